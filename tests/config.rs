@@ -124,6 +124,29 @@ fn shapes_equal_the_published_ones() {
         Published("qwen3_4b", "Qwen/Qwen3-4B", 1e6, 1e-6, 40960, true, 128, "", None),
         Published("qwen3_8b", "Qwen/Qwen3-8B", 1e6, 1e-6, 40960, false, 128, "", None),
         Published("qwen3_32b", "Qwen/Qwen3-32B", 1e6, 1e-6, 40960, false, 128, "", None),
+        Published("qwen3_30b_a3b", "Qwen/Qwen3-30B-A3B", 1e6, 1e-6, 40960, false, 128, "", None),
+        Published(
+            "qwen1_5_moe_a2_7b",
+            "Qwen/Qwen1.5-MoE-A2.7B-Chat",
+            1e6,
+            1e-6,
+            8192,
+            false,
+            128,
+            "",
+            None,
+        ),
+        Published(
+            "mixtral_8x7b",
+            "mistralai/Mixtral-8x7B-Instruct-v0.1",
+            1e6,
+            1e-5,
+            32768,
+            false,
+            128,
+            "",
+            None,
+        ),
         Published(
             "llama3_1_8b",
             "meta-llama/Llama-3.1-8B",
@@ -233,14 +256,21 @@ fn parameters(arch: &serde_json::Value) -> u64 {
     let head_dim = number("head_dim").unwrap_or(hidden / heads);
     let attention = 2 * hidden * heads * head_dim + 2 * hidden * kv_heads * head_dim;
     let extra = match arch["model_type"].as_str().unwrap() {
-        "qwen2" => (heads + 2 * kv_heads) * head_dim,
-        "qwen3" => 2 * head_dim,
+        "qwen2" | "qwen2_moe" => (heads + 2 * kv_heads) * head_dim,
+        "qwen3" | "qwen3_moe" => 2 * head_dim,
         // Norms after attention and MLP, and norms of the heads.
         "gemma2" => 2 * hidden,
         "gemma3_text" => 2 * hidden + 2 * head_dim,
         _ => 0,
     };
-    let mlp = 3 * hidden * number("intermediate_size").unwrap();
+    let intermediate = number("moe_intermediate_size").or(number("intermediate_size")).unwrap();
+    let mlp = match number("num_experts").or(number("num_local_experts")) {
+        Some(experts) => {
+            let shared = number("shared_expert_intermediate_size").map_or(0, |wide| 3 * hidden * wide + hidden);
+            experts * (3 * hidden * intermediate + hidden) + shared
+        }
+        None => 3 * hidden * intermediate,
+    };
     let layer = attention + extra + mlp + 2 * hidden;
     let embeddings = if arch["tie_word_embeddings"] == true { 1 } else { 2 };
     layer * number("num_hidden_layers").unwrap()
@@ -264,6 +294,9 @@ fn shapes_have_the_published_parameter_counts() {
         ("qwen3_4b", 4_022_468_096),
         ("qwen3_8b", 8_190_735_360),
         ("qwen3_32b", 32_762_123_264),
+        ("qwen3_30b_a3b", 30_532_122_624),
+        ("qwen1_5_moe_a2_7b", 14_315_784_192),
+        ("mixtral_8x7b", 46_702_792_704),
         ("llama3_1_8b", 8_030_261_248),
         ("llama3_1_70b", 70_553_706_496),
         ("llama3_2_1b", 1_235_814_400),

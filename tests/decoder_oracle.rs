@@ -2,7 +2,9 @@
 
 use candle_core::{DType, Device, Result, Shape, Tensor};
 use candle_nn::{VarBuilder, var_builder::SimpleBackend};
-use candle_transformers::models::{gemma2, gemma3, llama, mistral, phi3, qwen2, qwen3};
+use candle_transformers::models::{
+    gemma2, gemma3, llama, mistral, mixtral, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe,
+};
 use llmprof::{
     config::Dtype,
     engine::candle::{Decoder, SyntheticWeights, WeightSource},
@@ -40,6 +42,9 @@ enum Oracle {
     Mistral(Box<mistral::Model>),
     Qwen2(Box<qwen2::ModelForCausalLM>),
     Qwen3(Box<qwen3::ModelForCausalLM>),
+    Mixtral(Box<mixtral::Model>),
+    Qwen2Moe(Box<qwen2_moe::Model>),
+    Qwen3Moe(Box<qwen3_moe::ModelForCausalLM>),
     Phi3(Box<phi3::Model>),
     Gemma2(Box<gemma2::Model>),
     Gemma3(Box<gemma3::Model>),
@@ -71,6 +76,18 @@ impl Oracle {
                 let config: qwen3::Config = serde_json::from_value(parsed).unwrap();
                 Oracle::Qwen3(Box::new(qwen3::ModelForCausalLM::new(&config, vb()).unwrap()))
             }
+            "mixtral" => {
+                let config: mixtral::Config = serde_json::from_value(parsed).unwrap();
+                Oracle::Mixtral(Box::new(mixtral::Model::new(&config, vb()).unwrap()))
+            }
+            "qwen2_moe" => {
+                let config: qwen2_moe::Config = serde_json::from_value(parsed).unwrap();
+                Oracle::Qwen2Moe(Box::new(qwen2_moe::Model::new(&config, vb()).unwrap()))
+            }
+            "qwen3_moe" => {
+                let config: qwen3_moe::Config = serde_json::from_value(parsed).unwrap();
+                Oracle::Qwen3Moe(Box::new(qwen3_moe::ModelForCausalLM::new(&config, vb()).unwrap()))
+            }
             "phi3" => {
                 let config: phi3::Config = serde_json::from_value(parsed).unwrap();
                 Oracle::Phi3(Box::new(phi3::Model::new(&config, vb()).unwrap()))
@@ -94,6 +111,9 @@ impl Oracle {
             Oracle::Mistral(model) => model.forward(&ids, position),
             Oracle::Qwen2(model) => model.forward(&ids, position),
             Oracle::Qwen3(model) => model.forward(&ids, position),
+            Oracle::Mixtral(model) => model.forward(&ids, position),
+            Oracle::Qwen2Moe(model) => model.forward(&ids, position),
+            Oracle::Qwen3Moe(model) => model.forward(&ids, position),
             Oracle::Phi3(model) => model.forward(&ids, position),
             Oracle::Gemma2(model) => model.forward(&ids, position),
             Oracle::Gemma3(model) => model.forward(&ids, position),
@@ -156,6 +176,18 @@ fn gemma(family: &str, heads: usize, kv_heads: usize, changes: Value) -> Value {
     config(family, heads, kv_heads, gemma)
 }
 
+/// As [`config`], with six experts of which two are chosen.
+fn experts(family: &str, heads: usize, kv_heads: usize, changes: Value) -> Value {
+    let mut experts = json!({
+        "num_experts": 6, "num_local_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
+        "shared_expert_intermediate_size": 30, "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [], "use_flash_attn": false
+    });
+    for (key, value) in changes.as_object().unwrap() {
+        experts[key] = value.clone();
+    }
+    config(family, heads, kv_heads, experts)
+}
+
 fn shapes() -> Vec<Value> {
     let tied = json!({"tie_word_embeddings": true});
     let scaled = json!({"tie_word_embeddings": true, "rope_theta": 500000.0, "rope_scaling": {
@@ -178,6 +210,11 @@ fn shapes() -> Vec<Value> {
         gemma("gemma2", 6, 2, json!({})),
         gemma("gemma3_text", 7, 1, json!({"attn_logit_softcapping": null, "final_logit_softcapping": null})),
         gemma("gemma3_text", 4, 1, json!({"attention_bias": true})),
+        experts("mixtral", 6, 2, json!({})),
+        experts("qwen2_moe", 6, 2, json!({})),
+        experts("qwen2_moe", 4, 4, json!({"norm_topk_prob": false, "decoder_sparse_step": 2})),
+        experts("qwen3_moe", 6, 2, json!({})),
+        experts("qwen3_moe", 4, 1, json!({"norm_topk_prob": false, "decoder_sparse_step": 2, "num_experts_per_tok": 6})),
     ]
 }
 

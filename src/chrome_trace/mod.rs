@@ -198,6 +198,7 @@ impl ChromeTrace {
             | Event::ServerFound(_)
             | Event::ServerSample(_)
             | Event::ClientSample(_)
+            | Event::Experts(_)
             | Event::Observer(_) => {}
         }
     }

@@ -6,6 +6,7 @@ pub mod device;
 pub mod driver;
 mod launch;
 pub mod load;
+mod routing;
 pub mod sampling;
 pub mod workload;
 
@@ -13,7 +14,7 @@ use std::{fmt, time::Duration};
 
 use thiserror::Error;
 
-use crate::{event::AllocatorSample, profile::listener::Listeners};
+use crate::{event::{AllocatorSample, ExpertUse}, profile::listener::Listeners};
 
 /// A batch of prompts of equal length, row after row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +75,11 @@ pub trait Engine {
     /// What the device's allocator has given out, where it is counted.
     fn allocator(&self) -> Option<AllocatorSample> {
         None
+    }
+
+    /// How often experts were chosen in all decode steps so far, where the model has them. Waits for the device.
+    fn expert_use(&self) -> Result<Option<ExpertUse>, EngineError> {
+        Ok(None)
     }
 
     /// What a user should know about this engine on this machine.

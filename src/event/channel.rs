@@ -39,6 +39,7 @@ fn room_for(event: &Event) -> usize {
         | Event::Operators(_)
         | Event::HostTimeline(_)
         | Event::Allocator(_)
+        | Event::Experts(_)
         | Event::HostSample(_)
         | Event::ServerSample(_)
         | Event::ClientSample(_) => LOSSY_BACKLOG,

@@ -5,6 +5,7 @@
 
 mod channel;
 mod device;
+mod experts;
 mod gpu;
 mod host;
 pub mod kernels;
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     channel::{EventRx, EventTx, channel, patient_channel},
     device::{Device, EngineKind},
+    experts::{ExpertUse, HottestExpert},
     gpu::{
         CallCost, GpuAbsent, GpuInfo, GpuLost, GpuProcess, GpuProcesses, GpuSource, Query, Refusal, Refused,
         SamplerCost,
@@ -106,6 +108,8 @@ pub enum Event {
     /// One step on the host, operator by operator, every few seconds.
     HostTimeline(Box<HostTimeline>),
     Allocator(AllocatorSample),
+    /// After each request, where the model has experts.
+    Experts(ExpertUse),
     /// A child process repeats the run under a tool.
     ToolRun(Box<ToolRun>),
     /// The report of a tool.

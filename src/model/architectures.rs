@@ -3,6 +3,8 @@
 use super::spec::Family;
 
 mod reader;
+
+pub(super) use reader::experts;
 #[cfg(test)]
 mod tests;
 
@@ -190,9 +192,9 @@ const ARCHITECTURES: &[Architecture] = &[
     PHI3,
     GEMMA2,
     GEMMA3,
-    Architecture { runs: false, model_type: "mixtral", experts: ExpertStyle::Mixtral, ..MISTRAL },
-    Architecture { runs: false, model_type: "qwen2_moe", experts: ExpertStyle::Qwen, ..QWEN2 },
-    Architecture { runs: false, model_type: "qwen3_moe", experts: ExpertStyle::Qwen, ..QWEN3 },
+    Architecture { model_type: "mixtral", experts: ExpertStyle::Mixtral, ..MISTRAL },
+    Architecture { model_type: "qwen2_moe", experts: ExpertStyle::Qwen, ..QWEN2 },
+    Architecture { model_type: "qwen3_moe", experts: ExpertStyle::Qwen, ..QWEN3 },
     Architecture {
         experts: ExpertStyle::Qwen,
         attention: Attention::Hybrid,
@@ -274,4 +276,9 @@ pub(super) fn known() -> impl Iterator<Item = &'static str> {
 /// Those that the engine runs.
 pub(super) fn runnable() -> impl Iterator<Item = &'static str> {
     ARCHITECTURES.iter().filter(|one| one.runs).map(|one| one.model_type).chain(["gemma3"])
+}
+
+/// The family of a decoder that the engine runs.
+pub(super) fn family(model_type: &str) -> Option<Family> {
+    ARCHITECTURES.iter().find(|one| one.runs && one.model_type == model_type).map(|one| one.like)
 }

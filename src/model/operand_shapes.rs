@@ -3,7 +3,7 @@
 use super::{
     Operator,
     cost::Step,
-    shape::{LayerGroup, Shape},
+    shape::{Experts, LayerGroup, Shape},
 };
 
 /// A shape in brackets, outermost dimension first.
@@ -42,6 +42,10 @@ impl Shape {
                 let (inputs, outputs) = self.attention_tensors(group).output;
                 product(rows, inputs, outputs)
             }),
+            Operator::Router => {
+                let gate = |experts: &Experts| u64::from(experts.has_shared_gate());
+                product(rows, h, self.experts.map_or(0, |experts| experts.count + gate(&experts)))
+            }
             Operator::GateUp => self.mlp_shapes(rows, |width| (h, self.up_width(width))),
             Operator::Activation => sizes(&[rows, self.up_width(self.intermediate)]),
             Operator::Down => self.mlp_shapes(rows, |width| (width, h)),

@@ -34,6 +34,8 @@ operators! {
     AttentionOutput "attn_out";
     PostAttentionNorm "post_attn_norm";
     MlpNorm "mlp_norm";
+    /// The scores of experts and the choice among them.
+    Router "router";
     /// Gate and up projections, with the activation if it is fused.
     GateUp "gate_up";
     Activation "activation";
@@ -67,7 +69,7 @@ impl Operator {
     pub fn kind(self) -> OperatorKind {
         use Operator as O;
         match self {
-            O::Qkv | O::AttentionOutput | O::GateUp | O::Down | O::LmHead => OperatorKind::Matmul,
+            O::Qkv | O::AttentionOutput | O::Router | O::GateUp | O::Down | O::LmHead => OperatorKind::Matmul,
             O::Attention => OperatorKind::Attention,
             O::AttentionNorm | O::Rope | O::PostAttentionNorm | O::MlpNorm => OperatorKind::Pointwise,
             O::Activation | O::PostMlpNorm | O::FinalNorm => OperatorKind::Pointwise,

@@ -193,7 +193,8 @@ impl Shape {
         let mut layers: Vec<LayerGroup> = Vec::new();
         for layer in 0..spec.layers {
             let window = spec.window_of_layer(layer).map(|window| window as u64);
-            add_layer(&mut layers, LayerGroup { count: 1, window, has_experts: false, is_linear: false });
+            let has_experts = spec.expert_layers[layer];
+            add_layer(&mut layers, LayerGroup { count: 1, window, has_experts, is_linear: false });
         }
         Shape {
             vocab: spec.vocab as u64,
@@ -204,7 +205,15 @@ impl Shape {
             head_dim: spec.head_dim as u64,
             max_positions: spec.max_positions as u64,
             layers,
-            experts: None,
+            experts: spec.experts.map(|experts| Experts {
+                count: experts.count as u64,
+                active: experts.active as u64,
+                intermediate: experts.intermediate as u64,
+                shared_intermediate: experts.shared_intermediate as u64,
+                shared_gate: true,
+                router_bias: false,
+                bias: false,
+            }),
             latent: None,
             linear: None,
             tied_embeddings: spec.tied_embeddings,

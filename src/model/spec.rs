@@ -145,6 +145,48 @@ pub struct ModelSpec {
     pub sliding_window: Option<usize>,
     /// The layers with `sliding_window`; the others have full attention.
     pub windowed_layers: Vec<bool>,
+    pub experts: Option<Experts>,
+    /// The layers with `experts` in place of the MLP.
+    pub expert_layers: Vec<bool>,
+}
+
+/// A mixture of experts: gated MLPs of which a router chooses a few for each token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Experts {
+    pub count: usize,
+    /// Chosen for each token.
+    pub active: usize,
+    /// Intermediate size of each.
+    pub intermediate: usize,
+    /// Intermediate size of the expert of all tokens, whose result a gate scales; 0 without one.
+    pub shared_intermediate: usize,
+    /// Whether the weights of the chosen ones are scaled to a sum of one.
+    pub normalised: bool,
+    pub naming: ExpertNaming,
+}
+
+/// How checkpoints name the tensors of experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExpertNaming {
+    Mixtral,
+    Qwen,
+}
+
+impl ExpertNaming {
+    fn block(self) -> &'static str {
+        match self {
+            ExpertNaming::Mixtral => "block_sparse_moe",
+            ExpertNaming::Qwen => "mlp",
+        }
+    }
+
+    /// Gate, up and down.
+    fn parts(self) -> [&'static str; 3] {
+        match self {
+            ExpertNaming::Mixtral => ["w1", "w3", "w2"],
+            ExpertNaming::Qwen => ["gate_proj", "up_proj", "down_proj"],
+        }
+    }
 }
 
 /// A tensor as Hugging Face checkpoints name it.
@@ -226,6 +268,11 @@ pub fn read_config_json(path: &Path) -> Result<Value, SpecError> {
 }
 
 impl ModelSpec {
+    /// Whether the engine runs decoders of this `model_type`.
+    pub fn runs(model_type: &str) -> bool {
+        architectures::family(model_type).is_some()
+    }
+
     /// Reads and validates the file at `path`.
     pub fn from_config_json(path: impl AsRef<Path>) -> Result<Self, SpecError> {
         let path = path.as_ref();
@@ -236,7 +283,7 @@ impl ModelSpec {
     /// The shape in a parsed `config.json`. Other keys are ignored.
     pub fn from_hf(config: &Value) -> Result<Self, SpecError> {
         let config = config.as_object().ok_or(SpecError::NotAnObject { found: kind_of(config) })?;
-        let (family, config) = text_part(config)?;
+        let (model_type, family, config) = text_part(config)?;
         let keys = Keys(&config);
         keys.refuse_unsupported()?;
 
@@ -281,6 +328,27 @@ impl ModelSpec {
             max_positions: keys.size("max_position_embeddings")? as usize,
             sliding_window,
             windowed_layers: keys.windowed_layers(family, layers)?,
+            experts: None,
+            expert_layers: vec![false; layers as usize],
+        };
+        let spec = match architectures::experts(model_type, &keys, layers)? {
+            Some((experts, expert_layers)) => {
+                let naming = match family {
+                    Family::Mistral => ExpertNaming::Mixtral,
+                    _ => ExpertNaming::Qwen,
+                };
+                let experts = Experts {
+                    count: experts.count as usize,
+                    active: experts.active as usize,
+                    intermediate: experts.intermediate as usize,
+                    shared_intermediate: experts.shared_intermediate as usize,
+                    normalised: naming == ExpertNaming::Mixtral
+                        || keys.flag("norm_topk_prob")?.unwrap_or(false),
+                    naming,
+                };
+                ModelSpec { experts: Some(experts), expert_layers, ..spec }
+            }
+            None => spec,
         };
         match spec.checked_parameters() {
             Some(n) if n <= MAX_PARAMETERS => Ok(spec),
@@ -297,20 +365,31 @@ impl ModelSpec {
         let size = |t: &TensorShape| t.shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
         let sum =
             |tensors: &[TensorShape]| tensors.iter().try_fold(0u64, |total, t| total.checked_add(size(t)?));
-        // All layers are equal, so one is counted: a huge depth costs no time.
-        let layers = sum(&self.layer_tensors(0))?.checked_mul(self.layers as u64)?;
-        layers.checked_add(sum(&self.outer_tensors())?)
+        // Layers of one kind are equal, so one of each is counted: a huge depth costs no time.
+        let of_kind = |has_experts: bool| {
+            let count = self.expert_layers.iter().filter(|&&has| has == has_experts).count();
+            match self.expert_layers.iter().position(|&has| has == has_experts) {
+                Some(first) => sum(&self.layer_tensors(first))?.checked_mul(count as u64),
+                None => Some(0),
+            }
+        };
+        of_kind(false)?.checked_add(of_kind(true)?)?.checked_add(sum(&self.outer_tensors())?)
     }
 
     pub fn weight_bytes(&self, dtype: Dtype) -> u64 {
         self.parameters().saturating_mul(dtype.bytes())
     }
 
-    /// Weight bytes read by a decode step. A separate embedding table is not counted: only one row is read.
-    pub fn step_weight_bytes(&self, dtype: Dtype) -> u64 {
-        let table =
-            if self.tied_embeddings { 0 } else { self.vocab as u64 * self.hidden as u64 * dtype.bytes() };
-        self.weight_bytes(dtype) - table
+    /// Weight bytes read by a decode step of `batch` sequences. A separate embedding table is not counted: only one row is read. Of the
+    /// experts, the expected number of those that are chosen counts, if all are equally likely.
+    pub fn step_weight_bytes(&self, dtype: Dtype, batch: usize) -> u64 {
+        let table = if self.tied_embeddings { 0 } else { self.vocab as u64 * self.hidden as u64 };
+        let idle = self.experts.map_or(0.0, |experts| {
+            let of_layer = 3.0 * self.hidden as f64 * experts.intermediate as f64;
+            let layers = self.expert_layers.iter().filter(|&&has| has).count();
+            layers as f64 * of_layer * (experts.count as f64 - experts.touched(batch as f64))
+        });
+        self.weight_bytes(dtype).saturating_sub((table + idle.round() as u64).saturating_mul(dtype.bytes()))
     }
 
     /// KV cache bytes per position of one sequence, over all layers.
@@ -372,6 +451,17 @@ impl ModelSpec {
         parts.iter().map(|part| format!("model.layers.{layer}.mlp.{part}.weight")).collect()
     }
 
+    /// The experts of a layer that has them.
+    pub fn experts_of_layer(&self, layer: usize) -> Option<Experts> {
+        self.experts.filter(|_| self.expert_layers[layer])
+    }
+
+    /// The widest row between the products of an MLP.
+    pub fn widest_mlp(&self) -> usize {
+        let dense = if self.expert_layers.contains(&false) { self.intermediate } else { 0 };
+        dense.max(self.experts.map_or(0, |experts| experts.intermediate.max(experts.shared_intermediate)))
+    }
+
     /// Every tensor of a checkpoint, embedding first.
     pub fn tensors(&self) -> Vec<TensorShape> {
         let mut outer = self.outer_tensors().into_iter();
@@ -425,6 +515,12 @@ impl ModelSpec {
         for name in self.post_norm_names().into_iter().flatten() {
             push(name, &[hidden]);
         }
+        if let Some(experts) = self.experts_of_layer(layer) {
+            for (name, shape) in experts.tensors(hidden) {
+                push(&name, &shape);
+            }
+            return tensors;
+        }
         if self.is_fused() {
             push("mlp.gate_up_proj.weight", &[2 * intermediate, hidden]);
         } else {
@@ -434,4 +530,56 @@ impl ModelSpec {
         push("mlp.down_proj.weight", &[hidden, intermediate]);
         tensors
     }
+}
+
+impl Experts {
+    /// The number of experts that `rows` tokens are expected to use, if all are equally likely.
+    pub fn touched(&self, rows: f64) -> f64 {
+        touched(self.count as f64, self.active as f64, rows)
+    }
+
+    pub fn router_name(&self, layer: usize) -> String {
+        format!("model.layers.{layer}.{}.gate.weight", self.naming.block())
+    }
+
+    /// Names of the tensors of an expert: gate and up, to be stacked, and down.
+    pub fn names(&self, layer: usize, expert: usize) -> ([String; 2], String) {
+        let [gate, up, down] = self.naming.parts().map(|part| {
+            format!("model.layers.{layer}.{}.experts.{expert}.{part}.weight", self.naming.block())
+        });
+        ([gate, up], down)
+    }
+
+    /// The same for the expert of all tokens, and the name of its gate.
+    pub fn shared_names(&self, layer: usize) -> ([String; 2], String, String) {
+        let [gate, up, down] = self
+            .naming
+            .parts()
+            .map(|part| format!("model.layers.{layer}.{}.shared_expert.{part}.weight", self.naming.block()));
+        ([gate, up], down, format!("model.layers.{layer}.{}.shared_expert_gate.weight", self.naming.block()))
+    }
+
+    /// Names without the layer, and shapes.
+    fn tensors(&self, hidden: usize) -> Vec<(String, Vec<usize>)> {
+        let (block, [gate, up, down]) = (self.naming.block(), self.naming.parts());
+        let mut tensors = vec![(format!("{block}.gate.weight"), vec![self.count, hidden])];
+        let mut mlp = |owner: &str, intermediate: usize| {
+            for (part, shape) in
+                [(gate, [intermediate, hidden]), (up, [intermediate, hidden]), (down, [hidden, intermediate])]
+            {
+                tensors.push((format!("{block}.{owner}.{part}.weight"), shape.to_vec()));
+            }
+        };
+        (0..self.count).for_each(|expert| mlp(&format!("experts.{expert}"), self.intermediate));
+        if self.shared_intermediate > 0 {
+            mlp("shared_expert", self.shared_intermediate);
+            tensors.push((format!("{block}.shared_expert_gate.weight"), vec![1, hidden]));
+        }
+        tensors
+    }
+}
+
+/// The number of `count` experts that `rows` tokens are expected to use with `active` each, if all are equally likely.
+pub(super) fn touched(count: f64, active: f64, rows: f64) -> f64 {
+    count * (1.0 - (1.0 - active / count).powf(rows))
 }

@@ -289,6 +289,7 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "causes": diagnosis.as_ref().map(|diagnosis| &diagnosis.causes),
         "advice": diagnosis.as_ref().map(|diagnosis| &diagnosis.advice),
         "gpu_idle": state.gpu_idle().map(|idle| idle.share),
+        "experts": state.experts,
         "trust": state.trust(),
         "kernel_reports": state.kernels.reports.iter().map(|report| kernel_report(report)).collect::<Vec<_>>(),
     })

@@ -194,11 +194,16 @@ impl RunState {
     /// Findings about the kernels of `phase`, the most important first.
     pub fn kernel_hints(&self, phase: Phase) -> Vec<String> {
         let kernels = self.kernels.live(phase).and_then(|live| Some((&live.total, live.launch_meter()?)));
-        let Some((window, meter)) = kernels else { return Vec::new() };
-        if self.follows() {
-            return self.program_hints(phase);
-        }
-        kernel_hints::hints(&PhaseKernels { window, meter, operators: &self.operator_rows(phase) })
+        let experts = self.experts.filter(|_| phase == Phase::Decode).map(|experts| format!("decode: {experts}"));
+        let mut hints = match kernels {
+            None => Vec::new(),
+            Some(_) if self.follows() => self.program_hints(phase),
+            Some((window, meter)) => {
+                kernel_hints::hints(&PhaseKernels { window, meter, operators: &self.operator_rows(phase) })
+            }
+        };
+        hints.extend(experts);
+        hints
     }
 
     /// What limits another program, what changed since the last snapshot, and how its steps are known.

@@ -43,7 +43,7 @@ use crate::{
         throttle::Work,
     },
     event::{
-        EngineKind, Envelope, Event, GpuAbsent, GpuSource, Notice, ObserverSample, Phase, RequestFinished,
+        EngineKind, Envelope, Event, ExpertUse, GpuAbsent, GpuSource, Notice, ObserverSample, Phase, RequestFinished,
         RunFinished, RunStarted, SamplerCost, Stamp, readings::Reading, reasons,
     },
 };
@@ -110,6 +110,7 @@ pub struct RunState {
     pub kernels: KernelState,
     pub operators: OperatorState,
     pub allocators: AllocatorState,
+    pub experts: Option<ExpertUse>,
     pub log: VecDeque<(Stamp, Notice)>,
     pub snapshots: VecDeque<Snapshot>,
     pub finished: Option<RunFinished>,
@@ -201,6 +202,7 @@ impl RunState {
             Event::Operators(window) => self.operators.window(window),
             Event::HostTimeline(timeline) => self.operators.timeline(timeline),
             Event::Allocator(sample) => self.allocators.record(t, *sample),
+            Event::Experts(experts) => self.experts = Some(*experts),
             Event::ToolRun(run) => self.kernels.tool_run = Some((**run).clone()),
             Event::KernelReport(report) => self.kernels.report(report),
             Event::HostSample(sample) => self.host.record(t, sample),

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # exec and attach on a machine with a GPU, PyTorch and transformers: what they say beside what the program says.
-# exec.sh [PART…]: parts are engine, steps, attach, compare, screen, cost; all of them without an argument.
+# exec.sh [PART…]: parts are engine, steps, eager, attach, compare, screen, cost; all of them without an argument.
 # Needs target/gpu/llmprof-tui.xz; `engine` uses target/gpu/unit.xz (the library's tests) where it is there.
 cd "$(dirname "$0")"
 P=$PWD; G=$P/../../target/gpu
@@ -40,6 +40,13 @@ steps() {
   one compiled "" 0.5b compiled 60 128
   one generate "" 0.5b generate 12 64
 }
+# Eager programs with us and without us, in turn.
+eager() {
+  for n in 1 2; do
+    python3 $P/decode.py 0.5b eager 10 64 2>/dev/null | python3 -c "import json,sys; print('without us:', ' '.join(f\"{r['tpot_ms']:.2f}\" for r in json.load(sys.stdin)['rounds']))"
+    one eager$n "" 0.5b eager 10 64
+  done
+}
 attach() {
   eval "$($X inject --print-env)"
   python3 $P/decode.py 0.5b eager 24 64 > attached.json 2> attached.err & local pid=$!
@@ -74,4 +81,4 @@ screen() {
 cost() {
   LIBRARY=$(ls ~/.local/share/llmprof/*.so | tail -1) timeout 170 python3 $P/listen.py rest,200/5000,200/2000 4 cost.slots -- python3 $P/decode.py 7b compiled 90 128 > cost.json 2> cost.err; python3 $P/by_mode.py cost.slots cost.json
 }
-for part in ${@:-engine steps attach compare screen cost}; do echo "== $part"; $part; done
+for part in ${@:-engine steps eager attach compare screen cost}; do echo "== $part"; $part; done

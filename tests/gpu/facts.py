@@ -38,6 +38,15 @@ print(f"{program['size']} {program['mode']}: program {len(program['rounds'])} ro
       f"inferred {len(tokens)} steps, {len(of('request_started'))} requests, ITL p50 {median(gaps[False])} without, {median(gaps[True])} with recording "
       f"({len(gaps[False])}, {len(gaps[True])}); {launches / max(steps, 1):.1f} launches and {busy / max(steps, 1) / 1e6:.4f} ms of kernels a step ({steps} recorded); "
       f"duty {sum(b - a for a, b in spans) / 1e9 / length:.3f}, dropped {dropped}")
+begin = of("run_started")[0][1]["started_unix_ms"] / 1e3
+ratios, missing = [], []
+for r in program["rounds"]:
+    inside = [begin + t / 1e9 for t, _ in tokens if r["at"] - r["tokens"] * r["tpot_ms"] / 1e3 < begin + t / 1e9 <= r["at"] + 0.001]
+    if len(inside) > 2:
+        ratios.append((inside[-1] - inside[0]) / (len(inside) - 1) * 1e3 / r["tpot_ms"])
+    missing.append(r["tokens"] - len(inside))
+print("  its TPOT by round:", " ".join(f"{r['tpot_ms']:.2f}" for r in program["rounds"]))
+print("  inferred / own   :", " ".join(f"{x:.3f}" for x in ratios), f"median {median(ratios)}; its tokens less steps: {' '.join(map(str, missing))}")
 if "profiler_ms" in program:
     print(f"  torch.profiler: {program['profiler_events'] / (program['profiler_tokens'] + 1):.1f} events and "
           f"{program['profiler_ms'] / (program['profiler_tokens'] + 1):.4f} ms a step, prefill included")

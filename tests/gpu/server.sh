@@ -36,7 +36,7 @@ transformers() {
 screen() {
   tmux new-session -d -s s -x 200 -y 50 "$X runtime=vllm --model qwen2_5_0_5b 'runtime.server.command=python3 $P/serve.py 8126 model' runtime.server.url=http://127.0.0.1:8126 $(load 4 60) hydra.run.dir=runs/screen; echo code \$?; sleep 60"
   sleep 45
-  for k in 1 2 3 9; do tmux send-keys -t s $k; sleep 1; tmux capture-pane -e -p -t s > $T/server-$k.ansi; done
+  for k in 1 2 3 4 9; do tmux send-keys -t s $k; sleep 1; tmux capture-pane -e -p -t s > $T/server-$k.ansi; done
   tmux send-keys -t s p; sleep 2; tmux send-keys -t s p; sleep 1; tmux send-keys -t s K; sleep 2; tmux send-keys -t s K; sleep 3; tmux capture-pane -e -p -t s > $T/server-after.ansi
   tmux resize-window -t s -x 80 -y 24; sleep 1; tmux capture-pane -e -p -t s > $T/server-small.ansi; tmux send-keys -t s q; sleep 4; tmux capture-pane -p -t s | tail -4
 }

@@ -1,6 +1,6 @@
 //! The decoder-only transformer, built from a [`ModelSpec`].
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Mutex};
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::ops::rms_norm;
@@ -12,13 +12,14 @@ use decoder_ops::{
 use super::{
     cache::LayerCache,
     checkpoint::candle_dtype,
+    experts::{Experts, Mlp, Mode, Shared},
     matrix::Matrix,
     rope::{self, Rope},
     weights::WeightSource,
 };
 use crate::{
     config::Dtype,
-    engine::{EngineError, PrepareStep, Progress},
+    engine::{EngineError, PrepareStep, Progress, routing::Tally},
     model::{
         ModelSpec, Operator,
         spec::{self, TensorShape},
@@ -58,12 +59,15 @@ struct Layer {
     /// Norms of the outputs of attention and MLP, before the residual is added.
     post_attention_norm: Option<Tensor>,
     post_mlp_norm: Option<Tensor>,
-    /// Gate and up in one product.
-    gate_up: Matrix,
-    down: Matrix,
+    mlp: LayerMlp,
     sight: Sight,
     is_local: bool,
     cache: LayerCache,
+}
+
+enum LayerMlp {
+    Dense(Mlp),
+    Experts(Box<Experts>),
 }
 
 impl Decoder {
@@ -145,6 +149,15 @@ impl Decoder {
         &self.listeners
     }
 
+    /// The choices of the routers so far, by layer.
+    pub(super) fn routed(&self) -> Vec<(usize, Tally)> {
+        let of_layer = |layer: &Layer| match &layer.mlp {
+            LayerMlp::Dense(_) => None,
+            LayerMlp::Experts(experts) => Some((layer.index, experts.tally().clone())),
+        };
+        self.layers.iter().filter_map(of_layer).collect()
+    }
+
     pub fn vocab(&self) -> usize {
         self.spec.vocab
     }
@@ -221,8 +234,12 @@ impl Layer {
             mlp_norm: loader.norm(&name(spec.mlp_norm_name()))?,
             post_attention_norm,
             post_mlp_norm,
-            gate_up: loader.matrix(&spec.gate_up_names(index))?,
-            down: loader.matrix(&[&name("mlp.down_proj.weight")])?,
+            mlp: match spec.experts_of_layer(index) {
+                Some(experts) => LayerMlp::Experts(Box::new(loader.experts(experts, index)?)),
+                None => {
+                    LayerMlp::Dense(loader.mlp(&spec.gate_up_names(index), &name("mlp.down_proj.weight"))?)
+                }
+            },
             sight: sight_of_layer(spec, index),
             is_local: spec.is_local(index),
             cache: LayerCache::new(cache_shape, loader.dtype(), loader.device)?,
@@ -251,9 +268,22 @@ impl Layer {
         let norm = (Operator::PostAttentionNorm, &self.post_attention_norm);
         let x = add(x, (Operator::AttentionOutput, &output), norm)?;
         let normed = part(Operator::MlpNorm, &|| rms_norm(&x, &self.mlp_norm, eps))?;
-        let thought = self.think(&normed, model)?;
-        let down = || self.down.linear(&thought, None);
-        add(&x, (Operator::Down, &down), (Operator::PostMlpNorm, &self.post_mlp_norm))
+        match &self.mlp {
+            LayerMlp::Dense(mlp) => {
+                let thought = self.think(mlp, &normed, model)?;
+                let down = || mlp.down.linear(&thought, None);
+                add(&x, (Operator::Down, &down), (Operator::PostMlpNorm, &self.post_mlp_norm))
+            }
+            LayerMlp::Experts(experts) => {
+                let mode = Mode {
+                    listeners: &model.listeners,
+                    layer: self.index,
+                    activation: activation(&model.spec),
+                    step_by_step: model.step_by_step,
+                };
+                sum(&x, &experts.forward(&normed, &mode)?)
+            }
+        }
     }
 
     /// Runs `work` as an operator of this layer.
@@ -262,8 +292,8 @@ impl Layer {
     }
 
     /// Gate, up and activation, without the product with `down`.
-    fn think(&self, x: &Tensor, model: &Decoder) -> Result<Tensor> {
-        let gate_up = self.part(model, Operator::GateUp, || self.gate_up.linear(x, None))?;
+    fn think(&self, mlp: &Mlp, x: &Tensor, model: &Decoder) -> Result<Tensor> {
+        let gate_up = self.part(model, Operator::GateUp, || mlp.gate_up.linear(x, None))?;
         let gated = if model.step_by_step { gated_step_by_step } else { gated };
         self.part(model, Operator::Activation, || gated(&gate_up, activation(&model.spec)))
     }
@@ -352,6 +382,35 @@ impl<'a> Loader<'a> {
         let matrix = self.source.matrix(&parts, self.dtype)?;
         let matrix = if self.in_panels { matrix.in_panels()? } else { matrix };
         Ok(matrix.to_device(self.device)?)
+    }
+
+    fn mlp(
+        &mut self,
+        gate_up: &[impl AsRef<str>],
+        down: &str,
+    ) -> std::result::Result<Mlp, EngineError> {
+        Ok(Mlp { gate_up: self.matrix(gate_up)?, down: self.matrix(&[down])? })
+    }
+
+    fn experts(
+        &mut self,
+        spec: spec::Experts,
+        layer: usize,
+    ) -> std::result::Result<Experts, EngineError> {
+        let router = self.matrix(&[spec.router_name(layer)])?;
+        let all = (0..spec.count).map(|expert| {
+            let (gate_up, down) = spec.names(layer, expert);
+            self.mlp(&gate_up, &down)
+        });
+        let all = all.collect::<std::result::Result<Vec<_>, _>>()?;
+        let shared = match spec.shared_intermediate {
+            0 => None,
+            _ => {
+                let (gate_up, down, gate) = spec.shared_names(layer);
+                Some(Shared { mlp: self.mlp(&gate_up, &down)?, gate: self.matrix(&[gate])? })
+            }
+        };
+        Ok(Experts { spec, router, all, shared, tally: Mutex::default() })
     }
 
     /// The scale of a norm, with the model's offset added.

@@ -71,7 +71,7 @@ impl GgufFile {
         let mut opened = GgufFile {
             path: path.to_owned(),
             file: Mutex::new(file.into_inner()),
-            interleaved: config["model_type"] == "llama",
+            interleaved: config["model_type"] == "llama" || config["model_type"] == "mixtral",
             config,
             vocabulary: metadata.vocabulary(),
             tensors: header.tensors,
@@ -106,11 +106,17 @@ impl GgufFile {
     pub fn check(&self, spec: &ModelSpec) -> std::result::Result<(), CheckpointError> {
         let file = || self.path.clone();
         for TensorShape { name, shape } in spec.tensors() {
-            let tensor = gguf_name(spec, &name);
+            let Place { tensor, expert } = place(spec, &name);
             let Some(info) = self.tensors.get(&tensor) else {
                 return Err(CheckpointError::MissingTensor { file: file(), tensor });
             };
-            if info.shape != shape {
+            let fits = match (expert, info.shape.as_slice()) {
+                (Some(expert), [count, one @ ..]) => one == shape && expert < *count,
+                // A matrix of one row may be a vector.
+                (None, found) => found == shape || (shape[0] == 1 && found == &shape[1..]),
+                (Some(_), []) => false,
+            };
+            if !fits {
                 let got = info.shape.clone();
                 return Err(CheckpointError::WrongShape { file: file(), tensor, got, wanted: shape });
             }
@@ -131,9 +137,9 @@ impl GgufFile {
     fn bytes_by_type(&self, spec: &ModelSpec, dtype: Dtype) -> BTreeMap<String, u64> {
         let mut bytes = BTreeMap::new();
         for tensor in spec.tensors() {
-            if let Some(info) = self.tensors.get(&gguf_name(spec, &tensor.name)) {
+            if let Some(info) = self.tensors.get(&place(spec, &tensor.name).tensor) {
                 let numbers = tensor.elements();
-                let (name, size) = match (info.kind, info.shape.as_slice()) {
+                let (name, size) = match (info.kind, tensor.shape.as_slice()) {
                     (Kind::Quantised(format), &[rows, columns]) => {
                         (info.kind.name(), Panels::size(format, rows, columns) as u64)
                     }
@@ -186,7 +192,7 @@ impl GgufFile {
 
     /// The tensors as blocks, where all are of a type that we multiply ourselves.
     pub fn blocks_of(&self, spec: &ModelSpec, parts: &[TensorShape]) -> Result<Option<Vec<QuantisedRows>>> {
-        let format = |part: &TensorShape| match self.tensors.get(&gguf_name(spec, &part.name))?.kind {
+        let format = |part: &TensorShape| match self.tensors.get(&place(spec, &part.name).tensor)?.kind {
             Kind::Quantised(format) => Some(format),
             _ => None,
         };
@@ -209,25 +215,32 @@ impl GgufFile {
         if info.numbers() > MAX_FACTORS {
             candle_core::bail!("{name} has {} values, at most {MAX_FACTORS} are expected", info.numbers());
         }
-        let blocks = Blocks { kind: info.kind, bytes: self.read(info)?, rows: 1 };
+        let blocks = Blocks { kind: info.kind, bytes: self.read(info, None)?, rows: 1 };
         blocks.plain(&info.shape, Dtype::F32)?.flatten_all()?.to_vec1()
     }
 
-    /// The bytes of a tensor. The header was checked against the file's length.
-    fn read(&self, info: &TensorInfo) -> Result<Vec<u8>> {
-        let Some(size) = info.size() else { candle_core::bail!("a tensor of an unknown size") };
+    /// The bytes of a tensor, or of one expert of it. The header was checked against the file's length.
+    fn read(&self, info: &TensorInfo, expert: Option<usize>) -> Result<Vec<u8>> {
+        let Some(whole) = info.size() else { candle_core::bail!("a tensor of an unknown size") };
+        let (size, first) = match (expert, info.shape.first()) {
+            (Some(expert), Some(&count)) if expert < count => {
+                (whole / count as u64, whole / count as u64 * expert as u64)
+            }
+            (Some(expert), _) => candle_core::bail!("no expert {expert}"),
+            (None, _) => (whole, 0),
+        };
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        file.seek(SeekFrom::Start(self.data_offset + info.offset))?;
+        file.seek(SeekFrom::Start(self.data_offset + info.offset + first))?;
         let mut bytes = vec![0; size as usize];
         file.read_exact(&mut bytes)?;
         Ok(bytes)
     }
 
     fn blocks(&self, spec: &ModelSpec, part: &TensorShape) -> Result<Blocks> {
-        let name = gguf_name(spec, &part.name);
-        let Some(info) = self.tensors.get(&name) else { candle_core::bail!("no tensor {name}") };
+        let Place { tensor, expert } = place(spec, &part.name);
+        let Some(info) = self.tensors.get(&tensor) else { candle_core::bail!("no tensor {tensor}") };
         let rows = part.shape.first().copied().unwrap_or(1);
-        let bytes = self.read(info)?;
+        let bytes = self.read(info, expert)?;
         let turned = part.name.contains("self_attn.q_proj") || part.name.contains("self_attn.k_proj");
         let bytes = match self.interleaved && turned {
             true => halves_from_pairs(&bytes, rows, spec.head_dim),
@@ -276,11 +289,34 @@ fn halves_from_pairs(bytes: &[u8], rows: usize, head_dim: usize) -> Vec<u8> {
     out
 }
 
+/// Where a file has a tensor of a Hugging Face checkpoint: the experts of a layer are one tensor.
+struct Place {
+    tensor: String,
+    expert: Option<usize>,
+}
+
+fn place(spec: &ModelSpec, name: &str) -> Place {
+    let of_expert = || {
+        let (layer, inner) = name.strip_prefix("model.layers.")?.split_once('.')?;
+        let (_, expert) = inner.split_once(".experts.")?;
+        let (expert, part) = expert.split_once('.')?;
+        let part = match part.strip_suffix(".weight")? {
+            "gate_proj" | "w1" => "gate",
+            "up_proj" | "w3" => "up",
+            "down_proj" | "w2" => "down",
+            _ => return None,
+        };
+        let tensor = format!("blk.{layer}.ffn_{part}_exps.weight");
+        Some(Place { tensor, expert: Some(expert.parse().ok()?) })
+    };
+    of_expert().unwrap_or_else(|| Place { tensor: gguf_name(spec, name), expert: None })
+}
+
 /// The GGUF name of a tensor of a Hugging Face checkpoint.
 fn gguf_name(spec: &ModelSpec, name: &str) -> String {
     const OUTER: [(&str, &str); 3] =
         [("model.embed_tokens.", "token_embd."), ("model.norm.", "output_norm."), ("lm_head.", "output.")];
-    const INNER: [(&str, &str); 14] = [
+    const INNER: [(&str, &str); 20] = [
         ("input_layernorm.", "attn_norm."),
         ("self_attn.qkv_proj.", "attn_qkv."),
         ("self_attn.q_proj.", "attn_q."),
@@ -295,6 +331,12 @@ fn gguf_name(spec: &ModelSpec, name: &str) -> String {
         ("mlp.up_proj.", "ffn_up."),
         ("mlp.gate_up_proj.", "ffn_up."),
         ("mlp.down_proj.", "ffn_down."),
+        ("mlp.gate.", "ffn_gate_inp."),
+        ("block_sparse_moe.gate.", "ffn_gate_inp."),
+        ("mlp.shared_expert.gate_proj.", "ffn_gate_shexp."),
+        ("mlp.shared_expert.up_proj.", "ffn_up_shexp."),
+        ("mlp.shared_expert.down_proj.", "ffn_down_shexp."),
+        ("mlp.shared_expert_gate.", "ffn_gate_inp_shexp."),
     ];
     // The norm after attention is before the MLP, or, where there is another before it, of attention's output.
     let after_attention = if spec.post_norms { "post_attention_norm." } else { "ffn_norm." };

@@ -9,10 +9,12 @@ use super::{checkpoint::CheckpointError, gguf_header::TensorInfo};
 use crate::text::Vocabulary;
 
 /// As `general.architecture` names them, and as a `config.json` does.
-const ARCHITECTURES: [(&str, &str); 6] = [
+const ARCHITECTURES: [(&str, &str); 8] = [
     ("llama", "llama"),
     ("qwen2", "qwen2"),
     ("qwen3", "qwen3"),
+    ("qwen2moe", "qwen2_moe"),
+    ("qwen3moe", "qwen3_moe"),
     ("phi3", "phi3"),
     ("gemma2", "gemma2"),
     ("gemma3", "gemma3_text"),
@@ -32,15 +34,21 @@ impl Metadata<'_> {
     ) -> Result<serde_json::Value, CheckpointError> {
         let arch = self.text("general.architecture").ok_or_else(|| self.missing("general.architecture"))?;
         let Some((_, model_type)) = ARCHITECTURES.iter().find(|(name, _)| *name == arch) else {
-            let supported = "llama, qwen2, qwen3, phi3, gemma2 and gemma3 are";
+            let supported = "llama, qwen2, qwen3, qwen2moe, qwen3moe, phi3, gemma2 and gemma3 are";
             return Err(self.unsupported("general.architecture", arch, supported));
         };
         let key = |name: &str| format!("{arch}.{name}");
         let size = |name: &str| self.number(&key(name)).ok_or_else(|| self.missing(&key(name)));
         let real = |name: &str| self.real(&key(name)).ok_or_else(|| self.missing(&key(name)));
-        if let Some(experts) = self.number(&key("expert_count")).filter(|&n| n > 0) {
-            return Err(self.unsupported(&key("expert_count"), &experts.to_string(), "dense models are"));
-        }
+        let experts = self.number(&key("expert_count")).filter(|&n| n > 0);
+        let model_type = match (arch, experts) {
+            ("llama", Some(_)) => "mixtral",
+            ("llama" | "qwen2moe" | "qwen3moe", _) | (_, None) => model_type,
+            (_, Some(experts)) => {
+                let experts = experts.to_string();
+                return Err(self.unsupported(&key("expert_count"), &experts, "dense models of this kind are"));
+            }
+        };
         let (hidden, heads) = (size("embedding_length")?, size("attention.head_count")?);
         let head_dim = self.number(&key("attention.key_length")).or(hidden.checked_div(heads));
         let turned = self.number(&key("rope.dimension_count"));
@@ -89,6 +97,12 @@ impl Metadata<'_> {
             ("rope_local_base_freq", float("rope.freq_base_swa").or(float("rope.local_freq_base"))),
             ("query_pre_attn_scalar", scalar.flatten().map(|n| json!(n))),
             ("original_max_position_embeddings", number("rope.scaling.original_context_length")),
+            ("num_experts", experts.map(|n| json!(n))),
+            ("num_experts_per_tok", number("expert_used_count").filter(|_| experts.is_some())),
+            ("moe_intermediate_size", number("expert_feed_forward_length")),
+            ("shared_expert_intermediate_size", number("expert_shared_feed_forward_length")),
+            // The file does not have it.
+            ("norm_topk_prob", (arch == "qwen3moe").then(|| json!(true))),
         ] {
             if let Some(value) = value {
                 config[name] = value;

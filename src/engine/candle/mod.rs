@@ -3,6 +3,7 @@
 mod cache;
 mod checkpoint;
 mod decoder;
+mod experts;
 mod gguf;
 mod gguf_header;
 mod gguf_metadata;
@@ -30,12 +31,13 @@ pub use weights::{QuantisedRows, SyntheticWeights, WeightSource};
 
 use super::{
     Engine, EngineError, Progress, Prompts,
+    routing::expert_use,
     sampling::{Picker, Sampling},
 };
 use crate::profile::listener::{Listeners, Span};
 use crate::{
     config::{Dtype, Scheme},
-    event::Phase,
+    event::{ExpertUse, Phase},
     model::{ModelSpec, Operator},
 };
 
@@ -218,6 +220,10 @@ impl Engine for CandleEngine {
         self.last.clear();
         self.position = 0;
         Ok(())
+    }
+
+    fn expert_use(&self) -> Result<Option<ExpertUse>, EngineError> {
+        Ok(expert_use(&self.decoder.routed()))
     }
 
     fn set_listeners(&mut self, listeners: Listeners) {

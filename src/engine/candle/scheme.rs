@@ -9,6 +9,10 @@ use crate::{config::Scheme, model::spec::TensorShape};
 pub(super) fn format_of(scheme: Scheme, of: &Architecture, tensor: &TensorShape) -> Option<Format> {
     let &[_, columns] = tensor.shape.as_slice() else { return None };
     let name = tensor.name.as_str();
+    // The router's, and the gate's of a shared expert.
+    if name.ends_with(".gate.weight") || name.ends_with("_gate.weight") {
+        return None;
+    }
     let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next()?.parse().ok());
     let mixed = if name == "lm_head.weight" || (of.tied && name == "model.embed_tokens.weight") {
         match scheme {
@@ -37,9 +41,19 @@ fn of_layer(scheme: Scheme, of: &Architecture, name: &str, i: usize) -> Format {
     // The first and the last eighth, and each third between.
     let is_important = i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
     let has = |part: &str| name.contains(part);
-    let (values, down, output) = (has(".v_proj"), has(".down_proj"), has(".o_proj"));
+    let (values, down, output) = (has(".v_proj"), has(".down_proj") || has(".w2."), has(".o_proj"));
     // Phi-3's, in one matrix.
     let all = has(".qkv_proj");
+    if of.experts == 8 {
+        // Attention is small beside the experts.
+        match scheme {
+            _ if values || has(".k_proj") => return Format::Q8_0,
+            Scheme::Q2K | Scheme::Q3KM | Scheme::Q4KM | Scheme::Iq4Nl | Scheme::Iq4Xs if output => {
+                return Format::Q5K;
+            }
+            _ => {}
+        }
+    }
     match scheme {
         Scheme::Q4_0 => Format::Q4_0,
         Scheme::Q4_1 => Format::Q4_1,
@@ -74,7 +88,8 @@ mod tests {
 
     #[test]
     fn mixes() {
-        let of = Architecture { layers: 28, group: 7, tied: false };
+        let of = Architecture { layers: 28, group: 7, tied: false, experts: 0 };
+        let mixtral = Architecture { layers: 32, group: 4, experts: 8, ..of };
         let small = Architecture { tied: true, ..of };
         let table = [
             (Scheme::Q4KM, "model.layers.0.self_attn.q_proj.weight", 3584, &of, Format::Q4K),
@@ -91,6 +106,22 @@ mod tests {
             (Scheme::Q8_0, "lm_head.weight", 3584, &of, Format::Q8_0),
             (Scheme::Iq4Xs, "model.layers.9.self_attn.v_proj.weight", 3584, &of, Format::Q5K),
             (Scheme::Q2K, "model.layers.9.mlp.gate_proj.weight", 3584, &of, Format::Q2K),
+            (
+                Scheme::Q4KM,
+                "model.layers.9.block_sparse_moe.experts.3.w1.weight",
+                4096,
+                &mixtral,
+                Format::Q4K,
+            ),
+            (
+                Scheme::Q4KM,
+                "model.layers.0.block_sparse_moe.experts.3.w2.weight",
+                14336,
+                &mixtral,
+                Format::Q6K,
+            ),
+            (Scheme::Q4KM, "model.layers.9.self_attn.k_proj.weight", 4096, &mixtral, Format::Q8_0),
+            (Scheme::Q4KM, "model.layers.9.self_attn.o_proj.weight", 4096, &mixtral, Format::Q5K),
         ];
         for (scheme, name, columns, architecture, format) in table {
             let tensor = TensorShape { name: name.to_owned(), shape: vec![64, columns] };
@@ -98,5 +129,7 @@ mod tests {
         }
         let norm = TensorShape { name: "model.norm.weight".to_owned(), shape: vec![3584] };
         assert_eq!(format_of(Scheme::Q4KM, &of, &norm), None);
+        let router = TensorShape { name: "model.layers.1.mlp.gate.weight".to_owned(), shape: vec![128, 2048] };
+        assert_eq!(format_of(Scheme::Q4KM, &of, &router), None);
     }
 }

@@ -62,6 +62,8 @@ pub struct Architecture {
     pub layers: usize,
     pub group: usize,
     pub tied: bool,
+    /// Of a layer.
+    pub experts: usize,
 }
 
 impl WeightSource for SyntheticWeights {
@@ -114,7 +116,8 @@ impl SyntheticWeights {
     /// With matrices quantised as the files of llama.cpp are.
     pub fn quantised(self, scheme: Option<Scheme>, spec: &ModelSpec) -> SyntheticWeights {
         let group = spec.heads / spec.kv_heads.max(1);
-        let architecture = Architecture { layers: spec.layers, group, tied: spec.tied_embeddings };
+        let experts = spec.experts.map_or(0, |experts| experts.count);
+        let architecture = Architecture { layers: spec.layers, group, tied: spec.tied_embeddings, experts };
         SyntheticWeights { quantised: scheme.map(|scheme| (scheme, architecture)), ..self }
     }
 

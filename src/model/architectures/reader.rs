@@ -24,6 +24,13 @@ const MAX_SIZE: u64 = 1 << 24;
 /// The same for counts and sizes of heads.
 const MAX_HEAD_SIZE: u64 = 1 << 16;
 
+fn number(keys: &Keys<'_>, key: &str, default: u64) -> Result<u64, SpecError> {
+    match keys.get(key) {
+        None => Ok(default),
+        Some(value) => value.as_u64().ok_or_else(|| wrong(key, "an integer", value)),
+    }
+}
+
 /// The decoder of a model and its keys.
 fn decoder(config: &Map<String, Value>) -> Result<(&'static Architecture, Map<String, Value>), SpecError> {
     let keys = Keys(config);
@@ -87,6 +94,19 @@ impl Shape {
         };
         Ok(shape)
     }
+}
+
+/// The experts of a decoder that has them, and the layers where they are.
+pub(in crate::model) fn experts(
+    model_type: &str,
+    keys: &Keys<'_>,
+    layers: u64,
+) -> Result<Option<(Experts, Vec<bool>)>, SpecError> {
+    let Some(architecture) = ARCHITECTURES.iter().find(|one| one.model_type == model_type) else {
+        return Ok(None);
+    };
+    let Some(experts) = architecture.experts(keys)? else { return Ok(None) };
+    Ok(Some((experts, architecture.expert_layers(keys, layers)?)))
 }
 
 impl Architecture {
@@ -242,13 +262,10 @@ impl Architecture {
         }))
     }
 
-    fn layers(&self, keys: &Keys<'_>, count: u64) -> Result<Vec<LayerGroup>, SpecError> {
-        let number = |key: &str, default: u64| match keys.get(key) {
-            None => Ok(default),
-            Some(value) => value.as_u64().ok_or_else(|| wrong(key, "an integer", value)),
-        };
-        let every = |key: &str| Ok::<u64, SpecError>(number(key, 1)?.max(1));
-        let (dense_first, frequency) = (number("first_k_dense_replace", 0)?, every("moe_layer_freq")?);
+    /// The layers with experts.
+    fn expert_layers(&self, keys: &Keys<'_>, count: u64) -> Result<Vec<bool>, SpecError> {
+        let every = |key: &str| Ok::<u64, SpecError>(number(keys, key, 1)?.max(1));
+        let (dense_first, frequency) = (number(keys, "first_k_dense_replace", 0)?, every("moe_layer_freq")?);
         let (sparse_step, interleave) = (every("decoder_sparse_step")?, every("interleave_moe_layer_step")?);
         let dense_layers = numbers(keys, "mlp_only_layers")?;
         let has_experts = |layer: u64| match self.experts {
@@ -257,7 +274,12 @@ impl Architecture {
             ExpertStyle::Llama4 => (layer + 1).is_multiple_of(interleave),
             _ => !dense_layers.contains(&layer) && (layer + 1).is_multiple_of(sparse_step),
         };
-        let full_every = number("full_attention_interval", 4)?.max(1);
+        Ok((0..count).map(has_experts).collect())
+    }
+
+    fn layers(&self, keys: &Keys<'_>, count: u64) -> Result<Vec<LayerGroup>, SpecError> {
+        let expert_layers = self.expert_layers(keys, count)?;
+        let full_every = number(keys, "full_attention_interval", 4)?.max(1);
         let linear_types = keys.layers_of_type("linear_attention", count)?;
         let is_linear = |layer: u64| {
             let by_interval = || !(layer + 1).is_multiple_of(full_every);
@@ -270,7 +292,7 @@ impl Architecture {
             let group = LayerGroup {
                 count: 1,
                 window: window.filter(|_| windowed[layer as usize]),
-                has_experts: has_experts(layer),
+                has_experts: expert_layers[layer as usize],
                 is_linear: is_linear(layer),
             };
             add_layer(&mut layers, group);

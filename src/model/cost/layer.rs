@@ -4,7 +4,8 @@ use super::{ACTIVATION_FLOPS, Amounts, NORM_FLOPS, OperatorCost, ROTATION_FLOPS,
 use crate::model::{
     Operator, Shape,
     quantisation::Part,
-    shape::{Latent, LayerGroup, Linear, STATE_BYTES},
+    shape::{Experts, Latent, LayerGroup, Linear, STATE_BYTES},
+    spec::touched,
 };
 
 /// FLOPs per number of a state and position: decay, the value that it has for the key, the update, the output.
@@ -33,6 +34,7 @@ impl Shape {
         rope.parameters += tensors.small as f64;
         let output_bias = self.bias(rows, if self.output_bias { h } else { 0.0 });
         let (gate_up, down) = self.mlp(rows, group);
+        let router = self.experts.filter(|_| group.has_experts).map(|experts| self.router(rows, &experts));
         let mut all = vec![
             once(Operator::Qkv, tensors.projections.iter().map(product).sum()),
             once(Operator::Rope, rope),
@@ -51,6 +53,7 @@ impl Shape {
             all.push(once(Operator::PostAttentionNorm, self.post_norm(rows)));
             all.push(once(Operator::PostMlpNorm, self.post_norm(rows)));
         }
+        all.extend(router.map(|router| once(Operator::Router, router)));
         all.sort_by_key(|cost| cost.operator);
         all
     }
@@ -134,7 +137,18 @@ impl Shape {
         }
     }
 
-    /// The costs of gate and up with the activation and of down, including the router of experts.
+    /// The scores of the experts, and of the gate of the shared one.
+    fn router(&self, rows: f64, experts: &Experts) -> Amounts {
+        let h = self.hidden as f64;
+        let scores = self.product(Part::Other, rows, h, experts.count as f64);
+        let bias = self.bias(rows, if experts.router_bias { experts.count as f64 } else { 0.0 });
+        match experts.has_shared_gate() {
+            true => scores + bias + self.product(Part::Other, rows, h, 1.0),
+            false => scores + bias,
+        }
+    }
+
+    /// The costs of gate and up with the activation and of down.
     fn mlp(&self, rows: f64, group: &LayerGroup) -> (Amounts, Amounts) {
         let h = self.hidden as f64;
         let gated = |rows: f64, intermediate: f64, has_bias: bool| {
@@ -153,8 +167,7 @@ impl Shape {
             return gated(rows, self.intermediate as f64, self.mlp_bias);
         };
         let (count, active) = (experts.count as f64, experts.active as f64);
-        // The expected number of experts with at least one row, if all are equally likely.
-        let used = count * (1.0 - (1.0 - active / count).powf(rows));
+        let used = touched(count, active, rows);
         let of_experts = |mut one: Amounts| {
             one.weight_bytes *= used;
             one.parameters *= count;
@@ -162,15 +175,10 @@ impl Shape {
         };
         let (gate_up, down) = gated(rows * active, experts.intermediate as f64, experts.bias);
         let (mut gate_up, mut down) = (of_experts(gate_up), of_experts(down));
-        gate_up = gate_up + self.product(Part::Other, rows, h, count);
-        gate_up = gate_up + self.bias(rows, if experts.router_bias { count } else { 0.0 });
         if experts.shared_intermediate > 0 {
             let (shared_gate_up, shared_down) = gated(rows, experts.shared_intermediate as f64, false);
             gate_up = gate_up + shared_gate_up;
             down = down + shared_down;
-        }
-        if experts.has_shared_gate() {
-            gate_up = gate_up + self.product(Part::Other, rows, h, 1.0);
         }
         (gate_up, down)
     }

@@ -11,21 +11,23 @@ const MAX_SIZE: u64 = u32::MAX as u64;
 /// Keys for which null means "none", while an absent key means the default.
 const NULL_IS_NONE: [&str; 3] = ["attn_logit_softcapping", "final_logit_softcapping", "sliding_window"];
 
-/// The family and the keys of its text decoder, with defaults.
-pub(super) fn text_part(config: &Map<String, Value>) -> Result<(Family, Map<String, Value>), SpecError> {
+/// The `model_type`, the family and the keys of the text decoder, with defaults.
+pub(super) fn text_part(
+    config: &Map<String, Value>,
+) -> Result<(&str, Family, Map<String, Value>), SpecError> {
     let outer = Keys(config);
     let name = outer.text("model_type")?.ok_or(missing("model_type"))?;
     let (name, inner) = match outer.object("text_config")? {
         Some(inner) if name == "gemma3" => (Family::Gemma3.name(), inner.0),
         _ => (name, config),
     };
-    let family = Family::ALL.into_iter().find(|family| family.name() == name);
+    let family = architectures::family(name);
     let found = || name.to_owned();
     let family = family.ok_or_else(|| match architectures::known().any(|known| known == name) {
         true => SpecError::CostOnly { found: found() },
         false => SpecError::UnknownFamily { found: found() },
     })?;
-    Ok((family, decoder_keys(family, inner)))
+    Ok((name, family, decoder_keys(family, inner)))
 }
 
 /// The keys of a decoder with the defaults of its family.

@@ -156,7 +156,7 @@ impl StockModel {
         let vocab = config.number(&["vocab_size"]).ok_or_else(|| refused("vocab_size is missing".into()))?;
         let tensors =
             count(family, &config, &has(&config, files.as_ref())).map_err(|e| refused(e.to_string()))?;
-        let ours = match spec::Family::ALL.iter().any(|known| known.name() == model_type) {
+        let ours = match ModelSpec::runs(&model_type) {
             true => Some(Box::new(ModelSpec::from_hf(value)?)),
             false => None,
         };

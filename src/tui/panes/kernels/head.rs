@@ -117,8 +117,7 @@ fn live_numbers<'a>(theme: &Theme, meter: &LaunchMeter, unit: StepUnit) -> Vec<V
 /// What the source shows, the most important first.
 pub fn hints(view: &View<'_>, source: &Source<'_>, shown: &TableView) -> Vec<String> {
     match source {
-        Source::Live { phase, .. } => view.state.kernel_hints(*phase),
-        Source::Timed { .. } => Vec::new(),
+        Source::Live { phase, .. } | Source::Timed { phase, .. } => view.state.kernel_hints(*phase),
         _ => {
             let notes = shown.table.notes.iter().map(|note| format!("Note: {note}"));
             shown.hints.iter().cloned().chain(notes).collect()
