@@ -125,17 +125,7 @@ fn shapes_equal_the_published_ones() {
         Published("qwen3_8b", "Qwen/Qwen3-8B", 1e6, 1e-6, 40960, false, 128, "", None),
         Published("qwen3_32b", "Qwen/Qwen3-32B", 1e6, 1e-6, 40960, false, 128, "", None),
         Published("qwen3_30b_a3b", "Qwen/Qwen3-30B-A3B", 1e6, 1e-6, 40960, false, 128, "", None),
-        Published(
-            "qwen1_5_moe_a2_7b",
-            "Qwen/Qwen1.5-MoE-A2.7B-Chat",
-            1e6,
-            1e-6,
-            8192,
-            false,
-            128,
-            "",
-            None,
-        ),
+        Published("qwen1_5_moe_a2_7b", "Qwen/Qwen1.5-MoE-A2.7B-Chat", 1e6, 1e-6, 8192, false, 128, "", None),
         Published(
             "mixtral_8x7b",
             "mistralai/Mixtral-8x7B-Instruct-v0.1",
@@ -266,7 +256,8 @@ fn parameters(arch: &serde_json::Value) -> u64 {
     let intermediate = number("moe_intermediate_size").or(number("intermediate_size")).unwrap();
     let mlp = match number("num_experts").or(number("num_local_experts")) {
         Some(experts) => {
-            let shared = number("shared_expert_intermediate_size").map_or(0, |wide| 3 * hidden * wide + hidden);
+            let shared =
+                number("shared_expert_intermediate_size").map_or(0, |wide| 3 * hidden * wide + hidden);
             experts * (3 * hidden * intermediate + hidden) + shared
         }
         None => 3 * hidden * intermediate,

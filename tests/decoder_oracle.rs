@@ -214,7 +214,12 @@ fn shapes() -> Vec<Value> {
         experts("qwen2_moe", 6, 2, json!({})),
         experts("qwen2_moe", 4, 4, json!({"norm_topk_prob": false, "decoder_sparse_step": 2})),
         experts("qwen3_moe", 6, 2, json!({})),
-        experts("qwen3_moe", 4, 1, json!({"norm_topk_prob": false, "decoder_sparse_step": 2, "num_experts_per_tok": 6})),
+        experts(
+            "qwen3_moe",
+            4,
+            1,
+            json!({"norm_topk_prob": false, "decoder_sparse_step": 2, "num_experts_per_tok": 6}),
+        ),
     ]
 }
 

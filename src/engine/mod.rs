@@ -14,7 +14,10 @@ use std::{fmt, time::Duration};
 
 use thiserror::Error;
 
-use crate::{event::{AllocatorSample, ExpertUse}, profile::listener::Listeners};
+use crate::{
+    event::{AllocatorSample, ExpertUse},
+    profile::listener::Listeners,
+};
 
 /// A batch of prompts of equal length, row after row.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -49,7 +49,8 @@ pub fn expert_use(layers: &[(usize, Tally)]) -> Option<ExpertUse> {
         touched: layers.iter().map(|(_, tally)| tally.touched).sum(),
         imbalance: shares.iter().map(|(_, _, times)| times).sum::<f64>() / shares.len() as f64,
         hottest: HottestExpert { layer: layer as u32, expert: expert as u32, times_mean },
-        never: layers.iter().flat_map(|(_, tally)| &tally.tokens).filter(|tokens| **tokens == 0).count() as u64,
+        never: layers.iter().flat_map(|(_, tally)| &tally.tokens).filter(|tokens| **tokens == 0).count()
+            as u64,
     })
 }
 

@@ -194,7 +194,8 @@ impl RunState {
     /// Findings about the kernels of `phase`, the most important first.
     pub fn kernel_hints(&self, phase: Phase) -> Vec<String> {
         let kernels = self.kernels.live(phase).and_then(|live| Some((&live.total, live.launch_meter()?)));
-        let experts = self.experts.filter(|_| phase == Phase::Decode).map(|experts| format!("decode: {experts}"));
+        let experts =
+            self.experts.filter(|_| phase == Phase::Decode).map(|experts| format!("decode: {experts}"));
         let mut hints = match kernels {
             None => Vec::new(),
             Some(_) if self.follows() => self.program_hints(phase),

@@ -43,8 +43,8 @@ use crate::{
         throttle::Work,
     },
     event::{
-        EngineKind, Envelope, Event, ExpertUse, GpuAbsent, GpuSource, Notice, ObserverSample, Phase, RequestFinished,
-        RunFinished, RunStarted, SamplerCost, Stamp, readings::Reading, reasons,
+        EngineKind, Envelope, Event, ExpertUse, GpuAbsent, GpuSource, Notice, ObserverSample, Phase,
+        RequestFinished, RunFinished, RunStarted, SamplerCost, Stamp, readings::Reading, reasons,
     },
 };
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Quantised weights on a GPU: the tests of the kernels, and speeds by type. quantised.sh [PART…]: unit, speed, prefill, batches, file, screen.
+# Quantised weights and experts on a GPU: the tests of the kernels, and speeds by type. quantised.sh [PART…]: unit, speed, prefill, batches, experts, file, screen.
 # Needs target/gpu/llmprof-tui.xz, and target/gpu/unit.xz (the library's tests) for `unit`. TYPES names the types of `speed`.
 P=$(cd "$(dirname "$0")" && pwd); G=$P/../../target/gpu; mkdir -p /tmp/x; cd /tmp/x; export LC_ALL=C.UTF-8
 [ -x llmprof-tui ] || [ ! -f $G/llmprof-tui.xz ] || { xz -dk -c $G/llmprof-tui.xz > llmprof-tui; chmod +x llmprof-tui; }
@@ -13,7 +13,7 @@ m = json.load(open('one.json')); f = lambda k, q='p50': (m.get(k) or {}).get(q)
 r = lambda v: '–' if v is None else f'{v:8.3f}'
 print(f'$label'.ljust(28), 'TPOT', r(f('tpot_ms')), 'GPU step', r(f('device_step_ms') or f('device_step_ms', 'mean')), 'TTFT', r(f('ttft_ms')), 'MBU', m.get('mbu') or m.get('decode_mbu'), 'took', $SECONDS - $begin, 's')" || tail -3 one.err
 }
-unit() { xz -dk -c $G/unit.xz > unit; chmod +x unit; (cd $P/../..; timeout 200 /tmp/x/unit quantised --ignored --test-threads 1 2>&1 | grep -v "^$" | cut -c1-300 | tail -25); }
+unit() { xz -dk -c $G/unit.xz > unit; chmod +x unit; (cd $P/../..; timeout 200 /tmp/x/unit ${TESTS:-quantised} --ignored --test-threads 1 2>&1 | grep -v "^$" | cut -c1-300 | tail -25); }
 speed() {
   for round in $(seq ${ROUNDS:-1}); do
     for t in ${TYPES:-bf16 q8_0 q4_k_m}; do for m in ${MODELS:-qwen2_5_7b qwen2_5_0_5b}; do
@@ -23,6 +23,13 @@ speed() {
 }
 prefill() { for t in ${TYPES:-bf16 q8_0 q4_k_m}; do one "prefill 2048 $t" model=qwen2_5_7b model.dtype=$t dataset.prompt_tokens=2048 infer.max_new_tokens=4 runtime.requests=5; done; }
 batches() { for b in ${BATCHES:-2 4 8 9 16 32}; do for t in ${TYPES:-bf16 q4_k_m}; do one "batch $b $t" model=qwen2_5_7b model.dtype=$t runtime.batch_size=$b dataset.prompt_tokens=128 infer.max_new_tokens=32 runtime.requests=2; done; done; }
+experts() {
+  for m in ${MODELS:-qwen3_30b_a3b qwen1_5_moe_a2_7b mixtral_8x7b}; do for t in ${TYPES:-bf16}; do
+    one "$m $t" model=$m model.dtype=$t dataset.prompt_tokens=512 infer.max_new_tokens=128 runtime.requests=4
+    for b in ${BATCHES:-}; do one "$m $t batch $b" model=$m model.dtype=$t runtime.batch_size=$b dataset.prompt_tokens=128 infer.max_new_tokens=32 runtime.requests=2; done
+    [ -z "$PROMPT" ] || one "$m $t prefill $PROMPT" model=$m model.dtype=$t dataset.prompt_tokens=$PROMPT infer.max_new_tokens=4 runtime.requests=3
+  done; done
+}
 # The tokens of a GGUF file on both devices: FILE names it.
 file() {
   for d in cpu cuda; do timeout 60 $X run --json model=local model.name=file model.weights=$FILE model.dtype=f32 dataset.prompt_tokens=8 infer.max_new_tokens=64 runtime.requests=1 runtime.device=$d hydra.run.dir=runs/file-$d > file-$d.json 2> file-$d.err || tail -2 file-$d.err; done

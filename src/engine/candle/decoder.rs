@@ -384,19 +384,11 @@ impl<'a> Loader<'a> {
         Ok(matrix.to_device(self.device)?)
     }
 
-    fn mlp(
-        &mut self,
-        gate_up: &[impl AsRef<str>],
-        down: &str,
-    ) -> std::result::Result<Mlp, EngineError> {
+    fn mlp(&mut self, gate_up: &[impl AsRef<str>], down: &str) -> std::result::Result<Mlp, EngineError> {
         Ok(Mlp { gate_up: self.matrix(gate_up)?, down: self.matrix(&[down])? })
     }
 
-    fn experts(
-        &mut self,
-        spec: spec::Experts,
-        layer: usize,
-    ) -> std::result::Result<Experts, EngineError> {
+    fn experts(&mut self, spec: spec::Experts, layer: usize) -> std::result::Result<Experts, EngineError> {
         let router = self.matrix(&[spec.router_name(layer)])?;
         let all = (0..spec.count).map(|expert| {
             let (gate_up, down) = spec.names(layer, expert);

@@ -53,8 +53,9 @@ impl Experts {
     /// The sum of the chosen experts' results for x (b, t, hidden), each times its weight.
     pub fn forward(&self, x: &Tensor, mode: &Mode<'_>) -> Result<Tensor> {
         let (b, t, hidden) = x.dims3()?;
-        let operator =
-            |operator, work: &mut dyn FnMut() -> Result<()>| mode.listeners.operator(operator, Some(mode.layer), work);
+        let operator = |operator, work: &mut dyn FnMut() -> Result<()>| {
+            mode.listeners.operator(operator, Some(mode.layer), work)
+        };
         let (mut shares, mut shared_weights) = (Vec::new(), Vec::new());
         operator(Operator::Router, &mut || {
             let scores = self.router.linear(x, None)?.flatten_all()?.to_vec1::<f32>()?;

@@ -46,7 +46,11 @@ impl Metadata<'_> {
             ("llama" | "qwen2moe" | "qwen3moe", _) | (_, None) => model_type,
             (_, Some(experts)) => {
                 let experts = experts.to_string();
-                return Err(self.unsupported(&key("expert_count"), &experts, "dense models of this kind are"));
+                return Err(self.unsupported(
+                    &key("expert_count"),
+                    &experts,
+                    "dense models of this kind are",
+                ));
             }
         };
         let (hidden, heads) = (size("embedding_length")?, size("attention.head_count")?);
@@ -102,7 +106,7 @@ impl Metadata<'_> {
             ("moe_intermediate_size", number("expert_feed_forward_length")),
             ("shared_expert_intermediate_size", number("expert_shared_feed_forward_length")),
             // The file does not have it.
-            ("norm_topk_prob", (arch == "qwen3moe").then(|| json!(true))),
+            ("norm_topk_prob", (arch == "qwen3moe").then_some(json!(true))),
         ] {
             if let Some(value) = value {
                 config[name] = value;

@@ -129,7 +129,8 @@ mod tests {
         }
         let norm = TensorShape { name: "model.norm.weight".to_owned(), shape: vec![3584] };
         assert_eq!(format_of(Scheme::Q4KM, &of, &norm), None);
-        let router = TensorShape { name: "model.layers.1.mlp.gate.weight".to_owned(), shape: vec![128, 2048] };
+        let router =
+            TensorShape { name: "model.layers.1.mlp.gate.weight".to_owned(), shape: vec![128, 2048] };
         assert_eq!(format_of(Scheme::Q4KM, &of, &router), None);
     }
 }

@@ -3,8 +3,11 @@
 // Reason: some kernels rely on token ids and positions in device memory, which this file keeps within their ranges.
 #![allow(unsafe_code)]
 
+use std::collections::HashMap;
+
 use super::{
     error::CudaError,
+    experts::{EXPERT_ROWS, ExpertLayer, PLAIN_BYTES, Routed, routed_bytes},
     gpu::{Buffer, Gpu},
     kernels::{
         AttentionSplits, FEW_ROWS, HeadTransform, Input, Kernels, KvCache, Matrix, Norm, SamplingBuffers,
@@ -22,9 +25,13 @@ use crate::{
             memory::{Footprint, product},
             rope,
         },
-        launch::Heads,
+        launch::{Heads, Launch},
+        routing::Tally,
     },
-    model::{ModelSpec, Operator, spec::TensorShape},
+    model::{
+        ModelSpec, Operator,
+        spec::{Experts, TensorShape},
+    },
     profile::listener::Listeners,
 };
 
@@ -71,12 +78,44 @@ struct Layer {
     /// Of the results of attention and MLP, before they are added.
     post_attention_norm: Option<Buffer>,
     post_mlp_norm: Option<Buffer>,
-    gate_up: Matrix,
-    down: Matrix,
+    mlp: Mlp,
     keys: Buffer,
     values: Buffer,
     window: Option<usize>,
     is_local: bool,
+}
+
+enum Mlp {
+    Dense { gate_up: Matrix, down: Matrix },
+    Experts(Box<ExpertLayer>),
+}
+
+impl Layer {
+    /// Those of experts are not among them.
+    fn matrices(&self) -> Vec<&Matrix> {
+        let mut all = vec![&self.qkv, &self.output];
+        match &self.mlp {
+            Mlp::Dense { gate_up, down } => all.extend([gate_up, down]),
+            Mlp::Experts(layer) => {
+                all.push(&layer.router);
+                all.extend(layer.shared.iter().flat_map(|(gate_up, down)| [gate_up, down]));
+            }
+        }
+        all
+    }
+
+    /// The matrices of all experts, and the bytes of those that are plain numbers at a time.
+    fn of_experts(&self, dtype: Dtype) -> Vec<(&Matrix, usize)> {
+        match &self.mlp {
+            Mlp::Dense { .. } => Vec::new(),
+            Mlp::Experts(layer) => [&layer.gate_up, &layer.down]
+                .map(|matrix| {
+                    let share = layer.plain_at_a_time(matrix, dtype);
+                    (matrix, matrix.plain_bytes(dtype) / layer.experts.count * share)
+                })
+                .to_vec(),
+        }
+    }
 }
 
 /// Buffers for `rows` rows, batch times positions.
@@ -89,6 +128,7 @@ struct Activations {
     attended: Buffer,
     wide: Buffer,
     gated: Buffer,
+    routed: Option<Routed>,
 }
 
 /// The memory of `batch` sequences of `capacity` positions, `prompt` of them in the prefill, on a GPU.
@@ -101,19 +141,24 @@ pub fn footprint(
 ) -> Footprint {
     let rows = batch.saturating_mul(prompt);
     let columns = 2 * spec.hidden + (2 * spec.heads + 2 * spec.kv_heads) * spec.head_dim;
-    let mlp = product(&[rows.min(MLP_ROWS), 3, spec.intermediate]);
+    let mlp = product(&[rows.min(MLP_ROWS), 3, spec.widest_mlp()]);
     let logits = product(&[batch, spec.vocab, 4]);
     let tables = product(&[capacity, spec.head_dim, 4, 1 + usize::from(spec.local_rope_theta.is_some())]);
     // A matrix as plain numbers.
     let plain = match quantised {
-        true => product(&[2, spec.intermediate, spec.hidden]).saturating_mul(dtype.bytes()),
+        true => product(&[2, spec.widest_mlp(), spec.hidden]).saturating_mul(dtype.bytes()),
         false => 0,
     };
+    let plain = match spec.experts {
+        Some(_) if quantised => plain.max(PLAIN_BYTES as u64),
+        _ => plain,
+    };
+    let routed = spec.experts.map_or(0, |experts| routed_bytes(&experts, spec.hidden, rows, dtype));
     let activations = product(&[rows, columns]).saturating_add(mlp).saturating_mul(dtype.bytes());
     Footprint {
         weight_bytes,
         cache_bytes: product(&[batch, capacity]).saturating_mul(spec.kv_bytes_per_position(dtype)),
-        workspace_bytes: [activations, logits, tables, plain, RESERVE_BYTES]
+        workspace_bytes: [activations, routed, logits, tables, plain, RESERVE_BYTES]
             .into_iter()
             .fold(0, u64::saturating_add),
     }
@@ -143,6 +188,7 @@ impl Decoder {
         };
         let tensors = spec.tensors();
         let total = tensors.iter().map(TensorShape::elements).sum();
+        let tensors = tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
         let norm_offset = spec.norm_offset;
         let mut loader =
             Loader { kernels: &kernels, weights, tensors, norm_offset, progress, done: 0, total };
@@ -159,13 +205,15 @@ impl Decoder {
         let sampling = SamplingBuffers::new(gpu, batch, spec.vocab)?;
         let activations = Activations::new(gpu, spec, dtype, batch * prompt.max(1), &heads)?;
         gpu.synchronize()?;
-        let matrices =
-            || layers.iter().flat_map(|layer| [&layer.qkv, &layer.output, &layer.gate_up, &layer.down]);
+        let matrices = || layers.iter().flat_map(Layer::matrices);
+        let of_experts = || layers.iter().flat_map(|layer| layer.of_experts(dtype));
         let heads_and_tables = [&embedding].into_iter().chain(head.as_ref());
-        if matrices().chain(heads_and_tables).any(|matrix| matches!(matrix.values, Values::Tiles(_))) {
+        let all = matrices().chain(heads_and_tables).chain(of_experts().map(|(matrix, _)| matrix));
+        if all.into_iter().any(|matrix| matches!(matrix.values, Values::Tiles(_))) {
             let columns = matrices().map(|matrix| matrix.columns).max().unwrap_or(0).max(spec.hidden);
+            let plain = matrices().map(|matrix| matrix.plain_bytes(dtype));
             let plain_bytes = match activations.rows > FEW_ROWS {
-                true => matrices().map(|matrix| matrix.plain_bytes(dtype)).max().unwrap_or(0),
+                true => plain.chain(of_experts().map(|(_, bytes)| bytes)).max().unwrap_or(0),
                 false => 0,
             };
             kernels.scratch = Some(Scratch::new(gpu, columns, plain_bytes)?);
@@ -237,7 +285,7 @@ impl Decoder {
         for (i, layer) in self.layers.iter().enumerate() {
             // SAFETY: the caller guarantees the position.
             unsafe { self.attention(i, layer, length) }?;
-            self.mlp(i, layer, rows)?;
+            self.mlp(i, layer, rows, length)?;
         }
         let eps = spec.rms_eps as f32;
         let last = (length, length - 1);
@@ -328,8 +376,59 @@ impl Decoder {
         operator(Operator::PostAttentionNorm, &|| kernels.add_normed(&a.x, &a.normed, norm, size, eps))
     }
 
+    /// The choices of the routers in decode steps so far, by layer. Waits for the device.
+    pub fn routed(&self) -> Result<Vec<(usize, Tally)>, CudaError> {
+        let mut all = Vec::new();
+        for (i, layer) in self.layers.iter().enumerate() {
+            if let Mlp::Experts(experts) = &layer.mlp {
+                all.push((i, experts.tally(&self.kernels.gpu)?));
+            }
+        }
+        Ok(all)
+    }
+
+    /// x += the results of the chosen experts for norm(x), each times its weight. Steps of one position are counted.
+    fn experts(
+        &self,
+        i: usize,
+        layer: &Layer,
+        experts: &ExpertLayer,
+        (rows, length): (usize, usize),
+    ) -> Result<(), CudaError> {
+        let (kernels, spec, a) = (&self.kernels, &self.spec, &self.activations);
+        let Some(routed) = &a.routed else {
+            return Err(Launch::of("route").error("there is no memory for experts".to_owned()).into());
+        };
+        let operator = |operator, work: &dyn Fn() -> Result<(), CudaError>| {
+            self.listeners.operator(operator, Some(i), work)
+        };
+        let eps = spec.rms_eps as f32;
+        operator(Operator::MlpNorm, &|| {
+            kernels.rms_norm(&a.normed, &a.x, &layer.mlp_norm, (rows, spec.hidden), eps, (1, 0))
+        })?;
+        let row_bytes = spec.hidden * kernels.dtype.bytes() as usize;
+        for first in (0..rows).step_by(EXPERT_ROWS) {
+            let count = EXPERT_ROWS.min(rows - first);
+            let (normed, x) = (a.normed.slice_from(first * row_bytes), a.x.slice_from(first * row_bytes));
+            operator(Operator::Router, &|| kernels.route(routed, experts, normed, count, length == 1))?;
+            operator(Operator::GateUp, &|| kernels.experts_gated(routed, experts, normed, count))?;
+            operator(Operator::Down, &|| kernels.experts_down(x, routed, experts, count))?;
+            let Some((gate_up, down)) = &experts.shared else { continue };
+            operator(Operator::GateUp, &|| {
+                kernels.gated(&a.gated, &a.wide, normed, gate_up, count)?;
+                kernels.scale_shared(&a.gated, routed, experts, (count, down.columns))
+            })?;
+            operator(Operator::Down, &|| kernels.linear(x, &a.gated, down, count, None, true))?;
+        }
+        Ok(())
+    }
+
     /// x += mlp(norm(x)), with another norm before the sum where the model has one.
-    fn mlp(&self, i: usize, layer: &Layer, rows: usize) -> Result<(), CudaError> {
+    fn mlp(&self, i: usize, layer: &Layer, rows: usize, length: usize) -> Result<(), CudaError> {
+        let (gate_up, down) = match &layer.mlp {
+            Mlp::Dense { gate_up, down } => (gate_up, down),
+            Mlp::Experts(experts) => return self.experts(i, layer, experts, (rows, length)),
+        };
         let (kernels, spec, a) = (&self.kernels, &self.spec, &self.activations);
         let eps = spec.rms_eps as f32;
         let operator = |operator, work: &dyn Fn() -> Result<(), CudaError>| {
@@ -337,7 +436,7 @@ impl Decoder {
         };
         let size = (rows, spec.hidden);
         let norm = Norm { weight: &layer.mlp_norm, eps };
-        let fused = kernels.fuses_norm(rows, &layer.gate_up);
+        let fused = kernels.fuses_norm(rows, gate_up);
         if !fused {
             operator(Operator::MlpNorm, &|| {
                 kernels.rms_norm(&a.normed, &a.x, &layer.mlp_norm, size, eps, (1, 0))
@@ -356,9 +455,9 @@ impl Decoder {
                 true => Input { x: a.x.slice_from(offset), norm: Some(norm) },
                 false => a.normed.slice_from(offset).into(),
             };
-            operator(Operator::GateUp, &|| kernels.gated(&a.gated, &a.wide, input, &layer.gate_up, count))?;
+            operator(Operator::GateUp, &|| kernels.gated(&a.gated, &a.wide, input, gate_up, count))?;
             operator(Operator::Down, &|| {
-                kernels.linear(to.slice_from(offset), &a.gated, &layer.down, count, None, add)
+                kernels.linear(to.slice_from(offset), &a.gated, down, count, None, add)
             })?;
         }
         match &layer.post_mlp_norm {
@@ -417,8 +516,13 @@ impl Layer {
             mlp_norm: loader.norm(&name(spec.mlp_norm_name()))?,
             post_attention_norm,
             post_mlp_norm,
-            gate_up: loader.gate_up(&spec.gate_up_names(i))?,
-            down: loader.matrix(&[&name("mlp.down_proj.weight")])?,
+            mlp: match spec.experts_of_layer(i) {
+                Some(experts) => Mlp::Experts(Box::new(loader.experts(experts, i)?)),
+                None => Mlp::Dense {
+                    gate_up: loader.gate_up(&spec.gate_up_names(i))?,
+                    down: loader.matrix(&[&name("mlp.down_proj.weight")])?,
+                },
+            },
             keys,
             values,
             window: spec.window_of_layer(i),
@@ -444,8 +548,12 @@ impl Activations {
             normed: elements(rows * spec.hidden)?,
             qkv: elements(rows * heads.columns())?,
             attended: elements(rows * heads.heads * heads.dim)?,
-            wide: elements(mlp_rows * 2 * spec.intermediate)?,
-            gated: elements(mlp_rows * spec.intermediate)?,
+            wide: elements(mlp_rows * 2 * spec.widest_mlp())?,
+            gated: elements(mlp_rows * spec.widest_mlp())?,
+            routed: match &spec.experts {
+                Some(experts) => Some(Routed::new(gpu, experts, spec.hidden, rows, dtype)?),
+                None => None,
+            },
         })
     }
 }
@@ -468,7 +576,7 @@ impl Weights<'_> {
 struct Loader<'a> {
     kernels: &'a Kernels,
     weights: &'a Weights<'a>,
-    tensors: Vec<TensorShape>,
+    tensors: HashMap<String, TensorShape>,
     norm_offset: f32,
     progress: Progress<'a>,
     done: u64,
@@ -482,8 +590,10 @@ impl Loader<'_> {
             .iter()
             .map(|name| {
                 let name = name.as_ref();
-                let found = self.tensors.iter().find(|tensor| tensor.name == name);
-                found.cloned().ok_or_else(|| EngineError::Backend(format!("the model has no tensor {name}")))
+                self.tensors
+                    .get(name)
+                    .cloned()
+                    .ok_or_else(|| EngineError::Backend(format!("the model has no tensor {name}")))
             })
             .collect::<Result<_, _>>()?;
         if !(self.progress)(PrepareStep::Weights(names[0].as_ref()), self.done, self.total) {
@@ -503,6 +613,46 @@ impl Loader<'_> {
     fn gate_up(&mut self, names: &[impl AsRef<str>]) -> Result<Matrix, EngineError> {
         let shapes = self.shapes(names)?;
         self.of_shapes(&shapes, true)
+    }
+
+    fn experts(&mut self, experts: Experts, layer: usize) -> Result<ExpertLayer, EngineError> {
+        let mut router = vec![experts.router_name(layer)];
+        let shared = match experts.shared_intermediate {
+            0 => None,
+            _ => {
+                let (gate_up, down, gate) = experts.shared_names(layer);
+                router.push(gate);
+                Some((self.gate_up(&gate_up)?, self.matrix(&[down])?))
+            }
+        };
+        let (mut gate_ups, mut downs) = (Vec::new(), Vec::new());
+        for expert in 0..experts.count {
+            let (gate_up, down) = experts.names(layer, expert);
+            gate_ups.push(self.shapes(&gate_up)?);
+            downs.push(self.shapes(&[down])?);
+        }
+        let gpu = &self.kernels.gpu;
+        let tally = gpu.zeros("activations", ExpertLayer::tally_bytes(&experts))?;
+        let router = self.matrix(&router)?;
+        let (gate_up, down) = (self.of_experts(&gate_ups, true)?, self.of_experts(&downs, false)?);
+        Ok(ExpertLayer { experts, router, gate_up, down, shared, tally })
+    }
+
+    /// The matrices of all experts, below each other.
+    fn of_experts(&self, experts: &[Vec<TensorShape>], gated: bool) -> Result<Matrix, EngineError> {
+        let source = self.weights.source();
+        if source.blocks(&experts[0])?.is_none_or(|runs| runs.len() != 1) {
+            return self.of_shapes(&experts.concat(), false);
+        }
+        let rows = experts.iter().flatten().map(|shape| shape.shape[0]).sum();
+        let columns = experts[0][0].shape[1];
+        let mut one = |expert: usize| {
+            let mut runs = source.blocks(&experts[expert])?.unwrap_or_default();
+            let differ = || EngineError::Backend("the matrices of an expert differ in type".to_owned());
+            if runs.len() > 1 { Err(differ()) } else { runs.pop().ok_or_else(differ) }
+        };
+        let tiles = Tiles::of_experts(&self.kernels.gpu, experts.len(), columns, gated, &mut one)?;
+        Ok(Matrix { values: Values::Tiles(vec![tiles]), rows, columns })
     }
 
     fn of_shapes(&self, shapes: &[TensorShape], gated: bool) -> Result<Matrix, EngineError> {

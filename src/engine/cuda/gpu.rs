@@ -33,7 +33,7 @@ use libloading::Library;
 use super::{
     blas::{Blas, Cublas},
     error::CudaError,
-    images::{HOPPER, Manifest, dotted, images},
+    images::{HOPPER, Manifest, Needs, dotted, images},
 };
 use crate::{
     config::Dtype,
@@ -351,15 +351,15 @@ impl Gpu {
         })
     }
 
-    /// Loads the kernels for numbers of one type, with those for weights that are `quantised` where needed; `progress` gets how many of the files are loaded, and of how many, and may stop
+    /// Loads the kernels for numbers of one type, and what else a model `needs`; `progress` gets how many of the files are loaded, and of how many, and may stop
     /// that. The driver compiles them where there is no machine code for this GPU: that takes seconds, once.
     pub fn load_kernels(
         &mut self,
         dtype: Dtype,
-        quantised: bool,
+        needs: Needs,
         progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<bool, CudaError> {
-        let images = images(dtype, quantised, self.capability);
+        let images = images(dtype, needs, self.capability);
         for (done, image) in images.iter().enumerate() {
             if !progress(done as u64, images.len() as u64) {
                 return Ok(false);

@@ -28,8 +28,15 @@ macro_rules! images_of {
 
 pub const HOPPER: u32 = 90;
 
-/// The images of the kernels for numbers of one type, with those of quantised weights where asked: machine code for each capability of the manifest, and PTX for later GPUs.
-pub fn images(dtype: Dtype, quantised: bool, capability: u32) -> Vec<&'static [u8]> {
+/// What not all models need.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Needs {
+    pub quantised: bool,
+    pub experts: bool,
+}
+
+/// The images of the kernels for numbers of one type: machine code for each capability of the manifest, and PTX for later GPUs.
+pub fn images(dtype: Dtype, needs: Needs, capability: u32) -> Vec<&'static [u8]> {
     let of_dtype: [&[u8]; 7] = match dtype {
         Dtype::Bf16 => images_of!("bf16"),
         Dtype::F16 => images_of!("f16"),
@@ -47,8 +54,14 @@ pub fn images(dtype: Dtype, quantised: bool, capability: u32) -> Vec<&'static [u
         Dtype::F16 => [image!("quantised.f16"), image!("tiles")],
         Dtype::F32 => [image!("quantised.f32"), image!("tiles")],
     };
-    let with_blocks = with_blocks.into_iter().filter(|_| quantised);
-    of_dtype.into_iter().chain([sampling]).chain(for_hopper).chain(with_blocks).collect()
+    let with_blocks = with_blocks.into_iter().filter(|_| needs.quantised);
+    let experts: &[u8] = match dtype {
+        Dtype::Bf16 => image!("experts.bf16"),
+        Dtype::F16 => image!("experts.f16"),
+        Dtype::F32 => image!("experts.f32"),
+    };
+    let experts = needs.experts.then_some(experts);
+    of_dtype.into_iter().chain([sampling]).chain(for_hopper).chain(with_blocks).chain(experts).collect()
 }
 
 /// What the images were made from and for.

@@ -367,11 +367,7 @@ impl Kernels {
     ) -> Launched {
         let input = x.into();
         let n = gate_up.rows / 2;
-        let activation = match self.activation {
-            Activation::Silu => 0,
-            Activation::GeluTanh => 1,
-            Activation::Gelu => 2,
-        };
+        let activation = self.activation_number();
         let of =
             |values| self.product(out.into(), input.x, values, (n, gate_up.columns), rows, self.dtype, false);
         match &gate_up.values {
@@ -391,13 +387,27 @@ impl Kernels {
             }
         }
         self.linear(wide, input, gate_up, rows, None, false)?;
+        self.activated(out, wide, rows, n)
+    }
+
+    /// As kernels number it.
+    pub(super) fn activation_number(&self) -> i32 {
+        match self.activation {
+            Activation::Silu => 0,
+            Activation::GeluTanh => 1,
+            Activation::Gelu => 2,
+        }
+    }
+
+    /// out = activation(gate) · up, of rows of n gates and n ups.
+    pub(super) fn activated(&self, out: &Buffer, wide: &Buffer, rows: usize, n: usize) -> Launched {
         let name = self.name("gated");
         let launch = Launch::of(&name);
         launch.require_room("the output", out.bytes(), self.element_bytes(), &[rows, n])?;
-        launch.require(2 * n == gate_up.rows, || format!("{} rows of gate and up are odd", gate_up.rows))?;
-        let args =
-            [out.into(), wide.into(), Arg::size(rows), launch.arg("columns", n)?, Arg::Int(activation)];
-        // SAFETY: the kernel's parameters; the product has checked the size of `wide`.
+        launch.require_room("gate and up", wide.bytes(), self.element_bytes(), &[rows, n, 2])?;
+        let activation = Arg::Int(self.activation_number());
+        let args = [out.into(), wide.into(), Arg::size(rows), launch.arg("columns", n)?, activation];
+        // SAFETY: the kernel's parameters, on buffers of these sizes.
         unsafe { self.gpu.launch(launch, self.spread(rows * n / 8), &args) }
     }
 

@@ -7,6 +7,7 @@ use cudarc::driver::CudaEvent;
 use super::{
     CudaError,
     gpu::{Buffer, Gpu},
+    images::Needs,
     kernels::{Kernels, Matrix, Values},
 };
 use crate::{
@@ -39,7 +40,7 @@ enum Work {
 impl LoadedGpu {
     pub fn new(index: usize) -> Result<LoadedGpu, CudaError> {
         let mut gpu = Gpu::open(index, true)?;
-        gpu.load_kernels(Dtype::Bf16, false, &mut |_, _| true)?;
+        gpu.load_kernels(Dtype::Bf16, Needs::default(), &mut |_, _| true)?;
         let events = (gpu.event()?, gpu.event()?);
         let kernels = Kernels { gpu, dtype: Dtype::Bf16, activation: Activation::Silu, scratch: None };
         Ok(LoadedGpu { kernels, events, work: None })

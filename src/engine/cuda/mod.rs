@@ -10,6 +10,7 @@
 mod blas;
 mod decoder;
 mod error;
+mod experts;
 mod gpu;
 mod images;
 mod kernels;
@@ -26,6 +27,7 @@ use cudarc::driver::{CudaEvent, CudaGraph};
 use self::{
     decoder::{Decoder, Weights},
     gpu::Ring,
+    images::Needs,
     kernels::SamplingParameters,
 };
 pub use self::{
@@ -38,10 +40,11 @@ use super::{
     Engine, EngineError, PrepareStep, Progress, Prompts,
     candle::{CandleOptions, memory},
     launch::MAX_HEAD_DIM,
+    routing::expert_use,
     sampling::{Picker, Sampling},
 };
 use crate::{
-    event::{AllocatorSample, Phase},
+    event::{AllocatorSample, ExpertUse, Phase},
     model::Operator,
     profile::listener::{Listener, Listeners, OperatorInstance, Span},
 };
@@ -108,7 +111,8 @@ impl CudaEngine {
     pub fn new(options: &CandleOptions, index: usize, progress: Progress<'_>) -> Result<Self, EngineError> {
         let mut gpu = Gpu::open(index, options.cublas)?;
         Self::check_on(&gpu, options)?;
-        if !gpu.load_kernels(options.dtype, options.is_quantised(), &mut |done, total| {
+        let needs = Needs { quantised: options.is_quantised(), experts: options.spec.experts.is_some() };
+        if !gpu.load_kernels(options.dtype, needs, &mut |done, total| {
             progress(PrepareStep::Kernels, done, total)
         })? {
             return Err(EngineError::Cancelled);
@@ -296,6 +300,10 @@ impl Engine for CudaEngine {
             return Err(EngineError::ContextTooLong { capacity, asked: capacity + 1 });
         }
         self.take()
+    }
+
+    fn expert_use(&self) -> Result<Option<ExpertUse>, EngineError> {
+        Ok(expert_use(&self.decoder.routed()?))
     }
 
     fn set_listeners(&mut self, listeners: Listeners) {

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     config::Dtype,
     engine::{
+        EngineError,
         candle::QuantisedRows,
         launch::{Arg, Launch},
     },
@@ -30,8 +31,9 @@ const OWN_SHARED: [usize; 2] = [2560, 10 << 10];
 /// Blocks of a multiprocessor, by their registers.
 const MAX_BLOCKS: usize = 4;
 
-/// Rows of one format.
+/// Rows of one format; of one matrix, or of several of the same size below each other.
 pub struct Tiles {
+    /// Of one matrix.
     extent: Extent,
     values: Buffer,
 }
@@ -87,6 +89,34 @@ impl Tiles {
     /// Uploads blocks and puts them into tiles.
     pub fn new(gpu: &Gpu, from: &QuantisedRows, columns: usize, gated: bool) -> Result<Tiles, CudaError> {
         let extent = Extent { format: from.format, rows: from.rows, columns, gated };
+        let values = gpu.alloc("the weights", extent.bytes())?;
+        Self::fill(gpu, (&values).into(), from, extent)?;
+        Ok(Tiles { extent, values })
+    }
+
+    /// The same for the matrices of `count` experts, which have one format; `one` gives the blocks of each.
+    pub fn of_experts(
+        gpu: &Gpu,
+        count: usize,
+        columns: usize,
+        gated: bool,
+        one: &mut dyn FnMut(usize) -> Result<QuantisedRows, EngineError>,
+    ) -> Result<Tiles, EngineError> {
+        let first = one(0)?;
+        let extent = Extent { format: first.format, rows: first.rows, columns, gated };
+        let values = gpu.alloc("the weights", count * extent.bytes())?;
+        for expert in 0..count {
+            let from = one(expert)?;
+            if (from.format, from.rows) != (first.format, first.rows) {
+                return Err(EngineError::Backend("the experts of a layer differ in type".to_owned()));
+            }
+            Self::fill(gpu, values.slice_from(expert * extent.bytes()), &from, extent)?;
+        }
+        Ok(Tiles { extent, values })
+    }
+
+    fn fill(gpu: &Gpu, values: Slice<'_>, from: &QuantisedRows, extent: Extent) -> Result<(), CudaError> {
+        let Extent { columns, gated, .. } = extent;
         let name = format!("tiled_{}", name_of(extent.format));
         let launch = Launch::of(&name);
         let block_weights = extent.format.weights();
@@ -100,9 +130,9 @@ impl Tiles {
         launch.require_room("the blocks", from.bytes.len(), row_bytes, &[from.rows])?;
         let blocks = gpu.alloc("the weights", from.bytes.len())?;
         gpu.upload(&blocks, &from.bytes)?;
-        let values = gpu.alloc("the weights", extent.bytes())?;
+        launch.require_room("the tiles", values.bytes(), 1, &[extent.bytes()])?;
         let args = [
-            (&values).into(),
+            values.into(),
             (&blocks).into(),
             launch.arg("rows", extent.n())?,
             launch.arg("columns", columns)?,
@@ -113,8 +143,7 @@ impl Tiles {
         // SAFETY: the kernel's parameters, on buffers of these sizes.
         unsafe { gpu.launch(launch, Shape::plain(grid, THREADS), &args) }?;
         // The blocks are freed here.
-        gpu.synchronize()?;
-        Ok(Tiles { extent, values })
+        gpu.synchronize()
     }
 
     /// Whether it is one product of gate and up with their activation.
@@ -274,6 +303,7 @@ impl Kernels {
             }
             args.extend(Norm::args(also.norm, launch, p.k)?);
             args.push(Arg::Int(ahead as i32));
+            args.extend([Arg::NULL, Arg::Int(0), Arg::size(0)]);
             // SAFETY: the kernel's parameters, on buffers of these sizes.
             return unsafe { self.gpu.launch(launch, shape, &args) };
         }
@@ -290,6 +320,70 @@ impl Kernels {
         args.push(Arg::Int(ahead as i32));
         // SAFETY: as above.
         unsafe { self.gpu.launch(launch, shape, &args) }
+    }
+
+    /// y[pair] = w·x, or the product of gate and up, of the expert that `ids` names for each of `pairs`; `share` of them share a row of x.
+    pub(super) fn quantised_experts(
+        &self,
+        kernel: &str,
+        parts: &[Tiles],
+        p: &Product<'_>,
+        (ids, pairs, share): (&Buffer, usize, usize),
+    ) -> Result<(), CudaError> {
+        let [part] = parts else {
+            return Err(Launch::of(kernel).error("the experts of a layer differ in type".to_owned()).into());
+        };
+        let name = part.extent.kernel(&format!("{kernel}_one"), p.dtype);
+        let launch = Launch::of(&name);
+        let element = p.dtype.bytes() as usize;
+        launch.require(p.k == part.extent.columns && p.n == part.extent.n(), || {
+            format!("{} by {} × {} is no product", p.k, part.extent.n(), part.extent.columns)
+        })?;
+        launch.require_room("y", p.y.bytes(), element, &[pairs, p.n])?;
+        launch.require_room("x", p.x.bytes(), element, &[pairs.div_ceil(share), p.k])?;
+        launch.require_room("the ids", ids.bytes(), 4, &[pairs])?;
+        launch.require_alignment("x", p.x.address(), 16)?;
+        let too_small =
+            || launch.error(format!("a block has {} bytes of shared memory", self.gpu.shared_bytes));
+        let staged = part.extent.groups() * GROUP_BYTES;
+        let (mut shape, ahead) = part.extent.shape(&self.gpu, staged).ok_or_else(too_small)?;
+        shape.grid = (shape.grid.0.div_ceil(pairs).max(1).min(part.extent.strips()), pairs, 1);
+        let (n, k) = (launch.arg("columns", p.n)?, launch.arg("k", p.k)?);
+        let mut args = vec![p.y.into(), (&part.values).into(), p.x.into()];
+        match part.extent.gated {
+            true => args.extend([n, k, Arg::Int(self.activation_number())]),
+            false => args.extend([Arg::NULL, Arg::NULL, n, k, Arg::Int(0)]),
+        }
+        args.extend(Norm::args(None, launch, p.k)?);
+        args.extend([
+            Arg::Int(ahead as i32),
+            ids.into(),
+            launch.arg("the share", share)?,
+            Arg::size(part.extent.bytes()),
+        ]);
+        // SAFETY: the kernel's parameters, on buffers of these sizes; the ids are below the number of experts.
+        unsafe { self.gpu.launch(launch, shape, &args) }
+    }
+
+    /// The matrices of `count` experts from `first` on as plain numbers, each of `n` × `k`.
+    pub(super) fn dequantised_experts<'a>(
+        &'a self,
+        parts: &[Tiles],
+        (first, count): (usize, usize),
+        (n, k): (usize, usize),
+    ) -> Result<Slice<'a>, CudaError> {
+        let [part] = parts else {
+            return Err(Launch::of("dequantised")
+                .error("the experts of a layer differ in type".to_owned())
+                .into());
+        };
+        let plain = &self.scratch(Launch::of("dequantised"))?.plain;
+        for expert in 0..count {
+            let from = part.values.slice_from((first + expert) * part.extent.bytes());
+            let to = plain.slice_from(expert * n * k * self.dtype.bytes() as usize);
+            self.dequantise(to, from, part.extent)?;
+        }
+        Ok(plain.into())
     }
 
     /// Rounds the rows of x to eight bits, normed where asked.
@@ -323,24 +417,30 @@ impl Kernels {
         let plain = &self.scratch(Launch::of("dequantised"))?.plain;
         let mut first = 0;
         for part in parts {
-            let name = part.extent.kernel("dequantised", self.dtype);
-            let launch = Launch::of(&name);
             let out = plain.slice_from(first * w.columns * element);
-            launch.require_room("the output", out.bytes(), element, &[part.extent.rows, w.columns])?;
-            let args = [
-                out.into(),
-                (&part.values).into(),
-                launch.arg("rows", part.extent.n())?,
-                launch.arg("columns", w.columns)?,
-                Arg::Int(part.extent.gated.into()),
-            ];
-            let warps = part.extent.strips() * part.extent.tiles_of_row();
-            let grid = (warps.div_ceil(8).clamp(1, self.gpu.multiprocessors * 16), 1, 1);
-            // SAFETY: the kernel's parameters, on buffers of these sizes.
-            unsafe { self.gpu.launch(launch, Shape::early(grid, THREADS), &args) }?;
+            self.dequantise(out, (&part.values).into(), part.extent)?;
             first += part.extent.rows;
         }
         Ok(plain.into())
+    }
+
+    fn dequantise(&self, out: Slice<'_>, from: Slice<'_>, extent: Extent) -> Result<(), CudaError> {
+        let name = extent.kernel("dequantised", self.dtype);
+        let launch = Launch::of(&name);
+        let element = self.dtype.bytes() as usize;
+        launch.require_room("the output", out.bytes(), element, &[extent.rows, extent.columns])?;
+        launch.require_room("the tiles", from.bytes(), 1, &[extent.bytes()])?;
+        let args = [
+            out.into(),
+            from.into(),
+            launch.arg("rows", extent.n())?,
+            launch.arg("columns", extent.columns)?,
+            Arg::Int(extent.gated.into()),
+        ];
+        let warps = extent.strips() * extent.tiles_of_row();
+        let grid = (warps.div_ceil(8).clamp(1, self.gpu.multiprocessors * 16), 1, 1);
+        // SAFETY: the kernel's parameters, on buffers of these sizes.
+        unsafe { self.gpu.launch(launch, Shape::early(grid, THREADS), &args) }
     }
 
     /// Rows of a quantised table; see [`Kernels::embed`].

@@ -3,6 +3,7 @@
 // Reason: some kernels rely on values in device memory, which each test makes.
 #![allow(unsafe_code)]
 
+mod experts;
 mod quantised;
 
 use candle_core::{D, DType, Device, IndexOp, Tensor};
@@ -36,7 +37,7 @@ fn kernels(dtype: Dtype) -> Kernels {
 
 fn kernels_with(dtype: Dtype, cublas: bool) -> Kernels {
     let mut gpu = Gpu::open(0, cublas).unwrap();
-    assert!(gpu.load_kernels(dtype, true, &mut |_, _| true).unwrap());
+    assert!(gpu.load_kernels(dtype, Needs { quantised: true, experts: true }, &mut |_, _| true).unwrap());
     Kernels { gpu, dtype, activation: Activation::Silu, scratch: None }
 }
 
@@ -633,6 +634,26 @@ fn tiny_models() -> Vec<(&'static str, ModelSpec)> {
                 "model_type": "gemma3_text", "head_dim": 256, "num_attention_heads": 4, "num_key_value_heads": 1,
                 "num_hidden_layers": 4, "sliding_window": 12, "sliding_window_pattern": 3,
                 "rope_local_base_freq": 500.0, "rope_scaling": linear
+            })),
+        ),
+        (
+            "mixtral",
+            spec(serde_json::json!({
+                "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": null
+            })),
+        ),
+        (
+            "qwen2_moe",
+            spec(serde_json::json!({
+                "model_type": "qwen2_moe", "num_experts": 12, "num_experts_per_tok": 4, "moe_intermediate_size": 72,
+                "shared_expert_intermediate_size": 144, "decoder_sparse_step": 2
+            })),
+        ),
+        (
+            "qwen3_moe",
+            spec(serde_json::json!({
+                "model_type": "qwen3_moe", "num_experts": 40, "num_experts_per_tok": 8, "moe_intermediate_size": 64,
+                "norm_topk_prob": true, "head_dim": 64
             })),
         ),
         ("llama with GELU", spec(serde_json::json!({"model_type": "llama", "hidden_act": "gelu"}))),

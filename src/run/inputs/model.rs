@@ -208,7 +208,8 @@ impl Model {
     pub fn step_weight_bytes(&self, dtype: Dtype, batch: usize) -> Option<u64> {
         match self {
             Model::Own { spec, .. } => {
-                let share = spec.step_weight_bytes(dtype, batch) as f64 / spec.weight_bytes(dtype).max(1) as f64;
+                let share =
+                    spec.step_weight_bytes(dtype, batch) as f64 / spec.weight_bytes(dtype).max(1) as f64;
                 Some((self.weight_bytes(dtype) as f64 * share) as u64)
             }
             Model::Stock(model) => model.step_weight_bytes(dtype, batch),

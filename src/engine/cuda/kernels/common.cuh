@@ -138,3 +138,12 @@ __device__ __forceinline__ float activate(float x, int activation) {
 
 // Limited to ±cap; 0 means no limit.
 __device__ __forceinline__ float softcapped(float x, float cap) { return cap > 0.f ? cap * tanhf(x / cap) : x; }
+
+// Weights are read once: not cached in L1, and in full lines of L2.
+__device__ __forceinline__ uint4 load_once(const void* at) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at));
+    return v;
+}

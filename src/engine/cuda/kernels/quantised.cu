@@ -389,15 +389,31 @@ __device__ void embedded(T* out, const uint8_t* w, const uint32_t* ids, int k, f
     }
 }
 
+// Where `ids` are given, row blockIdx.y of y is the product of one of `active` experts with a row of x.
+template <typename T>
+__device__ __forceinline__ void of_expert(void*& y, const uint8_t*& w, const T*& x, int n, int k, const int* ids, int active,
+                                          size_t expert_bytes) {
+    if (!ids) return;
+    wait_for_previous();
+    const int pair = blockIdx.y;
+    w += __ldcg(ids + pair) * expert_bytes;
+    x += (size_t)(pair / active) * k;
+    y = reinterpret_cast<T*>(y) + (size_t)pair * n;
+}
+
 #define KERNELS(F, T)                                                                                                \
     extern "C" __global__ void __launch_bounds__(THREADS, 4)                                       \
         quantised_one_##F##_##T(void* y, const uint8_t* w, const T* x, const T* bias, const T* residual, int n, int k,     \
-                                int wide_y, const float* norm, float eps, int ahead) {                               \
+                                int wide_y, const float* norm, float eps, int ahead, const int* ids, int active,     \
+                                size_t expert_bytes) {                                                               \
+        of_expert<T>(y, w, x, n, k, ids, active, expert_bytes);                                                      \
         quantised<F, T, false, true>(y, w, x, nullptr, nullptr, bias, residual, 1, n, k, n, 0, wide_y, norm, eps, ahead);  \
     }                                                                                                                \
     extern "C" __global__ void __launch_bounds__(THREADS, 4)                                       \
         quantised_gated_one_##F##_##T(void* y, const uint8_t* w, const T* x, int n, int k, int activation,                 \
-                                      const float* norm, float eps, int ahead) {                                     \
+                                      const float* norm, float eps, int ahead, const int* ids, int active,           \
+                                      size_t expert_bytes) {                                                         \
+        of_expert<T>(y, w, x, n, k, ids, active, expert_bytes);                                                      \
         quantised<F, T, true, true>(y, w, x, nullptr, nullptr, nullptr, nullptr, 1, n, k, n, activation, 0, norm, eps, ahead); \
     }                                                                                                                \
     extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                         \

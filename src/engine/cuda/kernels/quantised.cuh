@@ -51,14 +51,7 @@ template <Format F> struct Span {
     uint32_t floats[2][L::FLOAT_WORDS];
 };
 
-// Weights are read once: not cached in L1, and in full lines of L2.
-__device__ __forceinline__ uint4 load_once(const void* at) {
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(at));
-    return v;
-}
+// As `load_once`, of eight bytes.
 __device__ __forceinline__ uint2 load_once_8(const void* at) {
     uint2 v;
     asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));

@@ -1,0 +1,382 @@
+//! Mixtures of experts on a GPU; `kernels/experts.cu` has the kernels.
+
+// Reason: launching a kernel is unsafe. Each launch passes the parameters of its kernel, on buffers whose sizes are checked; the ids of experts are those
+// that `route` writes, which are below their number.
+#![allow(unsafe_code)]
+
+use super::{
+    error::CudaError,
+    gpu::{Buffer, Gpu, Product, Shape, Slice},
+    kernels::{FEW_ROWS, Kernels, Matrix, Values},
+};
+use crate::{
+    config::Dtype,
+    engine::{
+        launch::{Arg, Launch},
+        routing::Tally,
+    },
+    model::spec::Experts,
+};
+
+type Launched = Result<(), CudaError>;
+
+/// What `experts.cu` has room for.
+pub const MAX_EXPERTS: usize = 512;
+pub const MAX_ACTIVE: usize = 32;
+/// Rows of a prefill that go through the experts at a time.
+pub const EXPERT_ROWS: usize = 2048;
+/// Experts of quantised weights that are plain numbers at a time take at most this.
+pub const PLAIN_BYTES: usize = 512 << 20;
+const COLUMNS: usize = 128;
+const STAGES: usize = 3;
+const THREADS: usize = 256;
+const TILE_ROW_BYTES: usize = 128;
+const ID_BYTES: usize = 4;
+/// Numbers after those of the experts: experts with rows, rows, steps.
+const TALLY_SUMS: usize = 3;
+
+/// The experts of a layer. The matrices of all experts are below each other.
+pub struct ExpertLayer {
+    pub experts: Experts,
+    /// With a last row for the gate of the shared expert, where there is one.
+    pub router: Matrix,
+    pub gate_up: Matrix,
+    pub down: Matrix,
+    pub shared: Option<(Matrix, Matrix)>,
+    /// The choices in decode steps, as `route` counts them.
+    pub tally: Buffer,
+}
+
+impl ExpertLayer {
+    pub fn tally_bytes(experts: &Experts) -> usize {
+        (experts.count + TALLY_SUMS) * ID_BYTES
+    }
+
+    /// Waits for the device.
+    pub fn tally(&self, gpu: &Gpu) -> Result<Tally, CudaError> {
+        let count = self.experts.count;
+        let numbers = gpu.download::<u32>(&self.tally, count + TALLY_SUMS)?;
+        let numbers: Vec<u64> = numbers.into_iter().map(u64::from).collect();
+        let (tokens, sums) = numbers.split_at(count);
+        Ok(Tally { tokens: tokens.to_vec(), touched: sums[0], routed: sums[1], steps: sums[2] })
+    }
+
+    /// Experts whose plain numbers fit into [`PLAIN_BYTES`], at least one.
+    pub fn plain_at_a_time(&self, matrix: &Matrix, dtype: Dtype) -> usize {
+        let each = matrix.rows / self.experts.count * matrix.columns * dtype.bytes() as usize;
+        (PLAIN_BYTES / each.max(1)).clamp(1, self.experts.count)
+    }
+}
+
+/// Buffers for `rows` rows.
+pub struct Routed {
+    rows: usize,
+    pub(super) scores: Buffer,
+    pub(super) ids: Buffer,
+    pub(super) weights: Buffer,
+    plan: Buffer,
+    order: Buffer,
+    place: Buffer,
+    /// Gate and up, their product, and the results of all pairs.
+    wide: Buffer,
+    gated: Buffer,
+    results: Buffer,
+}
+
+/// Bytes of [`Routed`] for `rows` rows.
+pub fn routed_bytes(experts: &Experts, hidden: usize, rows: usize, dtype: Dtype) -> u64 {
+    let pairs = rows.min(EXPERT_ROWS) as u64 * experts.active as u64;
+    pairs * ((3 * experts.intermediate + hidden) as u64 * dtype.bytes() + 5 * ID_BYTES as u64)
+}
+
+impl Routed {
+    pub fn new(
+        gpu: &Gpu,
+        experts: &Experts,
+        hidden: usize,
+        rows: usize,
+        dtype: Dtype,
+    ) -> Result<Routed, CudaError> {
+        let rows = rows.min(EXPERT_ROWS);
+        let pairs = rows * experts.active;
+        let numbers = |count: usize| gpu.alloc("activations", count * dtype.bytes() as usize);
+        let words = |count: usize| gpu.alloc("activations", count * ID_BYTES);
+        Ok(Routed {
+            rows,
+            scores: words(rows * (experts.count + 1))?,
+            ids: words(pairs)?,
+            weights: words(pairs)?,
+            plan: words(1 + 3 * most_tiles(pairs, experts.count, 16))?,
+            order: words(pairs)?,
+            place: words(pairs)?,
+            wide: numbers(if rows > FEW_ROWS { pairs * 2 * experts.intermediate } else { 0 })?,
+            gated: numbers(pairs * experts.intermediate)?,
+            results: numbers(pairs * hidden)?,
+        })
+    }
+}
+
+/// Every expert may have a tile that is not full.
+fn most_tiles(pairs: usize, experts: usize, tile_rows: usize) -> usize {
+    pairs / tile_rows + experts.min(pairs)
+}
+
+/// Positions of a tile: few where experts have few pairs, whose weights are most of what is read.
+fn tile_rows(pairs: usize, experts: usize, dtype: Dtype) -> usize {
+    if dtype == Dtype::F32 || pairs < 24 * experts { 16 } else { 128 }
+}
+
+impl Kernels {
+    /// The scores of all experts for `rows` rows of x, and the choice among them; pairs are sorted by expert where there are many rows.
+    /// Choices are counted where `counted`.
+    pub fn route(
+        &self,
+        routed: &Routed,
+        layer: &ExpertLayer,
+        x: Slice<'_>,
+        rows: usize,
+        counted: bool,
+    ) -> Launched {
+        let Experts { count, active, normalised, .. } = layer.experts;
+        self.logits(&routed.scores, x, &layer.router, rows)?;
+        let launch = Launch::of("route");
+        launch.require(count <= MAX_EXPERTS && active <= MAX_ACTIVE.min(count), || {
+            format!("{active} of {count} experts, at most {MAX_ACTIVE} of {MAX_EXPERTS} can be chosen")
+        })?;
+        let stride = layer.router.rows;
+        launch.require(stride >= count, || format!("{stride} scores for {count} experts"))?;
+        launch.require_room("the ids", routed.ids.bytes(), ID_BYTES, &[rows, active])?;
+        launch.require_room("the weights", routed.weights.bytes(), ID_BYTES, &[rows, active])?;
+        launch.require_room("the tally", layer.tally.bytes(), ID_BYTES, &[count + TALLY_SUMS])?;
+        let few = rows <= FEW_ROWS;
+        let tally = |here: bool| if here && counted { Arg::from(&layer.tally) } else { Arg::NULL };
+        let args = [
+            (&routed.scores).into(),
+            launch.arg("the stride", stride)?,
+            (&routed.ids).into(),
+            (&routed.weights).into(),
+            tally(few),
+            launch.arg("rows", rows)?,
+            launch.arg("experts", count)?,
+            launch.arg("active experts", active)?,
+            Arg::Int(normalised.into()),
+        ];
+        // SAFETY: the kernel's parameters, on buffers of these sizes; `logits` has checked the scores.
+        unsafe { self.gpu.launch(launch, Shape::early((rows.div_ceil(8), 1, 1), THREADS), &args) }?;
+        if few {
+            return Ok(());
+        }
+        let launch = Launch::of("sort_pairs");
+        let pairs = rows * active;
+        let tile_rows = tile_rows(pairs, count, self.dtype);
+        let plan = 1 + 3 * most_tiles(pairs, count, tile_rows);
+        launch.require_room("the plan", routed.plan.bytes(), ID_BYTES, &[plan])?;
+        launch.require_room("the order", routed.order.bytes(), ID_BYTES, &[pairs])?;
+        launch.require_room("the places", routed.place.bytes(), ID_BYTES, &[pairs])?;
+        let args = [
+            (&routed.ids).into(),
+            (&routed.plan).into(),
+            (&routed.order).into(),
+            (&routed.place).into(),
+            tally(true),
+            launch.arg("pairs", pairs)?,
+            launch.arg("active experts", active)?,
+            launch.arg("experts", count)?,
+            launch.arg("rows of a tile", tile_rows)?,
+        ];
+        // SAFETY: the kernel's parameters, on buffers of these sizes.
+        unsafe { self.gpu.launch(launch, Shape::early((1, 1, 1), MAX_EXPERTS), &args) }
+    }
+
+    /// Gate and up of all pairs with their activation, after [`route`](Self::route) of the same rows.
+    pub fn experts_gated(&self, routed: &Routed, layer: &ExpertLayer, x: Slice<'_>, rows: usize) -> Launched {
+        let Experts { active, intermediate, .. } = layer.experts;
+        let pairs = rows * active;
+        if rows > FEW_ROWS {
+            self.expert_product(&routed.wide, x, routed, layer, &layer.gate_up, (rows, true))?;
+            return self.activated(&routed.gated, &routed.wide, pairs, intermediate);
+        }
+        if let Values::Tiles(parts) = &layer.gate_up.values {
+            let p = self.of_pair(&routed.gated, x, intermediate, layer.gate_up.columns);
+            return self.quantised_experts("quantised_gated", parts, &p, (&routed.ids, pairs, active));
+        }
+        let name = self.name("expert_gated");
+        let launch = Launch::of(&name);
+        let (n, k, element) = (intermediate, layer.gate_up.columns, self.dtype.bytes() as usize);
+        let w = self.check_experts(launch, layer, &layer.gate_up, 2 * n)?;
+        launch.require_room("x", x.bytes(), element, &[rows, k])?;
+        launch.require_room("the output", routed.gated.bytes(), element, &[pairs, n])?;
+        let args = [
+            (&routed.gated).into(),
+            w.into(),
+            x.into(),
+            (&routed.ids).into(),
+            launch.arg("active experts", active)?,
+            launch.arg("columns", n)?,
+            launch.arg("k", k)?,
+            Arg::Int(self.activation_number()),
+        ];
+        // SAFETY: the kernel's parameters, on buffers of these sizes.
+        unsafe { self.gpu.launch(launch, Shape::early((n.div_ceil(8), pairs, 1), THREADS), &args) }
+    }
+
+    /// to += Σ weight · down of the pairs of each row, after [`experts_gated`](Self::experts_gated).
+    pub fn experts_down(&self, to: Slice<'_>, routed: &Routed, layer: &ExpertLayer, rows: usize) -> Launched {
+        let Experts { active, intermediate: k, .. } = layer.experts;
+        let (n, element) = (layer.down.rows / layer.experts.count, self.dtype.bytes() as usize);
+        let pairs = rows * active;
+        if rows > FEW_ROWS {
+            let gated = (&routed.gated).into();
+            self.expert_product(&routed.results, gated, routed, layer, &layer.down, (rows, false))?;
+            return self.combine(to, routed, Some(&routed.place), (rows, active, n));
+        }
+        if let Values::Tiles(parts) = &layer.down.values {
+            let p = self.of_pair(&routed.results, (&routed.gated).into(), n, k);
+            self.quantised_experts("quantised", parts, &p, (&routed.ids, pairs, 1))?;
+            return self.combine(to, routed, None, (rows, active, n));
+        }
+        let name = self.name("expert_down");
+        let launch = Launch::of(&name);
+        let w = self.check_experts(launch, layer, &layer.down, n)?;
+        launch.require_room("x", routed.gated.bytes(), element, &[pairs, k])?;
+        launch.require_room("y", to.bytes(), element, &[rows, n])?;
+        let args = [
+            to.into(),
+            w.into(),
+            (&routed.gated).into(),
+            (&routed.ids).into(),
+            (&routed.weights).into(),
+            launch.arg("active experts", active)?,
+            launch.arg("columns", n)?,
+            launch.arg("k", k)?,
+        ];
+        let rows_per_block = if self.dtype == Dtype::F32 { 8 } else { 16 };
+        // SAFETY: the kernel's parameters, on buffers of these sizes.
+        unsafe {
+            self.gpu.launch(launch, Shape::early((n.div_ceil(rows_per_block), rows, 1), THREADS), &args)
+        }
+    }
+
+    /// Multiplies `rows` rows of the shared expert's activations with the sigmoid of their gate's score.
+    pub fn scale_shared(
+        &self,
+        x: &Buffer,
+        routed: &Routed,
+        layer: &ExpertLayer,
+        (rows, n): (usize, usize),
+    ) -> Launched {
+        let name = self.name("scale_rows");
+        let launch = Launch::of(&name);
+        let stride = layer.router.rows;
+        launch.require_room("x", x.bytes(), self.dtype.bytes() as usize, &[rows, n])?;
+        launch.require_room("the scores", routed.scores.bytes(), ID_BYTES, &[rows, stride])?;
+        let scores = routed.scores.slice_from((stride - 1) * ID_BYTES);
+        let args = [x.into(), scores.into(), launch.arg("the stride", stride)?, launch.arg("columns", n)?];
+        // SAFETY: the kernel's parameters, on buffers of these sizes.
+        unsafe { self.gpu.launch(launch, Shape::early((rows, 1, 1), THREADS), &args) }
+    }
+
+    /// One pair's product; its w is not used.
+    fn of_pair<'a>(&self, y: &'a Buffer, x: Slice<'a>, n: usize, k: usize) -> Product<'a> {
+        let y = Slice::from(y);
+        Product { y, x, w: y, m: 1, n, k, dtype: self.dtype, out: self.dtype, add: false }
+    }
+
+    /// The plain matrices of all experts, each of `rows` rows.
+    fn check_experts<'a>(
+        &self,
+        launch: Launch<'_>,
+        layer: &ExpertLayer,
+        matrix: &'a Matrix,
+        rows: usize,
+    ) -> Result<&'a Buffer, CudaError> {
+        let Values::Plain(values) = &matrix.values else {
+            return Err(launch.error("these weights are quantised".to_owned()).into());
+        };
+        let (element, k) = (self.dtype.bytes() as usize, matrix.columns);
+        launch.require(k.is_multiple_of(8) || self.dtype == Dtype::F32, || {
+            format!("rows of {k} are no multiple of eight")
+        })?;
+        launch.require_room("the experts", values.bytes(), element, &[layer.experts.count, rows, k])?;
+        Ok(values)
+    }
+
+    /// The products of all pairs with their experts, tile by tile, into y by position. x is by row where it is to be `gathered`.
+    fn expert_product(
+        &self,
+        y: &Buffer,
+        x: Slice<'_>,
+        routed: &Routed,
+        layer: &ExpertLayer,
+        matrix: &Matrix,
+        (rows, gathered): (usize, bool),
+    ) -> Launched {
+        let Experts { count, active, .. } = layer.experts;
+        let (pairs, element) = (rows * active, self.dtype.bytes() as usize);
+        let (n, k) = (matrix.rows / count, matrix.columns);
+        let tile_rows = tile_rows(pairs, count, self.dtype);
+        let name = self.name(&format!("expert_product_{tile_rows}"));
+        let launch = Launch::of(&name);
+        launch.require(rows <= routed.rows, || format!("{rows} rows, there is room for {}", routed.rows))?;
+        launch.require_room("y", y.bytes(), element, &[pairs, n])?;
+        launch.require_room("x", x.bytes(), element, &[if gathered { rows } else { pairs }, k])?;
+        let at_a_time = match &matrix.values {
+            Values::Plain(_) => count,
+            Values::Tiles(_) => layer.plain_at_a_time(matrix, self.dtype),
+        };
+        for first in (0..count).step_by(at_a_time) {
+            let here = at_a_time.min(count - first);
+            let w: Slice<'_> = match &matrix.values {
+                Values::Plain(_) => self.check_experts(launch, layer, matrix, n)?.into(),
+                Values::Tiles(parts) => self.dequantised_experts(parts, (first, here), (n, k))?,
+            };
+            let args = [
+                y.into(),
+                x.into(),
+                w.into(),
+                (&routed.plan).into(),
+                if gathered { (&routed.order).into() } else { Arg::NULL },
+                launch.arg("active experts", active)?,
+                launch.arg("the first expert", first)?,
+                launch.arg("experts", here)?,
+                launch.arg("columns", n)?,
+                launch.arg("k", k)?,
+            ];
+            let shape = Shape {
+                shared_bytes: match self.dtype {
+                    Dtype::F32 => 0,
+                    _ => STAGES * (tile_rows + COLUMNS) * TILE_ROW_BYTES,
+                },
+                ..Shape::early((n.div_ceil(COLUMNS), most_tiles(pairs, count, tile_rows), 1), THREADS)
+            };
+            // SAFETY: the kernel's parameters, on buffers of these sizes.
+            unsafe { self.gpu.launch(launch, shape, &args) }?;
+        }
+        Ok(())
+    }
+
+    /// to += Σ weight · result of the pairs of each row.
+    fn combine(
+        &self,
+        to: Slice<'_>,
+        routed: &Routed,
+        place: Option<&Buffer>,
+        (rows, active, n): (usize, usize, usize),
+    ) -> Launched {
+        let name = self.name("combine");
+        let launch = Launch::of(&name);
+        let element = self.dtype.bytes() as usize;
+        launch.require_room("y", to.bytes(), element, &[rows, n])?;
+        launch.require_room("the results", routed.results.bytes(), element, &[rows, active, n])?;
+        let args = [
+            to.into(),
+            (&routed.results).into(),
+            place.into(),
+            (&routed.weights).into(),
+            launch.arg("active experts", active)?,
+            launch.arg("columns", n)?,
+        ];
+        // SAFETY: the kernel's parameters, on buffers of these sizes.
+        unsafe { self.gpu.launch(launch, Shape::early((rows, 1, 1), THREADS), &args) }
+    }
+}

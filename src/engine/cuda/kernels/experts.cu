@@ -1,0 +1,389 @@
+// Mixtures of experts: the choice of experts for each row, and products of rows with the experts that were chosen for them.
+//
+// A pair is a row and one of its experts. With few rows, each pair reads its expert's weights. With many, pairs are sorted by expert, and a block multiplies a tile of
+// one expert's pairs, so that the weights of an expert are read once for all of them.
+#include "product.cuh"
+#include "skinny.cuh"
+
+constexpr int MAX_EXPERTS = 512;
+constexpr int MAX_ACTIVE = 32;
+
+// Chooses the `active` experts with the highest scores of each row, and their weights: shares of the softmax of all scores, or of its sum over the chosen ones. A
+// warp for each row. `tally`, if there is one block: the rows of each expert, then the number of experts with rows, rows and steps.
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    route(const float* scores, int stride, int* ids, float* weights, uint32_t* tally, int rows, int experts, int active,
+          int normalised) {
+    constexpr int EACH = MAX_EXPERTS / 32;
+    __shared__ uint32_t touched[EACH];
+    let_next_start();
+    wait_for_previous();
+    const int lane = threadIdx.x % 32, row = blockIdx.x * WARPS + threadIdx.x / 32;
+    if (threadIdx.x < EACH) touched[threadIdx.x] = 0;
+    __syncthreads();
+    if (row < rows) {
+        float of_lane[EACH], highest = -INFINITY, sum = 0.f;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            int expert = lane + 32 * i;
+            of_lane[i] = expert < experts ? __ldcg(scores + (size_t)row * stride + expert) : -INFINITY;
+            highest = fmaxf(highest, of_lane[i]);
+        }
+#pragma unroll
+        for (int step = 16; step > 0; step >>= 1) highest = fmaxf(highest, __shfl_xor_sync(ALL_LANES, highest, step));
+#pragma unroll
+        for (int i = 0; i < EACH; i++) sum += __expf(of_lane[i] - highest);
+        sum = warp_sum(sum);
+        float of_chosen = 0.f, weight = 0.f;
+        int chosen = 0;
+        for (int slot = 0; slot < active; slot++) {
+            float best = -INFINITY;
+            int at = experts - 1;
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                if (of_lane[i] > best) best = of_lane[i], at = lane + 32 * i;
+            }
+#pragma unroll
+            for (int step = 16; step > 0; step >>= 1) {
+                float other = __shfl_xor_sync(ALL_LANES, best, step);
+                int other_at = __shfl_xor_sync(ALL_LANES, at, step);
+                if (other > best || (other == best && other_at < at)) best = other, at = other_at;
+            }
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                if (lane + 32 * i == at) of_lane[i] = -INFINITY;
+            }
+            float share = __expf(best - highest);
+            of_chosen += share;
+            if (lane == slot) chosen = at, weight = share;
+        }
+        if (lane < active) {
+            ids[(size_t)row * active + lane] = chosen;
+            weights[(size_t)row * active + lane] = weight / (normalised ? of_chosen : sum);
+            if (tally) {
+                atomicAdd(tally + chosen, 1);
+                atomicOr(touched + chosen / 32, 1u << chosen % 32);
+            }
+        }
+    }
+    if (!tally) return;
+    __syncthreads();
+    if (threadIdx.x < EACH && touched[threadIdx.x]) atomicAdd(tally + experts, __popc(touched[threadIdx.x]));
+    if (threadIdx.x == 0) {
+        atomicAdd(tally + experts + 1, rows);
+        atomicAdd(tally + experts + 2, 1);
+    }
+}
+
+// Sorts pairs by expert: order[position] = pair and place[pair] = position. `plan` gets the number of tiles of at most `tile_rows` positions of one expert, and for each the
+// expert, the first position and the end of the expert's. One block. `tally` as in `route`.
+extern "C" __global__ void __launch_bounds__(MAX_EXPERTS)
+    sort_pairs(const int* ids, int* plan, int* order, int* place, uint32_t* tally, int pairs, int active, int experts,
+               int tile_rows) {
+    __shared__ int counts[MAX_EXPERTS], ends[MAX_EXPERTS], tile_ends[MAX_EXPERTS];
+    let_next_start();
+    wait_for_previous();
+    const int own = threadIdx.x;
+    counts[own] = 0;
+    __syncthreads();
+    for (int pair = own; pair < pairs; pair += MAX_EXPERTS) atomicAdd(counts + __ldcg(ids + pair), 1);
+    __syncthreads();
+    const int count = counts[own], tiles = (count + tile_rows - 1) / tile_rows;
+    ends[own] = count;
+    tile_ends[own] = tiles;
+    for (int step = 1; step < MAX_EXPERTS; step *= 2) {
+        __syncthreads();
+        int before = own >= step ? ends[own - step] : 0, tiles_before = own >= step ? tile_ends[own - step] : 0;
+        __syncthreads();
+        ends[own] += before;
+        tile_ends[own] += tiles_before;
+    }
+    const int end = ends[own];
+    for (int tile = 0; tile < tiles; tile++) {
+        int* to = plan + 1 + 3 * (tile_ends[own] - tiles + tile);
+        to[0] = own;
+        to[1] = end - count + tile * tile_rows;
+        to[2] = end;
+    }
+    if (own == MAX_EXPERTS - 1) plan[0] = tile_ends[own];
+    if (tally && count) {
+        atomicAdd(tally + own, count);
+        atomicAdd(tally + experts, 1);
+    }
+    if (tally && own == 0) {
+        atomicAdd(tally + experts + 1, pairs / active);
+        atomicAdd(tally + experts + 2, 1);
+    }
+    __syncthreads();
+    counts[own] = end - count;
+    __syncthreads();
+    for (int pair = own; pair < pairs; pair += MAX_EXPERTS) {
+        int position = atomicAdd(counts + __ldcg(ids + pair), 1);
+        order[position] = pair;
+        place[pair] = position;
+    }
+}
+
+// y[pair] = activate(gate) · up of the pair's expert. The experts' matrices follow each other.
+template <typename T>
+__device__ void expert_gated(T* y, const T* w, const T* x, const int* ids, int active, int n, int k, int activation) {
+    wait_for_previous();
+    const int pair = blockIdx.y;
+    y += (size_t)pair * n;
+    w += (size_t)__ldcg(ids + pair) * 2 * n * k;
+    x += (size_t)(pair / active) * k;
+    if constexpr (sizeof(T) == 4) skinny_f32<true>(y, w, x, nullptr, nullptr, 1, n, k, activation);
+    else skinny<T, T, 1, true>(y, w, x, nullptr, nullptr, 1, n, k, activation);
+}
+
+// y[row] += Σ weight · w·x[pair] over the pairs of a row: one product whose columns are those of all its experts. k is divisible by eight.
+template <typename T>
+__device__ void expert_down(T* y, const T* w, const T* x, const int* ids, const float* weights, int active, int n, int k) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, quad = lane % 4;
+    const int first_row = blockIdx.x * 16, low_row = min(first_row + group, n - 1), high_row = min(first_row + 8 + group, n - 1);
+    const int spans = (k + SPAN - 1) / SPAN, all = active * spans, first_pair = blockIdx.y * active;
+    const uint4 nothing = make_uint4(0, 0, 0, 0);
+    struct Part {
+        uint4 low[UNROLL], high[UNROLL];
+    };
+    auto fetch = [&](Part& part, int span) {
+        const int pair = first_pair + span / spans, column = span % spans * SPAN + quad * 8;
+        const T* of_expert = w + (size_t)__ldcg(ids + pair) * n * k;
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            int at = column + u * CHUNK;
+            part.low[u] = at < k ? load_once(of_expert + (size_t)low_row * k + at) : nothing;
+            part.high[u] = at < k ? load_once(of_expert + (size_t)high_row * k + at) : nothing;
+        }
+    };
+    float low = 0.f, high = 0.f;
+    auto multiply = [&](const Part& part, int span) {
+        const int pair = first_pair + span / spans, column = span % spans * SPAN + quad * 8;
+        float sums[4] = {};
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            int at = column + u * CHUNK;
+            uint4 b = group == 0 && at < k ? __ldcg(reinterpret_cast<const uint4*>(x + (size_t)pair * k + at)) : nothing;
+            mma<T>(sums, part.low[u].x, part.high[u].x, part.low[u].y, part.high[u].y, b.x, b.y);
+            mma<T>(sums, part.low[u].z, part.high[u].z, part.low[u].w, part.high[u].w, b.z, b.w);
+        }
+        float weight = __ldcg(weights + pair);
+        low += weight * sums[0];
+        high += weight * sums[2];
+    };
+    let_next_start();
+    wait_for_previous();
+    Part parts[2];
+    if (warp < all) fetch(parts[0], warp);
+    for (int span = warp; span < all; span += 2 * WARPS) {
+        if (span + WARPS < all) fetch(parts[1], span + WARPS);
+        multiply(parts[0], span);
+        if (span + 2 * WARPS < all) fetch(parts[0], span + 2 * WARPS);
+        if (span + WARPS < all) multiply(parts[1], span + WARPS);
+    }
+    __shared__ float sums[WARPS][16];
+    if (quad == 0) {
+        sums[warp][group] = low;
+        sums[warp][group + 8] = high;
+    }
+    __syncthreads();
+    const int at = first_row + threadIdx.x;
+    if (threadIdx.x >= 16 || at >= n) return;
+    float sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) sum += sums[i][threadIdx.x];
+    T* to = y + (size_t)blockIdx.y * n + at;
+    *to = narrow<T>(wide(narrow<T>(sum)) + wide(*to));
+}
+
+// The same without tensor cores: a warp for each number.
+template <>
+__device__ void expert_down<float>(float* y, const float* w, const float* x, const int* ids, const float* weights,
+                                   int active, int n, int k) {
+    let_next_start();
+    wait_for_previous();
+    const int lane = threadIdx.x % 32, at = blockIdx.x * WARPS + threadIdx.x / 32;
+    if (at >= n) return;
+    float sum = 0.f;
+    for (int slot = 0; slot < active; slot++) {
+        const int pair = blockIdx.y * active + slot;
+        const float *row = w + ((size_t)__ldcg(ids + pair) * n + at) * k, weight = __ldcg(weights + pair);
+        for (int i = lane; i < k; i += 32) sum += weight * row[i] * __ldcg(x + (size_t)pair * k + i);
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) y[(size_t)blockIdx.y * n + at] += sum;
+}
+
+constexpr int THREADS = WARPS * 32;
+constexpr int COLUMNS = 128;
+constexpr int STAGES = 3;
+
+__device__ __forceinline__ void load_fragments(uint32_t (&to)[4], uint32_t from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from));
+}
+
+// y[position] = w·x of the position's expert, for a tile of the plan. The rows of x are those of the pairs in `order`, `active` of which share a row; without an `order`
+// they are the positions. w has the experts from `first_expert` on. k is divisible by eight. Eight warps, each with 64 rows and 32 columns, or 16 and 16.
+template <typename T, int ROWS>
+__device__ void expert_product(T* y, const T* x, const T* w, const int* plan, const int* order, int active, int first_expert,
+                               int experts, int n, int k) {
+    constexpr int TILE_BYTES = (ROWS + COLUMNS) * ROW_BYTES;
+    constexpr int WARP_ROWS = ROWS == 128 ? 64 : 16, ROW_WARPS = ROWS / WARP_ROWS, WARP_COLUMNS = COLUMNS * ROW_WARPS / WARPS;
+    constexpr int I = WARP_ROWS / 16, J = WARP_COLUMNS / 8, PIECES = (ROWS + COLUMNS) * 8, EACH = (PIECES + THREADS - 1) / THREADS;
+    extern __shared__ __align__(128) unsigned char shared[];
+    let_next_start();
+    wait_for_previous();
+    if (blockIdx.y >= __ldcg(plan)) return;
+    const int* of_tile = plan + 1 + 3 * blockIdx.y;
+    const int expert = __ldcg(of_tile) - first_expert, first = __ldcg(of_tile + 1), end = __ldcg(of_tile + 2);
+    if (expert < 0 || expert >= experts) return;
+    const int first_column = blockIdx.x * COLUMNS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int row_of_warp = warp % ROW_WARPS * WARP_ROWS, column_of_warp = warp / ROW_WARPS * WARP_COLUMNS;
+    const uint32_t base = shared_address(shared);
+    const int tiles = (k + DEPTH - 1) / DEPTH;
+    // Where a thread's pieces come from; null where there is no row.
+    const T* sources[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int at = threadIdx.x + i * THREADS, row = at / 8;
+        sources[i] = nullptr;
+        if (row < ROWS) {
+            int position = first + row;
+            if (position < end) sources[i] = x + (size_t)(order ? __ldcg(order + position) / active : position) * k;
+        } else if (at < PIECES && first_column + row - ROWS < n) {
+            sources[i] = w + ((size_t)expert * n + first_column + row - ROWS) * k;
+        }
+    }
+    auto copy = [&](int tile) {
+        if (tile * DEPTH < k) {
+            uint32_t to = base + tile % STAGES * TILE_BYTES;
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                int at = threadIdx.x + i * THREADS, row = at / 8, column = at % 8, from = tile * DEPTH + column * 8;
+                if (PIECES % THREADS && at >= PIECES) break;
+                bool inside = sources[i] && from < k;
+                copy16(piece(to, row, column), inside ? sources[i] + from : x, inside);
+            }
+        }
+        commit_copies();
+    };
+#pragma unroll
+    for (int tile = 0; tile < STAGES - 1; tile++) copy(tile);
+    float sums[I][J][4] = {};
+    for (int tile = 0; tile < tiles; tile++) {
+        wait_for_copies<STAGES - 2>();
+        __syncthreads();
+        copy(tile + STAGES - 1);
+        uint32_t from = base + tile % STAGES * TILE_BYTES;
+#pragma unroll
+        for (int step = 0; step < 4; step++) {
+            uint32_t a[I][4], b[J / 2][4];
+#pragma unroll
+            for (int i = 0; i < I; i++)
+                load_fragments(a[i], piece(from, row_of_warp + i * 16 + lane % 16, step * 2 + lane / 16));
+#pragma unroll
+            for (int j = 0; j < J / 2; j++) {
+                int row = ROWS + column_of_warp + j * 16 + lane % 8 + lane / 16 * 8;
+                load_fragments(b[j], piece(from, row, step * 2 + lane / 8 % 2));
+            }
+#pragma unroll
+            for (int i = 0; i < I; i++) {
+#pragma unroll
+                for (int j = 0; j < J; j++)
+                    mma<T>(sums[i][j], a[i][0], a[i][1], a[i][2], a[i][3], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < I; i++) {
+#pragma unroll
+        for (int j = 0; j < J; j++) {
+            int row = first + row_of_warp + i * 16 + lane / 4, column = first_column + column_of_warp + j * 8 + lane % 4 * 2;
+            store_pair<T>(y, end, n, row, column, sums[i][j][0], sums[i][j][1], false);
+            store_pair<T>(y, end, n, row + 8, column, sums[i][j][2], sums[i][j][3], false);
+        }
+    }
+}
+
+// The same without tensor cores, a warp for each number.
+__device__ void expert_product_f32(float* y, const float* x, const float* w, const int* plan, const int* order, int active,
+                                   int first_expert, int experts, int n, int k) {
+    constexpr int ROWS = 16;
+    let_next_start();
+    wait_for_previous();
+    if (blockIdx.y >= __ldcg(plan)) return;
+    const int* of_tile = plan + 1 + 3 * blockIdx.y;
+    const int expert = __ldcg(of_tile) - first_expert, first = __ldcg(of_tile + 1), end = min(__ldcg(of_tile + 2), first + ROWS);
+    const int lane = threadIdx.x % 32;
+    if (expert < 0 || expert >= experts) return;
+    for (int column = blockIdx.x * COLUMNS + threadIdx.x / 32; column < min(n, (int)(blockIdx.x + 1) * COLUMNS); column += WARPS) {
+        const float* row = w + ((size_t)expert * n + column) * k;
+        for (int position = first; position < end; position++) {
+            const float* from = x + (size_t)(order ? __ldcg(order + position) / active : position) * k;
+            float sum = 0.f;
+            for (int i = lane; i < k; i += 32) sum += row[i] * __ldcg(from + i);
+            sum = warp_sum(sum);
+            if (lane == 0) y[(size_t)position * n + column] = sum;
+        }
+    }
+}
+
+// x[row] += Σ weight · y of the row's pairs, at their places, or in their own order without those.
+template <typename T>
+__device__ void combine(T* x, const T* y, const int* place, const float* weights, int active, int n) {
+    let_next_start();
+    wait_for_previous();
+    const size_t row = blockIdx.x;
+    for (int at = threadIdx.x; at < n; at += blockDim.x) {
+        float sum = 0.f;
+        for (int slot = 0; slot < active; slot++) {
+            size_t pair = row * active + slot, from = place ? __ldcg(place + pair) : pair;
+            sum += __ldcg(weights + pair) * wide(y[from * n + at]);
+        }
+        x[row * n + at] = narrow<T>(wide(x[row * n + at]) + sum);
+    }
+}
+
+// Multiplies each row of x with the sigmoid of its score.
+template <typename T> __device__ void scale_rows(T* x, const float* scores, int stride, int n) {
+    let_next_start();
+    wait_for_previous();
+    const size_t row = blockIdx.x;
+    const float times = 1.f / (1.f + __expf(-__ldcg(scores + row * stride)));
+    for (int at = threadIdx.x; at < n; at += blockDim.x) x[row * n + at] = narrow<T>(wide(x[row * n + at]) * times);
+}
+
+#define EXPERTS_OF(T, NAME)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                         \
+        expert_gated_##NAME(T* y, const T* w, const T* x, const int* ids, int active, int n, int k, int activation) {\
+        expert_gated<T>(y, w, x, ids, active, n, k, activation);                                                     \
+    }                                                                                                                \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                         \
+        expert_down_##NAME(T* y, const T* w, const T* x, const int* ids, const float* weights, int active, int n,    \
+                           int k) {                                                                                  \
+        expert_down<T>(y, w, x, ids, weights, active, n, k);                                                         \
+    }                                                                                                                \
+    extern "C" __global__ void combine_##NAME(T* x, const T* y, const int* place, const float* weights, int active,  \
+                                              int n) {                                                               \
+        combine<T>(x, y, place, weights, active, n);                                                                 \
+    }                                                                                                                \
+    extern "C" __global__ void scale_rows_##NAME(T* x, const float* scores, int stride, int n) {                     \
+        scale_rows<T>(x, scores, stride, n);                                                                         \
+    }
+#define EXPERT_PRODUCT(T, ROWS, BLOCKS)                                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                    \
+        expert_product_##ROWS##_##T(T* y, const T* x, const T* w, const int* plan, const int* order, int active,     \
+                                    int first_expert, int experts, int n, int k) {                                   \
+        expert_product<T, ROWS>(y, x, w, plan, order, active, first_expert, experts, n, k);                          \
+    }
+FOR_BF16(EXPERTS_OF(bf16, bf16) EXPERT_PRODUCT(bf16, 16, 3) EXPERT_PRODUCT(bf16, 128, 1))
+FOR_F16(EXPERTS_OF(f16, f16) EXPERT_PRODUCT(f16, 16, 3) EXPERT_PRODUCT(f16, 128, 1))
+FOR_F32(EXPERTS_OF(float, f32))
+#ifdef OF_f32
+extern "C" __global__ void __launch_bounds__(THREADS)
+    expert_product_16_f32(float* y, const float* x, const float* w, const int* plan, const int* order, int active,
+                          int first_expert, int experts, int n, int k) {
+    expert_product_f32(y, x, w, plan, order, active, first_expert, experts, n, k);
+}
+#endif

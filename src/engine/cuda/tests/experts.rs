@@ -1,0 +1,166 @@
+//! Experts: the choice among them, and the products of one layer in every type, few rows and many.
+
+use decoder_ops::{Format, Panels, quantised_rows, random_blocks};
+
+use super::{
+    super::{
+        experts::{ExpertLayer, Routed},
+        quantised::{Scratch, Tiles},
+    },
+    *,
+};
+use crate::{
+    engine::candle::QuantisedRows,
+    model::spec::{ExpertNaming, Experts},
+};
+
+/// The matrices of all experts, and their weights as f32.
+fn matrices(
+    k: &Kernels,
+    draws: &mut Draws,
+    format: Option<Format>,
+    (count, rows, columns): (usize, usize, usize),
+    gated: bool,
+) -> (Matrix, Vec<f32>) {
+    let (all, spread) = (count * rows, 1.0 / (columns as f32).sqrt());
+    let Some(format) = format else {
+        let values: Vec<f32> = draws.values(all * columns, Dtype::F32);
+        let values: Vec<f32> = values.iter().map(|v| rounded(v * spread, k.dtype)).collect();
+        return (matrix(k, &values, all, columns), values);
+    };
+    let blocks = |expert: usize| random_blocks(format, 31 + expert as u64, rows, columns);
+    let ids: Vec<u32> = (0..rows as u32).collect();
+    let plain = |expert| {
+        flat(&quantised_rows(&ids, &Panels::new(format, &blocks(expert), columns).unwrap()).unwrap())
+    };
+    let values = (0..count).flat_map(plain).collect();
+    let tiles = Tiles::of_experts(&k.gpu, count, columns, gated, &mut |expert| {
+        Ok(QuantisedRows { format, bytes: blocks(expert), rows })
+    });
+    (Matrix { values: Values::Tiles(vec![tiles.unwrap()]), rows: all, columns }, values)
+}
+
+/// w (rows, x.len()) · x.
+fn product(w: &[f32], x: &[f32]) -> Vec<f32> {
+    w.chunks(x.len()).map(|row| row.iter().zip(x).map(|(a, b)| a * b).sum()).collect()
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn a_layer_of_experts_matches() {
+    let mut largest = 0f64;
+    // Experts, chosen ones, intermediate, hidden.
+    let sizes = [(8, 2, 200, 264), (40, 4, 160, 512), (128, 8, 96, 256), (5, 5, 64, 72)];
+    for dtype in TYPES {
+        let mut k = kernels(dtype);
+        k.scratch = Some(Scratch::new(&k.gpu, 512, 64 << 20).unwrap());
+        for (count, active, intermediate, hidden) in sizes {
+            for format in [None, Some(Format::Q8_0), Some(Format::Q4_1)] {
+                if format.is_some() && (intermediate % 32 > 0 || hidden % 32 > 0) {
+                    continue;
+                }
+                for (rows, normalised) in
+                    [(1, true), (1, false), (3, true), (8, false), (9, true), (40, false), (300, true)]
+                {
+                    let naming = ExpertNaming::Qwen;
+                    let experts =
+                        Experts { count, active, intermediate, shared_intermediate: 0, normalised, naming };
+                    let error = layer_error(&k, experts, hidden, format, rows);
+                    let allowed = match (format, dtype) {
+                        // Activations are rounded to eight bits in products of few rows.
+                        (Some(_), _) if rows <= 8 => 2.5e-2,
+                        (_, Dtype::F32) => 2e-5,
+                        (_, Dtype::F16) => 2e-3,
+                        (_, Dtype::Bf16) => 1.2e-2,
+                    };
+                    assert!(
+                        error < allowed,
+                        "{experts:?} of {hidden}, {format:?} {dtype:?}, {rows} rows: relative error {error:.2e}"
+                    );
+                    largest = largest.max(error / allowed);
+                }
+            }
+        }
+    }
+    println!("largest error {largest:.2} of what is allowed");
+}
+
+/// The relative error of what a layer adds to its rows.
+fn layer_error(k: &Kernels, experts: Experts, hidden: usize, format: Option<Format>, rows: usize) -> f64 {
+    let Experts { count, active, intermediate, .. } = experts;
+    let (dtype, mut draws) = (k.dtype, Draws::new(17));
+    let router = draws.values(count * hidden, dtype);
+    let (gate_up, gate_up_values) = matrices(k, &mut draws, format, (count, 2 * intermediate, hidden), true);
+    let (down, down_values) = matrices(k, &mut draws, format, (count, hidden, intermediate), false);
+    let tally = k.gpu.zeros("a test", ExpertLayer::tally_bytes(&experts)).unwrap();
+    let layer = ExpertLayer {
+        experts,
+        router: matrix(k, &router, count, hidden),
+        gate_up,
+        down,
+        shared: None,
+        tally,
+    };
+    let routed = Routed::new(&k.gpu, &experts, hidden, rows, dtype).unwrap();
+    let (x, before) = (draws.values(rows * hidden, dtype), draws.values(rows * hidden, dtype));
+    let (input, to) = (put(k, &x), put(k, &before));
+    k.route(&routed, &layer, (&input).into(), rows, true).unwrap();
+    k.experts_gated(&routed, &layer, (&input).into(), rows).unwrap();
+    k.experts_down((&to).into(), &routed, &layer, rows).unwrap();
+    let found = get(k, &to, rows * hidden);
+
+    // The choice, from the scores that it was made from.
+    let scores: Vec<f32> = k.gpu.download(&routed.scores, rows * count).unwrap();
+    let ids: Vec<i32> = k.gpu.download(&routed.ids, rows * active).unwrap();
+    let weights: Vec<f32> = k.gpu.download(&routed.weights, rows * active).unwrap();
+    let mut counts = vec![0u64; count];
+    for row in 0..rows {
+        let scores = &scores[row * count..][..count];
+        let (ids, weights) = (&ids[row * active..][..active], &weights[row * active..][..active]);
+        let mut order: Vec<usize> = (0..count).collect();
+        order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
+        let chosen: Vec<usize> = ids.iter().map(|id| *id as usize).collect();
+        assert_eq!(chosen, order[..active], "row {row}");
+        let share = |expert: usize| f64::from(scores[expert] - scores[order[0]]).exp();
+        let sum: f64 = match experts.normalised {
+            true => chosen.iter().map(|expert| share(*expert)).sum(),
+            false => (0..count).map(share).sum(),
+        };
+        for (expert, weight) in chosen.iter().zip(weights) {
+            assert!((f64::from(*weight) - share(*expert) / sum).abs() < 1e-5, "row {row}, expert {expert}");
+            counts[*expert] += 1;
+        }
+    }
+    let tally = layer.tally(&k.gpu).unwrap();
+    assert_eq!((&tally.tokens, tally.routed, tally.steps), (&counts, rows as u64, 1));
+    assert_eq!(tally.touched, counts.iter().filter(|count| **count > 0).count() as u64);
+
+    let (mut error, mut size) = (0f64, 0f64);
+    for row in 0..rows {
+        let x = &x[row * hidden..][..hidden];
+        let mut sums = vec![0f32; hidden];
+        for slot in 0..active {
+            let expert = ids[row * active + slot] as usize;
+            let of = |values: &[f32], rows: usize, columns: usize| {
+                values[expert * rows * columns..][..rows * columns].to_vec()
+            };
+            let wide = product(&of(&gate_up_values, 2 * intermediate, hidden), x);
+            let gated: Vec<f32> = (0..intermediate)
+                .map(|i| {
+                    let (gate, up) = (rounded(wide[i], dtype), rounded(wide[intermediate + i], dtype));
+                    rounded(gate / (1.0 + (-gate).exp()) * up, dtype)
+                })
+                .collect();
+            let result = product(&of(&down_values, hidden, intermediate), &gated);
+            let weight = weights[row * active + slot];
+            sums.iter_mut().zip(&result).for_each(|(sum, value)| *sum += weight * value);
+        }
+        for (i, sum) in sums.iter().enumerate() {
+            let added = f64::from(found[row * hidden + i]) - f64::from(before[row * hidden + i]);
+            // What is there is rounded with it.
+            error += (added - f64::from(*sum)).powi(2);
+            size += f64::from(*sum).powi(2) + f64::from(before[row * hidden + i]).powi(2);
+        }
+    }
+    (error / size).sqrt()
+}
