@@ -403,14 +403,21 @@ impl Decoder {
             self.listeners.operator(operator, Some(i), work)
         };
         let eps = spec.rms_eps as f32;
-        operator(Operator::MlpNorm, &|| {
-            kernels.rms_norm(&a.normed, &a.x, &layer.mlp_norm, (rows, spec.hidden), eps, (1, 0))
-        })?;
+        let few = rows <= FEW_ROWS;
+        if !few {
+            operator(Operator::MlpNorm, &|| {
+                kernels.rms_norm(&a.normed, &a.x, &layer.mlp_norm, (rows, spec.hidden), eps, (1, 0))
+            })?;
+        }
+        let norm = Norm { weight: &layer.mlp_norm, eps };
         let row_bytes = spec.hidden * kernels.dtype.bytes() as usize;
         for first in (0..rows).step_by(EXPERT_ROWS) {
             let count = EXPERT_ROWS.min(rows - first);
             let (normed, x) = (a.normed.slice_from(first * row_bytes), a.x.slice_from(first * row_bytes));
-            operator(Operator::Router, &|| kernels.route(routed, experts, normed, count, length == 1))?;
+            operator(Operator::Router, &|| match few {
+                true => kernels.norm_and_route((&a.normed, &a.x), norm, routed, experts, rows, length == 1),
+                false => kernels.route(routed, experts, normed, count, length == 1),
+            })?;
             operator(Operator::GateUp, &|| kernels.experts_gated(routed, experts, normed, count))?;
             operator(Operator::Down, &|| kernels.experts_down(x, routed, experts, count))?;
             let Some((gate_up, down)) = &experts.shared else { continue };

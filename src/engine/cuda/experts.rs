@@ -7,7 +7,7 @@
 use super::{
     error::CudaError,
     gpu::{Buffer, Gpu, Product, Shape, Slice},
-    kernels::{FEW_ROWS, Kernels, Matrix, Values},
+    kernels::{FEW_ROWS, Kernels, Matrix, Norm, Values},
 };
 use crate::{
     config::Dtype,
@@ -68,6 +68,22 @@ impl ExpertLayer {
     }
 }
 
+/// Whether our kernels have room for such experts.
+pub fn check(experts: &Experts, hidden: usize) -> Result<(), String> {
+    let Experts { count, active, intermediate, .. } = experts;
+    if *count > MAX_EXPERTS || *active > MAX_ACTIVE {
+        return Err(format!(
+            "{active} of {count} experts are more than the {MAX_ACTIVE} of {MAX_EXPERTS} of our kernels; use runtime=candle_stock"
+        ));
+    }
+    if !hidden.is_multiple_of(8) || !intermediate.is_multiple_of(8) {
+        return Err(format!(
+            "rows of {hidden} and {intermediate}: our kernels for experts need multiples of eight; use runtime=candle_stock"
+        ));
+    }
+    Ok(())
+}
+
 /// Buffers for `rows` rows.
 pub struct Routed {
     rows: usize,
@@ -77,6 +93,8 @@ pub struct Routed {
     plan: Buffer,
     order: Buffer,
     place: Buffer,
+    /// Blocks that are done.
+    counter: Buffer,
     /// Gate and up, their product, and the results of all pairs.
     wide: Buffer,
     gated: Buffer,
@@ -109,10 +127,33 @@ impl Routed {
             plan: words(1 + 3 * most_tiles(pairs, experts.count, 16))?,
             order: words(pairs)?,
             place: words(pairs)?,
+            counter: gpu.zeros("activations", ID_BYTES)?,
             wide: numbers(if rows > FEW_ROWS { pairs * 2 * experts.intermediate } else { 0 })?,
             gated: numbers(pairs * experts.intermediate)?,
             results: numbers(pairs * hidden)?,
         })
+    }
+}
+
+impl Routed {
+    /// Ids, weights, experts, active ones and whether their weights are normalised, as kernels take them.
+    fn choice(&self, launch: Launch<'_>, layer: &ExpertLayer, rows: usize) -> Result<[Arg; 5], CudaError> {
+        let Experts { count, active, normalised, .. } = layer.experts;
+        launch.require(count <= MAX_EXPERTS && active <= MAX_ACTIVE.min(count), || {
+            format!("{active} of {count} experts, at most {MAX_ACTIVE} of {MAX_EXPERTS} can be chosen")
+        })?;
+        let scores = layer.router.rows;
+        launch.require(scores >= count, || format!("{scores} scores for {count} experts"))?;
+        launch.require_room("the ids", self.ids.bytes(), ID_BYTES, &[rows, active])?;
+        launch.require_room("the weights", self.weights.bytes(), ID_BYTES, &[rows, active])?;
+        launch.require_room("the tally", layer.tally.bytes(), ID_BYTES, &[count + TALLY_SUMS])?;
+        Ok([
+            (&self.ids).into(),
+            (&self.weights).into(),
+            launch.arg("experts", count)?,
+            launch.arg("active experts", active)?,
+            Arg::Int(normalised.into()),
+        ])
     }
 }
 
@@ -127,61 +168,97 @@ fn tile_rows(pairs: usize, experts: usize, dtype: Dtype) -> usize {
 }
 
 impl Kernels {
-    /// The scores of all experts for `rows` rows of x, and the choice among them; pairs are sorted by expert where there are many rows.
-    /// Choices are counted where `counted`.
+    /// Norms at most [`FEW_ROWS`] rows of x, and chooses their experts. Choices are counted where `counted`.
+    pub fn norm_and_route(
+        &self,
+        (normed, x): (&Buffer, &Buffer),
+        norm: Norm<'_>,
+        routed: &Routed,
+        layer: &ExpertLayer,
+        rows: usize,
+        counted: bool,
+    ) -> Launched {
+        let name = self.name("norm_and_route");
+        let launch = Launch::of(&name);
+        let (k, stride, element) = (layer.router.columns, layer.router.rows, self.dtype.bytes() as usize);
+        let Values::Plain(router) = &layer.router.values else {
+            return Err(launch.error("the router is quantised".to_owned()).into());
+        };
+        launch.require(rows <= FEW_ROWS && k.is_multiple_of(8), || {
+            format!("{rows} rows of {k}: at most {FEW_ROWS}, of a multiple of eight, are routed at once")
+        })?;
+        for (what, buffer) in [("x", x), ("the normed rows", normed)] {
+            launch.require_room(what, buffer.bytes(), element, &[rows, k])?;
+        }
+        launch.require_room("the router", router.bytes(), element, &[stride, k])?;
+        launch.require_room("the scores", routed.scores.bytes(), ID_BYTES, &[rows, stride])?;
+        let [ids, weights, experts, active, normalised] = routed.choice(launch, layer, rows)?;
+        let [norm, eps] = Norm::args(Some(norm), launch, k)?;
+        let args = [
+            normed.into(),
+            x.into(),
+            norm,
+            eps,
+            router.into(),
+            (&routed.scores).into(),
+            ids,
+            weights,
+            if counted { (&layer.tally).into() } else { Arg::NULL },
+            (&routed.counter).into(),
+            launch.arg("rows", rows)?,
+            launch.arg("scores", stride)?,
+            experts,
+            active,
+            normalised,
+            launch.arg("columns", k)?,
+        ];
+        let grid = (stride.div_ceil(8), 1, 1);
+        let shape = Shape { shared_bytes: k * 4, ..Shape::early(grid, THREADS) };
+        // SAFETY: the kernel's parameters, on buffers of these sizes; the counter is zero between launches.
+        unsafe { self.gpu.launch(launch, shape, &args) }
+    }
+
+    /// Chooses the experts of many normed rows, and sorts the pairs by expert. Choices are counted where `counted`.
     pub fn route(
         &self,
         routed: &Routed,
         layer: &ExpertLayer,
-        x: Slice<'_>,
+        normed: Slice<'_>,
         rows: usize,
         counted: bool,
     ) -> Launched {
-        let Experts { count, active, normalised, .. } = layer.experts;
-        self.logits(&routed.scores, x, &layer.router, rows)?;
+        self.logits(&routed.scores, normed, &layer.router, rows)?;
         let launch = Launch::of("route");
-        launch.require(count <= MAX_EXPERTS && active <= MAX_ACTIVE.min(count), || {
-            format!("{active} of {count} experts, at most {MAX_ACTIVE} of {MAX_EXPERTS} can be chosen")
-        })?;
-        let stride = layer.router.rows;
-        launch.require(stride >= count, || format!("{stride} scores for {count} experts"))?;
-        launch.require_room("the ids", routed.ids.bytes(), ID_BYTES, &[rows, active])?;
-        launch.require_room("the weights", routed.weights.bytes(), ID_BYTES, &[rows, active])?;
-        launch.require_room("the tally", layer.tally.bytes(), ID_BYTES, &[count + TALLY_SUMS])?;
-        let few = rows <= FEW_ROWS;
-        let tally = |here: bool| if here && counted { Arg::from(&layer.tally) } else { Arg::NULL };
+        let [ids, weights, experts, active, normalised] = routed.choice(launch, layer, rows)?;
         let args = [
             (&routed.scores).into(),
-            launch.arg("the stride", stride)?,
-            (&routed.ids).into(),
-            (&routed.weights).into(),
-            tally(few),
+            launch.arg("scores", layer.router.rows)?,
+            ids,
+            weights,
             launch.arg("rows", rows)?,
-            launch.arg("experts", count)?,
-            launch.arg("active experts", active)?,
-            Arg::Int(normalised.into()),
+            experts,
+            active,
+            normalised,
         ];
         // SAFETY: the kernel's parameters, on buffers of these sizes; `logits` has checked the scores.
         unsafe { self.gpu.launch(launch, Shape::early((rows.div_ceil(8), 1, 1), THREADS), &args) }?;
-        if few {
-            return Ok(());
-        }
         let launch = Launch::of("sort_pairs");
-        let pairs = rows * active;
+        let Experts { count, active: each, .. } = layer.experts;
+        let pairs = rows * each;
         let tile_rows = tile_rows(pairs, count, self.dtype);
         let plan = 1 + 3 * most_tiles(pairs, count, tile_rows);
         launch.require_room("the plan", routed.plan.bytes(), ID_BYTES, &[plan])?;
         launch.require_room("the order", routed.order.bytes(), ID_BYTES, &[pairs])?;
         launch.require_room("the places", routed.place.bytes(), ID_BYTES, &[pairs])?;
         let args = [
-            (&routed.ids).into(),
+            ids,
             (&routed.plan).into(),
             (&routed.order).into(),
             (&routed.place).into(),
-            tally(true),
+            if counted { (&layer.tally).into() } else { Arg::NULL },
             launch.arg("pairs", pairs)?,
-            launch.arg("active experts", active)?,
-            launch.arg("experts", count)?,
+            active,
+            experts,
             launch.arg("rows of a tile", tile_rows)?,
         ];
         // SAFETY: the kernel's parameters, on buffers of these sizes.
@@ -211,13 +288,16 @@ impl Kernels {
             w.into(),
             x.into(),
             (&routed.ids).into(),
+            launch.arg("pairs", pairs)?,
             launch.arg("active experts", active)?,
             launch.arg("columns", n)?,
             launch.arg("k", k)?,
             Arg::Int(self.activation_number()),
         ];
+        let strips = n.div_ceil(8) * pairs;
+        let shape = Shape::early((strips.min(2 * self.gpu.multiprocessors), 1, 1), THREADS);
         // SAFETY: the kernel's parameters, on buffers of these sizes.
-        unsafe { self.gpu.launch(launch, Shape::early((n.div_ceil(8), pairs, 1), THREADS), &args) }
+        unsafe { self.gpu.launch(launch, shape, &args) }
     }
 
     /// to += Σ weight · down of the pairs of each row, after [`experts_gated`](Self::experts_gated).

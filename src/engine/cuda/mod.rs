@@ -97,6 +97,9 @@ impl CudaEngine {
                 spec.head_dim
             )));
         }
+        if let Some(experts) = spec.experts {
+            experts::check(&experts, spec.hidden).map_err(EngineError::Backend)?;
+        }
         let footprint = |dtype| {
             let weight_bytes = options.weight_bytes(dtype);
             let sizes = (*batch, *max_positions, *prompt_tokens);

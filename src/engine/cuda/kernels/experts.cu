@@ -3,71 +3,152 @@
 // A pair is a row and one of its experts. With few rows, each pair reads its expert's weights. With many, pairs are sorted by expert, and a block multiplies a tile of
 // one expert's pairs, so that the weights of an expert are read once for all of them.
 #include "product.cuh"
-#include "skinny.cuh"
+
+constexpr int WARPS = 8;
+constexpr int CHUNK = 32;            // columns of one pair of products
+constexpr int UNROLL = 8;            // chunks in flight
+constexpr int SPAN = UNROLL * CHUNK; // columns of one iteration of a warp
 
 constexpr int MAX_EXPERTS = 512;
 constexpr int MAX_ACTIVE = 32;
 
-// Chooses the `active` experts with the highest scores of each row, and their weights: shares of the softmax of all scores, or of its sum over the chosen ones. A
-// warp for each row. `tally`, if there is one block: the rows of each expert, then the number of experts with rows, rows and steps.
-extern "C" __global__ void __launch_bounds__(WARPS * 32)
-    route(const float* scores, int stride, int* ids, float* weights, uint32_t* tally, int rows, int experts, int active,
-          int normalised) {
+// Chooses the `active` experts with the highest scores of a row, and their weights: shares of the softmax of all scores, or of its sum over the chosen ones. By one
+// warp. `touched` gets a bit for each chosen expert, `tally` a count.
+__device__ __forceinline__ void choose(const float* scores, int* ids, float* weights, uint32_t* touched, uint32_t* tally,
+                                       int experts, int active, int normalised) {
     constexpr int EACH = MAX_EXPERTS / 32;
-    __shared__ uint32_t touched[EACH];
-    let_next_start();
-    wait_for_previous();
-    const int lane = threadIdx.x % 32, row = blockIdx.x * WARPS + threadIdx.x / 32;
-    if (threadIdx.x < EACH) touched[threadIdx.x] = 0;
-    __syncthreads();
-    if (row < rows) {
-        float of_lane[EACH], highest = -INFINITY, sum = 0.f;
+    const int lane = threadIdx.x % 32;
+    float of_lane[EACH], highest = -INFINITY, sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int expert = lane + 32 * i;
+        of_lane[i] = expert < experts ? __ldcg(scores + expert) : -INFINITY;
+        highest = fmaxf(highest, of_lane[i]);
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) highest = fmaxf(highest, __shfl_xor_sync(ALL_LANES, highest, step));
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        if (32 * i < experts) sum += __expf(of_lane[i] - highest);
+    }
+    sum = warp_sum(sum);
+    float of_chosen = 0.f, weight = 0.f;
+    int chosen = 0;
+    for (int slot = 0; slot < active; slot++) {
+        float best = -INFINITY;
+        int at = experts - 1;
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            int expert = lane + 32 * i;
-            of_lane[i] = expert < experts ? __ldcg(scores + (size_t)row * stride + expert) : -INFINITY;
-            highest = fmaxf(highest, of_lane[i]);
+            if (of_lane[i] > best) best = of_lane[i], at = lane + 32 * i;
         }
 #pragma unroll
-        for (int step = 16; step > 0; step >>= 1) highest = fmaxf(highest, __shfl_xor_sync(ALL_LANES, highest, step));
-#pragma unroll
-        for (int i = 0; i < EACH; i++) sum += __expf(of_lane[i] - highest);
-        sum = warp_sum(sum);
-        float of_chosen = 0.f, weight = 0.f;
-        int chosen = 0;
-        for (int slot = 0; slot < active; slot++) {
-            float best = -INFINITY;
-            int at = experts - 1;
-#pragma unroll
-            for (int i = 0; i < EACH; i++) {
-                if (of_lane[i] > best) best = of_lane[i], at = lane + 32 * i;
-            }
-#pragma unroll
-            for (int step = 16; step > 0; step >>= 1) {
-                float other = __shfl_xor_sync(ALL_LANES, best, step);
-                int other_at = __shfl_xor_sync(ALL_LANES, at, step);
-                if (other > best || (other == best && other_at < at)) best = other, at = other_at;
-            }
-#pragma unroll
-            for (int i = 0; i < EACH; i++) {
-                if (lane + 32 * i == at) of_lane[i] = -INFINITY;
-            }
-            float share = __expf(best - highest);
-            of_chosen += share;
-            if (lane == slot) chosen = at, weight = share;
+        for (int step = 16; step > 0; step >>= 1) {
+            float other = __shfl_xor_sync(ALL_LANES, best, step);
+            int other_at = __shfl_xor_sync(ALL_LANES, at, step);
+            if (other > best || (other == best && other_at < at)) best = other, at = other_at;
         }
-        if (lane < active) {
-            ids[(size_t)row * active + lane] = chosen;
-            weights[(size_t)row * active + lane] = weight / (normalised ? of_chosen : sum);
-            if (tally) {
-                atomicAdd(tally + chosen, 1);
-                atomicOr(touched + chosen / 32, 1u << chosen % 32);
-            }
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            if (lane + 32 * i == at) of_lane[i] = -INFINITY;
         }
+        float share = __expf(best - highest);
+        of_chosen += share;
+        if (lane == slot) chosen = at, weight = share;
     }
+    if (lane >= active) return;
+    ids[lane] = chosen;
+    weights[lane] = weight / (normalised ? of_chosen : sum);
+    if (!tally) return;
+    atomicAdd(tally + chosen, 1);
+    atomicOr(touched + chosen / 32, 1u << chosen % 32);
+}
+
+// The choice for each row, a warp for each.
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+    route(const float* scores, int stride, int* ids, float* weights, int rows, int experts, int active, int normalised) {
+    let_next_start();
+    wait_for_previous();
+    const size_t row = blockIdx.x * WARPS + threadIdx.x / 32;
+    if (row >= rows) return;
+    choose(scores + row * stride, ids + row * active, weights + row * active, nullptr, nullptr, experts, active, normalised);
+}
+
+// Norm, scores and choice for at most eight rows: normed = norm(x), scores = normed·routerᵀ, where a warp computes the scores of one of `stride` rows of the router. The
+// block that is last to finish chooses. `counter` is zero before and after. `tally`, where there is one: the rows of each expert, then the number of experts with
+// rows, rows and steps. k is divisible by eight.
+template <typename T>
+__device__ void norm_and_route(T* normed, const T* x, const float* norm, float eps, const T* router, float* scores, int* ids,
+                               float* weights, uint32_t* tally, uint32_t* counter, int rows, int stride, int experts, int active,
+                               int normalised, int k) {
+    constexpr int AHEAD = 8, STEP = 32 * 8;
+    extern __shared__ __align__(16) unsigned char shared[];
+    float* row_of_x = reinterpret_cast<float*>(shared);
+    __shared__ uint32_t touched[MAX_EXPERTS / 32];
+    __shared__ bool is_last;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = blockIdx.x * WARPS + warp;
+    const T* of_expert = router + (size_t)min(own, stride - 1) * k;
+    // The router does not depend on the previous kernel.
+    float ahead[AHEAD][8];
+#pragma unroll
+    for (int u = 0; u < AHEAD; u++) {
+        int at = u * STEP + lane * 8;
+        if (at < k) load8(of_expert + at, ahead[u]);
+    }
+    if (threadIdx.x < MAX_EXPERTS / 32) touched[threadIdx.x] = 0;
+    let_next_start();
+    wait_for_previous();
+    for (int row = 0; row < rows; row++) {
+        float squares = 0.f;
+        for (int at = threadIdx.x * 8; at < k; at += WARPS * 32 * 8) {
+            float values[8];
+            load8(x + (size_t)row * k + at, values);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                squares += values[i] * values[i];
+                row_of_x[at + i] = values[i] * norm[at + i];
+            }
+        }
+        // All of the row is there after it.
+        float scale = rsqrtf(block_sum(squares) / k + eps), sum = 0.f;
+        auto add = [&](const float (&of_router)[8], int at) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) sum += of_router[i] * wide(narrow<T>(row_of_x[at + i] * scale));
+        };
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            int at = u * STEP + lane * 8;
+            if (at < k) add(ahead[u], at);
+        }
+        for (int at = AHEAD * STEP + lane * 8; at < k; at += STEP) {
+            float of_router[8];
+            load8(of_expert + at, of_router);
+            add(of_router, at);
+        }
+        sum = warp_sum(sum);
+        if (lane == 0 && own < stride) scores[(size_t)row * stride + own] = sum;
+        if (blockIdx.x == row % gridDim.x) {
+            for (int at = threadIdx.x * 8; at < k; at += WARPS * 32 * 8) {
+                float values[8];
+#pragma unroll
+                for (int i = 0; i < 8; i++) values[i] = row_of_x[at + i] * scale;
+                store8(normed + (size_t)row * k + at, values);
+            }
+        }
+        __syncthreads();
+    }
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) is_last = atomicAdd(counter, 1) == gridDim.x - 1;
+    __syncthreads();
+    if (!is_last) return;
+    __threadfence();
+    if (warp < rows)
+        choose(scores + (size_t)warp * stride, ids + warp * active, weights + warp * active, touched, tally, experts, active,
+               normalised);
+    if (threadIdx.x == 0) *counter = 0;
     if (!tally) return;
     __syncthreads();
-    if (threadIdx.x < EACH && touched[threadIdx.x]) atomicAdd(tally + experts, __popc(touched[threadIdx.x]));
+    if (threadIdx.x < MAX_EXPERTS / 32 && touched[threadIdx.x]) atomicAdd(tally + experts, __popc(touched[threadIdx.x]));
     if (threadIdx.x == 0) {
         atomicAdd(tally + experts + 1, rows);
         atomicAdd(tally + experts + 2, 1);
@@ -75,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
 }
 
 // Sorts pairs by expert: order[position] = pair and place[pair] = position. `plan` gets the number of tiles of at most `tile_rows` positions of one expert, and for each the
-// expert, the first position and the end of the expert's. One block. `tally` as in `route`.
+// expert, the first position and the end of the expert's. One block. `tally` as in `norm_and_route`.
 extern "C" __global__ void __launch_bounds__(MAX_EXPERTS)
     sort_pairs(const int* ids, int* plan, int* order, int* place, uint32_t* tally, int pairs, int active, int experts,
                int tile_rows) {
@@ -123,16 +204,84 @@ extern "C" __global__ void __launch_bounds__(MAX_EXPERTS)
     }
 }
 
-// y[pair] = activate(gate) · up of the pair's expert. The experts' matrices follow each other.
+// y[pair] = activate(gate) · up of the pair's expert, for k divisible by eight. The experts' matrices follow each other. As `skinny`, but blocks take strips of eight
+// rows in turn: the next one is on its way while the sums of the last are added up.
 template <typename T>
-__device__ void expert_gated(T* y, const T* w, const T* x, const int* ids, int active, int n, int k, int activation) {
+__device__ void expert_gated(T* y, const T* w, const T* x, const int* ids, int pairs, int active, int n, int k, int activation) {
+    constexpr int ROWS = 8, STRIDE = WARPS * SPAN;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, quad = lane % 4;
+    const int strips = (n + ROWS - 1) / ROWS, all = pairs * strips;
+    const uint4 nothing = make_uint4(0, 0, 0, 0);
+    uint4 low[UNROLL], high[UNROLL];
+    auto fetch = [&](int item, int first) {
+        const int pair = item / strips, row = min(item % strips * ROWS + group, n - 1), column = first + quad * 8;
+        const T* at = w + ((size_t)__ldcg(ids + pair) * 2 * n + row) * k;
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            bool inside = column + u * CHUNK < k;
+            low[u] = inside ? load_once(at + column + u * CHUNK) : nothing;
+            high[u] = inside ? load_once(at + (size_t)n * k + column + u * CHUNK) : nothing;
+        }
+    };
     wait_for_previous();
-    const int pair = blockIdx.y;
-    y += (size_t)pair * n;
-    w += (size_t)__ldcg(ids + pair) * 2 * n * k;
-    x += (size_t)(pair / active) * k;
-    if constexpr (sizeof(T) == 4) skinny_f32<true>(y, w, x, nullptr, nullptr, 1, n, k, activation);
-    else skinny<T, T, 1, true>(y, w, x, nullptr, nullptr, 1, n, k, activation);
+    if (blockIdx.x < all) fetch(blockIdx.x, warp * SPAN);
+    let_next_start();
+    __shared__ float parts[2][WARPS][2 * ROWS];
+    int buffer = 0;
+    for (int item = blockIdx.x; item < all; item += gridDim.x, buffer ^= 1) {
+        const int pair = item / strips;
+        const T* row_of_x = x + (size_t)(pair / active) * k + quad * 8;
+        float sums[4] = {};
+        for (int column = warp * SPAN; column < k; column += STRIDE) {
+            if (column >= STRIDE) fetch(item, column);
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                int at = column + u * CHUNK;
+                uint4 b = group == 0 && at + quad * 8 < k ? __ldcg(reinterpret_cast<const uint4*>(row_of_x + at)) : nothing;
+                mma<T>(sums, low[u].x, high[u].x, low[u].y, high[u].y, b.x, b.y);
+                mma<T>(sums, low[u].z, high[u].z, low[u].w, high[u].w, b.z, b.w);
+            }
+        }
+        if (item + gridDim.x < all) fetch(item + gridDim.x, warp * SPAN);
+        if (quad == 0) {
+            parts[buffer][warp][group] = sums[0];
+            parts[buffer][warp][group + ROWS] = sums[2];
+        }
+        // The other buffer is written next, after every thread has read it: they all came here since.
+        __syncthreads();
+        const int row = item % strips * ROWS + threadIdx.x;
+        if (threadIdx.x < ROWS && row < n) {
+            float gate = 0.f, up = 0.f;
+#pragma unroll
+            for (int i = 0; i < WARPS; i++) {
+                gate += parts[buffer][i][threadIdx.x];
+                up += parts[buffer][i][threadIdx.x + ROWS];
+            }
+            // Rounded as the results of separate products are.
+            y[(size_t)pair * n + row] = narrow<T>(activate(wide(narrow<T>(gate)), activation) * wide(narrow<T>(up)));
+        }
+    }
+}
+
+// The same without tensor cores: a warp for each number.
+template <>
+__device__ void expert_gated<float>(float* y, const float* w, const float* x, const int* ids, int pairs, int active, int n,
+                                    int k, int activation) {
+    let_next_start();
+    wait_for_previous();
+    const int lane = threadIdx.x % 32;
+    for (int item = blockIdx.x * WARPS + threadIdx.x / 32; item < pairs * n; item += gridDim.x * WARPS) {
+        const int pair = item / n;
+        const float *gate_row = w + ((size_t)__ldcg(ids + pair) * 2 * n + item % n) * k, *of_x = x + (size_t)(pair / active) * k;
+        float gate = 0.f, up = 0.f;
+        for (int i = lane; i < k; i += 32) {
+            gate += gate_row[i] * __ldcg(of_x + i);
+            up += gate_row[(size_t)n * k + i] * __ldcg(of_x + i);
+        }
+        gate = warp_sum(gate);
+        up = warp_sum(up);
+        if (lane == 0) y[item] = activate(gate, activation) * up;
+    }
 }
 
 // y[row] += Σ weight · w·x[pair] over the pairs of a row: one product whose columns are those of all its experts. k is divisible by eight.
@@ -170,12 +319,14 @@ __device__ void expert_down(T* y, const T* w, const T* x, const int* ids, const 
         low += weight * sums[0];
         high += weight * sums[2];
     };
-    let_next_start();
-    wait_for_previous();
+    // The ids are there already: the kernel before this one lets it start after it has waited for them itself.
     Part parts[2];
     if (warp < all) fetch(parts[0], warp);
+    if (warp + WARPS < all) fetch(parts[1], warp + WARPS);
+    let_next_start();
+    wait_for_previous();
     for (int span = warp; span < all; span += 2 * WARPS) {
-        if (span + WARPS < all) fetch(parts[1], span + WARPS);
+        if (span > warp && span + WARPS < all) fetch(parts[1], span + WARPS);
         multiply(parts[0], span);
         if (span + 2 * WARPS < all) fetch(parts[0], span + 2 * WARPS);
         if (span + WARPS < all) multiply(parts[1], span + WARPS);
@@ -356,8 +507,16 @@ template <typename T> __device__ void scale_rows(T* x, const float* scores, int 
 
 #define EXPERTS_OF(T, NAME)                                                                                          \
     extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                         \
-        expert_gated_##NAME(T* y, const T* w, const T* x, const int* ids, int active, int n, int k, int activation) {\
-        expert_gated<T>(y, w, x, ids, active, n, k, activation);                                                     \
+        expert_gated_##NAME(T* y, const T* w, const T* x, const int* ids, int pairs, int active, int n, int k,       \
+                            int activation) {                                                                        \
+        expert_gated<T>(y, w, x, ids, pairs, active, n, k, activation);                                              \
+    }                                                                                                                \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                            \
+        norm_and_route_##NAME(T* normed, const T* x, const float* norm, float eps, const T* router, float* scores,   \
+                              int* ids, float* weights, uint32_t* tally, uint32_t* counter, int rows, int stride,    \
+                              int experts, int active, int normalised, int k) {                                      \
+        norm_and_route<T>(normed, x, norm, eps, router, scores, ids, weights, tally, counter, rows, stride, experts, \
+                          active, normalised, k);                                                                    \
     }                                                                                                                \
     extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                         \
         expert_down_##NAME(T* y, const T* w, const T* x, const int* ids, const float* weights, int active, int n,    \
