@@ -93,6 +93,7 @@ pub enum DtypeChoice {
     Q6K,
     Iq4Nl,
     Iq4Xs,
+    Fp8,
 }
 
 impl DtypeChoice {
@@ -122,11 +123,12 @@ impl DtypeChoice {
             DtypeChoice::Q6K => Scheme::Q6K,
             DtypeChoice::Iq4Nl => Scheme::Iq4Nl,
             DtypeChoice::Iq4Xs => Scheme::Iq4Xs,
+            DtypeChoice::Fp8 => Scheme::Fp8,
         })
     }
 }
 
-/// A mix of quantised types, as llama.cpp names its files.
+/// How weights are quantised: a mix of types as llama.cpp names its files, or one type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scheme {
@@ -142,6 +144,8 @@ pub enum Scheme {
     Q6K,
     Iq4Nl,
     Iq4Xs,
+    /// Eight bits with an exponent of four, on a GPU.
+    Fp8,
 }
 
 impl Scheme {
@@ -159,6 +163,7 @@ impl Scheme {
             Scheme::Q6K => "q6_k",
             Scheme::Iq4Nl => "iq4_nl",
             Scheme::Iq4Xs => "iq4_xs",
+            Scheme::Fp8 => "fp8",
         }
     }
 }

@@ -53,6 +53,8 @@ pub enum InputsError {
         scheme.name()
     )]
     NotQuantisedHere { weights: String, scheme: Scheme },
+    #[error("model.dtype={} needs an NVIDIA GPU, and the model runs on the CPU; use model.dtype=bf16", scheme.name())]
+    NeedsGpu { scheme: Scheme },
     #[error("model.dtype={} is for runtime=candle; candle_stock has f32, f16 and bf16", scheme.name())]
     OnlyOwnQuantised { scheme: Scheme },
     #[error(transparent)]

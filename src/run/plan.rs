@@ -112,6 +112,10 @@ impl Plan {
                 Device::None
             }
         };
+        let mut inputs = inputs;
+        if config.runtime.name == Runtime::Candle && !device.is_cuda() {
+            inputs.model = inputs.model.for_cpu()?;
+        }
         let dtype = config.model.nominal_dtype();
         let load = load_plan(config, &inputs.workload)?;
         let watched_server = watched_server(config)?;

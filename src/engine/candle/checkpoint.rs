@@ -6,7 +6,12 @@ use candle_core::Tensor;
 use decoder_ops::{Format, Panels};
 use thiserror::Error;
 
-use super::{Matrix, QuantisedRows, WeightSource, gguf::GgufFile, safetensors::SafetensorsFiles};
+use super::{
+    Matrix, QuantisedRows, WeightSource,
+    fp8::{self, Fp8Rows},
+    gguf::GgufFile,
+    safetensors::SafetensorsFiles,
+};
 use crate::{
     base::foreign::line,
     config::Dtype,
@@ -42,6 +47,11 @@ pub enum CheckpointError {
         file.display()
     )]
     Packed { file: PathBuf, tensor: String },
+    #[error(
+        "{}: {tensor} is in eight bits, and its scales are missing or do not fit; one for the matrix, for each row or for each block of 128 × 128 can be read",
+        file.display()
+    )]
+    Unscaled { file: PathBuf, tensor: String },
     #[error("{} has no {key}", file.display())]
     MissingKey { file: PathBuf, key: String },
     #[error("{}: {key} {:?} is not supported; {supported}", file.display(), line(found, MAX_CAUSE))]
@@ -111,7 +121,20 @@ impl Checkpoint {
     pub fn has_blocks(&self) -> bool {
         match &self.files {
             Files::Gguf(_) => true,
-            Files::Safetensors(files) => self.spec.tensors().iter().any(|tensor| files.keeps_blocks(tensor)),
+            Files::Safetensors(files) => {
+                let keeps = |tensor| files.keeps_blocks(tensor) || files.keeps_fp8(tensor);
+                self.spec.tensors().iter().any(keeps)
+            }
+        }
+    }
+
+    /// Whether a device keeps weights in eight bits with an exponent.
+    pub fn is_fp8(&self) -> bool {
+        match &self.files {
+            Files::Safetensors(files) if !self.dequantised => {
+                self.spec.tensors().iter().any(|tensor| files.keeps_fp8(tensor))
+            }
+            _ => false,
         }
     }
 
@@ -130,6 +153,7 @@ impl Checkpoint {
             Files::Safetensors(files) if !self.dequantised => {
                 let bytes = |tensor: &TensorShape| match (files.keeps_blocks(tensor), tensor.shape.as_slice())
                 {
+                    (_, &[rows, columns]) if files.keeps_fp8(tensor) => fp8::bytes(rows, columns),
                     (true, &[rows, columns]) => Panels::size(Format::Q4_1, rows, columns) as u64,
                     _ => tensor.elements() * dtype.bytes(),
                 };
@@ -143,6 +167,7 @@ impl Checkpoint {
     pub fn type_name(&self, dtype: Dtype) -> String {
         match &self.files {
             Files::Gguf(file) if !self.dequantised => file.type_name(&self.spec, dtype),
+            Files::Safetensors(_) if self.is_fp8() => "fp8".to_owned(),
             Files::Safetensors(_) if self.is_quantised() => "int4".to_owned(),
             _ => dtype.name().to_owned(),
         }
@@ -180,6 +205,13 @@ impl WeightSource for Checkpoint {
             Files::Gguf(file) if !self.dequantised => file.blocks_of(&self.spec, parts),
             Files::Safetensors(files) if !self.dequantised => Ok(files.blocks(parts)),
             _ => Ok(None),
+        }
+    }
+
+    fn fp8(&self, parts: &[TensorShape]) -> Option<Fp8Rows> {
+        match &self.files {
+            Files::Safetensors(files) if !self.dequantised => files.fp8(parts),
+            _ => None,
         }
     }
 

@@ -4,6 +4,7 @@ mod cache;
 mod checkpoint;
 mod decoder;
 mod experts;
+pub mod fp8;
 mod gguf;
 mod gguf_header;
 mod gguf_metadata;
@@ -108,6 +109,14 @@ impl CandleOptions {
         match &self.checkpoint {
             Some(checkpoint) => checkpoint.is_quantised(),
             None => self.scheme.is_some(),
+        }
+    }
+
+    /// Whether a device keeps weights in eight bits with an exponent.
+    pub fn is_fp8(&self) -> bool {
+        match &self.checkpoint {
+            Some(checkpoint) => checkpoint.is_fp8(),
+            None => self.scheme == Some(Scheme::Fp8),
         }
     }
 

@@ -11,7 +11,9 @@ use serde::Deserialize;
 
 use super::{
     checkpoint::{CheckpointError, below_each_other, candle_dtype},
+    fp8::{Fp8, Fp8Rows, stacked},
     packed::{Packed, Stored},
+    scheme::stays_fp8,
     weights::{QuantisedRows, joined},
 };
 use crate::{
@@ -136,6 +138,11 @@ impl SafetensorsFiles {
                     wanted: shape.clone(),
                 });
             }
+            if DType::try_from(view.dtype()).is_ok_and(|dtype| dtype == DType::F8E4M3) {
+                let (file, tensor_name) = (file.clone(), name.clone());
+                self.fp8_of(tensor).ok_or(CheckpointError::Unscaled { file, tensor: tensor_name })?;
+                continue;
+            }
             if !matches!(DType::try_from(view.dtype()), Ok(DType::F32 | DType::F16 | DType::BF16)) {
                 let got = format!("{:?}", view.dtype()).to_lowercase();
                 return Err(CheckpointError::WrongType { file: file.clone(), tensor: name.clone(), got });
@@ -153,15 +160,36 @@ impl SafetensorsFiles {
 
     fn packed(&self, tensor: &TensorShape) -> Option<Packed<'_>> {
         let matrix = tensor.name.strip_suffix(".weight")?;
-        let stored = |part: &str| {
-            let (name, place) = self.place_of(&format!("{matrix}.{part}"))?;
-            let view = self.files[place].1.get(&name).ok()?;
-            let dtype = DType::try_from(view.dtype()).ok();
-            Some(Stored { shape: view.shape().to_vec(), dtype, data: view.data() })
-        };
+        let stored = |part: &str| self.stored(&format!("{matrix}.{part}"));
         let shape = <[usize; 2]>::try_from(tensor.shape.as_slice()).ok()?;
         let parts = [stored("qweight")?, stored("qzeros")?, stored("scales")?];
         Packed::new(shape, parts, stored("g_idx").as_ref(), self.gptq_zero_offset)
+    }
+
+    fn stored(&self, name: &str) -> Option<Stored<'_>> {
+        let (name, place) = self.place_of(name)?;
+        let view = self.files[place].1.get(&name).ok()?;
+        let dtype = DType::try_from(view.dtype()).ok();
+        Some(Stored { shape: view.shape().to_vec(), dtype, data: view.data() })
+    }
+
+    /// A matrix in eight bits with an exponent, with its scales. Checkpoints have them under one of two names.
+    fn fp8_of(&self, tensor: &TensorShape) -> Option<Fp8<'_>> {
+        let codes = self.stored(&tensor.name).filter(|stored| stored.dtype == Some(DType::F8E4M3))?;
+        let scales =
+            ["scale_inv", "scale"].iter().find_map(|name| self.stored(&format!("{}_{name}", tensor.name)));
+        Fp8::new(<[usize; 2]>::try_from(tensor.shape.as_slice()).ok()?, codes.data, &scales?)
+    }
+
+    /// Whether a device keeps the tensor in eight bits.
+    pub fn keeps_fp8(&self, tensor: &TensorShape) -> bool {
+        stays_fp8(tensor) && self.fp8_of(tensor).is_some()
+    }
+
+    /// The tensors in eight bits, where all of them are stored so.
+    pub fn fp8(&self, parts: &[TensorShape]) -> Option<Fp8Rows> {
+        let of = |part: &TensorShape| if stays_fp8(part) { self.fp8_of(part) } else { None };
+        stacked(&parts.iter().map(of).collect::<Option<Vec<_>>>()?)
     }
 
     /// Whether the tensor stays in four bits when it is read.
@@ -184,6 +212,10 @@ impl SafetensorsFiles {
                     candle_core::bail!("{} is not as AWQ and GPTQ store it", part.name)
                 };
                 let plain = Tensor::from_vec(packed.values(), part.shape.as_slice(), &Device::Cpu)?;
+                return plain.to_dtype(candle_dtype(dtype));
+            }
+            if let Some(fp8) = self.fp8_of(part) {
+                let plain = Tensor::from_vec(fp8.values(), part.shape.as_slice(), &Device::Cpu)?;
                 return plain.to_dtype(candle_dtype(dtype));
             }
             let (kept_as, place) = self.place_of(&part.name).unwrap_or_else(|| (part.name.clone(), 0));

@@ -1,4 +1,4 @@
-//! Which tensor has which type in the files that llama.cpp makes, by the name of the mix.
+//! Which tensor has which type: in the files that llama.cpp makes, by the name of the mix, and in checkpoints of eight bits.
 
 use decoder_ops::Format;
 
@@ -17,10 +17,11 @@ pub(super) fn format_of(scheme: Scheme, of: &Architecture, tensor: &TensorShape)
     let mixed = if name == "lm_head.weight" || (of.tied && name == "model.embed_tokens.weight") {
         match scheme {
             Scheme::Q8_0 => Format::Q8_0,
+            Scheme::Fp8 => return None,
             _ => Format::Q6K,
         }
     } else {
-        of_layer(scheme, of, name, layer.unwrap_or(0))
+        of_layer(scheme, of, name, layer.unwrap_or(0))?
     };
     if columns.is_multiple_of(mixed.weights()) {
         return Some(mixed);
@@ -36,7 +37,7 @@ pub(super) fn format_of(scheme: Scheme, of: &Architecture, tensor: &TensorShape)
     columns.is_multiple_of(smaller.weights()).then_some(smaller)
 }
 
-fn of_layer(scheme: Scheme, of: &Architecture, name: &str, i: usize) -> Format {
+fn of_layer(scheme: Scheme, of: &Architecture, name: &str, i: usize) -> Option<Format> {
     let n = of.layers;
     // The first and the last eighth, and each third between.
     let is_important = i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
@@ -47,14 +48,15 @@ fn of_layer(scheme: Scheme, of: &Architecture, name: &str, i: usize) -> Format {
     if of.experts == 8 {
         // Attention is small beside the experts.
         match scheme {
-            _ if values || has(".k_proj") => return Format::Q8_0,
+            _ if values || has(".k_proj") => return Some(Format::Q8_0),
             Scheme::Q2K | Scheme::Q3KM | Scheme::Q4KM | Scheme::Iq4Nl | Scheme::Iq4Xs if output => {
-                return Format::Q5K;
+                return Some(Format::Q5K);
             }
             _ => {}
         }
     }
-    match scheme {
+    Some(match scheme {
+        Scheme::Fp8 => return None,
         Scheme::Q4_0 => Format::Q4_0,
         Scheme::Q4_1 => Format::Q4_1,
         Scheme::Q5_0 => Format::Q5_0,
@@ -79,7 +81,19 @@ fn of_layer(scheme: Scheme, of: &Architecture, name: &str, i: usize) -> Format {
         Scheme::Q2K if values && of.group >= 4 => Format::Q4K,
         Scheme::Q2K if values || down || output => Format::Q3K,
         Scheme::Q2K => Format::Q2K,
-    }
+    })
+}
+
+/// Whether matrices of this name are kept in eight bits with an exponent, where a checkpoint or a scheme has that.
+pub(super) fn stays_fp8(tensor: &TensorShape) -> bool {
+    let name = tensor.name.as_str();
+    // Tables and heads are published as plain numbers; products with experts need them.
+    let is_plain =
+        name.ends_with(".gate.weight") || name.ends_with("_gate.weight") || name.contains(".experts.");
+    tensor.shape.len() == 2
+        && tensor.shape[1].is_multiple_of(16)
+        && name.starts_with("model.layers.")
+        && !is_plain
 }
 
 #[cfg(test)]

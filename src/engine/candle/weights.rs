@@ -3,7 +3,12 @@
 use candle_core::Tensor;
 use decoder_ops::{Format, Panels, Uniform, mix64, random_blocks, uniform};
 
-use super::{checkpoint::candle_dtype, matrix::Matrix, scheme::format_of};
+use super::{
+    checkpoint::candle_dtype,
+    fp8::{self, Fp8Rows},
+    matrix::Matrix,
+    scheme::{format_of, stays_fp8},
+};
 use crate::{
     config::{Dtype, Scheme},
     model::{ModelSpec, spec::TensorShape},
@@ -34,6 +39,11 @@ pub trait WeightSource: Sync {
     /// The named tensors as blocks, stacked by rows; neighbours of one type are one. `None` where one of them is not quantised.
     fn blocks(&self, _parts: &[TensorShape]) -> candle_core::Result<Option<Vec<QuantisedRows>>> {
         Ok(None)
+    }
+
+    /// The named tensors in eight bits with an exponent, below each other. `None` where one of them is not stored so.
+    fn fp8(&self, _parts: &[TensorShape]) -> Option<Fp8Rows> {
+        None
     }
 
     /// Divisors of the rotary frequencies, where a checkpoint lists them.
@@ -126,9 +136,15 @@ impl SyntheticWeights {
         format_of(scheme, &architecture, tensor)
     }
 
+    /// Whether a device keeps a tensor in eight bits with an exponent.
+    pub fn is_fp8(&self, tensor: &TensorShape) -> bool {
+        self.quantised.is_some_and(|(scheme, _)| scheme == Scheme::Fp8) && stays_fp8(tensor)
+    }
+
     /// Bytes of a model's weights in memory, with plain ones as `dtype`.
     pub fn weight_bytes(&self, spec: &ModelSpec, dtype: Dtype) -> u64 {
         let bytes = |tensor: &TensorShape| match self.format(tensor) {
+            _ if self.is_fp8(tensor) => fp8::bytes(tensor.shape[0], tensor.shape[1]),
             Some(format) => Panels::size(format, tensor.shape[0], tensor.shape[1]) as u64,
             None => tensor.elements() * dtype.bytes(),
         };

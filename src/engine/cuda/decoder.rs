@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use super::{
     error::CudaError,
     experts::{EXPERT_ROWS, ExpertLayer, PLAIN_BYTES, Routed, routed_bytes},
+    fp8::Fp8Matrix,
     gpu::{Buffer, Gpu},
     kernels::{
         AttentionSplits, FEW_ROWS, HeadTransform, Input, Kernels, KvCache, Matrix, Norm, SamplingBuffers,
@@ -209,7 +210,7 @@ impl Decoder {
         let of_experts = || layers.iter().flat_map(|layer| layer.of_experts(dtype));
         let heads_and_tables = [&embedding].into_iter().chain(head.as_ref());
         let all = matrices().chain(heads_and_tables).chain(of_experts().map(|(matrix, _)| matrix));
-        if all.into_iter().any(|matrix| matches!(matrix.values, Values::Tiles(_))) {
+        if all.into_iter().any(|matrix| !matches!(matrix.values, Values::Plain(_))) {
             let columns = matrices().map(|matrix| matrix.columns).max().unwrap_or(0).max(spec.hidden);
             let plain = matrices().map(|matrix| matrix.plain_bytes(dtype));
             let plain_bytes = match activations.rows > FEW_ROWS {
@@ -385,6 +386,16 @@ impl Decoder {
             }
         }
         Ok(all)
+    }
+
+    /// Counts choices from here on.
+    pub fn forget_routed(&self) -> Result<(), CudaError> {
+        for layer in &self.layers {
+            if let Mlp::Experts(experts) = &layer.mlp {
+                self.kernels.gpu.fill(&experts.tally, 0)?;
+            }
+        }
+        Ok(())
     }
 
     /// x += the results of the chosen experts for norm(x), each times its weight. Steps of one position are counted.
@@ -670,6 +681,24 @@ impl Loader<'_> {
             let gated = gated && runs.len() == 1;
             let tiles = runs.iter().map(|run| Tiles::new(&kernels.gpu, run, columns, gated));
             return Ok(Matrix { values: Values::Tiles(tiles.collect::<Result<_, _>>()?), rows, columns });
+        }
+        let values = |matrix| Ok(Matrix { values: Values::Fp8(Box::new(matrix)), rows, columns });
+        if let Some(codes) = self.weights.source().fp8(shapes) {
+            return values(Fp8Matrix::new(&kernels.gpu, &codes, columns)?);
+        }
+        if let Weights::Synthetic(weights) = self.weights
+            && shapes.iter().all(|shape| weights.is_fp8(shape))
+        {
+            let recipes: Vec<_> = shapes.iter().map(|shape| weights.recipe(shape)).collect();
+            let parts: Vec<(usize, f32)> = shapes
+                .iter()
+                .zip(&recipes)
+                .map(|(shape, (_, (_, width)))| (shape.shape[0], *width))
+                .collect();
+            return values(Fp8Matrix::random(kernels, &parts, columns, &mut |i, to| {
+                let (key, spread) = recipes[i];
+                kernels.synthetic(to, key, (parts[i].0, columns), spread)
+            })?);
         }
         let row_bytes = columns * dtype.bytes() as usize;
         let values = kernels.gpu.alloc("the weights", rows * row_bytes)?;

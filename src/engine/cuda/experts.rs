@@ -401,13 +401,13 @@ impl Kernels {
         launch.require_room("y", y.bytes(), element, &[pairs, n])?;
         launch.require_room("x", x.bytes(), element, &[if gathered { rows } else { pairs }, k])?;
         let at_a_time = match &matrix.values {
-            Values::Plain(_) => count,
+            Values::Plain(_) | Values::Fp8(_) => count,
             Values::Tiles(_) => layer.plain_at_a_time(matrix, self.dtype),
         };
         for first in (0..count).step_by(at_a_time) {
             let here = at_a_time.min(count - first);
             let w: Slice<'_> = match &matrix.values {
-                Values::Plain(_) => self.check_experts(launch, layer, matrix, n)?.into(),
+                Values::Plain(_) | Values::Fp8(_) => self.check_experts(launch, layer, matrix, n)?.into(),
                 Values::Tiles(parts) => self.dequantised_experts(parts, (first, here), (n, k))?,
             };
             let args = [

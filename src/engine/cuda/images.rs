@@ -33,6 +33,7 @@ pub const HOPPER: u32 = 90;
 pub struct Needs {
     pub quantised: bool,
     pub experts: bool,
+    pub fp8: bool,
 }
 
 /// The images of the kernels for numbers of one type: machine code for each capability of the manifest, and PTX for later GPUs.
@@ -60,8 +61,13 @@ pub fn images(dtype: Dtype, needs: Needs, capability: u32) -> Vec<&'static [u8]>
         Dtype::F16 => image!("experts.f16"),
         Dtype::F32 => image!("experts.f32"),
     };
-    let experts = needs.experts.then_some(experts);
-    of_dtype.into_iter().chain([sampling]).chain(for_hopper).chain(with_blocks).chain(experts).collect()
+    let fp8: &[u8] = match dtype {
+        Dtype::Bf16 => image!("fp8.bf16"),
+        Dtype::F16 => image!("fp8.f16"),
+        Dtype::F32 => image!("fp8.f32"),
+    };
+    let rest = with_blocks.chain(needs.experts.then_some(experts)).chain(needs.fp8.then_some(fp8));
+    of_dtype.into_iter().chain([sampling]).chain(for_hopper).chain(rest).collect()
 }
 
 /// What the images were made from and for.

@@ -6,6 +6,7 @@
 
 use super::{
     error::CudaError,
+    fp8::Fp8Matrix,
     gpu::{Buffer, Gpu, Product, Ring, Shape, Slice},
     quantised::{Scratch, Tiles},
 };
@@ -119,6 +120,8 @@ pub enum Values {
     Plain(Buffer),
     /// Quantised; parts of different formats, stacked by rows.
     Tiles(Vec<Tiles>),
+    /// Eight bits with an exponent.
+    Fp8(Box<Fp8Matrix>),
 }
 
 /// Activations that a matrix is multiplied with; normed first where that is still to be done.
@@ -192,6 +195,7 @@ impl Kernels {
         let launch = Launch::of(&name);
         let values = match &table.values {
             Values::Plain(values) => values,
+            Values::Fp8(_) => return Err(launch.error("a table is not in eight bits".to_owned()).into()),
             Values::Tiles(parts) => {
                 launch.require(parts.len() == 1, || "a table has one format".to_owned())?;
                 // SAFETY: as the caller guarantees.
@@ -288,6 +292,10 @@ impl Kernels {
                 return self.quantised_linear(&of(y), parts, bias, norm);
             }
             Values::Tiles(parts) => of(self.dequantised(w, parts)?),
+            Values::Fp8(matrix) if rows <= FEW_ROWS => {
+                return self.fp8_linear(&of(y), matrix, bias, None);
+            }
+            Values::Fp8(matrix) => of(self.fp8_plain(matrix)?),
         };
         Launch::of("the product").require(norm.is_none(), || "its input is not normed".to_owned())?;
         self.gpu.multiply(&product)?;
@@ -306,6 +314,9 @@ impl Kernels {
         let (n, k) = (w.rows, w.columns);
         let values = match &w.values {
             Values::Plain(values) => values,
+            Values::Fp8(_) => {
+                return Err(Launch::of("logits").error("a head is not in eight bits".to_owned()).into());
+            }
             // The matrix would be large as plain numbers.
             Values::Tiles(parts) => {
                 for first in (0..rows).step_by(FEW_ROWS) {
@@ -377,6 +388,10 @@ impl Kernels {
                     return self.skinny("skinny_gated", &product, None, Some(activation));
                 }
             }
+            Values::Fp8(matrix) if rows <= FEW_ROWS => {
+                return self.fp8_linear(&of(input.x), matrix, None, Some(activation));
+            }
+            Values::Fp8(_) => {}
             Values::Tiles(parts) => {
                 if let [one] = parts.as_slice()
                     && one.is_gated()
@@ -456,7 +471,7 @@ impl Kernels {
     }
 
     /// Enough blocks for `items` that threads stride over.
-    fn spread(&self, items: usize) -> Shape {
+    pub(super) fn spread(&self, items: usize) -> Shape {
         Shape::early((items.div_ceil(256).clamp(1, self.gpu.multiprocessors * 16), 1, 1), 256)
     }
 

@@ -11,6 +11,7 @@ mod blas;
 mod decoder;
 mod error;
 mod experts;
+mod fp8;
 mod gpu;
 mod images;
 mod kernels;
@@ -114,7 +115,11 @@ impl CudaEngine {
     pub fn new(options: &CandleOptions, index: usize, progress: Progress<'_>) -> Result<Self, EngineError> {
         let mut gpu = Gpu::open(index, options.cublas)?;
         Self::check_on(&gpu, options)?;
-        let needs = Needs { quantised: options.is_quantised(), experts: options.spec.experts.is_some() };
+        let needs = Needs {
+            quantised: options.is_quantised() && !options.is_fp8(),
+            experts: options.spec.experts.is_some(),
+            fp8: options.is_fp8(),
+        };
         if !gpu.load_kernels(options.dtype, needs, &mut |done, total| {
             progress(PrepareStep::Kernels, done, total)
         })? {
@@ -168,6 +173,7 @@ impl CudaEngine {
             self.graph = Some(graph?);
             self.nodes = counter.nodes();
         }
+        self.decoder.forget_routed()?;
         self.reset()
     }
 

@@ -228,6 +228,11 @@ impl Kernels {
         Ok(self.scratch.as_ref().ok_or_else(missing)?)
     }
 
+    /// Memory for one matrix as plain numbers.
+    pub(super) fn plain(&self, launch: Launch<'_>) -> Result<&Buffer, CudaError> {
+        Ok(&self.scratch(launch)?.plain)
+    }
+
     /// y = x·wᵀ (+ bias), or y += where `product.add`, for at most eight rows of x.
     pub(super) fn quantised_linear(
         &self,
@@ -477,7 +482,7 @@ impl Matrix {
     pub fn plain_bytes(&self, dtype: Dtype) -> usize {
         match self.values {
             Values::Plain(_) => 0,
-            Values::Tiles(_) => self.rows * self.columns * dtype.bytes() as usize,
+            Values::Tiles(_) | Values::Fp8(_) => self.rows * self.columns * dtype.bytes() as usize,
         }
     }
 }

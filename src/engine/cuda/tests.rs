@@ -37,7 +37,10 @@ fn kernels(dtype: Dtype) -> Kernels {
 
 fn kernels_with(dtype: Dtype, cublas: bool) -> Kernels {
     let mut gpu = Gpu::open(0, cublas).unwrap();
-    assert!(gpu.load_kernels(dtype, Needs { quantised: true, experts: true }, &mut |_, _| true).unwrap());
+    assert!(
+        gpu.load_kernels(dtype, Needs { quantised: true, experts: true, fp8: true }, &mut |_, _| true)
+            .unwrap()
+    );
     Kernels { gpu, dtype, activation: Activation::Silu, scratch: None }
 }
 

@@ -113,6 +113,19 @@ impl Model {
         Ok(Model::Stock(Arc::new(model)))
     }
 
+    /// Weights of eight bits with an exponent become plain numbers.
+    pub fn for_cpu(self) -> Result<Model, InputsError> {
+        match self {
+            Model::Own { scheme: Some(scheme @ Scheme::Fp8), .. } => Err(InputsError::NeedsGpu { scheme }),
+            Model::Own { spec, checkpoint: Some(checkpoint), scheme } if checkpoint.is_fp8() => {
+                let plain = Arc::try_unwrap(checkpoint).map(|checkpoint| Arc::new(checkpoint.dequantised()));
+                let checkpoint = Some(plain.unwrap_or_else(|shared| shared));
+                Ok(Model::Own { spec, checkpoint, scheme })
+            }
+            model => Ok(model),
+        }
+    }
+
     /// Trained weights must have the shape that the configuration names, so that a recording has the right model name.
     fn check_shape(&self, config: &RunConfig) -> Result<(), InputsError> {
         let Some(weights) = self.weights_path() else { return Ok(()) };

@@ -12,46 +12,51 @@ constexpr int SPAN = UNROLL * CHUNK; // columns of one iteration of a warp
 constexpr int MAX_EXPERTS = 512;
 constexpr int MAX_ACTIVE = 32;
 
+// Numbers in the order of floats.
+__device__ __forceinline__ uint32_t ordered(float x) {
+    uint32_t bits = __float_as_uint(x);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+__device__ __forceinline__ float from_ordered(uint32_t key) {
+    return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
+}
+
 // Chooses the `active` experts with the highest scores of a row, and their weights: shares of the softmax of all scores, or of its sum over the chosen ones. By one
-// warp. `touched` gets a bit for each chosen expert, `tally` a count.
+// warp, whose lanes have EACH scores. `touched` gets a bit for each chosen expert, `tally` a count. Of equal scores the first is chosen.
+template <int EACH>
 __device__ __forceinline__ void choose(const float* scores, int* ids, float* weights, uint32_t* touched, uint32_t* tally,
                                        int experts, int active, int normalised) {
-    constexpr int EACH = MAX_EXPERTS / 32;
     const int lane = threadIdx.x % 32;
-    float of_lane[EACH], highest = -INFINITY, sum = 0.f;
+    // No score has the key 0: it marks what is not there.
+    uint32_t keys[EACH], best = 0;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         int expert = lane + 32 * i;
-        of_lane[i] = expert < experts ? __ldcg(scores + expert) : -INFINITY;
-        highest = fmaxf(highest, of_lane[i]);
+        float score = expert < experts ? __ldcg(scores + expert) : 0.f;
+        keys[i] = expert < experts ? max(ordered(score), 1u) : 0;
+        best = max(best, keys[i]);
     }
+    const float highest = from_ordered(__reduce_max_sync(ALL_LANES, best));
+    float sum = 0.f, of_chosen = 0.f, weight = 0.f;
+    if (!normalised) {
 #pragma unroll
-    for (int step = 16; step > 0; step >>= 1) highest = fmaxf(highest, __shfl_xor_sync(ALL_LANES, highest, step));
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        if (32 * i < experts) sum += __expf(of_lane[i] - highest);
+        for (int i = 0; i < EACH; i++) sum += keys[i] ? __expf(from_ordered(keys[i]) - highest) : 0.f;
+        sum = warp_sum(sum);
     }
-    sum = warp_sum(sum);
-    float of_chosen = 0.f, weight = 0.f;
     int chosen = 0;
     for (int slot = 0; slot < active; slot++) {
-        float best = -INFINITY;
-        int at = experts - 1;
+        uint32_t own = 0, at = experts - 1;
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            if (of_lane[i] > best) best = of_lane[i], at = lane + 32 * i;
+            if (keys[i] > own) own = keys[i], at = lane + 32 * i;
         }
-#pragma unroll
-        for (int step = 16; step > 0; step >>= 1) {
-            float other = __shfl_xor_sync(ALL_LANES, best, step);
-            int other_at = __shfl_xor_sync(ALL_LANES, at, step);
-            if (other > best || (other == best && other_at < at)) best = other, at = other_at;
-        }
+        const uint32_t most = __reduce_max_sync(ALL_LANES, own);
+        at = min(__reduce_min_sync(ALL_LANES, own == most ? at : 0xffffffffu), (uint32_t)experts - 1);
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            if (lane + 32 * i == at) of_lane[i] = -INFINITY;
+            if (lane + 32 * i == at) keys[i] = 0;
         }
-        float share = __expf(best - highest);
+        float share = __expf(from_ordered(most) - highest);
         of_chosen += share;
         if (lane == slot) chosen = at, weight = share;
     }
@@ -61,6 +66,13 @@ __device__ __forceinline__ void choose(const float* scores, int* ids, float* wei
     if (!tally) return;
     atomicAdd(tally + chosen, 1);
     atomicOr(touched + chosen / 32, 1u << chosen % 32);
+}
+
+__device__ __forceinline__ void choose(const float* scores, int* ids, float* weights, uint32_t* touched, uint32_t* tally,
+                                       int experts, int active, int normalised) {
+    if (experts <= 64) choose<2>(scores, ids, weights, touched, tally, experts, active, normalised);
+    else if (experts <= 128) choose<4>(scores, ids, weights, touched, tally, experts, active, normalised);
+    else choose<MAX_EXPERTS / 32>(scores, ids, weights, touched, tally, experts, active, normalised);
 }
 
 // The choice for each row, a warp for each.
@@ -80,39 +92,63 @@ template <typename T>
 __device__ void norm_and_route(T* normed, const T* x, const float* norm, float eps, const T* router, float* scores, int* ids,
                                float* weights, uint32_t* tally, uint32_t* counter, int rows, int stride, int experts, int active,
                                int normalised, int k) {
-    constexpr int AHEAD = 8, STEP = 32 * 8;
+    constexpr int AHEAD = 8, STEP = 32 * 8, ALL = WARPS * 32 * 8;
     extern __shared__ __align__(16) unsigned char shared[];
-    float* row_of_x = reinterpret_cast<float*>(shared);
+    T* row_of_x = reinterpret_cast<T*>(shared);
     __shared__ uint32_t touched[MAX_EXPERTS / 32];
     __shared__ bool is_last;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = blockIdx.x * WARPS + warp;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = blockIdx.x * WARPS + warp, first = threadIdx.x * 8;
     const T* of_expert = router + (size_t)min(own, stride - 1) * k;
-    // The router does not depend on the previous kernel.
-    float ahead[AHEAD][8];
+    // Weights do not depend on the previous kernel.
+    float ahead[AHEAD][8], first_norm[8];
 #pragma unroll
     for (int u = 0; u < AHEAD; u++) {
         int at = u * STEP + lane * 8;
         if (at < k) load8(of_expert + at, ahead[u]);
     }
+    if (first < k) load8(norm + first, first_norm);
     if (threadIdx.x < MAX_EXPERTS / 32) touched[threadIdx.x] = 0;
     let_next_start();
     wait_for_previous();
     for (int row = 0; row < rows; row++) {
-        float squares = 0.f;
-        for (int at = threadIdx.x * 8; at < k; at += WARPS * 32 * 8) {
-            float values[8];
-            load8(x + (size_t)row * k + at, values);
+        const T* of_row = x + (size_t)row * k;
+        float squares = 0.f, values[8] = {};
+        for (int at = threadIdx.x * 8 + ALL; at < k; at += ALL) {
+            load8(of_row + at, values);
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                squares += values[i] * values[i];
-                row_of_x[at + i] = values[i] * norm[at + i];
-            }
+            for (int i = 0; i < 8; i++) squares += values[i] * values[i];
         }
-        // All of the row is there after it.
-        float scale = rsqrtf(block_sum(squares) / k + eps), sum = 0.f;
-        auto add = [&](const float (&of_router)[8], int at) {
+        if (first < k) {
+            load8(of_row + first, values);
 #pragma unroll
-            for (int i = 0; i < 8; i++) sum += of_router[i] * wide(narrow<T>(row_of_x[at + i] * scale));
+            for (int i = 0; i < 8; i++) squares += values[i] * values[i];
+        }
+        const float scale = rsqrtf(block_sum(squares) / k + eps);
+        auto keep = [&](const float (&weights)[8], int at) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) values[i] *= scale * weights[i];
+            store8(row_of_x + at, values);
+            if (blockIdx.x == row % gridDim.x) store8(normed + (size_t)row * k + at, values);
+        };
+        if (first < k) keep(first_norm, first);
+        for (int at = first + ALL; at < k; at += ALL) {
+            float weights[8];
+            load8(of_row + at, values);
+            load8(norm + at, weights);
+            keep(weights, at);
+        }
+        __syncthreads();
+        float sum = 0.f;
+        auto add = [&](const float (&of_router)[8], int at) {
+            if constexpr (sizeof(T) == 4) {
+#pragma unroll
+                for (int i = 0; i < 8; i++) sum += of_router[i] * wide(row_of_x[at + i]);
+            } else {
+                uint4 raw = *reinterpret_cast<const uint4*>(row_of_x + at);
+                const T* eight = reinterpret_cast<const T*>(&raw);
+#pragma unroll
+                for (int i = 0; i < 8; i++) sum += of_router[i] * wide(eight[i]);
+            }
         };
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {
@@ -126,14 +162,7 @@ __device__ void norm_and_route(T* normed, const T* x, const float* norm, float e
         }
         sum = warp_sum(sum);
         if (lane == 0 && own < stride) scores[(size_t)row * stride + own] = sum;
-        if (blockIdx.x == row % gridDim.x) {
-            for (int at = threadIdx.x * 8; at < k; at += WARPS * 32 * 8) {
-                float values[8];
-#pragma unroll
-                for (int i = 0; i < 8; i++) values[i] = row_of_x[at + i] * scale;
-                store8(normed + (size_t)row * k + at, values);
-            }
-        }
+        // The row is read before the next one overwrites it.
         __syncthreads();
     }
     __threadfence();

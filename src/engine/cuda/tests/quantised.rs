@@ -250,3 +250,84 @@ fn quantised_logits_equal_those_of_the_cpu() {
     }
     println!("largest relative error {largest:.1e}");
 }
+
+#[test]
+#[ignore = "needs a GPU"]
+fn eight_bits_with_an_exponent_match() {
+    use super::super::fp8::Fp8Matrix;
+    use crate::engine::candle::fp8::{Fp8Rows, SCALED, number};
+    for dtype in TYPES {
+        for (n, columns, scale_rows) in
+            [(48, 144, 16), (200, 2064, 1), (96, 3584, 16), (34, 16, 1), (512, 4864, 16)]
+        {
+            let k = kernels_for(dtype, columns, n);
+            let mut draws = Draws::new(23);
+            // All codes but those of NaN.
+            let codes: Vec<u8> = (0..n * columns)
+                .map(|i| noise::bits(9, i as u64) as u8)
+                .map(|code| if code & 0x7f == 0x7f { 0x3f } else { code })
+                .collect();
+            let table = n.div_ceil(scale_rows) * columns.div_ceil(SCALED);
+            let scales: Vec<f32> =
+                draws.values(table, Dtype::F32).iter().map(|s| 0.01 + s.abs() * 0.01).collect();
+            let weights: Vec<f32> = (0..n * columns)
+                .map(|i| {
+                    let scale = (i / columns) / scale_rows * columns.div_ceil(SCALED) + i % columns / SCALED;
+                    number(codes[i]) * scales[scale]
+                })
+                .collect();
+            let rows = Fp8Rows { codes, rows: n, scales, scale_rows };
+            let matrix = Fp8Matrix::new(&k.gpu, &rows, columns).unwrap();
+            let w = Matrix { values: Values::Fp8(Box::new(matrix)), rows: n, columns };
+            let of_matrix = tensor(&weights, &[n, columns]);
+            for m in [1, 3, 8, 20] {
+                let (x, before) = (draws.values(m * columns, dtype), draws.values(m * n, dtype));
+                let bias = draws.values(n, dtype);
+                let product = tensor(&x, &[m, columns]).matmul(&of_matrix.t().unwrap()).unwrap();
+                let (x, what) = (put(&k, &x), format!("{m}×{columns} by {n}"));
+                let y = room(&k, m * n);
+                k.linear(&y, &x, &w, m, None, false).unwrap();
+                assert_close(&get(&k, &y, m * n), &flat(&product), dtype, &what);
+                let y = put(&k, &before);
+                k.linear(&y, &x, &w, m, Some(&put(&k, &bias)), true).unwrap();
+                let sum = product.broadcast_add(&tensor(&bias, &[n])).unwrap();
+                let sum = (sum + tensor(&before, &[m, n])).unwrap();
+                assert_close(&get(&k, &y, m * n), &flat(&sum), dtype, &format!("{what}, added"));
+                let (out, wide) = (room(&k, m * n / 2), room(&k, m * n));
+                k.gated(&out, &wide, &x, &w, m).unwrap();
+                let values = flat(&product);
+                let expected: Vec<f32> = (0..m * n / 2)
+                    .map(|i| {
+                        let (row, at) = (i / (n / 2), i % (n / 2));
+                        let (gate, up) = (values[row * n + at], values[row * n + n / 2 + at]);
+                        let (gate, up) = (rounded(gate, dtype), rounded(up, dtype));
+                        gate / (1.0 + (-gate).exp()) * up
+                    })
+                    .collect();
+                // Products beyond the range of f16 have no number.
+                if dtype != Dtype::F16 {
+                    assert_close(&get(&k, &out, m * n / 2), &expected, dtype, &format!("{what}, gated"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn random_weights_of_eight_bits_are_near_plain_ones() {
+    let (_, spec) = tiny_models().into_iter().find(|(name, _)| *name == "qwen2").unwrap();
+    let ids: Vec<u32> = (0..12).map(|i| (noise::bits(4, i) % 331) as u32).collect();
+    let logits = |scheme| {
+        let options = CandleOptions { scheme, ..options(&spec, Dtype::F32, 1, 12, 2) };
+        let mut gpu = CudaEngine::new(&options, 0, &mut |_, _, _| true).unwrap();
+        gpu.prefill(&Prompts { ids: ids.clone(), batch: 1 }).unwrap();
+        gpu.decoder.kernels.gpu.download::<f32>(&gpu.decoder.sampling.logits, spec.vocab).unwrap()
+    };
+    let (plain, rounded) = (logits(None), logits(Some(Scheme::Fp8)));
+    let square = |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>();
+    let error =
+        square(&mut plain.iter().zip(&rounded).map(|(a, b)| a - b)) / square(&mut plain.iter().copied());
+    println!("relative error {:.3}", error.sqrt());
+    assert!(error.sqrt() > 1e-3 && error.sqrt() < 0.15, "relative error {}", error.sqrt());
+}
