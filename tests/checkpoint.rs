@@ -1,7 +1,7 @@
 //! Checkpoints: tiny ones are written and read back, and invalid ones are refused.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fs,
     path::{Path, PathBuf},
 };
@@ -217,6 +217,73 @@ fn four_bits_of_awq_and_gptq_are_read() {
     assert!(message.contains("model.layers.1.mlp.up_proj.weight") && message.contains("AWQ"), "{message}");
 }
 
+/// The matrices of layers in eight bits, with scales by block, by matrix or by row, and the same as plain numbers.
+fn eight_bits(tensors: HashMap<String, Tensor>) -> [HashMap<String, Tensor>; 2] {
+    let (mut packed, mut values) = (HashMap::new(), HashMap::new());
+    for (name, tensor) in tensors {
+        let layer = name.starts_with("model.layers.") && tensor.dims().len() == 2;
+        if !layer {
+            packed.insert(name.clone(), tensor.clone());
+            values.insert(name, tensor);
+            continue;
+        }
+        let (rows, columns) = tensor.dims2().unwrap();
+        let (suffix, shape) = match name.as_str() {
+            name if name.contains("down_proj") => ("scale", vec![]),
+            name if name.contains("o_proj") => ("scale", vec![rows, 1]),
+            _ => ("scale_inv", vec![rows.div_ceil(128), columns.div_ceil(128)]),
+        };
+        let count: usize = shape.iter().product();
+        let scales: Vec<f32> = (0..count).map(|i| 0.002 * (1.0 + i as f32 / 7.0)).collect();
+        let codes = (&tensor / 0.002).unwrap().to_dtype(DType::F8E4M3).unwrap();
+        let numbers = codes.to_dtype(DType::F32).unwrap();
+        let scales = Tensor::from_vec(scales, shape.as_slice(), &Device::Cpu).unwrap();
+        // These matrices are smaller than a block.
+        let by_row = if shape.len() == 2 && shape[1] == 1 && shape[0] == rows {
+            scales.clone()
+        } else {
+            scales.flatten_all().unwrap().narrow(0, 0, 1).unwrap().reshape((1, 1)).unwrap()
+        };
+        values.insert(name.clone(), numbers.broadcast_mul(&by_row).unwrap());
+        packed.insert(format!("{name}_{suffix}"), scales);
+        packed.insert(name, codes);
+    }
+    [packed, values]
+}
+
+#[test]
+fn eight_bits_with_an_exponent_are_read() {
+    let config = config("qwen2");
+    let packed = dir(&config, |dir, tensors| single(dir, eight_bits(tensors)[0].clone()));
+    let plain = dir(&config, |dir, tensors| single(dir, eight_bits(tensors)[1].clone()));
+    let open = || Checkpoint::open(packed.path(), None).unwrap();
+    let plain = Checkpoint::open(plain.path(), None).unwrap();
+    let expected = logits(&plain, plain.spec(), Dtype::F32);
+    assert_eq!(max_diff(&logits(&open(), plain.spec(), Dtype::F32), &expected), 0.0);
+    assert!(open().is_fp8() && open().is_quantised() && !open().dequantised().is_fp8());
+    assert_eq!((open().type_name(Dtype::Bf16), plain.type_name(Dtype::Bf16)), ("fp8".into(), "bf16".into()));
+    assert!(open().weight_bytes(Dtype::F32) < plain.weight_bytes(Dtype::F32) / 2);
+    // A device gets the codes of several matrices below each other, and one table of scales.
+    let tensors = plain.spec().tensors();
+    let named = |part: &str| -> Vec<TensorShape> {
+        tensors.iter().filter(|t| t.name.contains("layers.0.") && t.name.contains(part)).cloned().collect()
+    };
+    let gate_up = [named("gate_proj"), named("up_proj")].concat();
+    let rows = open().fp8(&gate_up).unwrap();
+    let all: usize = gate_up.iter().map(|part| part.shape[0]).sum();
+    assert_eq!((rows.rows, rows.scale_rows, rows.scales.len()), (all, 16, all / 16));
+    assert_eq!(open().fp8(&named("o_proj")).unwrap().scale_rows, 1);
+    assert!(open().fp8(&tensors[..1]).is_none() && open().dequantised().fp8(&gate_up).is_none());
+    // Codes without scales mean nothing.
+    let broken = dir(&config, |dir, tensors| {
+        let [mut packed, _] = eight_bits(tensors);
+        packed.remove("model.layers.1.mlp.up_proj.weight_scale_inv");
+        single(dir, packed);
+    });
+    let message = Checkpoint::open(broken.path(), None).unwrap_err().to_string();
+    assert!(message.contains("model.layers.1.mlp.up_proj.weight") && message.contains("scales"), "{message}");
+}
+
 /// A gemma3 checkpoint with a vision encoder has the decoder under another prefix, in two variants.
 #[test]
 fn the_decoder_of_a_multimodal_checkpoint_is_found() {
@@ -388,6 +455,9 @@ fn gguf(
     let spec = ModelSpec::from_hf(config).unwrap();
     let arch = match config["model_type"].as_str().unwrap() {
         "gemma3_text" => "gemma3",
+        "mixtral" => "llama",
+        "qwen2_moe" => "qwen2moe",
+        "qwen3_moe" => "qwen3moe",
         other => other,
     };
     let number = |key: &str| Gguf::U32(config[key].as_u64().unwrap() as u32);
@@ -424,11 +494,29 @@ fn gguf(
         ("self_attn.q_norm", "attn_q_norm"),
         ("self_attn.k_norm", "attn_k_norm"),
         ("self_attn.", "attn_"),
+        ("shared_expert_gate", "gate_inp_shexp"),
+        ("shared_expert.gate_proj", "gate_shexp"),
+        ("shared_expert.up_proj", "up_shexp"),
+        ("shared_expert.down_proj", "down_shexp"),
+        ("block_sparse_moe.", "mlp."),
+        ("mlp.gate.", "mlp.gate_inp."),
         ("mlp.", "ffn_"),
         ("_proj", ""),
     ];
     let mut saved = Vec::new();
+    // All experts of a layer are one tensor.
+    let mut experts: BTreeMap<String, Vec<Tensor>> = BTreeMap::new();
     for shape in spec.tensors() {
+        if let Some((layer, part)) = shape.name.split_once(".experts.") {
+            let layer = layer.split('.').nth(2).unwrap();
+            let part = match part.split('.').nth(1).unwrap() {
+                "gate_proj" | "w1" => "gate",
+                "up_proj" | "w3" => "up",
+                _ => "down",
+            };
+            experts.entry(format!("blk.{layer}.ffn_{part}_exps.weight")).or_default().push(tensor(&shape));
+            continue;
+        }
         let name = renames.iter().fold(shape.name.clone(), |name, (from, to)| name.replace(from, to));
         let mut values = tensor(&shape);
         if name.ends_with("norm.weight") {
@@ -439,6 +527,10 @@ fn gguf(
         }
         let dtype = if shape.shape.len() == 1 { GgmlDType::F32 } else { kind(&name) };
         saved.push((name, QTensor::quantize(&values, dtype).unwrap()));
+    }
+    for (name, all) in experts {
+        let dtype = kind(&name);
+        saved.push((name, QTensor::quantize(&Tensor::stack(&all, 0).unwrap(), dtype).unwrap()));
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tiny.gguf");
@@ -474,6 +566,44 @@ fn unquantised_gguf_is_read_back() {
         // A norm's offset that is added and taken off again may cost its last bit.
         assert!(difference <= if spec.norm_offset == 0.0 { 0.0 } else { 1e-4 }, "{family}: {difference}");
         assert_eq!(checkpoint.type_name(Dtype::Bf16), "bf16");
+    }
+}
+
+#[test]
+fn experts_of_gguf_are_read_back() {
+    for (family, arch) in [("mixtral", "llama"), ("qwen2_moe", "qwen2moe"), ("qwen3_moe", "qwen3moe")] {
+        let mut config = config(family);
+        let more = json!({
+            "num_experts": 6, "num_experts_per_tok": 2, "norm_topk_prob": family == "qwen3_moe", "sliding_window": null
+        });
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let mut changes = vec![("expert_count", 6), ("expert_used_count", 2)];
+        if family != "mixtral" {
+            config["moe_intermediate_size"] = json!(64);
+            changes.push(("expert_feed_forward_length", 64));
+        }
+        if family == "qwen2_moe" {
+            config["shared_expert_intermediate_size"] = json!(96);
+            changes.push(("expert_shared_feed_forward_length", 96));
+        }
+        let changes: Vec<(String, u32)> =
+            changes.into_iter().map(|(name, value)| (format!("{arch}.{name}"), value)).collect();
+        let changes: Vec<_> =
+            changes.iter().map(|(name, value)| (name.as_str(), Some(Gguf::U32(*value)))).collect();
+        let spec = ModelSpec::from_hf(&config).unwrap();
+        let (_dir, path) = gguf(&config, |_| GgmlDType::F32, &changes);
+        let checkpoint = Checkpoint::open(&path, None).unwrap();
+        assert_eq!(ModelSpec { rms_eps: spec.rms_eps, ..checkpoint.spec().clone() }, spec, "{family}");
+        let expected = logits(&SyntheticWeights::new(SEED), &spec, Dtype::F32);
+        assert_eq!(max_diff(&logits(&checkpoint, checkpoint.spec(), Dtype::F32), &expected), 0.0, "{family}");
+        // Quantised ones; the router stays as it is.
+        let kind = |name: &str| if name.contains("_inp") { GgmlDType::F32 } else { GgmlDType::Q8_0 };
+        let (_dir, path) = gguf(&config, kind, &changes);
+        let checkpoint = Checkpoint::open(&path, None).unwrap();
+        let plain = logits(&Dequantised(&checkpoint), &spec, Dtype::F32);
+        let diff = max_diff(&logits(&checkpoint, &spec, Dtype::F32), &plain);
+        assert!(diff > 0.0 && diff < 0.2, "{family}: {diff}");
+        assert!(checkpoint.weight_bytes(Dtype::F32) < spec.weight_bytes(Dtype::F32) / 3);
     }
 }
 
@@ -561,7 +691,11 @@ fn invalid_gguf_is_refused() {
         (vec![("llama.block_count", None)], "has no llama.block_count"),
         (vec![("llama.block_count", Some(Gguf::U32(3)))], "has no tensor blk.2.attn_norm.weight"),
         (vec![("llama.block_count", Some(Gguf::U32(0)))], "num_hidden_layers is zero"),
-        (vec![("llama.expert_count", Some(Gguf::U32(8)))], "llama.expert_count \"8\" is not supported"),
+        (vec![("llama.expert_count", Some(Gguf::U32(8)))], "num_experts_per_tok is missing"),
+        (
+            vec![("llama.expert_count", Some(Gguf::U32(8))), ("llama.expert_used_count", Some(Gguf::U32(2)))],
+            "has no tensor blk.0.ffn_gate_inp.weight",
+        ),
         (vec![("llama.rope.dimension_count", Some(Gguf::U32(16)))], "llama.rope.dimension_count \"16\""),
         (vec![("llama.rope.scaling.type", text("dynamic"))], "rope_scaling \"dynamic\" is not supported"),
         (vec![("llama.rope.scaling.type", text("yarn"))], "factor is missing"),

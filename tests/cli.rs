@@ -180,13 +180,14 @@ const DOCUMENTED: [&str; 19] = [
     "trust",
 ];
 /// The other keys.
-const OTHER_KEYS: [&str; 16] = [
+const OTHER_KEYS: [&str; 17] = [
     "program",
     "cause",
     "kernel_reports",
     "perturbed",
     "dtype",
     "engine",
+    "experts",
     "simulated",
     "requests",
     "device_prefill_ms",

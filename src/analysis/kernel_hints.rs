@@ -59,8 +59,10 @@ fn bound(kernels: &PhaseKernels<'_>) -> Option<String> {
     let groups =
         [Class::Memory, Class::Compute, Class::Balanced].map(|class| (class, of_class(kernels, &[class])));
     let share = |rows: &[&OperatorRow]| rows.iter().map(|row| row.share).sum::<f64>();
-    let (class, rows) =
-        groups.into_iter().max_by(|a, b| share(&a.1).total_cmp(&share(&b.1))).filter(|g| !g.1.is_empty())?;
+    let (class, rows) = groups
+        .into_iter()
+        .max_by(|a, b| share(&a.1).total_cmp(&share(&b.1)))
+        .filter(|g| share(&g.1) >= MIN_SHARE)?;
     // Weighted by time: the rate of all of them together.
     let ns: f64 = rows.iter().map(|row| row.ns_per_step).sum();
     let pct = |of: fn(&Share) -> f64| {

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     ModelSpec,
     quantisation::{Part, Quantisation},
+    spec::ExpertNaming,
 };
 use crate::config::Dtype;
 
@@ -210,7 +211,7 @@ impl Shape {
                 active: experts.active as u64,
                 intermediate: experts.intermediate as u64,
                 shared_intermediate: experts.shared_intermediate as u64,
-                shared_gate: true,
+                shared_gate: experts.naming == ExpertNaming::Qwen,
                 router_bias: false,
                 bias: false,
             }),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Quantised weights and experts on a GPU: the tests of the kernels, and speeds by type. quantised.sh [PART…]: unit, speed, prefill, batches, experts, file, screen.
+# Quantised weights and experts on a GPU: the tests of the kernels, and speeds by type. quantised.sh [PART…]: unit, speed, prefill, batches, experts, memory, file, screen.
 # Needs target/gpu/llmprof-tui.xz, and target/gpu/unit.xz (the library's tests) for `unit`. TYPES names the types of `speed`.
 P=$(cd "$(dirname "$0")" && pwd); G=$P/../../target/gpu; mkdir -p /tmp/x; cd /tmp/x; export LC_ALL=C.UTF-8
 [ -x llmprof-tui ] || [ ! -f $G/llmprof-tui.xz ] || { xz -dk -c $G/llmprof-tui.xz > llmprof-tui; chmod +x llmprof-tui; }
@@ -30,6 +30,19 @@ experts() {
     [ -z "$PROMPT" ] || one "$m $t prefill $PROMPT" model=$m model.dtype=$t dataset.prompt_tokens=$PROMPT infer.max_new_tokens=4 runtime.requests=3
   done; done
 }
+# What the GPU's buffers take beyond weights and cache, by type.
+memory() {
+  for m in ${MODELS:-qwen2_5_7b}; do for t in ${TYPES:-bf16 q8_0 q4_k_m fp8}; do
+    timeout 100 $X run --json profiling.cupti.enable=false model=$m model.dtype=$t dataset.prompt_tokens=2048 infer.max_new_tokens=4 runtime.requests=1 hydra.run.dir=runs/memory-$m-$t > one.json 2> one.err || tail -2 one.err
+    python3 -c "
+import json
+events = [json.loads(line)['e'] for line in open('runs/memory-$m-$t/events.ndjson')]
+of = lambda kind: [e[kind] for e in events if isinstance(e, dict) and kind in e]
+run, peak = of('run_started')[0], max(a['peak_bytes'] for a in of('allocator') if a['allocator'] == 'gpu')
+cache = run['kv_bytes_per_position'] * (run['prompt_tokens'] + run['output_tokens'])
+print('$m $t'.ljust(28), f'buffers {peak / 1e9:.3f} GB, weights {run[\'weight_bytes\'] / 1e9:.3f}, cache {cache / 1e9:.3f}, the rest {(peak - run[\'weight_bytes\'] - cache) / 1e9:.3f} GB')"
+  done; done
+}
 # The tokens of a GGUF file on both devices: FILE names it.
 file() {
   for d in cpu cuda; do timeout 60 $X run --json model=local model.name=file model.weights=$FILE model.dtype=f32 dataset.prompt_tokens=8 infer.max_new_tokens=64 runtime.requests=1 runtime.device=$d hydra.run.dir=runs/file-$d > file-$d.json 2> file-$d.err || tail -2 file-$d.err; done
@@ -40,10 +53,10 @@ print('tokens', *map(len, ids), 'equal', sum(a == b for a, b in zip(*ids)), json
 }
 screen() {
   T=${OUT:-/tmp/out}; mkdir -p $T
-  tmux new-session -d -s q -x 200 -y 50 "$X --model qwen2_5_7b model.dtype=q4_k_m dataset.prompt_tokens=512 infer.max_new_tokens=256 runtime.requests=200 hydra.run.dir=runs/screen; echo code \$?; sleep 30"
+  tmux new-session -d -s q -x 200 -y 50 "$X --model ${MODEL:-qwen2_5_7b} model.dtype=${TYPE:-q4_k_m} dataset.prompt_tokens=512 infer.max_new_tokens=256 runtime.requests=200 hydra.run.dir=runs/screen; echo code \$?; sleep 30"
   sleep 14
-  for k in 1 4 5; do tmux send-keys -t q $k; sleep 1; tmux capture-pane -e -p -t q > $T/q4-$k.ansi; done
-  tmux send-keys -t q K; sleep 1; tmux send-keys -t q p; sleep 1; tmux send-keys -t q p; sleep 1; tmux send-keys -t q K; sleep 2; tmux send-keys -t q 1; sleep 1; tmux capture-pane -e -p -t q > $T/q4-again.ansi
+  for k in 1 4 5; do tmux send-keys -t q $k; sleep 1; tmux capture-pane -e -p -t q > $T/${TYPE:-q4_k_m}-$k.ansi; done
+  tmux send-keys -t q K; sleep 1; tmux send-keys -t q p; sleep 1; tmux send-keys -t q p; sleep 1; tmux send-keys -t q K; sleep 2; tmux send-keys -t q 1; sleep 1; tmux capture-pane -e -p -t q > $T/${TYPE:-q4_k_m}-again.ansi
   tmux send-keys -t q q; sleep 2; tmux capture-pane -p -t q | tail -4
 }
 for part in ${@:-unit speed prefill batches}; do echo "== $part"; $part; done

@@ -24,7 +24,7 @@ CAPABILITIES = [80, 86, 89, 90, 100, 120]
 PTX = [80, 90]
 TYPES = ["bf16", "f16", "f32"]
 # Many kernels: the machine code of 8.0 does for 8.6 and 8.9.
-FEWER = {"quantised": [80, 90, 100, 120], "tiles": [80, 90, 100, 120]}
+FEWER = {name: [80, 90, 100, 120] for name in ("quantised", "tiles", "experts", "fp8")}
 # Instructions of one capability alone.
 ONLY = {"product_hopper": "90a"}
 

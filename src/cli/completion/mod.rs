@@ -363,7 +363,10 @@ mod tests {
             let found = candidates(Cli::command(), &before, current, dir.path());
             found.into_iter().map(|one| one.text).collect()
         };
-        assert_eq!(options(&["--conf-dir", "mine"], "model=mi"), ["model=mine", "model=mistral_7b"]);
+        assert_eq!(
+            options(&["--conf-dir", "mine"], "model=mi"),
+            ["model=mine", "model=mistral_7b", "model=mixtral_8x7b"]
+        );
         assert_eq!(options(&["run", "--conf-dir=mine"], "model=mine"), ["model=mine"]);
         assert_eq!(options(&["run"], "model=here"), ["model=here"]);
         assert_eq!(options(&["run", "--conf-dir", "not/there"], "model=mist"), ["model=mistral_7b"]);

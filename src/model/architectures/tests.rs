@@ -333,9 +333,12 @@ fn quantised_checkpoints_have_their_published_size() {
 fn the_engine_runs_the_families_of_the_table() {
     let names: Vec<&str> = Family::ALL.map(Family::name).to_vec();
     let rows: Vec<&str> = ARCHITECTURES.iter().filter(|one| one.runs).map(|one| one.model_type).collect();
-    assert_eq!(rows, names);
+    let with_experts = ["mixtral", "qwen2_moe", "qwen3_moe"];
+    assert_eq!(rows, [names.as_slice(), &with_experts].concat());
     for one in ARCHITECTURES.iter().filter(|one| one.runs) {
-        assert_eq!(one.like.name(), one.model_type);
+        let has_experts = one.experts != ExpertStyle::None;
+        assert_eq!(with_experts.contains(&one.model_type), has_experts);
+        assert_eq!(one.like.name() != one.model_type, has_experts);
     }
     // Of these, the table and the engine read the same shape.
     let tree = crate::config::built_in();

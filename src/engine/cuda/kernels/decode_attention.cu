@@ -20,7 +20,8 @@ constexpr float LOWEST = -1e30f; // below every score, and finite
 #define WARPS_OF(DIM) ((DIM) > 128 ? 4 : 8)
 constexpr int PLAIN_WARPS = 8;
 
-__device__ __forceinline__ uint4 load_once(const void* at) {
+// As `load_once`, of memory that this kernel also writes.
+__device__ __forceinline__ uint4 load_cache(const void* at) {
     uint4 v;
     asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
@@ -133,7 +134,7 @@ __device__ void decode_attention(T* out, const T* qkv, T* keys, T* values, float
         for (int i = 0; i < 4; i++) {
             int here = first + quad * 2 + i % 2 + i / 2 * 8;
             bool inside = c * 64 + group * 8 < DIM && here < to;
-            tile.value[c][i] = inside ? load_once(value_at + (size_t)here * DIM + c * 64) : nothing;
+            tile.value[c][i] = inside ? load_cache(value_at + (size_t)here * DIM + c * 64) : nothing;
         }
     };
     // The last of the values are loaded when the keys are no longer needed.
@@ -143,8 +144,8 @@ __device__ void decode_attention(T* out, const T* qkv, T* keys, T* values, float
         for (int c = 0; c < K_CHUNKS; c++) {
             bool inside = c * 32 + quad * 8 < DIM;
             int a = first + group, b = a + 8;
-            tile.low[c] = inside && a < to ? load_once(key_at + (size_t)a * DIM + c * 32) : nothing;
-            tile.high[c] = inside && b < to ? load_once(key_at + (size_t)b * DIM + c * 32) : nothing;
+            tile.low[c] = inside && a < to ? load_cache(key_at + (size_t)a * DIM + c * 32) : nothing;
+            tile.high[c] = inside && b < to ? load_cache(key_at + (size_t)b * DIM + c * 32) : nothing;
         }
 #pragma unroll
         for (int c = 0; c < EARLY; c++) load_value(tile, c, first);
