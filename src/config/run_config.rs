@@ -287,6 +287,9 @@ pub struct RuntimeConfig {
     /// Worker threads of the CPU engine; null for one per core.
     pub threads: Option<u32>,
     pub batch_size: u32,
+    /// Positions of the KV cache for each sequence; null for those of prompt and output.
+    #[serde(default)]
+    pub max_context: Option<u32>,
     /// Launch a decode step on a GPU as one CUDA graph.
     #[serde(default = "default_true")]
     pub cuda_graphs: bool,

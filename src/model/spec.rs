@@ -456,6 +456,14 @@ impl ModelSpec {
         self.experts.filter(|_| self.expert_layers[layer])
     }
 
+    /// What one row is between the products of an MLP: of all chosen experts together, where there are some.
+    pub fn mlp_row_width(&self) -> usize {
+        let of_experts = |experts: Experts| {
+            experts.active.saturating_mul(experts.intermediate).saturating_add(experts.shared_intermediate)
+        };
+        self.widest_mlp().max(self.experts.map_or(0, of_experts))
+    }
+
     /// The widest row between the products of an MLP.
     pub fn widest_mlp(&self) -> usize {
         let dense = if self.expert_layers.contains(&false) { self.intermediate } else { 0 };

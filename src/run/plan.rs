@@ -48,6 +48,8 @@ pub enum PlanError {
     MetricsAddress(String),
     #[error("hydra.run.dir: {0}")]
     RunDir(#[from] NoNewDir),
+    #[error("runtime.max_context={given} is less than the {needed} positions of prompt and output")]
+    ContextTooShort { given: u32, needed: u32 },
     #[error("{key}={got} exceeds the limit of {limit}")]
     TooMany { key: &'static str, got: u64, limit: u64 },
 }
@@ -112,6 +114,10 @@ impl Plan {
                 Device::None
             }
         };
+        let needed = inputs.workload.prompt_tokens().saturating_add(inputs.workload.output_tokens);
+        if let Some(given) = config.runtime.max_context.filter(|given| *given < needed) {
+            return Err(PlanError::ContextTooShort { given, needed });
+        }
         let mut inputs = inputs;
         if config.runtime.name == Runtime::Candle && !device.is_cuda() {
             inputs.model = inputs.model.for_cpu()?;
@@ -231,7 +237,8 @@ impl Plan {
         let workload = &self.inputs.workload;
         let (threads, seed) = (config.runtime.threads, config.runtime.seed);
         let batch = workload.batch as usize;
-        let max_positions = (workload.prompt_tokens() + workload.output_tokens) as usize;
+        let positions = workload.prompt_tokens() + workload.output_tokens;
+        let max_positions = config.runtime.max_context.unwrap_or(positions).max(positions) as usize;
         let prompt_tokens = workload.prompt_tokens() as usize;
         let sampling = Sampling::from_config(&config.infer, seed);
         let name = config.model.name.clone();

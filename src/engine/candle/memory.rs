@@ -21,14 +21,20 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// For `weight_bytes` of weights and `batch` sequences of `positions` each, on the CPU.
-    pub fn new(spec: &ModelSpec, dtype: Dtype, weight_bytes: u64, batch: usize, positions: usize) -> Self {
-        let rows = product(&[batch, positions]);
+    /// For `weight_bytes` of weights and `batch` sequences of `positions` each, `prompt` of them in the prefill, on the CPU.
+    pub fn new(
+        spec: &ModelSpec,
+        dtype: Dtype,
+        weight_bytes: u64,
+        batch: usize,
+        (positions, prompt): (usize, usize),
+    ) -> Self {
+        let rows = product(&[batch, prompt]);
         // The wide activations of one layer are live at a time, plus the residual stream and its norm.
-        let row_floats = product(&[3, spec.intermediate])
+        let row_floats = product(&[3, spec.mlp_row_width()])
             .saturating_add(product(&[4, spec.hidden]))
             .saturating_add(product(&[2, spec.heads, spec.head_dim]));
-        let scores = product(&[batch, spec.heads, QUERY_BLOCK.min(positions), positions]);
+        let scores = product(&[batch, spec.heads, QUERY_BLOCK.min(prompt), positions]);
         let activations = rows
             .saturating_mul(row_floats)
             .saturating_add(scores)
@@ -36,11 +42,11 @@ impl Footprint {
         let widened = match dtype {
             Dtype::F32 => 0,
             // The head is multiplied with one row per sequence.
-            Dtype::F16 | Dtype::Bf16 => product(&[2, spec.intermediate, spec.hidden]),
+            Dtype::F16 | Dtype::Bf16 => product(&[2, spec.widest_mlp(), spec.hidden]),
         };
         Footprint {
             weight_bytes,
-            cache_bytes: rows.saturating_mul(spec.kv_bytes_per_position(dtype)),
+            cache_bytes: product(&[batch, positions]).saturating_mul(spec.kv_bytes_per_position(dtype)),
             workspace_bytes: activations.saturating_add(widened).saturating_mul(4),
         }
     }
@@ -90,31 +96,38 @@ pub fn check(
     dtype: Dtype,
     weight_bytes: &dyn Fn(Dtype) -> u64,
     batch: usize,
-    positions: usize,
+    (positions, prompt): (usize, usize),
     free_bytes: u64,
 ) -> Result<(), EngineError> {
-    let footprint = |dtype| Footprint::new(spec, dtype, weight_bytes(dtype), batch, positions);
-    check_footprint(model, dtype, &footprint, batch > 1 || positions > 256, free_bytes, None)
+    // A shorter context has a shorter prompt.
+    let footprint = |dtype, positions: usize| {
+        Footprint::new(spec, dtype, weight_bytes(dtype), batch, (positions, prompt.min(positions)))
+    };
+    check_footprint(model, dtype, &footprint, (batch, positions), free_bytes, None)
 }
 
-/// As [`check`], where `footprint` says what the run takes in a type and `lengths` whether less could be asked. The
-/// memory is the machine's, or that of `gpu`.
+/// As [`check`], where `footprint` says what the run takes in a type with so many positions. The memory is the machine's, or that of `gpu`.
 pub fn check_footprint(
     model: &str,
     dtype: Dtype,
-    footprint: &dyn Fn(Dtype) -> Footprint,
-    lengths: bool,
+    footprint: &dyn Fn(Dtype, usize) -> Footprint,
+    (batch, positions): (usize, usize),
     free_bytes: u64,
     gpu: Option<&str>,
 ) -> Result<(), EngineError> {
-    let half = footprint(Dtype::Bf16);
-    let footprint = footprint(dtype);
-    if footprint.total_bytes() <= free_bytes {
+    let half = footprint(Dtype::Bf16, positions);
+    let fits = |positions: usize| footprint(dtype, positions).total_bytes() <= free_bytes;
+    if fits(positions) {
         return Ok(());
     }
+    let footprint = footprint(dtype, positions);
     let mut remedies = Vec::new();
-    if footprint.weight_bytes < free_bytes && lengths {
-        remedies.push("a smaller runtime.batch_size or dataset.prompt_tokens");
+    let shorter = match longest(positions, &fits) {
+        Some(most) => format!("a smaller runtime.batch_size or a context of at most {most} positions"),
+        None => "a smaller runtime.batch_size or dataset.prompt_tokens".to_owned(),
+    };
+    if footprint.weight_bytes < free_bytes && (batch > 1 || positions > 256) {
+        remedies.push(shorter.as_str());
     }
     if dtype == Dtype::F32 && half.total_bytes() <= free_bytes {
         remedies.push("model.dtype=bf16");
@@ -141,6 +154,20 @@ pub fn check_footprint(
         },
         remedy: alternatives(&remedies),
     })
+}
+
+/// The largest number of positions below `positions` that `fits`, as a multiple of 64.
+fn longest(positions: usize, fits: &dyn Fn(usize) -> bool) -> Option<usize> {
+    const STEP: usize = 64;
+    let (mut fitting, mut beyond) = (0, positions.div_ceil(STEP));
+    while beyond - fitting > 1 {
+        let middle = fitting + (beyond - fitting) / 2;
+        match fits(middle * STEP) {
+            true => fitting = middle,
+            false => beyond = middle,
+        }
+    }
+    (fitting > 0).then_some(fitting * STEP)
 }
 
 /// Decimal, as vendors of memory and GPUs count; what is small in megabytes.
@@ -206,22 +233,31 @@ mod tests {
                 64,
                 8192,
                 21_900_000_000,
-                "qwen2_5_7b needs 217.7 GB as bf16, 21.9 GB free; try a smaller runtime.batch_size or \
-                 dataset.prompt_tokens, model=smollm2_135m, or an NVIDIA GPU",
+                "qwen2_5_7b needs 217.7 GB as bf16, 21.9 GB free; try a smaller runtime.batch_size or a \
+                 context of at most 192 positions, model=smollm2_135m, or an NVIDIA GPU",
             ),
         ];
         let spec = qwen2_5_7b();
         let weights = |dtype| spec.weight_bytes(dtype);
         for (dtype, batch, positions, free, message) in table {
-            let error = check(&spec, "qwen2_5_7b", dtype, &weights, batch, positions, free).unwrap_err();
+            let error =
+                check(&spec, "qwen2_5_7b", dtype, &weights, batch, (positions, positions), free).unwrap_err();
             assert_eq!(error.to_string(), message);
         }
-        assert!(check(&spec, "qwen2_5_7b", Dtype::Bf16, &weights, 1, 160, 21_900_000_000).is_ok());
+        assert!(check(&spec, "qwen2_5_7b", Dtype::Bf16, &weights, 1, (160, 160), 21_900_000_000).is_ok());
+    }
+
+    #[test]
+    fn the_longest_context_that_fits_is_found() {
+        assert_eq!(longest(8192, &|positions| positions <= 1000), Some(960));
+        assert_eq!(longest(8192, &|positions| positions <= 8191), Some(8128));
+        assert_eq!(longest(8192, &|_| false), None);
+        assert_eq!(longest(usize::MAX, &|positions| positions <= 64), Some(64));
     }
 
     #[test]
     fn absurd_requests_do_not_overflow() {
-        let footprint = Footprint::new(&qwen2_5_7b(), Dtype::F32, 1, usize::MAX, usize::MAX);
+        let footprint = Footprint::new(&qwen2_5_7b(), Dtype::F32, 1, usize::MAX, (usize::MAX, usize::MAX));
         assert_eq!(footprint.total_bytes(), u64::MAX);
     }
 

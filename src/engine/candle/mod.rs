@@ -123,9 +123,10 @@ impl CandleOptions {
     /// Checks that everything fits into `free_bytes` of memory.
     fn check(&self, free_bytes: u64) -> Result<(), EngineError> {
         self.check_lengths()?;
-        let CandleOptions { spec, model, dtype, batch, max_positions, .. } = self;
+        let CandleOptions { spec, model, dtype, batch, max_positions, prompt_tokens, .. } = self;
         let weight_bytes = |dtype| self.weight_bytes(dtype);
-        memory::check(spec, model, *dtype, &weight_bytes, *batch, *max_positions, free_bytes)
+        let lengths = (*max_positions, *prompt_tokens);
+        memory::check(spec, model, *dtype, &weight_bytes, *batch, lengths, free_bytes)
     }
 }
 

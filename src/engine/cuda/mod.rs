@@ -101,12 +101,12 @@ impl CudaEngine {
         if let Some(experts) = spec.experts {
             experts::check(&experts, spec.hidden).map_err(EngineError::Backend)?;
         }
-        let footprint = |dtype| {
+        let footprint = |dtype, positions: usize| {
             let weight_bytes = options.weight_bytes(dtype);
-            let sizes = (*batch, *max_positions, *prompt_tokens);
+            let sizes = (*batch, positions, (*prompt_tokens).min(positions));
             decoder::footprint(spec, dtype, weight_bytes, options.is_quantised(), sizes)
         };
-        let lengths = *batch > 1 || *max_positions > 256;
+        let lengths = (*batch, *max_positions);
         memory::check_footprint(model, *dtype, &footprint, lengths, gpu.free_bytes()?, Some(&gpu.name()))
     }
 

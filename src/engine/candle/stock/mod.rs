@@ -77,9 +77,10 @@ impl StockOptions {
                 model.family()
             )));
         }
-        let footprint = |dtype| model.footprint(dtype, *batch, *max_positions, *prompt_tokens);
-        let lengths = *batch > 1 || *max_positions > 256;
-        memory::check_footprint(name, *dtype, &footprint, lengths, free_bytes, gpu)
+        let footprint = |dtype, positions: usize| {
+            model.footprint(dtype, *batch, positions, (*prompt_tokens).min(positions))
+        };
+        memory::check_footprint(name, *dtype, &footprint, (*batch, *max_positions), free_bytes, gpu)
     }
 }
 
