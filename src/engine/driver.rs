@@ -102,10 +102,10 @@ impl Driver<'_> {
                 served: None,
             }));
             self.report_allocator(engine, &mut allocator);
+            let answers = done?;
             if let Some(experts) = engine.expert_use()? {
                 self.tx.send(Event::Experts(experts));
             }
-            let answers = done?;
             if let Some(tokenizer) = self.predictions.filter(|_| request >= self.workload.warmup)
                 && let Err(e) = self.report_predictions(request, &answers, tokenizer)
             {

@@ -21,6 +21,8 @@ use keys::{Keys, Sizes, kind_of, text_part};
 /// Maximum parameter count, far above that of real models.
 pub(super) const MAX_PARAMETERS: u64 = 1_000_000_000_000_000;
 pub(super) const MAX_LAYERS: u64 = 4096;
+/// Experts of all layers that the engine reads; published models have up to 23,424.
+const MAX_EXPERTS: u64 = 1 << 16;
 
 /// The model families this program can build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -333,6 +335,15 @@ impl ModelSpec {
         };
         let spec = match architectures::experts(model_type, &keys, layers)? {
             Some((experts, expert_layers)) => {
+                // Each has tensors of its own, which are listed by name.
+                let value = experts.count.saturating_mul(layers);
+                if value > MAX_EXPERTS {
+                    return Err(SpecError::TooLarge {
+                        key: "num_experts × layers",
+                        value,
+                        limit: MAX_EXPERTS,
+                    });
+                }
                 let naming = match family {
                     Family::Mistral => ExpertNaming::Mixtral,
                     _ => ExpertNaming::Qwen,

@@ -107,13 +107,13 @@ pub fn bytes(rows: usize, columns: usize) -> u64 {
 pub(super) fn stacked(parts: &[Fp8<'_>]) -> Option<Fp8Rows> {
     let columns = parts.first()?.columns;
     let scale_rows = parts.iter().map(Fp8::scale_rows).min()?;
-    let (last, before) = parts.split_last()?;
+    let (_, before) = parts.split_last()?;
     let aligned = before.iter().all(|part| part.rows.is_multiple_of(scale_rows));
     if !columns.is_multiple_of(16) || !aligned || parts.iter().any(|part| part.columns != columns) {
         return None;
     }
     let mut joined = Fp8Rows { codes: Vec::new(), rows: 0, scales: Vec::new(), scale_rows };
-    for part in before.iter().chain([last]) {
+    for part in parts {
         joined.codes.extend_from_slice(part.codes);
         joined.rows += part.rows;
         for row in (0..part.rows).step_by(scale_rows) {

@@ -230,6 +230,19 @@ fn rope_of_old_and_new_configs() {
 }
 
 #[test]
+fn the_number_of_experts_is_limited() {
+    let config = |experts: u64| {
+        json!({
+            "model_type": "qwen3_moe", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 64,
+            "num_attention_heads": 1, "max_position_embeddings": 8, "num_experts": experts, "num_experts_per_tok": 1
+        })
+    };
+    assert!(ModelSpec::from_hf(&config(1024)).is_ok());
+    let message = ModelSpec::from_hf(&config(1 << 23)).unwrap_err().to_string();
+    assert_eq!(message, "num_experts × layers 536870912 is too large; the maximum is 65536");
+}
+
+#[test]
 fn refusals_name_the_key() {
     let table = [
         (
