@@ -8,7 +8,7 @@ use candle_core::{D, DType, Device, Result, Shape, Tensor};
 use candle_nn::{VarBuilder, var_builder::SimpleBackend};
 use candle_transformers::models::llama;
 use llmprof::{
-    config::Dtype,
+    config::{Dtype, KvCacheDtype},
     engine::{
         Engine, Prompts,
         candle::{CandleEngine, CandleOptions, SyntheticWeights, WeightSource},
@@ -142,6 +142,8 @@ fn main() {
             sampling: Sampling::greedy(),
             cuda_graphs: true,
             cublas: true,
+            kv_cache: KvCacheDtype::Auto,
+            step_positions: 1,
         };
         let start = Instant::now();
         let engine = CandleEngine::new(&options, &mut |_, _, _| true).expect("an engine");

@@ -69,7 +69,7 @@ fn sharded(dir: &Path, tensors: HashMap<String, Tensor>) {
 }
 
 fn logits(source: &dyn WeightSource, spec: &ModelSpec, dtype: Dtype) -> Vec<Vec<f32>> {
-    let decoder = Decoder::new(spec, dtype, source, 1, 16, &Device::Cpu, &mut |_, _, _| true).unwrap();
+    let decoder = Decoder::new(spec, dtype, source, (1, 16), &Device::Cpu, &mut |_, _, _| true).unwrap();
     let step = |ids: &[u32], position: usize| {
         decoder.forward(ids, position).unwrap().flatten_all().unwrap().to_vec1().unwrap()
     };

@@ -196,6 +196,7 @@ const OTHER_KEYS: [&str; 17] = [
     "energy_prefill_j_per_token",
     "energy_decode_j_per_token",
     "kernel_recording",
+    "speculation",
     "gpu_idle",
     "server",
 ];

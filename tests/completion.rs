@@ -57,7 +57,7 @@ fn bash_completes_with_the_programs_candidates() {
         ("llmprof-tui repl", &["[replay ]"]),
         ("llmprof-tui model=qwen3_0", &["[qwen3_0_6b ]"]),
         ("llmprof-tui run model=qwen3_8b,mist", &["[qwen3_8b,mistral_7b ]"]),
-        ("llmprof-tui run runtime.s", &["[runtime.seed=]", "[runtime.sim.]"]),
+        ("llmprof-tui run runtime.s", &["[runtime.seed=]", "[runtime.sim.]", "[runtime.speculative.]"]),
         ("llmprof-tui run ~mod", &["[~model ]", "[~model.]"]),
         ("llmprof-tui run 'output.record=t", &["[output.record=true]"]),
         ("llmprof-tui run output.record=", &["[false ]", "[true ]"]),

@@ -129,7 +129,7 @@ fn decoder(config: &Value, dtype: Dtype, batch: usize) -> Decoder {
 fn decoder_for(config: &Value, dtype: Dtype, batch: usize, capacity: usize) -> Decoder {
     let spec = ModelSpec::from_hf(config).unwrap();
     let source = SyntheticWeights::new(SEED).for_model(&spec);
-    Decoder::new(&spec, dtype, &source, batch, capacity, &Device::Cpu, &mut |_, _, _| true).unwrap()
+    Decoder::new(&spec, dtype, &source, (batch, capacity), &Device::Cpu, &mut |_, _, _| true).unwrap()
 }
 
 fn logits(decoder: &Decoder, ids: &[u32], position: usize) -> Vec<f32> {
@@ -322,7 +322,8 @@ fn half_precision_stays_near_the_same_rounded_weights_in_f32() {
     let spec = ModelSpec::from_hf(&config).unwrap();
     let all = ids(40, 4);
     for (dtype, tolerance) in [(Dtype::Bf16, 0.05), (Dtype::F16, 0.01)] {
-        let wide = Decoder::new(&spec, Dtype::F32, &Rounded(dtype), 1, 64, &Device::Cpu, &mut |_, _, _| true);
+        let wide =
+            Decoder::new(&spec, Dtype::F32, &Rounded(dtype), (1, 64), &Device::Cpu, &mut |_, _, _| true);
         let (wide, half) = (wide.unwrap(), decoder(&config, dtype, 1));
         for (from, to) in [(0, 39), (39, 40)] {
             let (wide, half) = (logits(&wide, &all[from..to], from), logits(&half, &all[from..to], from));

@@ -109,7 +109,7 @@ impl Model {
 
     fn decoder(&self, source: &dyn WeightSource, batch: usize) -> Decoder {
         let spec = self.checkpoint.spec();
-        Decoder::new(spec, Dtype::F32, source, batch, 128, &Device::Cpu, &mut |_, _, _| true).unwrap()
+        Decoder::new(spec, Dtype::F32, source, (batch, 128), &Device::Cpu, &mut |_, _, _| true).unwrap()
     }
 
     /// The model of candle-transformers, with the original or the dequantised weights.
@@ -206,7 +206,9 @@ fn quantised_logits_equal_those_of_candle_transformers() {
     const TOKENS: usize = 40;
     let spec = model.checkpoint.spec();
     let ours =
-        Decoder::step_by_step(spec, Dtype::F32, &model.checkpoint, 1, 128, &Device::Cpu, &mut |_, _, _| true);
+        Decoder::step_by_step(spec, Dtype::F32, &model.checkpoint, (1, 128), &Device::Cpu, &mut |_, _, _| {
+            true
+        });
     let ours = ours.unwrap();
     let mut oracle = model.oracle(false);
     let (mut differing_steps, mut max_difference) = (0, 0f32);

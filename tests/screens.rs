@@ -83,7 +83,8 @@ fn without_gpu() -> RunState {
     };
     apply(500, Event::RequestStarted(started));
     for i in 0..40u64 {
-        let token = Token { request: 0, index: i as u32, id: 100 + i as u32, device_ns: None };
+        let token =
+            Token { request: 0, index: i as u32, id: 100 + i as u32, device_ns: None, speculation: None };
         apply(900 + 70 * i + if i == 20 { 60 } else { 0 }, Event::Token(token));
         if i % 7 == 0 {
             let sample = HostSample {
@@ -286,7 +287,10 @@ fn two_snapshots_of(requests: u32, tokens: u32, ratio: f64) -> RunState {
                 let noise = u64::from((index * 37 + request * 11) % 20);
                 let gap = if nth == 0 { 4000.0 } else { 4000.0 * ratio };
                 let gap = if index == 0 { 40_000 } else { gap as u64 + noise };
-                apply(gap, Event::Token(Token { request: id, index, id: index, device_ns: None }));
+                apply(
+                    gap,
+                    Event::Token(Token { request: id, index, id: index, device_ns: None, speculation: None }),
+                );
             }
             apply(10, Event::RequestFinished(RequestFinished { request: id, complete: true, served: None }));
         }

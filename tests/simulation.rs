@@ -43,7 +43,7 @@ fn record(scenario: &str, seed: u64, secs: f64) -> Vec<(Phase, Envelope)> {
         activity.set(Phase::Prefill);
         let mut ids = engine.prefill(&prompts).unwrap();
         for index in 0..100 {
-            tx.send(Event::Token(Token { request, index, id: ids[0], device_ns: None }));
+            tx.send(Event::Token(Token { request, index, id: ids[0], device_ns: None, speculation: None }));
             while let Ok(envelope) = rx.try_recv() {
                 recorded.push((activity.get(), envelope));
             }

@@ -8,7 +8,7 @@ use candle_core::{
     quantized::{GgmlDType, QTensor, gguf_file, gguf_file::Value as Gguf},
 };
 use llmprof::{
-    config::{Dtype, built_in, compose},
+    config::{Dtype, KvCacheDtype, built_in, compose},
     engine::{
         Engine, EngineError, PrepareStep, Prompts,
         candle::{
@@ -240,7 +240,10 @@ fn greedy_tokens_are_those_of_our_decoder() {
                 Some(spec.step_weight_bytes(Dtype::Bf16, 1)),
                 "{model_type}"
             );
-            assert_eq!(model.kv_bytes_per_position(Dtype::F16), spec.kv_bytes_per_position(Dtype::F16));
+            assert_eq!(
+                model.kv_bytes_per_position(Dtype::F16),
+                spec.kv_bytes_per_position(Dtype::F16, KvCacheDtype::Auto)
+            );
             let ours = CandleOptions {
                 spec,
                 model: "tiny".to_owned(),
@@ -255,6 +258,8 @@ fn greedy_tokens_are_those_of_our_decoder() {
                 sampling: Sampling::greedy(),
                 cuda_graphs: true,
                 cublas: true,
+                kv_cache: KvCacheDtype::Auto,
+                step_positions: 1,
             };
             let prompts = [prompt(9, 1), prompt(9, 2)];
             let mut ours = CandleEngine::new(&ours, &mut |_, _, _| true).unwrap();
@@ -525,10 +530,14 @@ fn our_decoder_reads_the_same_gguf_files_alike() {
     for arch in ["llama", "qwen2", "qwen3", "phi3"] {
         let (_dir, path) = gguf_of(arch, GgmlDType::F32);
         let checkpoint = Checkpoint::open(&path, None).unwrap_or_else(|e| panic!("{arch}: {e}"));
-        let decoder =
-            Decoder::new(checkpoint.spec(), Dtype::F32, &checkpoint, 1, 64, &Device::Cpu, &mut |_, _, _| {
-                true
-            });
+        let decoder = Decoder::new(
+            checkpoint.spec(),
+            Dtype::F32,
+            &checkpoint,
+            (1, 64),
+            &Device::Cpu,
+            &mut |_, _, _| true,
+        );
         let decoder = decoder.unwrap();
         let mut theirs = engine(StockModel::open(&path, None).unwrap(), 1);
         for length in [6, 24] {
@@ -597,8 +606,8 @@ fn every_model_of_conf_is_the_same_for_both_runtimes() {
         assert!(matches!(ours, Model::Own { .. }) && matches!(stock, Model::Stock(_)));
         assert_eq!(ours.parameters(), stock.parameters(), "{option}");
         assert_eq!(
-            ours.kv_bytes_per_position(Dtype::Bf16),
-            stock.kv_bytes_per_position(Dtype::Bf16),
+            ours.kv_bytes_per_position(Dtype::Bf16, KvCacheDtype::Auto),
+            stock.kv_bytes_per_position(Dtype::Bf16, KvCacheDtype::Auto),
             "{option}"
         );
         assert_eq!(ours.max_positions(), stock.max_positions(), "{option}");

@@ -44,7 +44,7 @@ impl MadeUpRun {
             }
             samples(before_ns, t, &mut send);
             let id = noise::bits(2, nth) as u32 % 50_000;
-            send(t, Event::Token(Token { request, index, id, device_ns: None }));
+            send(t, Event::Token(Token { request, index, id, device_ns: None, speculation: None }));
             if u64::from(index) == TOKENS_PER_REQUEST - 1 {
                 send(t, Event::RequestFinished(RequestFinished { request, complete: true, served: None }));
             }

@@ -14,6 +14,8 @@ pub struct Measurements<'a> {
     pub recorded: Option<&'a Metrics>,
     pub recording_cost: Option<RecordingCost>,
     pub batch: u32,
+    /// Tokens of a sequence in a decode step: more than one only where tokens are proposed.
+    pub tokens_per_step: Option<f64>,
     /// Bytes that a decode step reads, from the model's shape.
     pub step_bytes: Option<u64>,
     /// Share of the CPU that other processes used, where the workload runs on the CPU.
@@ -37,8 +39,12 @@ pub fn summary(run: &Measurements<'_>) -> Option<String> {
         }
         false => format!("Decode runs at {} tok/s", three_digits(decode_tok_s)),
     };
+    if let Some(tokens) = run.tokens_per_step {
+        text += &format!(" with {} tokens a step", three_digits(tokens));
+    }
     if let Some(step_bytes) = run.step_bytes {
-        let bytes_s = step_bytes as f64 * decode_tok_s / f64::from(run.batch);
+        let tokens = f64::from(run.batch) * run.tokens_per_step.unwrap_or(1.0);
+        let bytes_s = step_bytes as f64 * decode_tok_s / tokens;
         text += &format!(
             ", reading about {} of weights and cache (estimated from the model's shape)",
             scaled(bytes_s, "B/s")
@@ -67,9 +73,10 @@ pub fn summary(run: &Measurements<'_>) -> Option<String> {
 /// How TPOT varies between requests, and ITL between tokens.
 fn variation(run: &Measurements<'_>) -> String {
     let itl = &run.metrics.itl;
+    let name = if run.tokens_per_step.is_some() { "Step" } else { "ITL" };
     let tokens = match (itl.percentile_ms(50.0), itl.percentile_ms(99.0)) {
         (Some(p50), Some(p99)) => {
-            format!("ITL p99 {} is {} × p50 {}.", millis(p99), three_digits(p99 / p50), millis(p50))
+            format!("{name} p99 {} is {} × p50 {}.", millis(p99), three_digits(p99 / p50), millis(p50))
         }
         _ => format!("Too few tokens (n={}) for ITL p99.", itl.n()),
     };
@@ -108,6 +115,7 @@ mod tests {
             recorded: None,
             recording_cost: None,
             batch: 1,
+            tokens_per_step: None,
             step_bytes: Some(538_000_000),
             cpu_taken_by_others: None,
             simulated: false,

@@ -119,7 +119,7 @@ impl Requests {
         active.end_ns = step.end_ns;
         // Between bursts only its end is known.
         let device_ns = step.is_recorded().then(|| step.end_ns.saturating_sub(step.start_ns));
-        let token = Token { request, index, id: 0, device_ns };
+        let token = Token { request, index, id: 0, device_ns, speculation: None };
         self.send(step.end_ns, Event::Token(token));
     }
 

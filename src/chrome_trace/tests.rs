@@ -91,7 +91,7 @@ fn request(warmup: bool) -> Event {
 }
 
 fn token(index: u32, device_ns: Option<u64>) -> Event {
-    Event::Token(Token { request: 0, index, id: 1, device_ns })
+    Event::Token(Token { request: 0, index, id: 1, device_ns, speculation: None })
 }
 
 fn finished() -> Event {

@@ -134,6 +134,10 @@ impl Gpu {
 /// The shape of the configured model: from its weights where some are given, else from a `config.json` or `model.arch`; with
 /// weights of `bits` bits, if given.
 fn shape_of(config: &RunConfig, bits: Option<f64>) -> Result<Shape, Failure> {
+    plain_shape_of(config, bits).map(|shape| shape.with_kv_cache(config.runtime.kv_cache_dtype))
+}
+
+fn plain_shape_of(config: &RunConfig, bits: Option<f64>) -> Result<Shape, Failure> {
     let dtype = config.model.nominal_dtype();
     let with_bits = |shape: Shape| match bits {
         Some(bits) => shape.quantised(bits),

@@ -106,7 +106,10 @@ impl Scenario {
             let deviation = self.noise * noise::bell(self.seed, u64::from(request)) + self.drift * share_done;
             for index in 0..=STEPS {
                 now_ns += (4e6 * (1.0 + deviation)).max(1e5) as u64;
-                apply(now_ns, Event::Token(Token { request, index, id: 7, device_ns: None }));
+                apply(
+                    now_ns,
+                    Event::Token(Token { request, index, id: 7, device_ns: None, speculation: None }),
+                );
             }
             apply(now_ns, Event::RequestFinished(RequestFinished { request, complete: true, served: None }));
         }

@@ -18,6 +18,9 @@ pub struct RunConfig {
     #[serde(deserialize_with = "text_or_scalar")]
     pub experiment: String,
     pub model: ModelConfig,
+    /// A smaller model that proposes tokens: `+model@draft=NAME`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft: Option<ModelConfig>,
     pub dataset: DatasetConfig,
     pub runtime: RuntimeConfig,
     pub infer: InferConfig,
@@ -203,6 +206,31 @@ impl Dtype {
     }
 }
 
+/// How the KV cache keeps its numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KvCacheDtype {
+    /// In the model's type.
+    #[default]
+    Auto,
+    /// Eight bits with an exponent (e4m3), limited to ±448.
+    Fp8,
+    /// Eight bits and a scale for each 32.
+    #[serde(rename = "q8_0")]
+    Q8_0,
+}
+
+impl KvCacheDtype {
+    /// Bits of 32 numbers, where plain ones are `dtype`.
+    pub fn bits_of_32(self, dtype: Dtype) -> u64 {
+        match self {
+            KvCacheDtype::Auto => 32 * 8 * dtype.bytes(),
+            KvCacheDtype::Fp8 => 32 * 8,
+            KvCacheDtype::Q8_0 => 32 * 8 + 16,
+        }
+    }
+}
+
 /// The source of the weights, written as `auto`, `synthetic` or a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -290,6 +318,9 @@ pub struct RuntimeConfig {
     /// Positions of the KV cache for each sequence; null for those of prompt and output.
     #[serde(default)]
     pub max_context: Option<u32>,
+    /// How the KV cache keeps its numbers.
+    #[serde(default)]
+    pub kv_cache_dtype: KvCacheDtype,
     /// Launch a decode step on a GPU as one CUDA graph.
     #[serde(default = "default_true")]
     pub cuda_graphs: bool,
@@ -308,12 +339,38 @@ pub struct RuntimeConfig {
     #[serde(default = "default_until_max_s", deserialize_with = "seconds")]
     pub until_max_s: f64,
     pub sim: SimConfig,
+    /// Tokens that are proposed to the model, and checked by it several at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speculative: Option<SpeculativeConfig>,
     /// A server; null for other runtimes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerConfig>,
     /// The load on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<LoadConfig>,
+}
+
+/// Speculative decoding.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpeculativeConfig {
+    /// Where proposed tokens come from; null for one token a step.
+    pub method: Option<SpeculativeMethod>,
+    /// Tokens that are proposed in a step.
+    pub tokens: u32,
+    /// The most of the newest tokens that `ngram` searches the text for.
+    pub ngram: u32,
+    /// The share of proposed tokens that is assumed to be accepted, for random weights; null for the model's own choices.
+    pub acceptance: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SpeculativeMethod {
+    /// A smaller model, `model@draft`.
+    Draft,
+    /// What followed the newest tokens before, in prompt and answer.
+    Ngram,
 }
 
 /// A condition that ends a run.

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{Context, Finding, machine::Screen};
 use crate::{
     base::units::{bytes, millis},
-    config::Dtype,
+    config::{Dtype, KvCacheDtype},
     engine::{
         Engine, EngineError, Prompts,
         candle::{CandleEngine, CandleOptions},
@@ -57,6 +57,8 @@ fn tiny_run(tokens: u32) -> Result<(), EngineError> {
         sampling: Sampling::greedy(),
         cuda_graphs: true,
         cublas: true,
+        kv_cache: KvCacheDtype::Auto,
+        step_positions: 1,
     };
     let mut engine = CandleEngine::new(&options, &mut |_, _, _| true)?;
     engine.prefill(&Prompts { ids: vec![1, 2, 3, 4], batch: 1 })?;

@@ -1,10 +1,11 @@
 //! Resolves the device of a run, and makes the engine for it.
 
 use super::{
-    Engine, EngineError, Progress,
+    EngineError, Progress,
     candle::{CandleEngine, CandleOptions, LoadedCpu},
     cuda::{self, CudaError, Gpu},
     load::Loadable,
+    speculation::Revisable,
 };
 use crate::event::Device;
 
@@ -54,7 +55,7 @@ pub fn make_engine(
     device: &Device,
     options: &CandleOptions,
     progress: Progress<'_>,
-) -> Result<Box<dyn Engine>, EngineError> {
+) -> Result<Box<dyn Revisable>, EngineError> {
     match device {
         Device::Cpu => Ok(Box::new(CandleEngine::new(options, progress)?)),
         Device::Cuda(index) => Ok(Box::new(cuda::CudaEngine::new(options, usable(*index)?, progress)?)),

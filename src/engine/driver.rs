@@ -153,19 +153,30 @@ impl Driver<'_> {
     ) -> Result<Vec<Answer>, EngineError> {
         let warmup = request < self.workload.warmup;
         let first = self.during(warmup, Span::Prefill, || engine.prefill(prompts))?;
-        self.report_token(request, 0, &first, engine.device_time());
+        self.report_token(request, 0, &first, engine);
         let mut answers = vec![Answer::default(); first.len()];
         self.extend(&mut answers, &first);
         self.during(warmup, Span::Decode, || {
-            for index in 1..self.workload.output_tokens {
+            let mut index = 1;
+            while index < self.workload.output_tokens {
                 // A batch continues until its last sequence has ended.
                 if answers.iter().all(|answer| answer.ended) {
                     break;
                 }
                 self.check_control()?;
                 let ids = self.during(warmup, Span::DecodeStep, || engine.decode())?;
-                self.report_token(request, index, &ids, engine.device_time());
-                self.extend(&mut answers, &ids);
+                let left = (self.workload.output_tokens - index) as usize;
+                // A step may give more than there is room for, or go on after the end of the answer.
+                let mut given = 0;
+                for ids in ids.chunks(answers.len()).take(left) {
+                    self.extend(&mut answers, ids);
+                    given += 1;
+                    if answers.iter().all(|answer| answer.ended) {
+                        break;
+                    }
+                }
+                index += given;
+                self.report_token(request, index - 1, &ids[..given as usize * answers.len()], engine);
             }
             Ok(())
         })?;
@@ -217,10 +228,14 @@ impl Driver<'_> {
         if warmup { work() } else { self.listeners.during(span, work) }
     }
 
-    fn report_token(&self, request: u32, index: u32, ids: &[u32], on_device: Option<Duration>) {
-        let id = ids.first().copied().unwrap_or_default();
-        let device_ns = on_device.map(|time| time.as_nanos() as u64);
-        self.tx.send(Event::Token(Token { request, index, id, device_ns }));
+    /// Reports a step whose last token has the number `index`.
+    fn report_token(&self, request: u32, index: u32, ids: &[u32], engine: &dyn Engine) {
+        let speculation = engine.speculation();
+        // Of a batch the first sequence's, of several tokens of one sequence the last.
+        let id = if speculation.is_some() { ids.last() } else { ids.first() };
+        let device_ns = engine.device_time().map(|time: Duration| time.as_nanos() as u64);
+        let id = id.copied().unwrap_or_default();
+        self.tx.send(Event::Token(Token { request, index, id, device_ns, speculation }));
     }
 
     /// Between tokens: waits while paused, and stops when cancelled.

@@ -3,7 +3,10 @@
 
 use std::ffi::c_void;
 
+use decoder_ops::Q8_0_BLOCK;
 use thiserror::Error;
+
+use crate::config::KvCacheDtype;
 
 /// An argument of a kernel, in the width of the kernel's parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -116,7 +119,7 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// Heads and the cache they attend to, (batch, kv_heads, capacity, dim).
+/// Heads, and the most positions of the sequences that they attend to.
 #[derive(Debug, Clone, Copy)]
 pub struct Heads {
     pub heads: usize,
@@ -155,16 +158,14 @@ impl Heads {
         launch.require(batch > 0 && capacity > 0, || format!("batch {batch} or capacity {capacity} is 0"))
     }
 
-    /// Checks that `bytes` of keys or values are a whole cache.
-    pub fn check_cache(
-        &self,
-        launch: Launch<'_>,
-        buffer: &str,
-        bytes: usize,
-        element_bytes: usize,
-    ) -> Result<(), LaunchError> {
-        let counts = [self.batch, self.kv_heads, self.capacity, self.dim];
-        launch.require_room(buffer, bytes, element_bytes, &counts)
+    /// Bytes of the keys or values of one layer that keeps `slots` positions, with plain numbers of `element` bytes.
+    pub fn cache_bytes(&self, slots: usize, kind: KvCacheDtype, element: usize) -> usize {
+        let numbers = self.batch * self.kv_heads * slots * self.dim;
+        match kind {
+            KvCacheDtype::Auto => numbers * element,
+            KvCacheDtype::Fp8 => numbers,
+            KvCacheDtype::Q8_0 => numbers + numbers / Q8_0_BLOCK * 2,
+        }
     }
 }
 
@@ -248,8 +249,9 @@ mod tests {
         assert_eq!((heads.columns(), heads.group()), (18 * 64, 7));
         assert!(heads.check(LAUNCH).is_ok());
         let cache_bytes = 3 * 2 * 100 * 64 * 2;
-        assert!(heads.check_cache(LAUNCH, "the value cache", cache_bytes, 2).is_ok());
-        assert!(heads.check_cache(LAUNCH, "the value cache", cache_bytes - 1, 2).is_err());
+        assert_eq!(heads.cache_bytes(100, KvCacheDtype::Auto, 2), cache_bytes);
+        assert_eq!(heads.cache_bytes(100, KvCacheDtype::Fp8, 2), cache_bytes / 2);
+        assert_eq!(heads.cache_bytes(100, KvCacheDtype::Q8_0, 4), 3 * 2 * 100 * 68);
         for (heads, message) in [
             (Heads { kv_heads: 4, ..heads }, "14 query heads cannot be shared by 4 key/value heads"),
             (Heads { kv_heads: 0, ..heads }, "14 query heads cannot be shared by 0 key/value heads"),

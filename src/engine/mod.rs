@@ -4,10 +4,12 @@ pub mod candle;
 pub mod cuda;
 pub mod device;
 pub mod driver;
+pub mod kv;
 mod launch;
 pub mod load;
 mod routing;
 pub mod sampling;
+pub mod speculation;
 pub mod workload;
 
 use std::{fmt, time::Duration};
@@ -15,7 +17,7 @@ use std::{fmt, time::Duration};
 use thiserror::Error;
 
 use crate::{
-    event::{AllocatorSample, ExpertUse},
+    event::{AllocatorSample, ExpertUse, Speculation},
     profile::listener::Listeners,
 };
 
@@ -61,7 +63,8 @@ pub trait Engine {
     /// Reads the prompts into the cache and gives the first token of each sequence.
     fn prefill(&mut self, prompts: &Prompts) -> Result<Vec<u32>, EngineError>;
 
-    /// Extends every sequence by one token, starting from the ids given last.
+    /// Extends every sequence by one token, starting from the ids given last. An engine that speculates extends its one sequence
+    /// by several.
     fn decode(&mut self) -> Result<Vec<u32>, EngineError>;
 
     /// Waits until the device is idle.
@@ -83,6 +86,11 @@ pub trait Engine {
     /// How often experts were chosen in all decode steps so far, where the model has them. Waits for the device.
     fn expert_use(&self) -> Result<Option<ExpertUse>, EngineError> {
         Ok(None)
+    }
+
+    /// What was proposed in the last decode step, where tokens are.
+    fn speculation(&self) -> Option<Speculation> {
+        None
     }
 
     /// What a user should know about this engine on this machine.

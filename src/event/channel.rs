@@ -233,7 +233,7 @@ mod tests {
     use crate::event::{Outcome, RunFinished, Token};
 
     fn token(index: u32) -> Event {
-        Event::Token(Token { request: 0, index, id: 1, device_ns: None })
+        Event::Token(Token { request: 0, index, id: 1, device_ns: None, speculation: None })
     }
 
     fn finished() -> Event {

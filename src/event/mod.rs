@@ -39,7 +39,7 @@ pub use self::{
     phase::{Activity, Phase},
     process::{ProcessJoined, ProcessLeft},
     readings::GpuSample,
-    request::{Ending, Prediction, RequestFinished, RequestStarted, Token},
+    request::{Ending, Prediction, RequestFinished, RequestStarted, Speculation, Token},
     run::{
         GivenPeaks, Level, Notice, ObserverSample, Outcome, PrefillProgress, Preparing, ProcessStopped,
         Ready, RunFinished, RunStarted, SnapshotTaken,

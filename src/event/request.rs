@@ -32,6 +32,18 @@ pub struct Token {
     /// Duration of the step by the device's own clock, in nanoseconds, where it has one.
     #[serde(rename = "d", default, skip_serializing_if = "Option::is_none")]
     pub device_ns: Option<u64>,
+    /// Of the step, where tokens were proposed: those that it gave end with this one.
+    #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
+    pub speculation: Option<Speculation>,
+}
+
+/// Tokens that were proposed to the model in one step, and those that it kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Speculation {
+    #[serde(rename = "p")]
+    pub proposed: u32,
+    #[serde(rename = "a")]
+    pub accepted: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

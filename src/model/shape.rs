@@ -7,7 +7,7 @@ use super::{
     quantisation::{Part, Quantisation},
     spec::ExpertNaming,
 };
-use crate::config::Dtype;
+use crate::config::{Dtype, KvCacheDtype};
 
 /// Sizes and storage types. Unlike a [`ModelSpec`] it can have experts, latent and linear attention, and it does not define
 /// the computation.
@@ -79,6 +79,9 @@ pub struct Shape {
     /// How the matrices are stored, where the model says so; else all weights have equal size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantisation: Option<Quantisation>,
+    /// Bits of 32 numbers of the KV cache, where they are not of the model's type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_bits_of_32: Option<u64>,
 }
 
 fn yes() -> bool {
@@ -198,6 +201,7 @@ impl Shape {
             add_layer(&mut layers, LayerGroup { count: 1, window, has_experts, is_linear: false });
         }
         Shape {
+            kv_bits_of_32: None,
             vocab: spec.vocab as u64,
             hidden: spec.hidden as u64,
             intermediate: spec.intermediate as u64,
@@ -378,18 +382,27 @@ impl Shape {
     pub fn kv_bytes_per_position(&self) -> u64 {
         let numbers = |group: &LayerGroup| self.cached_numbers(group).saturating_mul(group.count);
         let numbers = self.layers.iter().map(numbers).fold(0, u64::saturating_add);
-        numbers.saturating_mul(self.kv_bits()) / 8
+        numbers.saturating_mul(self.kv_bits_of_32()) / (8 * 32)
     }
 
-    /// Bits of a number in the KV cache.
-    fn kv_bits(&self) -> u64 {
+    /// The same model with another KV cache.
+    pub fn with_kv_cache(self, kv_cache: KvCacheDtype) -> Shape {
+        match kv_cache {
+            KvCacheDtype::Auto => self,
+            // The same in every type.
+            _ => Shape { kv_bits_of_32: Some(kv_cache.bits_of_32(Dtype::Bf16)), ..self },
+        }
+    }
+
+    fn kv_bits_of_32(&self) -> u64 {
         let quantised = self.quantisation.as_ref().and_then(|quantisation| quantisation.kv_bits);
-        quantised.unwrap_or(8 * self.number_bytes)
+        let of_32 = |bits: u64| bits.saturating_mul(32);
+        self.kv_bits_of_32.unwrap_or_else(|| of_32(quantised.unwrap_or(8 * self.number_bytes)))
     }
 
     /// Bytes of a number in the KV cache.
     pub(super) fn kv_number_bytes(&self) -> f64 {
-        self.kv_bits() as f64 / 8.0
+        self.kv_bits_of_32() as f64 / (8.0 * 32.0)
     }
 
     /// Bytes of the states of linear attention of one sequence, over all layers.

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::{
     base::read::{self, MAX_DOCUMENT},
-    config::Dtype,
+    config::{Dtype, KvCacheDtype},
 };
 
 pub(super) mod keys;
@@ -404,10 +404,11 @@ impl ModelSpec {
     }
 
     /// KV cache bytes per position of one sequence, over all layers.
-    pub fn kv_bytes_per_position(&self, dtype: Dtype) -> u64 {
-        [2, self.layers, self.kv_heads, self.head_dim]
+    pub fn kv_bytes_per_position(&self, dtype: Dtype, kv_cache: KvCacheDtype) -> u64 {
+        let numbers = [2, self.layers, self.kv_heads, self.head_dim]
             .iter()
-            .fold(dtype.bytes(), |bytes, &n| bytes.saturating_mul(n as u64))
+            .fold(1u64, |numbers, &n| numbers.saturating_mul(n as u64));
+        numbers.saturating_mul(kv_cache.bits_of_32(dtype)) / (8 * 32)
     }
 
     /// Query heads per key/value head.

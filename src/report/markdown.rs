@@ -99,6 +99,12 @@ pub(super) fn latencies_md(state: &RunState) -> String {
         rate(total.prefill_tok_s()),
         rate(total.decode_tok_s())
     );
+    if let Some(tally) = state.speculation {
+        let _ = writeln!(
+            out,
+            "Speculative decoding: {tally}. TPOT is by token, `step` the time between steps.\n"
+        );
+    }
     out
 }
 

@@ -15,7 +15,7 @@ use crate::{
     },
     event::{AllocatorSample, KernelReport, Phase, SCHEMA, Stamp},
     kernels::show::{RowQuery, TableView},
-    state::{Measured, RecordedSpan, RunState, TtftPart, Used},
+    state::{Measured, RecordedSpan, RunState, SpeculationTally, TtftPart, Used},
 };
 
 /// Version of `metrics.json`.
@@ -290,8 +290,21 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "advice": diagnosis.as_ref().map(|diagnosis| &diagnosis.advice),
         "gpu_idle": state.gpu_idle().map(|idle| idle.share),
         "experts": state.experts,
+        "speculation": state.speculation.map(speculation_json),
         "trust": state.trust(),
         "kernel_reports": state.kernels.reports.iter().map(|report| kernel_report(report)).collect::<Vec<_>>(),
+    })
+}
+
+/// How many tokens the steps of speculative decoding gave.
+fn speculation_json(tally: SpeculationTally) -> Value {
+    json!({
+        "steps": tally.steps,
+        "proposed": tally.proposed,
+        "accepted": tally.accepted,
+        "tokens": tally.tokens,
+        "tokens_per_step": tally.tokens_per_step(),
+        "acceptance": tally.acceptance(),
     })
 }
 

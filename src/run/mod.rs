@@ -13,6 +13,7 @@ pub mod progress_line;
 pub mod rerun;
 mod server_plan;
 pub mod session;
+pub mod speculation;
 pub mod support;
 pub mod sweep;
 pub mod time_left;

@@ -15,6 +15,7 @@ use crate::{
         },
         device,
         sampling::Sampling,
+        speculation::{Draft, Proposer, Speculator},
         workload::Workload,
     },
     event::{Device, EngineKind, GivenPeaks, RunStarted, SCHEMA, Slo},
@@ -23,6 +24,7 @@ use crate::{
         inputs::{Inputs, InputsError, Model},
         rerun::Tool,
         server_plan::{ServerPlanError, load_plan, server_program, watched_gpus, watched_server},
+        speculation::{ProposedBy, SpeculationError, SpeculationPlan},
         support::{self, NothingToDo},
     },
     rundir::{NoNewDir, RunDir},
@@ -44,6 +46,8 @@ pub enum PlanError {
     Support(#[from] NothingToDo),
     #[error(transparent)]
     Server(#[from] ServerPlanError),
+    #[error(transparent)]
+    Speculation(#[from] SpeculationError),
     #[error("output.metrics={0}: expected an address as 127.0.0.1:9464")]
     MetricsAddress(String),
     #[error("hydra.run.dir: {0}")]
@@ -82,6 +86,7 @@ pub struct Plan {
     pub(crate) dtype: Dtype,
     /// The shape of the other program's model is known.
     pub(crate) follows_model: bool,
+    pub(crate) speculation: Option<SpeculationPlan>,
 }
 
 impl Plan {
@@ -123,6 +128,8 @@ impl Plan {
             inputs.model = inputs.model.for_cpu()?;
         }
         let dtype = config.model.nominal_dtype();
+        let speculation = SpeculationPlan::new(config, &inputs.model)?;
+        remarks.extend(speculation.as_ref().and_then(|plan| plan.remark(&inputs.model)));
         let load = load_plan(config, &inputs.workload)?;
         let watched_server = watched_server(config)?;
         let watched_gpus = watched_gpus(config)?;
@@ -147,6 +154,7 @@ impl Plan {
             device,
             dtype,
             follows_model,
+            speculation,
         };
         plan.check_limits()?;
         let chosen = plan.choose_dtype();
@@ -219,9 +227,37 @@ impl Plan {
     /// Makes the engine of a run that is not simulated. `progress` may cancel that.
     pub(crate) fn make_engine(&self, progress: Progress<'_>) -> Result<Box<dyn Engine>, EngineError> {
         match self.options(self.dtype) {
-            EngineOptions::Own(options) => device::make_engine(&self.device, &options, progress),
+            EngineOptions::Own(options) => self.own_engine(*options, progress),
             EngineOptions::Stock(options) => Ok(Box::new(StockEngine::new(&options, progress)?)),
         }
+    }
+
+    fn own_engine(
+        &self,
+        options: CandleOptions,
+        progress: Progress<'_>,
+    ) -> Result<Box<dyn Engine>, EngineError> {
+        let engine = device::make_engine(&self.device, &options, progress)?;
+        let Some(speculation) = &self.speculation else { return Ok(engine) };
+        let proposer = match &speculation.source {
+            ProposedBy::Ngram { longest } => Proposer::Ngram { longest: *longest },
+            ProposedBy::Draft { model, name } => {
+                let Model::Own { spec, checkpoint, scheme } = model else {
+                    return Err(EngineError::Backend(format!("{name} cannot propose tokens")));
+                };
+                let draft = CandleOptions {
+                    model: name.clone(),
+                    spec: spec.as_ref().clone(),
+                    checkpoint: checkpoint.clone(),
+                    scheme: *scheme,
+                    // Its choices are the most likely tokens.
+                    sampling: Sampling::greedy(),
+                    ..options
+                };
+                Proposer::Draft(Draft::new(device::make_engine(&self.device, &draft, progress)?, spec.vocab))
+            }
+        };
+        Ok(Box::new(Speculator::new(engine, proposer, speculation.tokens, speculation.assumed)))
     }
 
     /// The options of this program's engines; `None` where candle-transformers makes the model.
@@ -257,6 +293,8 @@ impl Plan {
                 sampling,
                 cuda_graphs: config.runtime.cuda_graphs,
                 cublas: config.runtime.cublas,
+                kv_cache: config.runtime.kv_cache_dtype,
+                step_positions: 1 + self.speculation.as_ref().map_or(0, |plan| plan.tokens),
             })),
             Model::Stock(model) => EngineOptions::Stock(StockOptions {
                 model: model.clone(),
@@ -357,7 +395,11 @@ impl Plan {
             step_weight_bytes: model
                 .step_weight_bytes(dtype, workload.batch as usize)
                 .filter(|_| is_model_known),
-            kv_bytes_per_position: if is_model_known { model.kv_bytes_per_position(dtype) } else { 0 },
+            kv_bytes_per_position: if is_model_known {
+                model.kv_bytes_per_position(dtype, config.runtime.kv_cache_dtype)
+            } else {
+                0
+            },
             requests: match &self.load {
                 Some(load) => load.requests,
                 None if self.runs_model() => workload.requests,
@@ -369,7 +411,10 @@ impl Plan {
             output_tokens: if has_requests { workload.output_tokens } else { 0 },
             seed: workload.seed,
             overrides: self.composed.overrides.clone(),
-            shape: model.shape(dtype).filter(|_| is_model_known).map(Box::new),
+            shape: model
+                .shape(dtype)
+                .filter(|_| is_model_known)
+                .map(|shape| Box::new(shape.with_kv_cache(config.runtime.kv_cache_dtype))),
             peaks: GivenPeaks {
                 flops: config.hardware.peaks.flops,
                 bytes_per_s: config.hardware.peaks.bytes_per_s,

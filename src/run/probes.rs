@@ -46,6 +46,7 @@ struct SimModel {
 impl SimModel {
     fn of(plan: &Plan) -> SimModel {
         let (inputs, dtype) = (&plan.inputs, plan.dtype);
+        let kv_cache = plan.composed.config.runtime.kv_cache_dtype;
         let workload = plan.workload();
         let (batch, prompt, output) = (
             u64::from(workload.batch),
@@ -55,8 +56,8 @@ impl SimModel {
         let steps = [Step::prefill(batch, prompt), Step::decode(batch, prompt + output / 2)];
         SimModel {
             weight_bytes: plan.weight_bytes(),
-            cache_bytes: inputs.model.kv_bytes_per_position(dtype) * batch * (prompt + output),
-            steps: inputs.model.shape(dtype).map(|shape| (shape, steps)),
+            cache_bytes: inputs.model.kv_bytes_per_position(dtype, kv_cache) * batch * (prompt + output),
+            steps: inputs.model.shape(dtype).map(|shape| (shape.with_kv_cache(kv_cache), steps)),
         }
     }
 

@@ -12,7 +12,13 @@ pub fn token_line(line: &[u8]) -> Option<Envelope> {
     let device_ns = rest.field(b",\"d\":");
     rest.skip(b"}}}\n")?;
     let short = |value: u64| u32::try_from(value).ok();
-    let token = Token { request: short(request)?, index: short(index)?, id: short(id)?, device_ns };
+    let token = Token {
+        request: short(request)?,
+        index: short(index)?,
+        id: short(id)?,
+        device_ns,
+        speculation: None,
+    };
     rest.0.is_empty().then_some(Envelope { t: Stamp(t), event: Event::Token(token) })
 }
 
@@ -52,14 +58,14 @@ mod tests {
     proptest! {
         #[test]
         fn written_lines_read_back(t in 0..u64::MAX / 2, request: u32, index: u32, id: u32, device_ns in prop::option::of(0..u64::MAX / 2)) {
-            let envelope = Envelope { t: Stamp(t), event: Event::Token(Token { request, index, id, device_ns }) };
+            let envelope = Envelope { t: Stamp(t), event: Event::Token(Token { request, index, id, device_ns, speculation: None }) };
             prop_assert_eq!(token_line(&written(&envelope)), Some(envelope));
         }
 
         /// A line of almost this form is left to serde, or means the same to both.
         #[test]
         fn serde_agrees(device in prop::option::of(0u64..200), at in 0usize..80, byte in prop::sample::select(&b"0189{}\":,.-eE+ trnid\n"[..]), cut in 0usize..5) {
-            let token = Token { request: 10, index: 255, id: 4_294_967_295, device_ns: device };
+            let token = Token { request: 10, index: 255, id: 4_294_967_295, device_ns: device, speculation: None };
             let mut line = written(&Envelope { t: Stamp(1_234_567_890), event: Event::Token(token) });
             let n = line.len();
             line[at % n] = byte;

@@ -428,7 +428,8 @@ impl Work {
         self.in_flight.set(self.in_flight.get() + 1);
         let mut text = String::new();
         let mut each = |t: Stamp, arrived: Arrived<'_>| {
-            let token = Token { request, index: arrived.last_token, id: 0, device_ns: None };
+            let token =
+                Token { request, index: arrived.last_token, id: 0, device_ns: None, speculation: None };
             self.tx.send_at(t, Event::Token(token));
             if keeps_text && text.len() < MAX_ANSWER_BYTES {
                 text.push_str(arrived.text);

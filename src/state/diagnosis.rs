@@ -79,6 +79,7 @@ impl RunState {
             recorded: self.total.left_out(),
             recording_cost: self.kernels.recording.cost(),
             batch: run.batch,
+            tokens_per_step: self.speculation.and_then(|tally| tally.tokens_per_step()),
             step_bytes: self.decode_step_bytes(),
             cpu_taken_by_others: self
                 .host

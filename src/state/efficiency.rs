@@ -120,7 +120,8 @@ impl RunState {
         // Recordings without a shape have the bytes only.
         let bytes =
             cost.map(|cost| cost.total().certain_bytes()).or(self.decode_step_bytes().map(|n| n as f64))?;
-        Used::of(bytes * decode_tok_s / f64::from(self.batch()), self.peaks().ok()?.bytes_per_s)
+        let tokens = f64::from(self.batch()) * self.tokens_per_step();
+        Used::of(bytes * decode_tok_s / tokens, self.peaks().ok()?.bytes_per_s)
     }
 
     /// The same over the run.

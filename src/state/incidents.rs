@@ -222,6 +222,7 @@ mod tests {
     fn mark(n: u64, gap_ms: f64) -> TokenMark {
         let t = Stamp(n * 4_000_000);
         TokenMark {
+            tokens: 1,
             t,
             gap_ns: (gap_ms * 1e6) as u64,
             id: 0,

@@ -13,6 +13,7 @@ mod requests;
 mod sample;
 mod series;
 mod server;
+mod speculation;
 mod telemetry;
 mod trail;
 
@@ -32,6 +33,7 @@ pub use requests::{ActiveRequest, ActiveRequests};
 use serde::{Deserialize, Serialize};
 pub use series::{Bucket, Series};
 pub use server::{Lane, ServerState, TtftPart};
+pub use speculation::SpeculationTally;
 pub use telemetry::{GpuState, HostState};
 pub use trail::{TokenMark, TokenTrail};
 
@@ -111,6 +113,7 @@ pub struct RunState {
     pub operators: OperatorState,
     pub allocators: AllocatorState,
     pub experts: Option<ExpertUse>,
+    pub speculation: Option<SpeculationTally>,
     pub log: VecDeque<(Stamp, Notice)>,
     pub snapshots: VecDeque<Snapshot>,
     pub finished: Option<RunFinished>,
@@ -281,14 +284,22 @@ impl RunState {
     }
 
     /// What the time between tokens is called. Several tokens in a chunk of a server's answer: what is measured are the gaps
-    /// between chunks.
+    /// between chunks. Several tokens in a step of our own engine: those between steps.
     pub fn gap_name(&self) -> &'static str {
-        if self.server.gaps_are_itl() { "ITL" } else { "chunk gap" }
+        match self.speculation {
+            Some(_) => "step",
+            None if self.server.gaps_are_itl() => "ITL",
+            None => "chunk gap",
+        }
     }
 
     /// The same in five columns.
     pub fn short_gap_name(&self) -> &'static str {
-        if self.server.gaps_are_itl() { "ITL" } else { "gap" }
+        match self.speculation {
+            Some(_) => "step",
+            None if self.server.gaps_are_itl() => "ITL",
+            None => "gap",
+        }
     }
 
     /// The latencies of `metrics` by name.
@@ -315,7 +326,8 @@ impl RunState {
         let serves = self.serves();
         let Some(active) = self.active.of(token.request) else { return };
         let first = active.first_token.is_none();
-        let Gap { ns: gap_ns, steps, is_latency } = active.token(t, token.index);
+        let Gap { ns: gap_ns, tokens, is_latency } =
+            active.token(t, token.index, token.speculation.is_some());
         // The first token that was seen is not the first of a request that began before. A server may send several at first.
         let is_latency = match first {
             true if serves => !active.stopped,
@@ -350,11 +362,23 @@ impl RunState {
             if !first && !left_out {
                 gpu.heat.token(t, gap_ns);
             }
-            let tokens = if first { prompt * batch } else { batch };
-            gpu.ledger.token(t, first, gap_ns, tokens, warmup || left_out);
-            gpu.ledger.generated(batch);
+            // Tokens that came together are of one step; lost ones are of others.
+            let of_step = if token.speculation.is_some() { batch * u64::from(tokens) } else { batch };
+            let processed = if first { prompt * batch } else { of_step };
+            gpu.ledger.token(t, first, gap_ns, processed, warmup || left_out);
+            gpu.ledger.generated(of_step);
         }
-        let mark = TokenMark { t, gap_ns, id: token.id, request: token.request, first, warmup, recorded };
+        let together = if token.speculation.is_some() { tokens } else { 1 };
+        let mark = TokenMark {
+            t,
+            gap_ns,
+            id: token.id,
+            request: token.request,
+            tokens: together,
+            first,
+            warmup,
+            recorded,
+        };
         self.flight.token(mark, self.trail.count());
         self.trail.push(mark);
         match first {
@@ -373,21 +397,24 @@ impl RunState {
                 }
             }
             if !first && is_latency {
-                self.by_context.of(recorded).token(context, gap_ns);
+                self.by_context.of(recorded).token(context, gap_ns / u64::from(together.max(1)));
+            }
+            if let Some(speculation) = token.speculation.filter(|_| !first) {
+                self.speculation.get_or_insert_default().add(speculation, tokens);
             }
             let wall_ns = self.counted_to.replace(t).map_or(0, |to| t.since(to).as_nanos() as u64);
             for metrics in [&mut self.total, &mut self.window].map(|metrics| metrics.of(recorded)) {
                 metrics.wall_ns += wall_ns;
                 if !is_latency {
-                    metrics.unmeasured_tokens(batch * u64::from(steps));
+                    metrics.unmeasured_tokens(batch * u64::from(tokens));
                     continue;
                 }
                 match first {
                     true => {
                         metrics.first_token(gap_ns, prompt, batch);
-                        metrics.unmeasured_tokens(batch * u64::from(steps - 1));
+                        metrics.unmeasured_tokens(batch * u64::from(tokens - 1));
                     }
-                    false => metrics.next_token(gap_ns, batch),
+                    false => metrics.next_token(gap_ns, batch * u64::from(together)),
                 }
                 if let Some(ns) = token.device_ns {
                     metrics.on_device(first, ns);
@@ -531,12 +558,17 @@ impl RunState {
         let recent = self.trail.since(from).count().max(RATE_TOKENS);
         let counted =
             |mark: &&TokenMark| !mark.first && (mark.t >= from || mark.request == active.started.request);
-        let (steps, ns) = self
+        let (tokens, ns) = self
             .trail
             .window(0, recent)
             .filter(counted)
-            .fold((0, 0), |(n, ns), mark| (n + 1, ns + mark.gap_ns));
-        (ns > 0).then(|| f64::from(self.batch()) * f64::from(steps) * 1e9 / ns as f64)
+            .fold((0, 0), |(n, ns), mark| (n + mark.tokens, ns + mark.gap_ns));
+        (ns > 0).then(|| f64::from(self.batch()) * f64::from(tokens) * 1e9 / ns as f64)
+    }
+
+    /// Tokens of a sequence in a decode step: more than one only where tokens are proposed.
+    pub fn tokens_per_step(&self) -> f64 {
+        self.speculation.and_then(|tally| tally.tokens_per_step()).unwrap_or(1.0)
     }
 
     /// Bytes that a decode step reads in the middle of a request: the weights once, and the cache of every sequence.

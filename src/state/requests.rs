@@ -32,10 +32,10 @@ pub struct ActiveRequest {
 /// The time before a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Gap {
-    /// Since the previous token, or since the start. A mean where tokens before it were lost.
+    /// Since the previous step, or since the start. A mean where tokens before it were lost.
     pub(super) ns: u64,
-    /// The steps in it: more than one where tokens were lost.
-    pub(super) steps: u32,
+    /// The tokens in it: more than one where tokens were lost or came together.
+    pub(super) tokens: u32,
     /// It is the latency of this one token.
     pub(super) is_latency: bool,
 }
@@ -110,18 +110,18 @@ impl ActiveRequest {
         }
     }
 
-    /// Counts the token number `index`, and those before it that were lost.
-    pub(super) fn token(&mut self, t: Stamp, index: u32) -> Gap {
+    /// Counts the token number `index`, and those before it that were lost; or that came `together` with it, in one step.
+    pub(super) fn token(&mut self, t: Stamp, index: u32, together: bool) -> Gap {
         let known = index < self.started.output_tokens;
         let steps = if known { (index + 1).saturating_sub(self.tokens).max(1) } else { 1 };
         let since = t.since(self.last_token).as_nanos() as u64;
         // The time to the first of several that arrive together is that to all of them.
-        let ns = if self.tokens == 0 { since } else { since / u64::from(steps) };
+        let ns = if self.tokens == 0 || together { since } else { since / u64::from(steps) };
         let stopped = std::mem::take(&mut self.stopped_since_token);
         self.first_token.get_or_insert(t);
         self.last_token = t;
         self.tokens = self.tokens.saturating_add(steps);
-        Gap { ns, steps, is_latency: steps == 1 && !stopped }
+        Gap { ns, tokens: steps, is_latency: (steps == 1 || together) && !stopped }
     }
 
     /// The server has counted its tokens: a chunk may have had several. Returns how many more there were than chunks.

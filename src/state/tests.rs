@@ -22,7 +22,7 @@ fn request(ms: u64, request: u32, warmup: bool) -> Envelope {
 }
 
 fn token(ms: u64, request: u32, index: u32) -> Envelope {
-    envelope(ms, Event::Token(Token { request, index, id: 7, device_ns: None }))
+    envelope(ms, Event::Token(Token { request, index, id: 7, device_ns: None, speculation: None }))
 }
 
 fn finished(ms: u64, request: u32) -> Envelope {

@@ -13,6 +13,8 @@ pub struct TokenMark {
     pub gap_ns: u64,
     pub id: u32,
     pub request: u32,
+    /// Of one step.
+    pub tokens: u32,
     pub first: bool,
     pub warmup: bool,
     /// Kernels were recorded while it was generated.

@@ -65,7 +65,7 @@ fn serving() -> RunState {
         ));
         let ttft = 58.0 + 2.0 * f64::from(request % 2);
         for index in 0..(if failed { 0 } else { 24u32 }) {
-            let token = Token { request, index, id: 0, device_ns: None };
+            let token = Token { request, index, id: 0, device_ns: None, speculation: None };
             events.push((start + ttft + 10.0 * f64::from(index), Event::Token(token)));
         }
         let served = Served {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles the CUDA kernels ahead of time into assets/kernels/: `just kernels`. Needs nvcc, no GPU.
+"""Compiles the CUDA kernels ahead of time into assets/kernels/: `just kernels`. Needs nvcc, no GPU. `kernels.py fp8 rope.bf16` compiles these files alone.
 
 Every file of src/engine/cuda/kernels/*.cu becomes a .fatbin for each type of numbers, with machine code for each capability below
 and PTX, which the driver compiles for later GPUs. manifest.json has the hash of the sources, by which a test finds files that are out of date, and
@@ -23,10 +23,10 @@ CAPABILITIES = [80, 86, 89, 90, 100, 120]
 # 8.0 for all that have no machine code here, 9.0 for the early start of kernels and clusters.
 PTX = [80, 90]
 TYPES = ["bf16", "f16", "f32"]
-# Many kernels: the machine code of 8.0 does for 8.6 and 8.9.
-FEWER = {name: [80, 90, 100, 120] for name in ("quantised", "tiles", "experts", "fp8")}
+# Many kernels: the machine code of 8.0 does for 8.6 and 8.9, and the driver compiles that of 10.0.
+FEWER = ("quantised", "tiles", "experts", "fp8", "eight_bit_cache")
 # Instructions of one capability alone.
-ONLY = {"product_hopper": "90a"}
+ONLY = {"product_hopper": "90a", "prefill_attention_hopper": "90a"}
 
 
 def nvcc() -> str:
@@ -37,12 +37,18 @@ def nvcc() -> str:
     return found
 
 
-def targets(name: str) -> list[str]:
+def capabilities(name: str, kind: str) -> list[int]:
+    # Types that few models have: the driver compiles all but these.
+    if kind in ("f16", "f32"):
+        return [80, 90]
+    return [80, 90, 120] if name in FEWER else CAPABILITIES
+
+
+def targets(name: str, kind: str) -> list[str]:
     if name in ONLY:
         arch = ONLY[name]
         return [f"-gencode=arch=compute_{arch},code=[sm_{arch},compute_{arch}]"]
-    capabilities = FEWER.get(name, CAPABILITIES)
-    codes = {cap: [f"sm_{cap}"] + ([f"compute_{cap}"] if cap in PTX else []) for cap in capabilities}
+    codes = {cap: [f"sm_{cap}"] + ([f"compute_{cap}"] if cap in PTX else []) for cap in capabilities(name, kind)}
     return [f"-gencode=arch=compute_{cap},code=[{','.join(code)}]" for cap, code in codes.items()]
 
 
@@ -56,7 +62,7 @@ def compiled(job: tuple[pathlib.Path, str]) -> list[dict]:
     """Compiles one file for one type; returns the resources of its kernels as the assembler reports them."""
     source, kind = job
     image = f"{source.stem}.{kind}.fatbin" if kind else f"{source.stem}.fatbin"
-    command = [nvcc(), "-fatbin", "-O3", "-std=c++17", "-compress-mode=size", "-Xptxas", "-v", *targets(source.stem)]
+    command = [nvcc(), "-fatbin", "-O3", "-std=c++17", "-compress-mode=size", "-Xptxas", "-v", *targets(source.stem, kind)]
     command += [*([f"-DOF_{kind}"] if kind else []), "-o", str(TARGET / image), str(source)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
@@ -83,12 +89,19 @@ def hash_of_sources() -> str:
 
 def main() -> None:
     TARGET.mkdir(parents=True, exist_ok=True)
-    for old in TARGET.glob("*.fatbin"):
-        old.unlink()
     sources = sorted(SOURCES.glob("*.cu"))
     jobs = [(source, kind) for source in sources for kind in types(source)]
+    rows = []
+    if sys.argv[1:]:
+        jobs = [(source, kind) for source, kind in jobs if source.stem in sys.argv[1:] or f"{source.stem}.{kind}" in sys.argv[1:]]
+        rows = json.loads((TARGET / "manifest.json").read_text())["kernels"]
+    else:
+        for old in TARGET.glob("*.fatbin"):
+            old.unlink()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        rows = [row for rows in pool.map(compiled, jobs) for row in rows]
+        new = [row for rows in pool.map(compiled, jobs) for row in rows]
+    renewed = {row["kernel"] for row in new}
+    rows = [row for row in rows if row["kernel"] not in renewed] + new
     version = subprocess.run([nvcc(), "--version"], capture_output=True, text=True).stdout
     release = re.search(r"release ([\d.]+)", version)
     manifest = {

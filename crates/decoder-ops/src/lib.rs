@@ -5,6 +5,7 @@
 
 mod attention;
 mod blocks;
+mod eight_bits;
 mod gemv;
 mod ops;
 mod panels;
@@ -15,6 +16,7 @@ mod uniform;
 
 pub use attention::{QUERY_BLOCK, Sight, attention, attention_step_by_step};
 pub use blocks::Format;
+pub use eight_bits::{EightBitRows, EightBits, Q8_0_BLOCK};
 pub use gemv::gemv;
 pub use ops::{
     Activation, gated, gated_step_by_step, linear, scaled, softcapped, softcapped_step_by_step, sum, widen,

@@ -19,13 +19,21 @@ use super::{
 };
 use crate::{
     config::Dtype,
-    engine::{EngineError, PrepareStep, Progress, routing::Tally},
+    engine::{EngineError, PrepareStep, Progress, kv::KvShape, routing::Tally},
     model::{
         ModelSpec, Operator,
         spec::{self, TensorShape},
     },
     profile::listener::Listeners,
 };
+
+/// The positions of a step whose next token is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answered {
+    /// The last of each sequence.
+    Last,
+    All,
+}
 
 /// A model with its weights, and a cache for one batch of sequences of equal length.
 pub struct Decoder {
@@ -71,19 +79,18 @@ enum LayerMlp {
 }
 
 impl Decoder {
-    /// Takes the weights from `source` and makes the cache: `batch` sequences of `capacity` positions.
+    /// Takes the weights from `source` and makes the `cache`.
     /// `progress` is called for every tensor and may cancel. The caller has checked that memory suffices.
     pub fn new(
         spec: &ModelSpec,
         dtype: Dtype,
         source: &dyn WeightSource,
-        batch: usize,
-        capacity: usize,
+        cache: impl Into<KvShape>,
         device: &Device,
         progress: Progress<'_>,
     ) -> std::result::Result<Self, EngineError> {
         let loader = Loader::new(spec, dtype, source, device, progress);
-        Decoder::loaded(Loader { in_panels: true, ..loader }, spec, batch, capacity)
+        Decoder::loaded(Loader { in_panels: true, ..loader }, spec, cache.into())
     }
 
     /// The same model without loops of ours: attention, activation and quantised products are candle's own operations, in
@@ -93,25 +100,24 @@ impl Decoder {
         spec: &ModelSpec,
         dtype: Dtype,
         source: &dyn WeightSource,
-        batch: usize,
-        capacity: usize,
+        cache: impl Into<KvShape>,
         device: &Device,
         progress: Progress<'_>,
     ) -> std::result::Result<Self, EngineError> {
         let loader = Loader::new(spec, dtype, source, device, progress);
-        Ok(Decoder { step_by_step: true, ..Decoder::loaded(loader, spec, batch, capacity)? })
+        Ok(Decoder { step_by_step: true, ..Decoder::loaded(loader, spec, cache.into())? })
     }
 
     fn loaded(
         mut loader: Loader<'_>,
         spec: &ModelSpec,
-        batch: usize,
-        capacity: usize,
+        cache: KvShape,
     ) -> std::result::Result<Self, EngineError> {
+        let (batch, capacity) = (cache.batch, cache.positions);
         let Loader { device, source, dtype, .. } = loader;
         let embedding = loader.matrix(&["model.embed_tokens.weight"])?;
         let layers = (0..spec.layers)
-            .map(|i| Layer::new(spec, i, &mut loader, batch, capacity))
+            .map(|i| Layer::new(spec, i, &mut loader, &cache))
             .collect::<std::result::Result<_, _>>()?;
         Ok(Decoder {
             layers,
@@ -174,6 +180,11 @@ impl Decoder {
     /// Runs `ids`, sequence after sequence, as positions `position..` of their sequences, and gives the logits
     /// of each sequence's last position: (batch, vocabulary), f32. Positions before are read from the cache.
     pub fn forward(&self, ids: &[u32], position: usize) -> Result<Tensor> {
+        self.answer(ids, position, Answered::Last)
+    }
+
+    /// As [`forward`](Self::forward), with the logits of those positions that are `answered`.
+    pub fn answer(&self, ids: &[u32], position: usize, answered: Answered) -> Result<Tensor> {
         let t = ids.len() / self.batch;
         let part =
             |operator, work: &dyn Fn() -> Result<Tensor>| self.listeners.operator(operator, None, work);
@@ -186,8 +197,10 @@ impl Decoder {
             x = layer.forward(&x, self, position)?;
         }
         let last = part(Operator::FinalNorm, &|| {
-            // Only the last position needs logits.
-            let last = x.narrow(1, t - 1, 1)?.contiguous()?;
+            let last = match answered {
+                Answered::Last => x.narrow(1, t - 1, 1)?.contiguous()?,
+                Answered::All => x.reshape((self.batch * t, 1, ()))?,
+            };
             rms_norm(&last, &self.norm, self.spec.rms_eps as f32)
         })?;
         part(Operator::LmHead, &|| {
@@ -205,12 +218,12 @@ impl Layer {
         spec: &ModelSpec,
         index: usize,
         loader: &mut Loader<'_>,
-        batch: usize,
-        capacity: usize,
+        cache: &KvShape,
     ) -> std::result::Result<Self, EngineError> {
         let name = |part: &str| format!("model.layers.{index}.{part}");
         let qkv = |kind| spec.qkv_names(index, kind);
-        let cache_shape = (batch, spec.kv_heads, capacity, spec.head_dim);
+        let cache_shape = (cache.batch, spec.kv_heads, cache.kept(spec, index), spec.head_dim);
+        let window = spec.window_of_layer(index);
         let [post_attention_norm, post_mlp_norm] = match spec.post_norm_names() {
             Some([attention, mlp]) => [Some(loader.norm(&name(attention))?), Some(loader.norm(&name(mlp))?)],
             None => [None, None],
@@ -242,7 +255,7 @@ impl Layer {
             },
             sight: sight_of_layer(spec, index),
             is_local: spec.is_local(index),
-            cache: LayerCache::new(cache_shape, loader.dtype(), loader.device)?,
+            cache: LayerCache::new(cache_shape, window, cache.dtype, loader.dtype(), loader.device)?,
         })
     }
 
@@ -304,7 +317,7 @@ impl Layer {
         let rope = model.local_rope.as_ref().filter(|_| self.is_local).unwrap_or(&model.rope);
         let (b, t, _) = x.dims3()?;
         let qkv = self.part(model, Operator::Qkv, || self.qkv.linear(x, self.qkv_bias.as_ref()))?;
-        let q = self.part(model, Operator::Rope, || {
+        let (q, seen) = self.part(model, Operator::Rope, || {
             let mut first = 0;
             let mut heads = |count: usize| {
                 let part = qkv.narrow(2, first, count * spec.head_dim)?;
@@ -316,12 +329,12 @@ impl Layer {
                 q = rms_norm(&q, q_norm, spec.rms_eps as f32)?;
                 k = rms_norm(&k, k_norm, spec.rms_eps as f32)?;
             }
-            self.cache.write(&rope.turn(&k, position)?, &v, position)?;
-            rope.turn(&q, position)
+            let seen = self.cache.extended(&rope.turn(&k, position)?, &v, position)?;
+            Ok::<_, candle_core::Error>((rope.turn(&q, position)?, seen))
         })?;
         let attention = if model.step_by_step { attention_step_by_step } else { attention };
         self.part(model, Operator::Attention, || {
-            attention(&q, &self.cache.keys, &self.cache.values, position, self.sight)
+            attention(&q, &seen.keys, &seen.values, position - seen.first, self.sight)
         })
     }
 }

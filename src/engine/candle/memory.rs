@@ -1,6 +1,10 @@
 //! Checks whether a model fits, before anything is allocated.
 
-use crate::{config::Dtype, engine::EngineError, model::ModelSpec};
+use crate::{
+    config::{Dtype, KvCacheDtype},
+    engine::{EngineError, kv::KvShape},
+    model::ModelSpec,
+};
 use decoder_ops::QUERY_BLOCK;
 use rustix::{
     param::page_size,
@@ -21,14 +25,9 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// For `weight_bytes` of weights and `batch` sequences of `positions` each, `prompt` of them in the prefill, on the CPU.
-    pub fn new(
-        spec: &ModelSpec,
-        dtype: Dtype,
-        weight_bytes: u64,
-        batch: usize,
-        (positions, prompt): (usize, usize),
-    ) -> Self {
+    /// For `weight_bytes` of weights and sequences with a `cache`, `prompt` of their positions in the prefill, on the CPU.
+    pub fn new(spec: &ModelSpec, dtype: Dtype, weight_bytes: u64, (cache, prompt): (KvShape, usize)) -> Self {
+        let KvShape { batch, positions, dtype: kv_cache } = cache;
         let rows = product(&[batch, prompt]);
         // The wide activations of one layer are live at a time, plus the residual stream and its norm.
         let row_floats = product(&[3, spec.mlp_row_width()])
@@ -44,10 +43,15 @@ impl Footprint {
             // The head is multiplied with one row per sequence.
             Dtype::F16 | Dtype::Bf16 => product(&[2, spec.widest_mlp(), spec.hidden]),
         };
+        // Keys and values of one layer as f32.
+        let read = match kv_cache {
+            KvCacheDtype::Auto => 0,
+            _ => product(&[2, batch, spec.kv_heads, positions, spec.head_dim]),
+        };
         Footprint {
             weight_bytes,
-            cache_bytes: product(&[batch, positions]).saturating_mul(spec.kv_bytes_per_position(dtype)),
-            workspace_bytes: activations.saturating_add(widened).saturating_mul(4),
+            cache_bytes: cache.bytes(spec, dtype),
+            workspace_bytes: activations.saturating_add(widened).saturating_add(read).saturating_mul(4),
         }
     }
 
@@ -95,15 +99,15 @@ pub fn check(
     model: &str,
     dtype: Dtype,
     weight_bytes: &dyn Fn(Dtype) -> u64,
-    batch: usize,
-    (positions, prompt): (usize, usize),
+    (cache, prompt): (KvShape, usize),
     free_bytes: u64,
 ) -> Result<(), EngineError> {
     // A shorter context has a shorter prompt.
     let footprint = |dtype, positions: usize| {
-        Footprint::new(spec, dtype, weight_bytes(dtype), batch, (positions, prompt.min(positions)))
+        let sizes = (KvShape { positions, ..cache }, prompt.min(positions));
+        Footprint::new(spec, dtype, weight_bytes(dtype), sizes)
     };
-    check_footprint(model, dtype, &footprint, (batch, positions), free_bytes, None)
+    check_footprint(model, dtype, &footprint, (cache.batch, cache.positions), free_bytes, None)
 }
 
 /// As [`check`], where `footprint` says what the run takes in a type with so many positions. The memory is the machine's, or that of `gpu`.
@@ -239,12 +243,13 @@ mod tests {
         ];
         let spec = qwen2_5_7b();
         let weights = |dtype| spec.weight_bytes(dtype);
+        let sizes = |batch: usize, positions: usize| (KvShape::from((batch, positions)), positions);
         for (dtype, batch, positions, free, message) in table {
             let error =
-                check(&spec, "qwen2_5_7b", dtype, &weights, batch, (positions, positions), free).unwrap_err();
+                check(&spec, "qwen2_5_7b", dtype, &weights, sizes(batch, positions), free).unwrap_err();
             assert_eq!(error.to_string(), message);
         }
-        assert!(check(&spec, "qwen2_5_7b", Dtype::Bf16, &weights, 1, (160, 160), 21_900_000_000).is_ok());
+        assert!(check(&spec, "qwen2_5_7b", Dtype::Bf16, &weights, sizes(1, 160), 21_900_000_000).is_ok());
     }
 
     #[test]
@@ -257,7 +262,12 @@ mod tests {
 
     #[test]
     fn absurd_requests_do_not_overflow() {
-        let footprint = Footprint::new(&qwen2_5_7b(), Dtype::F32, 1, usize::MAX, (usize::MAX, usize::MAX));
+        let footprint = Footprint::new(
+            &qwen2_5_7b(),
+            Dtype::F32,
+            1,
+            (KvShape::from((usize::MAX, usize::MAX)), usize::MAX),
+        );
         assert_eq!(footprint.total_bytes(), u64::MAX);
     }
 

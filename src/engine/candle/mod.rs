@@ -25,19 +25,21 @@ use candle_core::{D, Device};
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
 pub use checkpoint::{Checkpoint, CheckpointError};
-pub use decoder::Decoder;
+pub use decoder::{Answered, Decoder};
 pub use load::LoadedCpu;
 pub use matrix::Matrix;
 pub use weights::{QuantisedRows, SyntheticWeights, WeightSource};
 
 use super::{
     Engine, EngineError, Progress, Prompts,
+    kv::KvShape,
     routing::expert_use,
     sampling::{Picker, Sampling},
+    speculation::Revisable,
 };
 use crate::profile::listener::{Listeners, Span};
 use crate::{
-    config::{Dtype, Scheme},
+    config::{Dtype, KvCacheDtype, Scheme},
     event::{ExpertUse, Phase},
     model::{ModelSpec, Operator},
 };
@@ -76,6 +78,9 @@ pub struct CandleOptions {
     pub cuda_graphs: bool,
     /// Use cuBLAS on a GPU where it is found.
     pub cublas: bool,
+    pub kv_cache: KvCacheDtype,
+    /// The most positions of a step after the prompt: more than one where proposed tokens are checked.
+    pub step_positions: usize,
 }
 
 impl CandleOptions {
@@ -97,6 +102,13 @@ impl CandleOptions {
             Some(checkpoint) => checkpoint.weight_bytes(dtype),
             None => self.synthetic().weight_bytes(&self.spec, dtype),
         }
+    }
+
+    /// Its cache.
+    pub fn kv_shape(&self) -> KvShape {
+        // Proposed tokens may go beyond the last that is wanted.
+        let positions = self.max_positions.saturating_add(self.step_positions.saturating_sub(1));
+        KvShape { batch: self.batch, positions, dtype: self.kv_cache }
     }
 
     /// Its synthetic weights.
@@ -123,10 +135,10 @@ impl CandleOptions {
     /// Checks that everything fits into `free_bytes` of memory.
     fn check(&self, free_bytes: u64) -> Result<(), EngineError> {
         self.check_lengths()?;
-        let CandleOptions { spec, model, dtype, batch, max_positions, prompt_tokens, .. } = self;
+        self.kv_shape().check(&self.spec, decoder_ops::Q8_0_BLOCK)?;
         let weight_bytes = |dtype| self.weight_bytes(dtype);
-        let lengths = (*max_positions, *prompt_tokens);
-        memory::check(spec, model, *dtype, &weight_bytes, *batch, lengths, free_bytes)
+        let sizes = (self.kv_shape(), self.prompt_tokens);
+        memory::check(&self.spec, &self.model, self.dtype, &weight_bytes, sizes, free_bytes)
     }
 }
 
@@ -159,7 +171,7 @@ impl CandleEngine {
         free_bytes: u64,
         progress: Progress<'_>,
     ) -> Result<Self, EngineError> {
-        let CandleOptions { spec, dtype, batch, max_positions, .. } = options;
+        let CandleOptions { spec, dtype, .. } = options;
         options.check(free_bytes)?;
         let pool = thread_pool(options.threads)?;
         let synthetic = options.synthetic();
@@ -168,14 +180,21 @@ impl CandleEngine {
             None => &synthetic,
         };
         // Outside of this pool, parallel work would start another one.
-        let decoder = pool
-            .install(|| Decoder::new(spec, *dtype, source, *batch, *max_positions, &Device::Cpu, progress))?;
+        let decoder =
+            pool.install(|| Decoder::new(spec, *dtype, source, options.kv_shape(), &Device::Cpu, progress))?;
         let picker = Picker::new(options.sampling.clone());
         Ok(CandleEngine { decoder, picker, pool, last: Vec::new(), position: 0 })
     }
 
     /// Runs `ids` from the current position on and keeps the next token of each sequence.
     fn step(&mut self, phase: Phase, ids: &[u32]) -> Result<Vec<u32>, EngineError> {
+        let next = self.run(phase, ids, Answered::Last)?;
+        self.last.clone_from(&next);
+        Ok(next)
+    }
+
+    /// Runs `ids` from the current position on and gives the tokens that follow those that are `answered`.
+    fn run(&mut self, phase: Phase, ids: &[u32], answered: Answered) -> Result<Vec<u32>, EngineError> {
         let end = self.position + ids.len() / self.decoder.batch();
         if end > self.decoder.capacity() {
             return Err(EngineError::ContextTooLong { capacity: self.decoder.capacity(), asked: end });
@@ -185,7 +204,7 @@ impl CandleEngine {
         // Listeners are called on the one thread that runs the step.
         let listeners = decoder.listeners();
         let mut step = || {
-            let logits = decoder.forward(ids, position)?;
+            let logits = decoder.answer(ids, position, answered)?;
             listeners.operator(Operator::Sampling, None, || {
                 if picker.sampling().is_argmax() {
                     return logits.argmax(D::Minus1)?.to_vec1::<u32>();
@@ -196,8 +215,23 @@ impl CandleEngine {
         };
         let next = self.pool.install(|| listeners.during(Span::Step(phase), &mut step))?;
         self.position = end;
-        self.last.clone_from(&next);
         Ok(next)
+    }
+}
+
+impl Revisable for CandleEngine {
+    fn position(&self) -> usize {
+        self.position
+    }
+
+    fn extend(&mut self, ids: &[u32]) -> Result<Vec<u32>, EngineError> {
+        Prompts { ids: ids.to_vec(), batch: 1 }.validate(self.decoder.batch(), self.decoder.vocab())?;
+        self.run(Phase::Decode, ids, Answered::All)
+    }
+
+    fn take_back(&mut self, position: usize) -> Result<(), EngineError> {
+        self.position = self.position.min(position);
+        Ok(())
     }
 }
 

@@ -2,7 +2,10 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    engine::PrepareStep,
+    engine::{
+        PrepareStep,
+        speculation::{Draft, Proposer, Speculator},
+    },
     profile::listener::{Listener, OperatorInstance},
 };
 
@@ -27,6 +30,8 @@ fn options() -> CandleOptions {
         sampling: Sampling::greedy(),
         cuda_graphs: true,
         cublas: true,
+        kv_cache: KvCacheDtype::Auto,
+        step_positions: 1,
     }
 }
 
@@ -211,4 +216,109 @@ fn listeners_hear_of_every_operator_and_change_nothing() {
         wanted.push("end".to_owned());
     }
     assert_eq!(*heard, wanted);
+}
+
+/// A model whose layers attend to nine positions, and one in four to all.
+fn windowed(window: usize) -> CandleOptions {
+    let spec = ModelSpec::from_hf(&json!({
+        "model_type": "gemma3_text", "vocab_size": 97, "hidden_size": 64, "intermediate_size": 40,
+        "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32,
+        "max_position_embeddings": 1024, "sliding_window": window, "query_pre_attn_scalar": 32,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    }))
+    .unwrap();
+    CandleOptions { spec, max_positions: 400, prompt_tokens: 200, batch: 1, ..options() }
+}
+
+fn one(n: u32) -> Prompts {
+    Prompts { ids: (0..n).map(|i| i * 31 % 97).collect(), batch: 1 }
+}
+
+/// Rows of a window are moved and reused; a whole sequence at once keeps them all for a moment.
+#[test]
+fn windows_free_memory_and_change_nothing() {
+    for prompt in [3, 60, 80, 200] {
+        let options = windowed(9);
+        let mut stepped = engine(&options).unwrap();
+        let mut ids = one(prompt).ids;
+        ids.extend(stepped.prefill(&one(prompt)).unwrap());
+        for _ in 0..180 {
+            ids.extend(stepped.decode().unwrap());
+        }
+        // Each token again, after everything before it in one step.
+        for end in [prompt + 1, prompt + 70, prompt + 150, prompt + 180] {
+            let (before, next) = ids.split_at(end as usize);
+            let whole = CandleOptions { prompt_tokens: end as usize, ..options.clone() };
+            let found = engine(&whole).unwrap().prefill(&Prompts { ids: before.to_vec(), batch: 1 }).unwrap();
+            assert_eq!(found[0], next[0], "{prompt} and {end}");
+        }
+    }
+    let bytes = |window| windowed(window).kv_shape().bytes(&windowed(window).spec, Dtype::F32);
+    assert_eq!(bytes(9), (3 * (9 + 64) + 400) * 2 * 32 * 4);
+    assert_eq!(bytes(1000), 4 * 400 * 2 * 32 * 4);
+}
+
+/// Eight bits change the logits a little, and the first ones not at all.
+#[test]
+fn a_cache_of_eight_bits_is_near_a_plain_one() {
+    for window in [9, 1000] {
+        let plain = windowed(window);
+        let ids = one(150).ids;
+        let logits = |kv_cache, steps: usize| {
+            let options = CandleOptions { kv_cache, ..plain.clone() };
+            let engine = engine(&options).unwrap();
+            let (prompt, rest) = ids.split_at(150 - steps);
+            let mut logits = engine.decoder.forward(prompt, 0).unwrap();
+            for (i, id) in rest.iter().enumerate() {
+                logits = engine.decoder.forward(&[*id], prompt.len() + i).unwrap();
+            }
+            logits.flatten_all().unwrap().to_vec1::<f32>().unwrap()
+        };
+        for (kv_cache, most) in [(KvCacheDtype::Fp8, 0.1), (KvCacheDtype::Q8_0, 0.02)] {
+            assert_eq!(logits(kv_cache, 0), logits(KvCacheDtype::Auto, 0));
+            let (found, expected) = (logits(kv_cache, 100), logits(KvCacheDtype::Auto, 100));
+            let square = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>();
+            let error = square(&mut found.iter().zip(&expected).map(|(a, b)| a - b));
+            let error = (error / square(&mut expected.iter().copied())).sqrt();
+            assert!(error > 1e-5 && error < most, "{kv_cache:?}: {error}");
+        }
+    }
+    let narrow = CandleOptions { kv_cache: KvCacheDtype::Q8_0, ..options() };
+    let message = engine(&narrow).err().unwrap().to_string();
+    assert!(message.contains("a multiple of 32, and this model's is 8"), "{message}");
+}
+
+#[test]
+fn proposed_tokens_change_nothing() {
+    for (options, prompt) in
+        [(windowed(9), 100), (CandleOptions { batch: 1, max_positions: 60, ..options() }, 9)]
+    {
+        let expected: Vec<u32> = {
+            let mut engine = engine(&options).unwrap();
+            let first = engine.prefill(&one(prompt)).unwrap();
+            first.into_iter().chain((0..47).flat_map(|_| engine.decode().unwrap())).collect()
+        };
+        for tokens in [1, 4, 15] {
+            for proposer in 0..3 {
+                let checking = CandleOptions { step_positions: 1 + tokens, ..options.clone() };
+                let proposer = match proposer {
+                    0 => Proposer::Ngram { longest: 3 },
+                    // The same model, and another.
+                    n => {
+                        let seed = options.seed + n - 1;
+                        let draft = CandleOptions { seed, ..checking.clone() };
+                        Proposer::Draft(Draft::new(Box::new(engine(&draft).unwrap()), 97))
+                    }
+                };
+                let mut speculator =
+                    Speculator::new(Box::new(engine(&checking).unwrap()), proposer, tokens, None);
+                let mut found = speculator.prefill(&one(prompt)).unwrap();
+                while found.len() < 48 {
+                    found.extend(speculator.decode().unwrap());
+                }
+                assert_eq!(found[..48], expected, "{tokens}");
+            }
+        }
+    }
 }

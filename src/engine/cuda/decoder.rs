@@ -17,7 +17,7 @@ use super::{
     quantised::{Scratch, Tiles},
 };
 use crate::{
-    config::Dtype,
+    config::{Dtype, KvCacheDtype},
     engine::{
         EngineError, PrepareStep, Progress,
         candle::{
@@ -26,6 +26,7 @@ use crate::{
             memory::{Footprint, product},
             rope,
         },
+        kv::KvShape,
         launch::{Heads, Launch},
         routing::Tally,
     },
@@ -54,6 +55,7 @@ pub struct Decoder {
     /// Of the layers with a rotary base of their own.
     local_rope: Option<Tables>,
     embedding_scale: f32,
+    kv_cache: KvCacheDtype,
     splits: AttentionSplits,
     pub sampling: SamplingBuffers,
     activations: Activations,
@@ -82,8 +84,18 @@ struct Layer {
     mlp: Mlp,
     keys: Buffer,
     values: Buffer,
+    /// Positions that they have room for.
+    slots: usize,
     window: Option<usize>,
     is_local: bool,
+}
+
+/// New positions of every sequence.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    length: usize,
+    /// They are the first ones, and only the last of them is answered.
+    is_prompt: bool,
 }
 
 enum Mlp {
@@ -122,6 +134,8 @@ impl Layer {
 /// Buffers for `rows` rows, batch times positions.
 struct Activations {
     rows: usize,
+    /// The most positions of a prompt.
+    prompt: usize,
     ids: Buffer,
     x: Buffer,
     normed: Buffer,
@@ -130,20 +144,39 @@ struct Activations {
     wide: Buffer,
     gated: Buffer,
     routed: Option<Routed>,
+    /// Keys and values of a prompt, where a layer's cache does not keep all of them as they are.
+    fresh: Option<(Buffer, Buffer)>,
 }
 
-/// The memory of `batch` sequences of `capacity` positions, `prompt` of them in the prefill, on a GPU.
+/// Whether a prompt attends to keys and values apart from those that `cache` keeps.
+fn needs_fresh(spec: &ModelSpec, cache: &KvShape, prompt: usize) -> bool {
+    cache.dtype != KvCacheDtype::Auto || (0..spec.layers).any(|layer| cache.kept(spec, layer) < prompt)
+}
+
+/// Sizes of a decoder.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    pub cache: KvShape,
+    /// The most positions of a prompt.
+    pub prompt: usize,
+    /// The most positions of a step after it.
+    pub step: usize,
+}
+
+/// The memory of sequences on a GPU.
 pub fn footprint(
     spec: &ModelSpec,
     dtype: Dtype,
     weight_bytes: u64,
     quantised: bool,
-    (batch, capacity, prompt): (usize, usize, usize),
+    sizes: &Sizes,
 ) -> Footprint {
-    let rows = batch.saturating_mul(prompt);
+    let Sizes { cache, prompt, step } = *sizes;
+    let KvShape { batch, positions: capacity, .. } = cache;
+    let rows = batch.saturating_mul(prompt.max(step));
     let columns = 2 * spec.hidden + (2 * spec.heads + 2 * spec.kv_heads) * spec.head_dim;
     let mlp = product(&[rows.min(MLP_ROWS), 3, spec.widest_mlp()]);
-    let logits = product(&[batch, spec.vocab, 4]);
+    let logits = product(&[batch, if step > 1 { 1 + step } else { 1 }, spec.vocab, 4]);
     let tables = product(&[capacity, spec.head_dim, 4, 1 + usize::from(spec.local_rope_theta.is_some())]);
     // A matrix as plain numbers.
     let plain = match quantised {
@@ -156,26 +189,31 @@ pub fn footprint(
     };
     let routed = spec.experts.map_or(0, |experts| routed_bytes(&experts, spec.hidden, rows, dtype));
     let activations = product(&[rows, columns]).saturating_add(mlp).saturating_mul(dtype.bytes());
+    let fresh = match needs_fresh(spec, &cache, prompt) {
+        true => product(&[2, batch, prompt, spec.kv_heads, spec.head_dim]).saturating_mul(dtype.bytes()),
+        false => 0,
+    };
     Footprint {
         weight_bytes,
-        cache_bytes: product(&[batch, capacity]).saturating_mul(spec.kv_bytes_per_position(dtype)),
-        workspace_bytes: [activations, routed, logits, tables, plain, RESERVE_BYTES]
+        cache_bytes: cache.bytes(spec, dtype),
+        workspace_bytes: [activations, routed, logits, tables, plain, fresh, RESERVE_BYTES]
             .into_iter()
             .fold(0, u64::saturating_add),
     }
 }
 
 impl Decoder {
-    /// Loads the `weights`, and the buffers for `batch` sequences of at most `capacity` positions with prompts
-    /// of at most `prompt`.
+    /// Loads the `weights`, and makes the buffers.
     pub fn new(
         gpu: Gpu,
         spec: &ModelSpec,
         dtype: Dtype,
         weights: &Weights<'_>,
-        (batch, capacity, prompt): (usize, usize, usize),
+        sizes: &Sizes,
         progress: Progress<'_>,
     ) -> Result<Decoder, EngineError> {
+        let Sizes { cache, step, .. } = *sizes;
+        let KvShape { batch, positions: capacity, .. } = cache;
         let mut kernels = Kernels { gpu, dtype, activation: spec.activation, scratch: None };
         let gpu = &kernels.gpu;
         let heads = Heads {
@@ -194,17 +232,18 @@ impl Decoder {
         let mut loader =
             Loader { kernels: &kernels, weights, tensors, norm_offset, progress, done: 0, total };
         let embedding = loader.matrix(&["model.embed_tokens.weight"])?;
-        let layers: Vec<Layer> =
-            (0..spec.layers).map(|i| Layer::new(spec, i, &mut loader, &heads)).collect::<Result<_, _>>()?;
+        let layers: Vec<Layer> = (0..spec.layers)
+            .map(|i| Layer::new(spec, i, &mut loader, &heads, &cache))
+            .collect::<Result<_, _>>()?;
         let norm = loader.norm("model.norm.weight")?;
         let head = if spec.tied_embeddings { None } else { Some(loader.matrix(&["lm_head.weight"])?) };
         let divisors = weights.source().rope_divisors()?;
         let rope = Tables::new(gpu, &rope::tables(spec, divisors.as_deref(), capacity)?)?;
         let local_rope =
             rope::local_tables(spec, capacity).map(|tables| Tables::new(gpu, &tables)).transpose()?;
-        let splits = AttentionSplits::new(gpu, &heads)?;
+        let splits = AttentionSplits::new(gpu, &heads, step)?;
         let sampling = SamplingBuffers::new(gpu, batch, spec.vocab)?;
-        let activations = Activations::new(gpu, spec, dtype, batch * prompt.max(1), &heads)?;
+        let activations = Activations::new(gpu, spec, dtype, sizes, &heads)?;
         gpu.synchronize()?;
         let matrices = || layers.iter().flat_map(Layer::matrices);
         let of_experts = || layers.iter().flat_map(|layer| layer.of_experts(dtype));
@@ -229,6 +268,7 @@ impl Decoder {
             rope,
             local_rope,
             embedding_scale: spec.embedding_scale(dtype),
+            kv_cache: cache.dtype,
             splits,
             sampling,
             activations,
@@ -247,7 +287,7 @@ impl Decoder {
 
     /// The most positions of one prompt.
     pub fn longest_prompt(&self) -> usize {
-        self.activations.rows / self.heads.batch
+        self.activations.prompt
     }
 
     /// Sets the next position to 0.
@@ -261,8 +301,9 @@ impl Decoder {
     /// The position on the device is 0, the ids are below the vocabulary, and each sequence fits into the capacity.
     pub unsafe fn prefill(&self, ids: &[u32]) -> Result<(), CudaError> {
         self.kernels.gpu.upload(&self.activations.ids, ids)?;
+        let step = Step { length: ids.len() / self.heads.batch, is_prompt: true };
         // SAFETY: the caller guarantees it.
-        unsafe { self.forward(&self.activations.ids, ids.len() / self.heads.batch) }
+        unsafe { self.forward(&self.activations.ids, step, &self.sampling) }
     }
 
     /// Extends every sequence by the token that was chosen last.
@@ -270,14 +311,29 @@ impl Decoder {
     /// # Safety
     /// The position on the device is below the capacity when the launches run.
     pub unsafe fn decode(&self) -> Result<(), CudaError> {
+        let step = Step { length: 1, is_prompt: false };
         // SAFETY: the caller guarantees the position; chosen tokens are below the vocabulary.
-        unsafe { self.forward(&self.sampling.tokens, 1) }
+        unsafe { self.forward(&self.sampling.tokens, step, &self.sampling) }
+    }
+
+    /// Extends the one sequence by the tokens of `sampling`, from its position on; the results are the logits after each of them.
+    ///
+    /// # Safety
+    /// The tokens are below the vocabulary. The position on the device plus their number is at most the capacity when the launches
+    /// run.
+    pub unsafe fn extend(&self, sampling: &SamplingBuffers) -> Result<(), CudaError> {
+        let launch = Launch::of("a step of several positions");
+        launch.require(self.heads.batch == 1, || format!("{} sequences", self.heads.batch))?;
+        let step = Step { length: sampling.batch, is_prompt: false };
+        // SAFETY: the caller guarantees it.
+        unsafe { self.forward(&sampling.tokens, step, sampling) }
     }
 
     /// # Safety
-    /// The ids are below the vocabulary, and the position on the device plus `length` is at most the capacity.
-    unsafe fn forward(&self, ids: &Buffer, length: usize) -> Result<(), CudaError> {
+    /// The ids are below the vocabulary, and the position on the device plus the step's length is at most the capacity.
+    unsafe fn forward(&self, ids: &Buffer, step: Step, sampling: &SamplingBuffers) -> Result<(), CudaError> {
         let (kernels, spec, a) = (&self.kernels, &self.spec, &self.activations);
+        let Step { length, is_prompt } = step;
         let rows = self.heads.batch * length;
         self.listeners.operator(Operator::Embedding, None, || {
             // SAFETY: the ids are below the vocabulary, which is the number of the embedding's rows.
@@ -285,27 +341,30 @@ impl Decoder {
         })?;
         for (i, layer) in self.layers.iter().enumerate() {
             // SAFETY: the caller guarantees the position.
-            unsafe { self.attention(i, layer, length) }?;
-            self.mlp(i, layer, rows, length)?;
+            unsafe { self.attention(i, layer, step, &sampling.progress) }?;
+            self.mlp(i, layer, rows, is_prompt)?;
         }
         let eps = spec.rms_eps as f32;
-        let last = (length, length - 1);
+        // Of a prompt only the last position is answered.
+        let (answered, selection) = match is_prompt {
+            true => (self.heads.batch, (length, length - 1)),
+            false => (rows, (1, 0)),
+        };
         let head = self.head.as_ref().unwrap_or(&self.embedding);
-        let input = match length == 1 && kernels.fuses_norm(rows, head) {
+        let input = match answered == rows && kernels.fuses_norm(rows, head) {
             true => Input { x: (&a.x).into(), norm: Some(Norm { weight: &self.norm, eps }) },
             false => {
                 self.listeners.operator(Operator::FinalNorm, None, || {
-                    let size = (self.heads.batch, spec.hidden);
-                    kernels.rms_norm(&a.normed, &a.x, &self.norm, size, eps, last)
+                    kernels.rms_norm(&a.normed, &a.x, &self.norm, (answered, spec.hidden), eps, selection)
                 })?;
                 (&a.normed).into()
             }
         };
-        let logits = &self.sampling.logits;
+        let logits = &sampling.logits;
         self.listeners.operator(Operator::LmHead, None, || {
-            kernels.logits(logits, input, head, self.heads.batch)?;
+            kernels.logits(logits, input, head, answered)?;
             match spec.logit_softcap {
-                Some(cap) => kernels.softcap(logits, self.heads.batch * spec.vocab, cap as f32),
+                Some(cap) => kernels.softcap(logits, answered * spec.vocab, cap as f32),
                 None => Ok(()),
             }
         })
@@ -314,11 +373,36 @@ impl Decoder {
     /// x += attention(norm(x)), with another norm before the sum where the model has one.
     ///
     /// # Safety
-    /// The position on the device plus `length` is at most the capacity.
-    unsafe fn attention(&self, i: usize, layer: &Layer, length: usize) -> Result<(), CudaError> {
+    /// The position in `progress` plus the step's length is at most the capacity.
+    unsafe fn attention(
+        &self,
+        i: usize,
+        layer: &Layer,
+        Step { length, is_prompt }: Step,
+        progress: &Buffer,
+    ) -> Result<(), CudaError> {
         let (kernels, spec, a, heads) = (&self.kernels, &self.spec, &self.activations, &self.heads);
         let (rows, eps) = (heads.batch * length, spec.rms_eps as f32);
-        let cache = KvCache { keys: &layer.keys, values: &layer.values, window: layer.window };
+        let kept = KvCache {
+            keys: &layer.keys,
+            values: &layer.values,
+            window: layer.window,
+            slots: layer.slots,
+            dtype: self.kv_cache,
+        };
+        // A prompt attends to its own numbers, before they are rounded and where not all of them are kept.
+        let is_prompt = is_prompt && length > 1;
+        let is_own = is_prompt && (self.kv_cache != KvCacheDtype::Auto || length > layer.slots);
+        let fresh = a.fresh.as_ref().filter(|_| is_own).map(|(keys, values)| KvCache {
+            keys,
+            values,
+            slots: length,
+            dtype: KvCacheDtype::Auto,
+            ..kept
+        });
+        let cache = fresh.unwrap_or(kept);
+        // Of the positions so far, where they are all that there is room for.
+        let own_heads = Heads { capacity: length, ..*heads };
         let rope = self.local_rope.as_ref().filter(|_| layer.is_local).unwrap_or(&self.rope);
         let transform = HeadTransform {
             bias: layer.qkv_bias.as_ref(),
@@ -328,7 +412,6 @@ impl Decoder {
             cosines: &rope.cosines,
             sines: &rope.sines,
         };
-        let progress = &self.sampling.progress;
         let operator = |operator, work: &dyn Fn() -> Result<(), CudaError>| {
             self.listeners.operator(operator, Some(i), work)
         };
@@ -344,26 +427,33 @@ impl Decoder {
             }
         };
         operator(Operator::Qkv, &|| kernels.linear(&a.qkv, input, &layer.qkv, rows, None, false))?;
-        if length > 1 || !kernels.rotates_in_attention(heads) {
+        let rotated_in_attention = length == 1 && kernels.rotates_in_attention(heads, &cache);
+        if !rotated_in_attention {
             operator(Operator::Rope, &|| {
-                // SAFETY: the caller guarantees the position.
+                let heads = if fresh.is_some() { &own_heads } else { heads };
+                // SAFETY: the caller guarantees the position, which is 0 where a prompt has a cache of its own length.
                 unsafe { kernels.rope(&a.qkv, &cache, &transform, progress, length, heads) }
             })?;
         }
-        operator(Operator::Attention, &|| match length {
+        operator(Operator::Attention, &|| match (is_prompt, &fresh) {
+            (true, Some(fresh)) => {
+                kernels.prefill_attention(&a.attended, &a.qkv, fresh, length, &own_heads)?;
+                kernels.keep(&kept, fresh, length, heads)
+            }
+            (true, None) => kernels.prefill_attention(&a.attended, &a.qkv, &cache, length, heads),
             // SAFETY: the caller guarantees the position.
-            1 => unsafe {
+            (false, _) => unsafe {
                 kernels.decode_attention(
                     &a.attended,
                     &a.qkv,
                     &cache,
-                    &transform,
+                    Some(&transform).filter(|_| rotated_in_attention),
                     &self.splits,
                     progress,
+                    length,
                     heads,
                 )
             },
-            _ => kernels.prefill_attention(&a.attended, &a.qkv, &cache, length, heads),
         })?;
         let bias = layer.output_bias.as_ref();
         let Some(norm) = &layer.post_attention_norm else {
@@ -398,13 +488,13 @@ impl Decoder {
         Ok(())
     }
 
-    /// x += the results of the chosen experts for norm(x), each times its weight. Steps of one position are counted.
+    /// x += the results of the chosen experts for norm(x), each times its weight. Those of a prompt are not counted.
     fn experts(
         &self,
         i: usize,
         layer: &Layer,
         experts: &ExpertLayer,
-        (rows, length): (usize, usize),
+        (rows, is_prompt): (usize, bool),
     ) -> Result<(), CudaError> {
         let (kernels, spec, a) = (&self.kernels, &self.spec, &self.activations);
         let Some(routed) = &a.routed else {
@@ -426,8 +516,8 @@ impl Decoder {
             let count = EXPERT_ROWS.min(rows - first);
             let (normed, x) = (a.normed.slice_from(first * row_bytes), a.x.slice_from(first * row_bytes));
             operator(Operator::Router, &|| match few {
-                true => kernels.norm_and_route((&a.normed, &a.x), norm, routed, experts, rows, length == 1),
-                false => kernels.route(routed, experts, normed, count, length == 1),
+                true => kernels.norm_and_route((&a.normed, &a.x), norm, routed, experts, rows, !is_prompt),
+                false => kernels.route(routed, experts, normed, count, !is_prompt),
             })?;
             operator(Operator::GateUp, &|| kernels.experts_gated(routed, experts, normed, count))?;
             operator(Operator::Down, &|| kernels.experts_down(x, routed, experts, count))?;
@@ -442,10 +532,10 @@ impl Decoder {
     }
 
     /// x += mlp(norm(x)), with another norm before the sum where the model has one.
-    fn mlp(&self, i: usize, layer: &Layer, rows: usize, length: usize) -> Result<(), CudaError> {
+    fn mlp(&self, i: usize, layer: &Layer, rows: usize, is_prompt: bool) -> Result<(), CudaError> {
         let (gate_up, down) = match &layer.mlp {
             Mlp::Dense { gate_up, down } => (gate_up, down),
-            Mlp::Experts(experts) => return self.experts(i, layer, experts, (rows, length)),
+            Mlp::Experts(experts) => return self.experts(i, layer, experts, (rows, is_prompt)),
         };
         let (kernels, spec, a) = (&self.kernels, &self.spec, &self.activations);
         let eps = spec.rms_eps as f32;
@@ -499,7 +589,13 @@ impl Tables {
 }
 
 impl Layer {
-    fn new(spec: &ModelSpec, i: usize, loader: &mut Loader<'_>, heads: &Heads) -> Result<Layer, EngineError> {
+    fn new(
+        spec: &ModelSpec,
+        i: usize,
+        loader: &mut Loader<'_>,
+        heads: &Heads,
+        cache: &KvShape,
+    ) -> Result<Layer, EngineError> {
         let name = |part: &str| format!("model.layers.{i}.{part}");
         let qkv = loader.matrix(&spec.qkv_names(i, "weight"))?;
         let qkv_bias = match spec.qkv_bias {
@@ -517,8 +613,8 @@ impl Layer {
             None => [None, None],
         };
         let gpu = &loader.kernels.gpu;
-        let cache_bytes =
-            heads.batch * heads.kv_heads * heads.capacity * heads.dim * loader.kernels.dtype.bytes() as usize;
+        let slots = cache.kept(spec, i);
+        let cache_bytes = heads.cache_bytes(slots, cache.dtype, loader.kernels.dtype.bytes() as usize);
         let (keys, values) = (gpu.zeros("the cache", cache_bytes)?, gpu.zeros("the cache", cache_bytes)?);
         Ok(Layer {
             input_norm: loader.norm(&name("input_layernorm.weight"))?,
@@ -543,6 +639,7 @@ impl Layer {
             },
             keys,
             values,
+            slots,
             window: spec.window_of_layer(i),
             is_local: spec.is_local(i),
         })
@@ -554,13 +651,21 @@ impl Activations {
         gpu: &Gpu,
         spec: &ModelSpec,
         dtype: Dtype,
-        rows: usize,
+        sizes: &Sizes,
         heads: &Heads,
     ) -> Result<Activations, CudaError> {
         let elements = |count: usize| gpu.alloc("activations", count * dtype.bytes() as usize);
+        let prompt = sizes.prompt.max(1);
+        let rows = heads.batch * prompt.max(sizes.step);
+        let of_prompt = heads.batch * prompt * heads.kv_heads * heads.dim;
         let mlp_rows = rows.min(MLP_ROWS);
         Ok(Activations {
             rows,
+            prompt,
+            fresh: match needs_fresh(spec, &sizes.cache, prompt) {
+                true => Some((elements(of_prompt)?, elements(of_prompt)?)),
+                false => None,
+            },
             ids: gpu.alloc("activations", rows * 4)?,
             x: elements(rows * spec.hidden)?,
             normed: elements(rows * spec.hidden)?,
@@ -684,7 +789,7 @@ impl Loader<'_> {
         }
         let values = |matrix| Ok(Matrix { values: Values::Fp8(Box::new(matrix)), rows, columns });
         if let Some(codes) = self.weights.source().fp8(shapes) {
-            return values(Fp8Matrix::new(&kernels.gpu, &codes, columns)?);
+            return values(Fp8Matrix::new(kernels, &codes, columns, gated)?);
         }
         if let Weights::Synthetic(weights) = self.weights
             && shapes.iter().all(|shape| weights.is_fp8(shape))
@@ -695,7 +800,7 @@ impl Loader<'_> {
                 .zip(&recipes)
                 .map(|(shape, (_, (_, width)))| (shape.shape[0], *width))
                 .collect();
-            return values(Fp8Matrix::random(kernels, &parts, columns, &mut |i, to| {
+            return values(Fp8Matrix::random(kernels, &parts, columns, gated, &mut |i, to| {
                 let (key, spread) = recipes[i];
                 kernels.synthetic(to, key, (parts[i].0, columns), spread)
             })?);

@@ -21,22 +21,63 @@ const THREADS: usize = 256;
 const LARGEST: f32 = 448.0;
 const FLOAT_BYTES: usize = 4;
 
-/// A matrix of `rows` × `columns`: a code for each weight, and a scale for each 128 columns of `scale_rows` rows.
+/// A matrix of `rows` × `columns`: a code for each weight, in tiles, and a scale for each 128 columns of `scale_rows` rows.
 pub struct Fp8Matrix {
-    codes: Buffer,
+    tiles: Buffer,
     scales: Buffer,
     scale_rows: usize,
     rows: usize,
     columns: usize,
+    /// The first half of the rows is a gate, the second what it is multiplied with.
+    gated: bool,
+}
+
+/// Warps of a block, bytes of a tile in a ring, and the blocks of a multiprocessor with one row of x and with several, as in the kernel.
+const WARPS: usize = 8;
+const ROOM: usize = 16 * SCALED + 16 * 4;
+const BLOCKS: [usize; 2] = [3, 2];
+/// Shared memory of a block that the host does not ask for.
+const OWN_BYTES: usize = 10 << 10;
+
+/// Bytes of the tiles of a matrix.
+fn tile_bytes(rows: usize, columns: usize, gated: bool) -> usize {
+    let strips = if gated { (rows / 2).div_ceil(8) } else { rows.div_ceil(16) };
+    strips * columns.div_ceil(SCALED) * 16 * SCALED
 }
 
 impl Fp8Matrix {
-    pub fn new(gpu: &Gpu, from: &Fp8Rows, columns: usize) -> Result<Fp8Matrix, CudaError> {
-        let codes = gpu.alloc("the weights", from.codes.len())?;
-        gpu.upload(&codes, &from.codes)?;
-        let scales = gpu.alloc("the weights", size_of_val(from.scales.as_slice()))?;
-        gpu.upload(&scales, &from.scales)?;
-        Ok(Fp8Matrix { codes, scales, scale_rows: from.scale_rows, rows: from.rows, columns })
+    pub fn new(
+        kernels: &Kernels,
+        from: &Fp8Rows,
+        columns: usize,
+        gated: bool,
+    ) -> Result<Fp8Matrix, CudaError> {
+        let codes = kernels.gpu.alloc("the weights", from.codes.len())?;
+        kernels.gpu.upload(&codes, &from.codes)?;
+        Self::arranged(kernels, &codes, (from.rows, columns, gated), (&from.scales, from.scale_rows))
+    }
+
+    /// From codes row by row, which are not needed afterwards.
+    fn arranged(
+        kernels: &Kernels,
+        codes: &Buffer,
+        (rows, columns, gated): (usize, usize, bool),
+        (scales, scale_rows): (&[f32], usize),
+    ) -> Result<Fp8Matrix, CudaError> {
+        let gpu = &kernels.gpu;
+        let name = kernels.name("fp8_arrange");
+        let launch = Launch::of(&name);
+        launch.require(columns.is_multiple_of(16), || format!("rows of {columns} are no multiple of 16"))?;
+        launch.require_room("the codes", codes.bytes(), 1, &[rows, columns])?;
+        let tiles = gpu.alloc("the weights", tile_bytes(rows, columns, gated))?;
+        let n = launch.arg("rows", if gated { rows / 2 } else { rows })?;
+        let k = launch.arg("columns", columns)?;
+        let args = [(&tiles).into(), codes.into(), n, k, Arg::Int(gated.into())];
+        // SAFETY: the kernel's parameters, on buffers of these sizes.
+        unsafe { gpu.launch(launch, kernels.spread(tiles.bytes() / 16), &args) }?;
+        let table = gpu.alloc("the weights", size_of_val(scales))?;
+        gpu.upload(&table, scales)?;
+        Ok(Fp8Matrix { tiles, scales: table, scale_rows, rows, columns, gated })
     }
 
     /// Random numbers: `draw` puts `rows` rows of plain ones within ±`half_width` from a row on into a buffer.
@@ -44,6 +85,7 @@ impl Fp8Matrix {
         kernels: &Kernels,
         parts: &[(usize, f32)],
         columns: usize,
+        gated: bool,
         draw: &mut dyn FnMut(usize, Slice<'_>) -> Result<(), CudaError>,
     ) -> Result<Fp8Matrix, CudaError> {
         const SCALE_ROWS: usize = 16;
@@ -68,15 +110,13 @@ impl Fp8Matrix {
             );
             first += rows;
         }
-        let table = gpu.alloc("the weights", size_of_val(scales.as_slice()))?;
-        gpu.upload(&table, &scales)?;
-        Ok(Fp8Matrix { codes, scales: table, scale_rows: SCALE_ROWS, rows, columns })
+        Self::arranged(kernels, &codes, (rows, columns, gated), (&scales, SCALE_ROWS))
     }
 
     fn check(&self, launch: Launch<'_>) -> Result<(), CudaError> {
         let Fp8Matrix { rows, columns, scale_rows, .. } = *self;
         launch.require(columns.is_multiple_of(16), || format!("rows of {columns} are no multiple of 16"))?;
-        launch.require_room("the codes", self.codes.bytes(), 1, &[rows, columns])?;
+        launch.require_room("the tiles", self.tiles.bytes(), tile_bytes(rows, columns, self.gated), &[1])?;
         let table = [rows.div_ceil(scale_rows.max(1)), columns.div_ceil(SCALED)];
         Ok(launch.require_room("the scales", self.scales.bytes(), FLOAT_BYTES, &table)?)
     }
@@ -84,7 +124,41 @@ impl Fp8Matrix {
     /// As kernels take them.
     fn args(&self, launch: Launch<'_>) -> Result<[Arg; 3], CudaError> {
         let scale_rows = launch.arg("rows of a scale", self.scale_rows)?;
-        Ok([(&self.codes).into(), (&self.scales).into(), scale_rows])
+        Ok([(&self.tiles).into(), (&self.scales).into(), scale_rows])
+    }
+}
+
+/// How a product of a few rows runs: whether x is in shared memory, and how many tiles a warp copies ahead.
+struct Plan {
+    kernel: &'static str,
+    shape: Shape,
+    ahead: usize,
+}
+
+impl Plan {
+    fn new(gpu: &Gpu, p: &Product<'_>, gated: bool) -> Option<Plan> {
+        let strips = p.n.div_ceil(if gated { 8 } else { 16 });
+        let (padded, tiles) = (p.k.next_multiple_of(SCALED), p.k.div_ceil(SCALED));
+        let one = p.m == 1;
+        // Halves of x and a factor for each 128.
+        let staged = if one { 2 * padded + 4 * tiles } else { p.m * (2 * padded + 16) + 32 * tiles };
+        let kernels: &[(&str, usize)] = match (one, gated) {
+            (true, false) => &[("fp8_one", staged), ("fp8_many", 0)],
+            (true, true) => &[("fp8_one_gated", staged), ("fp8_many_gated", 0)],
+            (false, false) => &[("fp8_staged", staged), ("fp8_many", 0)],
+            (false, true) => &[("fp8_staged_gated", staged), ("fp8_many_gated", 0)],
+        };
+        let bytes = |ahead: usize, staged: usize| WARPS * (ahead + 1) * ROOM + staged;
+        let fitting = |ahead, staged| gpu.shared_bytes / (bytes(ahead, staged) + OWN_BYTES);
+        let of = |&(kernel, staged): &(&'static str, usize), ahead: usize| {
+            let blocks = fitting(ahead, staged).min(BLOCKS[usize::from(!one)]);
+            let grid = (strips.min(blocks * gpu.multiprocessors), 1, 1);
+            let shape = Shape { shared_bytes: bytes(ahead, staged), ..Shape::early(grid, THREADS) };
+            (blocks > 0).then_some(Plan { kernel, shape, ahead })
+        };
+        // Two ahead where two blocks have room for it.
+        let ahead = |staged| if fitting(2, staged) >= 2 { 2 } else { 1 };
+        kernels.iter().find_map(|kernel| of(kernel, ahead(kernel.1)))
     }
 }
 
@@ -97,12 +171,25 @@ impl Kernels {
         bias: Option<&Buffer>,
         activation: Option<i32>,
     ) -> Result<(), CudaError> {
-        let name = self.name(if activation.is_some() { "fp8_gated" } else { "fp8" });
+        let gated = activation.is_some();
+        let plan = match self.dtype {
+            Dtype::F32 => {
+                let kernel = if gated { "fp8_gated" } else { "fp8" };
+                let shape = Shape::early((p.n.div_ceil(WARPS), 1, 1), THREADS);
+                Some(Plan { kernel, shape, ahead: 0 })
+            }
+            _ => Plan::new(&self.gpu, p, gated),
+        };
+        let Some(plan) = plan else {
+            let problem = format!("a block has {} bytes of shared memory", self.gpu.shared_bytes);
+            return Err(Launch::of("fp8").error(problem).into());
+        };
+        let name = self.name(plan.kernel);
         let launch = Launch::of(&name);
         let element = self.dtype.bytes() as usize;
         w.check(launch)?;
-        let rows = if activation.is_some() { 2 * p.n } else { p.n };
-        launch.require(p.m <= FEW_ROWS && w.rows == rows && w.columns == p.k, || {
+        let rows = if gated { 2 * p.n } else { p.n };
+        launch.require(p.m <= FEW_ROWS && w.rows == rows && w.columns == p.k && w.gated == gated, || {
             format!("{} × {} by {} × {} is no product", p.m, p.k, w.rows, w.columns)
         })?;
         launch.require_room("y", p.y.bytes(), element, &[p.m, p.n])?;
@@ -111,10 +198,10 @@ impl Kernels {
         if let Some(bias) = bias {
             launch.require_room("the bias", bias.bytes(), element, &[p.n])?;
         }
-        let [codes, scales, scale_rows] = w.args(launch)?;
-        let args = [
+        let [tiles, scales, scale_rows] = w.args(launch)?;
+        let mut args = vec![
             p.y.into(),
-            codes,
+            tiles,
             scales,
             scale_rows,
             p.x.into(),
@@ -125,10 +212,11 @@ impl Kernels {
             launch.arg("k", p.k)?,
             Arg::Int(activation.unwrap_or(0)),
         ];
-        let rows_per_block = if self.dtype == Dtype::F32 || activation.is_some() { 8 } else { 16 };
-        let shape = Shape::early((p.n.div_ceil(rows_per_block), 1, 1), THREADS);
+        if self.dtype != Dtype::F32 {
+            args.push(launch.arg("tiles ahead", plan.ahead)?);
+        }
         // SAFETY: the kernel's parameters, on operands of these sizes.
-        unsafe { self.gpu.launch(launch, shape, &args) }
+        unsafe { self.gpu.launch(launch, plan.shape, &args) }
     }
 
     /// The matrix as plain numbers, for a product of many rows.
@@ -138,9 +226,10 @@ impl Kernels {
         w.check(launch)?;
         let out = self.plain(launch)?;
         launch.require_room("the output", out.bytes(), self.dtype.bytes() as usize, &[w.rows, w.columns])?;
-        let [codes, scales, scale_rows] = w.args(launch)?;
-        let (n, k) = (launch.arg("rows", w.rows)?, launch.arg("columns", w.columns)?);
-        let args = [out.into(), codes, scales, scale_rows, n, k];
+        let [tiles, scales, scale_rows] = w.args(launch)?;
+        let n = launch.arg("rows", if w.gated { w.rows / 2 } else { w.rows })?;
+        let k = launch.arg("columns", w.columns)?;
+        let args = [out.into(), tiles, scales, scale_rows, n, k, Arg::Int(w.gated.into())];
         // SAFETY: the kernel's parameters, on buffers of these sizes.
         unsafe { self.gpu.launch(launch, self.spread(w.rows * w.columns / 16), &args) }?;
         Ok(out.into())

@@ -377,6 +377,11 @@ impl Gpu {
         self.context.name().unwrap_or_else(|_| "the GPU".to_owned())
     }
 
+    /// Whether kernels with the instructions of this one capability are loaded.
+    pub fn runs_hopper_kernels(&self) -> bool {
+        self.capability == HOPPER
+    }
+
     /// Whether blocks of a kernel can read each other's shared memory.
     pub fn has_clusters(&self) -> bool {
         self.capability >= HOPPER

@@ -34,6 +34,7 @@ pub struct Needs {
     pub quantised: bool,
     pub experts: bool,
     pub fp8: bool,
+    pub eight_bit_cache: bool,
 }
 
 /// The images of the kernels for numbers of one type: machine code for each capability of the manifest, and PTX for later GPUs.
@@ -43,11 +44,11 @@ pub fn images(dtype: Dtype, needs: Needs, capability: u32) -> Vec<&'static [u8]>
         Dtype::F16 => images_of!("f16"),
         Dtype::F32 => images_of!("f32"),
     };
-    let for_hopper: Option<&[u8]> = match dtype {
-        _ if capability != HOPPER => None,
-        Dtype::Bf16 => Some(image!("product_hopper.bf16")),
-        Dtype::F16 => Some(image!("product_hopper.f16")),
-        Dtype::F32 => None,
+    let for_hopper: &[&[u8]] = match dtype {
+        _ if capability != HOPPER => &[],
+        Dtype::Bf16 => &[image!("product_hopper.bf16"), image!("prefill_attention_hopper.bf16")],
+        Dtype::F16 => &[image!("product_hopper.f16"), image!("prefill_attention_hopper.f16")],
+        Dtype::F32 => &[],
     };
     let sampling: &[u8] = image!("sampling");
     let with_blocks: [&[u8]; 2] = match dtype {
@@ -66,8 +67,14 @@ pub fn images(dtype: Dtype, needs: Needs, capability: u32) -> Vec<&'static [u8]>
         Dtype::F16 => image!("fp8.f16"),
         Dtype::F32 => image!("fp8.f32"),
     };
-    let rest = with_blocks.chain(needs.experts.then_some(experts)).chain(needs.fp8.then_some(fp8));
-    of_dtype.into_iter().chain([sampling]).chain(for_hopper).chain(rest).collect()
+    let eight_bit_cache: &[u8] = match dtype {
+        Dtype::Bf16 => image!("eight_bit_cache.bf16"),
+        Dtype::F16 => image!("eight_bit_cache.f16"),
+        Dtype::F32 => image!("eight_bit_cache.f32"),
+    };
+    let wanted = [(needs.experts, experts), (needs.fp8, fp8), (needs.eight_bit_cache, eight_bit_cache)];
+    let rest = with_blocks.chain(wanted.into_iter().filter(|(needed, _)| *needed).map(|(_, image)| image));
+    of_dtype.into_iter().chain([sampling]).chain(for_hopper.iter().copied()).chain(rest).collect()
 }
 
 /// What the images were made from and for.

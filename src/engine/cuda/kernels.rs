@@ -11,7 +11,7 @@ use super::{
     quantised::{Scratch, Tiles},
 };
 use crate::{
-    config::Dtype,
+    config::{Dtype, KvCacheDtype},
     engine::launch::{Arg, Heads, Launch},
     model::spec::Activation,
 };
@@ -26,6 +26,8 @@ const HEADS_PER_BLOCK: usize = 8;
 const CLUSTER_BLOCKS: usize = 8;
 /// Head dimensions with tensor-core kernels.
 const TENSOR_CORE_DIMS: [usize; 5] = [64, 80, 96, 128, 256];
+/// Head dimensions are multiples of it in a cache of Q8_0: half a head is rotated with the other half, in blocks of 32.
+pub const Q8_0_STEP: usize = 64;
 /// Blocks that search one row of logits for its maximum.
 const ARGMAX_BLOCKS: usize = 64;
 const FLOAT_BYTES: usize = 4;
@@ -33,9 +35,9 @@ const ID_BYTES: usize = 4;
 /// The position and the number of finished steps, 4 bytes each.
 const PROGRESS_BYTES: usize = 8;
 
-/// Key/value heads times the blocks that share the query heads of one, for all sequences.
-fn attention_units(heads: &Heads) -> usize {
-    heads.kv_heads * blocks_per_group(heads) * heads.batch
+/// Key/value heads times the blocks that share the query heads of one, for `length` positions of all sequences.
+fn attention_units(heads: &Heads, length: usize) -> usize {
+    heads.kv_heads * blocks_per_group(heads) * heads.batch * length
 }
 
 fn blocks_per_group(heads: &Heads) -> usize {
@@ -49,18 +51,38 @@ pub struct KvCache<'a> {
     pub values: &'a Buffer,
     /// A position attends to this many, itself included; `None` attends to all.
     pub window: Option<usize>,
+    /// Positions that are kept of each sequence, in turn.
+    pub slots: usize,
+    pub dtype: KvCacheDtype,
 }
 
 impl KvCache<'_> {
     fn check(&self, launch: Launch<'_>, heads: &Heads, element: usize) -> Launched {
         heads.check(launch)?;
-        heads.check_cache(launch, "the key cache", self.keys.bytes(), element)?;
-        Ok(heads.check_cache(launch, "the value cache", self.values.bytes(), element)?)
+        let bytes = heads.cache_bytes(self.slots, self.dtype, element);
+        launch.require_room("the key cache", self.keys.bytes(), 1, &[bytes])?;
+        launch.require_room("the value cache", self.values.bytes(), 1, &[bytes])?;
+        launch.require(self.dtype != KvCacheDtype::Q8_0 || heads.dim.is_multiple_of(Q8_0_STEP), || {
+            format!("a head dimension of {} is no multiple of {Q8_0_STEP}", heads.dim)
+        })?;
+        let seen = self.window.unwrap_or(heads.capacity).min(heads.capacity);
+        Ok(launch.require((1..=self.slots).contains(&seen), || {
+            format!("{seen} positions are attended to, and {} are kept", self.slots)
+        })?)
     }
 
     /// 0 means no window. One as large as the cache has no effect.
     fn window(&self, launch: Launch<'_>, heads: &Heads) -> Result<Arg, CudaError> {
         Ok(launch.arg("the window", self.window.unwrap_or(0).min(heads.capacity))?)
+    }
+
+    /// Of the names of kernels that read or write it.
+    fn prefix(&self) -> &'static str {
+        match self.dtype {
+            KvCacheDtype::Auto => "",
+            KvCacheDtype::Fp8 => "fp8_",
+            KvCacheDtype::Q8_0 => "q8_0_",
+        }
     }
 }
 
@@ -489,7 +511,7 @@ impl Kernels {
         length: usize,
         heads: &Heads,
     ) -> Launched {
-        let (name, element) = (self.name("rope"), self.element_bytes());
+        let (name, element) = (self.name(&format!("{}rope", cache.prefix())), self.element_bytes());
         let launch = Launch::of(&name);
         cache.check(launch, heads, element)?;
         transform.check(launch, heads, element)?;
@@ -515,14 +537,38 @@ impl Kernels {
             launch.arg("heads", heads.heads)?,
             launch.arg("key/value heads", heads.kv_heads)?,
             launch.arg("the head dimension", heads.dim)?,
-            launch.arg("the capacity", heads.capacity)?,
+            launch.arg("the slots", cache.slots)?,
             eps,
         ];
         // SAFETY: the kernel's parameters, on buffers of these sizes; the caller guarantees the position.
         unsafe { self.gpu.launch(launch, Shape::early((warps.div_ceil(4), 1, 1), 128), &args) }
     }
 
-    /// Causal attention of the first `length` positions of each sequence.
+    /// Copies keys and values of a whole prompt, kept plainly in `fresh`, to the cache.
+    pub fn keep(&self, cache: &KvCache<'_>, fresh: &KvCache<'_>, length: usize, heads: &Heads) -> Launched {
+        let (name, element) = (self.name(&format!("{}keep", cache.prefix())), self.element_bytes());
+        let launch = Launch::of(&name);
+        cache.check(launch, heads, element)?;
+        fresh.check(launch, &Heads { capacity: length, ..*heads }, element)?;
+        let rows = heads.batch * heads.kv_heads;
+        let warps = rows * length.min(cache.slots);
+        launch.int("the number of warps", warps.next_multiple_of(4))?;
+        for (to, from) in [(cache.keys, fresh.keys), (cache.values, fresh.values)] {
+            let args = [
+                to.into(),
+                from.into(),
+                launch.arg("heads", rows)?,
+                launch.arg("length", length)?,
+                launch.arg("the slots", cache.slots)?,
+                launch.arg("the head dimension", heads.dim)?,
+            ];
+            // SAFETY: the kernel's parameters, on buffers of these sizes.
+            unsafe { self.gpu.launch(launch, Shape::early((warps.div_ceil(4), 1, 1), 128), &args) }?;
+        }
+        Ok(())
+    }
+
+    /// Causal attention of the first `length` positions of each sequence, whose keys and values are plain numbers.
     pub fn prefill_attention(
         &self,
         out: &Buffer,
@@ -531,18 +577,29 @@ impl Kernels {
         length: usize,
         h: &Heads,
     ) -> Launched {
-        let tensor_cores = self.has_tensor_core_kernel(h);
-        let name = match tensor_cores {
-            true => self.name(&format!("prefill_attention_{}", h.dim)),
-            false => self.name("plain_attention"),
+        let tensor_cores = self.has_tensor_core_kernel(h, KvCacheDtype::Auto);
+        let for_hopper =
+            HopperAttention::of(h.dim).filter(|_| tensor_cores && self.gpu.runs_hopper_kernels());
+        let name = match (tensor_cores, for_hopper) {
+            (true, Some(_)) => self.name(&format!("prefill_attention_hopper_{}", h.dim)),
+            (true, None) => self.name(&format!("prefill_attention_{}", h.dim)),
+            (false, _) => self.name("plain_attention"),
         };
         let launch = Launch::of(&name);
+        launch.require(cache.dtype == KvCacheDtype::Auto && cache.slots >= length, || {
+            format!("{length} positions are not in the cache as plain numbers")
+        })?;
         self.check_attention(launch, [out, qkv], cache, length, h)?;
         let [heads, scores] = attention_args(launch, cache, h)?;
         let length_arg = launch.arg("length", length)?;
         let buffers = [out.into(), qkv.into(), cache.keys.into(), cache.values.into(), length_arg];
         let args = [&buffers[..], &heads, &scores, &[launch.arg("the head dimension", h.dim)?]].concat();
-        let shape = if tensor_cores {
+        let shape = if let Some(HopperAttention { rows, threads, shared_bytes }) = for_hopper {
+            // Each of the GPU's multiprocessors takes parts in turn; the grid's third size is the batch.
+            let parts = length.div_ceil(rows) * h.heads;
+            let blocks = self.gpu.multiprocessors.div_ceil(h.batch).clamp(1, parts);
+            Shape { shared_bytes, ..Shape::plain((blocks, 1, h.batch), threads) }
+        } else if tensor_cores {
             // As in `prefill_attention.cu`: rows of queries and rows of a tile, padded by eight.
             let (rows, tile) = if h.dim == 256 { (64, 32) } else { (128, 64) };
             let shared_bytes = (rows + 4 * tile) * (h.dim + 8) * 2;
@@ -555,15 +612,15 @@ impl Kernels {
     }
 
     /// Whether [`decode_attention`](Self::decode_attention) does what [`rope`](Self::rope) does.
-    pub fn rotates_in_attention(&self, heads: &Heads) -> bool {
-        self.has_tensor_core_kernel(heads)
+    pub fn rotates_in_attention(&self, heads: &Heads, cache: &KvCache<'_>) -> bool {
+        self.has_tensor_core_kernel(heads, cache.dtype)
     }
 
-    /// Attention of the one new position of each sequence. Its heads are transformed and written to the cache before, or here where
-    /// [`rotates_in_attention`](Self::rotates_in_attention) says so.
+    /// Attention of `length` new positions of each sequence. Their heads are transformed and written to the cache before; or here, of one position, with a
+    /// `transform`, where [`rotates_in_attention`](Self::rotates_in_attention) says so.
     ///
     /// # Safety
-    /// The position in `progress` is below the capacity.
+    /// The position in `progress` plus `length` is at most the capacity.
     // Reason: the operands of a kernel.
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn decode_attention(
@@ -571,43 +628,61 @@ impl Kernels {
         out: &Buffer,
         qkv: &Buffer,
         cache: &KvCache<'_>,
-        transform: &HeadTransform<'_>,
+        transform: Option<&HeadTransform<'_>>,
         splits: &AttentionSplits,
         progress: &Buffer,
+        length: usize,
         h: &Heads,
     ) -> Launched {
-        let tensor_cores = self.has_tensor_core_kernel(h);
+        let tensor_cores = self.has_tensor_core_kernel(h, cache.dtype);
+        let prefix = cache.prefix();
         let name = if tensor_cores {
-            let blocks = splits.count * h.kv_heads * blocks_per_group(h) * h.batch;
+            let blocks = splits.count * attention_units(h, length);
             let crowded = if blocks > self.gpu.multiprocessors { "crowded_" } else { "" };
-            self.name(&format!("{crowded}decode_attention_{}", h.dim))
+            self.name(&format!("{crowded}{prefix}decode_attention_{}", h.dim))
         } else {
-            self.name("plain_decode_attention")
+            self.name(&format!("{prefix}plain_decode_attention"))
         };
         let launch = Launch::of(&name);
-        self.check_attention(launch, [out, qkv], cache, 1, h)?;
+        self.check_attention(launch, [out, qkv], cache, length, h)?;
         launch.require_room("the progress", progress.bytes(), PROGRESS_BYTES, &[1])?;
+        launch.require(transform.is_none() || (length == 1 && tensor_cores), || {
+            format!("{length} positions are not rotated here")
+        })?;
+        let length_arg = launch.arg("length", length)?;
         let [heads, scores] = attention_args(launch, cache, h)?;
         let buffers: [Arg; 4] = [out.into(), qkv.into(), cache.keys.into(), cache.values.into()];
         let (args, shape) = if tensor_cores {
-            splits.check(launch, h)?;
-            let partial: [Arg; 3] = [(&splits.parts).into(), (&splits.arrived).into(), progress.into()];
+            splits.check(launch, h, length)?;
+            let partial: [Arg; 4] =
+                [(&splits.parts).into(), (&splits.arrived).into(), progress.into(), length_arg];
             let threads = if h.dim > 128 { 128 } else { 256 };
-            let grid = (splits.count, h.kv_heads * blocks_per_group(h), h.batch);
-            transform.check(launch, h, self.element_bytes())?;
-            let args = [&buffers[..], &partial, &heads, &scores, &transform.args()].concat();
+            let grid = (splits.count, h.kv_heads * blocks_per_group(h), h.batch * length);
+            let transformed = match transform {
+                Some(transform) => {
+                    transform.check(launch, h, self.element_bytes())?;
+                    transform.args()
+                }
+                None => [Arg::NULL, Arg::NULL, Arg::NULL, Arg::NULL, Arg::NULL, Arg::Float(0.0)],
+            };
+            let args = [&buffers[..], &partial, &heads, &scores, &transformed].concat();
             (args, Shape::early(grid, threads))
         } else {
             let dim = launch.arg("the head dimension", h.dim)?;
-            let args = [&buffers[..], &[progress.into()], &heads, &scores, &[dim]].concat();
-            (args, Shape::early((h.heads, h.batch, 1), 256))
+            let args = [&buffers[..], &[progress.into(), length_arg], &heads, &scores, &[dim]].concat();
+            (args, Shape::early((h.heads, h.batch * length, 1), 256))
         };
         // SAFETY: the kernel's parameters, on buffers of these sizes; the caller guarantees the position.
         unsafe { self.gpu.launch(launch, shape, &args) }
     }
 
-    fn has_tensor_core_kernel(&self, heads: &Heads) -> bool {
-        self.dtype != Dtype::F32 && TENSOR_CORE_DIMS.contains(&heads.dim)
+    fn has_tensor_core_kernel(&self, heads: &Heads, cache: KvCacheDtype) -> bool {
+        let is_there = match cache {
+            KvCacheDtype::Auto => true,
+            KvCacheDtype::Fp8 => heads.dim != 80,
+            KvCacheDtype::Q8_0 => heads.dim.is_multiple_of(Q8_0_STEP),
+        };
+        self.dtype != Dtype::F32 && TENSOR_CORE_DIMS.contains(&heads.dim) && is_there
     }
 
     fn check_attention(
@@ -716,12 +791,35 @@ impl Kernels {
     }
 }
 
+/// Sizes of `prefill_attention_hopper.cu`.
+#[derive(Clone, Copy)]
+struct HopperAttention {
+    /// Queries of a part.
+    rows: usize,
+    threads: usize,
+    shared_bytes: usize,
+}
+
+impl HopperAttention {
+    fn of(dim: usize) -> Option<HopperAttention> {
+        const TILE: usize = 128;
+        let groups = match dim {
+            64 => 3,
+            128 => 2,
+            _ => return None,
+        };
+        // Queries, and two tiles each of keys and values, from a multiple of 1,024 bytes.
+        let shared_bytes = 1024 + (groups * 64 + 4 * TILE) * dim * 2;
+        Some(HopperAttention { rows: groups * 64, threads: (groups + 1) * 128, shared_bytes })
+    }
+}
+
 /// What all attention kernels take in this order: the sizes of the heads, then how scores are computed.
 fn attention_args(launch: Launch<'_>, cache: &KvCache<'_>, h: &Heads) -> Result<[[Arg; 3]; 2], CudaError> {
     let heads = [
         launch.arg("heads", h.heads)?,
         launch.arg("key/value heads", h.kv_heads)?,
-        launch.arg("the capacity", h.capacity)?,
+        launch.arg("the slots", cache.slots)?,
     ];
     Ok([heads, [cache.window(launch, h)?, Arg::Float(h.scale), Arg::Float(h.softcap)]])
 }
@@ -735,11 +833,13 @@ pub struct AttentionSplits {
 
 impl AttentionSplits {
     /// The blocks of a cluster; without clusters two blocks for each multiprocessor, as long as each has enough positions.
-    pub fn new(gpu: &Gpu, h: &Heads) -> Result<AttentionSplits, CudaError> {
-        let units = attention_units(h);
+    /// For up to `length` new positions.
+    pub fn new(gpu: &Gpu, h: &Heads, length: usize) -> Result<AttentionSplits, CudaError> {
+        let of_one = attention_units(h, 1);
+        let units = attention_units(h, length);
         let count = match gpu.has_clusters() {
             true => CLUSTER_BLOCKS,
-            false => (2 * gpu.multiprocessors).div_ceil(units).clamp(1, 32).min(h.capacity.div_ceil(128)),
+            false => (2 * gpu.multiprocessors).div_ceil(of_one).clamp(1, 32).min(h.capacity.div_ceil(128)),
         };
         let floats = units * count * HEADS_PER_BLOCK * (h.dim + 4);
         Ok(AttentionSplits {
@@ -749,8 +849,8 @@ impl AttentionSplits {
         })
     }
 
-    fn check(&self, launch: Launch<'_>, h: &Heads) -> Launched {
-        let units = attention_units(h);
+    fn check(&self, launch: Launch<'_>, h: &Heads, length: usize) -> Launched {
+        let units = attention_units(h, length);
         let floats = [units, self.count, HEADS_PER_BLOCK, h.dim + 4];
         launch.require_room("the partial results", self.parts.bytes(), FLOAT_BYTES, &floats)?;
         Ok(launch.require_room("the counters", self.arrived.bytes(), 4, &[units])?)

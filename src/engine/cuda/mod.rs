@@ -26,10 +26,10 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use cudarc::driver::{CudaEvent, CudaGraph};
 
 use self::{
-    decoder::{Decoder, Weights},
+    decoder::{Decoder, Sizes, Weights},
     gpu::Ring,
     images::Needs,
-    kernels::SamplingParameters,
+    kernels::{Q8_0_STEP, SamplingBuffers, SamplingParameters},
 };
 pub use self::{
     error::CudaError,
@@ -40,11 +40,14 @@ pub use self::{
 use super::{
     Engine, EngineError, PrepareStep, Progress, Prompts,
     candle::{CandleOptions, memory},
+    kv::{KvShape, TAKEN_BACK},
     launch::MAX_HEAD_DIM,
     routing::expert_use,
     sampling::{Picker, Sampling},
+    speculation::Revisable,
 };
 use crate::{
+    config::KvCacheDtype,
     event::{AllocatorSample, ExpertUse, Phase},
     model::Operator,
     profile::listener::{Listener, Listeners, OperatorInstance, Span},
@@ -53,11 +56,13 @@ use crate::{
 /// Steps that are queued beyond the one whose token is waited for.
 const QUEUED_AHEAD: u32 = 2;
 /// Steps of the ring; more than are ever queued.
-const RING_SLOTS: usize = 16;
+const RING_SLOTS: usize = 2 * TAKEN_BACK;
 
 pub struct CudaEngine {
     // Dropped before the decoder: a graph refers to its buffers.
     graph: Option<CudaGraph>,
+    /// For steps of several positions.
+    checking: Option<Checking>,
     /// The operators of the graph's nodes, in execution order.
     nodes: Vec<OperatorInstance>,
     decoder: Decoder,
@@ -72,6 +77,17 @@ pub struct CudaEngine {
     events: VecDeque<(CudaEvent, CudaEvent)>,
     spare_events: Vec<(CudaEvent, CudaEvent)>,
     device_time: Option<Duration>,
+}
+
+/// A step that extends the sequence by several given tokens.
+struct Checking {
+    graph: Option<CudaGraph>,
+    sampling: SamplingBuffers,
+    ring: Ring,
+    /// Steps so far.
+    steps: u32,
+    /// The operators of the graph's nodes.
+    nodes: Vec<OperatorInstance>,
 }
 
 /// What chooses tokens.
@@ -91,7 +107,8 @@ impl CudaEngine {
 
     fn check_on(gpu: &Gpu, options: &CandleOptions) -> Result<(), EngineError> {
         options.check_lengths()?;
-        let CandleOptions { spec, model, dtype, batch, max_positions, prompt_tokens, .. } = options;
+        options.kv_shape().check(&options.spec, Q8_0_STEP)?;
+        let CandleOptions { spec, model, dtype, batch, max_positions, .. } = options;
         if spec.head_dim > MAX_HEAD_DIM {
             return Err(EngineError::Backend(format!(
                 "head_dim {} is more than the {MAX_HEAD_DIM} of our kernels; use runtime=candle_stock",
@@ -103,11 +120,17 @@ impl CudaEngine {
         }
         let footprint = |dtype, positions: usize| {
             let weight_bytes = options.weight_bytes(dtype);
-            let sizes = (*batch, positions, (*prompt_tokens).min(positions));
-            decoder::footprint(spec, dtype, weight_bytes, options.is_quantised(), sizes)
+            let given = Self::sizes(options);
+            let cache = KvShape { positions, ..given.cache };
+            let sizes = Sizes { cache, prompt: given.prompt.min(positions), ..given };
+            decoder::footprint(spec, dtype, weight_bytes, options.is_quantised(), &sizes)
         };
         let lengths = (*batch, *max_positions);
         memory::check_footprint(model, *dtype, &footprint, lengths, gpu.free_bytes()?, Some(&gpu.name()))
+    }
+
+    fn sizes(options: &CandleOptions) -> Sizes {
+        Sizes { cache: options.kv_shape(), prompt: options.prompt_tokens, step: options.step_positions }
     }
 
     /// Makes weights, cache and buffers, and runs every shape once, so that no code is loaded while a request is
@@ -119,22 +142,34 @@ impl CudaEngine {
             quantised: options.is_quantised() && !options.is_fp8(),
             experts: options.spec.experts.is_some(),
             fp8: options.is_fp8(),
+            eight_bit_cache: options.kv_cache != KvCacheDtype::Auto,
         };
         if !gpu.load_kernels(options.dtype, needs, &mut |done, total| {
             progress(PrepareStep::Kernels, done, total)
         })? {
             return Err(EngineError::Cancelled);
         }
-        let CandleOptions { spec, dtype, batch, max_positions, prompt_tokens, .. } = options;
+        let CandleOptions { spec, dtype, batch, prompt_tokens, .. } = options;
         let source = match &options.checkpoint {
             Some(checkpoint) => Weights::Checkpoint(checkpoint),
             None => Weights::Synthetic(options.synthetic()),
         };
-        let sizes = (*batch, *max_positions, *prompt_tokens);
-        let decoder = Decoder::new(gpu, spec, *dtype, &source, sizes, progress)?;
-        let ring = decoder.kernels.gpu.ring(RING_SLOTS, *batch)?;
+        let decoder = Decoder::new(gpu, spec, *dtype, &source, &Self::sizes(options), progress)?;
+        let gpu = &decoder.kernels.gpu;
+        let ring = gpu.ring(RING_SLOTS, *batch)?;
+        let checking = match options.step_positions {
+            0 | 1 => None,
+            positions => Some(Checking {
+                graph: None,
+                sampling: SamplingBuffers::new(gpu, positions, spec.vocab)?,
+                ring: gpu.ring(RING_SLOTS, positions)?,
+                steps: 0,
+                nodes: Vec::new(),
+            }),
+        };
         let mut engine = CudaEngine {
             graph: None,
+            checking,
             nodes: Vec::new(),
             decoder,
             ring,
@@ -160,31 +195,109 @@ impl CudaEngine {
         if self.position < self.decoder.heads().capacity {
             self.decode()?;
         }
+        if let Some(checking) = &self.checking
+            && self.position + checking.sampling.batch <= self.decoder.heads().capacity
+        {
+            self.extend(&vec![0; checking.sampling.batch])?;
+        }
         if graphs && !matches!(self.sampler, Sampler::Host(_)) {
-            let counter = Arc::new(self.decoder.kernels.gpu.node_counter());
-            let listener: Arc<dyn Listener> = counter.clone();
-            self.decoder.listeners = Listeners::from_iter([listener]);
-            let graph = self.decoder.kernels.gpu.capture(|| {
+            let (graph, nodes) = self.captured(|engine| {
                 // SAFETY: captured, not run. `queue_decode` runs it with a position below the capacity.
-                unsafe { self.decoder.decode() }?;
-                self.choose(1)
-            });
-            self.decoder.listeners = Listeners::default();
-            self.graph = Some(graph?);
-            self.nodes = counter.nodes();
+                unsafe { engine.decoder.decode() }?;
+                engine.choose(1)
+            })?;
+            (self.graph, self.nodes) = (Some(graph), nodes);
+            if let Some(mut checking) = self.checking.take() {
+                let (graph, nodes) = self.captured(|engine| {
+                    // SAFETY: captured, not run. `extend` runs it with tokens and a position that fit.
+                    unsafe { engine.decoder.extend(&checking.sampling) }?;
+                    engine.choose_into(&checking.sampling, &checking.ring, 0)
+                })?;
+                (checking.graph, checking.nodes) = (Some(graph), nodes);
+                self.checking = Some(checking);
+            }
         }
         self.decoder.forget_routed()?;
         self.reset()
     }
 
+    /// A step as a graph, and the operators of its nodes.
+    fn captured(
+        &mut self,
+        step: impl FnOnce(&Self) -> Result<(), CudaError>,
+    ) -> Result<(CudaGraph, Vec<OperatorInstance>), CudaError> {
+        let counter = Arc::new(self.decoder.kernels.gpu.node_counter());
+        let listener: Arc<dyn Listener> = counter.clone();
+        self.decoder.listeners = Listeners::from_iter([listener]);
+        let graph = self.decoder.kernels.gpu.capture(|| step(self));
+        self.decoder.listeners = Listeners::default();
+        Ok((graph?, counter.nodes()))
+    }
+
     /// Chooses tokens from the logits, on the device.
     fn choose(&self, advance: usize) -> Result<(), CudaError> {
-        let (kernels, buffers) = (&self.decoder.kernels, &self.decoder.sampling);
+        self.choose_into(&self.decoder.sampling, &self.ring, advance)
+    }
+
+    fn choose_into(&self, buffers: &SamplingBuffers, ring: &Ring, advance: usize) -> Result<(), CudaError> {
+        let kernels = &self.decoder.kernels;
         self.decoder.listeners.operator(Operator::Sampling, None, || match &self.sampler {
-            Sampler::Argmax => kernels.argmax(buffers, &self.ring, advance),
-            Sampler::Random(parameters) => kernels.sample(buffers, &self.ring, advance, parameters),
-            Sampler::Host(_) => kernels.finish_step(buffers, &self.ring, advance),
+            Sampler::Argmax => kernels.argmax(buffers, ring, advance),
+            Sampler::Random(parameters) => kernels.sample(buffers, ring, advance, parameters),
+            Sampler::Host(_) => kernels.finish_step(buffers, ring, advance),
         })
+    }
+
+    /// The position and the number of steps that a device goes on from.
+    fn set_progress(&self, buffers: &SamplingBuffers, steps: u32) -> Result<(), CudaError> {
+        let position = u32::try_from(self.position).unwrap_or(u32::MAX);
+        self.decoder.kernels.gpu.upload(&buffers.progress, &[position, steps])
+    }
+
+    fn check_ids(&self, ids: &[u32]) -> Result<(), EngineError> {
+        let vocab = self.decoder.vocab();
+        match ids.iter().find(|id| **id as usize >= vocab) {
+            Some(id) => Err(EngineError::Backend(format!("token {id} is not in a vocabulary of {vocab}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The step of several positions, between two events.
+    fn checked(&mut self, ids: &[u32], checking: &mut Checking) -> Result<Vec<u32>, EngineError> {
+        let gpu = &self.decoder.kernels.gpu;
+        // What is not used is computed too: positions beyond are written again by later steps.
+        let mut padded = vec![0; checking.sampling.batch];
+        padded[..ids.len()].copy_from_slice(ids);
+        gpu.upload(&checking.sampling.tokens, &padded)?;
+        self.set_progress(&checking.sampling, checking.steps)?;
+        let events = match self.spare_events.pop() {
+            Some(events) => events,
+            None => (gpu.event()?, gpu.event()?),
+        };
+        gpu.record(&events.0)?;
+        self.decoder.listeners.during(Span::Step(Phase::Decode), || match &checking.graph {
+            Some(graph) => Ok::<(), CudaError>(graph.launch()?),
+            None => {
+                // SAFETY: tokens and position are checked by the caller and uploaded above.
+                unsafe { self.decoder.extend(&checking.sampling) }?;
+                self.choose_into(&checking.sampling, &checking.ring, 0)
+            }
+        })?;
+        gpu.record(&events.1)?;
+        checking.steps = checking.steps.wrapping_add(1);
+        let mut chosen = gpu.wait(&checking.ring, checking.steps)?;
+        chosen.truncate(ids.len());
+        self.device_time = self.elapsed(&events);
+        self.spare_events.push(events);
+        self.position += ids.len();
+        Ok(chosen)
+    }
+
+    /// The time between two events, the second of which is waited for.
+    fn elapsed(&self, events: &(CudaEvent, CudaEvent)) -> Option<Duration> {
+        events.1.synchronize().ok()?;
+        let ms = events.0.elapsed_ms(&events.1).ok()?;
+        Some(Duration::from_secs_f64(f64::from(ms) / 1e3))
     }
 
     /// Chooses tokens on the host where the device cannot; the device gets them before it counts the step.
@@ -227,10 +340,7 @@ impl CudaEngine {
         self.device_time = None;
         if let Some(events) = self.events.pop_front() {
             // The event follows the ids after a moment; the steps queued ahead keep the device busy meanwhile.
-            if events.1.synchronize().is_ok() {
-                let ms = events.0.elapsed_ms(&events.1).ok();
-                self.device_time = ms.map(|ms| Duration::from_secs_f64(f64::from(ms) / 1e3));
-            }
+            self.device_time = self.elapsed(&events);
             self.spare_events.push(events);
         }
         Ok(ids)
@@ -264,6 +374,73 @@ impl Sampler {
                 seed: sampling.seed,
             })
         }
+    }
+}
+
+impl Revisable for CudaEngine {
+    fn position(&self) -> usize {
+        self.position
+    }
+
+    fn extend(&mut self, ids: &[u32]) -> Result<Vec<u32>, EngineError> {
+        self.check_ids(ids)?;
+        let capacity = self.decoder.heads().capacity;
+        let fits = |checking: &mut Checking| (2..=checking.sampling.batch).contains(&ids.len());
+        let Some(mut checking) = self.checking.take_if(fits) else {
+            return ids.iter().try_fold(Vec::new(), |mut all, id| {
+                all.extend(self.propose(&[*id], 1)?);
+                Ok(all)
+            });
+        };
+        let end = self.position + checking.sampling.batch;
+        let chosen = match end <= capacity {
+            true => self.checked(ids, &mut checking),
+            false => Err(EngineError::ContextTooLong { capacity, asked: end }),
+        };
+        self.checking = Some(checking);
+        chosen
+    }
+
+    fn take_back(&mut self, position: usize) -> Result<(), EngineError> {
+        // Steps ahead would go on from another token.
+        if self.queued != self.taken {
+            self.synchronize()?;
+            self.taken = self.queued;
+            self.spare_events.extend(self.events.drain(..));
+        }
+        self.position = self.position.min(position);
+        Ok(())
+    }
+
+    /// The steps are queued together: the device takes each token from the step before.
+    fn propose(&mut self, ids: &[u32], count: usize) -> Result<Vec<u32>, EngineError> {
+        self.check_ids(ids)?;
+        let capacity = self.decoder.heads().capacity;
+        let steps = ids.len() + count.saturating_sub(1);
+        let end = self.position + steps;
+        if end > capacity || steps > RING_SLOTS {
+            return Err(EngineError::ContextTooLong { capacity, asked: end });
+        }
+        self.take_back(self.position)?;
+        self.set_progress(&self.decoder.sampling, self.queued)?;
+        for step in 0..steps {
+            if let Some(id) = ids.get(step) {
+                self.decoder.kernels.gpu.upload(&self.decoder.sampling.tokens, &[*id])?;
+            }
+            self.queue_decode()?;
+        }
+        let mut chosen = Vec::with_capacity(count);
+        let mut took = Some(Duration::ZERO);
+        for step in 0..steps {
+            let next = self.take()?;
+            took = took.zip(self.device_time).map(|(sum, step)| sum + step);
+            if step + 1 >= ids.len() {
+                chosen.extend(next);
+            }
+        }
+        // Of all of them.
+        self.device_time = took;
+        Ok(chosen)
     }
 }
 
@@ -318,6 +495,9 @@ impl Engine for CudaEngine {
     fn set_listeners(&mut self, listeners: Listeners) {
         if self.graph.is_some() {
             listeners.graph_captured(&self.nodes);
+        }
+        if let Some(checking) = self.checking.as_ref().filter(|checking| checking.graph.is_some()) {
+            listeners.graph_captured(&checking.nodes);
         }
         self.decoder.listeners = listeners;
     }

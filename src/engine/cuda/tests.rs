@@ -7,6 +7,7 @@ mod experts;
 mod quantised;
 
 use candle_core::{D, DType, Device, IndexOp, Tensor};
+use decoder_ops::{EightBitRows, EightBits};
 use half::{bf16, f16};
 
 use super::{
@@ -18,10 +19,12 @@ use super::{
 };
 use crate::{
     base::noise,
-    config::Dtype,
+    config::{Dtype, KvCacheDtype},
     engine::{
         candle::{CandleEngine, SyntheticWeights, WeightSource, rope},
+        kv::SPARE_POSITIONS,
         launch::Heads,
+        speculation::{Draft, Proposer, Speculator},
     },
     model::{
         ModelSpec,
@@ -38,10 +41,19 @@ fn kernels(dtype: Dtype) -> Kernels {
 fn kernels_with(dtype: Dtype, cublas: bool) -> Kernels {
     let mut gpu = Gpu::open(0, cublas).unwrap();
     assert!(
-        gpu.load_kernels(dtype, Needs { quantised: true, experts: true, fp8: true }, &mut |_, _| true)
-            .unwrap()
+        gpu.load_kernels(
+            dtype,
+            Needs { quantised: true, experts: true, fp8: true, eight_bit_cache: true },
+            &mut |_, _| true
+        )
+        .unwrap()
     );
     Kernels { gpu, dtype, activation: Activation::Silu, scratch: None }
+}
+
+/// Keys and values of all positions, as plain numbers.
+fn plain_cache<'a>([keys, values]: [&'a Buffer; 2], window: Option<usize>, h: &Heads) -> KvCache<'a> {
+    KvCache { keys, values, window, slots: h.capacity, dtype: KvCacheDtype::Auto }
 }
 
 /// The random draws of one test, the same every time.
@@ -119,6 +131,11 @@ fn flat(t: &Tensor) -> Vec<f32> {
 
 /// ‖found − expected‖ / ‖expected‖ must be within the rounding error of the type. NaN never passes.
 fn assert_close(found: &[f32], expected: &[f32], dtype: Dtype, what: &str) {
+    assert_within(found, expected, dtype, 1.0, what);
+}
+
+/// As [`assert_close`], with `times` that error.
+fn assert_within(found: &[f32], expected: &[f32], dtype: Dtype, times: f64, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
     let error = norm(&mut found.iter().zip(expected).map(|(a, b)| f64::from(*a) - f64::from(*b)));
@@ -128,7 +145,7 @@ fn assert_close(found: &[f32], expected: &[f32], dtype: Dtype, what: &str) {
         Dtype::F16 => 2e-3,
         Dtype::Bf16 => 1.2e-2,
     };
-    assert!(error / size < allowed, "{what} {dtype:?}: relative error {:.2e}", error / size);
+    assert!(error / size < allowed * times, "{what} {dtype:?}: relative error {:.2e}", error / size);
 }
 
 fn matrix(k: &Kernels, values: &[f32], rows: usize, columns: usize) -> Matrix {
@@ -356,7 +373,7 @@ fn prefill_attention_matches() {
             let n = h.batch * length * h.heads * h.dim;
             let out = room(&k, n);
             let (keys, values) = (put(&k, &keys), put(&k, &values));
-            let cache = KvCache { keys: &keys, values: &values, window };
+            let cache = plain_cache([&keys, &values], window, &h);
             k.prefill_attention(&out, &put(&k, &qkv), &cache, length, &h).unwrap();
             assert_close(
                 &get(&k, &out, n),
@@ -404,7 +421,7 @@ fn decode_attention_matches() {
             let progress = put32(&k, &[context as i32 - 1, 0]);
             // Rotated by a kernel of its own.
             let apart = (put(&k, &qkv), put(&k, &keys), put(&k, &values));
-            let cache = KvCache { keys: &apart.1, values: &apart.2, window };
+            let cache = plain_cache([&apart.1, &apart.2], window, &h);
             // SAFETY: the position is `context` - 1, below the capacity.
             unsafe { k.rope(&apart.0, &cache, &transform, &progress, 1, &h) }.unwrap();
             let cache_shape = [h.batch, h.kv_heads, capacity, h.dim];
@@ -421,16 +438,17 @@ fn decode_attention_matches() {
                 window,
                 &h,
             );
-            let splits = AttentionSplits::new(&k.gpu, &h).unwrap();
+            let splits = AttentionSplits::new(&k.gpu, &h, 1).unwrap();
             let within = (put(&k, &qkv), put(&k, &keys), put(&k, &values));
-            let (qkv, keys, values) = if k.rotates_in_attention(&h) { within } else { apart };
-            let cache = KvCache { keys: &keys, values: &values, window };
+            let (qkv, keys, values) = if k.rotates_in_attention(&h, &cache) { within } else { apart };
+            let cache = plain_cache([&keys, &values], window, &h);
             let n = h.batch * h.heads * h.dim;
             // Twice: the counters must be zero again after the first.
             for _ in 0..2 {
                 let out = room(&k, n);
                 // SAFETY: as above.
-                unsafe { k.decode_attention(&out, &qkv, &cache, &transform, &splits, &progress, &h) }
+                let transform = Some(&transform).filter(|_| k.rotates_in_attention(&h, &cache));
+                unsafe { k.decode_attention(&out, &qkv, &cache, transform, &splits, &progress, 1, &h) }
                     .unwrap();
                 let what = format!("context {context}, window {window:?}, {h:?}");
                 assert_close(&get(&k, &out, n), &flat(&expected), dtype, &what);
@@ -438,6 +456,101 @@ fn decode_attention_matches() {
                     get(&k, &keys, cache_len) == all_keys && get(&k, &values, cache_len) == all_values,
                     "{what}"
                 );
+            }
+        }
+    }
+}
+
+/// A prompt is kept and new positions are added, in every type of cache, with and without windows that free memory.
+#[test]
+#[ignore = "needs a GPU"]
+fn kept_rows_match() {
+    for (dtype, kind) in TYPES.into_iter().flat_map(|dtype| {
+        [KvCacheDtype::Auto, KvCacheDtype::Fp8, KvCacheDtype::Q8_0].map(|kind| (dtype, kind))
+    }) {
+        let (k, mut draws) = (kernels(dtype), Draws::new(15));
+        for case in 0..24 {
+            let dim = draws.of(match kind {
+                KvCacheDtype::Q8_0 => &[64, 128, 256],
+                _ => &[64, 96, 128, 80],
+            });
+            let (prompt, length) = (1 + draws.below(600), [1, 1, 3, 8][case % 4]);
+            let (context, kv_heads) = (prompt + length, draws.of(&[1, 2]));
+            let capacity = context + draws.below(60);
+            let (batch, heads) = (1 + draws.below(3), kv_heads * draws.of(&[1, 4, 7, 9]));
+            let h = Heads { heads, kv_heads, dim, batch, capacity, scale: 0.1, softcap: 0.0 };
+            let window = draws.of(&[None, Some(1), Some(70), Some(200)]);
+            let slots = window.map_or(capacity, |window: usize| capacity.min(window + SPARE_POSITIONS));
+            let count = batch * kv_heads * prompt * dim;
+            let fresh = [draws.values(count, dtype), draws.values(count, dtype)];
+            let of_prompt = fresh.clone().map(|values| put(&k, &values));
+            let bytes = h.cache_bytes(slots, kind, dtype.bytes() as usize);
+            let kept = [(); 2].map(|()| k.gpu.zeros("a test", bytes).unwrap());
+            let cache = KvCache { keys: &kept[0], values: &kept[1], window, slots, dtype: kind };
+            let own = Heads { capacity: prompt, ..h };
+            k.keep(&cache, &plain_cache([&of_prompt[0], &of_prompt[1]], window, &own), prompt, &h).unwrap();
+            // The new rows, kept plainly too.
+            let qkv = draws.values(batch * length * h.columns(), dtype);
+            let table = |draws: &mut Draws| put32(&k, &draws.values(capacity * dim / 2, Dtype::F32));
+            let (cosines, sines) = (table(&mut draws), table(&mut draws));
+            let transform = HeadTransform {
+                bias: None,
+                query_norm: None,
+                key_norm: None,
+                eps: 1e-5,
+                cosines: &cosines,
+                sines: &sines,
+            };
+            let progress = put32(&k, &[prompt as i32, 0]);
+            let all = batch * kv_heads * capacity * dim;
+            let plain = [room(&k, all), room(&k, all)];
+            let rotated = put(&k, &qkv);
+            let plainly = plain_cache([&plain[0], &plain[1]], window, &h);
+            // SAFETY: the position is `prompt`, and the capacity at least `context`.
+            unsafe { k.rope(&rotated, &plainly, &transform, &progress, length, &h) }.unwrap();
+            // What is in the cache: both, each number rounded as it is kept.
+            let rows: Vec<Tensor> = fresh
+                .iter()
+                .zip(&plain)
+                .map(|(fresh, plain)| {
+                    let fresh = tensor(fresh, &[batch, kv_heads, prompt, dim]);
+                    let plain = tensor(&get(&k, plain, all), &[batch, kv_heads, capacity, dim]);
+                    let rows = Tensor::cat(&[fresh, plain.narrow(2, prompt, length).unwrap()], 2).unwrap();
+                    let eight_bits = match kind {
+                        KvCacheDtype::Auto => return rows,
+                        KvCacheDtype::Fp8 => EightBits::Fp8,
+                        KvCacheDtype::Q8_0 => EightBits::Q8_0,
+                    };
+                    let mut kept = EightBitRows::new(eight_bits, (batch, kv_heads), context, dim);
+                    kept.write(&rows, 0).unwrap();
+                    kept.read(0..context).unwrap()
+                })
+                .collect();
+            let q = tensor(
+                &get(&k, &rotated, batch * length * h.columns()),
+                &[batch, length, heads + 2 * kv_heads, dim],
+            );
+            let q = q.narrow(2, 0, heads).unwrap();
+            let of_context = Heads { capacity: context, ..h };
+            let expected = attention(&q, &rows[0], &rows[1], context, window, &of_context);
+            let splits = AttentionSplits::new(&k.gpu, &h, length).unwrap();
+            let n = batch * length * heads * dim;
+            let what = format!("{kind:?}, {length} after {prompt}, window {window:?}, {h:?}");
+            for _ in 0..2 {
+                let (out, qkv) = (room(&k, n), put(&k, &qkv));
+                let within = length == 1 && k.rotates_in_attention(&h, &cache);
+                // SAFETY: as above.
+                unsafe {
+                    if !within {
+                        k.rope(&qkv, &cache, &transform, &progress, length, &h).unwrap();
+                    }
+                    let transform = Some(&transform).filter(|_| within);
+                    k.decode_attention(&out, &qkv, &cache, transform, &splits, &progress, length, &h)
+                        .unwrap();
+                }
+                // New keys are rounded from f32 there, and from the model's type here: some fall to the other side.
+                let allowed = if kind == KvCacheDtype::Auto { 1.0 } else { 2.0 };
+                assert_within(&get(&k, &out, n), &flat(&expected), dtype, allowed, &what);
             }
         }
     }
@@ -502,7 +615,7 @@ fn rotation_matches_and_fills_the_cache() {
                 cosines: &cosines,
                 sines: &sines,
             };
-            let cache_of = KvCache { keys: &keys, values: &values, window: None };
+            let cache_of = plain_cache([&keys, &values], None, &h);
             // SAFETY: the position is `start`, and the capacity at least `start` + `length`.
             unsafe { k.rope(&buffer, &cache_of, &transform, &progress, length, &h) }.unwrap();
             let what = format!("length {length} from {start}, {h:?}");
@@ -678,6 +791,8 @@ fn options(spec: &ModelSpec, dtype: Dtype, batch: usize, prompt: usize, steps: u
         sampling: Sampling::greedy(),
         cuda_graphs: true,
         cublas: true,
+        kv_cache: KvCacheDtype::Auto,
+        step_positions: 1,
     }
 }
 
@@ -705,6 +820,57 @@ fn tokens_equal_those_of_the_cpu() {
             // The last token has a position in the cache, and there is none for another.
             gpu.decode().unwrap();
             assert!(gpu.decode().is_err(), "past the capacity");
+        }
+    }
+}
+
+/// The same in a cache of eight bits, and with tokens that are proposed by another model or found in the text.
+#[test]
+#[ignore = "needs a GPU"]
+fn kept_and_proposed_tokens_equal_those_of_the_cpu() {
+    for (name, spec) in tiny_models() {
+        let prompts = Prompts { ids: (0..45).map(|i| (noise::bits(4, i) % 331) as u32).collect(), batch: 1 };
+        let plain = options(&spec, Dtype::F32, 1, 45, 64);
+        for kv_cache in [KvCacheDtype::Fp8, KvCacheDtype::Q8_0] {
+            let options = CandleOptions { kv_cache, ..plain.clone() };
+            if options.kv_shape().check(&spec, Q8_0_STEP).is_err() {
+                continue;
+            }
+            let mut cpu = CandleEngine::new(&options, &mut |_, _, _| true).unwrap();
+            let mut gpu = CudaEngine::new(&options, 0, &mut |_, _, _| true).unwrap();
+            let expected = generate(&mut cpu, &prompts, 32);
+            assert_eq!(generate(&mut gpu, &prompts, 32), expected, "{name}, {kv_cache:?}");
+        }
+        let engine =
+            |options: &CandleOptions| Box::new(CudaEngine::new(options, 0, &mut |_, _, _| true).unwrap());
+        let expected = generate(&mut CandleEngine::new(&plain, &mut |_, _, _| true).unwrap(), &prompts, 64);
+        for (tokens, graphs) in [(1, true), (4, true), (7, false)] {
+            let checking = CandleOptions { step_positions: 1 + tokens, cuda_graphs: graphs, ..plain.clone() };
+            // One that agrees, one that does not, and none.
+            let drafts = [Some(plain.seed), Some(plain.seed + 1), None].map(|seed| match seed {
+                Some(seed) => {
+                    let options = CandleOptions { seed, ..checking.clone() };
+                    Proposer::Draft(Draft::new(engine(&options), spec.vocab))
+                }
+                None => Proposer::Ngram { longest: 3 },
+            });
+            for (draft, proposer) in drafts.into_iter().enumerate() {
+                let mut speculator = Speculator::new(engine(&checking), proposer, tokens, None);
+                for again in 0..2 {
+                    let mut found = speculator.prefill(&prompts).unwrap();
+                    let mut accepted = 0;
+                    while found.len() < 64 {
+                        found.extend(speculator.decode().unwrap());
+                        accepted += speculator.speculation().unwrap().accepted;
+                    }
+                    let expected: Vec<u32> = expected.iter().flatten().copied().collect();
+                    assert_eq!(found[..64], expected, "{name}, {tokens} of draft {draft}, {again}");
+                    assert!(
+                        draft != 0 || accepted as usize * 8 > 64 * tokens / (tokens + 1) * 7,
+                        "{accepted}"
+                    );
+                }
+            }
         }
     }
 }
@@ -875,7 +1041,7 @@ fn launches_beyond_their_buffers_are_refused() {
     k.linear(&y, &x, &w, 4, None, false).unwrap();
     let heads = Heads { heads: 4, kv_heads: 2, dim: 64, batch: 1, capacity: 8, scale: 0.125, softcap: 0.0 };
     let (out, qkv, keys) = (room(&k, 8 * 4 * 64), room(&k, 8 * heads.columns()), room(&k, 2 * 8 * 64));
-    let cache = KvCache { keys: &keys, values: &keys, window: None };
+    let cache = plain_cache([&keys, &keys], None, &heads);
     let buffers = SamplingBuffers::new(&k.gpu, 2, 100).unwrap();
     let other_ring = k.gpu.ring(4, 3).unwrap();
     let refused = [
@@ -890,7 +1056,7 @@ fn launches_beyond_their_buffers_are_refused() {
         ("prefill_attention_64_bf16", "9 positions", k.prefill_attention(&out, &qkv, &cache, 9, &heads)),
         ("prefill_attention_64_bf16", "the key cache", {
             let larger = Heads { capacity: 9, ..heads };
-            k.prefill_attention(&out, &qkv, &cache, 8, &larger)
+            k.prefill_attention(&out, &qkv, &KvCache { slots: 9, ..cache }, 8, &larger)
         }),
         ("pick_likeliest", "the ring has 3 tokens", k.argmax(&buffers, &other_ring, 1)),
         ("synthetic_bf16", "the output has 0 bytes", {

@@ -132,6 +132,7 @@ impl Architecture {
             _ => None,
         };
         Ok(Shape {
+            kv_bits_of_32: None,
             vocab: size("vocab_size")?,
             hidden: bounded("hidden_size", sizes.hidden, MAX_SIZE)?,
             intermediate: match dense {

@@ -2,7 +2,10 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{config::Dtype, model::ModelSpec};
+use crate::{
+    config::{Dtype, KvCacheDtype},
+    model::ModelSpec,
+};
 
 fn qwen2_5_7b() -> Value {
     json!({
@@ -88,7 +91,11 @@ fn costs_of_all_built_in_models_sum_up() {
         assert_eq!(shape.parameters(), spec.parameters(), "{model}");
         let cost = shape.cost(Step::decode(1, 16));
         assert_eq!(cost.total().parameters, spec.parameters() as f64, "{model}");
-        assert_eq!(shape.kv_bytes_per_position(), spec.kv_bytes_per_position(Dtype::Bf16), "{model}");
+        assert_eq!(
+            shape.kv_bytes_per_position(),
+            spec.kv_bytes_per_position(Dtype::Bf16, KvCacheDtype::Auto),
+            "{model}"
+        );
         let row = (shape.hidden * 2) as f64;
         // With tied embeddings, the LM head reads the full table.
         let looked_up = cost.of(Operator::Embedding).unwrap().all.weight_bytes;

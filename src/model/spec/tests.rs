@@ -131,8 +131,8 @@ fn published_parameter_counts() {
 #[test]
 fn cache_bytes() {
     let spec = ModelSpec::from_hf(&qwen2_5_7b()).unwrap();
-    assert_eq!(spec.kv_bytes_per_position(Dtype::Bf16), 57_344);
-    assert_eq!(spec.kv_bytes_per_position(Dtype::F32), 114_688);
+    assert_eq!(spec.kv_bytes_per_position(Dtype::Bf16, KvCacheDtype::Auto), 57_344);
+    assert_eq!(spec.kv_bytes_per_position(Dtype::F32, KvCacheDtype::Auto), 114_688);
 }
 
 #[test]
@@ -362,7 +362,7 @@ proptest! {
         }
         if let Ok(spec) = ModelSpec::from_hf(&config) {
             prop_assert!(spec.parameters() > 0);
-            spec.kv_bytes_per_position(Dtype::F32);
+            spec.kv_bytes_per_position(Dtype::F32, KvCacheDtype::Auto);
         }
     }
 }

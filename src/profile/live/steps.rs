@@ -28,8 +28,8 @@ pub struct Steps {
     /// Work whose external id has not arrived, and how many batches it has waited.
     unmatched: Vec<(u32, StepWork, u8)>,
     open: BTreeMap<u32, Step>,
-    /// The operators of the nodes of a decode step's graph, in execution order.
-    graph: Vec<OperatorInstance>,
+    /// The operators of the nodes of a decode step's graphs, in execution order.
+    graphs: Vec<Vec<OperatorInstance>>,
     /// The last closed step, and the end of its last kernel.
     last: Option<(u32, u64)>,
     prefill: StepSums,
@@ -117,8 +117,11 @@ impl Steps {
         self.dropped += records;
     }
 
-    pub fn set_graph(&mut self, nodes: Vec<OperatorInstance>) {
-        self.graph = nodes;
+    /// Another graph of decode steps.
+    pub fn add_graph(&mut self, nodes: Vec<OperatorInstance>) {
+        if !self.graphs.contains(&nodes) {
+            self.graphs.push(nodes);
+        }
     }
 
     /// Makes timelines of the next steps to close, one of each phase.
@@ -159,9 +162,9 @@ impl Steps {
         };
         let in_graph = step.works.iter().filter(|work| work.in_graph).count();
         // The nodes of a graph with lost records cannot be distinguished.
-        if in_graph == self.graph.len() {
+        if let Some(graph) = self.graphs.iter().find(|graph| graph.len() == in_graph) {
             let nodes = step.works.iter_mut().filter(|work| work.in_graph);
-            nodes.zip(&self.graph).for_each(|(work, node)| work.instance = Some(*node));
+            nodes.zip(graph).for_each(|(work, node)| work.instance = Some(*node));
         }
         let before = self.last.replace((number, span.end_ns));
         let gap = before
@@ -265,7 +268,7 @@ mod tests {
     #[test]
     fn nodes_of_a_graph_are_distinguished_by_their_order() {
         let mut steps = Steps::default();
-        steps.set_graph(vec![
+        steps.add_graph(vec![
             instance(Operator::Qkv, Some(0)),
             instance(Operator::Rope, Some(0)),
             instance(Operator::LmHead, None),
@@ -304,7 +307,7 @@ mod tests {
     #[test]
     fn nodes_of_a_graph_with_a_lost_record_have_no_operator() {
         let mut steps = Steps::default();
-        steps.set_graph(vec![instance(Operator::Qkv, Some(0)), instance(Operator::Rope, Some(0))]);
+        steps.add_graph(vec![instance(Operator::Qkv, Some(0)), instance(Operator::Rope, Some(0))]);
         steps.add_id(1, decode(1, None));
         steps.add_work(&kernel(1, 2, 0, 10, true), &named);
         steps.add_dropped(1);

@@ -51,7 +51,7 @@ struct Shared {
     /// External ids that the engine's thread has pushed and not yet popped.
     depth: AtomicU32,
     phase: Mutex<Phase>,
-    graph: Mutex<Option<Vec<OperatorInstance>>>,
+    graphs: Mutex<Vec<Vec<OperatorInstance>>>,
     /// When steps began on the host, the newest last.
     launches: Mutex<VecDeque<(u32, Stamp)>>,
 }
@@ -197,7 +197,7 @@ impl Listener for Tracer {
     }
 
     fn graph_captured(&self, nodes: &[OperatorInstance]) {
-        *self.shared.graph.lock().unwrap_or_else(PoisonError::into_inner) = Some(nodes.to_vec());
+        self.shared.graphs.lock().unwrap_or_else(PoisonError::into_inner).push(nodes.to_vec());
     }
 }
 
@@ -294,8 +294,8 @@ impl Reader {
     /// Reads CUPTI's records, and reports windows and timelines when they are due or at the `end`.
     fn read(&mut self, end: bool) {
         let Some(cupti) = self.cupti else { return };
-        if let Some(nodes) = self.shared.graph.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            self.steps.set_graph(nodes);
+        for nodes in std::mem::take(&mut *self.shared.graphs.lock().unwrap_or_else(PoisonError::into_inner)) {
+            self.steps.add_graph(nodes);
         }
         if self.timeline_at.is_none_or(|at| at.elapsed() >= TIMELINE_INTERVAL) {
             self.steps.request_timelines();

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use super::InputsError;
 use crate::{
-    config::{Dtype, RunConfig, Runtime, Scheme, Weights},
+    config::{Dtype, KvCacheDtype, RunConfig, Runtime, Scheme, Weights},
     engine::candle::{
         Checkpoint, CheckpointError, SyntheticWeights,
         stock::{self, StockModel},
@@ -230,9 +230,9 @@ impl Model {
     }
 
     /// Bytes in the KV cache per position and sequence.
-    pub fn kv_bytes_per_position(&self, dtype: Dtype) -> u64 {
+    pub fn kv_bytes_per_position(&self, dtype: Dtype, kv_cache: KvCacheDtype) -> u64 {
         match self {
-            Model::Own { spec, .. } => spec.kv_bytes_per_position(dtype),
+            Model::Own { spec, .. } => spec.kv_bytes_per_position(dtype, kv_cache),
             Model::Stock(model) => model.kv_bytes_per_position(dtype),
         }
     }

@@ -134,6 +134,7 @@ impl EngineThread {
         let mut engine = SimEngine::new(&runtime.sim, runtime.seed, model.vocab() as u32, clock, cancel)
             .map_err(|e| EngineError::Backend(e.to_string()))?;
         if let Some(shape) = model.shape(self.plan.dtype) {
+            let shape = shape.with_kv_cache(runtime.kv_cache_dtype);
             let (card, graphs) = (engine.card(), runtime.cuda_graphs);
             engine = engine.with_timing(SimTiming::new(shape.clone(), card, graphs));
             if self.plan.weight_bytes() > card.mem_bytes {

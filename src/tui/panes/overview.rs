@@ -166,15 +166,24 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let mut rows = vec![
         ("decode, mean", number(view.state.total.decode_tok_s()), String::new()),
         ("output, wall clock", number(view.state.total.output_tok_s()), String::new()),
-        ("prefill", number(view.state.total.prefill_tok_s()), String::new()),
     ];
-    if let Some(mfu) = view.state.mfu() {
-        rows.push(("MFU", percent(mfu.share * 100.0), String::new()));
+    match view.state.speculation {
+        Some(tally) => {
+            let share = tally.acceptance().map(|share| percent(share * 100.0));
+            let accepted = share.unwrap_or_else(|| theme.glyphs.none.to_owned());
+            rows.push(("tokens a step", number(tally.tokens_per_step()), String::new()));
+            rows.push(("proposed, accepted", accepted, String::new()));
+        }
+        None => {
+            rows.push(("prefill", number(view.state.total.prefill_tok_s()), String::new()));
+            let mfu = view.state.mfu();
+            rows.extend(mfu.map(|mfu| ("MFU", percent(mfu.share * 100.0), String::new())));
+        }
     }
     if let Some(mbu) = now.and_then(|rate| view.state.mbu_at(rate)) {
         rows.push(("MBU", percent(mbu.share * 100.0), format!("of {}", scaled(mbu.peak, "B/s"))));
     } else if let (Some(bytes), Some(rate)) = (view.state.decode_step_bytes(), now) {
-        let bytes_s = bytes as f64 * rate / f64::from(view.state.batch());
+        let bytes_s = bytes as f64 * rate / (f64::from(view.state.batch()) * view.state.tokens_per_step());
         rows.push(("reads, estimate", scaled(bytes_s, "B/s"), String::new()));
     }
     let lines = rows.into_iter().map(|(label, value, of)| {
@@ -218,8 +227,8 @@ pub fn headline(view: &View<'_>) -> (Option<f64>, Rate) {
 /// Decode tokens per second over the time range, two for each of `cells` cells.
 fn tok_s_columns(view: &View<'_>, cells: u16) -> Vec<Option<Span>> {
     let (from, to) = view.time_range();
-    let batch = view.state.batch() as f32;
-    let per_second = |itl_ms: f32| batch * 1e3 / itl_ms.max(1e-6);
+    let tokens = (f64::from(view.state.batch()) * view.state.tokens_per_step()) as f32;
+    let per_second = |itl_ms: f32| tokens * 1e3 / itl_ms.max(1e-6);
     let columns = view.state.itl_columns(from, to, cells as usize * 2);
     join_gaps(columns.into_iter().map(|b| b.map(|b| Span::flat(per_second(b.mean())))).collect())
 }

@@ -95,7 +95,7 @@ __device__ void product(Out* y, const T* x, const T* w, int m, int n, int k, int
     float sums[128];
     for (int tile = 0; tile < tiles; tile++) {
         wait_for_copies<AHEAD - 1>();
-        asm volatile("fence.proxy.async;" ::: "memory");
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         // Both groups have finished the tile before the last one, whose place the next copy takes.
         __syncthreads();
         copy(tile + AHEAD);

@@ -223,8 +223,7 @@ fn quantised_logits_equal_those_of_the_cpu() {
                     &spec,
                     Dtype::F32,
                     &options.synthetic(),
-                    batch,
-                    prompt,
+                    (batch, prompt),
                     &Device::Cpu,
                     &mut |_, _, _| true,
                 )
@@ -257,9 +256,15 @@ fn eight_bits_with_an_exponent_match() {
     use super::super::fp8::Fp8Matrix;
     use crate::engine::candle::fp8::{Fp8Rows, SCALED, number};
     for dtype in TYPES {
-        for (n, columns, scale_rows) in
-            [(48, 144, 16), (200, 2064, 1), (96, 3584, 16), (34, 16, 1), (512, 4864, 16)]
-        {
+        for (n, columns, scale_rows) in [
+            (48, 144, 16),
+            (200, 2064, 1),
+            (96, 3584, 16),
+            (34, 16, 1),
+            (512, 4864, 16),
+            (8192, 3584, 16),
+            (96, 18944, 16),
+        ] {
             let k = kernels_for(dtype, columns, n);
             let mut draws = Draws::new(23);
             // All codes but those of NaN.
@@ -277,8 +282,10 @@ fn eight_bits_with_an_exponent_match() {
                 })
                 .collect();
             let rows = Fp8Rows { codes, rows: n, scales, scale_rows };
-            let matrix = Fp8Matrix::new(&k.gpu, &rows, columns).unwrap();
-            let w = Matrix { values: Values::Fp8(Box::new(matrix)), rows: n, columns };
+            let [w, gate_up] = [false, true].map(|gated| {
+                let matrix = Fp8Matrix::new(&k, &rows, columns, gated).unwrap();
+                Matrix { values: Values::Fp8(Box::new(matrix)), rows: n, columns }
+            });
             let of_matrix = tensor(&weights, &[n, columns]);
             for m in [1, 3, 8, 20] {
                 let (x, before) = (draws.values(m * columns, dtype), draws.values(m * n, dtype));
@@ -294,7 +301,7 @@ fn eight_bits_with_an_exponent_match() {
                 let sum = (sum + tensor(&before, &[m, n])).unwrap();
                 assert_close(&get(&k, &y, m * n), &flat(&sum), dtype, &format!("{what}, added"));
                 let (out, wide) = (room(&k, m * n / 2), room(&k, m * n));
-                k.gated(&out, &wide, &x, &w, m).unwrap();
+                k.gated(&out, &wide, &x, &gate_up, m).unwrap();
                 let values = flat(&product);
                 let expected: Vec<f32> = (0..m * n / 2)
                     .map(|i| {
