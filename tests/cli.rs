@@ -180,7 +180,7 @@ const DOCUMENTED: [&str; 19] = [
     "trust",
 ];
 /// The other keys.
-const OTHER_KEYS: [&str; 17] = [
+const OTHER_KEYS: [&str; 18] = [
     "program",
     "cause",
     "kernel_reports",
