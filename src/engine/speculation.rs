@@ -9,7 +9,7 @@ use super::{Engine, EngineError, Prompts};
 use crate::{
     base::noise,
     event::{AllocatorSample, ExpertUse, Speculation},
-    profile::listener::Listeners,
+    profile::listener::{Listeners, Span},
 };
 
 /// An engine of one sequence, to which tokens are added and from which the last ones are taken back.
@@ -96,6 +96,7 @@ pub struct Speculator {
     text: Vec<u32>,
     last: Option<Speculation>,
     steps: u64,
+    listeners: Listeners,
 }
 
 impl Speculator {
@@ -105,12 +106,24 @@ impl Speculator {
         tokens: usize,
         assumed: Option<Assumed>,
     ) -> Speculator {
-        Speculator { model, proposer, tokens, assumed, text: Vec::new(), last: None, steps: 0 }
+        Speculator {
+            model,
+            proposer,
+            tokens,
+            assumed,
+            text: Vec::new(),
+            last: None,
+            steps: 0,
+            listeners: Listeners::default(),
+        }
     }
 
     fn proposed(&mut self) -> Result<Vec<u32>, EngineError> {
         match &mut self.proposer {
-            Proposer::Draft(draft) => draft.propose(&self.text, self.tokens),
+            Proposer::Draft(draft) => {
+                let (text, tokens) = (&self.text, self.tokens);
+                self.listeners.during(Span::Draft, || draft.propose(text, tokens))
+            }
             Proposer::Ngram { longest } => {
                 let mut found = after_last_occurrence(&self.text, *longest, self.tokens).to_vec();
                 // With an assumed acceptance there is always something to accept.
@@ -213,6 +226,7 @@ impl Engine for Speculator {
     }
 
     fn set_listeners(&mut self, listeners: Listeners) {
+        self.listeners = listeners.clone();
         self.model.set_listeners(listeners);
     }
 }

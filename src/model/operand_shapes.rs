@@ -53,6 +53,8 @@ impl Shape {
             Operator::FinalNorm => sizes(&[batch, h]),
             Operator::LmHead => product(batch, h, self.vocab),
             Operator::Sampling => sizes(&[batch, self.vocab]),
+            // Of another model.
+            Operator::Draft => String::new(),
         }
     }
 

@@ -44,6 +44,8 @@ operators! {
     FinalNorm "final_norm";
     LmHead "lm_head";
     Sampling "sampling";
+    /// Tokens that a smaller model proposes before the step.
+    Draft "draft";
 }
 
 /// An operator, and the layer it belongs to if it belongs to one.
@@ -61,7 +63,7 @@ pub enum OperatorKind {
     Attention,
     /// Norms, rotary embedding, activations.
     Pointwise,
-    /// Embedding lookup and sampling.
+    /// Embedding lookup, sampling, and what is proposed.
     Ends,
 }
 
@@ -73,7 +75,7 @@ impl Operator {
             O::Attention => OperatorKind::Attention,
             O::AttentionNorm | O::Rope | O::PostAttentionNorm | O::MlpNorm => OperatorKind::Pointwise,
             O::Activation | O::PostMlpNorm | O::FinalNorm => OperatorKind::Pointwise,
-            O::Embedding | O::Sampling => OperatorKind::Ends,
+            O::Embedding | O::Sampling | O::Draft => OperatorKind::Ends,
         }
     }
 

@@ -17,6 +17,8 @@ pub enum Span {
     DecodeStep,
     /// The launches of one step. An engine may launch steps before the driver asks for their tokens.
     Step(Phase),
+    /// What a smaller model proposes before the next step, which it belongs to.
+    Draft,
     /// An operator of a step. Operators do not overlap.
     Operator(OperatorInstance),
 }
@@ -70,7 +72,7 @@ impl Listeners {
     /// Does `work` as `span`.
     pub fn during<T>(&self, span: Span, work: impl FnOnce() -> T) -> T {
         let listeners = match span {
-            Span::Step(_) | Span::Operator(_) => &self.of_steps,
+            Span::Step(_) | Span::Draft | Span::Operator(_) => &self.of_steps,
             Span::Warmup | Span::Request | Span::Prefill | Span::Decode | Span::DecodeStep => {
                 &self.of_requests
             }

@@ -82,6 +82,7 @@ impl Listener for NvtxRanges {
             Span::Decode => open.open_phase(self.domain, "decode"),
             Span::DecodeStep => open.open_phase(self.domain, "decode_step"),
             Span::Step(_) => {}
+            Span::Draft => open.open_phase(self.domain, "draft"),
             Span::Operator(instance) => open.open_operator(self.domain, instance, self.detail),
         });
     }

@@ -160,10 +160,11 @@ impl Steps {
                 return;
             }
         };
-        let in_graph = step.works.iter().filter(|work| work.in_graph).count();
+        // Work of a draft has its operator already.
+        let in_graph = step.works.iter().filter(|work| work.in_graph && work.instance.is_none()).count();
         // The nodes of a graph with lost records cannot be distinguished.
         if let Some(graph) = self.graphs.iter().find(|graph| graph.len() == in_graph) {
-            let nodes = step.works.iter_mut().filter(|work| work.in_graph);
+            let nodes = step.works.iter_mut().filter(|work| work.in_graph && work.instance.is_none());
             nodes.zip(graph).for_each(|(work, node)| work.instance = Some(*node));
         }
         let before = self.last.replace((number, span.end_ns));

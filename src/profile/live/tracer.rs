@@ -52,6 +52,8 @@ struct Shared {
     depth: AtomicU32,
     phase: Mutex<Phase>,
     graphs: Mutex<Vec<Vec<OperatorInstance>>>,
+    /// How many were captured.
+    known_graphs: AtomicU32,
     /// When steps began on the host, the newest last.
     launches: Mutex<VecDeque<(u32, Stamp)>>,
 }
@@ -96,7 +98,9 @@ impl Tracer {
     fn begin_step(&self, phase: Phase) {
         let shared = &self.shared;
         let step = shared.step.fetch_add(1, Ordering::Relaxed);
+        // Removed from a process with several graphs, CUPTI makes the next launch fail.
         if shared.idle.load(Ordering::Relaxed)
+            && shared.known_graphs.load(Ordering::Relaxed) < 2
             && let Some(tool) = shared.detach()
         {
             self.tx.send(Event::KernelTrace(KernelTrace { tool, state: TraceState::Off }));
@@ -105,6 +109,16 @@ impl Tracer {
             *shared.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
             shared.add_launch(step, self.tx.clock().now());
             shared.push_id(ExternalId { phase, step, operator: None });
+        }
+    }
+
+    /// What is launched belongs to the next step, as one operator.
+    fn begin_draft(&self) {
+        let shared = &self.shared;
+        if shared.recording.load(Ordering::Acquire) {
+            let operator = Some(OperatorInstance { operator: crate::model::Operator::Draft, layer: None });
+            let step = shared.step.load(Ordering::Relaxed);
+            shared.push_id(ExternalId { phase: Phase::Decode, step, operator });
         }
     }
 
@@ -182,6 +196,7 @@ impl Listener for Tracer {
     fn begins(&self, span: Span) {
         match span {
             Span::Step(phase) => self.begin_step(phase),
+            Span::Draft => self.begin_draft(),
             Span::Operator(instance) => self.begin_operator(instance),
             _ => {}
         }
@@ -189,7 +204,7 @@ impl Listener for Tracer {
 
     fn ends(&self, span: Span) {
         match span {
-            Span::Step(_) => self.shared.pop_id(),
+            Span::Step(_) | Span::Draft => self.shared.pop_id(),
             // The step's own id stays until the step ends.
             Span::Operator(_) if self.shared.depth.load(Ordering::Relaxed) > 1 => self.shared.pop_id(),
             _ => {}
@@ -197,6 +212,7 @@ impl Listener for Tracer {
     }
 
     fn graph_captured(&self, nodes: &[OperatorInstance]) {
+        self.shared.known_graphs.fetch_add(1, Ordering::Relaxed);
         self.shared.graphs.lock().unwrap_or_else(PoisonError::into_inner).push(nodes.to_vec());
     }
 }
