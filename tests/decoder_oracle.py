@@ -2,11 +2,13 @@
 
     pip install torch transformers
     python tests/decoder_oracle.py > tests/fixtures/transformers_logits.json
+    python tests/decoder_oracle.py experts > tests/fixtures/transformers_experts.json
 
 The weights are those of `SyntheticWeights`: a value is a function of seed, name, row and column.
 """
 
 import json
+import sys
 
 import numpy
 import torch
@@ -81,7 +83,30 @@ CASES = [
     ("mistral with a window", config("mistral", sliding_window=9, rope_theta=10000.0, tie_word_embeddings=False), 30),
     ("llama with GELU", config("llama", hidden_act="gelu", rope_theta=10000.0, tie_word_embeddings=False), 12),
 ]
+FEW = {"intermediate_size": 52, "rope_theta": 10000.0, "tie_word_embeddings": False, "num_experts_per_tok": 2}
+QWEN_MOE = {**FEW, "num_experts": 8, "moe_intermediate_size": 24, "decoder_sparse_step": 1, "mlp_only_layers": []}
+EXPERTS = [
+    ("mixtral", config("mixtral", **FEW, num_local_experts=8), 20),
+    ("qwen2_moe", config("qwen2_moe", **QWEN_MOE, shared_expert_intermediate_size=40, norm_topk_prob=False), 20),
+    ("qwen2_moe, dense layers between", config("qwen2_moe", **{**QWEN_MOE, "decoder_sparse_step": 2}, shared_expert_intermediate_size=40, norm_topk_prob=True), 20),
+    ("qwen3_moe", config("qwen3_moe", **QWEN_MOE, norm_topk_prob=True), 20),
+]
 STEPS = 4
+
+
+def tensor(name, shape, norm_middle, mixtral):
+    """A parameter. Those of all experts may be one, and mixtral's have names of their own in files."""
+    if mixtral:
+        name = name.replace(".mlp.", ".block_sparse_moe.")
+    if ".experts." not in name or len(shape) == 2:
+        return values(name, shape, norm_middle)
+    block = name[: name.index(".experts.")] + ".experts"
+    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    of = lambda expert, part, rows: values(f"{block}.{expert}.{part}.weight", (rows, shape[2]), norm_middle)
+    if name.endswith("down_proj"):
+        return numpy.stack([of(expert, down, shape[1]) for expert in range(shape[0])])
+    half = shape[1] // 2
+    return numpy.stack([numpy.concatenate([of(expert, gate, half), of(expert, up, half)]) for expert in range(shape[0])])
 
 
 def logits_of(case, prompt):
@@ -90,7 +115,8 @@ def logits_of(case, prompt):
     norm_middle = 0.0 if case["model_type"].startswith("gemma") else 1.0
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(torch.from_numpy(values(name, tuple(parameter.shape), norm_middle)))
+            mixtral = case["model_type"] == "mixtral"
+            parameter.copy_(torch.from_numpy(tensor(name, tuple(parameter.shape), norm_middle, mixtral)))
         cache, rows, next_ids = None, [], ids(prompt, 1)
         for step in range(STEPS + 1):
             out = model(torch.tensor([next_ids]), past_key_values=cache, use_cache=True)
@@ -104,6 +130,6 @@ print(json.dumps({
     "made_by": f"transformers {transformers.__version__}, torch {torch.__version__}",
     "cases": [
         {"name": name, "config": case, "prompt": prompt, "logits": logits_of(case, prompt)}
-        for name, case, prompt in CASES
+        for name, case, prompt in (EXPERTS if sys.argv[1:] == ["experts"] else CASES)
     ],
 }))

@@ -398,12 +398,17 @@ fn gemma3s_window_equals_the_oracles_steps() {
 }
 
 /// Logits that Hugging Face's own models gave (`decoder_oracle.py`), where candle's do not follow the definition:
-/// gemma2's window in every second layer, `query_pre_attn_scalar`, stretched global layers, longrope.
+/// gemma2's window in every second layer, `query_pre_attn_scalar`, stretched global layers, longrope; and of experts.
 #[test]
 fn logits_are_those_of_transformers() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/transformers_logits.json");
-    let file: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
-    for case in file["cases"].as_array().unwrap() {
+    let cases = |name: &str| -> Vec<Value> {
+        let file = format!("{}/tests/fixtures/{name}", env!("CARGO_MANIFEST_DIR"));
+        let file: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+        file["cases"].as_array().unwrap().clone()
+    };
+    let all = [cases("transformers_logits.json"), cases("transformers_experts.json")].concat();
+    assert_eq!(all.len(), 13);
+    for case in &all {
         let prompt = case["prompt"].as_u64().unwrap() as usize;
         let expected: Vec<Vec<f32>> = serde_json::from_value(case["logits"].clone()).unwrap();
         let ours = decoder_for(&case["config"], Dtype::F32, 1, prompt + expected.len() - 1);

@@ -12,6 +12,8 @@ pub struct PhaseKernels<'a> {
     pub window: &'a KernelWindow,
     pub meter: LaunchMeter,
     pub operators: &'a [OperatorRow],
+    /// A decode step gives several tokens of a sequence.
+    pub several_tokens: bool,
 }
 
 /// A shorter kernel takes less time than its launch.
@@ -36,8 +38,12 @@ pub fn hints(kernels: &PhaseKernels<'_>) -> Vec<String> {
 }
 
 /// The name of one step of the phase.
-fn unit(phase: Phase) -> &'static str {
-    if phase == Phase::Decode { "token" } else { "prefill" }
+fn unit(kernels: &PhaseKernels<'_>) -> &'static str {
+    match kernels.window.phase {
+        Phase::Decode if kernels.several_tokens => "step",
+        Phase::Decode => "token",
+        _ => "prefill",
+    }
 }
 
 fn named(rows: &[&OperatorRow]) -> String {
@@ -96,7 +102,7 @@ fn launches(kernels: &PhaseKernels<'_>) -> String {
         true => format!(", {short:.0} of them shorter than {} µs", SHORT_NS / 1e3),
         false => String::new(),
     };
-    format!("{:.0} launches/{}{short}. {}", meter.launches, unit(window.phase), meter.describe())
+    format!("{:.0} launches/{}{short}. {}", meter.launches, unit(kernels), meter.describe())
 }
 
 /// Operators that use neither memory nor compute units well.
@@ -155,7 +161,12 @@ mod tests {
     }
 
     fn hints_of(window: &KernelWindow, operators: &[OperatorRow]) -> Vec<String> {
-        hints(&PhaseKernels { window, meter: LaunchMeter::of(window).unwrap(), operators })
+        hints(&PhaseKernels {
+            window,
+            meter: LaunchMeter::of(window).unwrap(),
+            operators,
+            several_tokens: false,
+        })
     }
 
     #[test]

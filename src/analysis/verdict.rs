@@ -88,13 +88,18 @@ fn recording(run: &Measurements<'_>) -> Option<String> {
     let recorded = run.recorded?;
     let mut text = format!(
         "Latencies leave out {} while kernels were recorded",
-        match recorded.output_tokens / u64::from(run.batch.max(1)) {
+        match (recorded.output_tokens as f64
+            / f64::from(run.batch.max(1))
+            / run.tokens_per_step.unwrap_or(1.0))
+        .round() as u64
+        {
             1 => "1 step".to_owned(),
             steps => format!("{} steps", grouped(steps as i64)),
         }
     );
     if let (Some(without), Some(with)) = (run.metrics.itl.mean_ms(), recorded.itl.mean_ms()) {
-        text += &format!(": mean ITL {} without, {} with", millis(without), millis(with));
+        let name = if run.tokens_per_step.is_some() { "step" } else { "ITL" };
+        text += &format!(": mean {name} {} without, {} with", millis(without), millis(with));
     }
     if let Some(cost) = run.recording_cost {
         text += &format!("; recording costs {} of a step", percent_change(cost.cost_pct));

@@ -200,9 +200,12 @@ impl RunState {
         let mut hints = match kernels {
             None => Vec::new(),
             Some(_) if self.follows() => self.program_hints(phase),
-            Some((window, meter)) => {
-                kernel_hints::hints(&PhaseKernels { window, meter, operators: &self.operator_rows(phase) })
-            }
+            Some((window, meter)) => kernel_hints::hints(&PhaseKernels {
+                window,
+                meter,
+                operators: &self.operator_rows(phase),
+                several_tokens: self.speculation.is_some(),
+            }),
         };
         hints.extend(experts);
         hints

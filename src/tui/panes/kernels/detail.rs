@@ -381,7 +381,7 @@ impl<'l> Page<'_, 'l> {
     fn operator(&mut self, view: &View<'_>, source: &Source<'_>, row: &KernelRow) {
         let (phase, host) = match source {
             Source::Live { phase, .. } => (*phase, None),
-            Source::Timed { phase, host } => (*phase, Some(host)),
+            Source::Timed { phase, host, .. } => (*phase, Some(host)),
             Source::Table { .. } => return,
         };
         let Some(operator) = row.operator else { return };

@@ -41,8 +41,7 @@ pub fn tool_run<'a>(theme: &Theme, run: &ToolRun, width: u16) -> Vec<Line<'a>> {
 pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a> {
     let theme = view.theme;
     let parts = match source {
-        Source::Live { phase, live, trace } => {
-            let unit = StepUnit::of(*phase);
+        Source::Live { phase, live, unit, trace } => {
             let mut parts = vec![vec![Text::styled(format!(" {}", phase.name()), theme.phase(*phase))]];
             if let Some(trace) = trace {
                 let (text, style) = match &trace.state {
@@ -57,7 +56,7 @@ pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a>
                 parts.push(vec![Text::styled(text, theme.bad)]);
             }
             if let Some(meter) = live.launch_meter() {
-                parts.extend(live_numbers(theme, &meter, unit));
+                parts.extend(live_numbers(theme, &meter, *unit));
             }
             if let Some(cost) = view.state.kernels.recording.cost().filter(|_| *phase == Phase::Decode) {
                 parts.push(label_value(
@@ -71,8 +70,7 @@ pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a>
             parts.push(label_value(theme, "", &count(live.total.steps), noun));
             parts
         }
-        Source::Timed { phase, host } => {
-            let unit = StepUnit::of(*phase);
+        Source::Timed { phase, unit, host } => {
             let step_ms = host.attributed_ns() as f64 / host.attributed_steps().max(1) as f64 / 1e6;
             let within = 1.0 - host.self_ns() as f64 / host.attributed_ns().max(1) as f64;
             vec![

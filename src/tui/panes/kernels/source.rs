@@ -18,11 +18,13 @@ pub enum Source<'a> {
     Live {
         phase: Phase,
         live: &'a LiveKernels,
+        unit: StepUnit,
         trace: Option<&'a KernelTrace>,
     },
     /// Operators timed on the CPU.
     Timed {
         phase: Phase,
+        unit: StepUnit,
         host: &'a HostOperators,
     },
     Table {
@@ -74,13 +76,19 @@ impl<'a> Sources<'a> {
 /// Live sources first, then reports in order.
 fn sources(state: &RunState) -> Vec<Source<'_>> {
     let kernels = &state.kernels;
+    let unit = |phase| match phase {
+        Phase::Decode if state.speculation.is_some() => StepUnit::Step,
+        Phase::Decode => StepUnit::Token,
+        _ => StepUnit::Prefill,
+    };
     let phases = || [Phase::Prefill, Phase::Decode].into_iter();
     let live = phases().filter_map(|phase| {
         let live = kernels.live(phase).filter(|live| !live.is_empty())?;
-        Some(Source::Live { phase, live, trace: kernels.trace.as_ref() })
+        Some(Source::Live { phase, live, unit: unit(phase), trace: kernels.trace.as_ref() })
     });
-    let timed =
-        phases().filter_map(|phase| Some(Source::Timed { phase, host: state.operators_on_cpu(phase)? }));
+    let timed = phases().filter_map(|phase| {
+        Some(Source::Timed { phase, unit: unit(phase), host: state.operators_on_cpu(phase)? })
+    });
     let tables = kernels
         .reports
         .iter()
@@ -92,19 +100,16 @@ fn sources(state: &RunState) -> Vec<Source<'_>> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepUnit {
     Token,
+    /// With several tokens.
+    Step,
     Prefill,
-}
-
-impl StepUnit {
-    pub fn of(phase: Phase) -> StepUnit {
-        if phase == Phase::Decode { StepUnit::Token } else { StepUnit::Prefill }
-    }
 }
 
 impl fmt::Display for StepUnit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             StepUnit::Token => "token",
+            StepUnit::Step => "step",
             StepUnit::Prefill => "prefill",
         })
     }
@@ -195,10 +200,8 @@ impl<'a> Source<'a> {
     /// The number of steps that calls and times are divided by.
     pub fn steps(&self) -> Option<(u64, StepUnit)> {
         match self {
-            Source::Live { phase, live, .. } => {
-                (live.total.steps > 0).then(|| (live.total.steps, StepUnit::of(*phase)))
-            }
-            Source::Timed { phase, host } => Some((host.attributed_steps(), StepUnit::of(*phase))),
+            Source::Live { unit, live, .. } => (live.total.steps > 0).then(|| (live.total.steps, *unit)),
+            Source::Timed { unit, host, .. } => Some((host.attributed_steps(), *unit)),
             Source::Table { .. } => None,
         }
     }
