@@ -200,7 +200,7 @@ impl<'a> Source<'a> {
     /// The number of steps that calls and times are divided by.
     pub fn steps(&self) -> Option<(u64, StepUnit)> {
         match self {
-            Source::Live { unit, live, .. } => (live.total.steps > 0).then(|| (live.total.steps, *unit)),
+            Source::Live { unit, live, .. } => (live.total.steps > 0).then_some((live.total.steps, *unit)),
             Source::Timed { unit, host, .. } => Some((host.attributed_steps(), *unit)),
             Source::Table { .. } => None,
         }
