@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use crate::{
     gemv::contiguous,
     ops::{softcapped_step_by_step, widen},
-    simd::{Stored, accumulate, dots, softmax, tanh, vectorised},
+    simd::{Stored, accumulate, dot, softmax, tanh, vectorised},
 };
 
 /// Queries of one prefill block. Bounds the scores to `heads · QUERY_BLOCK · context` at a time.
@@ -264,7 +264,7 @@ impl DecodeAttention {
         let mut scores = vec![0f32; self.span.len()];
         for (out, q) in out.chunks_exact_mut(d).zip(q.chunks_exact(d)) {
             for (score, k) in scores.iter_mut().zip(k.chunks_exact(d)) {
-                [*score] = dots(k, &[q]);
+                *score = dot(k, q);
             }
             self.sight.shares(&mut scores);
             for (&share, v) in scores.iter().zip(v.chunks_exact(d)) {

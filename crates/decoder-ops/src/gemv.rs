@@ -3,13 +3,11 @@
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
-use crate::simd::{Stored, dots, vectorised};
+use crate::simd::{Stored, dot, vectorised};
 
 /// Weight bytes per work item. Small, so that a preempted core delays the others little; large
 /// enough that scheduling costs nothing next to reading.
 pub(crate) const UNIT_BYTES: usize = 64 * 1024;
-/// Activation rows multiplied in one pass over a weight row.
-const PASS: usize = 4;
 
 /// Rows up to which [`gemv`] beats widening the weight and a general matrix product.
 pub(crate) fn max_rows(weight: DType) -> usize {
@@ -71,15 +69,20 @@ fn product<W: Stored>(x: &[f32], w: &[W], n: usize, k: usize) -> Vec<f32> {
         vectorised(
             #[inline(always)]
             || {
+                if let [row] = rows[..] {
+                    for (y, w) in y.iter_mut().zip(w.chunks_exact(k)) {
+                        *y = dot(w, row);
+                    }
+                    return;
+                }
+                // Converted once: the row of weights stays in the nearest cache for all rows.
+                let mut wide = vec![0f32; k];
                 for (y, w) in y.chunks_exact_mut(m).zip(w.chunks_exact(k)) {
-                    for (y, rows) in y.chunks_mut(PASS).zip(rows.chunks(PASS)) {
-                        match *rows {
-                            [a] => y.copy_from_slice(&dots(w, &[a])),
-                            [a, b] => y.copy_from_slice(&dots(w, &[a, b])),
-                            [a, b, c] => y.copy_from_slice(&dots(w, &[a, b, c])),
-                            [a, b, c, d] => y.copy_from_slice(&dots(w, &[a, b, c, d])),
-                            _ => unreachable!("chunks of at most PASS rows"),
-                        }
+                    for (wide, w) in wide.iter_mut().zip(w) {
+                        *wide = w.widen();
+                    }
+                    for (y, row) in y.iter_mut().zip(&rows) {
+                        *y = dot(&wide, row);
                     }
                 }
             },

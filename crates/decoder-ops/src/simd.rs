@@ -74,34 +74,24 @@ impl Stored for f16 {
 /// Independent sums kept for one row: enough to hide the latency of an addition.
 const LANES: usize = 32;
 
-/// Dot products of one weight row with each of `M` activation rows of the same length.
+/// The dot product of a row of weights and one of activations, of the same length.
 /// To be inlined into a `pulp` dispatch, which decides the width of the vectors.
 #[inline(always)]
-pub(crate) fn dots<W: Stored, const M: usize>(weights: &[W], rows: &[&[f32]; M]) -> [f32; M] {
-    let mut sums = [[0f32; LANES]; M];
+pub(crate) fn dot<W: Stored>(weights: &[W], row: &[f32]) -> f32 {
+    let mut sums = [0f32; LANES];
     let (blocks, tail) = weights.as_chunks::<LANES>();
-    for (i, block) in blocks.iter().enumerate() {
+    let (rows, rest) = row.as_chunks::<LANES>();
+    for (block, row) in blocks.iter().zip(rows) {
         let mut wide = [0f32; LANES];
         for (wide, w) in wide.iter_mut().zip(block) {
             *wide = w.widen();
         }
-        for (sums, row) in sums.iter_mut().zip(rows) {
-            let row: &[f32; LANES] = row[i * LANES..][..LANES].try_into().expect("a slice of LANES");
-            for lane in 0..LANES {
-                sums[lane] += wide[lane] * row[lane];
-            }
+        for lane in 0..LANES {
+            sums[lane] += wide[lane] * row[lane];
         }
     }
-    let done = blocks.len() * LANES;
-    let mut out = [0f32; M];
-    for (out, (sums, row)) in out.iter_mut().zip(sums.iter().zip(rows)) {
-        let mut total: f32 = sums.iter().sum();
-        for (w, x) in tail.iter().zip(&row[done..]) {
-            total += w.widen() * x;
-        }
-        *out = total;
-    }
-    out
+    let total: f32 = sums.iter().sum();
+    tail.iter().zip(rest).fold(total, |total, (w, x)| total + w.widen() * x)
 }
 
 /// `sum += scale * row`
