@@ -78,7 +78,7 @@ fn variation(run: &Measurements<'_>) -> String {
         (Some(p50), Some(p99)) => {
             format!("{name} p99 {} is {} × p50 {}.", millis(p99), three_digits(p99 / p50), millis(p50))
         }
-        _ => format!("Too few tokens (n={}) for ITL p99.", itl.n()),
+        _ => format!("Too few tokens (n={}) for {name} p99.", itl.n()),
     };
     run.tpot.map_or_else(String::new, |evenness| format!("{evenness}. ")) + &tokens
 }

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::{
     attach::Target,
-    config::{Composed, Dtype, Runtime},
+    config::{Composed, Dtype, KvCacheDtype, Runtime},
     engine::{
         Engine, EngineError, Progress,
         candle::{
@@ -378,6 +378,11 @@ impl Plan {
             }
         };
         let is_model_known = self.runs_model() || self.follows_model;
+        // Models of candle-transformers have a cache of their own.
+        let kv_cache = match model {
+            Model::Own { .. } => config.runtime.kv_cache_dtype,
+            Model::Stock(_) => KvCacheDtype::Auto,
+        };
         let has_requests = self.runs_model() || self.load.is_some();
         RunStarted {
             schema: SCHEMA,
@@ -396,7 +401,7 @@ impl Plan {
                 .step_weight_bytes(dtype, workload.batch as usize)
                 .filter(|_| is_model_known),
             kv_bytes_per_position: if is_model_known {
-                model.kv_bytes_per_position(dtype, config.runtime.kv_cache_dtype)
+                model.kv_bytes_per_position(dtype, kv_cache)
             } else {
                 0
             },
@@ -414,7 +419,7 @@ impl Plan {
             shape: model
                 .shape(dtype)
                 .filter(|_| is_model_known)
-                .map(|shape| Box::new(shape.with_kv_cache(config.runtime.kv_cache_dtype))),
+                .map(|shape| Box::new(shape.with_kv_cache(kv_cache))),
             peaks: GivenPeaks {
                 flops: config.hardware.peaks.flops,
                 bytes_per_s: config.hardware.peaks.bytes_per_s,

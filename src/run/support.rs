@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::config::{NvtxDetail, RunConfig, Runtime};
+use crate::config::{KvCacheDtype, NvtxDetail, RunConfig, Runtime};
 
 /// No profiling that was asked for is possible.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -41,11 +41,19 @@ pub fn remarks(config: &RunConfig) -> Result<Vec<String>, NothingToDo> {
         remarks.push(format!("this run samples {}; {reason} ({settings})", sampled.join(" and ")));
     }
     remarks.extend(ranges_remark(config));
+    remarks.extend(cache_remark(config));
     Ok(remarks)
 }
 
 fn enabled(options: [(bool, &'static str); 2]) -> Vec<&'static str> {
     options.into_iter().filter_map(|(enabled, name)| enabled.then_some(name)).collect()
+}
+
+/// Where another KV cache is asked for and the engine is not ours.
+fn cache_remark(config: &RunConfig) -> Option<String> {
+    let ours = matches!(config.runtime.name, Runtime::Candle | Runtime::Sim);
+    (config.runtime.kv_cache_dtype != KvCacheDtype::Auto && !ours)
+        .then(|| "runtime.kv_cache_dtype is ignored: only runtime=candle has it".to_owned())
 }
 
 /// Where ranges finer than phases are asked for and there are none.
@@ -104,6 +112,9 @@ mod tests {
         let remarks = remarks_with(&["runtime=candle", asked]).unwrap();
         assert_eq!(remarks, Vec::<String>::new());
         assert_eq!(remarks_with(&["runtime=candle_stock", asked]).unwrap().len(), 1);
+        let cache = "runtime.kv_cache_dtype=fp8";
+        assert_eq!(remarks_with(&["runtime=candle_stock", cache]).unwrap().len(), 1);
+        assert_eq!(remarks_with(&["runtime=candle", cache]).unwrap().len(), 0);
         assert_eq!(remarks_with(&["runtime=sim", "profiling.nvtx.detail=layer"]).unwrap().len(), 1);
     }
 }

@@ -562,8 +562,8 @@ impl RunState {
             .trail
             .window(0, recent)
             .filter(counted)
-            .fold((0, 0), |(n, ns), mark| (n + mark.tokens, ns + mark.gap_ns));
-        (ns > 0).then(|| f64::from(self.batch()) * f64::from(tokens) * 1e9 / ns as f64)
+            .fold((0u64, 0), |(n, ns), mark| (n + u64::from(mark.tokens), ns + mark.gap_ns));
+        (ns > 0).then(|| f64::from(self.batch()) * tokens as f64 * 1e9 / ns as f64)
     }
 
     /// Tokens of a sequence in a decode step: more than one only where tokens are proposed.

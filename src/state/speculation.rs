@@ -20,7 +20,8 @@ impl SpeculationTally {
     pub(super) fn add(&mut self, step: Speculation, tokens: u32) {
         self.steps += 1;
         self.proposed += u64::from(step.proposed);
-        self.accepted += u64::from(step.accepted);
+        // A recording may say anything.
+        self.accepted += u64::from(step.accepted.min(step.proposed));
         self.tokens += u64::from(tokens);
     }
 
