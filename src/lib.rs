@@ -12,7 +12,7 @@
 //! - [`model`]: the shape of a model and its cost; [`text`]: prompts to token ids and back
 //! - [`event`]: the vocabulary all rooms share; [`state`] folds it; [`rundir`] records and replays it
 //! - [`engine`] runs a model; [`profile`] observes it; [`telemetry`] samples the GPU and the host; [`sim`] simulates both
-//! - [`attach`] follows other programs; [`server`] puts load on servers and reads their metrics
+//! - [`pytorch`] runs models in a Python process; [`attach`] follows other programs; [`server`] puts load on servers and reads their metrics
 //! - [`analysis`]: from numbers to meaning, pure; [`kernels`]: files of other profilers
 //! - [`run`]: plans, sessions, sweeps and re-runs under tools: the only place that starts and stops work
 //! - [`report`], [`chrome_trace`]: documents and traces of a run; [`compare`]: verdicts on two runs
@@ -36,6 +36,7 @@ pub mod kernels;
 pub mod model;
 pub mod process;
 pub mod profile;
+pub mod pytorch;
 pub mod report;
 pub mod run;
 pub mod rundir;

@@ -11,11 +11,14 @@ pub struct Metrics {
     pub from: Stamp,
     pub to: Stamp,
     pub ttft: Distribution,
+    /// The part of TTFT in which images become embeddings.
+    pub vision: Distribution,
     pub tpot: Distribution,
     pub itl: Distribution,
     /// Complete requests from their start to the last token.
     pub e2e: Distribution,
     /// Steps by the device's own clock, where it has one: prefills, and decode steps.
+    pub device_vision: Distribution,
     pub device_prefill: Distribution,
     pub device_step: Distribution,
     pub requests: u64,
@@ -33,6 +36,8 @@ impl Metrics {
     /// Starts a new window at `now`, reusing the memory.
     pub fn restart(&mut self, now: Stamp) {
         self.ttft.clear();
+        self.vision.clear();
+        self.device_vision.clear();
         self.tpot.clear();
         self.itl.clear();
         self.e2e.clear();
@@ -47,6 +52,17 @@ impl Metrics {
         self.ttft.record(ttft_ns);
         self.prompt_tokens += prompt_tokens * batch;
         self.output_tokens += batch;
+    }
+
+    /// Images are embeddings `ns` after the start of their request.
+    pub fn images_encoded(&mut self, ns: u64, device_ns: Option<u64>) {
+        self.vision.record(ns);
+        device_ns.into_iter().for_each(|ns| self.device_vision.record(ns));
+    }
+
+    /// The time from prompts, or the embeddings of their images, to first tokens.
+    pub fn prefill_secs(&self) -> f64 {
+        (self.ttft.sum_secs() - self.vision.sum_secs()).max(0.0)
     }
 
     pub fn next_token(&mut self, itl_ns: u64, batch: u64) {
@@ -68,7 +84,10 @@ impl Metrics {
     /// The measured latencies by name: those of the host, then those of the device if it has any. `gaps` names those between tokens.
     pub fn latencies(&self, gaps: &'static str) -> Vec<(&'static str, &Distribution)> {
         let mut all = vec![("TTFT", &self.ttft), ("TPOT", &self.tpot), (gaps, &self.itl), ("E2E", &self.e2e)];
-        let device = [("GPU prefill", &self.device_prefill), ("GPU step", &self.device_step)];
+        if self.vision.n() > 0 {
+            all.insert(1, ("vision", &self.vision));
+        }
+        let device = [("GPU vision", &self.device_vision), ("GPU prefill", &self.device_prefill), ("GPU step", &self.device_step)];
         all.extend(device.into_iter().filter(|(_, d)| d.n() > 0));
         all
     }
@@ -79,9 +98,9 @@ impl Metrics {
         (self.device_step.n() > 0 && host > 0.0).then(|| device / host)
     }
 
-    /// Prompt tokens over the time to the first token.
+    /// Prompt tokens over the time to the first token, without that of images.
     pub fn prefill_tok_s(&self) -> Option<f64> {
-        rate(self.prompt_tokens, self.ttft.sum_secs())
+        rate(self.prompt_tokens, self.prefill_secs())
     }
 
     pub fn decode_tok_s(&self) -> Option<f64> {
@@ -100,6 +119,8 @@ impl Metrics {
             requests: self.requests,
             output_tokens: self.output_tokens,
             ttft_ms: self.ttft.summary(),
+            vision_ms: (self.vision.n() > 0).then(|| self.vision.summary()),
+            device_vision_ms: (self.device_vision.n() > 0).then(|| self.device_vision.summary()),
             tpot_ms: self.tpot.summary(),
             itl_ms: self.itl.summary(),
             e2e_ms: (self.e2e.n() > 0).then(|| self.e2e.summary()),
@@ -125,6 +146,10 @@ pub struct MetricsSummary {
     pub requests: u64,
     pub output_tokens: u64,
     pub ttft_ms: Summary,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vision_ms: Option<Summary>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_vision_ms: Option<Summary>,
     pub tpot_ms: Summary,
     pub itl_ms: Summary,
     #[serde(default)]

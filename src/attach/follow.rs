@@ -7,6 +7,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU8, Ordering},
+        mpsc::Sender,
     },
     thread,
     time::{Duration, Instant},
@@ -18,7 +19,7 @@ use super::{
     guest::Guest,
     library::library_file,
     process_info::{ProcessInfo, command_text},
-    program::{Ended, OutputTo, Program},
+    program::{Ended, OutputTo, Pipes, Program},
     requests::Requests,
     socket::Socket,
     transcript::{RunClock, Said},
@@ -106,13 +107,31 @@ pub struct ProgramControl {
     pub end: AtomicBool,
     /// How the program ended, as an exit code plus one.
     exit_code: AtomicU8,
+    /// Kernels of it were recorded.
+    recorded: AtomicBool,
 }
 
 impl ProgramControl {
+    /// Whether kernels of the program were recorded as they ran.
+    pub fn has_recorded(&self) -> bool {
+        self.recorded.load(Ordering::Acquire)
+    }
+
     /// The exit code of the program that was started, once it has ended.
     pub fn exit_code(&self) -> Option<u8> {
         self.exit_code.load(Ordering::Acquire).checked_sub(1)
     }
+}
+
+/// What a followed program is to the run.
+#[derive(Debug)]
+pub enum Role {
+    /// It is the run: its steps are the tokens, and the run ends with it.
+    Observed,
+    /// A server under load: its requests are known from outside, and the run ends with the load.
+    Server,
+    /// It reports its requests itself, through pipes that are sent here. Another thread ends the run.
+    Worker { pipes: Sender<Pipes> },
 }
 
 pub struct Follower {
@@ -122,8 +141,7 @@ pub struct Follower {
     /// The share of the time in which kernels are recorded; `None` for as much as costs a hundredth.
     pub duty: Option<f64>,
     pub stop: Arc<AtomicBool>,
-    /// It is a server under load: its requests are known from outside, and the run ends with the load.
-    pub serves: bool,
+    pub role: Role,
     /// For the output of a program that is not on the screen.
     pub log: Option<File>,
 }
@@ -144,19 +162,26 @@ impl Follower {
 
     fn follow(&mut self) -> Result<Option<RunFinished>, String> {
         let (sockets, mut program) = self.begin()?;
+        let is_observed = matches!(self.role, Role::Observed);
+        if let (Role::Worker { pipes }, Some(program)) = (&self.role, &mut program)
+            && let Some(both) = program.take_pipes()
+        {
+            // Without a reader they are closed, and the worker ends.
+            let _ = pipes.send(both);
+        }
         let waiting = match &self.target {
             Target::Start { .. } => "waiting until the program uses CUDA",
             Target::Join { .. } => "waiting for the program",
         };
-        if !self.serves {
+        if is_observed {
             self.tx.send(Event::Preparing(Preparing { step: waiting.to_owned(), done: 0, total: 1 }));
         }
         let started = Instant::now();
-        let mut watched = Watched::new(self.tx.clone(), self.duty, Arc::clone(&self.control), !self.serves);
+        let mut watched = Watched::new(self.tx.clone(), self.duty, Arc::clone(&self.control), is_observed);
         loop {
             for socket in &sockets {
                 while let Some(guest) = socket.accept() {
-                    if watched.is_empty_yet() && !self.serves {
+                    if watched.is_empty_yet() && is_observed {
                         self.tx.send(Event::Ready(Ready {
                             prepare_ms: started.elapsed().as_micros() as f64 / 1e3,
                         }));
@@ -175,7 +200,7 @@ impl Follower {
             }
             if ended.is_some() && watched.is_quiet() || program.is_none() && watched.all_have_left() {
                 watched.finish();
-                return Ok(Some(self.end(ended, watched.has_seen())));
+                return Ok(self.end(ended, watched.has_seen()));
             }
             if let Target::Join { processes } = &self.target
                 && watched.is_empty_yet()
@@ -235,14 +260,17 @@ impl Follower {
         }
     }
 
-    fn end(&self, ended: Option<Ended>, has_seen: bool) -> RunFinished {
+    fn end(&self, ended: Option<Ended>, has_seen: bool) -> Option<RunFinished> {
         self.keep_exit_code(ended);
+        if matches!(self.role, Role::Worker { .. }) {
+            return None;
+        }
         if !has_seen {
             let text = "the program did not use CUDA, or loads it without the driver's library: there are no kernels";
             self.tx.notice(Level::Warn, "program", text);
         }
-        match ended {
-            Some(ended) if self.serves => {
+        Some(match ended {
+            Some(ended) if matches!(self.role, Role::Server) => {
                 let cause = format!(
                     "the server has ended before the load: {ended}; its output is in Log and in program.log"
                 );
@@ -250,7 +278,7 @@ impl Follower {
             }
             Some(Ended::Exited(0)) | None => RunFinished { outcome: Outcome::Completed, cause: None },
             Some(ended) => RunFinished { outcome: Outcome::Failed, cause: Some(ended.to_string()) },
-        }
+        })
     }
 }
 
@@ -386,8 +414,8 @@ impl Watched {
             more |= followed.read(&self.tx, self.clock);
             followed.fold.end_batch(now.0);
             self.requests.take(&mut self.leading, followed);
-            if due {
-                followed.report(&self.tx);
+            if due && followed.report(&self.tx) {
+                self.control.recorded.store(true, Ordering::Release);
             }
         }
         if due {
@@ -436,6 +464,9 @@ impl Watched {
         if !self.reports && self.duty.is_none() {
             let in_burst = self.since.elapsed().as_millis() % SERVER_PERIOD_MS < u128::from(BURST_MS);
             return if in_burst { Command::Record { burst_ms: 1, period_ms: 1 } } else { Command::Rest };
+        }
+        if !self.reports && self.duty.is_some_and(|duty| duty <= 0.0) {
+            return Command::Rest;
         }
         let are_steps_known = self.leading.is_some();
         let duty = self.duty.unwrap_or_else(|| match are_steps_known {
@@ -528,8 +559,11 @@ impl Followed {
     }
 
     /// Sends windows and timelines.
-    fn report(&mut self, tx: &EventTx) {
+    /// Returns whether there were kernels.
+    fn report(&mut self, tx: &EventTx) -> bool {
+        let mut has_kernels = false;
         for window in self.fold.windows() {
+            has_kernels = true;
             tx.send(Event::Kernels(Box::new(window.window)));
         }
         for recorded in self.fold.timelines() {
@@ -546,6 +580,7 @@ impl Followed {
             tx.send(Event::StepsFound(finding));
             self.finding = Some(finding);
         }
+        has_kernels
     }
 
     pub(super) fn pid(&self) -> u32 {

@@ -13,9 +13,9 @@ mod ring;
 mod socket;
 mod transcript;
 
-pub use follow::{Follower, ProgramControl, Target, device_work};
+pub use follow::{Follower, ProgramControl, Role, Target, device_work};
 pub use library::library_file;
 pub use process_info::{ProcessInfo, find_processes};
-pub use program::OutputTo;
+pub use program::{OutputTo, Pipes};
 pub use socket::print_environment;
 pub use transcript::{RunClock, Said, Transcript};

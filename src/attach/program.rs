@@ -5,7 +5,7 @@ use std::{
     fs::File,
     io::{self, BufRead, BufReader, Read, Write},
     os::unix::process::{CommandExt, ExitStatusExt},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -45,6 +45,15 @@ pub enum OutputTo {
     Same,
     /// As before, and its stdout to our stderr: our own stdout is data.
     Stderr,
+    /// Input and output are [`Pipes`] to another thread; what it prints on stderr goes to the log.
+    Pipes,
+}
+
+/// Both ends of a conversation with a program.
+#[derive(Debug)]
+pub struct Pipes {
+    pub to: ChildStdin,
+    pub from: ChildStdout,
 }
 
 /// How a program ended.
@@ -83,6 +92,7 @@ impl std::fmt::Display for Ended {
 
 pub struct Program {
     child: Child,
+    pipes: Option<Pipes>,
     /// Its process group, where it has one of its own.
     group: Option<Pid>,
     ended: Option<Ended>,
@@ -108,10 +118,17 @@ impl Program {
             OutputTo::Stderr => {
                 start.stdout(io::stderr());
             }
+            OutputTo::Pipes => {
+                start.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+            }
         }
         let name = || foreign::line(&quoted(&program.to_string_lossy()), 200);
         let not_started = |cause| ProgramError::NotStarted { program: name(), cause };
         let mut child = start.spawn().map_err(not_started)?;
+        let pipes = match (output, child.stdin.take()) {
+            (OutputTo::Pipes, Some(to)) => child.stdout.take().map(|from| Pipes { to, from }),
+            _ => None,
+        };
         let lines = Arc::new(Mutex::new(Lines::new(tx.clone(), log)));
         let streams: [Option<(&'static str, Box<dyn Read + Send>)>; 2] = [
             child.stdout.take().map(|stream| ("stdout", Box::new(stream) as _)),
@@ -123,8 +140,14 @@ impl Program {
             // Without a thread nothing reads the pipe; closing it is better than a program that waits for us.
             let _ = thread::Builder::new().name(format!("llmprof-{source}")).spawn(work);
         }
-        let group = (output == OutputTo::Log).then(|| Pid::from_child(&child));
-        Ok(Program { child, group, ended: None, asked_to_end: None })
+        let has_terminal = matches!(output, OutputTo::Same | OutputTo::Stderr);
+        let group = (!has_terminal).then(|| Pid::from_child(&child));
+        Ok(Program { child, pipes, group, ended: None, asked_to_end: None })
+    }
+
+    /// Its input and output, once, where they are pipes.
+    pub fn take_pipes(&mut self) -> Option<Pipes> {
+        self.pipes.take()
     }
 
     /// How it ended, if it has.

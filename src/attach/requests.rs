@@ -144,6 +144,7 @@ impl Requests {
             output_tokens: 0,
             cooldown: false,
             joined: !has_prompt,
+            images: 0,
         };
         self.send(step.start_ns, Event::RequestStarted(started));
         self.active = Some(Active { request, tokens: 0, end_ns: step.start_ns, part: Part::of(step) });

@@ -58,8 +58,8 @@ impl RunClock {
         RunClock { monotonic_ns: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64, stamp }
     }
 
-    fn stamp(self, monotonic_ns: u64) -> u64 {
-        (self.stamp.0 + monotonic_ns).saturating_sub(self.monotonic_ns)
+    pub fn stamp(self, monotonic_ns: u64) -> u64 {
+        self.stamp.0.saturating_add(monotonic_ns).saturating_sub(self.monotonic_ns)
     }
 }
 

@@ -116,6 +116,8 @@ impl ChromeTrace {
                 Some(served) => served.started(t, started, &mut self.lines),
                 None => self.request_started(t, started),
             },
+            Event::ImagesEncoded(_) if self.served.is_none() => self.images_encoded(t),
+            Event::ImagesEncoded(_) => {}
             Event::Token(token) => match &mut self.served {
                 Some(served) => served.token(t, token.request),
                 None => self.token(t, token.request, token.device_ns),
@@ -232,13 +234,24 @@ impl ChromeTrace {
             ("output_tokens", Arg::Number(u64::from(started.output_tokens))),
         ];
         self.begin(t, &format!("{name} {}", started.request), &args);
-        self.begin(t, "prefill", &[]);
+        let phase = if started.images > 0 { "vision" } else { "prefill" };
+        self.begin(t, phase, &[]);
         // Like the NVTX ranges: phases of a warm-up have none.
         self.begin_range(t, if started.warmup { "warmup" } else { "request" });
         if !started.warmup {
-            self.begin_range(t, "prefill");
+            self.begin_range(t, phase);
         }
         self.request = Some(Request { warmup: started.warmup, tokens: 0, since: t });
+    }
+
+    fn images_encoded(&mut self, t: Stamp) {
+        let Some(Request { warmup, tokens: 0, .. }) = self.request else { return };
+        self.requests.end(&mut self.lines, t);
+        self.begin(t, "prefill", &[]);
+        if !warmup {
+            self.ranges.end(&mut self.lines, t);
+            self.begin_range(t, "prefill");
+        }
     }
 
     fn token(&mut self, t: Stamp, number: u32, device_ns: Option<u64>) {
@@ -357,6 +370,7 @@ fn step_name(phase: Phase) -> &'static str {
     match phase {
         Phase::Prefill => "prefill",
         Phase::Decode => "decode step",
+        Phase::Vision => "vision",
         Phase::Idle | Phase::Preparing => "step",
     }
 }

@@ -4,6 +4,7 @@
 //! program. Other rooms use `hydra_config` through it.
 
 mod compose;
+mod pytorch_config;
 mod run_config;
 mod schema;
 mod server_config;
@@ -19,6 +20,7 @@ pub use hydra_config::{
     Sweep, Value as YamlValue, expand_sweep, glob_matches, parse_yaml, read_yaml, to_json, write_yaml,
     yaml_text,
 };
+pub use pytorch_config::{Compile, ImagesConfig, PytorchConfig, TorchConfig};
 pub use run_config::*;
 pub use server_config::{Api, ArrivalKind, LoadConfig, ServerConfig, SloConfig};
 pub use tool_config::{ClockControl, NcuConfig, NsysConfig, Replay, ToolPhase};

@@ -7,6 +7,7 @@ use serde::de::{Deserializer, Error, Unexpected};
 use serde::{Deserialize, Serialize};
 
 use super::{
+    pytorch_config::{ImagesConfig, PytorchConfig, TorchConfig},
     server_config::{LoadConfig, ServerConfig, SloConfig},
     tool_config::{NcuConfig, NsysConfig},
 };
@@ -278,6 +279,9 @@ pub struct DatasetConfig {
     /// Selection and order of the prompts; null for all in file order.
     #[serde(default)]
     pub sampling: Option<DatasetSampling>,
+    /// Pictures, for models that see; null for text alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub images: Option<ImagesConfig>,
 }
 
 /// A selection of the samples of a dataset, seeded by `runtime.seed`.
@@ -342,6 +346,9 @@ pub struct RuntimeConfig {
     /// Tokens that are proposed to the model, and checked by it several at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speculative: Option<SpeculativeConfig>,
+    /// PyTorch in a process of its own; null for other runtimes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pytorch: Option<PytorchConfig>,
     /// A server; null for other runtimes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerConfig>,
@@ -392,6 +399,8 @@ pub enum Runtime {
     Candle,
     /// The unmodified models of candle-transformers.
     CandleStock,
+    /// A model of transformers, or a script, in a Python process.
+    Pytorch,
     Sim,
     /// No workload: the GPU is monitored while other processes use it.
     Watch,
@@ -552,6 +561,9 @@ pub struct ProfilingConfig {
     pub cupti: CuptiConfig,
     #[serde(default)]
     pub nvtx: NvtxConfig,
+    /// The operator profile of a model in PyTorch.
+    #[serde(default)]
+    pub torch: TorchConfig,
     /// Re-run under Nsight Systems.
     #[serde(default)]
     pub nsys: NsysConfig,

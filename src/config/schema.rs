@@ -9,6 +9,8 @@ impl Schema for RunConfig {
     const ALIASES: &'static [Alias] = &[
         Alias { name: "runtime.num_new_tokens", key: "infer.max_new_tokens" },
         Alias { name: "model.path", key: "model.weights" },
+        Alias { name: "runtime.torch_profiler.enabled", key: "profiling.torch.enable" },
+        Alias { name: "dataset.subset_filelist", key: "dataset.sampling.subset_filelist" },
     ];
 
     fn out_of_range(&self) -> Option<OutOfRange> {
@@ -26,6 +28,7 @@ fn first_out_of_range(config: &RunConfig) -> Option<(&'static str, String, Strin
     let RunConfig { model, dataset, runtime, infer, hardware, profiling, output, hydra, .. } = config;
     let sim = &runtime.sim;
     let sampling = dataset.sampling.as_ref();
+    let images = dataset.images.as_ref();
     let samples = sampling.and_then(|sampling| sampling.num_samples_per_epoch).unwrap_or(1);
     let integers = [
         ("dataset.sampling.num_epochs", sampling.map_or(1, |s| s.num_epochs), 1, u32::MAX, "at least 1"),
@@ -37,6 +40,10 @@ fn first_out_of_range(config: &RunConfig) -> Option<(&'static str, String, Strin
         ("infer.max_new_tokens", infer.max_new_tokens, 1, u32::MAX, "at least 1"),
         ("profiling.nvml.interval_ms", profiling.nvml.interval_ms, 10, u32::MAX, "at least 10"),
         ("profiling.host.interval_ms", profiling.host.interval_ms, 10, u32::MAX, "at least 10"),
+        ("profiling.torch.steps", profiling.torch.steps, 1, 1000, "1 to 1000"),
+        ("dataset.images.per_request", images.map_or(1, |images| images.per_request), 1, 64, "1 to 64"),
+        ("dataset.images.width", images.map_or(1, |images| images.width), 1, 16_384, "1 to 16384"),
+        ("dataset.images.height", images.map_or(1, |images| images.height), 1, 16_384, "1 to 16384"),
         ("profiling.nsys.requests", profiling.nsys.requests, 1, 100, "1 to 100"),
         ("profiling.ncu.top_k", profiling.ncu.top_k, 1, 100, "1 to 100"),
         ("profiling.ncu.launch_count", profiling.ncu.launch_count, 1, 100_000, "1 to 100000"),

@@ -49,6 +49,10 @@ pub enum OverheadError {
     #[error("runtime=watch runs no workload, so there is no overhead to measure; remove it")]
     NoWorkload,
     #[error(
+        "the model runs in another process, which sampling does not stop; measure the overhead with runtime=candle"
+    )]
+    OtherProcess,
+    #[error(
         "nothing is sampled in this configuration, so there is no overhead to measure; remove profiling=none"
     )]
     NothingSampled,
@@ -132,6 +136,7 @@ pub fn plan(mut composed: Composed) -> Result<Plan, OverheadError> {
         Runtime::Sim => return Err(OverheadError::Simulated),
         Runtime::Watch | Runtime::Program => return Err(OverheadError::NoWorkload),
         Runtime::Candle | Runtime::CandleStock => {}
+        Runtime::Pytorch => return Err(OverheadError::OtherProcess),
         Runtime::Openai | Runtime::Vllm | Runtime::Sglang | Runtime::Tensorrtllm | Runtime::Llamacpp => {
             return Err(OverheadError::NoWorkload);
         }

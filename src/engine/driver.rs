@@ -140,6 +140,7 @@ impl Driver<'_> {
                 output_tokens: w.output_tokens,
                 cooldown: false,
                 joined: false,
+                images: 0,
             }));
             self.steps(engine, request, &prompts)
         })

@@ -43,7 +43,7 @@ fn room_for(event: &Event) -> usize {
         | Event::HostSample(_)
         | Event::ServerSample(_)
         | Event::ClientSample(_) => LOSSY_BACKLOG,
-        Event::RequestStarted(_) | Event::RequestFinished(_) => 2 * LOSSY_BACKLOG,
+        Event::RequestStarted(_) | Event::ImagesEncoded(_) | Event::RequestFinished(_) => 2 * LOSSY_BACKLOG,
         _ => usize::MAX,
     }
 }

@@ -78,6 +78,8 @@ text_enum! {
         /// This program's decoder on an NVIDIA GPU.
         Cuda = "cuda",
         CandleTransformers = "candle-transformers",
+        /// A Python process.
+        Pytorch = "pytorch",
         Sim = "sim",
         /// Another program, as its kernels show it.
         Program = "program",

@@ -39,7 +39,7 @@ pub use self::{
     phase::{Activity, Phase},
     process::{ProcessJoined, ProcessLeft},
     readings::GpuSample,
-    request::{Ending, Prediction, RequestFinished, RequestStarted, Speculation, Token},
+    request::{Ending, ImagesEncoded, Prediction, RequestFinished, RequestStarted, Speculation, Token},
     run::{
         GivenPeaks, Level, Notice, ObserverSample, Outcome, PrefillProgress, Preparing, ProcessStopped,
         Ready, RunFinished, RunStarted, SnapshotTaken,
@@ -70,6 +70,7 @@ pub enum Event {
     Preparing(Preparing),
     Ready(Ready),
     RequestStarted(RequestStarted),
+    ImagesEncoded(ImagesEncoded),
     /// A long prefill is at this layer.
     PrefillProgress(PrefillProgress),
     Token(Token),

@@ -19,18 +19,28 @@ pub enum Phase {
     Preparing = 1,
     Prefill = 2,
     Decode = 3,
+    /// Images become embeddings.
+    Vision = 4,
 }
 
 impl Phase {
-    pub const ALL: [Phase; 4] = [Phase::Idle, Phase::Preparing, Phase::Prefill, Phase::Decode];
+    pub const ALL: [Phase; 5] =
+        [Phase::Idle, Phase::Preparing, Phase::Prefill, Phase::Decode, Phase::Vision];
+
+    /// The phases of a request, in their order.
+    pub const WORK: [Phase; 3] = [Phase::Vision, Phase::Prefill, Phase::Decode];
 
     /// The phase once `event` has happened.
     pub fn after(self, event: &Event) -> Phase {
         match event {
             Event::Preparing(_) => Phase::Preparing,
             // Requests to a server overlap: one begins while others decode.
-            Event::RequestStarted(_) if self != Phase::Decode => Phase::Prefill,
-            Event::Token(_) if self == Phase::Prefill => Phase::Decode,
+            Event::RequestStarted(started) if self != Phase::Decode => match started.images {
+                0 => Phase::Prefill,
+                _ => Phase::Vision,
+            },
+            Event::ImagesEncoded(_) if self == Phase::Vision => Phase::Prefill,
+            Event::Token(_) if matches!(self, Phase::Prefill | Phase::Vision) => Phase::Decode,
             Event::RequestFinished(finished) if finished.served.is_some() => self,
             Event::Ready(_) | Event::RequestFinished(_) | Event::RunFinished(_) => Phase::Idle,
             _ => self,
@@ -43,6 +53,7 @@ impl Phase {
             Phase::Preparing => "preparing",
             Phase::Prefill => "prefill",
             Phase::Decode => "decode",
+            Phase::Vision => "vision",
         }
     }
 }

@@ -19,6 +19,29 @@ pub struct RequestStarted {
     /// Its beginning was not seen: it has no TTFT.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub joined: bool,
+    /// Of all sequences together.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub images: u32,
+}
+
+fn is_none(images: &u32) -> bool {
+    *images == 0
+}
+
+/// The images of a request are embeddings: its vision phase has ended, its prefill begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImagesEncoded {
+    pub request: u32,
+    /// Of all sequences together.
+    pub images: u32,
+    /// Positions of the prompts that they fill.
+    pub tokens: u32,
+    /// Parts that the encoder computed, where they are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patches: Option<u64>,
+    /// Duration by the device's own clock, in nanoseconds, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_ns: Option<u64>,
 }
 
 /// One step's token ids have reached the host. `id` is that of the first sequence; the other `batch - 1` ids arrived with it.

@@ -38,7 +38,7 @@ pub const COLUMNS: [&str; 21] = [
 /// `None` where neither operators nor kernels nor a shape were recorded.
 pub(super) fn ops_csv(state: &RunState) -> Option<String> {
     let mut all = vec![COLUMNS.map(str::to_owned)];
-    for phase in [Phase::Prefill, Phase::Decode] {
+    for phase in Phase::WORK {
         all.extend(rows(state, phase).iter().map(|row| row.cells(phase)));
     }
     (all.len() > 1).then(|| csv_text(&all))

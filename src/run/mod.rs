@@ -10,6 +10,7 @@ pub mod plan;
 pub mod probes;
 mod progress;
 pub mod progress_line;
+pub mod pytorch_plan;
 pub mod rerun;
 mod server_plan;
 pub mod session;

@@ -22,11 +22,13 @@ use crate::{
     run::{
         dtype::{ChosenDtype, Circumstances},
         inputs::{Inputs, InputsError, Model},
+        pytorch_plan::{self, PytorchPlanError},
         rerun::Tool,
         server_plan::{ServerPlanError, load_plan, server_program, watched_gpus, watched_server},
         speculation::{ProposedBy, SpeculationError, SpeculationPlan},
         support::{self, NothingToDo},
     },
+    pytorch::WorkerPlan,
     rundir::{NoNewDir, RunDir},
     server::{LoadPlan, MetricsAt},
     sim::scenario::{Scenario, UnknownScenario},
@@ -48,6 +50,8 @@ pub enum PlanError {
     Server(#[from] ServerPlanError),
     #[error(transparent)]
     Speculation(#[from] SpeculationError),
+    #[error(transparent)]
+    Pytorch(#[from] PytorchPlanError),
     #[error("output.metrics={0}: expected an address as 127.0.0.1:9464")]
     MetricsAddress(String),
     #[error("hydra.run.dir: {0}")]
@@ -87,6 +91,8 @@ pub struct Plan {
     /// The shape of the other program's model is known.
     pub(crate) follows_model: bool,
     pub(crate) speculation: Option<SpeculationPlan>,
+    /// The process that runs the model in PyTorch.
+    pub(crate) worker: Option<WorkerPlan>,
 }
 
 impl Plan {
@@ -112,6 +118,7 @@ impl Plan {
                 resolved
             }
             Runtime::CandleStock => device::for_stock(asked, resolved),
+            Runtime::Pytorch => resolved,
             Runtime::Sim => Device::Sim,
             Runtime::Watch => Device::None,
             Runtime::Program => Device::Cuda(index),
@@ -155,6 +162,7 @@ impl Plan {
             dtype,
             follows_model,
             speculation,
+            worker: None,
         };
         plan.check_limits()?;
         let chosen = plan.choose_dtype();
@@ -162,6 +170,7 @@ impl Plan {
         if plan.runs_model() {
             plan.choices.extend(chosen.remark());
         }
+        plan.worker = pytorch_plan::worker(&plan)?;
         Ok(plan)
     }
 
@@ -221,6 +230,8 @@ impl Plan {
             _ if !self.runs_model() || self.simulated() => Ok(()),
             EngineOptions::Own(options) => device::check(&self.device, &options),
             EngineOptions::Stock(options) => options.check(),
+            // PyTorch itself says what does not fit.
+            EngineOptions::Elsewhere => Ok(()),
         }
     }
 
@@ -229,6 +240,7 @@ impl Plan {
         match self.options(self.dtype) {
             EngineOptions::Own(options) => self.own_engine(*options, progress),
             EngineOptions::Stock(options) => Ok(Box::new(StockEngine::new(&options, progress)?)),
+            EngineOptions::Elsewhere => Err(EngineError::Cancelled),
         }
     }
 
@@ -264,7 +276,7 @@ impl Plan {
     pub fn engine_options(&self) -> Option<CandleOptions> {
         match self.options(self.dtype) {
             EngineOptions::Own(options) => Some(*options),
-            EngineOptions::Stock(_) => None,
+            EngineOptions::Stock(_) | EngineOptions::Elsewhere => None,
         }
     }
 
@@ -308,6 +320,7 @@ impl Plan {
                 seed,
                 sampling,
             }),
+            Model::Python(_) => EngineOptions::Elsewhere,
         }
     }
 
@@ -370,6 +383,7 @@ impl Plan {
             Runtime::Candle if self.device.is_cuda() => EngineKind::Cuda,
             Runtime::Candle => EngineKind::Candle,
             Runtime::CandleStock => EngineKind::CandleTransformers,
+            Runtime::Pytorch => EngineKind::Pytorch,
             Runtime::Sim => EngineKind::Sim,
             Runtime::Watch => EngineKind::None,
             Runtime::Program => EngineKind::Program,
@@ -381,7 +395,7 @@ impl Plan {
         // Models of candle-transformers have a cache of their own.
         let kv_cache = match model {
             Model::Own { .. } => config.runtime.kv_cache_dtype,
-            Model::Stock(_) => KvCacheDtype::Auto,
+            Model::Stock(_) | Model::Python(_) => KvCacheDtype::Auto,
         };
         let has_requests = self.runs_model() || self.load.is_some();
         RunStarted {
@@ -445,6 +459,8 @@ pub fn gives_shape(text: &str) -> bool {
 enum EngineOptions {
     Own(Box<CandleOptions>),
     Stock(StockOptions),
+    /// Another process has the engine.
+    Elsewhere,
 }
 
 fn unix_ms() -> u64 {

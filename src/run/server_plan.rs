@@ -53,7 +53,12 @@ fn kind_of(runtime: Runtime) -> Option<ServerKind> {
         Runtime::Sglang => Some(ServerKind::Sglang),
         Runtime::Tensorrtllm => Some(ServerKind::TensorRtLlm),
         Runtime::Llamacpp => Some(ServerKind::LlamaCpp),
-        Runtime::Candle | Runtime::CandleStock | Runtime::Sim | Runtime::Watch | Runtime::Program => None,
+        Runtime::Candle
+        | Runtime::CandleStock
+        | Runtime::Pytorch
+        | Runtime::Sim
+        | Runtime::Watch
+        | Runtime::Program => None,
     }
 }
 

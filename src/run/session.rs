@@ -6,10 +6,12 @@ mod tool_work;
 
 use std::{
     collections::{HashSet, VecDeque},
+    io,
     path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -20,7 +22,7 @@ use tempfile::TempDir;
 use self::{engine_thread::EngineThread, recording::Recording, tool_work::ToolWork};
 use crate::{
     analysis::metrics::MetricsSummary,
-    attach::{Follower, ProcessInfo, ProgramControl, Target},
+    attach::{Follower, OutputTo, ProcessInfo, ProgramControl, Role, Target},
     config::Until,
     engine::{Engine, driver::Control},
     event::{
@@ -29,6 +31,7 @@ use crate::{
     },
     process::{crash, stops::Stops},
     profile::live::Tracer,
+    pytorch::{Worker, WorkerError, WorkerPlan},
     report::prometheus_text,
     run::{metrics_endpoint::MetricsEndpoint, observer::Observer, plan::Plan, probes, rerun::Tool},
     rundir::{Loss, RunDir, snapshot_file},
@@ -109,7 +112,7 @@ impl Session {
             false => event::channel(Clock::wall()),
         };
         let started = plan.started();
-        let tracer = (plan.device.is_cuda() && plan.runs_model()).then(|| {
+        let tracer = (plan.device.is_cuda() && plan.runs_model() && plan.worker.is_none()).then(|| {
             let enable = plan.composed.config.profiling.cupti.enable;
             Arc::new(Tracer::new(tx.clone(), enable))
         });
@@ -206,12 +209,15 @@ impl Session {
         }
         if let Some(load) = plan.load.clone() {
             if let Some(target) = plan.server_program.clone() {
-                self.follow(target, true);
+                self.follow(target, Role::Server);
             }
             return self.put_load(load);
         }
         if let Some(target) = plan.program.clone() {
-            return self.follow(target, false);
+            return self.follow(target, Role::Observed);
+        }
+        if let Some(worker) = plan.worker.clone() {
+            return self.start_worker(worker);
         }
         let engine = EngineThread {
             plan,
@@ -239,6 +245,58 @@ impl Session {
         });
     }
 
+    /// Starts the Python process, and the thread that talks to it.
+    fn start_worker(&mut self, mut worker: WorkerPlan) {
+        let (send, pipes) = mpsc::channel();
+        let target = Target::Start { command: worker.command.clone(), output: OutputTo::Pipes };
+        if let Some(profile) = &mut worker.profile {
+            match self.trace_file() {
+                Ok(file) => profile.file = file.display().to_string(),
+                Err(e) => {
+                    worker.profile = None;
+                    self.notice(Level::Error, "pytorch", format!("operators are not profiled: no file for the trace: {e}"));
+                }
+            }
+        }
+        self.follow(target, Role::Worker { pipes: send });
+        let worker = Worker {
+            plan: worker,
+            tx: self.tx.clone(),
+            control: self.control.clone(),
+            program: Arc::clone(&self.program_control),
+            pipes,
+            tokenizer: self.plan.inputs.tokenizer.clone(),
+        };
+        let tx = self.tx.clone();
+        self.start_work("llmprof-pytorch", move || {
+            let finished = match worker.run() {
+                Ok(()) => RunFinished { outcome: Outcome::Completed, cause: None },
+                Err(WorkerError::Cancelled) => return,
+                Err(e) => {
+                    tx.notice(Level::Error, "pytorch", e.to_string());
+                    RunFinished { outcome: Outcome::Failed, cause: Some(e.to_string()) }
+                }
+            };
+            tx.send(Event::RunFinished(finished));
+        });
+    }
+
+    /// Where PyTorch's trace goes: into the run's directory, if it has one.
+    fn trace_file(&mut self) -> io::Result<PathBuf> {
+        let dir = match self.dir() {
+            Some(dir) => std::path::absolute(dir)?,
+            None => {
+                if self.scratch.is_none() {
+                    self.scratch = Some(TempDir::new()?);
+                }
+                self.scratch.as_ref().map(|scratch| scratch.path().to_owned()).unwrap_or_default()
+            }
+        };
+        let dir = dir.join("torch_profiler");
+        std::fs::create_dir(&dir)?;
+        Ok(dir.join("trace.json.gz"))
+    }
+
     /// Starts a thread without which the run goes on.
     fn start_beside(&mut self, name: &str, source: &str, work: impl FnOnce() + Send + 'static) {
         match spawn_thread(name, work) {
@@ -258,17 +316,25 @@ impl Session {
         }
     }
 
-    fn follow(&mut self, target: Target, serves: bool) {
+    fn follow(&mut self, target: Target, role: Role) {
         let follower = Follower {
             tx: self.tx.clone(),
             target,
             control: Arc::clone(&self.program_control),
-            duty: self.plan.composed.config.profiling.cupti.duty,
+            duty: self.duty(),
             stop: self.control.cancel_flag(),
-            serves,
+            role,
             log: self.recording.create_program_log(),
         };
         self.start_work("llmprof-attach", move || follower.run());
+    }
+
+    /// The share of time in which kernels of another program are recorded. A worker reports its tokens itself: its kernels are
+    /// recorded where that was asked for.
+    fn duty(&self) -> Option<f64> {
+        let cupti = &self.plan.composed.config.profiling.cupti;
+        let rests = self.plan.worker.is_some() && !cupti.enable;
+        cupti.duty.or(rests.then_some(0.0))
     }
 
     /// Asks the program that was started to end.
@@ -466,7 +532,7 @@ impl Session {
         if self.plan.simulated() {
             return message(!self.sim_kernels.fetch_xor(true, Ordering::Relaxed));
         }
-        if self.plan.program.is_some() || self.plan.server_program.is_some() {
+        if self.has_program() {
             let everything = !self.program_control.everything.fetch_xor(true, Ordering::Relaxed);
             return match everything {
                 true => "recording every kernel for 10 s".to_owned(),
@@ -559,10 +625,15 @@ impl Session {
             && self.tool_work.as_ref().is_none_or(ToolWork::is_idle)
     }
 
+    /// Another program was started or joined for the run.
+    fn has_program(&self) -> bool {
+        let Plan { program, server_program, worker, .. } = &self.plan;
+        program.is_some() || server_program.is_some() || worker.is_some()
+    }
+
     fn stop(&mut self, outcome: Outcome, cause: Option<String>) {
         self.cancel();
-        let has_program = self.plan.program.is_some() || self.plan.server_program.is_some();
-        let timeout = if has_program { STOP_PROGRAM_TIMEOUT } else { STOP_TIMEOUT };
+        let timeout = if self.has_program() { STOP_PROGRAM_TIMEOUT } else { STOP_TIMEOUT };
         let deadline = Instant::now() + timeout;
         while Instant::now() < deadline && !self.is_idle() {
             // A simulated engine may be waiting for room.

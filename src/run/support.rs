@@ -25,7 +25,7 @@ pub fn remarks(config: &RunConfig) -> Result<Vec<String>, NothingToDo> {
             Some("a server cannot be run again under nsys and ncu")
         }
         Runtime::Program => Some("another program cannot be run again under nsys and ncu"),
-        Runtime::Candle | Runtime::CandleStock => None,
+        Runtime::Candle | Runtime::CandleStock | Runtime::Pytorch => None,
     };
     let tools = enabled([
         (profiling.nsys.enable, "profiling.nsys.enable=true"),
@@ -62,7 +62,7 @@ fn ranges_remark(config: &RunConfig) -> Option<String> {
         return None;
     }
     let reason = match config.runtime.name {
-        Runtime::Candle => return None,
+        Runtime::Candle | Runtime::Pytorch => return None,
         Runtime::CandleStock => {
             "models of candle-transformers do not report their layers; runtime=candle does"
         }

@@ -424,6 +424,7 @@ impl Work {
             prompt_tokens: target,
             output_tokens: max_tokens,
             joined: false,
+            images: 0,
         }));
         self.in_flight.set(self.in_flight.get() + 1);
         let mut text = String::new();

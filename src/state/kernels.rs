@@ -27,6 +27,7 @@ pub struct KernelState {
     /// The tool that records kernels as they run, and whether it does.
     pub trace: Option<KernelTrace>,
     pub recording: Recording,
+    pub vision: LiveKernels,
     pub prefill: LiveKernels,
     pub decode: LiveKernels,
     /// Reports of nsys and ncu, the newest last.
@@ -51,6 +52,7 @@ pub struct LiveKernels {
 impl KernelState {
     pub fn live(&self, phase: Phase) -> Option<&LiveKernels> {
         match phase {
+            Phase::Vision => Some(&self.vision),
             Phase::Prefill => Some(&self.prefill),
             Phase::Decode => Some(&self.decode),
             _ => None,
@@ -68,6 +70,7 @@ impl KernelState {
 
     fn live_mut(&mut self, phase: Phase) -> Option<&mut LiveKernels> {
         match phase {
+            Phase::Vision => Some(&mut self.vision),
             Phase::Prefill => Some(&mut self.prefill),
             Phase::Decode => Some(&mut self.decode),
             _ => None,
@@ -97,14 +100,14 @@ impl KernelState {
 
     /// Starts a new window.
     pub(super) fn restart(&mut self) {
-        for live in [&mut self.prefill, &mut self.decode] {
+        for live in [&mut self.vision, &mut self.prefill, &mut self.decode] {
             live.window = KernelWindow::default();
         }
     }
 
     /// Starts the run here: earlier kernels are dropped.
     pub(super) fn forget(&mut self) {
-        for live in [&mut self.prefill, &mut self.decode] {
+        for live in [&mut self.vision, &mut self.prefill, &mut self.decode] {
             (live.total, live.window) = Default::default();
         }
     }
@@ -220,7 +223,7 @@ fn of_phase(all: &[(Phase, StepTable)], phase: Phase) -> Option<&StepTable> {
 impl RunState {
     /// The kernels since the last snapshot.
     pub fn window_kernels(&self) -> WindowKernels {
-        let phases = || [Phase::Prefill, Phase::Decode].into_iter();
+        let phases = || Phase::WORK.into_iter();
         let of_rows = |window: &KernelWindow| KernelTable {
             rows: window.rows.clone(),
             ..KernelTable::new("live", Kind::Kernels)

@@ -16,6 +16,7 @@ mod server;
 mod speculation;
 mod telemetry;
 mod trail;
+mod vision;
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -36,6 +37,7 @@ pub use server::{Lane, ServerState, TtftPart};
 pub use speculation::SpeculationTally;
 pub use telemetry::{GpuState, HostState};
 pub use trail::{TokenMark, TokenTrail};
+pub use vision::VisionTally;
 
 use crate::{
     analysis::{
@@ -45,7 +47,7 @@ use crate::{
         throttle::Work,
     },
     event::{
-        EngineKind, Envelope, Event, ExpertUse, GpuAbsent, GpuSource, Notice, ObserverSample, Phase,
+        EngineKind, Envelope, Event, ExpertUse, GpuAbsent, GpuSource, ImagesEncoded, Notice, ObserverSample, Phase,
         RequestFinished, RunFinished, RunStarted, SamplerCost, Stamp, readings::Reading, reasons,
     },
 };
@@ -114,6 +116,8 @@ pub struct RunState {
     pub allocators: AllocatorState,
     pub experts: Option<ExpertUse>,
     pub speculation: Option<SpeculationTally>,
+    /// Of models that see.
+    pub vision: Option<VisionTally>,
     pub log: VecDeque<(Stamp, Notice)>,
     pub snapshots: VecDeque<Snapshot>,
     pub finished: Option<RunFinished>,
@@ -222,6 +226,7 @@ impl RunState {
                     self.counted_to = Some(t);
                 }
             }
+            Event::ImagesEncoded(encoded) => self.images_encoded(t, encoded),
             Event::RequestFinished(finished) => self.request_finished(t, finished),
             Event::PrefillProgress(progress) => {
                 self.active.all().for_each(|active| active.prefill = Some(*progress));
@@ -343,6 +348,7 @@ impl RunState {
         let context = u64::from(active.started.prompt_tokens) + u64::from(active.tokens) - 1;
         let (warmup, batch) = (!active.started.is_measured(), u64::from(active.started.batch));
         let prompt = u64::from(active.started.prompt_tokens);
+        let vision = active.vision_ns.map(|ns| (ns.min(gap_ns), active.vision_device_ns));
         if first {
             self.active.is_answered();
         }
@@ -411,6 +417,7 @@ impl RunState {
                 }
                 match first {
                     true => {
+                        vision.into_iter().for_each(|(ns, device_ns)| metrics.images_encoded(ns, device_ns));
                         metrics.first_token(gap_ns, prompt, batch);
                         metrics.unmeasured_tokens(batch * u64::from(tokens - 1));
                     }
@@ -420,6 +427,19 @@ impl RunState {
                     metrics.on_device(first, ns);
                 }
             }
+        }
+    }
+
+    fn images_encoded(&mut self, t: Stamp, encoded: &ImagesEncoded) {
+        let Some(active) = self.active.of(encoded.request) else { return };
+        if active.vision_ns.is_some() || active.tokens > 0 {
+            return;
+        }
+        let ns = t.since(active.start()).as_nanos() as u64;
+        active.vision_ns = Some(ns);
+        active.vision_device_ns = encoded.device_ns;
+        if active.started.is_measured() {
+            self.vision.get_or_insert_default().add(encoded);
         }
     }
 

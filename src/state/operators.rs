@@ -13,9 +13,11 @@ use crate::{
 /// Operators by the engine's own clock, phase by phase, without warm-up.
 #[derive(Debug, Clone, Default)]
 pub struct OperatorState {
+    pub vision: HostOperators,
     pub prefill: HostOperators,
     pub decode: HostOperators,
     /// Since the last snapshot.
+    vision_window: HostOperators,
     prefill_window: HostOperators,
     decode_window: HostOperators,
     /// Timed steps of warm-up requests.
@@ -43,6 +45,7 @@ pub struct HostOperators {
 impl OperatorState {
     pub fn of(&self, phase: Phase) -> Option<&HostOperators> {
         match phase {
+            Phase::Vision => Some(&self.vision),
             Phase::Prefill => Some(&self.prefill),
             Phase::Decode => Some(&self.decode),
             _ => None,
@@ -51,6 +54,7 @@ impl OperatorState {
 
     fn of_mut(&mut self, phase: Phase) -> Option<&mut HostOperators> {
         match phase {
+            Phase::Vision => Some(&mut self.vision),
             Phase::Prefill => Some(&mut self.prefill),
             Phase::Decode => Some(&mut self.decode),
             _ => None,
@@ -60,6 +64,7 @@ impl OperatorState {
     /// Since the last snapshot, without a timeline.
     pub fn window_of(&self, phase: Phase) -> Option<&HostOperators> {
         match phase {
+            Phase::Vision => Some(&self.vision_window),
             Phase::Prefill => Some(&self.prefill_window),
             Phase::Decode => Some(&self.decode_window),
             _ => None,
@@ -72,6 +77,7 @@ impl OperatorState {
             return;
         }
         let known = match window.phase {
+            Phase::Vision => [&mut self.vision, &mut self.vision_window],
             Phase::Prefill => [&mut self.prefill, &mut self.prefill_window],
             Phase::Decode => [&mut self.decode, &mut self.decode_window],
             _ => return,
@@ -83,12 +89,12 @@ impl OperatorState {
 
     /// Starts a new window.
     pub(super) fn restart(&mut self) {
-        (self.prefill_window, self.decode_window) = Default::default();
+        (self.vision_window, self.prefill_window, self.decode_window) = Default::default();
     }
 
     /// Starts the run here: earlier steps are dropped.
     pub(super) fn forget(&mut self) {
-        for known in [&mut self.prefill, &mut self.decode] {
+        for known in [&mut self.vision, &mut self.prefill, &mut self.decode] {
             *known = HostOperators { stopped: known.stopped, ..HostOperators::default() };
         }
         self.restart();
@@ -96,7 +102,9 @@ impl OperatorState {
 
     /// The process was stopped: the next window of each phase is left out.
     pub(super) fn stopped(&mut self) {
-        (self.prefill.stopped, self.decode.stopped) = (true, true);
+        for known in [&mut self.vision, &mut self.prefill, &mut self.decode] {
+            known.stopped = true;
+        }
     }
 
     pub(super) fn timeline(&mut self, timeline: &HostTimeline) {

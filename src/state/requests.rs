@@ -20,6 +20,9 @@ pub struct ActiveRequest {
     pub prefill: Option<PrefillProgress>,
     pub(super) start: Stamp,
     pub first_token: Option<Stamp>,
+    /// From its start until its images were embeddings, and by the device's clock.
+    pub(super) vision_ns: Option<u64>,
+    pub(super) vision_device_ns: Option<u64>,
     last_token: Stamp,
     /// Kernels were recorded during a part of it.
     pub(super) recorded: bool,
@@ -103,6 +106,8 @@ impl ActiveRequest {
             prefill: None,
             start: t,
             first_token: None,
+            vision_ns: None,
+            vision_device_ns: None,
             last_token: t,
             recorded: false,
             stopped: false,

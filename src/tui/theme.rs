@@ -334,6 +334,7 @@ impl Theme {
 
     pub fn phase(&self, phase: Phase) -> Style {
         match phase {
+            Phase::Vision => self.accent,
             Phase::Prefill => self.prefill,
             Phase::Decode => self.decode,
             Phase::Preparing => self.warn,

@@ -11,6 +11,7 @@ use crate::event::{Phase, readings::Reading, reasons};
 pub enum Work {
     Idle,
     Preparing,
+    Vision,
     Prefill,
     Decode,
     /// External load, or load without a known phase.
@@ -18,12 +19,14 @@ pub enum Work {
 }
 
 impl Work {
-    pub const ALL: [Work; 5] = [Work::Idle, Work::Preparing, Work::Prefill, Work::Decode, Work::Busy];
+    pub const ALL: [Work; 6] =
+        [Work::Idle, Work::Preparing, Work::Vision, Work::Prefill, Work::Decode, Work::Busy];
 
     /// The work in `phase`. Without a phase, `idle` decides between load and none.
     pub(super) fn of(phase: Phase, idle: bool) -> Work {
         match phase {
             Phase::Preparing => Work::Preparing,
+            Phase::Vision => Work::Vision,
             Phase::Prefill => Work::Prefill,
             Phase::Decode => Work::Decode,
             Phase::Idle if idle => Work::Idle,
@@ -35,6 +38,7 @@ impl Work {
         match self {
             Work::Idle => "idle",
             Work::Preparing => "preparing",
+            Work::Vision => "vision",
             Work::Prefill => "prefill",
             Work::Decode => "decode",
             Work::Busy => "load",
@@ -43,7 +47,7 @@ impl Work {
 
     /// Something that a limit could slow down.
     pub fn is_load(self) -> bool {
-        matches!(self, Work::Prefill | Work::Decode | Work::Busy)
+        matches!(self, Work::Vision | Work::Prefill | Work::Decode | Work::Busy)
     }
 }
 

@@ -1,6 +1,11 @@
 //! The model of a run, for this program's decoder or for candle-transformers.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use serde_json::Value;
 
 use super::InputsError;
 use crate::{
@@ -9,7 +14,7 @@ use crate::{
         Checkpoint, CheckpointError, SyntheticWeights,
         stock::{self, StockModel},
     },
-    model::{ModelSpec, Shape, SpecError},
+    model::{ModelSpec, Shape, SpecError, Step, spec::read_config_json},
     text::Vocabulary,
 };
 
@@ -26,7 +31,43 @@ pub enum Model {
     },
     /// Built by candle-transformers.
     Stock(Arc<StockModel>),
+    /// Built by PyTorch.
+    Python(Arc<PythonModel>),
 }
+
+/// A model of PyTorch, as far as it is known here.
+#[derive(Debug, Clone)]
+pub struct PythonModel {
+    /// Its `config.json`.
+    pub arch: Value,
+    /// A checkpoint's directory; `None` for random weights.
+    pub weights: Option<PathBuf>,
+}
+
+impl PythonModel {
+    /// The part of the configuration that is about text.
+    fn text(&self) -> &Value {
+        let parts = ["text_config", "language_config"].map(|key| &self.arch[key]);
+        parts.into_iter().find(|part| part.is_object()).unwrap_or(&self.arch)
+    }
+
+    fn number(&self, key: &str) -> Option<u64> {
+        self.text().get(key).or_else(|| self.arch.get(key)).and_then(Value::as_u64)
+    }
+
+    /// Whether it sees images.
+    pub fn sees(&self) -> bool {
+        ["vision_config", "sam_config", "vision_tower"].iter().any(|key| self.arch.get(*key).is_some_and(|part| !part.is_null()))
+    }
+
+    fn shape(&self, dtype: Dtype) -> Option<Shape> {
+        Shape::from_hf(&self.arch, dtype).ok()
+    }
+}
+
+/// The vocabulary of random prompts where the model's is not known, as with a script.
+const UNKNOWN_VOCABULARY: u64 = 32_000;
+
 
 impl Model {
     /// Opens and validates the model of `config` for its runtime. With `model.weights=auto` also says which weights it
@@ -38,7 +79,7 @@ impl Model {
         }
         let dir = Path::new("models").join(&config.model.name);
         let has_weights =
-            matches!(config.runtime.name, Runtime::Candle | Runtime::CandleStock | Runtime::Sim);
+            matches!(config.runtime.name, Runtime::Candle | Runtime::CandleStock | Runtime::Pytorch | Runtime::Sim);
         if !has_weights || !dir.exists() {
             // The header and reports say that weights are synthetic.
             return Ok((open(&Weights::Synthetic)?, None));
@@ -60,6 +101,7 @@ impl Model {
         };
         let model = match config.runtime.name {
             Runtime::CandleStock => Self::stock(config, path)?,
+            Runtime::Pytorch => Self::python(config, path)?,
             _ => Self::own(config, path).map_err(with_remedy)?,
         };
         model.check_shape(config)?;
@@ -113,6 +155,19 @@ impl Model {
         Ok(Model::Stock(Arc::new(model)))
     }
 
+    fn python(config: &RunConfig, weights: Option<&Path>) -> Result<Model, InputsError> {
+        if let Some(scheme) = config.model.dtype.scheme() {
+            return Err(InputsError::OnlyOwnQuantised { scheme });
+        }
+        let beside = weights.map(|dir| dir.join("config.json")).filter(|path| path.is_file());
+        let given = config.model.config_json.as_ref().map(PathBuf::from).or(beside);
+        let arch = match given {
+            Some(path) => read_config_json(&path)?,
+            None => config.model.arch.clone(),
+        };
+        Ok(Model::Python(Arc::new(PythonModel { arch, weights: weights.map(Path::to_owned) })))
+    }
+
     /// Weights of eight bits with an exponent become plain numbers.
     pub fn for_cpu(self) -> Result<Model, InputsError> {
         match self {
@@ -138,6 +193,10 @@ impl Model {
                 Model::Stock(model) => {
                     (model.number(key), config.model.arch.get(key).and_then(|n| n.as_u64()))
                 }
+                Model::Python(model) => {
+                    let named = PythonModel { arch: config.model.arch.clone(), weights: None };
+                    (model.number(key), named.number(key))
+                }
             };
             if let (Some(got), Some(wanted)) = (got, wanted)
                 && got != wanted
@@ -158,7 +217,7 @@ impl Model {
             }
             Model::Own { scheme: Some(_), .. } => &[Dtype::F32, Dtype::Bf16],
             Model::Own { .. } => &[Dtype::Bf16, Dtype::F32],
-            Model::Stock(_) => &[Dtype::F32, Dtype::Bf16],
+            Model::Stock(_) | Model::Python(_) => &[Dtype::F32, Dtype::Bf16],
         }
     }
 
@@ -167,6 +226,7 @@ impl Model {
         match self {
             Model::Own { checkpoint, .. } => checkpoint.as_ref().map(|checkpoint| checkpoint.path()),
             Model::Stock(model) => model.path(),
+            Model::Python(model) => model.weights.as_deref(),
         }
     }
 
@@ -175,6 +235,7 @@ impl Model {
         match self {
             Model::Own { checkpoint, .. } => checkpoint.as_ref()?.vocabulary(),
             Model::Stock(model) => model.vocabulary(),
+            Model::Python(_) => None,
         }
     }
 
@@ -182,6 +243,7 @@ impl Model {
         match self {
             Model::Own { spec, .. } => spec.vocab,
             Model::Stock(model) => model.vocab(),
+            Model::Python(model) => model.number("vocab_size").unwrap_or(UNKNOWN_VOCABULARY) as usize,
         }
     }
 
@@ -190,6 +252,7 @@ impl Model {
         match self {
             Model::Own { spec, .. } => Some(spec.max_positions),
             Model::Stock(model) => model.max_positions(),
+            Model::Python(model) => model.number("max_position_embeddings").map(|n| n as usize),
         }
     }
 
@@ -197,14 +260,20 @@ impl Model {
     pub fn layers(&self) -> Option<u16> {
         match self {
             Model::Own { spec, .. } => u16::try_from(spec.layers).ok(),
-            Model::Stock(_) => None,
+            Model::Stock(_) | Model::Python(_) => None,
         }
+    }
+
+    /// Whether it sees images.
+    pub fn sees(&self) -> bool {
+        matches!(self, Model::Python(model) if model.sees())
     }
 
     pub fn parameters(&self) -> u64 {
         match self {
             Model::Own { spec, .. } => spec.parameters(),
             Model::Stock(model) => model.parameters(),
+            Model::Python(model) => model.shape(Dtype::F32).map_or(0, |shape| shape.parameters()),
         }
     }
 
@@ -214,6 +283,7 @@ impl Model {
             Model::Own { checkpoint: Some(checkpoint), .. } => checkpoint.weight_bytes(dtype),
             Model::Own { spec, scheme, .. } => synthetic(spec, *scheme).weight_bytes(spec, dtype),
             Model::Stock(model) => model.weight_bytes(dtype),
+            Model::Python(model) => model.shape(dtype).map_or(0, |shape| shape.weight_bytes),
         }
     }
 
@@ -226,6 +296,10 @@ impl Model {
                 Some((self.weight_bytes(dtype) as f64 * share) as u64)
             }
             Model::Stock(model) => model.step_weight_bytes(dtype, batch),
+            Model::Python(model) => {
+                let step = Step::decode(batch as u64, 1);
+                Some(model.shape(dtype)?.cost(step).total().weight_bytes as u64)
+            }
         }
     }
 
@@ -234,6 +308,7 @@ impl Model {
         match self {
             Model::Own { spec, .. } => spec.kv_bytes_per_position(dtype, kv_cache),
             Model::Stock(model) => model.kv_bytes_per_position(dtype),
+            Model::Python(model) => model.shape(dtype).map_or(0, |shape| shape.kv_bytes_per_position()),
         }
     }
 
@@ -242,6 +317,7 @@ impl Model {
         match self {
             Model::Own { spec, .. } => Some(Shape::new(spec, dtype, self.weight_bytes(dtype))),
             Model::Stock(model) => model.shape(dtype),
+            Model::Python(model) => model.shape(dtype),
         }
     }
 
@@ -252,6 +328,7 @@ impl Model {
             Model::Own { scheme: Some(scheme), .. } => scheme.name().to_owned(),
             Model::Own { .. } => dtype.name().to_owned(),
             Model::Stock(model) => model.type_name(dtype),
+            Model::Python(_) => dtype.name().to_owned(),
         }
     }
 }

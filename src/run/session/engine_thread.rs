@@ -97,7 +97,7 @@ impl EngineThread {
         let engine: Box<dyn Engine> = match self.plan.composed.config.runtime.name {
             Runtime::Sim => Box::new(self.simulated()?),
             // These have no engine.
-            Runtime::Watch | Runtime::Program => return Err(EngineError::Cancelled),
+            Runtime::Watch | Runtime::Program | Runtime::Pytorch => return Err(EngineError::Cancelled),
             Runtime::Openai | Runtime::Vllm | Runtime::Sglang | Runtime::Tensorrtllm | Runtime::Llamacpp => {
                 return Err(EngineError::Cancelled);
             }

@@ -81,7 +81,7 @@ fn sources(state: &RunState) -> Vec<Source<'_>> {
         Phase::Decode => StepUnit::Token,
         _ => StepUnit::Prefill,
     };
-    let phases = || [Phase::Prefill, Phase::Decode].into_iter();
+    let phases = || Phase::WORK.into_iter();
     let live = phases().filter_map(|phase| {
         let live = kernels.live(phase).filter(|live| !live.is_empty())?;
         Some(Source::Live { phase, live, unit: unit(phase), trace: kernels.trace.as_ref() })

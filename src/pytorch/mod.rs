@@ -1,0 +1,16 @@
+//! Models in PyTorch: a Python process of the user's environment runs requests and reports them, and this room turns its reports
+//! into events.
+//!
+//! The process runs `worker.py`, a file of this program. Times are those of the worker's own clock, which is that of this
+//! process too (`CLOCK_MONOTONIC`), so nothing between the two processes is part of a latency.
+
+mod environment;
+mod operators;
+mod protocol;
+mod trouble;
+mod worker;
+
+pub use environment::{Interpreter, command};
+pub use protocol::{ProfileOrder, Setup};
+pub use trouble::WorkerError;
+pub use worker::{Worker, WorkerPlan};
