@@ -61,8 +61,18 @@ pub fn assign(tables: &mut [KernelTable]) {
     }
 }
 
-/// The kernels of each phase of a trace, with the number of its steps.
-pub fn kernel_windows(tables: &[KernelTable]) -> Vec<KernelWindow> {
+/// How long a mean step of a phase was where it was measured, without a profiler.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct MeanStep {
+    /// From its first kernel to its last, by CUDA events; else on the host.
+    pub step_ns: f64,
+    /// The rest of the time between two tokens.
+    pub between_ns: f64,
+}
+
+/// The kernels of each phase of a trace, with the number of its steps. A profiler adds to every launch, so the time around
+/// kernels is that of the measured steps.
+pub fn kernel_windows(tables: &[KernelTable], measured: impl Fn(Phase) -> Option<MeanStep>) -> Vec<KernelWindow> {
     let of_kind = |kind: Kind| tables.iter().filter(move |table| table.kind == kind);
     let annotations = |phase: Phase| {
         let name = format!("{MARK}{}", phase.name());
@@ -84,12 +94,13 @@ pub fn kernel_windows(tables: &[KernelTable]) -> Vec<KernelWindow> {
         let busy_ns = rows.iter().filter_map(|row| row.total_ns).sum::<f64>() as u64;
         let launches = rows.iter().map(|row| row.calls).sum();
         let graph_launches = rows.iter().filter_map(|row| row.graph_calls).sum();
-        // The spans of steps include what the profiler adds to each launch: the busy time alone is that of the program.
+        let mean = measured(phase).unwrap_or_default();
         windows.push(KernelWindow {
             phase,
             steps,
-            span_ns: busy_ns,
+            span_ns: busy_ns.max((mean.step_ns * steps as f64) as u64),
             busy_ns,
+            between_ns: (mean.between_ns.max(0.0) * steps as f64) as u64,
             launches,
             graph_launches,
             rows,

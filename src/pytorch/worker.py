@@ -276,7 +276,7 @@ class Transformers:
         self.device, self.dtype = config["device"], getattr(torch, config["dtype"])
         self.clock = DeviceClock(torch, self.device)
         self.processor = None
-        self.vision_facts = None
+        self.vision_facts = self.vision_ns = None
         workload.reports.send("progress", step="the model", done=0, total=1)
         self.model = self.load()
         self.model.eval()
@@ -401,7 +401,9 @@ class Transformers:
                 chosen = self.picker.pick(out.logits[:, -1])
                 self.clock.end()
                 ids = chosen.tolist()
-            workload.token(ids, self.clock.ns())
+            device_ns, vision_ns = self.clock.ns(), self.vision_ns or 0
+            self.vision_ns = None
+            workload.token(ids, None if device_ns is None else max(0, device_ns - vision_ns))
             del out
             answers = [[one] for one in ids]
             self.picker.add(ids)
@@ -484,6 +486,7 @@ class Transformers:
         def timed(*args, **kwargs):
             if self.vision_facts is None:
                 return features(*args, **kwargs)
+            # It is within the clock of the prefill.
             clock.begin()
             with self.workload.range("vision"):
                 result = features(*args, **kwargs)
@@ -491,7 +494,8 @@ class Transformers:
                 if self.device.startswith("cuda"):
                     torch.cuda.synchronize()
             facts, self.vision_facts = self.vision_facts, None
-            self.workload.vision(**facts, device_ns=clock.ns())
+            self.vision_ns = clock.ns()
+            self.workload.vision(**facts, device_ns=self.vision_ns)
             return result
 
         owner.get_image_features = timed
@@ -799,6 +803,7 @@ class Spans:
 
     def attach(self, enter, leave):
         self.enter, self.leave = enter, leave
+        self.open = []
         names = {name for name, _ in self.module.named_modules()}
         for name, module in self.module.named_modules():
             operator = operator_of(name, names)
@@ -855,6 +860,7 @@ class Spans:
         for restore in self.restore:
             restore()
         self.hooks, self.restore, self.open = [], [], []
+        self.enter = None
 
     # As times
 
@@ -907,6 +913,9 @@ class Profiled(Workload):
         if phase is None:
             yield
             return
+        if phase == "decode" and self.config["compile"] != "none":
+            # Modules of compiled steps are not called one by one.
+            self.spans.detach()
         before = self.spans.rows
         self.spans.rows = self.phases.setdefault(phase, {"steps": 0, "ns": 0, "rows": {}})["rows"]
         start = time.perf_counter_ns()
@@ -935,9 +944,7 @@ def profile(runner, workload, order):
     original, original_step = runner.workload, getattr(runner, "step", None)
     plain = getattr(runner, "sampling", None)
     try:
-        # Compiled code has no modules: its operators are found by torch.profiler alone.
-        compiled = workload.config["compile"] != "none"
-        if spans is not None and not compiled:
+        if spans is not None:
             working("timing operators on the host", 0.0)
             timed = Profiled(workload, spans, lambda _name: contextlib.nullcontext())
             runner.workload = timed
@@ -945,9 +952,10 @@ def profile(runner, workload, order):
             runner.sampling = lambda: spans.within("sampling")
             runner.generate(prompt)
             spans.detach()
-            spans.enter = None
             for phase, found in timed.phases.items():
                 rows = [[operator, *row] for operator, row in found["rows"].items()]
+                if not rows:
+                    continue
                 workload.reports.send("operators", phase=phase, steps=found["steps"], ns=max(0, found["ns"]), rows=rows)
         working("torch.profiler", 0.3)
         activities = [torch.profiler.ProfilerActivity.CPU]
@@ -967,9 +975,8 @@ def profile(runner, workload, order):
             if open_marks:
                 open_marks.pop().__exit__(None, None, None)
 
-        if not compiled:
-            spans.attach(enter, leave)
-            runner.sampling = lambda: spans.within("sampling")
+        spans.attach(enter, leave)
+        runner.sampling = lambda: spans.within("sampling")
         with torch.profiler.profile(
             activities=activities, record_shapes=order["shapes"], profile_memory=order["memory"], with_stack=order["stack"]
         ) as found:

@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    operators,
+    operators::{self, MeanStep},
     protocol::{self, Facts, Failure, Hello, Order, ProfileOrder, Report, RunOrder, Setup},
     trouble::WorkerError,
 };
@@ -60,6 +60,13 @@ pub struct WorkerPlan {
     pub answers: bool,
 }
 
+impl WorkerPlan {
+    /// Decode steps are compiled.
+    pub fn is_compiled(&self) -> bool {
+        self.setup.compile != "none"
+    }
+}
+
 /// The conversation with one worker.
 pub struct Worker {
     pub plan: WorkerPlan,
@@ -103,6 +110,56 @@ struct Conversation<'a> {
     strange: u32,
     last: Stamp,
     memory: Option<AllocatorSample>,
+    measured: MeasuredSteps,
+}
+
+/// The time of measured steps, to place the kernels of profiled ones in.
+#[derive(Debug, Default)]
+struct MeasuredSteps {
+    vision: Sums,
+    prefill: Sums,
+    decode: Sums,
+}
+
+#[derive(Debug, Default)]
+struct Sums {
+    steps: u64,
+    host_ns: f64,
+    /// Where the device has a clock.
+    device_ns: Option<f64>,
+}
+
+impl Sums {
+    fn add(&mut self, host_ns: f64, device_ns: Option<u64>) {
+        self.steps += 1;
+        self.host_ns += host_ns;
+        if let Some(ns) = device_ns {
+            *self.device_ns.get_or_insert(0.0) += ns as f64;
+        }
+    }
+
+    fn mean(&self) -> Option<MeanStep> {
+        let steps = self.steps as f64;
+        let host_ns = self.host_ns / steps;
+        let step_ns = self.device_ns.map_or(host_ns, |ns| (ns / steps).min(host_ns));
+        (self.steps > 0).then_some(MeanStep { step_ns, between_ns: host_ns - step_ns })
+    }
+}
+
+impl MeasuredSteps {
+    fn add(&mut self, first: bool, host_ns: f64, device_ns: Option<u64>) {
+        if first { self.prefill.add(host_ns, device_ns) } else { self.decode.add(host_ns, device_ns) }
+    }
+
+    fn of(&self, phase: Phase) -> Option<MeanStep> {
+        match phase {
+            Phase::Vision => self.vision.mean(),
+            // The next prefill begins with another request.
+            Phase::Prefill => self.prefill.mean().map(|mean| MeanStep { between_ns: 0.0, ..mean }),
+            Phase::Decode => self.decode.mean(),
+            _ => None,
+        }
+    }
 }
 
 impl Worker {
@@ -125,6 +182,7 @@ impl Worker {
             strange: 0,
             last: Stamp::default(),
             memory: None,
+            measured: MeasuredSteps::default(),
         };
         conversation.say(&Order::Config(&self.plan.setup));
         let done = conversation.hear(&lines);
@@ -320,7 +378,11 @@ impl Conversation<'_> {
             Report::Vision { t, r, images, tokens, patches, d } => {
                 self.announce_request();
                 if self.running.as_ref().is_some_and(|running| running.request == r && running.tokens == 0) {
+                    let before = self.last;
                     let t = self.at(t);
+                    if r >= self.worker.plan.workload.warmup {
+                        self.measured.vision.add(t.since(before).as_nanos() as f64, d);
+                    }
                     let encoded = ImagesEncoded { request: r, images, tokens, patches, device_ns: d };
                     self.worker.tx.send_at(t, Event::ImagesEncoded(encoded));
                 }
@@ -334,7 +396,12 @@ impl Conversation<'_> {
                     return out_of_order("a token twice, or one too few");
                 }
                 running.tokens += 1;
+                let (first, warmup) = (i == 0, r < self.worker.plan.workload.warmup);
+                let before = self.last;
                 let t = self.at(t);
+                if !warmup {
+                    self.measured.add(first, t.since(before).as_nanos() as f64, d);
+                }
                 let token = Token { request: r, index: i, id, device_ns: d, speculation: None };
                 self.worker.tx.send_at(t, Event::Token(token));
             }
@@ -614,7 +681,7 @@ impl Conversation<'_> {
         operators::assign(&mut tables);
         // Kernels that were recorded as they ran have no overhead of this profiler.
         if !program.has_recorded() {
-            for window in operators::kernel_windows(&tables) {
+            for window in operators::kernel_windows(&tables, |phase| self.measured.of(phase)) {
                 tx.send(Event::Kernels(Box::new(window)));
             }
         }

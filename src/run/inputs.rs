@@ -1,6 +1,7 @@
 //! The inputs of a run, validated before it starts: the model's shape, weights, tokenizer and prompts.
 
 mod model;
+mod pictures;
 
 use std::{
     collections::HashMap,
@@ -9,12 +10,13 @@ use std::{
 };
 
 pub use model::Model;
+pub use pictures::Pictures;
 use thiserror::Error;
 
 use crate::{
     assets::sampling::{self, Sampling},
     base::read::{self, MAX_DOCUMENT},
-    config::{DatasetSampling, PromptsConfig, RunConfig, Scheme},
+    config::{DatasetSampling, ImagesConfig, PromptsConfig, RunConfig, Scheme},
     engine::{
         candle::{CheckpointError, stock::StockError},
         workload::{Prompt, PromptSet, Workload},
@@ -101,6 +103,14 @@ pub enum DatasetError {
         "dataset.sampling.subset_filelist selects samples by name, and sample {number} of {file} has no name (id, name or source)"
     )]
     Unnamed { file: String, number: usize },
+    #[error("dataset.images.dir: sample {number} names no picture in it")]
+    NoPicture { number: usize },
+    #[error("{file} does not exist; dataset.images.dir is the directory of the pictures")]
+    MissingPicture { file: String },
+    #[error("dataset.images.dir: cannot read {dir}: {cause}")]
+    UnreadablePictures { dir: String, cause: std::io::Error },
+    #[error("dataset.images.dir={dir} has no pictures (png, jpg, webp or bmp)")]
+    NoPictures { dir: String },
 }
 
 /// The model and its workload.
@@ -110,6 +120,8 @@ pub struct Inputs {
     /// Where the run reads or writes text.
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub workload: Workload,
+    /// For a model that sees.
+    pub pictures: Option<Pictures>,
     /// What `auto` became.
     pub choices: Vec<String>,
 }
@@ -119,20 +131,30 @@ impl Inputs {
         let (model, weights_remark) = Model::open(config)?;
         // A server has its own tokenizer.
         let is_server = config.runtime.name.is_server();
+        let images = config.dataset.images.as_ref().filter(|_| model.sees());
         let tokenizer = match setting_with_text(config) {
+            // The processor of a model that sees is PyTorch's.
+            Some(_) if images.is_some() => stop_tokenizer(&model, config),
             Some(key) if !is_server => Some(Arc::new(tokenizer(&model, key)?)),
             _ => None,
         };
+        let pictures = match images {
+            Some(images) => Some(read_pictures(images, config)?),
+            None => None,
+        };
+        let random = || PromptSet::Random { tokens: config.dataset.prompt_tokens, vocab: model.vocab() as u32 };
         let prompt_set = match (&config.dataset.prompts, &tokenizer) {
+            _ if pictures.is_some() => random(),
             (Some(prompts), tokenizer) => read_prompts(prompts, config, tokenizer.as_deref(), model.vocab())?,
             _ if config.dataset.sampling.is_some() => return Err(DatasetError::NothingToSample.into()),
-            _ => PromptSet::Random { tokens: config.dataset.prompt_tokens, vocab: model.vocab() as u32 },
+            _ => random(),
         };
         let stops = tokenizer.as_ref().filter(|_| !config.infer.ignore_eos).map(|t| t.stop_ids().to_vec());
         let workload = Workload {
             requests: match (config.runtime.requests, is_server) {
                 // A trace has as many as it has.
                 (None, true) if matches!(prompt_set, PromptSet::Random { .. }) => 0,
+                (None, false) if pictures.is_some() => pictures.as_ref().and_then(Pictures::requests).ok_or(DatasetError::NoRequests)?,
                 _ => requests(config, &prompt_set)?,
             },
             open_ended: config.runtime.until.is_some(),
@@ -149,8 +171,25 @@ impl Inputs {
             let model = config.model.name.clone();
             return Err(InputsError::TooLong { model, prompt, output, limit });
         }
-        Ok(Inputs { model, tokenizer, workload, choices: weights_remark.into_iter().collect() })
+        Ok(Inputs { model, tokenizer, workload, pictures, choices: weights_remark.into_iter().collect() })
     }
+}
+
+/// The pages of a dataset, or synthetic ones.
+fn read_pictures(images: &ImagesConfig, config: &RunConfig) -> Result<Pictures, InputsError> {
+    let seed = config.runtime.seed;
+    let (Some(_), Some(prompts)) = (&images.dir, &config.dataset.prompts) else {
+        return Pictures::open(images, None, seed);
+    };
+    let (samples, order) = ordered_samples(prompts, config)?;
+    let chosen: Vec<Sample> = order.into_iter().map(|index| samples[index].clone()).collect();
+    Pictures::open(images, Some(&chosen), seed)
+}
+
+/// The tokenizer that knows the end of an answer, where the model has one.
+fn stop_tokenizer(model: &Model, config: &RunConfig) -> Option<Arc<Tokenizer>> {
+    let dir = model.weights_path().filter(|_| !config.infer.ignore_eos)?;
+    Tokenizer::from_dir(dir).ok().map(Arc::new)
 }
 
 /// The first setting that needs text, if there is one.
@@ -192,17 +231,7 @@ fn read_prompts(
     tokenizer: Option<&Tokenizer>,
     vocab: usize,
 ) -> Result<PromptSet, InputsError> {
-    let file = &prompts.file;
-    let samples = prompts::load(Path::new(file)).map_err(|e| with_command(file, e))?;
-    // After the last text the first is used again. More than there are requests are never used.
-    let max = config.runtime.requests.map_or(MAX_SAMPLES + 1, |n| u64::from(n.max(config.runtime.warmup)));
-    let order = match &config.dataset.sampling {
-        Some(sampling) => select(sampling, &samples, file, config.runtime.seed, max)?,
-        None => (0..samples.len()).take(max as usize).collect(),
-    };
-    if order.len() as u64 > MAX_SAMPLES && config.runtime.requests.is_none() {
-        return Err(DatasetError::TooMany { got: order.len() as u64, limit: MAX_SAMPLES }.into());
-    }
+    let (samples, order) = ordered_samples(prompts, config)?;
     let mut read: HashMap<usize, Prompt> = HashMap::new();
     let mut set = Vec::with_capacity(order.len());
     for index in order {
@@ -224,6 +253,22 @@ fn read_prompts(
         set.push(prompt);
     }
     Ok(PromptSet::Given(set.into()))
+}
+
+/// The samples of a file, and the indexes of those that are used, in the order of the requests.
+fn ordered_samples(prompts: &PromptsConfig, config: &RunConfig) -> Result<(Vec<Sample>, Vec<usize>), InputsError> {
+    let file = &prompts.file;
+    let samples = prompts::load(Path::new(file)).map_err(|e| with_command(file, e))?;
+    // After the last text the first is used again. More than there are requests are never used.
+    let max = config.runtime.requests.map_or(MAX_SAMPLES + 1, |n| u64::from(n.max(config.runtime.warmup)));
+    let order = match &config.dataset.sampling {
+        Some(sampling) => select(sampling, &samples, file, config.runtime.seed, max)?,
+        None => (0..samples.len()).take(max as usize).collect(),
+    };
+    if order.len() as u64 > MAX_SAMPLES && config.runtime.requests.is_none() {
+        return Err(DatasetError::TooMany { got: order.len() as u64, limit: MAX_SAMPLES }.into());
+    }
+    Ok((samples, order))
 }
 
 /// Names the command that creates a missing variant of a dataset.

@@ -76,7 +76,7 @@ pub fn worker(plan: &Plan) -> Result<Option<WorkerPlan>, PytorchPlanError> {
         command,
         workload: workload.clone(),
         images: Arc::default(),
-        question: String::new(),
+        question: plan.inputs.pictures.as_ref().map(|pictures| pictures.question.clone()).unwrap_or_default(),
         profile,
         timeout: Duration::from_secs_f64(settings.timeout_s),
         answers: config.output.predictions.enable,

@@ -258,6 +258,16 @@ impl Session {
                 }
             }
         }
+        if let Some(pictures) = self.plan.inputs.pictures.clone() {
+            let files = self.work_dir().and_then(|dir| pictures.files(&dir.join("pages")));
+            match files {
+                Ok(files) => worker.images = files.into(),
+                Err(e) => {
+                    let cause = format!("the synthetic pages could not be written: {e}");
+                    return self.emit(Event::RunFinished(RunFinished { outcome: Outcome::Failed, cause: Some(cause) }));
+                }
+            }
+        }
         self.follow(target, Role::Worker { pipes: send });
         let worker = Worker {
             plan: worker,
@@ -281,18 +291,23 @@ impl Session {
         });
     }
 
-    /// Where PyTorch's trace goes: into the run's directory, if it has one.
-    fn trace_file(&mut self) -> io::Result<PathBuf> {
-        let dir = match self.dir() {
-            Some(dir) => std::path::absolute(dir)?,
-            None => {
-                if self.scratch.is_none() {
-                    self.scratch = Some(TempDir::new()?);
-                }
-                self.scratch.as_ref().map(|scratch| scratch.path().to_owned()).unwrap_or_default()
-            }
+    /// For files of a worker: the run's directory, if it has one.
+    fn work_dir(&mut self) -> io::Result<PathBuf> {
+        if let Some(dir) = self.dir() {
+            return std::path::absolute(dir);
+        }
+        let scratch = match self.scratch.take() {
+            Some(scratch) => scratch,
+            None => TempDir::new()?,
         };
-        let dir = dir.join("torch_profiler");
+        let path = scratch.path().to_owned();
+        self.scratch = Some(scratch);
+        Ok(path)
+    }
+
+    /// Where PyTorch's trace goes.
+    fn trace_file(&mut self) -> io::Result<PathBuf> {
+        let dir = self.work_dir()?.join("torch_profiler");
         std::fs::create_dir(&dir)?;
         Ok(dir.join("trace.json.gz"))
     }
@@ -333,7 +348,8 @@ impl Session {
     /// recorded where that was asked for.
     fn duty(&self) -> Option<f64> {
         let cupti = &self.plan.composed.config.profiling.cupti;
-        let rests = self.plan.worker.is_some() && !cupti.enable;
+        // Torch.profiler finds the operators of eager steps; those of compiled ones are inferred from their kernels.
+        let rests = self.plan.worker.as_ref().is_some_and(|worker| !worker.is_compiled()) && !cupti.enable;
         cupti.duty.or(rests.then_some(0.0))
     }
 
