@@ -45,6 +45,8 @@ pub struct Target<'a> {
     pub working_dir: &'a Path,
     /// The value of [`under::VARIABLE`].
     pub mark: &'a str,
+    /// PyTorch marks the ranges, whose NVTX has no domains.
+    pub plain_ranges: bool,
 }
 
 impl Target<'_> {
@@ -53,6 +55,11 @@ impl Target<'_> {
             [self.program, self.working_dir, self.conf_dir].map(|path| path.display().to_string());
         let options = ["run".into(), "--quiet".into(), "--working-dir".into(), working_dir];
         [program].into_iter().chain(options).chain(["--conf-dir".into(), conf_dir]).collect()
+    }
+
+    /// Of nsys's ranges: ours, or any.
+    fn domain(&self) -> &'static str {
+        if self.plain_ranges { "*" } else { "llmprof" }
     }
 
     fn environment(&self, more: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -78,7 +85,7 @@ pub fn nsys(tool: &Path, config: &NsysConfig, output: &Path, target: Target<'_>)
         1 => "stop".to_owned(),
         several => format!("repeat:{several}"),
     };
-    args.extend(["-c".into(), "nvtx".into(), "-p".into(), format!("{range}@llmprof")]);
+    args.extend(["-c".into(), "nvtx".into(), "-p".into(), format!("{range}@{}", target.domain())]);
     args.push(format!("--capture-range-end={end}"));
     args.extend(["--cuda-graph-trace=node".into(), "-o".into(), output_name(output)]);
     args.extend(["-f".into(), "true".into()]);
@@ -115,7 +122,10 @@ pub fn ncu(
     let mut args = config.extra.clone();
     args.extend(["--target-processes".into(), "all".into()]);
     // The slash selects push/pop ranges.
-    let (decode, prefill) = ("llmprof@decode_step/", "llmprof@prefill/");
+    let (decode, prefill) = match target.plain_ranges {
+        true => ("decode_step/", "prefill/"),
+        false => ("llmprof@decode_step/", "llmprof@prefill/"),
+    };
     let ranges = match config.phase {
         ToolPhase::Decode => vec![decode],
         ToolPhase::Prefill => vec![prefill],
@@ -202,6 +212,7 @@ pub fn child_config(config: &RunConfig, device: &Device, requests: u32) -> RunCo
     (profiling.nvml.enable, profiling.host.enable) = (false, false);
     profiling.cupti.enable = false;
     profiling.operators.enable = false;
+    profiling.torch.enable = false;
     (profiling.nsys.enable, profiling.ncu.enable) = (false, false);
     child
 }
@@ -246,6 +257,7 @@ mod tests {
             conf_dir: Path::new("/runs/a b/nsys/conf"),
             working_dir: Path::new("/home/me"),
             mark: "nsys/1",
+            plain_ranges: false,
         }
     }
 

@@ -57,7 +57,8 @@ impl Tool {
     /// The command line of a re-run of `config`, as far as it is known before.
     pub fn command_line(self, config: &RunConfig) -> String {
         let (program, tool, later) = (Path::new("llmprof-tui"), Path::new(self.name()), Path::new("…"));
-        let target = Target { program, conf_dir: later, working_dir: later, mark: "" };
+        let plain_ranges = config.runtime.name == Runtime::Pytorch;
+        let target = Target { program, conf_dir: later, working_dir: later, mark: "", plain_ranges };
         let command = match self {
             Tool::Nsys => command::nsys(tool, &config.profiling.nsys, later, target),
             Tool::Ncu => {
@@ -270,6 +271,7 @@ impl Rerun {
             conf_dir: &files.conf_dir,
             working_dir: &working_dir,
             mark: mark.value(),
+            plain_ranges: self.config.runtime.name == Runtime::Pytorch,
         };
         let tool_path = self.system.at(&installed.path);
         let command = self.command(&tool_path, pass, &files.report, target);

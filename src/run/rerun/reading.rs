@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     base::shell::quoted,
-    config::ToolPhase,
+    config::{Runtime, ToolPhase},
     event::kernels::{KernelTable, Kind, SortBy},
     kernels,
     tools::nsight::Installed,
@@ -30,7 +30,12 @@ impl Rerun {
         pass: &Pass,
         result: &ToolResult,
     ) -> Result<(Vec<PathBuf>, Vec<KernelTable>), Trouble> {
+        // PyTorch's ranges have no domain.
+        let plain = self.config.runtime.name == Runtime::Pytorch;
         let range = match (self.tool, self.tool.configured_phase(&self.config)) {
+            (Tool::Nsys, ToolPhase::Decode) if plain => "decode",
+            (Tool::Nsys, ToolPhase::Prefill) if plain => "prefill",
+            (Tool::Nsys, ToolPhase::Both) if plain => "request",
             (Tool::Nsys, ToolPhase::Decode) => "decode@llmprof",
             (Tool::Nsys, ToolPhase::Prefill) => "prefill@llmprof",
             (Tool::Nsys, ToolPhase::Both) => "request@llmprof",
