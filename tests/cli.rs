@@ -478,10 +478,20 @@ fn cost_needs_no_gpu_and_no_weights() {
     assert_eq!((&object["gpu"], &object["fits"]), (&Value::from("rtx_4090"), &Value::from(true)));
     assert_eq!(fs::read_dir(empty.path()).unwrap().count(), 0, "with --json nothing is written");
 
+    let args = ["cost", "--model", "deepseek_ocr", "--images", "1240x1754,640x480", "--json"];
+    let object: Value = serde_json::from_str(&run(empty.path(), &args).out).unwrap();
+    let encoded = &object["vision"]["encoded"];
+    assert_eq!((&encoded["views"], &encoded["tokens"]), (&Value::from(8), &Value::from(903 + 273)));
+    assert_eq!(encoded["tokens_of_images"], serde_json::json!([903, 273]));
+
     for (args, expected) in [
         (&["cost", "--gpu", "voodoo2"][..], &["voodoo2", "h100"][..]),
         (&["cost", "--gpu", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"], &["a part of a GPU"]),
         (&["cost", "--weight-bits", "900"], &["0.5 to 64"]),
+        (&["cost", "--images", "640x480"], &["smollm2_135m has no vision encoder"]),
+        (&["cost", "--model", "got_ocr2", "--images", "640"], &["width x height", "1240x1754"]),
+        (&["cost", "--model", "got_ocr2", "--images", "640x480,0x9"], &["0x9"]),
+        (&["cost", "--model", "got_ocr2", "--images", "1x201"], &["200 times"]),
         (&["cost", "model.config_json=nowhere.json"], &["nowhere.json"]),
         (&["cost", "hardware.peaks.flops=-1"], &["hardware.peaks.flops"]),
     ] {

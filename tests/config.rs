@@ -6,7 +6,7 @@ use llmprof::config::{
     ComposeContext, Composed, ConfTree, ConfigError, DtypeChoice, Probe, Runtime, ThemeName, Weights,
     built_in, compose, compose_in, over_built_in,
 };
-use llmprof::model::{ModelSpec, spec::RopeScaling};
+use llmprof::model::{ModelSpec, Shape, spec::RopeScaling};
 use proptest::prelude::*;
 
 fn context() -> ComposeContext {
@@ -198,7 +198,7 @@ fn shapes_equal_the_published_ones() {
         ),
     ];
     // The shape of `local` comes with its weights.
-    assert_eq!(built_in().options("model").len(), table.len() + 1);
+    assert_eq!(built_in().options("model").len(), table.len() + WITH_VISION.len() + 1);
     for Published(name, hub, theta, eps, positions, tied, head_dim, scaling, window) in table {
         let model = composed(&[&format!("model={name}")]).unwrap().config.model;
         assert_eq!(model.hub.as_deref(), Some(hub));
@@ -208,6 +208,53 @@ fn shapes_equal_the_published_ones() {
         assert_eq!(scaling_text(spec.rope_scaling.as_ref()), scaling, "{name}");
         assert_eq!(spec.sliding_window, window, "{name}");
     }
+}
+
+/// The models that read pictures: repository, and parameters of decoder and vision encoders together as transformers counts them.
+/// The engine does not run them; reduced shapes have no repository.
+const WITH_VISION: [(&str, Option<&str>, u64); 7] = [
+    ("qwen2_5_vl_3b", Some("Qwen/Qwen2.5-VL-3B-Instruct"), 3_754_622_976),
+    ("qwen2_5_vl_7b", Some("Qwen/Qwen2.5-VL-7B-Instruct"), 8_292_166_656),
+    ("qwen2_5_vl_tiny", None, 223_456),
+    ("got_ocr2", Some("stepfun-ai/GOT-OCR-2.0-hf"), 560_528_640),
+    ("got_ocr2_tiny", None, 196_704),
+    ("deepseek_ocr", Some("deepseek-ai/DeepSeek-OCR"), 3_336_106_240),
+    ("deepseek_ocr2", Some("deepseek-community/DeepSeek-OCR-2"), 3_389_119_360),
+];
+
+#[test]
+fn models_with_vision_have_the_published_parameter_counts() {
+    for (name, hub, published) in WITH_VISION {
+        let model = composed(&[&format!("model={name}")]).unwrap().config.model;
+        assert_eq!((model.name.as_str(), model.hub.as_deref()), (name, hub));
+        let shape = Shape::from_hf(&model.arch, model.nominal_dtype()).unwrap();
+        let vision = shape.vision.as_ref().unwrap();
+        assert_eq!(shape.parameters() + vision.parameters(), published, "{name}");
+        let error = ModelSpec::from_hf(&model.arch).unwrap_err().to_string();
+        assert!(error.contains("`llmprof-tui cost` estimates it"), "{error}");
+    }
+}
+
+#[test]
+fn preprocessing_has_the_keys_of_published_harnesses() {
+    let run = composed(&[
+        "model=deepseek_ocr",
+        "model.preprocess.image_size=768",
+        "+model.preprocess.max_pixels=1000",
+    ])
+    .unwrap();
+    let preprocess = run.config.model.preprocess.unwrap();
+    assert_eq!((preprocess.base_size, preprocess.image_size), (Some(1024), Some(768)));
+    assert_eq!((preprocess.crop_mode, preprocess.max_pixels), (Some(true), Some(1000)));
+    let message = refusal(&["model=deepseek_ocr", "model.preprocess.base_size=0"]);
+    assert!(message.contains("model.preprocess.base_size: got 0, expected null or 1 to 16384"), "{message}");
+    let message = refusal(&["model=deepseek_ocr", "+model.preprocess.size=3"]);
+    assert!(message.contains("model.preprocess.size"), "{message}");
+    // Written by hand for any model.
+    let added = "+model.preprocess={enable: true, base_size: 1024, image_size: 640, crop_mode: true, patch_size: 16, \
+                 downsample_ratio: 4}";
+    let text_only = composed(&["model=qwen2_5_7b", added]).unwrap().config.model.preprocess.unwrap();
+    assert_eq!(text_only.downsample_ratio, Some(4));
 }
 
 /// A short text of a RoPE scaling.
@@ -299,6 +346,7 @@ fn shapes_have_the_published_parameter_counts() {
         ("phi3_5_mini", 3_821_079_552),
     ];
     let mut models: Vec<_> = table.iter().map(|(name, _)| name.to_string()).collect();
+    models.extend(WITH_VISION.iter().map(|(name, ..)| name.to_string()));
     // The shape of `local` comes with its weights.
     models.push("local".to_owned());
     models.sort();

@@ -22,6 +22,7 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   llmprof-tui cost --model llama3_1_8b --gpu h100 model.dtype=bf16
   llmprof-tui cost --model qwen2_5_7b --gpu rtx_4090 --weight-bits 4.5 dataset.prompt_tokens=4096
+  llmprof-tui cost --model deepseek_ocr --gpu h200 --images 1240x1754,640x480
   llmprof-tui cost model.config_json=mixtral/config.json --gpu h200 --json";
 
 #[derive(Debug, Args)]
@@ -34,6 +35,9 @@ pub(super) struct CostArgs {
     /// Bits per weight of a quantised model: 4.5, 8
     #[arg(long, value_name = "BITS")]
     weight_bits: Option<f64>,
+    /// Width and height in pixels of the pictures in each prompt, for a model with a vision encoder (default: 1240x1754)
+    #[arg(long, value_name = "WxH", value_delimiter = ',', value_parser = picture)]
+    images: Vec<(u32, u32)>,
     /// Write static_compute.json and static_compute.md into this directory
     #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -48,6 +52,20 @@ pub(super) fn run(args: &CostArgs) -> Result<u8, Failure> {
         return Err(Failure::usage(format_args!("--weight-bits {bits}: expected 0.5 to 64 bits")));
     }
     let shape = shape_of(&config, args.weight_bits)?;
+    let images = match (&shape.vision, args.images.as_slice()) {
+        (None, []) => Vec::new(),
+        (None, _) => {
+            let model = visible(&config.model.name);
+            return Err(Failure::usage(format_args!(
+                "--images: {model} has no vision encoder of known cost"
+            )));
+        }
+        (Some(_), []) => vec![PAGE],
+        (Some(_), given) if given.len() > MAX_IMAGES => {
+            return Err(Failure::usage(format_args!("--images: at most {MAX_IMAGES} pictures")));
+        }
+        (Some(_), given) => given.to_vec(),
+    };
     let given =
         GivenPeaks { flops: config.hardware.peaks.flops, bytes_per_s: config.hardware.peaks.bytes_per_s };
     let gpu = args.gpu.as_deref().map(Gpu::named).transpose()?;
@@ -61,6 +79,8 @@ pub(super) fn run(args: &CostArgs) -> Result<u8, Failure> {
         model: config.model.name.clone(),
         batch: u64::from(config.runtime.batch_size),
         prompt_tokens: u64::from(config.dataset.prompt_tokens),
+        images,
+        preprocess: config.model.preprocess.clone(),
         output_tokens: u64::from(config.infer.max_new_tokens),
         gpu: gpu.as_ref().map(Gpu::for_cost),
         peaks: peaks_in(&shape.dtype),
@@ -86,6 +106,26 @@ pub(super) fn run(args: &CostArgs) -> Result<u8, Failure> {
         ));
     }
     Ok(0)
+}
+
+/// A4 at 150 pixels per inch.
+const PAGE: (u32, u32) = (1240, 1754);
+const MAX_IMAGES: usize = 1024;
+/// Pixels of a side.
+const MAX_SIDE: u32 = 1 << 16;
+/// Between the sides, above which processors refuse a picture.
+const MAX_RATIO: u32 = 200;
+
+/// `1240x1754`.
+fn picture(text: &str) -> Result<(u32, u32), String> {
+    let side = |text: &str| text.parse().ok().filter(|side| (1..=MAX_SIDE).contains(side));
+    let sides = text.split_once(['x', '×']).and_then(|(width, height)| Some((side(width)?, side(height)?)));
+    let (width, height) =
+        sides.ok_or_else(|| format!("expected width x height in pixels, up to {MAX_SIDE}, as 1240x1754"))?;
+    if width.max(height) > MAX_RATIO * width.min(height) {
+        return Err(format!("one side is more than {MAX_RATIO} times the other"));
+    }
+    Ok((width, height))
 }
 
 /// The GPU to estimate for.

@@ -4,6 +4,11 @@ use hydra_config::{Alias, OutOfRange, Schema};
 
 use super::{RunConfig, tool_config::BadWord};
 
+/// Pixels of a side of a view of a picture.
+const MAX_SIDE: u32 = 1 << 14;
+/// Pixels of a view.
+const MAX_PIXELS: u32 = MAX_SIDE * MAX_SIDE;
+
 impl Schema for RunConfig {
     /// Names of keys in configurations that were written for PyTorch harnesses.
     const ALIASES: &'static [Alias] = &[
@@ -30,7 +35,21 @@ fn first_out_of_range(config: &RunConfig) -> Option<(&'static str, String, Strin
     let sampling = dataset.sampling.as_ref();
     let images = dataset.images.as_ref();
     let samples = sampling.and_then(|sampling| sampling.num_samples_per_epoch).unwrap_or(1);
+    let preprocess = model.preprocess.clone().unwrap_or_default();
+    let side = |given: Option<u32>| given.unwrap_or(1);
     let integers = [
+        ("model.preprocess.base_size", side(preprocess.base_size), 1, MAX_SIDE, "null or 1 to 16384"),
+        ("model.preprocess.image_size", side(preprocess.image_size), 1, MAX_SIDE, "null or 1 to 16384"),
+        ("model.preprocess.patch_size", side(preprocess.patch_size), 1, 1024, "null or 1 to 1024"),
+        (
+            "model.preprocess.downsample_ratio",
+            side(preprocess.downsample_ratio),
+            1,
+            1024,
+            "null or 1 to 1024",
+        ),
+        ("model.preprocess.min_pixels", side(preprocess.min_pixels), 1, MAX_PIXELS, "null or 1 to 268435456"),
+        ("model.preprocess.max_pixels", side(preprocess.max_pixels), 1, MAX_PIXELS, "null or 1 to 268435456"),
         ("dataset.sampling.num_epochs", sampling.map_or(1, |s| s.num_epochs), 1, u32::MAX, "at least 1"),
         ("dataset.sampling.num_samples_per_epoch", samples.min(1) as u32, 1, 1, "null or at least 1"),
         ("dataset.prompt_tokens", dataset.prompt_tokens, 1, u32::MAX, "at least 1"),

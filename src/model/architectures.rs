@@ -4,7 +4,7 @@ use super::spec::Family;
 
 mod reader;
 
-pub(super) use reader::experts;
+pub(super) use reader::{bounded, experts, numbers};
 #[cfg(test)]
 mod tests;
 
@@ -204,6 +204,7 @@ const ARCHITECTURES: &[Architecture] = &[
     DEEPSEEK,
     Architecture { model_type: "deepseek_v3", ..DEEPSEEK },
     Architecture { model_type: "kimi_k2", ..DEEPSEEK },
+    Architecture { model_type: "deepseek_ocr2_text", attention: Attention::Grouped, ..DEEPSEEK },
     Architecture {
         windows: Windows::LayerTypes,
         experts: ExpertStyle::GptOss,
@@ -256,8 +257,8 @@ const RENAMED: &[(&str, &str)] = &[
     ("n_positions", "max_position_embeddings"),
 ];
 
-/// Models with a text decoder in `text_config`, and the decoder's `model_type` where that is not given.
-const WITH_TEXT_PART: [(&str, &str); 7] = [
+/// Models with a text decoder in `text_config` or `language_config`, and the decoder's `model_type` where that is not given.
+const WITH_TEXT_PART: [(&str, &str); 12] = [
     ("gemma3", "gemma3_text"),
     ("mistral3", "mistral"),
     ("llama4", "llama4_text"),
@@ -265,6 +266,11 @@ const WITH_TEXT_PART: [(&str, &str); 7] = [
     ("qwen2_5_vl", "qwen2_5_vl_text"),
     ("qwen3_vl", "qwen3_vl_text"),
     ("qwen3_vl_moe", "qwen3_vl_moe_text"),
+    ("got_ocr2", "qwen2"),
+    ("deepseek_ocr2", "deepseek_ocr2_text"),
+    ("deepseek_vl_v2", "deepseek_v2"),
+    ("deepseek_vl", "llama"),
+    ("deepseek_vl_hybrid", "llama"),
 ];
 
 /// Every `model_type` whose cost is known.

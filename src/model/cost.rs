@@ -176,13 +176,13 @@ impl StepCost {
 }
 
 /// FLOPs per element of a norm: square, sum, scale, weight.
-const NORM_FLOPS: f64 = 4.0;
+pub(super) const NORM_FLOPS: f64 = 4.0;
 /// FLOPs per score of a softmax: maximum, difference, exponential, sum, quotient.
-const SOFTMAX_FLOPS: f64 = 5.0;
+pub(super) const SOFTMAX_FLOPS: f64 = 5.0;
 /// FLOPs per element of the rotary embedding: two products and a sum.
-const ROTATION_FLOPS: f64 = 3.0;
+pub(super) const ROTATION_FLOPS: f64 = 3.0;
 /// FLOPs per element of the gated activation: exponential, sum, quotient and two products.
-const ACTIVATION_FLOPS: f64 = 5.0;
+pub(super) const ACTIVATION_FLOPS: f64 = 5.0;
 /// Logits are f32 for every model type.
 const LOGIT_BYTES: f64 = 4.0;
 
@@ -318,6 +318,7 @@ fn once(operator: Operator, all: Amounts) -> OperatorCost {
 /// The GPU memory of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Memory {
+    /// Of the decoder and of vision encoders.
     pub weight_bytes: u64,
     /// The KV cache of all positions, also in windowed layers, and the states of linear attention.
     pub kv_bytes: u64,
@@ -350,8 +351,9 @@ impl Shape {
         });
         let mlp = product(&[rows.min(MLP_ROWS), 3, widest]);
         let numbers = product(&[rows, row]).saturating_add(mlp);
+        let vision_bytes = self.vision.as_ref().map_or(0, |vision| vision.weight_bytes);
         Memory {
-            weight_bytes: self.weight_bytes,
+            weight_bytes: self.weight_bytes.saturating_add(vision_bytes),
             kv_bytes: product(&[batch, positions, self.kv_bytes_per_position()])
                 .saturating_add(product(&[batch, self.state_bytes()])),
             workspace_bytes: product(&[numbers, self.number_bytes])

@@ -7,9 +7,11 @@ pub mod operator;
 pub mod quantisation;
 pub mod shape;
 pub mod spec;
+pub mod vision;
 
 pub use cost::Step;
 pub use operator::{Operator, OperatorInstance, OperatorKind};
 pub use quantisation::Quantisation;
 pub use shape::Shape;
 pub use spec::{ModelSpec, SpecError};
+pub use vision::VisionShape;

@@ -53,8 +53,8 @@ impl Shape {
             Operator::FinalNorm => sizes(&[batch, h]),
             Operator::LmHead => product(batch, h, self.vocab),
             Operator::Sampling => sizes(&[batch, self.vocab]),
-            // Of another model.
-            Operator::Draft => String::new(),
+            // Of another model, or of a vision encoder.
+            Operator::Draft | Operator::Projector => String::new(),
         }
     }
 

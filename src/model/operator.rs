@@ -42,6 +42,8 @@ operators! {
     Down "down";
     PostMlpNorm "post_mlp_norm";
     FinalNorm "final_norm";
+    /// From a vision encoder to the decoder's rows: fewer patches, the decoder's width.
+    Projector "projector";
     LmHead "lm_head";
     Sampling "sampling";
     /// Tokens that a smaller model proposes before the step.
@@ -71,7 +73,8 @@ impl Operator {
     pub fn kind(self) -> OperatorKind {
         use Operator as O;
         match self {
-            O::Qkv | O::AttentionOutput | O::Router | O::GateUp | O::Down | O::LmHead => OperatorKind::Matmul,
+            O::Qkv | O::AttentionOutput | O::Router | O::GateUp | O::Down => OperatorKind::Matmul,
+            O::Projector | O::LmHead => OperatorKind::Matmul,
             O::Attention => OperatorKind::Attention,
             O::AttentionNorm | O::Rope | O::PostAttentionNorm | O::MlpNorm => OperatorKind::Pointwise,
             O::Activation | O::PostMlpNorm | O::FinalNorm => OperatorKind::Pointwise,

@@ -6,6 +6,7 @@ use super::{
     ModelSpec,
     quantisation::{Part, Quantisation},
     spec::ExpertNaming,
+    vision::VisionShape,
 };
 use crate::config::{Dtype, KvCacheDtype};
 
@@ -82,6 +83,10 @@ pub struct Shape {
     /// Bits of 32 numbers of the KV cache, where they are not of the model's type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_bits_of_32: Option<u64>,
+    /// What turns pictures into rows of the decoder, where it is known. It is no part of `weight_bytes` and
+    /// [`parameters`](Shape::parameters), which are the decoder's: a decode step does not read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vision: Option<VisionShape>,
 }
 
 fn yes() -> bool {
@@ -92,11 +97,11 @@ fn is_true(value: &bool) -> bool {
     *value
 }
 
-fn is_false(value: &bool) -> bool {
+pub(super) fn is_false(value: &bool) -> bool {
     !value
 }
 
-fn is_zero(value: &u64) -> bool {
+pub(super) fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
@@ -240,13 +245,18 @@ impl Shape {
             number_bytes: dtype.bytes(),
             weight_bytes,
             quantisation: None,
+            vision: None,
         }
     }
 
     /// The shape with weights of `bits` bits each.
     pub fn quantised(mut self, bits: f64) -> Shape {
+        let bytes = |parameters: u64| (parameters as f64 * bits / 8.0).round() as u64;
         self.quantisation = None;
-        self.weight_bytes = (self.parameters() as f64 * bits / 8.0).round() as u64;
+        self.weight_bytes = bytes(self.parameters());
+        if let Some(vision) = &mut self.vision {
+            vision.weight_bytes = bytes(vision.parameters());
+        }
         self
     }
 
@@ -310,7 +320,7 @@ impl Shape {
         }
     }
 
-    /// Parameters of all tensors; tied embeddings count once.
+    /// Parameters of all tensors of the decoder; tied embeddings count once.
     pub fn parameters(&self) -> u64 {
         self.count_parameters(|experts| experts.count)
     }

@@ -12,6 +12,7 @@ use crate::{
         table,
         units::{bytes, grouped, millis, scaled, three_digits},
     },
+    config::PreprocessConfig,
     model::{
         Operator, OperatorKind, Shape, Step,
         cost::{Amounts, CONTEXT_BYTES, OperatorCost, StepCost},
@@ -21,6 +22,9 @@ use crate::{
 mod gpu;
 #[cfg(test)]
 mod tests;
+mod vision;
+
+use vision::Vision;
 
 pub use gpu::{CostGpu, known_gpus};
 
@@ -28,13 +32,14 @@ pub use gpu::{CostGpu, known_gpus};
 pub const SCHEMA: u32 = 1;
 
 /// The assumptions behind the estimate.
-pub const ASSUMPTIONS: [&str; 8] = [
+pub const ASSUMPTIONS: [&str; 9] = [
     "a multiplication and an addition count as two FLOPs",
     "weights, keys and values are read once per step; every operator reads and writes its activations",
     "logits are computed for the last position of each sequence only, in f32",
     "gate_up includes the activation function; rope includes biases, head norms and the KV cache write",
     "experts are equally likely; routing is part of gate_up",
     "the decode step is estimated at the middle of the output",
+    "vision encoders attend over whole views or windows, not causally; their weights are read once for all pictures",
     "unfused: the time at the peaks if every operator is a kernel of its own and its activations pass through memory; lower \
      bounds assume that activations stay on the chip, so they are shorter",
     "lower bounds are the larger of FLOPs / peak and bytes of weights and KV cache / bandwidth; gaps between kernels are \
@@ -50,7 +55,11 @@ pub struct CostQuery {
     pub model: String,
     pub shape: Shape,
     pub batch: u64,
+    /// Of text.
     pub prompt_tokens: u64,
+    /// Widths and heights of the pictures in each prompt, where the model has vision encoders.
+    pub images: Vec<(u32, u32)>,
+    pub preprocess: Option<PreprocessConfig>,
     pub output_tokens: u64,
     pub gpu: Option<CostGpu>,
     /// Of that GPU or given; or why they are not known.
@@ -62,6 +71,9 @@ pub struct CostQuery {
 /// FLOPs, bytes, memory and latency bounds of one [`CostQuery`].
 pub struct CostEstimate {
     query: CostQuery,
+    vision: Option<Vision>,
+    /// Tokens of a prompt: text and pictures.
+    prompt: u64,
     prefill: StepCost,
     decode: StepCost,
 }
@@ -81,30 +93,50 @@ fn lower_bound(roof: &Roof, flops: f64, moved_bytes: f64) -> (f64, Class) {
     (roof.min_seconds(flops, moved_bytes), if compute { Class::Compute } else { Class::Memory })
 }
 
+/// A lower bound of a time, and the limit that sets it.
+type Bound = (f64, Class);
+
 /// Lower bounds of TTFT and TPOT.
 struct LatencyBounds {
-    ttft_s: f64,
-    ttft_class: Class,
-    tpot_s: f64,
-    tpot_class: Class,
+    /// Of the vision encoders, before the prefill.
+    vision: Option<Bound>,
+    prefill: Bound,
+    tpot: Bound,
+}
+
+impl LatencyBounds {
+    /// Both phases, with the limit of the longer one.
+    fn ttft(&self) -> Bound {
+        match self.vision {
+            None => self.prefill,
+            Some(vision) => {
+                let longer = if vision.0 > self.prefill.0 { vision } else { self.prefill };
+                (vision.0 + self.prefill.0, longer.1)
+            }
+        }
+    }
 }
 
 impl CostEstimate {
     pub fn new(query: CostQuery) -> CostEstimate {
         let CostQuery { shape, batch, prompt_tokens, output_tokens, .. } = &query;
+        let vision = Vision::of(&query);
+        let prompt = prompt_tokens.saturating_add(vision.as_ref().map_or(0, Vision::tokens));
         CostEstimate {
-            prefill: shape.cost(Step::prefill(*batch, *prompt_tokens)),
-            decode: shape.cost(Step::decode(*batch, prompt_tokens.saturating_add(output_tokens / 2))),
+            prefill: shape.cost(Step::prefill(*batch, prompt)),
+            decode: shape.cost(Step::decode(*batch, prompt.saturating_add(output_tokens / 2))),
+            vision,
+            prompt,
             query,
         }
     }
 
     fn capacity(&self) -> Option<Capacity> {
-        let CostQuery { shape, batch, prompt_tokens, output_tokens, gpu, .. } = &self.query;
+        let CostQuery { shape, batch, output_tokens, gpu, .. } = &self.query;
         let free_bytes = gpu.as_ref()?.memory?.0.saturating_sub(CONTEXT_BYTES);
         Some(Capacity {
             free_bytes,
-            largest_batch: shape.largest_batch(*prompt_tokens, *output_tokens, free_bytes),
+            largest_batch: shape.largest_batch(self.prompt, *output_tokens, free_bytes),
             largest_context: shape.largest_context(*batch, *output_tokens, free_bytes),
         })
     }
@@ -114,9 +146,11 @@ impl CostEstimate {
             let flops = cost.operators.iter().map(|cost| self.equivalent_flops(cost)).sum();
             lower_bound(roof, flops, cost.total().certain_bytes())
         };
-        let (ttft_s, ttft_class) = bound(&self.prefill);
-        let (tpot_s, tpot_class) = bound(&self.decode);
-        LatencyBounds { ttft_s, ttft_class, tpot_s, tpot_class }
+        LatencyBounds {
+            vision: self.vision.as_ref().map(|vision| vision.bound(roof)),
+            prefill: bound(&self.prefill),
+            tpot: bound(&self.decode),
+        }
     }
 
     /// FLOPs that take as long in the model's type as the operator does, where quantised matrices are multiplied faster.
@@ -133,16 +167,21 @@ impl CostEstimate {
 
     /// `static_compute.json`.
     pub fn json(&self) -> Value {
-        let CostQuery { model, shape, batch, prompt_tokens, output_tokens, gpu, .. } = &self.query;
-        let memory = shape.memory(*batch, *prompt_tokens, prompt_tokens.saturating_add(*output_tokens));
+        let CostQuery { model, shape, batch, output_tokens, gpu, .. } = &self.query;
+        let memory = shape.memory(*batch, self.prompt, self.prompt.saturating_add(*output_tokens));
         let capacity = self.capacity();
         let bounds = |roof: &Roof| {
-            let LatencyBounds { ttft_s, ttft_class, tpot_s, tpot_class } = self.latency_bounds(roof);
-            json!({
+            let bounds = self.latency_bounds(roof);
+            let ((ttft_s, ttft_class), (tpot_s, tpot_class)) = (bounds.ttft(), bounds.tpot);
+            let mut object = json!({
                 "ttft_ms": ttft_s * 1e3, "ttft_bound": ttft_class, "tpot_ms": tpot_s * 1e3, "tpot_bound": tpot_class,
-                "prefill_tok_s": *batch as f64 * *prompt_tokens as f64 / ttft_s,
+                "prefill_tok_s": *batch as f64 * self.prompt as f64 / bounds.prefill.0,
                 "decode_tok_s": *batch as f64 / tpot_s,
-            })
+            });
+            if let Some((seconds, class)) = bounds.vision {
+                (object["vision_ms"], object["vision_bound"]) = (json!(seconds * 1e3), json!(class));
+            }
+            object
         };
         let peaks = self.query.peaks.as_ref().ok();
         json!({
@@ -153,7 +192,11 @@ impl CostEstimate {
             "active_parameters": shape.active_parameters(),
             "weight_bytes": shape.weight_bytes,
             "kv_bytes_per_position": shape.kv_bytes_per_position(),
-            "workload": {"batch": batch, "prompt_tokens": prompt_tokens, "output_tokens": output_tokens},
+            "workload": {
+                "batch": batch, "prompt_tokens": self.prompt, "output_tokens": output_tokens,
+                "image_tokens": self.vision.as_ref().map_or(0, Vision::tokens),
+            },
+            "vision": self.vision.as_ref().map(|vision| vision.json(shape)),
             "prefill": step_json(&self.prefill),
             "decode": step_json(&self.decode),
             "memory": {
@@ -178,8 +221,8 @@ impl CostEstimate {
     pub fn text(&self) -> String {
         let mut out = self.headline();
         out.push_str("\n\n");
-        for (title, cost) in self.steps() {
-            let table = table::aligned(&self.rows(cost), |column| (1..BOUND_COLUMN).contains(&column));
+        for (title, rows) in self.phases() {
+            let table = table::aligned(&rows, |column| (1..BOUND_COLUMN).contains(&column));
             let _ = writeln!(out, "{title}\n  {}\n", table.replace('\n', "\n  "));
         }
         out + &self.memory_and_bounds().join("\n")
@@ -189,8 +232,8 @@ impl CostEstimate {
     pub fn markdown(&self) -> String {
         let model = line(&self.query.model, MAX_TITLE);
         let mut out = format!("# Cost of {model}\n\n{}\n\n", self.headline());
-        for (title, cost) in self.steps() {
-            let table = table::markdown(&self.rows(cost), |column| (1..BOUND_COLUMN).contains(&column));
+        for (title, rows) in self.phases() {
+            let table = table::markdown(&rows, |column| (1..BOUND_COLUMN).contains(&column));
             let _ = writeln!(out, "## {title}\n\n{table}");
         }
         let list = |out: &mut String, lines: &[&str]| {
@@ -232,22 +275,33 @@ impl CostEstimate {
             None => String::new(),
             Some(found) => line(&format!("Quantised: {found}."), MAX_LINE) + "\n",
         };
+        let (in_vision, weights) = match &shape.vision {
+            None => (String::new(), shape.weight_bytes),
+            Some(vision) => (
+                format!(", {} more in the vision encoder", grouped(vision.parameters() as i64)),
+                shape.weight_bytes.saturating_add(vision.weight_bytes),
+            ),
+        };
         let size = format!(
-            "{model}, {}: {} parameters{active}, {} of weights{quantised}, {} of KV cache per position{state}.",
+            "{model}, {}: {} parameters{active}{in_vision}, {} of weights{quantised}, {} of KV cache per position{state}.",
             shape.dtype,
             grouped(shape.parameters() as i64),
-            bytes(shape.weight_bytes),
+            bytes(weights),
             bytes(shape.kv_bytes_per_position()),
         );
+        let of_pictures = match &self.vision {
+            None => String::new(),
+            Some(vision) => format!(" of text and {} of pictures", vision.tokens()),
+        };
         format!(
-            "{}\n{stored}Batch {batch}, {prompt_tokens} prompt tokens, {output_tokens} output tokens.",
+            "{}\n{stored}Batch {batch}, {prompt_tokens} prompt tokens{of_pictures}, {output_tokens} output tokens.",
             line(&size, MAX_LINE)
         )
     }
 
-    fn steps(&self) -> [(String, &StepCost); 2] {
-        let title = |name: String, cost: &StepCost| {
-            let total = cost.total();
+    /// The titles and tables of the phases, in the order of execution.
+    fn phases(&self) -> Vec<(String, Vec<Vec<String>>)> {
+        let title = |name: String, total: &Amounts| {
             let intensity = total.intensity().map_or_else(|| "–".to_owned(), three_digits);
             format!(
                 "{name}: {}, {}, {intensity} FLOP/B",
@@ -255,15 +309,22 @@ impl CostEstimate {
                 scaled(total.bytes(), "B")
             )
         };
+        let step = |name: String, cost: &StepCost| {
+            let rows = self.rows(&cost.operators, |cost| self.equivalent_flops(cost));
+            (title(name, &cost.total()), rows)
+        };
+        let vision = self.vision.as_ref().map(|vision| {
+            let total = vision.cost.total();
+            (title(vision.title(), &total), self.rows(&vision.cost.operators, |cost| cost.all.flops()))
+        });
         let context = self.decode.step.past;
-        [
-            (title(format!("Prefill of {} tokens", self.query.prompt_tokens), &self.prefill), &self.prefill),
-            (title(format!("Decode step at position {context}"), &self.decode), &self.decode),
-        ]
+        let prefill = step(format!("Prefill of {} tokens", self.prompt), &self.prefill);
+        let decode = step(format!("Decode step at position {context}"), &self.decode);
+        vision.into_iter().chain([prefill, decode]).collect()
     }
 
-    /// The operators of a step as a table with a heading and a row of totals.
-    fn rows(&self, cost: &StepCost) -> Vec<Vec<String>> {
+    /// The operators of a phase as a table with a heading and a row of totals. `flops` are those that take time.
+    fn rows(&self, operators: &[OperatorCost], flops: impl Fn(&OperatorCost) -> f64) -> Vec<Vec<String>> {
         let roof = self.query.peaks.as_ref().ok().map(Roof::stated);
         let mut titles = vec![
             "operator",
@@ -281,23 +342,24 @@ impl CostEstimate {
         }
         let mut rows = vec![titles.into_iter().map(str::to_owned).collect::<Vec<_>>()];
         let (mut calls_of_all, mut seconds_of_all) = (0, 0.0);
-        for one in &cost.operators {
+        for one in operators {
             let OperatorCost { operator, calls, all } = one;
-            let time = roof.map(|roof| lower_bound(&roof, self.equivalent_flops(one), all.bytes()));
+            let time = roof.map(|roof| lower_bound(&roof, flops(one), all.bytes()));
             calls_of_all += calls;
             seconds_of_all += time.map_or(0.0, |(seconds, _)| seconds);
             rows.push(row(operator.name(), *calls, all, time.map(|(seconds, class)| (seconds, Some(class)))));
         }
         // Its operators have different limits.
-        rows.push(row("total", calls_of_all, &cost.total(), roof.map(|_| (seconds_of_all, None))));
+        let total: Amounts = operators.iter().map(|cost| cost.all).sum();
+        rows.push(row("total", calls_of_all, &total, roof.map(|_| (seconds_of_all, None))));
         rows
     }
 
     /// Memory, peaks and latency bounds, one statement per line.
     fn memory_and_bounds(&self) -> Vec<String> {
-        let CostQuery { shape, batch, prompt_tokens, output_tokens, gpu, .. } = &self.query;
-        let positions = prompt_tokens.saturating_add(*output_tokens);
-        let memory = shape.memory(*batch, *prompt_tokens, positions);
+        let CostQuery { shape, batch, output_tokens, gpu, .. } = &self.query;
+        let positions = self.prompt.saturating_add(*output_tokens);
+        let memory = shape.memory(*batch, self.prompt, positions);
         let mut lines = vec![format!(
             "Memory: {} of weights, {} of KV cache, {} of workspace, {} in total.",
             bytes(memory.weight_bytes),
@@ -305,6 +367,9 @@ impl CostEstimate {
             bytes(memory.workspace_bytes),
             bytes(memory.total())
         )];
+        if let Some(parts) = self.vision.as_ref().and_then(Vision::parts) {
+            lines.insert(0, parts);
+        }
         if positions > shape.max_positions {
             lines.push(format!(
                 "{} positions exceed the model's maximum of {}: a run of this length is refused.",
@@ -367,9 +432,13 @@ impl CostEstimate {
     }
 
     fn bounds_line(&self, title: &str, roof: &Roof) -> String {
-        let LatencyBounds { ttft_s, ttft_class, tpot_s, tpot_class } = self.latency_bounds(roof);
+        let bounds = self.latency_bounds(roof);
+        let ((ttft_s, ttft_class), (tpot_s, tpot_class)) = (bounds.ttft(), bounds.tpot);
+        let vision = bounds.vision.map_or_else(String::new, |(seconds, class)| {
+            format!("vision {} ({}), ", millis(seconds * 1e3), class.word())
+        });
         format!(
-            "{title}: TTFT {} ({}), TPOT {} ({}), at most {} tok/s.",
+            "{title}: {vision}TTFT {} ({}), TPOT {} ({}), at most {} tok/s.",
             millis(ttft_s * 1e3),
             ttft_class.word(),
             millis(tpot_s * 1e3),
@@ -407,23 +476,25 @@ fn measured(peaks: &Peaks, dtype: &str) -> Option<Roof> {
     Some(Roof { flops: found.bf16_flops, bytes_per_s: found.bytes_per_s })
 }
 
-fn step_json(cost: &StepCost) -> Value {
-    let with_sums = |amounts: &Amounts| {
-        let mut object = json!(amounts);
-        object["flops"] = json!(amounts.flops());
-        object["bytes"] = json!(amounts.bytes());
-        object["flop_per_byte"] = json!(amounts.intensity());
+fn with_sums(amounts: &Amounts) -> Value {
+    let mut object = json!(amounts);
+    object["flops"] = json!(amounts.flops());
+    object["bytes"] = json!(amounts.bytes());
+    object["flop_per_byte"] = json!(amounts.intensity());
+    object
+}
+
+fn operators(all: &[OperatorCost]) -> Vec<Value> {
+    let one = |cost: &OperatorCost| {
+        let mut object = with_sums(&cost.all);
+        object["operator"] = json!(cost.operator);
+        object["calls"] = json!(cost.calls);
         object
     };
-    let operators = |all: &[OperatorCost]| -> Vec<Value> {
-        let one = |cost: &OperatorCost| {
-            let mut object = with_sums(&cost.all);
-            object["operator"] = json!(cost.operator);
-            object["calls"] = json!(cost.calls);
-            object
-        };
-        all.iter().map(one).collect()
-    };
+    all.iter().map(one).collect()
+}
+
+fn step_json(cost: &StepCost) -> Value {
     let layers: Vec<Value> = cost
         .layers
         .iter()

@@ -121,6 +121,8 @@ fn cost_estimate(state: &RunState) -> Option<CostEstimate> {
         shape: (**run.shape.as_ref()?).clone(),
         batch: u64::from(run.batch),
         prompt_tokens: u64::from(run.prompt_tokens),
+        images: Vec::new(),
+        preprocess: None,
         output_tokens: u64::from(run.output_tokens),
         gpu: state.profiled_gpu().map(|gpu| CostGpu::reported(&gpu.info)),
         peaks: state.peaks(),

@@ -16,6 +16,7 @@ use crate::{
             Family, MAX_PARAMETERS,
             keys::{Keys, decoder_keys, kind_of, missing, wrong},
         },
+        vision::VisionShape,
     },
 };
 
@@ -36,14 +37,23 @@ fn decoder(config: &Map<String, Value>) -> Result<(&'static Architecture, Map<St
     let keys = Keys(config);
     let outer = keys.text("model_type")?.ok_or(missing("model_type"))?;
     let part = WITH_TEXT_PART.iter().find(|(name, _)| *name == outer);
-    let (name, inner) = match (part, keys.object("text_config")?) {
+    let inner = match keys.object("text_config")? {
+        Some(inner) => Some(inner),
+        None => keys.object("language_config")?,
+    };
+    let (name, inner) = match (part, inner) {
         (Some((_, default)), Some(inner)) => (inner.text("model_type")?.unwrap_or(default), inner.0),
         (Some((_, default)), None) => (*default, config),
         (None, _) => (outer, config),
     };
     let found = ARCHITECTURES.iter().find(|one| one.model_type == name);
     let architecture = found.ok_or_else(|| SpecError::UnknownFamily { found: name.to_owned() })?;
-    let mut keys = decoder_keys(architecture.like, inner);
+    let mut inner = inner.clone();
+    if let Some(tied) = keys.get("tie_word_embeddings") {
+        // Newer configs have it beside the parts.
+        inner.entry("tie_word_embeddings").or_insert_with(|| tied.clone());
+    }
+    let mut keys = decoder_keys(architecture.like, &inner);
     if architecture.mlp == Mlp::Plain {
         modernise(&mut keys, architecture.model_type);
     }
@@ -83,8 +93,10 @@ impl Shape {
         let config = config.as_object().ok_or(SpecError::NotAnObject { found: kind_of(config) })?;
         let (architecture, inner) = decoder(config)?;
         let mut shape = architecture.shape(&Keys(&inner), dtype)?;
+        shape.vision = VisionShape::from_hf(&Keys(config), shape.hidden, dtype)?;
         let parameters = shape.parameters();
-        if parameters > MAX_PARAMETERS {
+        let in_vision = shape.vision.as_ref().map_or(0, VisionShape::parameters);
+        if parameters.saturating_add(in_vision) > MAX_PARAMETERS {
             return Err(SpecError::TooManyParameters);
         }
         shape.quantisation = Quantisation::from_hf(config, shape.layer_count())?;
@@ -182,11 +194,12 @@ impl Architecture {
             number_bytes: dtype.bytes(),
             weight_bytes: 0,
             quantisation: None,
+            vision: None,
         })
     }
 
     fn latent(&self, keys: &Keys<'_>) -> Result<Option<Latent>, SpecError> {
-        if !matches!(self.attention, Attention::Latent) {
+        if !matches!(self.attention, Attention::Latent) || keys.flag("use_mla")? == Some(false) {
             return Ok(None);
         }
         let size = |key| bounded(key, keys.size(key)?, MAX_HEAD_SIZE);
@@ -256,7 +269,7 @@ impl Architecture {
             router_bias: match self.experts {
                 ExpertStyle::GptOss => true,
                 // The correction of the scores.
-                ExpertStyle::DeepSeek => self.model_type != "deepseek_v2",
+                ExpertStyle::DeepSeek => !matches!(self.model_type, "deepseek_v2" | "deepseek_ocr2_text"),
                 _ => false,
             },
             bias: self.experts == ExpertStyle::GptOss,
@@ -269,6 +282,9 @@ impl Architecture {
         let (dense_first, frequency) = (number(keys, "first_k_dense_replace", 0)?, every("moe_layer_freq")?);
         let (sparse_step, interleave) = (every("decoder_sparse_step")?, every("interleave_moe_layer_step")?);
         let dense_layers = numbers(keys, "mlp_only_layers")?;
+        if let (ExpertStyle::DeepSeek, Some(types)) = (self.experts, keys.get("mlp_layer_types")) {
+            return sparse_layers(types, count);
+        }
         let has_experts = |layer: u64| match self.experts {
             ExpertStyle::None => false,
             ExpertStyle::DeepSeek => layer >= dense_first && layer.is_multiple_of(frequency),
@@ -329,6 +345,16 @@ impl Architecture {
     }
 }
 
+/// The layers that `mlp_layer_types` calls sparse.
+fn sparse_layers(types: &Value, count: u64) -> Result<Vec<bool>, SpecError> {
+    let key = "mlp_layer_types";
+    let list = types.as_array().ok_or_else(|| wrong(key, "a list", types))?;
+    if list.len() as u64 != count {
+        return Err(SpecError::WrongLength { key: key.to_owned(), expected: count, found: list.len() });
+    }
+    Ok(list.iter().map(|kind| kind.as_str() == Some("sparse")).collect())
+}
+
 /// Falcon runs attention and MLP side by side; the newer ones may have a norm for each.
 fn falcon_shares_its_norm(keys: &Keys<'_>) -> Result<bool, SpecError> {
     if keys.flag("new_decoder_architecture")? == Some(true) {
@@ -337,12 +363,12 @@ fn falcon_shares_its_norm(keys: &Keys<'_>) -> Result<bool, SpecError> {
     Ok(keys.flag("parallel_attn")?.unwrap_or(true))
 }
 
-fn bounded(key: &'static str, value: u64, limit: u64) -> Result<u64, SpecError> {
+pub(in crate::model) fn bounded(key: &'static str, value: u64, limit: u64) -> Result<u64, SpecError> {
     if value > limit { Err(SpecError::TooLarge { key, value, limit }) } else { Ok(value) }
 }
 
 /// A list of integers, empty where the key is missing.
-fn numbers(keys: &Keys<'_>, key: &str) -> Result<Vec<u64>, SpecError> {
+pub(in crate::model) fn numbers(keys: &Keys<'_>, key: &str) -> Result<Vec<u64>, SpecError> {
     let Some(value) = keys.get(key) else { return Ok(Vec::new()) };
     let list = value.as_array().ok_or_else(|| wrong(key, "a list", value))?;
     Ok(list.iter().filter_map(Value::as_u64).collect())

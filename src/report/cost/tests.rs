@@ -13,6 +13,8 @@ fn query(overrides: &[&str], gpu: Option<&str>) -> CostQuery {
         model: config.model.name.clone(),
         batch: 1,
         prompt_tokens: 2048,
+        images: Vec::new(),
+        preprocess: config.model.preprocess.clone(),
         output_tokens: 0,
         gpu: gpu.map(|name| GpuPeaks::named(name).unwrap().into()),
         peaks: peaks(gpu, &shape.dtype, GivenPeaks::default()),
@@ -122,4 +124,48 @@ fn a_model_that_does_not_fit_is_reported() {
     let small = CostEstimate::new(CostQuery { shape: query.shape.clone().quantised(4.5), ..query });
     assert_eq!(small.json()["fits"], true);
     assert!(small.text().contains("(4.50 bits per weight)"), "{}", small.text());
+}
+
+#[test]
+fn pictures_are_a_phase_before_the_prefill() {
+    let mut query = query(&["model=qwen2_5_vl_7b"], Some("h200"));
+    query.images = vec![(1240, 1754)];
+    query.prompt_tokens = 100;
+    let estimate = CostEstimate::new(query.clone());
+    let (json, text) = (estimate.json(), estimate.text());
+    assert_eq!(json["vision"]["encoded"]["tokens"], 2772);
+    assert_eq!(json["workload"]["prompt_tokens"], 2872);
+    assert_eq!(json["workload"]["image_tokens"], 2772);
+    assert_eq!(json["parameters"], 7_615_616_512u64);
+    assert_eq!(json["vision"]["parameters"], 676_550_144);
+    assert_eq!(json["memory"]["weight_bytes"], 2 * 8_292_166_656u64);
+    // 17 TFLOP at 989 TFLOP/s, before the prefill.
+    let ms = |key: &str| json["lower_bounds"][key].as_f64().unwrap();
+    assert!((ms("vision_ms") - 17.3).abs() < 0.3, "{}", ms("vision_ms"));
+    let without =
+        CostEstimate::new(CostQuery { images: Vec::new(), prompt_tokens: 2872, ..query.clone() }).json();
+    assert_eq!(without["vision"], Value::Null);
+    let prefill = without["lower_bounds"]["ttft_ms"].as_f64().unwrap();
+    assert!((ms("ttft_ms") - ms("vision_ms") - prefill).abs() < 1e-9);
+    for expected in [
+        "7,615,616,512 parameters, 676,550,144 more in the vision encoder, 16.6 GB of weights",
+        "Batch 1, 100 prompt tokens of text and 2772 of pictures",
+        "Vision, 1 picture of 1240 × 1754, 1 view, 11,088 patches, 2,772 tokens: ",
+        "projector",
+        "Prefill of 2872 tokens",
+        "Lower bounds: vision 17.",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    assert!(!text.contains("Vision by part"), "one encoder: {text}");
+    query.images.push((640, 480));
+    query.batch = 3;
+    let text = CostEstimate::new(query).text();
+    let expected =
+        "Vision, 2 pictures for each of 3 sequences, 2 views, 12,652 patches, 3,163 tokens (2,772, 391): ";
+    assert!(text.contains(expected), "{text}");
+    let mut query = self::query(&["model=deepseek_ocr"], None);
+    query.images = vec![(1240, 1754)];
+    let text = CostEstimate::new(query).text();
+    assert!(text.contains("\nVision by part: sam 2.95 TFLOP and 95,569,152 parameters, clip "), "{text}");
 }
