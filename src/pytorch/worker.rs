@@ -39,6 +39,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Lines that are none of ours and go to the log; the rest is counted.
 const MAX_STRANGE: u32 = 200;
+/// Pictures of a request whose sizes are kept.
+const MAX_PICTURES: usize = 64;
 /// Rows of a table that are kept in the recording.
 const MAX_ROWS: usize = 1000;
 const TOOL: &str = "torch.profiler";
@@ -375,7 +377,7 @@ impl Conversation<'_> {
                 }
                 self.announce_request();
             }
-            Report::Vision { t, r, images, tokens, patches, d } => {
+            Report::Vision { t, r, images, tokens, mut sizes, patches, d } => {
                 self.announce_request();
                 if self.running.as_ref().is_some_and(|running| running.request == r && running.tokens == 0) {
                     let before = self.last;
@@ -383,7 +385,8 @@ impl Conversation<'_> {
                     if r >= self.worker.plan.workload.warmup {
                         self.measured.vision.add(t.since(before).as_nanos() as f64, d);
                     }
-                    let encoded = ImagesEncoded { request: r, images, tokens, patches, device_ns: d };
+                    sizes.truncate(MAX_PICTURES);
+                    let encoded = ImagesEncoded { request: r, images, tokens, sizes, patches, device_ns: d };
                     self.worker.tx.send_at(t, Event::ImagesEncoded(encoded));
                 }
             }
@@ -464,15 +467,22 @@ impl Conversation<'_> {
                 return Some(Err(WorkerError::of(&failure, &self.worker.plan.python)));
             }
             Report::Done => {
-                return Some(if self.ending { Ok(()) } else { Err(WorkerError::OutOfOrder { what: "its end" }) });
+                return Some(if self.ending {
+                    Ok(())
+                } else {
+                    Err(WorkerError::OutOfOrder { what: "its end" })
+                });
             }
         }
         None
     }
 
     fn greet(&mut self, hello: Hello) {
-        let transformers =
-            hello.transformers.as_ref().map(|version| format!(", transformers {version}")).unwrap_or_default();
+        let transformers = hello
+            .transformers
+            .as_ref()
+            .map(|version| format!(", transformers {version}"))
+            .unwrap_or_default();
         let cuda = match (&hello.gpu, &hello.cuda) {
             (Some(gpu), Some(cuda)) => format!(", CUDA {cuda}, {gpu}"),
             _ => String::new(),
@@ -489,7 +499,8 @@ impl Conversation<'_> {
         let Worker { tx, .. } = self.worker;
         let prepare_ms = if facts.ms.is_finite() { (facts.ms.max(0.0) * 1e3).round() / 1e3 } else { 0.0 };
         tx.send(Event::Ready(Ready { prepare_ms }));
-        let attention = facts.attention.as_ref().map(|name| format!(", attention {name}")).unwrap_or_default();
+        let attention =
+            facts.attention.as_ref().map(|name| format!(", attention {name}")).unwrap_or_default();
         let compiled = match facts.compile.as_deref() {
             None | Some("none") => ", eager".to_owned(),
             Some(mode) => format!(", decode steps compiled ({mode})"),

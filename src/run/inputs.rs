@@ -135,6 +135,8 @@ impl Inputs {
         let tokenizer = match setting_with_text(config) {
             // The processor of a model that sees is PyTorch's.
             Some(_) if images.is_some() => stop_tokenizer(&model, config),
+            // So is the text of a script.
+            Some(key) if has_own_text(config) => tokenizer(&model, key).ok().map(Arc::new),
             Some(key) if !is_server => Some(Arc::new(tokenizer(&model, key)?)),
             _ => None,
         };
@@ -142,7 +144,8 @@ impl Inputs {
             Some(images) => Some(read_pictures(images, config)?),
             None => None,
         };
-        let random = || PromptSet::Random { tokens: config.dataset.prompt_tokens, vocab: model.vocab() as u32 };
+        let random =
+            || PromptSet::Random { tokens: config.dataset.prompt_tokens, vocab: model.vocab() as u32 };
         let prompt_set = match (&config.dataset.prompts, &tokenizer) {
             _ if pictures.is_some() => random(),
             (Some(prompts), tokenizer) => read_prompts(prompts, config, tokenizer.as_deref(), model.vocab())?,
@@ -154,7 +157,9 @@ impl Inputs {
             requests: match (config.runtime.requests, is_server) {
                 // A trace has as many as it has.
                 (None, true) if matches!(prompt_set, PromptSet::Random { .. }) => 0,
-                (None, false) if pictures.is_some() => pictures.as_ref().and_then(Pictures::requests).ok_or(DatasetError::NoRequests)?,
+                (None, false) if pictures.is_some() => {
+                    pictures.as_ref().and_then(Pictures::requests).ok_or(DatasetError::NoRequests)?
+                }
                 _ => requests(config, &prompt_set)?,
             },
             open_ended: config.runtime.until.is_some(),
@@ -184,6 +189,11 @@ fn read_pictures(images: &ImagesConfig, config: &RunConfig) -> Result<Pictures, 
     let (samples, order) = ordered_samples(prompts, config)?;
     let chosen: Vec<Sample> = order.into_iter().map(|index| samples[index].clone()).collect();
     Pictures::open(images, Some(&chosen), seed)
+}
+
+/// Whether Python makes text of tokens itself.
+fn has_own_text(config: &RunConfig) -> bool {
+    config.runtime.pytorch.as_ref().is_some_and(|settings| settings.script.is_some())
 }
 
 /// The tokenizer that knows the end of an answer, where the model has one.
@@ -256,7 +266,10 @@ fn read_prompts(
 }
 
 /// The samples of a file, and the indexes of those that are used, in the order of the requests.
-fn ordered_samples(prompts: &PromptsConfig, config: &RunConfig) -> Result<(Vec<Sample>, Vec<usize>), InputsError> {
+fn ordered_samples(
+    prompts: &PromptsConfig,
+    config: &RunConfig,
+) -> Result<(Vec<Sample>, Vec<usize>), InputsError> {
     let file = &prompts.file;
     let samples = prompts::load(Path::new(file)).map_err(|e| with_command(file, e))?;
     // After the last text the first is used again. More than there are requests are never used.

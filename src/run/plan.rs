@@ -19,6 +19,7 @@ use crate::{
         workload::Workload,
     },
     event::{Device, EngineKind, GivenPeaks, RunStarted, SCHEMA, Slo},
+    pytorch::WorkerPlan,
     run::{
         dtype::{ChosenDtype, Circumstances},
         inputs::{Inputs, InputsError, Model},
@@ -28,7 +29,6 @@ use crate::{
         speculation::{ProposedBy, SpeculationError, SpeculationPlan},
         support::{self, NothingToDo},
     },
-    pytorch::WorkerPlan,
     rundir::{NoNewDir, RunDir},
     server::{LoadPlan, MetricsAt},
     sim::scenario::{Scenario, UnknownScenario},

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::InputsError;
 use crate::{
-    config::{Dtype, KvCacheDtype, RunConfig, Runtime, Scheme, Weights},
+    config::{Dtype, KvCacheDtype, PreprocessConfig, RunConfig, Runtime, Scheme, Weights},
     engine::candle::{
         Checkpoint, CheckpointError, SyntheticWeights,
         stock::{self, StockModel},
@@ -42,6 +42,8 @@ pub struct PythonModel {
     pub arch: Value,
     /// A checkpoint's directory; `None` for random weights.
     pub weights: Option<PathBuf>,
+    /// How it prepares pictures, where the configuration says so.
+    pub preprocess: Option<PreprocessConfig>,
 }
 
 impl PythonModel {
@@ -57,17 +59,22 @@ impl PythonModel {
 
     /// Whether it sees images.
     pub fn sees(&self) -> bool {
-        ["vision_config", "sam_config", "vision_tower"].iter().any(|key| self.arch.get(*key).is_some_and(|part| !part.is_null()))
+        ["vision_config", "sam_config", "vision_tower"]
+            .iter()
+            .any(|key| self.arch.get(*key).is_some_and(|part| !part.is_null()))
     }
 
     fn shape(&self, dtype: Dtype) -> Option<Shape> {
-        Shape::from_hf(&self.arch, dtype).ok()
+        let mut shape = Shape::from_hf(&self.arch, dtype).ok()?;
+        if let (Some(vision), Some(preprocess)) = (&mut shape.vision, &self.preprocess) {
+            vision.views = vision.views.prepared(preprocess);
+        }
+        Some(shape)
     }
 }
 
 /// The vocabulary of random prompts where the model's is not known, as with a script.
 const UNKNOWN_VOCABULARY: u64 = 32_000;
-
 
 impl Model {
     /// Opens and validates the model of `config` for its runtime. With `model.weights=auto` also says which weights it
@@ -78,8 +85,10 @@ impl Model {
             return Ok((open(&config.model.weights)?, None));
         }
         let dir = Path::new("models").join(&config.model.name);
-        let has_weights =
-            matches!(config.runtime.name, Runtime::Candle | Runtime::CandleStock | Runtime::Pytorch | Runtime::Sim);
+        let has_weights = matches!(
+            config.runtime.name,
+            Runtime::Candle | Runtime::CandleStock | Runtime::Pytorch | Runtime::Sim
+        );
         if !has_weights || !dir.exists() {
             // The header and reports say that weights are synthetic.
             return Ok((open(&Weights::Synthetic)?, None));
@@ -165,7 +174,11 @@ impl Model {
             Some(path) => read_config_json(&path)?,
             None => config.model.arch.clone(),
         };
-        Ok(Model::Python(Arc::new(PythonModel { arch, weights: weights.map(Path::to_owned) })))
+        Ok(Model::Python(Arc::new(PythonModel {
+            arch,
+            weights: weights.map(Path::to_owned),
+            preprocess: config.model.preprocess.clone().filter(PreprocessConfig::is_enabled),
+        })))
     }
 
     /// Weights of eight bits with an exponent become plain numbers.
@@ -194,7 +207,8 @@ impl Model {
                     (model.number(key), config.model.arch.get(key).and_then(|n| n.as_u64()))
                 }
                 Model::Python(model) => {
-                    let named = PythonModel { arch: config.model.arch.clone(), weights: None };
+                    let named =
+                        PythonModel { arch: config.model.arch.clone(), weights: None, preprocess: None };
                     (model.number(key), named.number(key))
                 }
             };
