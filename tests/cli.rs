@@ -180,7 +180,8 @@ const DOCUMENTED: [&str; 19] = [
     "trust",
 ];
 /// The other keys.
-const OTHER_KEYS: [&str; 18] = [
+const OTHER_KEYS: [&str; 19] = [
+    "vision",
     "program",
     "cause",
     "kernel_reports",

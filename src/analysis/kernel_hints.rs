@@ -42,6 +42,7 @@ fn unit(kernels: &PhaseKernels<'_>) -> &'static str {
     match kernels.window.phase {
         Phase::Decode if kernels.several_tokens => "step",
         Phase::Decode => "token",
+        Phase::Vision => "request",
         _ => "prefill",
     }
 }

@@ -229,6 +229,12 @@ pub fn text(gated: &GatedComparison) -> String {
             let _ = writeln!(out, "  {line}");
         }
     }
+    if !comparison.caveats.is_empty() {
+        let _ = writeln!(out, "\nDoes not compare:");
+        for caveat in &comparison.caveats {
+            let _ = writeln!(out, "  {caveat}");
+        }
+    }
     if !gated.gates.is_empty() {
         let _ = writeln!(out, "\nGates:");
         for (gate, outcome) in &gated.gates {
@@ -270,6 +276,9 @@ pub(super) fn notes_markdown(gated: &GatedComparison) -> String {
     }
     for (kind, difference) in comparison.differences.iter().map(describe_difference) {
         let _ = writeln!(out, "- {}", one_line(&format!("{kind}: {difference}")));
+    }
+    for caveat in &comparison.caveats {
+        let _ = writeln!(out, "- does not compare: {caveat}");
     }
     for (gate, outcome) in &gated.gates {
         let _ = writeln!(out, "- gate `{gate}`: {outcome}");

@@ -85,7 +85,7 @@ screen() {
   tmux kill-server 2>/dev/null; tmux -f /dev/null new-session -d -x ${COLUMNS_:-120} -y ${ROWS_:-40} "env COLORTERM=truecolor $X $PY model=${MODEL:-qwen2_5_7b} $common runtime.requests=${REQUESTS:-12} hydra.run.dir=runs/screen ${MORE:-}; echo ended; sleep 100"
   shot() { tmux capture-pane -e -p > $T/$1.ansi; }
   sleep 6; shot load; sleep ${READY:-14}; shot overview; tmux send-keys K; sleep 3; tmux send-keys 4; sleep 4; shot kernels-live
-  tmux send-keys p; sleep 2; shot paused; tmux send-keys p; sleep 1; tmux send-keys s; sleep 2; tmux send-keys 3; sleep 1; shot tokens
+  tmux send-keys p; sleep 2; shot paused; tmux send-keys p; sleep 1; tmux send-keys s; sleep 1; tmux send-keys Enter; sleep 1; tmux send-keys 3; sleep 1; shot tokens
   tmux send-keys K; sleep 1; tmux send-keys K; sleep ${END:-30}; tmux send-keys 4; sleep 1; shot kernels-end; tmux send-keys 5; sleep 1; shot roofline
   tmux send-keys 8; sleep 1; shot log; tmux send-keys 1; sleep 1; shot end
   tmux send-keys r; sleep 16; shot again; tmux send-keys q; sleep 4; shot quit

@@ -142,6 +142,9 @@ pub struct Comparison {
     pub differences: Vec<Difference>,
     pub rows: Vec<Row>,
     pub waterfall: Option<Waterfall>,
+    /// What does not follow from the rows, where the sides have different engines.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub caveats: Vec<String>,
     /// The gaps between tokens of A and of B, where both are known.
     #[serde(skip)]
     pub itl: Option<[Counts; 2]>,
@@ -192,6 +195,34 @@ impl Side {
             throttled_decode: sample.throttled_share(Phase::Decode),
         }
     }
+}
+
+/// What a comparison of two engines, one of them PyTorch, does not say.
+pub(super) fn caveats(a: &Sample, b: &Sample) -> Vec<String> {
+    let [x, y] = [a, b].map(|sample| &sample.facts.run);
+    let is_python = |engine: &EngineKind| *engine == EngineKind::Pytorch;
+    let name = match (is_python(&x.engine), is_python(&y.engine)) {
+        (true, false) => "A",
+        (false, true) => "B",
+        _ => return Vec::new(),
+    };
+    let mut caveats = Vec::new();
+    if x.device.is_cuda() || y.device.is_cuda() {
+        caveats.push(format!(
+            "operators of {name} are the kernels of its profiled steps: the time to launch them is part of TPOT, not of an operator"
+        ));
+        caveats.push(format!(
+            "memory of {name} is that of PyTorch's allocator, of the other that of our buffers"
+        ));
+    } else {
+        caveats.push(format!(
+            "operators of {name} were timed in steps of their own, after the measured requests"
+        ));
+    }
+    if x.synthetic_weights || y.synthetic_weights {
+        caveats.push("answers: the random weights of the two are not the same".to_owned());
+    }
+    caveats
 }
 
 /// Notes on a run that do not affect its trust.

@@ -2,7 +2,7 @@
 
 use super::{
     clock::{ClockComparison, ClockEffect, Doubt, compare_clocks, limit_difference, same_gpu},
-    comparison::{Cause, Comparison, Options, Row, RowTest, Side, headline},
+    comparison::{Cause, Comparison, Options, Row, RowTest, Side, caveats, headline},
     difference::{Difference, differences},
     estimate::Estimated,
     holm,
@@ -97,6 +97,7 @@ impl<'a> Comparer<'a> {
             b,
             rows,
             waterfall: waterfall(self.a, self.b),
+            caveats: caveats(self.a, self.b),
             itl: self.a.itl.clone().zip(self.b.itl.clone()).map(|(a, b)| [a, b]),
             advice,
             differences: self.differences,

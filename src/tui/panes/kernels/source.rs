@@ -79,6 +79,7 @@ fn sources(state: &RunState) -> Vec<Source<'_>> {
     let unit = |phase| match phase {
         Phase::Decode if state.speculation.is_some() => StepUnit::Step,
         Phase::Decode => StepUnit::Token,
+        Phase::Vision => StepUnit::Images,
         _ => StepUnit::Prefill,
     };
     let phases = || Phase::WORK.into_iter();
@@ -103,6 +104,8 @@ pub enum StepUnit {
     /// With several tokens.
     Step,
     Prefill,
+    /// The images of a request.
+    Images,
 }
 
 impl fmt::Display for StepUnit {
@@ -111,6 +114,7 @@ impl fmt::Display for StepUnit {
             StepUnit::Token => "token",
             StepUnit::Step => "step",
             StepUnit::Prefill => "prefill",
+            StepUnit::Images => "request",
         })
     }
 }

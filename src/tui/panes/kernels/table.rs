@@ -252,14 +252,14 @@ fn heading<'a>(
         Column::Bar => "",
         Column::Amount => match (per, source.kind().measure()) {
             (Some(StepUnit::Token), _) => "per token",
-            (Some(StepUnit::Step | StepUnit::Prefill), _) => "per step",
+            (Some(StepUnit::Step | StepUnit::Prefill | StepUnit::Images), _) => "per step",
             (None, Measure::Time) => source.kind().time_noun(),
             (None, Measure::Bytes) => "bytes",
             (None, Measure::Flops) => "FLOPs",
         },
         Column::Calls => match per {
             Some(StepUnit::Token) => "calls/tok",
-            Some(StepUnit::Step | StepUnit::Prefill) => "calls/step",
+            Some(StepUnit::Step | StepUnit::Prefill | StepUnit::Images) => "calls/step",
             None => source.count_nouns().1,
         },
         Column::Mean => "mean",
