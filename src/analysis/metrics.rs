@@ -87,7 +87,11 @@ impl Metrics {
         if self.vision.n() > 0 {
             all.insert(1, ("vision", &self.vision));
         }
-        let device = [("GPU vision", &self.device_vision), ("GPU prefill", &self.device_prefill), ("GPU step", &self.device_step)];
+        let device = [
+            ("GPU vision", &self.device_vision),
+            ("GPU prefill", &self.device_prefill),
+            ("GPU step", &self.device_step),
+        ];
         all.extend(device.into_iter().filter(|(_, d)| d.n() > 0));
         all
     }

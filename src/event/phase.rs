@@ -24,8 +24,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    pub const ALL: [Phase; 5] =
-        [Phase::Idle, Phase::Preparing, Phase::Prefill, Phase::Decode, Phase::Vision];
+    pub const ALL: [Phase; 5] = [Phase::Idle, Phase::Preparing, Phase::Prefill, Phase::Decode, Phase::Vision];
 
     /// The phases of a request, in their order.
     pub const WORK: [Phase; 3] = [Phase::Vision, Phase::Prefill, Phase::Decode];

@@ -89,7 +89,12 @@ mod tests {
     fn the_active_environment_comes_before_the_system() {
         for (given, variables, files, expected) in [
             (Some("/opt/python"), &["VIRTUAL_ENV"][..], &["/venv/bin/python"][..], "/opt/python"),
-            (None, &["VIRTUAL_ENV", "CONDA_PREFIX"], &["/venv/bin/python", "/conda/bin/python"], "/venv/bin/python"),
+            (
+                None,
+                &["VIRTUAL_ENV", "CONDA_PREFIX"],
+                &["/venv/bin/python", "/conda/bin/python"],
+                "/venv/bin/python",
+            ),
             (None, &["VIRTUAL_ENV", "CONDA_PREFIX"], &["/conda/bin/python"], "/conda/bin/python"),
             (None, &[], &[".venv/bin/python"], "./.venv/bin/python"),
             (None, &["VIRTUAL_ENV"], &[], "python3"),

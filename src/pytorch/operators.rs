@@ -72,13 +72,16 @@ pub struct MeanStep {
 
 /// The kernels of each phase of a trace, with the number of its steps. A profiler adds to every launch, so the time around
 /// kernels is that of the measured steps.
-pub fn kernel_windows(tables: &[KernelTable], measured: impl Fn(Phase) -> Option<MeanStep>) -> Vec<KernelWindow> {
+pub fn kernel_windows(
+    tables: &[KernelTable],
+    measured: impl Fn(Phase) -> Option<MeanStep>,
+) -> Vec<KernelWindow> {
     let of_kind = |kind: Kind| tables.iter().filter(move |table| table.kind == kind);
     let annotations = |phase: Phase| {
         let name = format!("{MARK}{}", phase.name());
-        of_kind(Kind::Ranges).flat_map(|table| &table.rows).filter(move |row| {
-            row.name.rsplit('/').next() == Some(&name)
-        })
+        of_kind(Kind::Ranges)
+            .flat_map(|table| &table.rows)
+            .filter(move |row| row.name.rsplit('/').next() == Some(&name))
     };
     let mut windows = Vec::new();
     for phase in Phase::WORK {
@@ -117,7 +120,10 @@ mod tests {
     #[test]
     fn kernels_belong_to_the_innermost_annotation() {
         for (range, expected) in [
-            ("llmprof:decode/llmprof:rope/llmprof:attention/aten::sdpa", (Some(Phase::Decode), Some(Operator::Attention))),
+            (
+                "llmprof:decode/llmprof:rope/llmprof:attention/aten::sdpa",
+                (Some(Phase::Decode), Some(Operator::Attention)),
+            ),
             ("llmprof:decode/aten::add", (Some(Phase::Decode), None)),
             ("llmprof:prefill/llmprof:qkv/llmprof:unknown/x", (Some(Phase::Prefill), Some(Operator::Qkv))),
             ("llmprof:prefill/llmprof:vision/llmprof:qkv", (Some(Phase::Vision), Some(Operator::Qkv))),
@@ -135,7 +141,13 @@ mod tests {
             phase: "decode".to_owned(),
             steps: 2,
             ns: 10,
-            rows: vec![row("down", 2, 20), row("qkv", 2, u64::MAX), row("qkv", 1, 1), row("x", 1, 1), row("rope", 0, 1)],
+            rows: vec![
+                row("down", 2, 20),
+                row("qkv", 2, u64::MAX),
+                row("qkv", 1, 1),
+                row("x", 1, 1),
+                row("rope", 0, 1),
+            ],
         };
         let window = host_window(&timed).unwrap();
         let names: Vec<_> = window.operators.iter().map(|time| time.operator).collect();

@@ -10,7 +10,9 @@ use crate::base::foreign;
 pub enum WorkerError {
     #[error("cancelled")]
     Cancelled,
-    #[error("{python} has no torch; install it there (pip install torch), or name another Python: runtime.pytorch.python=PATH")]
+    #[error(
+        "{python} has no torch; install it there (pip install torch), or name another Python: runtime.pytorch.python=PATH"
+    )]
     NoTorch { python: String },
     #[error(
         "{python} has no transformers; install it there (pip install transformers), or use your own code: runtime.pytorch.script=FILE"
@@ -26,13 +28,17 @@ pub enum WorkerError {
         "out of memory: {error}; use a smaller runtime.batch_size, dataset.prompt_tokens or model, or model.dtype=bf16"
     )]
     Memory { error: String },
-    #[error("model.weights={path} is not a directory; PyTorch reads directories with config.json and safetensors")]
+    #[error(
+        "model.weights={path} is not a directory; PyTorch reads directories with config.json and safetensors"
+    )]
     NoDirectory { path: String },
     #[error(
         "{path} brings code of its own, which is not run unless you ask for it: read it, then use runtime.pytorch.trust_remote_code=true"
     )]
     Trust { path: String },
-    #[error("transformers does not know the model type {found}; install a newer one, or use runtime.pytorch.script=FILE")]
+    #[error(
+        "transformers does not know the model type {found}; install a newer one, or use runtime.pytorch.script=FILE"
+    )]
     UnknownModel { found: String },
     #[error(
         "{model} needs the files of its processor to see images; use model.weights=DIRECTORY of a checkpoint, or runtime.pytorch.script=FILE"
@@ -110,7 +116,11 @@ mod tests {
             ("memory", "CUDA out of memory.", "out of memory: CUDA out of memory.; use a smaller"),
             ("trust", "models/x", "models/x brings code of its own"),
             ("script_lacks", "generate", "the script has no generate; it needs load(config) and"),
-            ("error", "ValueError: \u{1b}[31mno\nyes", "loading the model failed: ValueError: \\u001b[31mno yes;"),
+            (
+                "error",
+                "ValueError: \u{1b}[31mno\nyes",
+                "loading the model failed: ValueError: \\u001b[31mno yes;",
+            ),
             ("never heard of", "KeyError: 'x'", "loading the model failed: KeyError: 'x'; the traceback"),
         ] {
             let failure = Failure {

@@ -464,15 +464,22 @@ impl Conversation<'_> {
                 return Some(Err(WorkerError::of(&failure, &self.worker.plan.python)));
             }
             Report::Done => {
-                return Some(if self.ending { Ok(()) } else { Err(WorkerError::OutOfOrder { what: "its end" }) });
+                return Some(if self.ending {
+                    Ok(())
+                } else {
+                    Err(WorkerError::OutOfOrder { what: "its end" })
+                });
             }
         }
         None
     }
 
     fn greet(&mut self, hello: Hello) {
-        let transformers =
-            hello.transformers.as_ref().map(|version| format!(", transformers {version}")).unwrap_or_default();
+        let transformers = hello
+            .transformers
+            .as_ref()
+            .map(|version| format!(", transformers {version}"))
+            .unwrap_or_default();
         let cuda = match (&hello.gpu, &hello.cuda) {
             (Some(gpu), Some(cuda)) => format!(", CUDA {cuda}, {gpu}"),
             _ => String::new(),
@@ -489,7 +496,8 @@ impl Conversation<'_> {
         let Worker { tx, .. } = self.worker;
         let prepare_ms = if facts.ms.is_finite() { (facts.ms.max(0.0) * 1e3).round() / 1e3 } else { 0.0 };
         tx.send(Event::Ready(Ready { prepare_ms }));
-        let attention = facts.attention.as_ref().map(|name| format!(", attention {name}")).unwrap_or_default();
+        let attention =
+            facts.attention.as_ref().map(|name| format!(", attention {name}")).unwrap_or_default();
         let compiled = match facts.compile.as_deref() {
             None | Some("none") => ", eager".to_owned(),
             Some(mode) => format!(", decode steps compiled ({mode})"),

@@ -142,7 +142,8 @@ impl Inputs {
             Some(images) => Some(read_pictures(images, config)?),
             None => None,
         };
-        let random = || PromptSet::Random { tokens: config.dataset.prompt_tokens, vocab: model.vocab() as u32 };
+        let random =
+            || PromptSet::Random { tokens: config.dataset.prompt_tokens, vocab: model.vocab() as u32 };
         let prompt_set = match (&config.dataset.prompts, &tokenizer) {
             _ if pictures.is_some() => random(),
             (Some(prompts), tokenizer) => read_prompts(prompts, config, tokenizer.as_deref(), model.vocab())?,
@@ -154,7 +155,9 @@ impl Inputs {
             requests: match (config.runtime.requests, is_server) {
                 // A trace has as many as it has.
                 (None, true) if matches!(prompt_set, PromptSet::Random { .. }) => 0,
-                (None, false) if pictures.is_some() => pictures.as_ref().and_then(Pictures::requests).ok_or(DatasetError::NoRequests)?,
+                (None, false) if pictures.is_some() => {
+                    pictures.as_ref().and_then(Pictures::requests).ok_or(DatasetError::NoRequests)?
+                }
                 _ => requests(config, &prompt_set)?,
             },
             open_ended: config.runtime.until.is_some(),
@@ -256,7 +259,10 @@ fn read_prompts(
 }
 
 /// The samples of a file, and the indexes of those that are used, in the order of the requests.
-fn ordered_samples(prompts: &PromptsConfig, config: &RunConfig) -> Result<(Vec<Sample>, Vec<usize>), InputsError> {
+fn ordered_samples(
+    prompts: &PromptsConfig,
+    config: &RunConfig,
+) -> Result<(Vec<Sample>, Vec<usize>), InputsError> {
     let file = &prompts.file;
     let samples = prompts::load(Path::new(file)).map_err(|e| with_command(file, e))?;
     // After the last text the first is used again. More than there are requests are never used.

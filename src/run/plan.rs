@@ -19,6 +19,7 @@ use crate::{
         workload::Workload,
     },
     event::{Device, EngineKind, GivenPeaks, RunStarted, SCHEMA, Slo},
+    pytorch::WorkerPlan,
     run::{
         dtype::{ChosenDtype, Circumstances},
         inputs::{Inputs, InputsError, Model},
@@ -28,7 +29,6 @@ use crate::{
         speculation::{ProposedBy, SpeculationError, SpeculationPlan},
         support::{self, NothingToDo},
     },
-    pytorch::WorkerPlan,
     rundir::{NoNewDir, RunDir},
     server::{LoadPlan, MetricsAt},
     sim::scenario::{Scenario, UnknownScenario},
@@ -305,6 +305,7 @@ impl Plan {
                 sampling,
                 cuda_graphs: config.runtime.cuda_graphs,
                 cublas: config.runtime.cublas,
+                fused_step: config.runtime.fused_step,
                 kv_cache: config.runtime.kv_cache_dtype,
                 step_positions: 1 + self.speculation.as_ref().map_or(0, |plan| plan.tokens),
             })),

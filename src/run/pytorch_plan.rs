@@ -20,7 +20,9 @@ pub enum PytorchPlanError {
     NoScript(String),
     #[error("runtime.pytorch.python={0} does not exist")]
     NoPython(String),
-    #[error("cannot write the worker's file for Python: {0}; set XDG_DATA_HOME to a directory that can be written")]
+    #[error(
+        "cannot write the worker's file for Python: {0}; set XDG_DATA_HOME to a directory that can be written"
+    )]
     NotWritten(std::io::Error),
 }
 
@@ -96,9 +98,14 @@ fn check_files(settings: &PytorchConfig) -> Result<(), PytorchPlanError> {
 
 /// The data of this program for its user; without a home a directory of this process.
 fn data_dir() -> PathBuf {
-    let home = env::var_os("HOME").filter(|home| !home.is_empty()).map(|home| PathBuf::from(home).join(".local/share"));
+    let home = env::var_os("HOME")
+        .filter(|home| !home.is_empty())
+        .map(|home| PathBuf::from(home).join(".local/share"));
     let data = env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute()).or(home);
-    data.map_or_else(|| env::temp_dir().join(format!("llmprof-{}", std::process::id())), |data| data.join("llmprof"))
+    data.map_or_else(
+        || env::temp_dir().join(format!("llmprof-{}", std::process::id())),
+        |data| data.join("llmprof"),
+    )
 }
 
 fn torch_name(dtype: Dtype) -> &'static str {

@@ -254,7 +254,11 @@ impl Session {
                 Ok(file) => profile.file = file.display().to_string(),
                 Err(e) => {
                     worker.profile = None;
-                    self.notice(Level::Error, "pytorch", format!("operators are not profiled: no file for the trace: {e}"));
+                    self.notice(
+                        Level::Error,
+                        "pytorch",
+                        format!("operators are not profiled: no file for the trace: {e}"),
+                    );
                 }
             }
         }
@@ -264,7 +268,10 @@ impl Session {
                 Ok(files) => worker.images = files.into(),
                 Err(e) => {
                     let cause = format!("the synthetic pages could not be written: {e}");
-                    return self.emit(Event::RunFinished(RunFinished { outcome: Outcome::Failed, cause: Some(cause) }));
+                    return self.emit(Event::RunFinished(RunFinished {
+                        outcome: Outcome::Failed,
+                        cause: Some(cause),
+                    }));
                 }
             }
         }

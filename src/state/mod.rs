@@ -47,8 +47,8 @@ use crate::{
         throttle::Work,
     },
     event::{
-        EngineKind, Envelope, Event, ExpertUse, GpuAbsent, GpuSource, ImagesEncoded, Notice, ObserverSample, Phase,
-        RequestFinished, RunFinished, RunStarted, SamplerCost, Stamp, readings::Reading, reasons,
+        EngineKind, Envelope, Event, ExpertUse, GpuAbsent, GpuSource, ImagesEncoded, Notice, ObserverSample,
+        Phase, RequestFinished, RunFinished, RunStarted, SamplerCost, Stamp, readings::Reading, reasons,
     },
 };
 

@@ -57,7 +57,9 @@ impl PythonModel {
 
     /// Whether it sees images.
     pub fn sees(&self) -> bool {
-        ["vision_config", "sam_config", "vision_tower"].iter().any(|key| self.arch.get(*key).is_some_and(|part| !part.is_null()))
+        ["vision_config", "sam_config", "vision_tower"]
+            .iter()
+            .any(|key| self.arch.get(*key).is_some_and(|part| !part.is_null()))
     }
 
     fn shape(&self, dtype: Dtype) -> Option<Shape> {
@@ -68,7 +70,6 @@ impl PythonModel {
 /// The vocabulary of random prompts where the model's is not known, as with a script.
 const UNKNOWN_VOCABULARY: u64 = 32_000;
 
-
 impl Model {
     /// Opens and validates the model of `config` for its runtime. With `model.weights=auto` also says which weights it
     /// has.
@@ -78,8 +79,10 @@ impl Model {
             return Ok((open(&config.model.weights)?, None));
         }
         let dir = Path::new("models").join(&config.model.name);
-        let has_weights =
-            matches!(config.runtime.name, Runtime::Candle | Runtime::CandleStock | Runtime::Pytorch | Runtime::Sim);
+        let has_weights = matches!(
+            config.runtime.name,
+            Runtime::Candle | Runtime::CandleStock | Runtime::Pytorch | Runtime::Sim
+        );
         if !has_weights || !dir.exists() {
             // The header and reports say that weights are synthetic.
             return Ok((open(&Weights::Synthetic)?, None));

@@ -32,7 +32,11 @@ pub enum PictureSource {
 
 impl Pictures {
     /// The pictures that `images` describes; `samples` names those of a dataset in the order of the requests.
-    pub fn open(images: &ImagesConfig, samples: Option<&[Sample]>, seed: u64) -> Result<Pictures, InputsError> {
+    pub fn open(
+        images: &ImagesConfig,
+        samples: Option<&[Sample]>,
+        seed: u64,
+    ) -> Result<Pictures, InputsError> {
         let question = images.prompt.clone();
         let per_request = images.per_request;
         let Some(dir) = &images.dir else {
@@ -85,7 +89,8 @@ fn named(dir: &Path, samples: &[Sample]) -> Result<Vec<PathBuf>, DatasetError> {
     let mut files = Vec::with_capacity(samples.len());
     for (sample, number) in samples.iter().zip(1..) {
         let name = sample.name.as_deref().map(Path::new);
-        let name = name.filter(|name| name.components().all(|part| matches!(part, std::path::Component::Normal(_))));
+        let name =
+            name.filter(|name| name.components().all(|part| matches!(part, std::path::Component::Normal(_))));
         let name = name.ok_or(DatasetError::NoPicture { number })?;
         let file = dir.join(name);
         if !file.is_file() {
@@ -146,7 +151,13 @@ fn page(width: u32, height: u32, seed: u64) -> Picture {
                 page.outline((margin, y), (right - margin, 18 * unit), (unit / 8).max(1), GREY);
                 for bar in 0..8 {
                     let tall = unit + draw(14 * unit);
-                    page.fill(margin + unit + bar * (right - margin) / 9, y + 17 * unit - tall, unit * 2, tall, GREY);
+                    page.fill(
+                        margin + unit + bar * (right - margin) / 9,
+                        y + 17 * unit - tall,
+                        unit * 2,
+                        tall,
+                        GREY,
+                    );
                 }
                 y += 20 * unit;
             }

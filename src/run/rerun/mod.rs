@@ -50,7 +50,8 @@ impl Tool {
     /// The tools that `config` asks to re-run under, in order: ncu profiles kernels that nsys found.
     pub fn configured(config: &RunConfig) -> Vec<Tool> {
         let tools = [(config.profiling.nsys.enable, Tool::Nsys), (config.profiling.ncu.enable, Tool::Ncu)];
-        let possible = matches!(config.runtime.name, Runtime::Candle | Runtime::CandleStock | Runtime::Pytorch);
+        let possible =
+            matches!(config.runtime.name, Runtime::Candle | Runtime::CandleStock | Runtime::Pytorch);
         tools.into_iter().filter_map(|(enable, tool)| (enable && possible).then_some(tool)).collect()
     }
 
