@@ -8,7 +8,7 @@ use std::{
 
 /// Every room with the rooms its code may use, bottom to top: a room uses only rooms that stand before it, so there
 /// are no cycles. Tests may use any room.
-const ROOMS: [(&str, &[&str]); 25] = [
+const ROOMS: [(&str, &[&str]); 26] = [
     ("base", &[]),
     ("process", &["base"]),
     ("tools", &[]),
@@ -23,6 +23,7 @@ const ROOMS: [(&str, &[&str]); 25] = [
     ("telemetry", &["base", "tools", "config", "event", "analysis", "profile"]),
     ("engine", &["base", "process", "tools", "config", "text", "model", "event", "profile"]),
     ("server", &["base", "config", "event", "analysis", "engine"]),
+    ("pytorch", &["base", "text", "model", "event", "kernels", "attach", "engine"]),
     ("sim", &["base", "config", "model", "event", "analysis", "telemetry", "engine"]),
     ("state", &["base", "model", "event", "analysis"]),
     ("chrome_trace", &["base", "event"]),
@@ -49,6 +50,7 @@ const ROOMS: [(&str, &[&str]); 25] = [
             "telemetry",
             "engine",
             "server",
+            "pytorch",
             "sim",
             "state",
             "rundir",

@@ -65,6 +65,11 @@ impl Metrics {
         (self.ttft.sum_secs() - self.vision.sum_secs()).max(0.0)
     }
 
+    /// The mean of that.
+    pub fn prefill_ms(&self) -> Option<f64> {
+        (self.ttft.n() > 0).then(|| self.prefill_secs() * 1e3 / self.ttft.n() as f64)
+    }
+
     pub fn next_token(&mut self, itl_ns: u64, batch: u64) {
         self.itl.record(itl_ns);
         self.decode_tokens += batch;

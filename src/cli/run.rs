@@ -139,6 +139,9 @@ pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
     let [output, prefill, decode] =
         [total.output_tok_s(), total.prefill_tok_s(), total.decode_tok_s()].map(rate);
     out += &format!("\n\noutput {output} by the wall clock, prefill {prefill}, decode {decode}\n");
+    if let Some(tally) = &state.vision {
+        out += &format!("{tally}\n");
+    }
     if let Some(tally) = state.speculation {
         out += &format!("{tally}\n");
     }

@@ -29,13 +29,16 @@ fn is_none(images: &u32) -> bool {
 }
 
 /// The images of a request are embeddings: its vision phase has ended, its prefill begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImagesEncoded {
     pub request: u32,
     /// Of all sequences together.
     pub images: u32,
     /// Positions of the prompts that they fill.
     pub tokens: u32,
+    /// Width and height of each picture of a sequence.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sizes: Vec<(u32, u32)>,
     /// Parts that the encoder computed, where they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patches: Option<u64>,

@@ -53,6 +53,8 @@ pub struct Setup {
     pub max_positions: u32,
     /// `phase`, `layer` or `op`.
     pub nvtx: &'static str,
+    /// Where pictures with the boxes of answers go; `None` for nowhere.
+    pub visualizations: Option<String>,
 }
 
 /// A request.
@@ -113,6 +115,8 @@ pub enum Report {
         r: u32,
         images: u32,
         tokens: u32,
+        #[serde(default)]
+        sizes: Vec<(u32, u32)>,
         #[serde(default)]
         patches: Option<u64>,
         #[serde(default)]

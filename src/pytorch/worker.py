@@ -132,11 +132,13 @@ class Workload:
         self.report("token", i=self.index, id=int(ids[0]), **facts)
         self.index += 1
 
-    def vision(self, images, tokens, patches=None, device_ns=None):
+    def vision(self, images, tokens, patches=None, device_ns=None, sizes=()):
         """The images of a request are embeddings."""
         facts = {"d": device_ns} if device_ns is not None else {}
         if patches is not None:
             facts["patches"] = int(patches)
+        if sizes:
+            facts["sizes"] = [[int(width), int(height)] for width, height in sizes]
         self.report("vision", images=int(images), tokens=int(tokens), **facts)
 
 
@@ -529,8 +531,15 @@ class Transformers:
         ids = inputs["input_ids"]
         marker = getattr(self.hf_config(), "image_token_id", getattr(self.hf_config(), "image_token_index", None))
         tokens = int((ids == marker).sum()) if marker is not None else 0
-        patches = inputs["image_grid_thw"].prod(-1).sum().item() if "image_grid_thw" in inputs else None
-        self.vision_facts = {"images": len(pictures) * batch, "tokens": tokens, "patches": patches}
+        patches = None
+        if "image_grid_thw" in inputs:
+            patches = int(inputs["image_grid_thw"].prod(-1).sum())
+        elif inputs["pixel_values"].dim() == 4 and getattr(self.hf_config().vision_config, "patch_size", None):
+            views, _, height, width = inputs["pixel_values"].shape
+            size = self.hf_config().vision_config.patch_size
+            patches = views * (height // size) * (width // size)
+        sizes = [picture.size for picture in pictures]
+        self.vision_facts = {"images": len(pictures) * batch, "tokens": tokens, "patches": patches, "sizes": sizes}
         self.workload.report("length", tokens=ids.shape[1])
         return inputs, ids.shape[1], ids.tolist()
 
@@ -671,6 +680,13 @@ class Transformers:
         decoder = getattr(self.processor, "tokenizer", self.processor)
         return [decoder.decode(answer, skip_special_tokens=True) for answer in answers]
 
+    def marked(self, answers):
+        """The text with the tokens that mark boxes."""
+        if self.processor is None:
+            return None
+        decoder = getattr(self.processor, "tokenizer", self.processor)
+        return [decoder.decode(answer, skip_special_tokens=False) for answer in answers]
+
 
 def fitted(height, width, unit, least, most):
     """The size nearest to a picture's whose sides are multiples of `unit`, with a number of pixels within the limits."""
@@ -747,8 +763,67 @@ class Script:
     def text(self, _answers):
         return self.texts
 
+    def marked(self, _answers):
+        return self.texts
+
     def sampling(self):
         return contextlib.nullcontext()
+
+
+# Boxes
+
+NUMBER = r"\s*(-?\d+(?:\.\d+)?)\s*"
+FOUR = ",".join([NUMBER] * 4)
+MAX_BOXES = 1000
+
+
+def boxes_in(text, width, height):
+    """Labels and boxes of an answer, in pixels: as DeepSeek-OCR, Qwen2-VL and Qwen2.5-VL write them."""
+    import re
+
+    found = []
+    for label, lists in re.findall(r"(?:<\|ref\|>(.{0,200}?)<\|/ref\|>)?<\|det\|>(.{0,100000}?)<\|/det\|>", text, re.S):
+        found += [(label, [float(n) for n in box], 999) for box in re.findall(r"\[" + FOUR + r"\]", lists)]
+    pair = r"\(" + NUMBER + "," + NUMBER + r"\)"
+    marked = r"(?:<\|object_ref_start\|>(.{0,200}?)<\|object_ref_end\|>)?<\|box_start\|>" + pair + r"\s*,\s*" + pair + r"<\|box_end\|>"
+    found += [(label, [float(n) for n in box], 1000) for label, *box in re.findall(marked, text, re.S)]
+    listed = r"\"bbox_2d\"\s*:\s*\[" + FOUR + r"\](?:\s*,\s*\"label\"\s*:\s*\"([^\"]{0,200})\")?"
+    found += [(box[4], [float(n) for n in box[:4]], None) for box in re.findall(listed, text)]
+    boxes = []
+    for label, box, scale in found[:MAX_BOXES]:
+        if scale is not None:
+            box = [n / scale * side for n, side in zip(box, (width, height, width, height))]
+        left, top, right, bottom = box
+        left, right = sorted(min(max(x, 0), width - 1) for x in (left, right))
+        top, bottom = sorted(min(max(y, 0), height - 1) for y in (top, bottom))
+        boxes.append((label.strip(), (left, top, right, bottom)))
+    return boxes
+
+
+def visualize(workload, order, texts):
+    """Draws the boxes of an answer into its picture."""
+    folder = workload.config.get("visualizations")
+    if not folder or not order["images"] or not texts or order["warmup"]:
+        return
+    try:
+        from PIL import Image, ImageDraw
+
+        picture = Image.open(order["images"][0]).convert("RGB")
+        boxes = boxes_in(texts[0], *picture.size)
+        if not boxes:
+            return
+        draw = ImageDraw.Draw(picture)
+        colours = ["#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf"]
+        labels = sorted({label for label, _ in boxes})
+        for label, box in boxes:
+            colour = colours[labels.index(label) % len(colours)]
+            draw.rectangle(box, outline=colour, width=max(2, picture.width // 400))
+            if label:
+                draw.text((box[0] + 3, max(0, box[1] - 12)), label[:40], fill=colour)
+        os.makedirs(folder, exist_ok=True)
+        picture.save(os.path.join(folder, f"request-{order['r']:04}.png"))
+    except Exception as e:
+        workload.reports.log(f"the boxes of request {order['r']} are not drawn: {e}", "warn")
 
 
 # Operators
@@ -763,8 +838,8 @@ OPERATORS = {
     "gate_proj": "gate_up", "up_proj": "gate_up", "gate_up_proj": "gate_up", "fc1": "gate_up", "c_fc": "gate_up",
     "act_fn": "activation", "down_proj": "down", "fc2": "down", "lm_head": "lm_head",
     "gate": "router", "router": "router", "experts": "gate_up", "shared_expert_gate": "router",
-    "qkv": "qkv", "merger": "projector", "multi_modal_projector": "projector", "norm1": "attn_norm", "norm2": "mlp_norm",
-    "patch_embed": "embedding", "layer_norm1": "attn_norm", "layer_norm2": "mlp_norm",
+    "qkv": "qkv", "merger": "projector", "projector": "projector", "neck": "projector", "multi_modal_projector": "projector", "norm1": "attn_norm", "norm2": "mlp_norm",
+    "patch_embed": "embedding", "layer_norm1": "attn_norm", "layer_norm2": "mlp_norm", "lin1": "gate_up", "lin2": "down",
 }
 # Modules whose remaining work is an operator: what is neither a product nor attention itself.
 AROUND = {"self_attn": "rope", "attn": "rope", "attention": "rope", "mlp": "activation"}
@@ -783,6 +858,9 @@ def operator_of(name, names):
         return "down" if "mlp" in parts else "attn_out"
     if last == "proj" and "attn" in parts:
         return "attn_out"
+    if last in ("attn", "attention") and any(part in ("vision_tower", "vision_model", "sam_model", "sam_encoder") for part in parts):
+        # Encoders with a table of positions do nothing else there.
+        return "attention"
     return OPERATORS.get(last) or AROUND.get(last)
 
 
@@ -1069,6 +1147,7 @@ def serve(workload, orders, runner):
             if answers is not None and order["answers"]:
                 facts["ids"] = answers
                 texts = runner.text(answers)
+                visualize(workload, order, runner.marked(answers))
                 if texts is not None:
                     facts["texts"] = texts
             if workload.index or complete:

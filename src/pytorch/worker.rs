@@ -39,6 +39,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Lines that are none of ours and go to the log; the rest is counted.
 const MAX_STRANGE: u32 = 200;
+/// Pictures of a request whose sizes are kept.
+const MAX_PICTURES: usize = 64;
 /// Rows of a table that are kept in the recording.
 const MAX_ROWS: usize = 1000;
 const TOOL: &str = "torch.profiler";
@@ -375,7 +377,7 @@ impl Conversation<'_> {
                 }
                 self.announce_request();
             }
-            Report::Vision { t, r, images, tokens, patches, d } => {
+            Report::Vision { t, r, images, tokens, mut sizes, patches, d } => {
                 self.announce_request();
                 if self.running.as_ref().is_some_and(|running| running.request == r && running.tokens == 0) {
                     let before = self.last;
@@ -383,7 +385,8 @@ impl Conversation<'_> {
                     if r >= self.worker.plan.workload.warmup {
                         self.measured.vision.add(t.since(before).as_nanos() as f64, d);
                     }
-                    let encoded = ImagesEncoded { request: r, images, tokens, patches, device_ns: d };
+                    sizes.truncate(MAX_PICTURES);
+                    let encoded = ImagesEncoded { request: r, images, tokens, sizes, patches, device_ns: d };
                     self.worker.tx.send_at(t, Event::ImagesEncoded(encoded));
                 }
             }

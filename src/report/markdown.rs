@@ -99,6 +99,12 @@ pub(super) fn latencies_md(state: &RunState) -> String {
         rate(total.prefill_tok_s()),
         rate(total.decode_tok_s())
     );
+    if let Some(tally) = &state.vision {
+        let _ = writeln!(
+            out,
+            "Vision: {tally}. `vision` is the part of TTFT until images are embeddings; prefill begins there.\n"
+        );
+    }
     if let Some(tally) = state.speculation {
         let _ = writeln!(
             out,

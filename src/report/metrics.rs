@@ -11,11 +11,12 @@ use crate::{
         distribution::{Distribution, Summary},
         energy::{Energy, energy},
         late::LateChunks,
+        metrics::MetricsSummary,
         throttle::Work,
     },
     event::{AllocatorSample, KernelReport, Phase, SCHEMA, Stamp},
     kernels::show::{RowQuery, TableView},
-    state::{Measured, RecordedSpan, RunState, SpeculationTally, TtftPart, Used},
+    state::{Measured, RecordedSpan, RunState, SpeculationTally, TtftPart, Used, VisionTally},
 };
 
 /// Version of `metrics.json`.
@@ -291,8 +292,21 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "gpu_idle": state.gpu_idle().map(|idle| idle.share),
         "experts": state.experts,
         "speculation": state.speculation.map(speculation_json),
+        "vision": state.vision.as_ref().map(|tally| vision_json(tally, metrics)),
         "trust": state.trust(),
         "kernel_reports": state.kernels.reports.iter().map(|report| kernel_report(report)).collect::<Vec<_>>(),
+    })
+}
+
+/// The images of measured requests.
+fn vision_json(tally: &VisionTally, metrics: MetricsSummary) -> Value {
+    json!({
+        "images": tally.images,
+        "tokens": tally.tokens,
+        "tokens_per_image": tally.tokens_per_image(),
+        "patches_per_image": tally.patches_per_image(),
+        "ms": metrics.vision_ms.map(latency),
+        "device_ms": metrics.device_vision_ms.map(latency),
     })
 }
 

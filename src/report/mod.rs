@@ -121,7 +121,7 @@ fn cost_estimate(state: &RunState) -> Option<CostEstimate> {
         shape: (**run.shape.as_ref()?).clone(),
         batch: u64::from(run.batch),
         prompt_tokens: u64::from(run.prompt_tokens),
-        images: Vec::new(),
+        images: state.vision.as_ref().map(|tally| tally.sizes.clone()).unwrap_or_default(),
         preprocess: None,
         output_tokens: u64::from(run.output_tokens),
         gpu: state.profiled_gpu().map(|gpu| CostGpu::reported(&gpu.info)),

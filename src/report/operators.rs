@@ -42,12 +42,15 @@ pub(super) fn operators_md(state: &RunState) -> Option<String> {
 
 fn measured(out: &mut String, state: &RunState, phase: Phase) {
     let steps = state.kernels.live(phase).map_or(0, |live| live.total.steps);
+    let counted = match steps {
+        1 => "one step".to_owned(),
+        n => format!("{} steps", grouped(n as i64)),
+    };
     let _ = writeln!(
         out,
-        "## {}: kernels of {} steps\n\nTimes are means per step, measured by the GPU's clock. FLOPs and bytes are computed \
+        "## {}: kernels of {counted}\n\nTimes are means per step, measured by the GPU's clock. FLOPs and bytes are computed \
          from the model's shape.\n",
         phase.name(),
-        grouped(steps as i64)
     );
     let heading = ["operator", "calls", "time", "share", "FLOP/s", "B/s", "of peak", "class", "kernels"];
     let mut rows = vec![heading.map(str::to_owned)];

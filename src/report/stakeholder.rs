@@ -234,6 +234,7 @@ fn limited_by(limit: Limit) -> &'static str {
 /// What the computer does, for readers who do not know the phases.
 fn while_working(work: Work) -> &'static str {
     match work {
+        Work::Vision => "While it encodes images",
         Work::Prefill => "While it reads the prompt",
         Work::Decode => "While it generates",
         _ => "While it works",

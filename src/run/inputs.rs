@@ -135,6 +135,8 @@ impl Inputs {
         let tokenizer = match setting_with_text(config) {
             // The processor of a model that sees is PyTorch's.
             Some(_) if images.is_some() => stop_tokenizer(&model, config),
+            // So is the text of a script.
+            Some(key) if has_own_text(config) => tokenizer(&model, key).ok().map(Arc::new),
             Some(key) if !is_server => Some(Arc::new(tokenizer(&model, key)?)),
             _ => None,
         };
@@ -187,6 +189,11 @@ fn read_pictures(images: &ImagesConfig, config: &RunConfig) -> Result<Pictures, 
     let (samples, order) = ordered_samples(prompts, config)?;
     let chosen: Vec<Sample> = order.into_iter().map(|index| samples[index].clone()).collect();
     Pictures::open(images, Some(&chosen), seed)
+}
+
+/// Whether Python makes text of tokens itself.
+fn has_own_text(config: &RunConfig) -> bool {
+    config.runtime.pytorch.as_ref().is_some_and(|settings| settings.script.is_some())
 }
 
 /// The tokenizer that knows the end of an answer, where the model has one.

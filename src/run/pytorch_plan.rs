@@ -63,7 +63,7 @@ pub fn worker(plan: &Plan) -> Result<Option<WorkerPlan>, PytorchPlanError> {
             static_cache: settings.static_cache,
             device_map: settings.device_map.clone(),
             infer: json!(config.infer),
-            preprocess: json!(null),
+            preprocess: json!(config.model.preprocess),
             seed: config.runtime.seed,
             batch_size: config.runtime.batch_size,
             max_new_tokens: config.infer.max_new_tokens,
@@ -73,6 +73,8 @@ pub fn worker(plan: &Plan) -> Result<Option<WorkerPlan>, PytorchPlanError> {
                 NvtxDetail::Layer => "layer",
                 NvtxDetail::Op => "op",
             },
+            // Known once the run has a directory.
+            visualizations: None,
         },
         python: python.path.display().to_string(),
         command,

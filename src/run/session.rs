@@ -275,6 +275,11 @@ impl Session {
                 }
             }
         }
+        if worker.answers
+            && let Some(dir) = self.dir().and_then(|dir| std::path::absolute(dir).ok())
+        {
+            worker.setup.visualizations = Some(dir.join("predictions/visualizations").display().to_string());
+        }
         self.follow(target, Role::Worker { pipes: send });
         let worker = Worker {
             plan: worker,

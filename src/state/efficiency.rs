@@ -62,6 +62,7 @@ impl RunState {
         match phase {
             Phase::Prefill => Some(shape.cost(Step::prefill(batch, prompt))),
             Phase::Decode => Some(shape.cost(Step::decode(batch, prompt + u64::from(run.output_tokens) / 2))),
+            Phase::Vision => self.vision.as_ref()?.step_cost(batch),
             _ => None,
         }
     }
@@ -93,7 +94,8 @@ impl RunState {
 
     /// The operands of `operator` in the step of [`step_cost`](Self::step_cost).
     pub fn operand_shapes(&self, phase: Phase, operator: Operator) -> Option<String> {
-        let step = self.step_cost(phase)?.step;
+        // Those of encoders differ from one to the next.
+        let step = self.step_cost(phase).filter(|_| phase != Phase::Vision)?.step;
         Some(self.run.as_ref()?.shape.as_ref()?.operand_shapes(operator, step))
     }
 
@@ -105,7 +107,7 @@ impl RunState {
             let secs = self.server.part(TtftPart::Prefill).mean_ms()? / 1e3;
             return Used::of(flops / secs, self.peaks().ok()?.flops).filter(|_| secs > 0.0);
         }
-        let secs = self.total.ttft.sum_secs() / self.total.ttft.n().max(1) as f64;
+        let secs = self.total.prefill_secs() / self.total.ttft.n().max(1) as f64;
         Used::of(flops / secs, self.peaks().ok()?.flops).filter(|_| secs > 0.0)
     }
 
@@ -132,6 +134,7 @@ impl RunState {
     /// The mean SM clock in `phase`.
     fn clock_of(&self, phase: Phase) -> Option<f64> {
         let work = match phase {
+            Phase::Vision => Work::Vision,
             Phase::Prefill => Work::Prefill,
             Phase::Decode => Work::Decode,
             _ => return None,
@@ -145,7 +148,7 @@ impl RunState {
         if self.finished.is_none() {
             return gpu.value(Reading::SmClock);
         }
-        let accounts = [Work::Prefill, Work::Decode].map(|work| gpu.ledger.of(work).clock_mhz);
+        let accounts = [Work::Vision, Work::Prefill, Work::Decode].map(|work| gpu.ledger.of(work).clock_mhz);
         let weight: f64 = accounts.iter().map(|mean| mean.weight()).sum();
         let sum: f64 = accounts.iter().filter_map(|mean| Some(mean.value()? * mean.weight())).sum();
         (weight > 0.0).then(|| sum / weight)
@@ -231,10 +234,11 @@ impl RunState {
     /// Phases, operators and kernels with their ceilings.
     pub fn roofline(&self) -> Roofline {
         let mut points = Vec::new();
-        for phase in [Phase::Decode, Phase::Prefill] {
+        let phases = [Phase::Decode, Phase::Prefill, Phase::Vision];
+        for phase in phases {
             points.extend(self.phase_point(phase));
         }
-        for phase in [Phase::Decode, Phase::Prefill] {
+        for phase in phases {
             points.extend(self.operator_points(phase));
         }
         points.extend(self.kernel_points());
@@ -244,13 +248,15 @@ impl RunState {
     /// The mean step of a phase.
     fn phase_point(&self, phase: Phase) -> Option<Point> {
         let cost = self.step_cost(phase)?.total();
+        let total = &self.total;
         let (name, by_host, by_device) = match phase {
-            Phase::Prefill => ("prefill", &self.total.ttft, &self.total.device_prefill),
-            _ => ("decode step", &self.total.itl, &self.total.device_step),
+            Phase::Vision => ("vision", total.vision.mean_ms(), &total.device_vision),
+            Phase::Prefill => ("prefill", total.prefill_ms(), &total.device_prefill),
+            _ => ("decode step", total.itl.mean_ms(), &total.device_step),
         };
-        let (ms, basis) = match (by_device.mean_ms(), by_host.mean_ms()) {
+        let (ms, basis) = match (by_device.mean_ms(), by_host) {
             (Some(ms), _) => (ms, PointBasis::DeviceClock),
-            (None, Some(ms)) if phase == Phase::Prefill => (ms, PointBasis::Ttft),
+            (None, Some(ms)) if phase != Phase::Decode => (ms, PointBasis::Ttft),
             (None, Some(ms)) => (ms, PointBasis::Itl),
             (None, None) => return None,
         };

@@ -439,7 +439,9 @@ impl RunState {
         active.vision_ns = Some(ns);
         active.vision_device_ns = encoded.device_ns;
         if active.started.is_measured() {
-            self.vision.get_or_insert_default().add(encoded);
+            let (batch, shape) =
+                (active.started.batch, self.run.as_ref().and_then(|run| run.shape.as_deref()));
+            self.vision.get_or_insert_default().add(encoded, batch, shape);
         }
     }
 

@@ -131,7 +131,7 @@ impl VisionShape {
 
 impl Views {
     /// With the sizes of a configuration, where the model has a use for them.
-    fn prepared(self, preprocess: &PreprocessConfig) -> Views {
+    pub fn prepared(self, preprocess: &PreprocessConfig) -> Views {
         let or = |given: Option<u32>, own: u64| given.map_or(own, u64::from);
         match self {
             Views::Scaled(own) => Views::Scaled(Scaling {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::InputsError;
 use crate::{
-    config::{Dtype, KvCacheDtype, RunConfig, Runtime, Scheme, Weights},
+    config::{Dtype, KvCacheDtype, PreprocessConfig, RunConfig, Runtime, Scheme, Weights},
     engine::candle::{
         Checkpoint, CheckpointError, SyntheticWeights,
         stock::{self, StockModel},
@@ -42,6 +42,8 @@ pub struct PythonModel {
     pub arch: Value,
     /// A checkpoint's directory; `None` for random weights.
     pub weights: Option<PathBuf>,
+    /// How it prepares pictures, where the configuration says so.
+    pub preprocess: Option<PreprocessConfig>,
 }
 
 impl PythonModel {
@@ -63,7 +65,11 @@ impl PythonModel {
     }
 
     fn shape(&self, dtype: Dtype) -> Option<Shape> {
-        Shape::from_hf(&self.arch, dtype).ok()
+        let mut shape = Shape::from_hf(&self.arch, dtype).ok()?;
+        if let (Some(vision), Some(preprocess)) = (&mut shape.vision, &self.preprocess) {
+            vision.views = vision.views.prepared(preprocess);
+        }
+        Some(shape)
     }
 }
 
@@ -168,7 +174,11 @@ impl Model {
             Some(path) => read_config_json(&path)?,
             None => config.model.arch.clone(),
         };
-        Ok(Model::Python(Arc::new(PythonModel { arch, weights: weights.map(Path::to_owned) })))
+        Ok(Model::Python(Arc::new(PythonModel {
+            arch,
+            weights: weights.map(Path::to_owned),
+            preprocess: config.model.preprocess.clone().filter(PreprocessConfig::is_enabled),
+        })))
     }
 
     /// Weights of eight bits with an exponent become plain numbers.
@@ -197,7 +207,8 @@ impl Model {
                     (model.number(key), config.model.arch.get(key).and_then(|n| n.as_u64()))
                 }
                 Model::Python(model) => {
-                    let named = PythonModel { arch: config.model.arch.clone(), weights: None };
+                    let named =
+                        PythonModel { arch: config.model.arch.clone(), weights: None, preprocess: None };
                     (model.number(key), named.number(key))
                 }
             };

@@ -13,7 +13,7 @@ use crate::{
         foreign::{MAX_LINE, line},
         shell::quoted,
     },
-    config::RunConfig,
+    config::{RunConfig, Runtime},
     run::rerun::Tool,
 };
 
@@ -47,8 +47,9 @@ impl Consent {
     pub(super) fn add(&mut self, label: &str, overrides: &[String], config: &RunConfig) {
         let words: Vec<String> = overrides.iter().map(|word| quoted(word)).collect();
         self.jobs.push(line(&format!("{label}: {}", words.join(" ")), MAX_LINE));
-        for tool in Tool::configured(config) {
-            let command = line(&tool.command_line(config), MAX_LINE);
+        let tools = Tool::configured(config).into_iter().map(|tool| tool.command_line(config));
+        for command in tools.chain(own_programs(config)) {
+            let command = line(&command, MAX_LINE);
             if !self.commands.contains(&command) {
                 self.commands.push(command);
             }
@@ -59,6 +60,22 @@ impl Consent {
     pub(super) fn is_needed(&self) -> bool {
         !self.jobs.is_empty() && (self.owner.is_some() || !self.commands.is_empty())
     }
+}
+
+/// Programs and code that the configuration itself names.
+fn own_programs(config: &RunConfig) -> Vec<String> {
+    let runtime = &config.runtime;
+    let server = runtime.server.as_ref().filter(|_| runtime.name.is_server());
+    let mut programs: Vec<String> = server.and_then(|server| server.command.clone()).into_iter().collect();
+    if let Some(settings) = runtime.pytorch.as_ref().filter(|_| runtime.name == Runtime::Pytorch) {
+        let python = settings.python.as_deref().unwrap_or("python3");
+        programs
+            .extend(settings.script.as_ref().map(|script| format!("{} {}", quoted(python), quoted(script))));
+        if settings.script.is_none() && (settings.python.is_some() || settings.trust_remote_code) {
+            programs.push(quoted(python));
+        }
+    }
+    programs
 }
 
 /// The first owner that is not this user.
@@ -121,6 +138,15 @@ mod tests {
         let text = consent.to_string();
         assert_eq!(text.matches("nsys profile --gpuctxsw=true -t cuda,nvtx").count(), 1, "{text}");
         assert!(text.contains("job 2/2: profiling=nsys ") && !text.contains("uid"), "{text}");
+        for (overrides, command) in [
+            (&["runtime=pytorch", "runtime.pytorch.script=my code.py"][..], "python3 'my code.py'"),
+            (&["runtime=pytorch", "runtime.pytorch.python=/tmp/python"], "/tmp/python"),
+            (&["runtime=vllm", "runtime.server.command='vllm serve x'"], "vllm serve x"),
+        ] {
+            let consent = asked(overrides);
+            assert!(consent.is_needed() && consent.to_string().contains(command), "{consent}");
+        }
+        assert!(!asked(&["runtime=pytorch"]).is_needed(), "the Python of the user");
         let foreign = Consent { owner: Some(8), ..asked(&["runtime=candle"]) };
         assert!(foreign.is_needed() && foreign.to_string().contains("another user (uid 8)"));
         assert!(!Consent { owner: Some(8), ..Consent::default() }.is_needed(), "no job is left");

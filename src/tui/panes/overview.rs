@@ -175,6 +175,8 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
             rows.push(("proposed, accepted", accepted, String::new()));
         }
         None => {
+            let images = view.state.vision.as_ref().and_then(|tally| tally.tokens_per_image());
+            rows.extend(images.map(|tokens| ("tokens an image", three_digits(tokens), String::new())));
             rows.push(("prefill", number(view.state.total.prefill_tok_s()), String::new()));
             let mfu = view.state.mfu();
             rows.extend(mfu.map(|mfu| ("MFU", percent(mfu.share * 100.0), String::new())));
@@ -368,7 +370,11 @@ fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let total = &view.state.total;
     // The median by the GPU's clock, next to the host's.
     let by_gpu = total.device_step.n() > 0;
-    let counts = [&total.ttft, &total.tpot, &total.itl, &total.e2e].map(|d| grouped(d.n() as i64));
+    let distributions = match total.vision.n() {
+        0 => [&total.ttft, &total.tpot, &total.itl, &total.e2e],
+        _ => [&total.vision, &total.ttft, &total.tpot, &total.itl],
+    };
+    let counts = distributions.map(|d| grouped(d.n() as i64));
     let n_width = count_width(&counts);
     let room = (inner.width.saturating_sub(6 + n_width as u16) / 8).saturating_sub(by_gpu.into()).clamp(1, 5)
         as usize;
@@ -380,12 +386,17 @@ fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     }
     heading.push(Text::styled(format!("{:>n_width$}", "n"), theme.dim));
     let mut lines = vec![Line::from(heading)];
-    let rows = [
+    let mut rows = vec![
         ("TTFT", &total.ttft, Some(&total.device_prefill)),
         ("TPOT", &total.tpot, None),
         (view.state.short_gap_name(), &total.itl, Some(&total.device_step)),
         ("E2E", &total.e2e, None),
     ];
+    if total.vision.n() > 0 {
+        // Four rows have room: that of images is worth more than the whole.
+        rows.pop();
+        rows.insert(0, ("image", &total.vision, Some(&total.device_vision)));
+    }
     let cell = |ms: Option<f64>, style| {
         let text = ms.map_or_else(|| theme.glyphs.none.to_owned(), three_digits);
         Text::styled(format!("{text:>8}"), style)
