@@ -80,6 +80,7 @@ fn without_gpu() -> RunState {
         output_tokens: 64,
         cooldown: false,
         joined: false,
+        images: 0,
     };
     apply(500, Event::RequestStarted(started));
     for i in 0..40u64 {
@@ -281,6 +282,7 @@ fn two_snapshots_of(requests: u32, tokens: u32, ratio: f64) -> RunState {
                 output_tokens: tokens,
                 cooldown: false,
                 joined: false,
+                images: 0,
             };
             apply(1000, Event::RequestStarted(started));
             for index in 0..tokens {

@@ -93,6 +93,7 @@ impl MadeUpRun {
             output_tokens: TOKENS_PER_REQUEST as u32,
             cooldown: false,
             joined: false,
+            images: 0,
         }
     }
 }

@@ -87,6 +87,7 @@ fn request(warmup: bool) -> Event {
         output_tokens: 3,
         cooldown: false,
         joined: false,
+        images: 0,
     })
 }
 

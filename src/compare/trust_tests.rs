@@ -97,6 +97,7 @@ impl Scenario {
                 output_tokens: STEPS + 1,
                 cooldown: false,
                 joined: false,
+                images: 0,
             };
             apply(now_ns, Event::RequestStarted(started));
             let core_pct = vec![100.0 * self.external_cpu_share; 4];

@@ -17,6 +17,7 @@ fn request(ms: u64, request: u32, warmup: bool) -> Envelope {
         output_tokens: 3,
         cooldown: false,
         joined: false,
+        images: 0,
     };
     envelope(ms, Event::RequestStarted(started))
 }
@@ -383,6 +384,7 @@ fn a_token_that_waits_for_the_recorder_to_start_is_recorded() {
         output_tokens: 9,
         cooldown: false,
         joined: false,
+        images: 0,
     };
     let mut events = vec![envelope(0, Event::RequestStarted(started))];
     events.extend((0..5).map(|i| token(100 + 4 * u64::from(i), 0, i)));
@@ -410,6 +412,7 @@ fn the_length_of_a_run_is_known_from_its_first_tokens() {
         output_tokens: 101,
         cooldown: false,
         joined: false,
+        images: 0,
     };
     let mut events = vec![
         envelope(0, Event::RunStarted(Box::new(run))),

@@ -61,6 +61,7 @@ fn serving() -> RunState {
                 output_tokens: 24,
                 cooldown: false,
                 joined: false,
+                images: 0,
             }),
         ));
         let ttft = 58.0 + 2.0 * f64::from(request % 2);
