@@ -142,6 +142,7 @@ fn main() {
             sampling: Sampling::greedy(),
             cuda_graphs: true,
             cublas: true,
+            fused_step: true,
             kv_cache: KvCacheDtype::Auto,
             step_positions: 1,
         };

@@ -258,6 +258,7 @@ fn greedy_tokens_are_those_of_our_decoder() {
                 sampling: Sampling::greedy(),
                 cuda_graphs: true,
                 cublas: true,
+                fused_step: true,
                 kv_cache: KvCacheDtype::Auto,
                 step_positions: 1,
             };

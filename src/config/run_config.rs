@@ -370,6 +370,9 @@ pub struct RuntimeConfig {
     /// Use cuBLAS on a GPU where it is found.
     #[serde(default = "default_true")]
     pub cublas: bool,
+    /// Run all layers of a decode step on a GPU as one kernel, where there is one for the model.
+    #[serde(default = "default_true")]
+    pub fused_step: bool,
     /// Unmeasured requests before the measured ones.
     pub warmup: u32,
     /// Measured requests; null for one per sample of `dataset.sampling`.

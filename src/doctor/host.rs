@@ -57,6 +57,7 @@ fn tiny_run(tokens: u32) -> Result<(), EngineError> {
         sampling: Sampling::greedy(),
         cuda_graphs: true,
         cublas: true,
+        fused_step: true,
         kv_cache: KvCacheDtype::Auto,
         step_positions: 1,
     };

@@ -170,8 +170,15 @@ impl StepCost {
         self.operators.iter().map(|operator| operator.all).sum()
     }
 
-    pub fn of(&self, operator: Operator) -> Option<&OperatorCost> {
-        self.operators.iter().find(|cost| cost.operator == operator)
+    /// That of `layers` is the sum of the operators within layers, and not one more of the step.
+    pub fn of(&self, operator: Operator) -> Option<OperatorCost> {
+        if operator == Operator::Layers {
+            let of_kind = |kind: &LayerCost| {
+                kind.operators.iter().map(|cost| cost.all).sum::<Amounts>().times(kind.layer.count as f64)
+            };
+            return Some(once(operator, self.layers.iter().map(of_kind).sum()));
+        }
+        self.operators.iter().find(|cost| cost.operator == operator).copied()
     }
 }
 

@@ -28,7 +28,8 @@ impl Shape {
             Operator::AttentionNorm
             | Operator::PostAttentionNorm
             | Operator::MlpNorm
-            | Operator::PostMlpNorm => sizes(&[rows, h]),
+            | Operator::PostMlpNorm
+            | Operator::Layers => sizes(&[rows, h]),
             Operator::Qkv => self.by_group(|group| {
                 let all = self.attention_tensors(group).projections;
                 all.iter().map(|(a, b)| product(rows, *a, *b)).collect::<Vec<_>>().join(" and ")

@@ -41,6 +41,8 @@ operators! {
     Activation "activation";
     Down "down";
     PostMlpNorm "post_mlp_norm";
+    /// All layers of a decode step as one kernel.
+    Layers "layers";
     FinalNorm "final_norm";
     /// From a vision encoder to the decoder's rows: fewer patches, the decoder's width.
     Projector "projector";
@@ -74,7 +76,7 @@ impl Operator {
         use Operator as O;
         match self {
             O::Qkv | O::AttentionOutput | O::Router | O::GateUp | O::Down => OperatorKind::Matmul,
-            O::Projector | O::LmHead => OperatorKind::Matmul,
+            O::Layers | O::Projector | O::LmHead => OperatorKind::Matmul,
             O::Attention => OperatorKind::Attention,
             O::AttentionNorm | O::Rope | O::PostAttentionNorm | O::MlpNorm => OperatorKind::Pointwise,
             O::Activation | O::PostMlpNorm | O::FinalNorm => OperatorKind::Pointwise,

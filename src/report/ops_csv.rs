@@ -178,7 +178,9 @@ fn of_operator(
     let costs = cost.and_then(|cost| cost.of(operator));
     let time = host.and_then(|host| Some((host.time_of(operator)?, host)));
     let device = live.and_then(|live| device(live, |row| row.operator == Some(operator)));
-    if costs.is_none() && time.is_none() && device.is_none() {
+    // Layers have a cost in any case, and are an operator of some steps alone.
+    let is_known = costs.is_some() && operator != Operator::Layers;
+    if !is_known && time.is_none() && device.is_none() {
         return None;
     }
     let row = Row {

@@ -305,6 +305,7 @@ impl Plan {
                 sampling,
                 cuda_graphs: config.runtime.cuda_graphs,
                 cublas: config.runtime.cublas,
+                fused_step: config.runtime.fused_step,
                 kv_cache: config.runtime.kv_cache_dtype,
                 step_positions: 1 + self.speculation.as_ref().map_or(0, |plan| plan.tokens),
             })),

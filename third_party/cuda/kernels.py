@@ -26,7 +26,7 @@ TYPES = ["bf16", "f16", "f32"]
 # Many kernels: the machine code of 8.0 does for 8.6 and 8.9, and the driver compiles that of 10.0.
 FEWER = ("quantised", "tiles", "experts", "fp8", "eight_bit_cache")
 # Instructions of one capability alone.
-ONLY = {"product_hopper": "90a", "prefill_attention_hopper": "90a"}
+ONLY = {"layers": "90a", "product_hopper": "90a", "prefill_attention_hopper": "90a"}
 
 
 def nvcc() -> str:
@@ -46,8 +46,8 @@ def capabilities(name: str, kind: str) -> list[int]:
 
 def targets(name: str, kind: str) -> list[str]:
     if name in ONLY:
-        arch = ONLY[name]
-        return [f"-gencode=arch=compute_{arch},code=[sm_{arch},compute_{arch}]"]
+        # No PTX: no other capability could use it.
+        return [f"-gencode=arch=compute_{ONLY[name]},code=sm_{ONLY[name]}"]
     codes = {cap: [f"sm_{cap}"] + ([f"compute_{cap}"] if cap in PTX else []) for cap in capabilities(name, kind)}
     return [f"-gencode=arch=compute_{cap},code=[{','.join(code)}]" for cap, code in codes.items()]
 

@@ -78,6 +78,8 @@ pub struct CandleOptions {
     pub cuda_graphs: bool,
     /// Use cuBLAS on a GPU where it is found.
     pub cublas: bool,
+    /// On a GPU, one kernel does all layers of a decode step where there is one for the model.
+    pub fused_step: bool,
     pub kv_cache: KvCacheDtype,
     /// The most positions of a step after the prompt: more than one where proposed tokens are checked.
     pub step_positions: usize,

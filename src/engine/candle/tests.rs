@@ -30,6 +30,7 @@ fn options() -> CandleOptions {
         sampling: Sampling::greedy(),
         cuda_graphs: true,
         cublas: true,
+        fused_step: true,
         kv_cache: KvCacheDtype::Auto,
         step_positions: 1,
     }

@@ -14,6 +14,7 @@ use super::{
         AttentionSplits, FEW_ROWS, HeadTransform, Input, Kernels, KvCache, Matrix, Norm, SamplingBuffers,
         Values,
     },
+    layers::{FusedLayer, FusedLayers, Instance},
     quantised::{Scratch, Tiles},
 };
 use crate::{
@@ -51,6 +52,8 @@ pub struct Decoder {
     head: Option<Matrix>,
     norm: Buffer,
     layers: Vec<Layer>,
+    /// One kernel for the layers of a decode step.
+    fused: Option<FusedLayers>,
     rope: Tables,
     /// Of the layers with a rotary base of their own.
     local_rope: Option<Tables>,
@@ -104,6 +107,27 @@ enum Mlp {
 }
 
 impl Layer {
+    /// What one kernel for all layers needs of it; `None` with experts.
+    fn fused(&self, dtype: KvCacheDtype) -> Option<FusedLayer<'_>> {
+        let Mlp::Dense { gate_up, down } = &self.mlp else { return None };
+        Some(FusedLayer {
+            qkv: &self.qkv,
+            bias: self.qkv_bias.as_ref(),
+            output: &self.output,
+            gate_up,
+            down,
+            input_norm: &self.input_norm,
+            mlp_norm: &self.mlp_norm,
+            query_norm: self.query_norm.as_ref(),
+            key_norm: self.key_norm.as_ref(),
+            cache: self.kept(dtype),
+        })
+    }
+
+    fn kept(&self, dtype: KvCacheDtype) -> KvCache<'_> {
+        KvCache { keys: &self.keys, values: &self.values, window: self.window, slots: self.slots, dtype }
+    }
+
     /// Those of experts are not among them.
     fn matrices(&self) -> Vec<&Matrix> {
         let mut all = vec![&self.qkv, &self.output];
@@ -265,6 +289,7 @@ impl Decoder {
             head,
             norm,
             layers,
+            fused: None,
             rope,
             local_rope,
             embedding_scale: spec.embedding_scale(dtype),
@@ -275,6 +300,45 @@ impl Decoder {
             kernels,
             listeners: Listeners::default(),
         })
+    }
+
+    /// From here on, one kernel does the layers of a decode step, where the GPU has room for it.
+    pub fn fuse_layers(&mut self, instance: &Instance, sizes: &Sizes) -> Result<(), CudaError> {
+        let of: Option<Vec<FusedLayer<'_>>> =
+            self.layers.iter().map(|layer| layer.fused(self.kv_cache)).collect();
+        let Some(of) = of else { return Ok(()) };
+        let gpu = &self.kernels.gpu;
+        let Some(fused) = FusedLayers::new(gpu, instance, &of, &self.heads, sizes)? else { return Ok(()) };
+        // Once, of zeros: a GPU that refuses the launch goes on with the other kernels.
+        gpu.fill(&self.activations.x, 0)?;
+        self.rewind()?;
+        // SAFETY: the position is 0, and the layers are those of this decoder.
+        if unsafe { self.decode_layers(&fused, &self.sampling.progress) }.is_ok() {
+            gpu.synchronize()?;
+            self.fused = Some(fused);
+        }
+        Ok(())
+    }
+
+    /// Whether one kernel does the layers of a decode step.
+    #[cfg(test)]
+    pub fn is_fused(&self) -> bool {
+        self.fused.is_some()
+    }
+
+    /// # Safety
+    /// The position in `progress` is below the capacity, and `fused` is of the decoder's own layers.
+    unsafe fn decode_layers(&self, fused: &FusedLayers, progress: &Buffer) -> Result<(), CudaError> {
+        let transform = HeadTransform {
+            bias: None,
+            query_norm: None,
+            key_norm: None,
+            eps: self.spec.rms_eps as f32,
+            cosines: &self.rope.cosines,
+            sines: &self.rope.sines,
+        };
+        // SAFETY: the caller guarantees it.
+        unsafe { self.kernels.decode_layers(fused, &self.activations.x, &transform, progress, &self.heads) }
     }
 
     pub fn heads(&self) -> &Heads {
@@ -339,10 +403,18 @@ impl Decoder {
             // SAFETY: the ids are below the vocabulary, which is the number of the embedding's rows.
             unsafe { kernels.embed(&a.x, &self.embedding, ids, rows, self.embedding_scale) }
         })?;
-        for (i, layer) in self.layers.iter().enumerate() {
-            // SAFETY: the caller guarantees the position.
-            unsafe { self.attention(i, layer, step, &sampling.progress) }?;
-            self.mlp(i, layer, rows, is_prompt)?;
+        match self.fused.as_ref().filter(|_| length == 1 && !is_prompt) {
+            Some(fused) => self.listeners.operator(Operator::Layers, None, || {
+                // SAFETY: the caller guarantees the position; the layers are those of this decoder.
+                unsafe { self.decode_layers(fused, &sampling.progress) }
+            })?,
+            None => {
+                for (i, layer) in self.layers.iter().enumerate() {
+                    // SAFETY: the caller guarantees the position.
+                    unsafe { self.attention(i, layer, step, &sampling.progress) }?;
+                    self.mlp(i, layer, rows, is_prompt)?;
+                }
+            }
         }
         let eps = spec.rms_eps as f32;
         // Of a prompt only the last position is answered.
@@ -383,13 +455,7 @@ impl Decoder {
     ) -> Result<(), CudaError> {
         let (kernels, spec, a, heads) = (&self.kernels, &self.spec, &self.activations, &self.heads);
         let (rows, eps) = (heads.batch * length, spec.rms_eps as f32);
-        let kept = KvCache {
-            keys: &layer.keys,
-            values: &layer.values,
-            window: layer.window,
-            slots: layer.slots,
-            dtype: self.kv_cache,
-        };
+        let kept = layer.kept(self.kv_cache);
         // A prompt attends to its own numbers, before they are rounded and where not all of them are kept.
         let is_prompt = is_prompt && length > 1;
         let is_own = is_prompt && (self.kv_cache != KvCacheDtype::Auto || length > layer.slots);

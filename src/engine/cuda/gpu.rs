@@ -48,6 +48,8 @@ use crate::{
 
 /// Dynamic shared memory of a block that needs no permission: 48 kB, less what kernels have of their own.
 const SHARED_WITHOUT_ASKING: i32 = 24 << 10;
+/// Blocks of a cluster that every GPU with clusters can have.
+const PORTABLE_CLUSTER: usize = 8;
 /// The size that NVIDIA recommends for Hopper.
 const BLAS_WORKSPACE_BYTES: usize = 32 << 20;
 
@@ -200,7 +202,7 @@ macro_rules! numbers {
         $(unsafe impl Number for $number {})*
     };
 }
-numbers!(f32, f16, bf16, i32, u32, u8);
+numbers!(f32, f16, bf16, i32, u32, u64, u8);
 
 /// Blocks, threads of a block, and the dynamic shared memory of a block.
 #[derive(Debug, Clone, Copy)]
@@ -210,12 +212,15 @@ pub struct Shape {
     pub shared_bytes: usize,
     /// The kernel waits for the previous one itself, so it may start early.
     pub early: bool,
+    /// Blocks of a cluster, of a kernel whose blocks all wait for each other: it starts only where all of them run at once. 0 for
+    /// others.
+    pub cluster: usize,
 }
 
 impl Shape {
     /// For kernels that wait for the previous one themselves.
     pub fn early(grid: (usize, usize, usize), threads: usize) -> Shape {
-        Shape { grid, threads, shared_bytes: 0, early: true }
+        Shape { grid, threads, shared_bytes: 0, early: true, cluster: 0 }
     }
 
     /// For kernels that start when the previous one has ended.
@@ -458,31 +463,75 @@ impl Gpu {
     /// # Safety
     /// The arguments have the types and the order of the kernel's parameters, and the kernel stays within its buffers.
     pub unsafe fn launch(&self, launch: Launch<'_>, shape: Shape, args: &[Arg]) -> Result<(), CudaError> {
+        let mut values = args.to_vec();
+        let mut addresses: Vec<*mut c_void> = values.iter_mut().map(Arg::value_address).collect();
+        self.configured(launch, shape, shape.cluster > 0, |function, config| {
+            // SAFETY: the caller guarantees the arguments; everything else lives until the call returns.
+            unsafe { sys::cuLaunchKernelEx(config, function, addresses.as_mut_ptr(), ptr::null_mut()) }
+        })
+    }
+
+    /// How many clusters of a kernel run at once, of those of `shape`; none where the GPU cannot have such clusters.
+    pub fn clusters_at_once(&self, launch: Launch<'_>, shape: Shape) -> usize {
+        let mut count = 0;
+        let asked = self.configured(launch, shape, false, |function, config| {
+            // SAFETY: the kernel and its configuration live until the call returns.
+            unsafe { sys::cuOccupancyMaxActiveClusters(&mut count, function, config) }
+        });
+        let all = shape.grid.0.checked_div(shape.cluster).unwrap_or(0);
+        asked.map_or(0, |()| usize::try_from(count).unwrap_or(0).min(all))
+    }
+
+    /// Calls the driver with a kernel and the configuration of its launch, which is refused where the grid does not run at once, if
+    /// `at_once`.
+    fn configured(
+        &self,
+        launch: Launch<'_>,
+        shape: Shape,
+        at_once: bool,
+        call: impl FnOnce(sys::CUfunction, &sys::CUlaunchConfig) -> sys::CUresult,
+    ) -> Result<(), CudaError> {
+        use sys::CUlaunchAttributeID_enum as Id;
         let ([x, y, z], threads) = launch.grid(shape.grid, shape.threads)?;
         let shared_bytes = launch.int("shared memory", shape.shared_bytes)?;
         let function = self.function(launch, shared_bytes)?;
-        let mut values = args.to_vec();
-        let mut addresses: Vec<*mut c_void> = values.iter_mut().map(Arg::value_address).collect();
         // SAFETY: of plain numbers and pointers, for which zero is a value.
-        let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
-        attribute.id = sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-        attribute.value.programmaticStreamSerializationAllowed = 1;
+        let mut attributes: [sys::CUlaunchAttribute; 3] = unsafe { std::mem::zeroed() };
+        let mut count = 0;
+        let mut add = |id, set: &dyn Fn(&mut sys::CUlaunchAttributeValue)| {
+            attributes[count].id = id;
+            set(&mut attributes[count].value);
+            count += 1;
+        };
+        if shape.early && self.capability >= HOPPER {
+            add(Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, &|value| {
+                value.programmaticStreamSerializationAllowed = 1;
+            });
+        }
+        if shape.cluster > 0 {
+            let cluster = launch.int("the cluster", shape.cluster)?.unsigned_abs();
+            if shape.cluster > PORTABLE_CLUSTER {
+                let larger =
+                    sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+                function.set_attribute(larger, 1)?;
+            }
+            add(Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &|value| {
+                value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: cluster, y: 1, z: 1 };
+            });
+        }
+        if at_once {
+            add(Id::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &|value| value.cooperative = 1);
+        }
         // SAFETY: as above.
         let mut config: sys::CUlaunchConfig = unsafe { std::mem::zeroed() };
         (config.gridDimX, config.gridDimY, config.gridDimZ) = (x, y, z);
         (config.blockDimX, config.blockDimY, config.blockDimZ) = (threads, 1, 1);
         config.sharedMemBytes = shared_bytes.unsigned_abs();
         config.hStream = self.stream.cu_stream();
-        if shape.early && self.capability >= HOPPER {
-            config.attrs = &mut attribute;
-            config.numAttrs = 1;
-        }
+        config.attrs = attributes.as_mut_ptr();
+        config.numAttrs = count as u32;
         self.context.bind_to_thread()?;
-        // SAFETY: the caller guarantees the arguments; everything else lives until the call returns.
-        unsafe {
-            sys::cuLaunchKernelEx(&config, function.cu_function(), addresses.as_mut_ptr(), ptr::null_mut())
-        }
-        .result()?;
+        call(function.cu_function(), &config).result()?;
         Ok(())
     }
 

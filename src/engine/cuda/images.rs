@@ -35,6 +35,8 @@ pub struct Needs {
     pub experts: bool,
     pub fp8: bool,
     pub eight_bit_cache: bool,
+    /// The layers of a step as one kernel, in bf16 on 9.0.
+    pub layers: bool,
 }
 
 /// The images of the kernels for numbers of one type: machine code for each capability of the manifest, and PTX for later GPUs.
@@ -72,7 +74,13 @@ pub fn images(dtype: Dtype, needs: Needs, capability: u32) -> Vec<&'static [u8]>
         Dtype::F16 => image!("eight_bit_cache.f16"),
         Dtype::F32 => image!("eight_bit_cache.f32"),
     };
-    let wanted = [(needs.experts, experts), (needs.fp8, fp8), (needs.eight_bit_cache, eight_bit_cache)];
+    let layers: &[u8] = image!("layers.bf16");
+    let wanted = [
+        (needs.experts, experts),
+        (needs.fp8, fp8),
+        (needs.eight_bit_cache, eight_bit_cache),
+        (needs.layers && dtype == Dtype::Bf16 && capability == HOPPER, layers),
+    ];
     let rest = with_blocks.chain(wanted.into_iter().filter(|(needed, _)| *needed).map(|(_, image)| image));
     of_dtype.into_iter().chain([sampling]).chain(for_hopper.iter().copied()).chain(rest).collect()
 }

@@ -15,6 +15,7 @@ mod fp8;
 mod gpu;
 mod images;
 mod kernels;
+mod layers;
 mod load;
 mod quantised;
 
@@ -30,6 +31,7 @@ use self::{
     gpu::Ring,
     images::Needs,
     kernels::{Q8_0_STEP, SamplingBuffers, SamplingParameters},
+    layers::Instance,
 };
 pub use self::{
     error::CudaError,
@@ -138,11 +140,15 @@ impl CudaEngine {
     pub fn new(options: &CandleOptions, index: usize, progress: Progress<'_>) -> Result<Self, EngineError> {
         let mut gpu = Gpu::open(index, options.cublas)?;
         Self::check_on(&gpu, options)?;
+        let plain = options.fused_step && !options.is_quantised() && !options.is_fp8();
+        let sizes = Self::sizes(options);
+        let instance = Instance::of(&options.spec, options.dtype, &sizes).filter(|_| plain);
         let needs = Needs {
             quantised: options.is_quantised() && !options.is_fp8(),
             experts: options.spec.experts.is_some(),
             fp8: options.is_fp8(),
             eight_bit_cache: options.kv_cache != KvCacheDtype::Auto,
+            layers: instance.is_some(),
         };
         if !gpu.load_kernels(options.dtype, needs, &mut |done, total| {
             progress(PrepareStep::Kernels, done, total)
@@ -154,7 +160,10 @@ impl CudaEngine {
             Some(checkpoint) => Weights::Checkpoint(checkpoint),
             None => Weights::Synthetic(options.synthetic()),
         };
-        let decoder = Decoder::new(gpu, spec, *dtype, &source, &Self::sizes(options), progress)?;
+        let mut decoder = Decoder::new(gpu, spec, *dtype, &source, &sizes, progress)?;
+        if let Some(instance) = instance {
+            decoder.fuse_layers(instance, &sizes)?;
+        }
         let gpu = &decoder.kernels.gpu;
         let ring = gpu.ring(RING_SLOTS, *batch)?;
         let checking = match options.step_positions {

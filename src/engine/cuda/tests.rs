@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 mod experts;
+mod layers;
 mod quantised;
 
 use candle_core::{D, DType, Device, IndexOp, Tensor};
@@ -43,7 +44,7 @@ fn kernels_with(dtype: Dtype, cublas: bool) -> Kernels {
     assert!(
         gpu.load_kernels(
             dtype,
-            Needs { quantised: true, experts: true, fp8: true, eight_bit_cache: true },
+            Needs { quantised: true, experts: true, fp8: true, eight_bit_cache: true, layers: false },
             &mut |_, _| true
         )
         .unwrap()
@@ -791,6 +792,7 @@ fn options(spec: &ModelSpec, dtype: Dtype, batch: usize, prompt: usize, steps: u
         sampling: Sampling::greedy(),
         cuda_graphs: true,
         cublas: true,
+        fused_step: true,
         kv_cache: KvCacheDtype::Auto,
         step_positions: 1,
     }

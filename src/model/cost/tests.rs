@@ -77,6 +77,12 @@ fn operators_are_in_order_and_sum_up() {
         assert_eq!(cost.of(Operator::Qkv).unwrap().calls, shape.layer_count());
         assert_eq!(cost.of(Operator::LmHead).unwrap().calls, 1);
         assert_eq!(cost.of(Operator::Activation), None);
+        // All layers as one operator are the sum of what is in them.
+        let layers = cost.of(Operator::Layers).unwrap();
+        let outside = [Operator::Embedding, Operator::FinalNorm, Operator::LmHead, Operator::Sampling];
+        let outside: Amounts = outside.iter().map(|operator| cost.of(*operator).unwrap().all).sum();
+        assert_eq!((layers.calls, (layers.all + outside).bytes()), (1, cost.total().bytes()));
+        assert_eq!((layers.all + outside).flops(), cost.total().flops());
     }
 }
 
