@@ -45,19 +45,14 @@ pub struct Instance {
 
 /// The names of [`INSTANCES`] in `conf/model`.
 #[cfg(test)]
-pub const MODELS: [&str; 6] =
-    ["qwen2_5_0_5b", "llama3_2_1b", "qwen3_0_6b", "tinyllama_1_1b", "smollm2_360m", "smollm2_135m"];
+pub const MODELS: [&str; 4] = ["qwen2_5_0_5b", "qwen3_0_6b", "smollm2_360m", "smollm2_135m"];
 
 /// As `layers.cu` lists them.
 const INSTANCES: &[Instance] = &[
     // Qwen2.5-0.5B
     Instance { hidden: 896, heads: 14, kv_heads: 2, dim: 64, intermediate: 4864, clusters: &[16, 8] },
-    // Llama-3.2-1B
-    Instance { hidden: 2048, heads: 32, kv_heads: 8, dim: 64, intermediate: 8192, clusters: &[8] },
     // Qwen3-0.6B
     Instance { hidden: 1024, heads: 16, kv_heads: 8, dim: 128, intermediate: 3072, clusters: &[8] },
-    // TinyLlama-1.1B
-    Instance { hidden: 2048, heads: 32, kv_heads: 4, dim: 64, intermediate: 5632, clusters: &[8] },
     // SmolLM2-360M
     Instance { hidden: 960, heads: 15, kv_heads: 5, dim: 64, intermediate: 2560, clusters: &[16, 8] },
     // SmolLM2-135M

@@ -6,48 +6,48 @@
 
 namespace layers {
 
-template <class B> struct Worker {
+// One object for all parts: one that refers to another would be kept in memory, not in registers.
+template <class B> struct Worker : Attention<B> {
     using M = typename B::Of;
-    const B& b;
-    Products<B> w;
-    Attention<B> attention;
+    using W = Products<B>;
+    using W::b, W::scale;
     unsigned gateds = 0; // messages that came
 
-    __device__ __forceinline__ explicit Worker(const B& b) : b(b), w(b), attention(w) {}
+    __device__ __forceinline__ explicit Worker(const B& b) : Attention<B>(b) {}
 
     __device__ __forceinline__ void work() {
         ops::wait_for_previous();
-        w.sums = b.sums();
-        w.clear_sums();
-        if (b.share.kvs) attention.load_position();
+        this->sums = b.sums();
+        this->clear_sums();
+        if (b.share.kvs) this->load_position();
         for (int l = 0; l < b.p.layer_count; l++) {
-            for (int i = 0; i < b.share.kvs; i++) attention.attention(l, b.share.first_kv + i, i == 0);
+            for (int i = 0; i < b.share.kvs; i++) this->attention(l, b.share.first_kv + i, i == 0);
             if (b.share.columns) mlp(l);
         }
     }
 
     __device__ __forceinline__ void mlp(int l) {
         const int columns = b.share.columns, pairs = columns / M::CLUSTER;
-        w.wait_for_normed();
+        this->wait_for_normed();
         {
-            uint4 x[Products<B>::CHUNKS_OF_WARP];
-            w.load_x(x, b.s.normed, Products<B>::CHUNKS);
-            w.product(x, Products<B>::CHUNKS, 2 * pairs, true, B::FULL_PITCH);
+            uint4 x[W::CHUNKS_OF_WARP];
+            this->load_x(x, b.s.normed, W::CHUNKS);
+            this->product(x, W::CHUNKS, 2 * pairs, true, B::FULL_PITCH);
         }
-        w.for_blocks([&](int block) {
-            for (int i = w.first_number(); i < pairs / 2; i += Products<B>::NUMBERS) {
+        this->for_blocks([&](int block) {
+            for (int i = this->first_number(); i < pairs / 2; i += W::NUMBERS) {
                 float both[2];
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
                     const int pair = 2 * i + j, row = pair / 8 * 16 + pair % 8;
-                    const float gate = rounded(w.result(row) * w.scale), up = rounded(w.result(row + 8) * w.scale);
+                    const float gate = rounded(this->result(row) * this->scale), up = rounded(this->result(row + 8) * this->scale);
                     both[j] = gate / (1.f + ops::exp(-gate)) * up;
                 }
                 const uint32_t to = ops::address(&b.s.gated[b.rank * pairs + 2 * i]);
                 ops::send(ops::remote(to, block), pack(both[0], both[1]), ops::remote(ops::address(&b.s.gated_came), block));
             }
         });
-        if (w.thread() == 0) ops::expect(ops::address(&b.s.gated_came), columns * 2);
+        if (this->thread() == 0) ops::expect(ops::address(&b.s.gated_came), columns * 2);
         b.wait_for_cluster(b.s.gated_came, gateds++);
         // As many registers as the share needs.
         const int chunks = columns / CHUNK;
@@ -61,14 +61,14 @@ template <class B> struct Worker {
             case 7: down<7>(chunks); break;
             default: down<8>(chunks); break;
         }
-        w.add_result(2 * l + 1);
+        this->add_result(2 * l + 1);
     }
     static_assert(MOST_COLUMNS / CHUNK <= 8 * SPLIT);
 
     template <int COUNT> __device__ __forceinline__ void down(int chunks) {
         uint4 x[COUNT];
-        w.load_x(x, b.s.gated, chunks);
-        w.product(x, chunks, B::SLICE, false, pitch_of(chunks * CHUNK * 2));
+        this->load_x(x, b.s.gated, chunks);
+        this->product(x, chunks, B::SLICE, false, pitch_of(chunks * CHUNK * 2));
     }
 };
 
@@ -103,12 +103,8 @@ template <class M> __device__ __forceinline__ void decode_layers(const Parameter
 // Qwen2.5-0.5B; clusters of eight where the GPU has no room for clusters of 16.
 FOR_BF16(DECODE_LAYERS(896, 14, 2, 64, 4864, 16))
 FOR_BF16(DECODE_LAYERS(896, 14, 2, 64, 4864, 8))
-// Llama-3.2-1B
-FOR_BF16(DECODE_LAYERS(2048, 32, 8, 64, 8192, 8))
 // Qwen3-0.6B
 FOR_BF16(DECODE_LAYERS(1024, 16, 8, 128, 3072, 8))
-// TinyLlama-1.1B
-FOR_BF16(DECODE_LAYERS(2048, 32, 4, 64, 5632, 8))
 // SmolLM2-360M
 FOR_BF16(DECODE_LAYERS(960, 15, 5, 64, 2560, 16))
 FOR_BF16(DECODE_LAYERS(960, 15, 5, 64, 2560, 8))

@@ -7,18 +7,17 @@ namespace layers {
 
 constexpr float LOWEST = -1e30f; // below every score, and finite
 
-template <class B> struct Attention {
+template <class B> struct Attention : Products<B> {
+    using W = Products<B>;
+    using W::b, W::group, W::quad, W::scale;
     using M = typename B::Of;
     static constexpr int DIM = M::DIM, GROUP = M::GROUP, CLUSTER = M::CLUSTER;
-    const B& b;
-    Products<B>& w;
-    const int warp, lane, group, quad;
+    const int warp, lane;
     unsigned attentions = 0; // messages that came
     int past = 0;
     float cosines[DIM / 64], sines[DIM / 64];
 
-    __device__ __forceinline__ explicit Attention(Products<B>& w)
-        : b(w.b), w(w), warp(b.warp), lane(b.lane), group(w.group), quad(w.quad) {}
+    __device__ __forceinline__ explicit Attention(const B& b) : W(b), warp(b.warp), lane(b.lane) {}
 
     __device__ __forceinline__ void load_position() {
         past = b.position();
@@ -32,7 +31,7 @@ template <class B> struct Attention {
 
     // Layer `l`, of the residual vector's normed values, for which the first head of the cluster waits.
     __device__ __forceinline__ void attention(int l, int kv, bool is_first) {
-        constexpr int HEADS_CHUNKS = GROUP * DIM / CHUNK, NUMBERS = Products<B>::NUMBERS;
+        constexpr int HEADS_CHUNKS = GROUP * DIM / CHUNK, NUMBERS = W::NUMBERS;
         const Layer& layer = b.p.layers[l];
         auto& a = b.a;
         // What is needed between the products, before there is anything to wait for.
@@ -43,7 +42,7 @@ template <class B> struct Attention {
         const bool has_norms = layer.query_norm != nullptr;
 #pragma unroll
         for (int i = 0; i < BIASES; i++) {
-            const int row = (w.first_number() + i * NUMBERS) * 2;
+            const int row = (this->first_number() + i * NUMBERS) * 2;
             const bf16* from = biases + B::qkv_row(kv, b.rank * B::QKV_ROWS + row);
             bias[i] = biases && row < B::QKV_ROWS ? ops::early(reinterpret_cast<const uint32_t*>(from)) : 0;
         }
@@ -55,25 +54,25 @@ template <class B> struct Attention {
         const size_t row = ((size_t)kv * b.p.slots + past) * DIM;
         bf16 *const key = layer.keys + row, *const value = layer.values + row;
 
-        if (is_first) w.wait_for_normed();
+        if (is_first) this->wait_for_normed();
         {
-            uint4 x[Products<B>::CHUNKS_OF_WARP];
-            w.load_x(x, b.s.normed, Products<B>::CHUNKS);
-            w.product(x, Products<B>::CHUNKS, B::QKV_ROWS, false, B::FULL_PITCH);
+            uint4 x[W::CHUNKS_OF_WARP];
+            this->load_x(x, b.s.normed, W::CHUNKS);
+            this->product(x, W::CHUNKS, B::QKV_ROWS, false, B::FULL_PITCH);
         }
         // Rounded as the other kernels do, after the product and after the sum.
-        w.for_blocks([&](int block) {
+        this->for_blocks([&](int block) {
 #pragma unroll
             for (int j = 0; j < BIASES; j++) {
-                const int i = w.first_number() + j * NUMBERS;
+                const int i = this->first_number() + j * NUMBERS;
                 if (i >= B::QKV_ROWS / 2) break;
-                uint32_t two = pack(w.result(2 * i) * w.scale, w.result(2 * i + 1) * w.scale);
+                uint32_t two = pack(this->result(2 * i) * this->scale, this->result(2 * i + 1) * this->scale);
                 if (biases) two = pack(low_of(two) + low_of(bias[j]), high_of(two) + high_of(bias[j]));
                 const uint32_t to = ops::address(&a.qkv[b.rank * B::QKV_ROWS + 2 * i]);
                 ops::send(ops::remote(to, block), two, ops::remote(ops::address(&b.s.qkv_came), block));
             }
         });
-        if (w.thread() == 0) ops::expect(ops::address(&b.s.qkv_came), (GROUP + 2) * DIM * 2);
+        if (this->thread() == 0) ops::expect(ops::address(&b.s.qkv_came), (GROUP + 2) * DIM * 2);
         b.wait_for_cluster(b.s.qkv_came, attentions);
 
         // One block attends to the new position: the one that would have the next tile.
@@ -83,19 +82,19 @@ template <class B> struct Attention {
         for (int head = warp; head < GROUP + (has_new ? 2 : 0); head += WORKERS) {
             rotate(head, query_norm, key_norm, has_norms, key, value);
         }
-        w.sync();
+        this->sync();
         attend(mine, tasks);
-        w.tile += mine;
-        w.at = b.wrapped(w.at + (unsigned)mine * 2 * B::CACHE_PITCH);
-        w.sync();
+        this->tile += mine;
+        this->at = b.wrapped(this->at + (unsigned)mine * 2 * B::CACHE_PITCH);
+        this->sync();
         exchange(min(tasks, WORKERS));
-        w.sync();
+        this->sync();
         {
             uint4 x[(HEADS_CHUNKS + SPLIT - 1) / SPLIT];
-            w.load_x(x, a.attended, HEADS_CHUNKS);
-            w.product(x, HEADS_CHUNKS, B::SLICE, false, B::HEADS_PITCH);
+            this->load_x(x, a.attended, HEADS_CHUNKS);
+            this->product(x, HEADS_CHUNKS, B::SLICE, false, B::HEADS_PITCH);
         }
-        w.add_result(2 * l);
+        this->add_result(2 * l);
     }
 
     // Norm and rotation of a head of this key/value head: its queries, then the new key and value.
@@ -154,8 +153,8 @@ template <class B> struct Attention {
         float top[2] = {LOWEST, LOWEST}, sum[2] = {0.f, 0.f};
         for (int task = warp; task < tasks; task += WORKERS) {
             const bool is_new = task == mine;
-            const unsigned slot = (w.tile + task) % SLOTS;
-            const unsigned tile_at = b.wrapped(w.at + (unsigned)task * 2 * B::CACHE_PITCH);
+            const unsigned slot = (this->tile + task) % SLOTS;
+            const unsigned tile_at = b.wrapped(this->at + (unsigned)task * 2 * B::CACHE_PITCH);
             uint32_t keys_at = b.ring_at + tile_at, values_at = b.ring_at + b.wrapped(tile_at + B::CACHE_PITCH);
             int count = min(TILE, past - (task * CLUSTER + b.rank) * TILE);
             if (is_new) {
@@ -163,7 +162,7 @@ template <class B> struct Attention {
                 values_at = ops::address(b.a.fresh[1]);
                 count = 1;
             } else {
-                b.wait(b.s.full[slot], (w.tile + task) / SLOTS);
+                b.wait(b.s.full[slot], (this->tile + task) / SLOTS);
             }
             uint4 low[K_CHUNKS], high[K_CHUNKS], value[V_CHUNKS][4];
 #pragma unroll
@@ -256,7 +255,7 @@ template <class B> struct Attention {
     __device__ __forceinline__ void exchange(int warps) {
         auto& a = b.a;
         const uint32_t barrier = ops::address(&b.s.attended_came);
-        for (int i = w.thread(); i < GROUP * DIM / 4; i += B::WORKER_THREADS) {
+        for (int i = this->thread(); i < GROUP * DIM / 4; i += B::WORKER_THREADS) {
             const int h = i / (DIM / 4), d = i % (DIM / 4) * 4;
             float now = LOWEST, all[4] = {}, total = 0.f;
             for (int from = 0; from < warps; from++) now = fmaxf(now, a.warp_scale[from][h][0]);
@@ -280,9 +279,9 @@ template <class B> struct Attention {
                 ops::send(ops::remote(scale_to, there), make_uint2(bits_of(now), bits_of(total)), ops::remote(barrier, there));
             }
         }
-        if (w.thread() == 0) ops::expect(barrier, CLUSTER * GROUP * (DIM + 2) * 4);
+        if (this->thread() == 0) ops::expect(barrier, CLUSTER * GROUP * (DIM + 2) * 4);
         b.wait_for_cluster(b.s.attended_came, attentions++);
-        for (int i = w.thread(); i < GROUP * DIM / 2; i += B::WORKER_THREADS) {
+        for (int i = this->thread(); i < GROUP * DIM / 2; i += B::WORKER_THREADS) {
             const int h = i / (DIM / 2), d = i % (DIM / 2) * 2;
             float now = LOWEST, x = 0.f, y = 0.f, total = 0.f;
 #pragma unroll

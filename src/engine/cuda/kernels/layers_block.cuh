@@ -141,7 +141,7 @@ template <class M> struct Block {
     static constexpr unsigned LEAST_RING = larger(TILE * WIDEST_PITCH, 2 * CACHE_PITCH);
     static_assert(RING_AT + LEAST_RING + MARGIN + 128 <= SHARED_BYTES);
 
-    const Parameters& p;
+    const Parameters p;
     Shared& s;
     AttentionShared& a;
     const int warp, lane, rank, cluster;

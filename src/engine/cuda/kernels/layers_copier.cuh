@@ -7,7 +7,7 @@ namespace layers {
 
 template <class B> struct Copier {
     using M = typename B::Of;
-    const B& b;
+    const B b;
     unsigned head = 0, tail = 0, room, at = 0;
 
     __device__ __forceinline__ explicit Copier(const B& b) : b(b), room(b.ring_bytes) {}

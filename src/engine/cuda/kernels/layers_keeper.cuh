@@ -9,7 +9,7 @@ template <class B> struct Keeper {
     using M = typename B::Of;
     // A lane has four neighbours of each 128.
     static constexpr int FOURS = (B::SLICE / 4 + 31) / 32;
-    const B& b;
+    const B b;
     float x[FOURS][4], weights[FOURS][4];
     const uint64_t* sums = nullptr;
 

@@ -20,7 +20,7 @@ template <class B> struct Products {
     static constexpr int TEAMS = WORKERS / SPLIT; // tiles at a time
     static constexpr int CHUNKS = M::HIDDEN / CHUNK, CHUNKS_OF_WARP = (CHUNKS + SPLIT - 1) / SPLIT; // of the hidden vector
     static_assert(WORKERS % SPLIT == 0);
-    const B& b;
+    const B b;
     const int group, quad, part, team;
     unsigned tile = 0, at = 0; // of the ring, at the next product
     unsigned normeds = 0, products = 0;
