@@ -29,7 +29,7 @@ use crate::{
     text::Tokenizer,
 };
 
-/// How often the controls are looked at.
+/// How often the controls are read.
 const TICK: Duration = Duration::from_millis(20);
 /// Lines that wait for this thread; then the worker's pipe fills.
 const WAITING_LINES: usize = 1 << 14;
