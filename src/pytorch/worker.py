@@ -1035,7 +1035,7 @@ def profile(runner, workload, order):
                 if not rows:
                     continue
                 workload.reports.send("operators", phase=phase, steps=found["steps"], ns=max(0, found["ns"]), rows=rows)
-        working("torch.profiler", 0.3)
+        working(f"recording {steps} steps", 0.3)
         activities = [torch.profiler.ProfilerActivity.CPU]
         if workload.config["device"].startswith("cuda"):
             activities.append(torch.profiler.ProfilerActivity.CUDA)

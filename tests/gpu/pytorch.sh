@@ -91,5 +91,15 @@ screen() {
   tmux send-keys r; sleep 16; shot again; tmux send-keys q; sleep 4; shot quit
   tmux kill-server; tail -c 300 runs/screen/program.log
 }
+sees() { # a model that sees, on the screen
+  tmux kill-server 2>/dev/null; tmux -f /dev/null new-session -d -x 120 -y 40 "env COLORTERM=truecolor $X $PY model=qwen2_5_vl_3b model.dtype=bf16 dataset=pages infer.max_new_tokens=48 runtime.requests=8 runtime.warmup=1 hydra.run.dir=runs/sees; sleep 100"
+  sleep 30; tmux capture-pane -e -p > $T/sees-overview.ansi; tmux send-keys 3; sleep 1; tmux capture-pane -e -p > $T/sees-tokens.ansi
+  sleep 22; tmux send-keys 4; sleep 1; tmux capture-pane -e -p > $T/sees-kernels.ansi; tmux send-keys 5; sleep 1; tmux capture-pane -e -p > $T/sees-roofline.ansi
+  tmux send-keys 8; sleep 1; tmux capture-pane -e -p > $T/sees-log.ansi; tmux send-keys q; sleep 2; tmux kill-server
+}
+tools() {
+  timeout 100 $X run --quiet $PY profiling=ncu model=qwen2_5_0_5b model.dtype=bf16 dataset.prompt_tokens=128 infer.max_new_tokens=8 runtime.requests=1 profiling.ncu.top_k=1 hydra.run.dir=runs/ncu > ncu.txt 2>&1
+  echo "ncu: code $?"; tail -12 ncu.txt | cut -c1-160; grep -h "nvtx" runs/ncu/ncu/*command.yaml | head -2
+}
 for part in ${@:-speed script against kernels trouble}; do echo "=== $part"; $part; done 2>&1 | tee $T/table.txt
 tar -C /tmp/x -czf $T/runs.tgz --exclude='*.json.gz' --exclude=pages $(ls -d runs/*/{operators.md,ops.csv,metrics.json,report.md,program.log} 2>/dev/null) 2>/dev/null

@@ -111,6 +111,7 @@ fn mark(point: &Point, i: usize) -> char {
     const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
     match (point.kind, point.phase) {
         (PointKind::Phase, phase) if phase == Phase::Prefill.name() => 'P',
+        (PointKind::Phase, phase) if phase == Phase::Vision.name() => 'V',
         (PointKind::Phase, _) => 'D',
         _ => LETTERS.get(i).map_or('*', |letter| *letter as char),
     }
@@ -121,6 +122,7 @@ fn style_of(view: &View<'_>, point: &Point) -> Style {
     match (point.kind, point.phase) {
         (PointKind::Kernel, _) => theme.accent,
         (_, phase) if phase == Phase::Prefill.name() => theme.prefill,
+        (_, phase) if phase == Phase::Vision.name() => theme.phase(Phase::Vision),
         _ => theme.decode,
     }
 }

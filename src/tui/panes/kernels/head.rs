@@ -20,7 +20,11 @@ use crate::{
 
 /// The progress of a run under a tool; nothing once its report is there.
 pub fn tool_run<'a>(theme: &Theme, run: &ToolRun, width: u16) -> Vec<Line<'a>> {
-    let what = format!("{} {}", run.tool, run.phase.name());
+    // A tool that captures all phases has none.
+    let what = match run.phase {
+        Phase::Idle => run.tool.clone(),
+        phase => format!("{} {}", run.tool, phase.name()),
+    };
     let (text, style) = match &run.state {
         ToolState::Working { doing, share } => {
             let share = share.map(|share| format!(", {}", percent(share.clamp(0.0, 1.0) * 100.0)));

@@ -27,7 +27,7 @@ use crate::{
     analysis::classify::Class,
     base::units::grouped,
     event::{
-        StepTimeline, TraceState,
+        EngineKind, StepTimeline, TraceState,
         kernels::{Group, SortBy, names as kernel_names},
     },
     kernels::show::TableView,
@@ -308,6 +308,10 @@ fn empty(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         None if view.state.watches() => {
             let reason = "Kernels of other processes are not visible: run them under nsys or ncu.";
             (reason.to_owned(), Vec::new())
+        }
+        None if run.is_some_and(|run| run.engine == EngineKind::Pytorch) && view.state.finished.is_none() => {
+            let reason = "Operators appear after the last measured request: PyTorch is profiled then.";
+            (reason.to_owned(), if on_gpu { vec![live, tools] } else { Vec::new() })
         }
         None if run.is_some() && !on_gpu => {
             ("This run uses the CPU: there are no GPU kernels.".to_owned(), Vec::new())
