@@ -96,7 +96,6 @@ class Workload:
         self.index = 0
         self.nvtx = None
         self.quiet = False
-        self.left = None
 
     def now(self):
         return time.monotonic_ns()
@@ -970,13 +969,6 @@ class Spans:
             self.leave()
 
 
-class Step:
-    """One phase of the profiled request: how long its steps took."""
-
-    def __init__(self):
-        self.steps, self.ns = 0, 0
-
-
 class Profiled(Workload):
     """A request whose tokens are not measured; its phases are ranges for the profiler of PyTorch."""
 
@@ -1019,7 +1011,7 @@ def profile(runner, workload, order):
     steps = order["steps"]
     prompt = dict(order["prompt"], output=steps + 1)
     working = lambda doing, share: workload.reports.send("profiling", doing=doing, share=share)
-    original, original_step = runner.workload, getattr(runner, "step", None)
+    original = runner.workload
     plain = getattr(runner, "sampling", None)
     try:
         if spans is not None:

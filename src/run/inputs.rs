@@ -16,7 +16,7 @@ use thiserror::Error;
 use crate::{
     assets::sampling::{self, Sampling},
     base::read::{self, MAX_DOCUMENT},
-    config::{DatasetSampling, ImagesConfig, PromptsConfig, RunConfig, Scheme},
+    config::{DatasetSampling, ImagesConfig, PromptsConfig, RunConfig, Runtime, Scheme},
     engine::{
         candle::{CheckpointError, stock::StockError},
         workload::{Prompt, PromptSet, Workload},
@@ -131,7 +131,7 @@ impl Inputs {
         let (model, weights_remark) = Model::open(config)?;
         // A server has its own tokenizer.
         let is_server = config.runtime.name.is_server();
-        let images = config.dataset.images.as_ref().filter(|_| model.sees());
+        let images = config.dataset.images.as_ref().filter(|_| model.sees() || has_own_code(config));
         let tokenizer = match setting_with_text(config) {
             // The processor of a model that sees is PyTorch's.
             Some(_) if images.is_some() => stop_tokenizer(&model, config),
@@ -189,6 +189,12 @@ fn read_pictures(images: &ImagesConfig, config: &RunConfig) -> Result<Pictures, 
     let (samples, order) = ordered_samples(prompts, config)?;
     let chosen: Vec<Sample> = order.into_iter().map(|index| samples[index].clone()).collect();
     Pictures::open(images, Some(&chosen), seed)
+}
+
+/// Whether code that is not transformers' decides what becomes of pictures.
+fn has_own_code(config: &RunConfig) -> bool {
+    let settings = config.runtime.pytorch.as_ref().filter(|_| config.runtime.name == Runtime::Pytorch);
+    settings.is_some_and(|settings| settings.script.is_some() || settings.trust_remote_code)
 }
 
 /// Whether Python makes text of tokens itself.

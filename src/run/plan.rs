@@ -1,11 +1,16 @@
 //! Validates a run before it starts: its configuration, its inputs, and whether the machine can run it.
 
-use std::{net::SocketAddr, path::PathBuf, time::SystemTime};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
 
 use thiserror::Error;
 
 use crate::{
     attach::Target,
+    base::foreign::line,
     config::{Composed, Dtype, KvCacheDtype, Runtime},
     engine::{
         Engine, EngineError, Progress,
@@ -361,6 +366,14 @@ impl Plan {
         self.composed.config.runtime.name == Runtime::Sim
     }
 
+    /// The name of a script whose model the user has not described.
+    fn unknown_script(&self) -> Option<String> {
+        let script = self.worker.as_ref()?.setup.script.as_ref()?;
+        let is_given = self.composed.overrides.iter().any(|text| gives_shape(text));
+        let name = Path::new(script).file_name().map(|name| line(&name.to_string_lossy(), 60));
+        name.filter(|_| !is_given)
+    }
+
     /// The model, or what takes its place.
     fn title(&self) -> String {
         let name = &self.composed.config.model.name;
@@ -368,6 +381,7 @@ impl Plan {
             Some(program) if !self.follows_model => program.name(),
             Some(_) => name.clone(),
             None if self.watches() => "watch".to_owned(),
+            None if self.unknown_script().is_some() => self.unknown_script().unwrap_or_default(),
             None if self.load.is_some() && !self.follows_model => {
                 let server = self.composed.config.runtime.server.as_ref();
                 server.and_then(|server| server.model.clone()).unwrap_or_else(|| "server".to_owned())
@@ -392,7 +406,7 @@ impl Plan {
                 EngineKind::Server
             }
         };
-        let is_model_known = self.runs_model() || self.follows_model;
+        let is_model_known = self.runs_model() && self.unknown_script().is_none() || self.follows_model;
         // Models of candle-transformers have a cache of their own.
         let kv_cache = match model {
             Model::Own { .. } => config.runtime.kv_cache_dtype,
@@ -408,7 +422,9 @@ impl Plan {
             dtype: if is_model_known { model.type_name(dtype) } else { String::new() },
             engine,
             device: self.device.clone(),
-            synthetic_weights: self.runs_model() && model.weights_path().is_none(),
+            synthetic_weights: self.runs_model()
+                && self.unknown_script().is_none()
+                && model.weights_path().is_none(),
             simulated: self.simulated(),
             parameters: if is_model_known { model.parameters() } else { 0 },
             weight_bytes: if is_model_known { self.weight_bytes() } else { 0 },

@@ -42,11 +42,24 @@ pub fn remarks(config: &RunConfig) -> Result<Vec<String>, NothingToDo> {
     }
     remarks.extend(ranges_remark(config));
     remarks.extend(cache_remark(config));
+    remarks.extend(images_remark(config));
     Ok(remarks)
 }
 
 fn enabled(options: [(bool, &'static str); 2]) -> Vec<&'static str> {
     options.into_iter().filter_map(|(enabled, name)| enabled.then_some(name)).collect()
+}
+
+/// Where there are pictures alone and the engine reads text.
+fn images_remark(config: &RunConfig) -> Option<String> {
+    let dataset = &config.dataset;
+    let blind = !matches!(config.runtime.name, Runtime::Pytorch) && !config.runtime.name.is_server();
+    (blind && dataset.images.is_some() && dataset.prompts.is_none()).then(|| {
+        format!(
+            "dataset={} has pictures, which only runtime=pytorch reads: prompts are random tokens",
+            dataset.name
+        )
+    })
 }
 
 /// Where another KV cache is asked for and the engine is not ours.
