@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use thiserror::Error;
 
 use crate::{
-    base::{foreign, shell::quoted},
+    base::{foreign, own_children::OwnChild, shell::quoted},
     event::{EventTx, Level},
 };
 
@@ -93,6 +93,7 @@ impl std::fmt::Display for Ended {
 pub struct Program {
     child: Child,
     pipes: Option<Pipes>,
+    _own: OwnChild,
     /// Its process group, where it has one of its own.
     group: Option<Pid>,
     ended: Option<Ended>,
@@ -142,7 +143,8 @@ impl Program {
         }
         let has_terminal = matches!(output, OutputTo::Same | OutputTo::Stderr);
         let group = (!has_terminal).then(|| Pid::from_child(&child));
-        Ok(Program { child, pipes, group, ended: None, asked_to_end: None })
+        let own = OwnChild::new(child.id());
+        Ok(Program { child, pipes, _own: own, group, ended: None, asked_to_end: None })
     }
 
     /// Its input and output, once, where they are pipes.

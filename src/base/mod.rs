@@ -8,6 +8,7 @@ pub mod foreign;
 pub mod gz;
 pub mod markup;
 pub mod noise;
+pub mod own_children;
 pub mod png;
 pub mod read;
 pub mod shell;

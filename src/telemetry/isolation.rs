@@ -8,7 +8,7 @@ use std::{
 
 use super::host::procfs::{self, CoreTicks, TICKS_PER_S};
 use crate::{
-    base::units::percent,
+    base::{own_children::own_children, units::percent},
     config::HardwareConfig,
     event::{GpuInfo, GpuProcess},
 };
@@ -94,7 +94,10 @@ impl ExternalLoad {
 
 fn counters(proc: &Path) -> Option<(Vec<CoreTicks>, u64)> {
     let cores = procfs::core_ticks(&fs::read_to_string(proc.join("stat")).ok()?);
-    let own = procfs::process_ticks(&fs::read_to_string(proc.join("self/stat")).ok()?)?;
+    let ticks =
+        |process: &Path| procfs::process_ticks(&fs::read_to_string(proc.join(process).join("stat")).ok()?);
+    let children = own_children().into_iter().filter_map(|pid| ticks(Path::new(&pid.to_string())));
+    let own = children.fold(ticks(Path::new("self"))?, u64::saturating_add);
     (!cores.is_empty()).then_some((cores, own))
 }
 

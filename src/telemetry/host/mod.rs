@@ -18,6 +18,7 @@ use self::{
 };
 use super::HostProbe;
 use crate::{
+    base::own_children::own_children,
     event::{AllocatorSample, HostInfo, HostSample, Stamp},
     profile::heap,
 };
@@ -84,10 +85,21 @@ impl HostReader {
         read_into(&mut self.text, path)
     }
 
+    /// Over this process and those that it has started for the run; `None` where this one cannot be read.
+    fn sum_of_own(&mut self, file: &str, value: fn(&str) -> Option<u64>) -> Option<u64> {
+        let own = self.proc.join("self").join(file);
+        let mut sum = self.read(&own).and_then(value)?;
+        for pid in own_children() {
+            let of_child = self.proc.join(pid.to_string()).join(file);
+            sum = sum.saturating_add(self.read(&of_child).and_then(value).unwrap_or(0));
+        }
+        Some(sum)
+    }
+
     fn counters(&mut self) -> Option<Counters> {
-        let (stat, own_stat) = (self.proc.join("stat"), self.proc.join("self/stat"));
+        let stat = self.proc.join("stat");
         let cores = procfs::core_ticks(self.read(&stat)?);
-        let process_ticks = self.read(&own_stat).and_then(procfs::process_ticks);
+        let process_ticks = self.sum_of_own("stat", procfs::process_ticks);
         Some(Counters { at: Instant::now(), cores, process_ticks })
     }
 
@@ -137,9 +149,9 @@ impl HostProbe for HostReader {
             );
         }
         self.last = counters;
-        let (meminfo, own_status) = (self.proc.join("meminfo"), self.proc.join("self/status"));
+        let meminfo = self.proc.join("meminfo");
         sample.mem_used_bytes = self.read(&meminfo).and_then(procfs::mem_used_bytes);
-        sample.process_rss_bytes = self.read(&own_status).and_then(procfs::rss_bytes);
+        sample.process_rss_bytes = self.sum_of_own("status", procfs::rss_bytes);
         sample
     }
 
