@@ -14,3 +14,4 @@ pub mod read;
 pub mod shell;
 pub mod table;
 pub mod units;
+pub mod user_data;

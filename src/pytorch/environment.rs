@@ -3,10 +3,11 @@
 use std::{
     env,
     ffi::OsString,
-    fs, io,
-    os::unix::fs::PermissionsExt,
+    io,
     path::{Path, PathBuf},
 };
+
+use crate::base::user_data::keep_file;
 
 /// The worker's file, which is part of this program.
 const WORKER: &str = include_str!("worker.py");
@@ -65,20 +66,8 @@ impl Interpreter {
 
 /// The command of the worker. Its file is written to the user's data, as programs of others read it.
 pub fn command(python: &Interpreter, data: &Path) -> io::Result<Vec<OsString>> {
-    Ok(vec![python.path.clone().into(), "-u".into(), worker_file(data)?.into()])
-}
-
-fn worker_file(dir: &Path) -> io::Result<PathBuf> {
-    let path = dir.join("llmprof_worker.py");
-    if fs::read(&path).is_ok_and(|there| there == WORKER.as_bytes()) {
-        return Ok(path);
-    }
-    fs::create_dir_all(dir)?;
-    let mut partial = tempfile::Builder::new().prefix(".worker").tempfile_in(dir)?;
-    io::Write::write_all(&mut partial, WORKER.as_bytes())?;
-    partial.as_file().set_permissions(fs::Permissions::from_mode(0o600))?;
-    partial.persist(&path)?;
-    Ok(path)
+    let file = keep_file(data, "llmprof_worker.py", WORKER.as_bytes(), 0o600)?;
+    Ok(vec![python.path.clone().into(), "-u".into(), file.into()])
 }
 
 #[cfg(test)]
@@ -109,14 +98,11 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_written_once_and_replaced_when_it_differs() {
+    fn the_command_has_the_workers_file() {
         let dir = tempfile::tempdir().unwrap();
         let python = Interpreter { path: "python3".into(), source: Source::Path };
         let words = command(&python, dir.path()).unwrap();
-        let path = dir.path().join("llmprof_worker.py");
-        assert_eq!(words[2], path);
-        fs::write(&path, "other").unwrap();
-        command(&python, dir.path()).unwrap();
-        assert_eq!(fs::read_to_string(path).unwrap(), WORKER);
+        assert_eq!(words[2], dir.path().join("llmprof_worker.py"));
+        assert_eq!(std::fs::read_to_string(&words[2]).unwrap(), WORKER);
     }
 }

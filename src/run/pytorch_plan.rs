@@ -6,6 +6,7 @@ use serde_json::json;
 use thiserror::Error;
 
 use crate::{
+    base::user_data::user_data_dir,
     config::{Compile, Dtype, NvtxDetail, PytorchConfig, Runtime},
     pytorch::{Interpreter, ProfileOrder, Setup, WorkerPlan, command},
     run::{inputs::Model, plan::Plan},
@@ -98,16 +99,9 @@ fn check_files(settings: &PytorchConfig) -> Result<(), PytorchPlanError> {
     }
 }
 
-/// The data of this program for its user; without a home a directory of this process.
+/// Without a home, a directory of this process.
 fn data_dir() -> PathBuf {
-    let home = env::var_os("HOME")
-        .filter(|home| !home.is_empty())
-        .map(|home| PathBuf::from(home).join(".local/share"));
-    let data = env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute()).or(home);
-    data.map_or_else(
-        || env::temp_dir().join(format!("llmprof-{}", std::process::id())),
-        |data| data.join("llmprof"),
-    )
+    user_data_dir().unwrap_or_else(|| env::temp_dir().join(format!("llmprof-{}", std::process::id())))
 }
 
 fn torch_name(dtype: Dtype) -> &'static str {

@@ -20,7 +20,7 @@
 // result does not depend on the order. Each layer has sums of its own, zero before a step: a step uses one of two sets
 // and clears the other.
 //
-// Messages are never overwritten before they are read, though nobody waits for that: whoever sends the next
+// Messages are never overwritten before they are read, without a wait for that: the sender of the next
 // message of a kind has seen something that needed the reader to be past the last one (`layers_product.cuh`).
 #pragma once
 
