@@ -12,24 +12,10 @@ use crate::base::user_data::keep_file;
 /// The worker's file, which is part of this program.
 const WORKER: &str = include_str!("worker.py");
 
-/// A Python, and why it was chosen.
+/// A Python.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interpreter {
     pub path: PathBuf,
-    pub source: Source,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
-    Given,
-    /// `VIRTUAL_ENV`
-    VirtualEnvironment,
-    /// `CONDA_PREFIX`
-    Conda,
-    /// `.venv` of the working directory.
-    Directory,
-    /// `python3` of `PATH`.
-    Path,
 }
 
 impl Interpreter {
@@ -44,23 +30,15 @@ impl Interpreter {
         exists: &dyn Fn(&Path) -> bool,
     ) -> Interpreter {
         if let Some(given) = given {
-            return Interpreter { path: given.into(), source: Source::Given };
+            return Interpreter { path: given.into() };
         }
         let of = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let places = [
-            (of("VIRTUAL_ENV"), Source::VirtualEnvironment),
-            (of("CONDA_PREFIX"), Source::Conda),
-            (Some(PathBuf::from(".venv")), Source::Directory),
-        ];
-        for (place, source) in places {
-            let python = place.map(|place| place.join("bin/python"));
-            if let Some(path) = python.filter(|path| exists(path)) {
-                // A program is searched for in PATH if it has no directory.
-                let path = if path.is_absolute() { path } else { Path::new("./").join(path) };
-                return Interpreter { path, source };
-            }
-        }
-        Interpreter { path: "python3".into(), source: Source::Path }
+        let places = [of("VIRTUAL_ENV"), of("CONDA_PREFIX"), Some(PathBuf::from(".venv"))];
+        let pythons = places.into_iter().flatten().map(|place| place.join("bin/python"));
+        let found = pythons.into_iter().find(|path| exists(path));
+        // A program is searched for in PATH if it has no directory.
+        let path = found.map(|path| if path.is_absolute() { path } else { Path::new("./").join(path) });
+        Interpreter { path: path.unwrap_or_else(|| "python3".into()) }
     }
 }
 
@@ -100,7 +78,7 @@ mod tests {
     #[test]
     fn the_command_has_the_workers_file() {
         let dir = tempfile::tempdir().unwrap();
-        let python = Interpreter { path: "python3".into(), source: Source::Path };
+        let python = Interpreter { path: "python3".into() };
         let words = command(&python, dir.path()).unwrap();
         assert_eq!(words[2], dir.path().join("llmprof_worker.py"));
         assert_eq!(std::fs::read_to_string(&words[2]).unwrap(), WORKER);

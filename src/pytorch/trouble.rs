@@ -50,8 +50,8 @@ pub enum WorkerError {
         "the script has no {missing}; it needs load(config) and generate(model, prompt, on_token), see docs/pytorch.md"
     )]
     ScriptLacks { missing: String },
-    #[error("{name} is not installed in {python}: {error}")]
-    Import { name: &'static str, python: String, error: String },
+    #[error("a module is not installed in {python}: {error}; install it there")]
+    Import { python: String, error: String },
     #[error("{doing} failed: {error}; the traceback is in Log and in events.ndjson")]
     Failed { doing: &'static str, error: String },
     #[error("the worker ended before the run{how}; what it printed is in Log and in program.log")]
@@ -89,7 +89,7 @@ impl WorkerError {
             "no_processor" => WorkerError::NoProcessor { model: text },
             "no_script" => WorkerError::NoScript { path: text },
             "script_lacks" => WorkerError::ScriptLacks { missing: text },
-            "import" => WorkerError::Import { name: "a module", python, error: text },
+            "import" => WorkerError::Import { python, error: text },
             _ => WorkerError::Failed { doing: doing(&failure.doing), error: text },
         }
     }

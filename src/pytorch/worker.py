@@ -173,6 +173,8 @@ def environment(reports, config):
         if version(transformers.__version__) < OLDEST_TRANSFORMERS:
             raise Refused("old_transformers", transformers.__version__)
         transformers.logging.set_verbosity_error()
+        # Bars that are drawn over each other are no lines of a log.
+        transformers.logging.disable_progress_bar()
     device = config["device"]
     if device.startswith("cuda"):
         if not torch.cuda.is_available():

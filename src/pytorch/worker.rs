@@ -6,7 +6,7 @@ use std::{
     process::{ChildStdin, ChildStdout},
     sync::{
         Arc,
-        mpsc::{self, Receiver, RecvTimeoutError, SyncSender},
+        mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender},
     },
     thread,
     time::{Duration, Instant},
@@ -37,8 +37,8 @@ const WAITING_LINES: usize = 1 << 14;
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Until the exit code of a process that has closed its pipe is known.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Lines that are none of ours and go to the log; the rest is counted.
-const MAX_STRANGE: u32 = 200;
+/// Texts of the worker that go to the log.
+const MAX_LOGGED: u32 = 200;
 /// Pictures of a request whose sizes are kept.
 const MAX_PICTURES: usize = 64;
 /// Rows of a table that are kept in the recording.
@@ -63,6 +63,15 @@ pub struct WorkerPlan {
 }
 
 impl WorkerPlan {
+    /// The pictures of a request, counted from the first warm-up request.
+    fn pictures(&self, request: u32) -> &[PathBuf] {
+        let at = request.checked_sub(self.workload.warmup).unwrap_or(request) as usize;
+        match self.images.len() {
+            0 => &[],
+            n => &self.images[at % n],
+        }
+    }
+
     /// Decode steps are compiled.
     pub fn is_compiled(&self) -> bool {
         self.setup.compile != "none"
@@ -100,7 +109,7 @@ struct Running {
 
 struct Conversation<'a> {
     worker: &'a Worker,
-    orders: SyncSender<Vec<u8>>,
+    orders: Sender<Vec<u8>>,
     clock: RunClock,
     hello: Hello,
     ready: bool,
@@ -109,7 +118,7 @@ struct Conversation<'a> {
     next: u32,
     profiled: bool,
     ending: bool,
-    strange: u32,
+    logged: u32,
     last: Stamp,
     memory: Option<AllocatorSample>,
     measured: MeasuredSteps,
@@ -181,7 +190,7 @@ impl Worker {
             next: 0,
             profiled: false,
             ending: false,
-            strange: 0,
+            logged: 0,
             last: Stamp::default(),
             memory: None,
             measured: MeasuredSteps::default(),
@@ -213,8 +222,8 @@ impl Worker {
     }
 
     /// A thread for each direction: neither a worker that does not read nor one that does not write holds this thread.
-    fn start_threads(&self, pipes: Pipes) -> Result<(SyncSender<Vec<u8>>, Receiver<Heard>), WorkerError> {
-        let (orders, to_write) = mpsc::sync_channel::<Vec<u8>>(8);
+    fn start_threads(&self, pipes: Pipes) -> Result<(Sender<Vec<u8>>, Receiver<Heard>), WorkerError> {
+        let (orders, to_write) = mpsc::channel::<Vec<u8>>();
         let (heard, lines) = mpsc::sync_channel(WAITING_LINES);
         let refused = |e: std::io::Error| WorkerError::NotStarted(e.to_string());
         let Pipes { to, from } = pipes;
@@ -255,7 +264,7 @@ fn read_reports(from: ChildStdout, heard: &SyncSender<Heard>) {
 impl Conversation<'_> {
     fn say(&self, order: &Order<'_>) {
         // A worker that is gone is noticed by its silence.
-        let _ = self.orders.try_send(order.line());
+        let _ = self.orders.send(order.line());
     }
 
     fn hear(&mut self, lines: &Receiver<Heard>) -> Result<(), WorkerError> {
@@ -274,7 +283,7 @@ impl Conversation<'_> {
                 }
                 Ok(Heard::Strange(text)) => {
                     last_heard = Instant::now();
-                    self.log_strange(&text);
+                    self.log(Level::Info, &text);
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
                 Err(RecvTimeoutError::Timeout) => {
@@ -327,11 +336,12 @@ impl Conversation<'_> {
         WorkerError::Ended { how: String::new() }
     }
 
-    fn log_strange(&mut self, text: &str) {
-        self.strange += 1;
-        match self.strange {
-            n if n < MAX_STRANGE => self.notice(Level::Info, text),
-            MAX_STRANGE => self.notice(Level::Warn, "the worker prints more than is kept here"),
+    /// A text of the worker, which could write any number.
+    fn log(&mut self, level: Level, text: &str) {
+        self.logged = self.logged.saturating_add(1);
+        match self.logged {
+            n if n < MAX_LOGGED => self.notice(level, text),
+            MAX_LOGGED => self.notice(Level::Warn, "the worker prints more than is kept here"),
             _ => {}
         }
     }
@@ -353,6 +363,8 @@ impl Conversation<'_> {
     fn take(&mut self, report: Report) -> Option<Result<(), WorkerError>> {
         let out_of_order = |what| Some(Err(WorkerError::OutOfOrder { what }));
         match report {
+            // It has loaded once.
+            Report::Progress { .. } if self.ready => {}
             Report::Progress { step, done, total } => {
                 let step = foreign::line(&step, 80);
                 self.worker.tx.send(Event::Preparing(Preparing { step, done, total: total.max(1) }));
@@ -460,7 +472,7 @@ impl Conversation<'_> {
             }
             Report::Log { level, text } => {
                 let level = if level == "warn" { Level::Warn } else { Level::Info };
-                self.notice(level, &text);
+                self.log(level, &text);
             }
             Report::Failed(failure) => {
                 self.log_trace(&failure);
@@ -544,13 +556,8 @@ impl Conversation<'_> {
         let plan = &self.worker.plan;
         let w = &plan.workload;
         let prompts = w.prompts(request);
-        let images = match plan.images.len() {
-            0 => Vec::new(),
-            n => {
-                let at = request.checked_sub(w.warmup).unwrap_or(request) as usize % n;
-                plan.images[at].iter().map(|path| path.display().to_string()).collect()
-            }
-        };
+        let images: Vec<String> =
+            plan.pictures(request).iter().map(|path| path.display().to_string()).collect();
         let text = match images.is_empty() {
             true => w.text(request).unwrap_or_default().to_owned(),
             false => plan.question.clone(),
@@ -570,13 +577,7 @@ impl Conversation<'_> {
 
     fn begin(&mut self, request: u32, started: Stamp) {
         let plan = &self.worker.plan;
-        let images = match plan.images.len() {
-            0 => 0,
-            n => {
-                let at = request.checked_sub(plan.workload.warmup).unwrap_or(request) as usize % n;
-                plan.images[at].len() as u32
-            }
-        };
+        let images = plan.pictures(request).len() as u32;
         let prompt_tokens = plan.workload.prompts(request).len() as u32;
         self.running = Some(Running { request, started, announced: false, prompt_tokens, images, tokens: 0 });
         if images == 0 {

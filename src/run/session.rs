@@ -560,7 +560,8 @@ impl Session {
         if self.plan.simulated() {
             return message(!self.sim_kernels.fetch_xor(true, Ordering::Relaxed));
         }
-        if self.has_program() {
+        // A worker on the CPU has no kernels.
+        if self.has_program() && (self.plan.worker.is_none() || self.plan.uses_gpu()) {
             let everything = !self.program_control.everything.fetch_xor(true, Ordering::Relaxed);
             return match everything {
                 true => "recording every kernel for 10 s".to_owned(),
