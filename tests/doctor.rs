@@ -224,6 +224,28 @@ fn an_nvml_that_hangs_is_given_up() {
 }
 
 #[test]
+fn the_python_of_pytorch_is_found() {
+    let versions = "echo 3.12.1; echo 2.11.0+cu130; echo 5.17.0";
+    for (script, expected) in [
+        (versions, (Pass, "torch 2.11.0+cu130 and transformers 5.17.0, Python 3.12.1 (/venv/bin/python)")),
+        ("echo 3.12.1; echo 2.11.0; echo", (Skip, "has no transformers")),
+        ("echo 3.12.1; echo; echo", (Skip, "-m pip install torch transformers")),
+        ("printf '\\033[2J\\n'", (Skip, "is no Python")),
+        ("exit 3", (Skip, "/venv/bin/python does not run")),
+    ] {
+        let mut fake = FakeMachine::bare();
+        fake.variable("VIRTUAL_ENV", "/venv");
+        fake.script("/venv/bin/python", script);
+        assert_found(&fake.report(), "pytorch", expected.0, &[expected.1], &[]);
+    }
+    let mut fake = FakeMachine::bare();
+    fake.variable("PATH", "/usr/bin");
+    assert_found(&fake.report(), "pytorch", Skip, &["no Python"], &[]);
+    fake.script("/usr/bin/python3", versions);
+    assert_found(&fake.report(), "pytorch", Pass, &["(/usr/bin/python3)"], &[]);
+}
+
+#[test]
 fn a_healthy_gpu_passes() {
     let Some(mut fake) = FakeMachine::healthy() else { return };
     fake.variable("PATH", "/usr/bin");

@@ -11,6 +11,7 @@ pub mod machine;
 pub mod overhead;
 pub mod parse;
 pub mod peaks;
+mod pytorch;
 pub mod show;
 mod tools;
 
@@ -158,7 +159,7 @@ impl CheckFn {
 }
 
 /// Every check in the order of the report. NVML comes first: others depend on it.
-const CHECKS: [(&str, CheckFn); 25] = [
+const CHECKS: [(&str, CheckFn); 26] = [
     ("nvml", CheckFn::Machine(gpu::nvml)),
     ("driver", CheckFn::Machine(gpu::driver)),
     ("gpu", CheckFn::EachGpu(gpu::gpu)),
@@ -178,6 +179,7 @@ const CHECKS: [(&str, CheckFn); 25] = [
     ("nsys", CheckFn::Machine(tools::nsys)),
     ("ncu", CheckFn::Machine(tools::ncu)),
     ("counter_permission", CheckFn::Gpus(tools::counter_permission)),
+    ("pytorch", CheckFn::Machine(pytorch::pytorch)),
     ("cpu_engine", CheckFn::Machine(host::cpu_engine)),
     ("config", CheckFn::Machine(host::config)),
     ("disk", CheckFn::Machine(host::disk)),

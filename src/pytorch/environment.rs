@@ -24,7 +24,8 @@ impl Interpreter {
         Self::find_with(given, |name| env::var_os(name), &|path| path.is_file())
     }
 
-    fn find_with(
+    /// As [`find`](Self::find), with these variables and files.
+    pub fn find_with(
         given: Option<&str>,
         variable: impl Fn(&str) -> Option<OsString>,
         exists: &dyn Fn(&Path) -> bool,

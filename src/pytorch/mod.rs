@@ -14,3 +14,8 @@ pub use environment::{Interpreter, command};
 pub use protocol::{ProfileOrder, Setup};
 pub use trouble::WorkerError;
 pub use worker::{Worker, WorkerPlan};
+
+/// Parsers of the worker's reports, for fuzzing.
+pub mod parts {
+    pub use super::protocol::parse;
+}

@@ -11,8 +11,8 @@ use super::{
     fp8::Fp8Matrix,
     gpu::{Buffer, Gpu},
     kernels::{
-        AttentionSplits, FEW_ROWS, HeadTransform, Input, Kernels, KvCache, Matrix, Norm, SamplingBuffers,
-        Values,
+        AttentionSplits, CARRIED_TOGETHER, Carried, Carry, FEW_ROWS, HeadTransform, Input, Kernels, KvCache,
+        Matrix, Norm, SamplingBuffers, Values,
     },
     layers::{FusedLayer, FusedLayers, Instance},
     quantised::{Scratch, Tiles},
@@ -163,6 +163,8 @@ struct Activations {
     ids: Buffer,
     x: Buffer,
     normed: Buffer,
+    /// Sums of squares of a few rows, where norms are carried.
+    squares: Buffer,
     qkv: Buffer,
     attended: Buffer,
     wide: Buffer,
@@ -424,7 +426,7 @@ impl Decoder {
         };
         let head = self.head.as_ref().unwrap_or(&self.embedding);
         let input = match answered == rows && kernels.fuses_norm(rows, head) {
-            true => Input { x: (&a.x).into(), norm: Some(Norm { weight: &self.norm, eps }) },
+            true => Input { norm: Some(Norm { weight: &self.norm, eps }), ..(&a.x).into() },
             false => {
                 self.listeners.operator(Operator::FinalNorm, None, || {
                     kernels.rms_norm(&a.normed, &a.x, &self.norm, (answered, spec.hidden), eps, selection)
@@ -457,6 +459,7 @@ impl Decoder {
         let (rows, eps) = (heads.batch * length, spec.rms_eps as f32);
         let kept = layer.kept(self.kv_cache);
         // A prompt attends to its own numbers, before they are rounded and where not all of them are kept.
+        let starts = is_prompt;
         let is_prompt = is_prompt && length > 1;
         let is_own = is_prompt && (self.kv_cache != KvCacheDtype::Auto || length > layer.slots);
         let fresh = a.fresh.as_ref().filter(|_| is_own).map(|(keys, values)| KvCache {
@@ -484,7 +487,11 @@ impl Decoder {
         let size = (rows, spec.hidden);
         let norm = Norm { weight: &layer.input_norm, eps };
         let input = match kernels.fuses_norm(rows, &layer.qkv) {
-            true => Input { x: (&a.x).into(), norm: Some(norm) },
+            true => Input { norm: Some(norm), ..(&a.x).into() },
+            false if i > 0 && self.carry(i - 1, rows, starts).is_some() => {
+                let carried = Carried { squares: &a.squares, eps };
+                Input { carried: Some(carried), ..(&a.normed).into() }
+            }
             false => {
                 operator(Operator::AttentionNorm, &|| {
                     kernels.rms_norm(&a.normed, &a.x, &layer.input_norm, size, eps, (1, 0))
@@ -533,6 +540,20 @@ impl Decoder {
         operator(Operator::PostAttentionNorm, &|| kernels.add_normed(&a.x, &a.normed, norm, size, eps))
     }
 
+    /// What the experts of layer `i` carry of the next layer's norm. In other layers a kernel for the norm is faster: products of many blocks lose more by what each of
+    /// them does for it.
+    fn carry(&self, i: usize, rows: usize, is_prompt: bool) -> Option<Carry<'_>> {
+        let (layer, next) = (self.layers.get(i)?, self.layers.get(i + 1)?);
+        let Mlp::Experts(experts) = &layer.mlp else { return None };
+        let is_last = experts.is_plain() && experts.shared.is_none() && layer.post_mlp_norm.is_none();
+        let a = &self.activations;
+        (is_last && !is_prompt && self.kernels.takes_carried(rows, &next.qkv)).then_some(Carry {
+            weight: &next.input_norm,
+            scaled: &a.normed,
+            squares: &a.squares,
+        })
+    }
+
     /// The choices of the routers in decode steps so far, by layer. Waits for the device.
     pub fn routed(&self) -> Result<Vec<(usize, Tally)>, CudaError> {
         let mut all = Vec::new();
@@ -578,6 +599,7 @@ impl Decoder {
         }
         let norm = Norm { weight: &layer.mlp_norm, eps };
         let row_bytes = spec.hidden * kernels.dtype.bytes() as usize;
+        let carry = self.carry(i, rows, is_prompt);
         for first in (0..rows).step_by(EXPERT_ROWS) {
             let count = EXPERT_ROWS.min(rows - first);
             let (normed, x) = (a.normed.slice_from(first * row_bytes), a.x.slice_from(first * row_bytes));
@@ -585,8 +607,10 @@ impl Decoder {
                 true => kernels.norm_and_route((&a.normed, &a.x), norm, routed, experts, rows, !is_prompt),
                 false => kernels.route(routed, experts, normed, count, !is_prompt),
             })?;
-            operator(Operator::GateUp, &|| kernels.experts_gated(routed, experts, normed, count))?;
-            operator(Operator::Down, &|| kernels.experts_down(x, routed, experts, count))?;
+            operator(Operator::GateUp, &|| {
+                kernels.experts_gated(routed, experts, normed, count, !is_prompt)
+            })?;
+            operator(Operator::Down, &|| kernels.experts_down(x, routed, experts, count, carry))?;
             let Some((gate_up, down)) = &experts.shared else { continue };
             operator(Operator::GateUp, &|| {
                 kernels.gated(&a.gated, &a.wide, normed, gate_up, count)?;
@@ -626,7 +650,7 @@ impl Decoder {
             let count = MLP_ROWS.min(rows - first);
             let offset = first * row_bytes;
             let input = match fused {
-                true => Input { x: a.x.slice_from(offset), norm: Some(norm) },
+                true => Input { norm: Some(norm), ..a.x.slice_from(offset).into() },
                 false => a.normed.slice_from(offset).into(),
             };
             operator(Operator::GateUp, &|| kernels.gated(&a.gated, &a.wide, input, gate_up, count))?;
@@ -735,6 +759,7 @@ impl Activations {
             ids: gpu.alloc("activations", rows * 4)?,
             x: elements(rows * spec.hidden)?,
             normed: elements(rows * spec.hidden)?,
+            squares: gpu.alloc("activations", FEW_ROWS * spec.hidden.div_ceil(CARRIED_TOGETHER) * 4)?,
             qkv: elements(rows * heads.columns())?,
             attended: elements(rows * heads.heads * heads.dim)?,
             wide: elements(mlp_rows * 2 * spec.widest_mlp())?,

@@ -7,7 +7,7 @@
 use super::{
     error::CudaError,
     gpu::{Buffer, Gpu, Product, Shape, Slice},
-    kernels::{FEW_ROWS, Kernels, Matrix, Norm, Values},
+    kernels::{Carry, FEW_ROWS, Kernels, Matrix, Norm, Values},
 };
 use crate::{
     config::Dtype,
@@ -59,6 +59,11 @@ impl ExpertLayer {
         let numbers: Vec<u64> = numbers.into_iter().map(u64::from).collect();
         let (tokens, sums) = numbers.split_at(count);
         Ok(Tally { tokens: tokens.to_vec(), touched: sums[0], routed: sums[1], steps: sums[2] })
+    }
+
+    /// Whether the experts are plain numbers.
+    pub fn is_plain(&self) -> bool {
+        [&self.gate_up, &self.down].iter().all(|matrix| matches!(matrix.values, Values::Plain(_)))
     }
 
     /// Experts whose plain numbers fit into [`PLAIN_BYTES`], at least one.
@@ -168,7 +173,7 @@ fn tile_rows(pairs: usize, experts: usize, dtype: Dtype) -> usize {
 }
 
 impl Kernels {
-    /// Norms at most [`FEW_ROWS`] rows of x, and chooses their experts. Choices are counted where `counted`.
+    /// The scores of at most [`FEW_ROWS`] rows, from which the products of plain experts choose. Experts of other types are chosen here, and counted where `counted`.
     pub fn norm_and_route(
         &self,
         (normed, x): (&Buffer, &Buffer),
@@ -201,7 +206,7 @@ impl Kernels {
             eps,
             router.into(),
             (&routed.scores).into(),
-            ids,
+            if layer.is_plain() { Arg::NULL } else { ids },
             weights,
             if counted { (&layer.tally).into() } else { Arg::NULL },
             (&routed.counter).into(),
@@ -265,8 +270,15 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, Shape::early((1, 1, 1), MAX_EXPERTS), &args) }
     }
 
-    /// Gate and up of all pairs with their activation, after [`route`](Self::route) of the same rows.
-    pub fn experts_gated(&self, routed: &Routed, layer: &ExpertLayer, x: Slice<'_>, rows: usize) -> Launched {
+    /// Gate and up of all pairs with their activation, after [`route`](Self::route) or [`norm_and_route`](Self::norm_and_route) of the same rows.
+    pub fn experts_gated(
+        &self,
+        routed: &Routed,
+        layer: &ExpertLayer,
+        x: Slice<'_>,
+        rows: usize,
+        counted: bool,
+    ) -> Launched {
         let Experts { active, intermediate, .. } = layer.experts;
         let pairs = rows * active;
         if rows > FEW_ROWS {
@@ -283,13 +295,22 @@ impl Kernels {
         let w = self.check_experts(launch, layer, &layer.gate_up, 2 * n)?;
         launch.require_room("x", x.bytes(), element, &[rows, k])?;
         launch.require_room("the output", routed.gated.bytes(), element, &[pairs, n])?;
+        let [ids, weights, experts, active, normalised] = routed.choice(launch, layer, rows)?;
+        let stride = layer.router.rows;
+        launch.require_room("the scores", routed.scores.bytes(), ID_BYTES, &[rows, stride])?;
         let args = [
             (&routed.gated).into(),
             w.into(),
             x.into(),
-            (&routed.ids).into(),
-            launch.arg("pairs", pairs)?,
-            launch.arg("active experts", active)?,
+            (&routed.scores).into(),
+            ids,
+            weights,
+            if counted { (&layer.tally).into() } else { Arg::NULL },
+            launch.arg("rows", rows)?,
+            launch.arg("scores", stride)?,
+            experts,
+            active,
+            normalised,
             launch.arg("columns", n)?,
             launch.arg("k", k)?,
             Arg::Int(self.activation_number()),
@@ -301,7 +322,14 @@ impl Kernels {
     }
 
     /// to += Σ weight · down of the pairs of each row, after [`experts_gated`](Self::experts_gated).
-    pub fn experts_down(&self, to: Slice<'_>, routed: &Routed, layer: &ExpertLayer, rows: usize) -> Launched {
+    pub fn experts_down(
+        &self,
+        to: Slice<'_>,
+        routed: &Routed,
+        layer: &ExpertLayer,
+        rows: usize,
+        carry: Option<Carry<'_>>,
+    ) -> Launched {
         let Experts { active, intermediate: k, .. } = layer.experts;
         let (n, element) = (layer.down.rows / layer.experts.count, self.dtype.bytes() as usize);
         let pairs = rows * active;
@@ -320,21 +348,29 @@ impl Kernels {
         let w = self.check_experts(launch, layer, &layer.down, n)?;
         launch.require_room("x", routed.gated.bytes(), element, &[pairs, k])?;
         launch.require_room("y", to.bytes(), element, &[rows, n])?;
+        let [_, _, experts, active, normalised] = routed.choice(launch, layer, rows)?;
+        let stride = layer.router.rows;
+        launch.require_room("the scores", routed.scores.bytes(), ID_BYTES, &[rows, stride])?;
+        let [weight, scaled, squares] = Carry::args(carry, launch, element, (rows, n))?;
         let args = [
             to.into(),
             w.into(),
             (&routed.gated).into(),
-            (&routed.ids).into(),
-            (&routed.weights).into(),
-            launch.arg("active experts", active)?,
+            (&routed.scores).into(),
+            launch.arg("rows", rows)?,
+            launch.arg("scores", stride)?,
+            experts,
+            active,
+            normalised,
             launch.arg("columns", n)?,
             launch.arg("k", k)?,
+            weight,
+            scaled,
+            squares,
         ];
-        let rows_per_block = if self.dtype == Dtype::F32 { 8 } else { 16 };
+        let shape = Shape::early((n.div_ceil(8), rows, 1), THREADS);
         // SAFETY: the kernel's parameters, on buffers of these sizes.
-        unsafe {
-            self.gpu.launch(launch, Shape::early((n.div_ceil(rows_per_block), rows, 1), THREADS), &args)
-        }
+        unsafe { self.gpu.launch(launch, shape, &args) }
     }
 
     /// Multiplies `rows` rows of the shared expert's activations with the sigmoid of their gate's score.

@@ -212,15 +212,16 @@ pub struct Shape {
     pub shared_bytes: usize,
     /// The kernel waits for the previous one itself, so it may start early.
     pub early: bool,
-    /// Blocks of a cluster, of a kernel whose blocks all wait for each other: it starts only where all of them run at once. 0 for
-    /// others.
+    /// Blocks of a cluster; 0 without clusters.
     pub cluster: usize,
+    /// All blocks wait for each other: the kernel starts only where all of them run at once.
+    pub at_once: bool,
 }
 
 impl Shape {
     /// For kernels that wait for the previous one themselves.
     pub fn early(grid: (usize, usize, usize), threads: usize) -> Shape {
-        Shape { grid, threads, shared_bytes: 0, early: true, cluster: 0 }
+        Shape { grid, threads, shared_bytes: 0, early: true, cluster: 0, at_once: false }
     }
 
     /// For kernels that start when the previous one has ended.
@@ -465,7 +466,7 @@ impl Gpu {
     pub unsafe fn launch(&self, launch: Launch<'_>, shape: Shape, args: &[Arg]) -> Result<(), CudaError> {
         let mut values = args.to_vec();
         let mut addresses: Vec<*mut c_void> = values.iter_mut().map(Arg::value_address).collect();
-        self.configured(launch, shape, shape.cluster > 0, |function, config| {
+        self.configured(launch, shape, shape.at_once, |function, config| {
             // SAFETY: the caller guarantees the arguments; everything else lives until the call returns.
             unsafe { sys::cuLaunchKernelEx(config, function, addresses.as_mut_ptr(), ptr::null_mut()) }
         })

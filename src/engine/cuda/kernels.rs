@@ -22,7 +22,7 @@ type Launched = Result<(), CudaError>;
 pub const FEW_ROWS: usize = 8;
 /// Query heads of one block of the decode attention.
 const HEADS_PER_BLOCK: usize = 8;
-/// Blocks of a cluster in `decode_attention.cu`, which share one key/value head.
+/// Blocks of a cluster in `decode_attention.cu`, at most, which share one key/value head.
 const CLUSTER_BLOCKS: usize = 8;
 /// Head dimensions with tensor-core kernels.
 const TENSOR_CORE_DIMS: [usize; 5] = [64, 80, 96, 128, 256];
@@ -151,6 +151,7 @@ pub enum Values {
 pub struct Input<'a> {
     pub x: Slice<'a>,
     pub norm: Option<Norm<'a>>,
+    pub carried: Option<Carried<'a>>,
 }
 
 /// The weights of a norm, f32.
@@ -162,13 +163,71 @@ pub struct Norm<'a> {
 
 impl<'a> From<Slice<'a>> for Input<'a> {
     fn from(x: Slice<'a>) -> Input<'a> {
-        Input { x, norm: None }
+        Input { x, norm: None, carried: None }
     }
 }
 
 impl<'a> From<&'a Buffer> for Input<'a> {
     fn from(x: &'a Buffer) -> Input<'a> {
         Slice::from(x).into()
+    }
+}
+
+/// The norm of the operator that follows, in part: the last product of experts, which completes rows of the residual vector, also writes them times the norm's weights, and
+/// sums of their squares. So no kernel is needed for the norm alone.
+#[derive(Clone, Copy)]
+pub struct Carry<'a> {
+    pub weight: &'a Buffer,
+    pub scaled: &'a Buffer,
+    pub squares: &'a Buffer,
+}
+
+/// Rows of such a product, still to be divided by the root of their mean square.
+#[derive(Clone, Copy)]
+pub struct Carried<'a> {
+    pub squares: &'a Buffer,
+    pub eps: f32,
+}
+
+/// Numbers of a row whose squares are summed up together.
+pub const CARRIED_TOGETHER: usize = 8;
+/// The number of such sums is a multiple of four.
+const CARRIED_STEP: usize = 4 * CARRIED_TOGETHER;
+/// Columns of a row, at most: a block has room for that many sums.
+const MOST_CARRIED: usize = 512 * CARRIED_TOGETHER;
+
+impl Carry<'_> {
+    /// The arguments of a kernel that completes `rows` rows of `n`.
+    pub fn args(
+        carry: Option<Self>,
+        launch: Launch<'_>,
+        element: usize,
+        (rows, n): (usize, usize),
+    ) -> Result<[Arg; 3], CudaError> {
+        let Some(Carry { weight, scaled, squares }) = carry else { return Ok([Arg::NULL; 3]) };
+        launch.require(n.is_multiple_of(CARRIED_STEP), || format!("{n} columns do not carry a norm"))?;
+        launch.require_room("the norm", weight.bytes(), FLOAT_BYTES, &[n])?;
+        launch.require_room("the scaled rows", scaled.bytes(), element, &[rows, n])?;
+        launch.require_room("the squares", squares.bytes(), FLOAT_BYTES, &[rows, n / CARRIED_TOGETHER])?;
+        Ok([weight.into(), scaled.into(), squares.into()])
+    }
+}
+
+impl Carried<'_> {
+    /// The arguments of a kernel that multiplies `rows` rows of `k`: sums, their number in a row, and the norm's epsilon.
+    pub fn args(
+        carried: Option<Self>,
+        launch: Launch<'_>,
+        (rows, k): (usize, usize),
+    ) -> Result<[Arg; 3], CudaError> {
+        let Some(Carried { squares, eps }) = carried else {
+            return Ok([Arg::NULL, Arg::Int(0), Arg::Float(0.0)]);
+        };
+        let blocks = k / CARRIED_TOGETHER;
+        let fits = k.is_multiple_of(CARRIED_STEP) && k <= MOST_CARRIED;
+        launch.require(fits, || format!("{k} columns do not carry a norm"))?;
+        launch.require_room("the squares", squares.bytes(), FLOAT_BYTES, &[rows, blocks])?;
+        Ok([squares.into(), launch.arg("the sums of a row", blocks)?, Arg::Float(eps)])
     }
 }
 
@@ -229,8 +288,9 @@ impl Kernels {
         launch.require_room("the ids", ids.bytes(), ID_BYTES, &[rows])?;
         let columns = launch.arg("columns", table.columns)?;
         let args = [out.into(), values.into(), ids.into(), columns, Arg::Float(scale)];
+        // It waits for all kernels of the step before: attention relies on that.
         // SAFETY: the kernel's parameters, on buffers of these sizes; the caller guarantees the ids.
-        unsafe { self.gpu.launch(launch, Shape::early((rows, 1, 1), 256), &args) }
+        unsafe { self.gpu.launch(launch, Shape::plain((rows, 1, 1), 256), &args) }
     }
 
     /// Norms `rows` rows of `n`; row i of the result is row i·every + first of x.
@@ -299,13 +359,13 @@ impl Kernels {
         bias: Option<&Buffer>,
         add: bool,
     ) -> Launched {
-        let (y, Input { x, norm }) = (y.into(), x.into());
+        let (y, Input { x, norm, carried }) = (y.into(), x.into());
         let of = |values| self.product(y, x, values, (w.rows, w.columns), rows, self.dtype, add);
         let product = match &w.values {
             Values::Plain(values) => {
                 let product = of(values.into());
                 if self.is_skinny(&product) && norm.is_none() {
-                    return self.skinny("skinny", &product, bias, None);
+                    return self.skinny("skinny", &product, bias, None, carried);
                 }
                 product
             }
@@ -319,7 +379,8 @@ impl Kernels {
             }
             Values::Fp8(matrix) => of(self.fp8_plain(matrix)?),
         };
-        Launch::of("the product").require(norm.is_none(), || "its input is not normed".to_owned())?;
+        let is_normed = norm.is_none() && carried.is_none();
+        Launch::of("the product").require(is_normed, || "its input is not normed".to_owned())?;
         self.gpu.multiply(&product)?;
         let Some(bias) = bias else { return Ok(()) };
         let name = self.name("add_bias");
@@ -332,7 +393,7 @@ impl Kernels {
 
     /// The last product of a step, with f32 results.
     pub fn logits<'a>(&self, y: &Buffer, x: impl Into<Input<'a>>, w: &Matrix, rows: usize) -> Launched {
-        let Input { x, norm } = x.into();
+        let Input { x, norm, carried } = x.into();
         let (n, k) = (w.rows, w.columns);
         let values = match &w.values {
             Values::Plain(values) => values,
@@ -355,7 +416,7 @@ impl Kernels {
         Launch::of("the product").require(norm.is_none(), || "its input is not normed".to_owned())?;
         if self.is_skinny(&product) {
             let kernel = if self.dtype == Dtype::F32 { "skinny" } else { "skinny_logits" };
-            return self.skinny(kernel, &product, None, None);
+            return self.skinny(kernel, &product, None, None, carried);
         }
         self.gpu.multiply(&product)
     }
@@ -363,6 +424,12 @@ impl Kernels {
     /// Whether a product of `rows` rows with `w` norms its input itself.
     pub fn fuses_norm(&self, rows: usize, w: &Matrix) -> bool {
         rows <= FEW_ROWS && matches!(w.values, Values::Tiles(_))
+    }
+
+    /// Whether a product of `rows` rows with `w` takes rows whose norm is carried.
+    pub fn takes_carried(&self, rows: usize, w: &Matrix) -> bool {
+        let fits = w.columns.is_multiple_of(CARRIED_STEP) && w.columns <= MOST_CARRIED;
+        fits && self.dtype != Dtype::F32 && rows <= FEW_ROWS && matches!(w.values, Values::Plain(_))
     }
 
     // Reason: the operands of a product and their sizes.
@@ -407,7 +474,7 @@ impl Kernels {
             Values::Plain(values) => {
                 let product = of(values.into());
                 if self.is_skinny(&product) && input.norm.is_none() {
-                    return self.skinny("skinny_gated", &product, None, Some(activation));
+                    return self.skinny("skinny_gated", &product, None, Some(activation), input.carried);
                 }
             }
             Values::Fp8(matrix) if rows <= FEW_ROWS => {
@@ -460,10 +527,12 @@ impl Kernels {
         p: &Product<'_>,
         bias: Option<&Buffer>,
         activation: Option<i32>,
+        carried: Option<Carried<'_>>,
     ) -> Launched {
-        let name = match self.dtype {
-            Dtype::F32 => self.name(kernel),
-            _ => self.name(&format!("{kernel}_8")),
+        let name = match (self.dtype, carried) {
+            (Dtype::F32, _) => self.name(kernel),
+            (_, None) => self.name(&format!("{kernel}_8")),
+            (_, Some(_)) => self.name(&format!("{kernel}_carried_8")),
         };
         let launch = Launch::of(&name);
         let w_rows = if activation.is_some() { p.n.saturating_mul(2) } else { p.n };
@@ -475,7 +544,7 @@ impl Kernels {
         if let Some(bias) = bias {
             launch.require_room("the bias", bias.bytes(), self.element_bytes(), &[p.n])?;
         }
-        let args = [
+        let mut args = vec![
             p.y.into(),
             p.w.into(),
             p.x.into(),
@@ -486,6 +555,12 @@ impl Kernels {
             launch.arg("k", p.k)?,
             Arg::Int(activation.unwrap_or(0)),
         ];
+        if carried.is_some() {
+            launch.require(kernel == "skinny" && self.dtype != Dtype::F32, || {
+                "its input is not normed".to_owned()
+            })?;
+            args.extend(Carried::args(carried, launch, (p.m, p.k))?);
+        }
         let rows_per_block = if self.dtype == Dtype::F32 || activation.is_some() { 8 } else { 16 };
         let shape = Shape::early((p.n.div_ceil(rows_per_block), 1, 1), 256);
         // SAFETY: the kernel's parameters, on operands of these sizes; `is_skinny` has checked m and k.
@@ -666,7 +741,8 @@ impl Kernels {
                 None => [Arg::NULL, Arg::NULL, Arg::NULL, Arg::NULL, Arg::NULL, Arg::Float(0.0)],
             };
             let args = [&buffers[..], &partial, &heads, &scores, &transformed].concat();
-            (args, Shape::early(grid, threads))
+            let cluster = if self.gpu.has_clusters() { splits.count } else { 0 };
+            (args, Shape { cluster, ..Shape::early(grid, threads) })
         } else {
             let dim = launch.arg("the head dimension", h.dim)?;
             let args = [&buffers[..], &[progress.into(), length_arg], &heads, &scores, &[dim]].concat();
@@ -832,13 +908,13 @@ pub struct AttentionSplits {
 }
 
 impl AttentionSplits {
-    /// The blocks of a cluster; without clusters two blocks for each multiprocessor, as long as each has enough positions.
+    /// Two blocks for each multiprocessor, as long as each has enough positions; with clusters those of a key/value head are one.
     /// For up to `length` new positions.
     pub fn new(gpu: &Gpu, h: &Heads, length: usize) -> Result<AttentionSplits, CudaError> {
         let of_one = attention_units(h, 1);
         let units = attention_units(h, length);
         let count = match gpu.has_clusters() {
-            true => CLUSTER_BLOCKS,
+            true => 1 << (2 * gpu.multiprocessors / of_one).clamp(1, CLUSTER_BLOCKS).ilog2(),
             false => (2 * gpu.multiprocessors).div_ceil(of_one).clamp(1, 32).min(h.capacity.div_ceil(128)),
         };
         let floats = units * count * HEADS_PER_BLOCK * (h.dim + 4);

@@ -242,6 +242,7 @@ impl FusedLayers {
             let shape = |clusters: usize| Shape {
                 shared_bytes: SHARED_BYTES,
                 cluster,
+                at_once: true,
                 ..Shape::early((clusters * cluster, 1, 1), THREADS)
             };
             let clusters = gpu.clusters_at_once(launch, shape(gpu.multiprocessors / cluster));

@@ -30,6 +30,9 @@ const WARPS: usize = THREADS / 32;
 const OWN_SHARED: [usize; 2] = [2560, 10 << 10];
 /// Blocks of a multiprocessor, by their registers.
 const MAX_BLOCKS: usize = 4;
+/// Blocks that may share the columns of a strip, and the tiles that each must have then.
+const SHARING: [usize; 2] = [4, 2];
+const LEAST_TILES: usize = 4;
 
 /// Rows of one format; of one matrix, or of several of the same size below each other.
 pub struct Tiles {
@@ -183,13 +186,36 @@ impl Extent {
     /// blocks fit on a multiprocessor, else one. `None` where not even that fits. More strips than blocks are taken in turn, so that a
     /// block rounds its activations once.
     fn shape(&self, gpu: &Gpu, staged: usize) -> Option<(Shape, usize)> {
+        let (resident, shared_bytes, ahead) = self.resident(gpu, staged)?;
+        let grid = (self.strips().clamp(1, gpu.multiprocessors * resident), 1, 1);
+        Some((Shape { shared_bytes, ..Shape::early(grid, THREADS) }, ahead))
+    }
+
+    /// As [`shape`](Self::shape), of a product with one row of activations whose strips are few and long, so that several blocks
+    /// share one; and how many.
+    fn shared_shape(&self, gpu: &Gpu) -> Option<(Shape, usize, usize)> {
+        let tiles = self.tiles_of_row();
+        SHARING.into_iter().find_map(|by| {
+            let each = tiles.div_ceil(by);
+            let staged = each * tile(self.format).0 / GROUP * GROUP_BYTES;
+            let (resident, shared_bytes, ahead) = self.resident(gpu, staged)?;
+            let blocks = self.strips() * by;
+            let fits = gpu.has_clusters() && tiles >= by * LEAST_TILES;
+            (fits && blocks <= gpu.multiprocessors * resident).then(|| {
+                let shape = Shape { shared_bytes, cluster: by, ..Shape::early((blocks, 1, 1), THREADS) };
+                (shape, ahead, by)
+            })
+        })
+    }
+
+    /// Blocks of a multiprocessor, the shared memory of each, and the tiles that a warp copies ahead.
+    fn resident(&self, gpu: &Gpu, staged: usize) -> Option<(usize, usize, usize)> {
         let bytes = |ahead: usize| WARPS * (ahead + 1) * tile(self.format).1 + staged;
         let own = OWN_SHARED[usize::from(staged == 0)];
         let fitting = |ahead| gpu.shared_bytes / (bytes(ahead) + own);
         let ahead = if fitting(2) >= 2 { 2 } else { 1 };
         let resident = Some(fitting(ahead)).filter(|&blocks| blocks > 0)?.min(MAX_BLOCKS);
-        let grid = (self.strips().clamp(1, gpu.multiprocessors * resident), 1, 1);
-        Some((Shape { shared_bytes: bytes(ahead), ..Shape::early(grid, THREADS) }, ahead))
+        Some((resident, bytes(ahead), ahead))
     }
 }
 
@@ -220,6 +246,15 @@ struct Also<'a> {
     /// y is f32.
     wide: bool,
     norm: Option<Norm<'a>>,
+    turn: Turn,
+}
+
+/// Products of one row of activations with two matrices run side by side. As `quantised.cu` numbers them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Alone,
+    First,
+    Second,
 }
 
 impl Kernels {
@@ -243,13 +278,18 @@ impl Kernels {
     ) -> Result<(), CudaError> {
         let (element, out) = (product.dtype.bytes() as usize, product.out.bytes() as usize);
         let mut first = 0;
-        for part in parts {
+        for (i, part) in parts.iter().enumerate() {
             let y = product.y.after(first * out);
             let also = Also {
                 bias: bias.map(|bias| bias.slice_from(first * element)),
                 activation: 0,
                 wide: product.out != product.dtype,
                 norm,
+                turn: match (parts.len(), i) {
+                    (2, 0) => Turn::First,
+                    (2, 1) => Turn::Second,
+                    _ => Turn::Alone,
+                },
             };
             let part_product = Product { y, n: part.extent.n(), ..*product };
             self.quantised("quantised", part, &part_product, product.n, &also)?;
@@ -266,7 +306,7 @@ impl Kernels {
         activation: i32,
         norm: Option<Norm<'_>>,
     ) -> Result<(), CudaError> {
-        let also = Also { bias: None, activation, wide: false, norm };
+        let also = Also { bias: None, activation, wide: false, norm, turn: Turn::Alone };
         self.quantised("quantised_gated", part, product, part.extent.n(), &also)
     }
 
@@ -280,10 +320,17 @@ impl Kernels {
         also: &Also<'_>,
     ) -> Result<(), CudaError> {
         let Extent { columns, gated, .. } = part.extent;
-        let fitting = part.extent.shape(&self.gpu, part.extent.groups() * GROUP_BYTES).filter(|_| p.m == 1);
-        let one = fitting.is_some();
-        let name =
-            part.extent.kernel(&if one { format!("{kernel}_one") } else { kernel.to_owned() }, p.dtype);
+        let is_one = p.m == 1;
+        let can_share =
+            is_one && !gated && also.norm.is_none() && also.turn == Turn::Alone && p.dtype != Dtype::F32;
+        let shared = part.extent.shared_shape(&self.gpu).filter(|_| can_share);
+        let one = part.extent.shape(&self.gpu, part.extent.groups() * GROUP_BYTES).filter(|_| is_one);
+        let suffix = match (&shared, &one) {
+            (Some(_), _) => "_shared",
+            (None, Some(_)) => "_one",
+            (None, None) => "",
+        };
+        let name = part.extent.kernel(&format!("{kernel}{suffix}"), p.dtype);
         let launch = Launch::of(&name);
         let (element, out) = (p.dtype.bytes() as usize, p.out.bytes() as usize);
         launch.require(p.m <= FEW_ROWS && p.k == columns && p.n == part.extent.n(), || {
@@ -300,7 +347,14 @@ impl Kernels {
         let (n, k, activation) =
             (launch.arg("columns", p.n)?, launch.arg("k", p.k)?, Arg::Int(also.activation));
         let mut args = vec![p.y.into(), (&part.values).into()];
-        if let Some((shape, ahead)) = fitting {
+        if let Some((shape, ahead, by)) = shared {
+            let ahead = launch.arg("the tiles ahead", ahead)?;
+            let by = launch.arg("the blocks of a strip", by)?;
+            args.extend([p.x.into(), bias, residual, n, k, Arg::Int(also.wide.into()), ahead, by]);
+            // SAFETY: the kernel's parameters, on buffers of these sizes.
+            return unsafe { self.gpu.launch(launch, shape, &args) };
+        }
+        if let Some((shape, ahead)) = one {
             args.push(p.x.into());
             match gated {
                 true => args.extend([n, k, activation]),
@@ -309,6 +363,9 @@ impl Kernels {
             args.extend(Norm::args(also.norm, launch, p.k)?);
             args.push(Arg::Int(ahead as i32));
             args.extend([Arg::NULL, Arg::Int(0), Arg::size(0)]);
+            if !gated {
+                args.push(Arg::Int(also.turn as i32));
+            }
             // SAFETY: the kernel's parameters, on buffers of these sizes.
             return unsafe { self.gpu.launch(launch, shape, &args) };
         }
@@ -366,6 +423,9 @@ impl Kernels {
             launch.arg("the share", share)?,
             Arg::size(part.extent.bytes()),
         ]);
+        if !part.extent.gated {
+            args.push(Arg::Int(Turn::Alone as i32));
+        }
         // SAFETY: the kernel's parameters, on buffers of these sizes; the ids are below the number of experts.
         unsafe { self.gpu.launch(launch, shape, &args) }
     }
@@ -473,7 +533,7 @@ impl Kernels {
         let columns = launch.arg("columns", table.extent.columns)?;
         let args = [out.into(), (&table.values).into(), ids.into(), columns, Arg::Float(scale)];
         // SAFETY: the kernel's parameters, on buffers of these sizes; the caller guarantees the ids.
-        unsafe { self.gpu.launch(launch, Shape::early((rows, 1, 1), THREADS), &args) }
+        unsafe { self.gpu.launch(launch, Shape::plain((rows, 1, 1), THREADS), &args) }
     }
 }
 

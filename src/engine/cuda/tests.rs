@@ -399,10 +399,13 @@ fn decode_attention_matches() {
                 _ => 1 + draws.below(700),
             };
             let capacity = context + draws.below(300);
-            let h = Heads {
-                batch: if case < 8 { 1 } else { 1 + draws.below(17) },
-                ..heads(&mut draws, capacity)
+            // The more sequences, the fewer blocks share one.
+            let batch = match case {
+                0..8 => 1,
+                45.. => 30 * (case - 44),
+                _ => 1 + draws.below(17),
             };
+            let h = Heads { batch, ..heads(&mut draws, capacity) };
             let window = draws.of(&[None, None, Some(1), Some(70), Some(1000)]);
             let qkv = draws.values(h.batch * h.columns(), dtype);
             let cache_len = h.batch * h.kv_heads * capacity * h.dim;

@@ -93,6 +93,52 @@ __device__ __forceinline__ float warp_sum(float x) {
     return x;
 }
 
+__device__ __forceinline__ void copy_16_bytes(void* to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+}
+__device__ __forceinline__ void wait_for_copies_of_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// Sums of squares of a row, at most.
+constexpr int MOST_CARRIED = 512;
+// A norm in two parts, so that no kernel is needed for it alone. The kernel that completes rows of x writes scaled = x ∘ weight, and for each of its
+// blocks the sum of squares of eight numbers of a row; without a weight it does nothing.
+template <typename T> struct Carry {
+    const float* weight;
+    T* scaled;
+    float* squares; // (rows, blocks)
+    // Starts to copy the weights of a block's numbers, from `first` on; by all threads of the block.
+    __device__ __forceinline__ void copy(float* to, int first) const {
+        if (weight && threadIdx.x < 2) copy_16_bytes(to + threadIdx.x * 4, weight + first + threadIdx.x * 4);
+    }
+    // A number of row `row`, which is number `to` of all; the eight of a block are those of neighbouring lanes.
+    __device__ __forceinline__ void put(T x, float weight_at, int row, size_t to, int block, int blocks) const {
+        scaled[to] = narrow<T>(wide(x) * weight_at);
+        float square = wide(x) * wide(x);
+#pragma unroll
+        for (int step = 4; step > 0; step >>= 1) square += __shfl_xor_sync(__activemask(), square, step);
+        if (threadIdx.x % 8 == 0) squares[(size_t)row * blocks + block] = square;
+    }
+};
+// The kernel that multiplies such rows multiplies its results with one divided by the root of the mean square. Without squares, the rows are normed already. The sums
+// are copied to shared memory meanwhile: registers are few where weights are loaded.
+struct Carried {
+    const float* squares;
+    int blocks; // a multiple of four
+    float eps;
+    // Starts to copy the sums of `rows` rows, after the previous kernel; by all threads of the block.
+    __device__ __forceinline__ void copy(float* to, int rows) const {
+        for (int i = threadIdx.x * 4; squares && i < rows * blocks; i += blockDim.x * 4) copy_16_bytes(to + i, squares + i);
+    }
+    // Of a row, by LANES neighbouring lanes, after `wait_for_copies_of_all` and a barrier.
+    template <int LANES> __device__ __forceinline__ float factor(const float* copied, int row, int k) const {
+        float sum = 0.f;
+        for (int i = threadIdx.x % LANES; i < blocks; i += LANES) sum += copied[row * blocks + i];
+#pragma unroll
+        for (int step = LANES / 2; step > 0; step >>= 1) sum += __shfl_xor_sync(__activemask(), sum, step);
+        return rsqrtf(sum / k + eps);
+    }
+};
+
 // The sum over a block of at most 1,024 threads, returned to all of them.
 __device__ __forceinline__ float block_sum(float x) {
     __shared__ float parts[32];

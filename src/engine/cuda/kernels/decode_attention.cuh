@@ -1,5 +1,5 @@
 // Attention of one new position to all before it. The cache is read once: a block computes up to eight query heads that
-// share one key/value head, for a range of positions. Blocks of a cluster combine their ranges through each other's
+// share one key/value head, for a range of positions. Blocks of a cluster send their results to each other's
 // shared memory; on a GPU without clusters, the last block of a head combines them through global memory.
 //
 // Keys and values are loaded from memory directly into the tensor cores' fragments, 16 bytes at a time. Scores are
@@ -39,12 +39,14 @@ __device__ __forceinline__ uint32_t transposed(uint32_t x) {
 __device__ __forceinline__ uint32_t lower_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
 __device__ __forceinline__ uint32_t upper_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
 
-// qkv: (batch·length, (heads + 2·kv_heads)·DIM), queries first. Caches: `slots` rows for each of batch · kv_heads. out: (batch·length,
-// heads·DIM). parts: (batch·length, grid y, splits, HEADS, DIM + 4) of f32; arrived: (batch·length, grid y) counters that are zero
+// qkv: (rows, (heads + 2·kv_heads)·DIM), queries first; rows = batch·length. Caches: `slots` rows for each of batch · kv_heads. out: (rows,
+// heads·DIM). parts: (rows, grid y, splits, HEADS, DIM + 4) of f32; arrived: (rows, grid y) counters that are zero
 // between calls. Row b·length + i is position `*position + i` of sequence b. With tables, length is 1: queries, keys and values get their bias, norm and
 // rotation here, and the blocks that attend to the new position write its keys and values to the caches, all the same. Without, all that is done before. window 0 means no
 // window.
-// Grid: (splits, kv_heads · (heads of the group in steps of HEADS), batch·length); with clusters, eight splits.
+// With tables, the position and the caches of earlier positions are read before the previous kernel has ended: the first kernel of a step waits for all of
+// the step before, and no kernel before this one changes them.
+// Grid: (splits, kv_heads · (heads of the group in steps of HEADS), rows); with clusters, one for the splits.
 template <typename T, typename Rows, int DIM, bool AHEAD>
 __device__ void decode_attention(T* out, const T* qkv, void* keys, void* values, float* parts, unsigned* arrived,
                                  const int* position, int length, int heads, int kv_heads, int slots, int window,
@@ -54,8 +56,10 @@ __device__ void decode_attention(T* out, const T* qkv, void* keys, void* values,
     [[maybe_unused]] constexpr int PITCH = DIM + 4;
     __shared__ __align__(16) float merged[WARPS][HEADS][DIM + 4];
     __shared__ float merged_top[WARPS][HEADS], merged_sum[WARPS][HEADS];
+    __shared__ __align__(16) T fresh[2][DIM]; // the new key and value
 #if __CUDA_ARCH__ >= 900
-    __shared__ float own[HEADS][DIM + 4]; // the block's result, its maximum score and its sum
+    // Results of the blocks of the cluster, their maximum score and their sum, of the heads that this block completes.
+    __shared__ float came[HEADS][DIM + 4];
 #else
     __shared__ bool is_last;
 #endif
@@ -64,11 +68,17 @@ __device__ void decode_attention(T* out, const T* qkv, void* keys, void* values,
     const int group_size = heads / kv_heads, steps = (group_size + HEADS - 1) / HEADS;
     const int kv_head = blockIdx.y / steps, first_head = kv_head * group_size + (blockIdx.y % steps) * HEADS;
     const int mine = min(HEADS, kv_head * group_size + group_size - first_head);
-    // A division takes time that one position does not need.
-    const int row = blockIdx.z, sequence = length == 1 ? row : row / length, split = blockIdx.x, splits = gridDim.x;
+    const int row = blockIdx.z, split = blockIdx.x, splits = gridDim.x;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, quad = lane % 4;
+    // A division takes time that one position does not need.
+    const int sequence = length == 1 ? row : row / length;
     const uint4 nothing = make_uint4(0, 0, 0, 0);
-    wait_for_previous();
+    const bool rotates = transform.cosines != nullptr;
+#if __CUDA_ARCH__ >= 900
+    // When all blocks of the cluster run, they may write to each other's memory.
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+    if (!rotates) wait_for_previous();
 
     const int end = __ldcg(position) + row - sequence * length + 1, begin = window > 0 ? max(0, end - window) : 0;
     // Short contexts use fewer blocks, so that every warp has an iteration.
@@ -80,26 +90,73 @@ __device__ void decode_attention(T* out, const T* qkv, void* keys, void* values,
 #endif
     // A block of a cluster with an empty range continues and adds nothing.
     const int from = begin + split * stretch, to = min(end, from + stretch);
+    const bool attends_to_new = from < end && end <= to;
+
+    T(*rotated)[DIM] = reinterpret_cast<T(*)[DIM]>(merged); // its memory gets the results later
+    const size_t cache_rows = (size_t)(length == 1 ? gridDim.z : gridDim.z / length) * kv_heads * slots;
+    const Rows key_rows(keys, cache_rows, DIM), value_rows(values, cache_rows, DIM);
+    const Slots rows(sequence * kv_heads + kv_head, slots, begin);
+    struct Loaded {
+        Eight low[K_CHUNKS], high[K_CHUNKS], value[V_CHUNKS][4];
+    };
+    constexpr bool SCARCE = !AHEAD && DIM >= 128; // registers
+    // Positions below `limit`.
+    auto load_value = [&](Loaded& tile, int c, int first, int limit) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int here = first + quad * 2 + i % 2 + i / 2 * 8;
+            bool inside = c * 64 + group * 8 < DIM && here < limit;
+            tile.value[c][i] = inside ? value_rows.load(rows.of(here), c * 64 + group * 8) : Rows::none();
+        }
+    };
+    // The last of the values are loaded when the keys are no longer needed.
+    constexpr int EARLY = SCARCE ? V_CHUNKS - 1 : V_CHUNKS;
+    auto load = [&](Loaded& tile, int first, int limit) {
+#pragma unroll
+        for (int c = 0; c < K_CHUNKS; c++) {
+            bool inside = c * 32 + quad * 8 < DIM;
+            int a = first + group, b = a + 8;
+            tile.low[c] = inside && a < limit ? key_rows.load(rows.of(a), c * 32 + quad * 8) : Rows::none();
+            tile.high[c] = inside && b < limit ? key_rows.load(rows.of(b), c * 32 + quad * 8) : Rows::none();
+        }
+#pragma unroll
+        for (int c = 0; c < EARLY; c++) load_value(tile, c, first, limit);
+    };
+    constexpr int STEP = WARPS * TILE;
+    Loaded even, odd;
+    int first = from + warp * TILE;
+    const int known = rotates ? min(to, end - 1) : to; // positions before it are in the caches
+    if (first < to) load(even, first, known);
 
     // Queries are rotated by the warps in turn, the new key and value by those of the blocks that attend to it.
-    // Their memory gets the results later.
-    T(*rotated)[DIM] = reinterpret_cast<T(*)[DIM]>(merged);
     const T* new_at = qkv + (size_t)row * (heads + 2 * kv_heads) * DIM;
-    const size_t all_rows = (size_t)(gridDim.z / length) * kv_heads * slots;
-    const Rows key_rows(keys, all_rows, DIM), value_rows(values, all_rows, DIM);
-    const Slots rows(sequence * kv_heads + kv_head, slots, begin);
-    if (transform.cosines) {
-        const bool attends_to_new = from < end && end <= to;
-        for (int task = warp; task < mine + (attends_to_new ? 2 : 0); task += WARPS) {
-            int head = task < mine ? first_head + task : heads + (task - mine) * kv_heads + kv_head;
+    if (rotates) {
+        const Rotation<T, (DIM + 63) / 64> rotation(transform, DIM, end - 1);
+        wait_for_previous();
+        // A warp has at most a few: all of them are loaded first.
+        constexpr int TASKS = (HEADS + 2 + WARPS - 1) / WARPS;
+        const int tasks = mine + (attends_to_new ? 2 : 0);
+        auto head_of = [&](int task) { return task < mine ? first_head + task : heads + (task - mine) * kv_heads + kv_head; };
+        typename decltype(rotation)::Pairs pairs[TASKS];
+#pragma unroll
+        for (int i = 0; i < TASKS; i++) {
+            const int task = warp + i * WARPS;
+            if (task < tasks) pairs[i] = rotation.load(new_at + (size_t)head_of(task) * DIM, head_of(task));
+        }
+#pragma unroll
+        for (int i = 0; i < TASKS; i++) {
+            const int task = warp + i * WARPS;
+            if (task >= tasks) break;
+            const Rows kept(task == mine ? keys : values, cache_rows, DIM);
             auto store = [&](int at, float x, bool inside) {
                 if (task >= mine) {
-                    (task == mine ? key_rows : value_rows).store(rows.of(end - 1), at, x, inside);
+                    kept.store(rows.of(end - 1), at, x, inside);
+                    if (inside) fresh[task - mine][at] = narrow<T>(x);
                 } else if (inside) {
                     rotated[task][at] = narrow<T>(x);
                 }
             };
-            rotate(store, new_at + (size_t)head * DIM, transform, head, heads, kv_heads, DIM, end - 1);
+            rotation.rotate(store, pairs[i], head_of(task), heads, kv_heads);
         }
     } else {
         for (int i = threadIdx.x; i < mine * DIM / 8; i += WARPS * 32) {
@@ -109,9 +166,33 @@ __device__ void decode_attention(T* out, const T* qkv, void* keys, void* values,
     }
     __syncthreads();
 
+    // The new position, where it is in the tile that was loaded before it was known.
+    if (rotates && first < end && end <= first + TILE && end <= to) {
+        auto eight = [&](const Rows& rows_of, const T* of_fresh, int at) -> Eight {
+            if constexpr (Rows::IS_PLAIN) {
+                return *reinterpret_cast<const uint4*>(of_fresh + at);
+            } else {
+                return rows_of.load(rows.of(end - 1), at);
+            }
+        };
+#pragma unroll
+        for (int c = 0; c < K_CHUNKS; c++) {
+            if (c * 32 + quad * 8 >= DIM) continue;
+            if (first + group == end - 1) even.low[c] = eight(key_rows, fresh[0], c * 32 + quad * 8);
+            if (first + group + 8 == end - 1) even.high[c] = eight(key_rows, fresh[0], c * 32 + quad * 8);
+        }
+#pragma unroll
+        for (int c = 0; c < EARLY; c++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const bool is_new = first + quad * 2 + i % 2 + i / 2 * 8 == end - 1;
+                if (is_new && c * 64 + group * 8 < DIM) even.value[c][i] = eight(value_rows, fresh[1], c * 64 + group * 8);
+            }
+        }
+    }
+
     // The queries, as the second factor: column `group` is a head, and the lane holds its share of each chunk. Where registers
     // are few, shared memory has them: they are the same in every warp.
-    constexpr bool SCARCE = !AHEAD && DIM >= 128;
     [[maybe_unused]] __shared__ uint4 shared_query[SCARCE ? K_CHUNKS : 1][32];
     [[maybe_unused]] uint4 own_query[SCARCE ? 1 : K_CHUNKS];
 #pragma unroll
@@ -137,30 +218,6 @@ __device__ void decode_attention(T* out, const T* qkv, void* keys, void* values,
     // Rows of the result are dimensions, columns heads: this lane's are the heads 2·quad and 2·quad + 1.
     float acc[V_CHUNKS][4][4] = {};
     float top[2] = {LOWEST, LOWEST}, sum[2] = {0.f, 0.f};
-    struct Loaded {
-        Eight low[K_CHUNKS], high[K_CHUNKS], value[V_CHUNKS][4];
-    };
-    auto load_value = [&](Loaded& tile, int c, int first) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int here = first + quad * 2 + i % 2 + i / 2 * 8;
-            bool inside = c * 64 + group * 8 < DIM && here < to;
-            tile.value[c][i] = inside ? value_rows.load(rows.of(here), c * 64 + group * 8) : Rows::none();
-        }
-    };
-    // The last of the values are loaded when the keys are no longer needed.
-    constexpr int EARLY = SCARCE ? V_CHUNKS - 1 : V_CHUNKS;
-    auto load = [&](Loaded& tile, int first) {
-#pragma unroll
-        for (int c = 0; c < K_CHUNKS; c++) {
-            bool inside = c * 32 + quad * 8 < DIM;
-            int a = first + group, b = a + 8;
-            tile.low[c] = inside && a < to ? key_rows.load(rows.of(a), c * 32 + quad * 8) : Rows::none();
-            tile.high[c] = inside && b < to ? key_rows.load(rows.of(b), c * 32 + quad * 8) : Rows::none();
-        }
-#pragma unroll
-        for (int c = 0; c < EARLY; c++) load_value(tile, c, first);
-    };
     auto attend = [&](Loaded& tile, int first) {
         float score[4] = {};
 #pragma unroll
@@ -170,7 +227,7 @@ __device__ void decode_attention(T* out, const T* qkv, void* keys, void* values,
             mma<T>(score, low.z, high.z, low.w, high.w, part.z, part.w);
         }
 #pragma unroll
-        for (int c = EARLY; c < V_CHUNKS; c++) load_value(tile, c, first);
+        for (int c = EARLY; c < V_CHUNKS; c++) load_value(tile, c, first, to);
         float keep[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -216,20 +273,16 @@ __device__ void decode_attention(T* out, const T* qkv, void* keys, void* values,
         }
     };
     // With AHEAD, the next tile is loaded while this one is computed.
-    constexpr int STEP = WARPS * TILE;
-    Loaded even, odd;
-    int first = from + warp * TILE;
-    if (first < to) load(even, first);
     while (first < to) {
-        if (AHEAD && first + STEP < to) load(odd, first + STEP);
+        if (AHEAD && first + STEP < to) load(odd, first + STEP, to);
         attend(even, first);
         first += STEP;
         if (first >= to) break;
         if (!AHEAD) {
-            load(even, first);
+            load(even, first, to);
             continue;
         }
-        if (first + STEP < to) load(even, first + STEP);
+        if (first + STEP < to) load(even, first + STEP, to);
         attend(odd, first);
         first += STEP;
     }
@@ -256,9 +309,13 @@ __device__ void decode_attention(T* out, const T* qkv, void* keys, void* values,
     // The warps of the block.
 #if __CUDA_ARCH__ < 900
     const int slot = row * gridDim.y + blockIdx.y;
+#else
+    // Head h is completed by block h, or by one of fewer blocks in turn.
+    groups::cluster_group cluster = groups::this_cluster();
+    if (used > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
     T* my_out = out + ((size_t)row * heads + first_head) * DIM;
-    for (int i = threadIdx.x; i < mine * DIM; i += WARPS * 32) {
+    for (int i = threadIdx.x; i < mine * DIM && split < used; i += WARPS * 32) {
         int h = i / DIM, d = i % DIM;
         float now = merged_top[0][h];
 #pragma unroll
@@ -270,12 +327,12 @@ __device__ void decode_attention(T* out, const T* qkv, void* keys, void* values,
             all += share * merged[w][h][d];
             total += share * merged_sum[w][h];
         }
-        if (used == 1 && split == 0) {
+        if (used == 1) {
             my_out[i] = narrow<T>(all / total);
             continue;
         }
 #if __CUDA_ARCH__ >= 900
-        float* part = own[h];
+        float* part = cluster.map_shared_rank(came[h / splits * splits + split], h % splits);
 #else
         float* part = parts + (((size_t)slot * splits + split) * HEADS + h) * PITCH;
 #endif
@@ -287,25 +344,21 @@ __device__ void decode_attention(T* out, const T* qkv, void* keys, void* values,
     }
     if (used == 1) return;
 #if __CUDA_ARCH__ >= 900
-    // The blocks of the cluster: each computes its share of the result.
-    groups::cluster_group cluster = groups::this_cluster();
     cluster.sync();
-    const int blocks = cluster.num_blocks(), rank = cluster.block_rank();
-    for (int i = rank * WARPS * 32 + threadIdx.x; i < mine * DIM; i += blocks * WARPS * 32) {
-        int h = i / DIM, d = i % DIM;
+    for (int i = threadIdx.x; i < HEADS / splits * DIM; i += WARPS * 32) {
+        int turn = i / DIM, d = i % DIM, h = turn * splits + split;
+        if (h >= mine) break;
+        const auto* of_blocks = came + turn * splits;
         float now = LOWEST, all = 0.f, total = 0.f;
-        for (int b = 0; b < used; b++) now = fmaxf(now, cluster.map_shared_rank(&own[h][DIM], b)[0]);
+        for (int b = 0; b < used; b++) now = fmaxf(now, of_blocks[b][DIM]);
 #pragma unroll 4
         for (int b = 0; b < used; b++) {
-            const float* part = cluster.map_shared_rank(own[h], b);
-            float share = __expf(part[DIM] - now);
-            all += share * part[d];
-            total += share * part[DIM + 1];
+            float share = __expf(of_blocks[b][DIM] - now);
+            all += share * of_blocks[b][d];
+            total += share * of_blocks[b][DIM + 1];
         }
-        my_out[i] = narrow<T>(all / total);
+        my_out[h * DIM + d] = narrow<T>(all / total);
     }
-    // A block stays until no other reads its memory.
-    cluster.sync();
 #else
     // The blocks of the head: a warp combines a query head.
     __threadfence();
@@ -403,18 +456,13 @@ __device__ void plain_decode_attention(T* out, const T* qkv, void* keys, void* v
     }
 }
 
-#if __CUDA_ARCH__ >= 900
-#define CLUSTER __cluster_dims__(8, 1, 1)
-#else
-#define CLUSTER
-#endif
 // Loading the next tile ahead uses the registers of a second block: it is faster with few blocks and up to 128
 // dimensions.
 #define DECODE(ROWS, PREFIX, T, DIM)                                                                                 \
     DECODE_AS(PREFIX##decode_attention_##DIM##_##T, ROWS, T, DIM, (DIM <= 128))                                      \
     DECODE_AS(crowded_##PREFIX##decode_attention_##DIM##_##T, ROWS, T, DIM, false)
 #define DECODE_AS(NAME, ROWS, T, DIM, AHEAD)                                                                         \
-    extern "C" __global__ void CLUSTER __launch_bounds__(WARPS_OF(DIM) * 32, (AHEAD) ? 1 : 2)                        \
+    extern "C" __global__ void __launch_bounds__(WARPS_OF(DIM) * 32, (AHEAD) ? 1 : 2)                                \
         NAME(T* out, const T* qkv, void* keys, void* values, float* parts, unsigned* arrived, const int* position,   \
              int length, int heads, int kv_heads, int slots, int window, float scale, float cap, const T* bias,      \
              const float* query_norm, const float* key_norm, const float* cosines, const float* sines, float eps) {  \

@@ -43,18 +43,35 @@ __device__ __forceinline__ void choose(const float* scores, int* ids, float* wei
         for (int i = 0; i < EACH; i++) sum += keys[i] ? __expf(from_ordered(keys[i]) - highest) : 0.f;
         sum = warp_sum(sum);
     }
+    // Each lane has its keys in order, the highest first; of equal ones the first. So the next one is at the head of a lane.
+    uint32_t experts_of[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) experts_of[i] = lane + 32 * i;
+#pragma unroll
+    for (int end = EACH - 1; end > 0; end--) {
+#pragma unroll
+        for (int i = 0; i < end; i++) {
+            const bool swap = keys[i] < keys[i + 1];
+            const uint32_t key = keys[i], expert = experts_of[i];
+            keys[i] = swap ? keys[i + 1] : key, keys[i + 1] = swap ? key : keys[i + 1];
+            experts_of[i] = swap ? experts_of[i + 1] : expert, experts_of[i + 1] = swap ? expert : experts_of[i + 1];
+        }
+    }
     int chosen = 0;
     for (int slot = 0; slot < active; slot++) {
-        uint32_t own = 0, at = experts - 1;
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            if (keys[i] > own) own = keys[i], at = lane + 32 * i;
+        const uint32_t most = __reduce_max_sync(ALL_LANES, keys[0]);
+        // Equal keys are rare: then the lowest number of an expert decides.
+        uint32_t lanes = __ballot_sync(ALL_LANES, keys[0] == most);
+        if (lanes & (lanes - 1)) {
+            const uint32_t lowest = __reduce_min_sync(ALL_LANES, keys[0] == most ? experts_of[0] : 0xffffffffu);
+            lanes = __ballot_sync(ALL_LANES, keys[0] == most && experts_of[0] == lowest);
         }
-        const uint32_t most = __reduce_max_sync(ALL_LANES, own);
-        at = min(__reduce_min_sync(ALL_LANES, own == most ? at : 0xffffffffu), (uint32_t)experts - 1);
+        const int of_lane = __ffs(lanes) - 1;
+        const uint32_t at = min(__shfl_sync(ALL_LANES, experts_of[0], of_lane), (uint32_t)experts - 1);
+        if (lane == of_lane) {
 #pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            if (lane + 32 * i == at) keys[i] = 0;
+            for (int i = 0; i + 1 < EACH; i++) keys[i] = keys[i + 1], experts_of[i] = experts_of[i + 1];
+            keys[EACH - 1] = 0;
         }
         float share = __expf(from_ordered(most) - highest);
         of_chosen += share;
@@ -87,13 +104,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
 
 // Norm, scores and choice for at most eight rows: normed = norm(x), scores = normed·routerᵀ, where a warp computes the scores of one of `stride` rows of the router. The
 // block that is last to finish chooses. `counter` is zero before and after. `tally`, where there is one: the rows of each expert, then the number of experts with
-// rows, rows and steps. k is divisible by eight.
+// rows, rows and steps. k is divisible by eight. Without `ids` there are scores alone.
 template <typename T>
 __device__ void norm_and_route(T* normed, const T* x, const float* norm, float eps, const T* router, float* scores, int* ids,
                                float* weights, uint32_t* tally, uint32_t* counter, int rows, int stride, int experts, int active,
                                int normalised, int k) {
     constexpr int AHEAD = 8, STEP = 32 * 8, ALL = WARPS * 32 * 8;
-    extern __shared__ __align__(16) unsigned char shared[];
+    extern __shared__ __align__(128) unsigned char shared[];
     T* row_of_x = reinterpret_cast<T*>(shared);
     __shared__ uint32_t touched[MAX_EXPERTS / 32];
     __shared__ bool is_last;
@@ -165,6 +182,7 @@ __device__ void norm_and_route(T* normed, const T* x, const float* norm, float e
         // The row is read before the next one overwrites it.
         __syncthreads();
     }
+    if (!ids) return;
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) is_last = atomicAdd(counter, 1) == gridDim.x - 1;
@@ -233,18 +251,61 @@ extern "C" __global__ void __launch_bounds__(MAX_EXPERTS)
     }
 }
 
+// What the products of few rows need for the choice of experts from scores, which every block makes for itself: that takes less time than to wait
+// for another kernel. The first block of `expert_gated` writes ids and weights, and counts them.
+struct Choice {
+    const float* scores; // (rows, stride)
+    int* ids;
+    float* weights;
+    uint32_t* tally;
+    int rows, stride, experts, active, normalised;
+};
+constexpr int MAX_PAIRS = 8 * MAX_ACTIVE;
+struct Chosen {
+    int ids[MAX_PAIRS];
+    float weights[MAX_PAIRS];
+    uint32_t touched[MAX_EXPERTS / 32];
+};
+// A warp for each row. All threads of the block; those of `is_first` count.
+__device__ __forceinline__ void choose_all(Chosen& chosen, const Choice& c, bool is_first) {
+    const int warp = threadIdx.x / 32;
+    uint32_t* tally = is_first ? c.tally : nullptr;
+    if (is_first) {
+        if (threadIdx.x < MAX_EXPERTS / 32) chosen.touched[threadIdx.x] = 0;
+        __syncthreads();
+    }
+    if (warp < c.rows) {
+        choose(c.scores + (size_t)warp * c.stride, chosen.ids + warp * c.active, chosen.weights + warp * c.active, chosen.touched,
+               tally, c.experts, c.active, c.normalised);
+    }
+    __syncthreads();
+    if (!is_first) return;
+    for (int i = threadIdx.x; i < c.rows * c.active; i += blockDim.x) {
+        c.ids[i] = chosen.ids[i];
+        c.weights[i] = chosen.weights[i];
+    }
+    if (!tally) return;
+    if (threadIdx.x < MAX_EXPERTS / 32 && chosen.touched[threadIdx.x]) atomicAdd(tally + c.experts, __popc(chosen.touched[threadIdx.x]));
+    if (threadIdx.x == 0) {
+        atomicAdd(tally + c.experts + 1, c.rows);
+        atomicAdd(tally + c.experts + 2, 1);
+    }
+}
+
 // y[pair] = activate(gate) · up of the pair's expert, for k divisible by eight. The experts' matrices follow each other. As `skinny`, but blocks take strips of eight
 // rows in turn: the next one is on its way while the sums of the last are added up.
 template <typename T>
-__device__ void expert_gated(T* y, const T* w, const T* x, const int* ids, int pairs, int active, int n, int k, int activation) {
+__device__ void expert_gated(T* y, const T* w, const T* x, const Choice& choice, int n, int k, int activation) {
     constexpr int ROWS = 8, STRIDE = WARPS * SPAN;
+    const int active = choice.active, pairs = choice.rows * active;
+    __shared__ Chosen chosen;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, quad = lane % 4;
     const int strips = (n + ROWS - 1) / ROWS, all = pairs * strips;
     const uint4 nothing = make_uint4(0, 0, 0, 0);
     uint4 low[UNROLL], high[UNROLL];
     auto fetch = [&](int item, int first) {
         const int pair = item / strips, row = min(item % strips * ROWS + group, n - 1), column = first + quad * 8;
-        const T* at = w + ((size_t)__ldcg(ids + pair) * 2 * n + row) * k;
+        const T* at = w + ((size_t)chosen.ids[pair] * 2 * n + row) * k;
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             bool inside = column + u * CHUNK < k;
@@ -253,6 +314,7 @@ __device__ void expert_gated(T* y, const T* w, const T* x, const int* ids, int p
         }
     };
     wait_for_previous();
+    choose_all(chosen, choice, blockIdx.x == 0);
     if (blockIdx.x < all) fetch(blockIdx.x, warp * SPAN);
     let_next_start();
     __shared__ float parts[2][WARPS][2 * ROWS];
@@ -294,14 +356,16 @@ __device__ void expert_gated(T* y, const T* w, const T* x, const int* ids, int p
 
 // The same without tensor cores: a warp for each number.
 template <>
-__device__ void expert_gated<float>(float* y, const float* w, const float* x, const int* ids, int pairs, int active, int n,
-                                    int k, int activation) {
-    let_next_start();
+__device__ void expert_gated<float>(float* y, const float* w, const float* x, const Choice& choice, int n, int k, int activation) {
+    const int active = choice.active, pairs = choice.rows * active;
+    __shared__ Chosen chosen;
     wait_for_previous();
+    choose_all(chosen, choice, blockIdx.x == 0);
+    let_next_start();
     const int lane = threadIdx.x % 32;
     for (int item = blockIdx.x * WARPS + threadIdx.x / 32; item < pairs * n; item += gridDim.x * WARPS) {
         const int pair = item / n;
-        const float *gate_row = w + ((size_t)__ldcg(ids + pair) * 2 * n + item % n) * k, *of_x = x + (size_t)(pair / active) * k;
+        const float *gate_row = w + ((size_t)chosen.ids[pair] * 2 * n + item % n) * k, *of_x = x + (size_t)(pair / active) * k;
         float gate = 0.f, up = 0.f;
         for (int i = lane; i < k; i += 32) {
             gate += gate_row[i] * __ldcg(of_x + i);
@@ -313,80 +377,83 @@ __device__ void expert_gated<float>(float* y, const float* w, const float* x, co
     }
 }
 
-// y[row] += Σ weight · w·x[pair] over the pairs of a row: one product whose columns are those of all its experts. k is divisible by eight.
+// y[row] += Σ weight · w·x[pair] over the pairs of a row. k is divisible by eight. A block has eight rows of the weights: a tile of 16 rows is theirs of two experts, whose
+// activations are two columns. So its registers leave room for a block of the kernel before, and its first weights are on their way early.
 template <typename T>
-__device__ void expert_down(T* y, const T* w, const T* x, const int* ids, const float* weights, int active, int n, int k) {
+__device__ void expert_down(T* y, const T* w, const T* x, const Choice& choice, int n, int k, const Carry<T>& carry) {
+    constexpr int ROWS = 8;
+    const int active = choice.active;
+    __shared__ Chosen chosen;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, quad = lane % 4;
-    const int first_row = blockIdx.x * 16, low_row = min(first_row + group, n - 1), high_row = min(first_row + 8 + group, n - 1);
-    const int spans = (k + SPAN - 1) / SPAN, all = active * spans, first_pair = blockIdx.y * active;
+    const int first_row = blockIdx.x * ROWS, row = min(first_row + group, n - 1);
+    const int spans = (k + SPAN - 1) / SPAN, couples = (active + 1) / 2, all = couples * spans, first_pair = blockIdx.y * active;
     const uint4 nothing = make_uint4(0, 0, 0, 0);
-    struct Part {
-        uint4 low[UNROLL], high[UNROLL];
-    };
-    auto fetch = [&](Part& part, int span) {
-        const int pair = first_pair + span / spans, column = span % spans * SPAN + quad * 8;
-        const T* of_expert = w + (size_t)__ldcg(ids + pair) * n * k;
+    uint4 low[UNROLL], high[UNROLL];
+    auto fetch = [&](int item) {
+        const int slot = item / spans * 2, column = item % spans * SPAN + quad * 8;
+        const bool has_second = slot + 1 < active;
+        const T* first = w + ((size_t)chosen.ids[first_pair + slot] * n + row) * k;
+        const T* second = w + ((size_t)chosen.ids[first_pair + slot + (has_second ? 1 : 0)] * n + row) * k;
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            int at = column + u * CHUNK;
-            part.low[u] = at < k ? load_once(of_expert + (size_t)low_row * k + at) : nothing;
-            part.high[u] = at < k ? load_once(of_expert + (size_t)high_row * k + at) : nothing;
+            const int at = column + u * CHUNK;
+            low[u] = at < k ? load_once(first + at) : nothing;
+            high[u] = at < k && has_second ? load_once(second + at) : nothing;
         }
     };
-    float low = 0.f, high = 0.f;
-    auto multiply = [&](const Part& part, int span) {
-        const int pair = first_pair + span / spans, column = span % spans * SPAN + quad * 8;
+    // The scores are there already: the kernel before this one lets it start after it has waited for them itself.
+    choose_all(chosen, choice, false);
+    __shared__ __align__(16) float next_weights[ROWS];
+    carry.copy(next_weights, first_row);
+    if (warp < all) fetch(warp);
+    let_next_start();
+    wait_for_previous();
+    float sum = 0.f;
+    for (int item = warp; item < all; item += WARPS) {
+        const int slot = item / spans * 2, column = item % spans * SPAN + quad * 8, own = slot + group;
+        const T* of_x = x + (size_t)(first_pair + own) * k;
         float sums[4] = {};
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            int at = column + u * CHUNK;
-            uint4 b = group == 0 && at < k ? __ldcg(reinterpret_cast<const uint4*>(x + (size_t)pair * k + at)) : nothing;
-            mma<T>(sums, part.low[u].x, part.high[u].x, part.low[u].y, part.high[u].y, b.x, b.y);
-            mma<T>(sums, part.low[u].z, part.high[u].z, part.low[u].w, part.high[u].w, b.z, b.w);
+            const int at = column + u * CHUNK;
+            uint4 b = group < 2 && own < active && at < k ? __ldcg(reinterpret_cast<const uint4*>(of_x + at)) : nothing;
+            mma<T>(sums, low[u].x, high[u].x, low[u].y, high[u].y, b.x, b.y);
+            mma<T>(sums, low[u].z, high[u].z, low[u].w, high[u].w, b.z, b.w);
         }
-        float weight = __ldcg(weights + pair);
-        low += weight * sums[0];
-        high += weight * sums[2];
-    };
-    // The ids are there already: the kernel before this one lets it start after it has waited for them itself.
-    Part parts[2];
-    if (warp < all) fetch(parts[0], warp);
-    if (warp + WARPS < all) fetch(parts[1], warp + WARPS);
-    let_next_start();
-    wait_for_previous();
-    for (int span = warp; span < all; span += 2 * WARPS) {
-        if (span > warp && span + WARPS < all) fetch(parts[1], span + WARPS);
-        multiply(parts[0], span);
-        if (span + 2 * WARPS < all) fetch(parts[0], span + 2 * WARPS);
-        if (span + WARPS < all) multiply(parts[1], span + WARPS);
+        if (item + WARPS < all) fetch(item + WARPS);
+        // The first expert's rows with its column, and the second's with its own.
+        sum += chosen.weights[first_pair + slot] * sums[0];
+        if (slot + 1 < active) sum += chosen.weights[first_pair + slot + 1] * sums[3];
     }
-    __shared__ float sums[WARPS][16];
-    if (quad == 0) {
-        sums[warp][group] = low;
-        sums[warp][group + 8] = high;
-    }
+    __shared__ float parts[WARPS][ROWS];
+    if (quad == 0) parts[warp][group] = sum;
+    wait_for_copies_of_all();
     __syncthreads();
     const int at = first_row + threadIdx.x;
-    if (threadIdx.x >= 16 || at >= n) return;
-    float sum = 0.f;
+    if (threadIdx.x >= ROWS || at >= n) return;
+    sum = 0.f;
 #pragma unroll
-    for (int i = 0; i < WARPS; i++) sum += sums[i][threadIdx.x];
+    for (int i = 0; i < WARPS; i++) sum += parts[i][threadIdx.x];
     T* to = y + (size_t)blockIdx.y * n + at;
-    *to = narrow<T>(wide(narrow<T>(sum)) + wide(*to));
+    const T result = narrow<T>(wide(narrow<T>(sum)) + wide(*to));
+    *to = result;
+    if (carry.weight) carry.put(result, next_weights[threadIdx.x], blockIdx.y, to - y, blockIdx.x, gridDim.x);
 }
 
 // The same without tensor cores: a warp for each number.
 template <>
-__device__ void expert_down<float>(float* y, const float* w, const float* x, const int* ids, const float* weights,
-                                   int active, int n, int k) {
+__device__ void expert_down<float>(float* y, const float* w, const float* x, const Choice& choice, int n, int k, const Carry<float>&) {
+    const int active = choice.active;
+    __shared__ Chosen chosen;
     let_next_start();
     wait_for_previous();
+    choose_all(chosen, choice, false);
     const int lane = threadIdx.x % 32, at = blockIdx.x * WARPS + threadIdx.x / 32;
     if (at >= n) return;
     float sum = 0.f;
     for (int slot = 0; slot < active; slot++) {
         const int pair = blockIdx.y * active + slot;
-        const float *row = w + ((size_t)__ldcg(ids + pair) * n + at) * k, weight = __ldcg(weights + pair);
+        const float *row = w + ((size_t)chosen.ids[pair] * n + at) * k, weight = chosen.weights[pair];
         for (int i = lane; i < k; i += 32) sum += weight * row[i] * __ldcg(x + (size_t)pair * k + i);
     }
     sum = warp_sum(sum);
@@ -536,9 +603,11 @@ template <typename T> __device__ void scale_rows(T* x, const float* scores, int 
 
 #define EXPERTS_OF(T, NAME)                                                                                          \
     extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                         \
-        expert_gated_##NAME(T* y, const T* w, const T* x, const int* ids, int pairs, int active, int n, int k,       \
-                            int activation) {                                                                        \
-        expert_gated<T>(y, w, x, ids, pairs, active, n, k, activation);                                              \
+        expert_gated_##NAME(T* y, const T* w, const T* x, const float* scores, int* ids, float* weights,             \
+                            uint32_t* tally, int rows, int stride, int experts, int active, int normalised, int n,   \
+                            int k, int activation) {                                                                 \
+        expert_gated<T>(y, w, x, Choice{scores, ids, weights, tally, rows, stride, experts, active, normalised}, n,  \
+                        k, activation);                                                                              \
     }                                                                                                                \
     extern "C" __global__ void __launch_bounds__(THREADS)                                                            \
         norm_and_route_##NAME(T* normed, const T* x, const float* norm, float eps, const T* router, float* scores,   \
@@ -547,10 +616,12 @@ template <typename T> __device__ void scale_rows(T* x, const float* scores, int 
         norm_and_route<T>(normed, x, norm, eps, router, scores, ids, weights, tally, counter, rows, stride, experts, \
                           active, normalised, k);                                                                    \
     }                                                                                                                \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                         \
-        expert_down_##NAME(T* y, const T* w, const T* x, const int* ids, const float* weights, int active, int n,    \
-                           int k) {                                                                                  \
-        expert_down<T>(y, w, x, ids, weights, active, n, k);                                                         \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                         \
+        expert_down_##NAME(T* y, const T* w, const T* x, const float* scores, int rows, int stride, int experts,     \
+                           int active, int normalised, int n, int k, const float* next_weight, T* scaled,            \
+                           float* next_squares) {                                                                    \
+        expert_down<T>(y, w, x, Choice{scores, nullptr, nullptr, nullptr, rows, stride, experts, active, normalised}, \
+                       n, k, Carry<T>{next_weight, scaled, next_squares});                                           \
     }                                                                                                                \
     extern "C" __global__ void combine_##NAME(T* x, const T* y, const int* place, const float* weights, int active,  \
                                               int n) {                                                               \

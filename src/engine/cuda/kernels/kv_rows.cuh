@@ -19,6 +19,7 @@ __device__ __forceinline__ uint2 load_cache8(const void* at) {
 
 // `Eight` neighbours of a row are loaded as they are, and become numbers later. `store` is called by all lanes of a warp, with neighbouring `at`.
 template <typename T> struct PlainRows {
+    static constexpr bool IS_PLAIN = true;
     using Eight = uint4;
     T* values;
     int dim;
@@ -34,6 +35,7 @@ template <typename T> struct PlainRows {
 
 // e4m3, limited to ±448.
 template <typename T> struct Fp8Rows {
+    static constexpr bool IS_PLAIN = false;
     using Eight = uint2;
     uint8_t* codes;
     int dim;
@@ -78,6 +80,7 @@ template <> __device__ __forceinline__ uint32_t times<f16>(uint32_t two, float b
 
 // Integers of eight bits with a scale for each 32, as in GGUF. The scales lie after the codes of all `rows`. dim is a multiple of 64.
 template <typename T> struct Q8Rows {
+    static constexpr bool IS_PLAIN = false;
     static constexpr int BLOCK = 32;
     struct Eight {
         uint2 codes;

@@ -6,10 +6,38 @@
 //
 // With one row of activations, the tensor cores have seven columns to spare. A group's activations go into the column of its number and zeros into the others, so
 // that eight groups are summed apart in one accumulator, and each lane scales a fourth of them.
+//
+// Where rows are few and long, the blocks of a cluster share the columns of a strip, and the first of them adds up what the others send it.
+#include <cooperative_groups.h>
+
 #include "quantised.cuh"
 
 constexpr int WARPS = 8;
 constexpr int THREADS = WARPS * 32;
+constexpr int MOST_SHARING = 4; // blocks of a strip
+
+// Products of the same activations with two matrices run side by side: the second one starts when the first has waited for the activations.
+enum class Turn { ALONE, FIRST, SECOND };
+
+// All blocks of a cluster come to `arrive_at_cluster` before one is through `wait_for_cluster`.
+__device__ __forceinline__ void arrive_at_cluster() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_cluster() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+// The same variable of the first block of the cluster.
+__device__ __forceinline__ float* in_first_block(float* at) {
+#if __CUDA_ARCH__ >= 900
+    return cooperative_groups::this_cluster().map_shared_rank(at, 0);
+#else
+    return at;
+#endif
+}
 
 // Copies bytes that are read once into shared memory, 16 at a time, while the warp goes on.
 __device__ __forceinline__ void copy_ahead(uint8_t* to, const uint8_t* from) {
@@ -138,14 +166,27 @@ __device__ void round_rows(uint8_t* rounded, float4* scales, const T* x, int k, 
 
 // y[m, n] = Σ_k w[n, k] · x[m, k] + bias + residual, where those are given; or activate(gate) · up of a gated matrix. y has rows of `stride`; its numbers
 // are f32 where `wide_y`. A warp copies `ahead` tiles ahead. ONE: x is one row, which each block rounds itself, and norms where `norm` is given; else m ≤ 8 rows that are rounded already.
-template <Format F, typename T, bool GATED, bool ONE>
+// SHARED: `shared_by` blocks of a cluster have a strip.
+template <Format F, typename T, bool GATED, bool ONE, bool SHARED = false>
 __device__ void quantised(void* y, const uint8_t* w, const T* x, const uint8_t* rounded, const float4* x_scales,
                           const T* bias, const T* residual, int m, int n, int k, int stride, int activation, int wide_y,
-                          const float* norm, float eps, int ahead) {
+                          const float* norm, float eps, int ahead, Turn turn = Turn::ALONE, int shared_by = 1) {
     using L = Layout<F>;
     constexpr int ROWS = GATED ? 8 : 16;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, quad = lane % 4;
-    const int tiles = (k + L::COLUMNS - 1) / L::COLUMNS, groups = tiles * L::GROUPS, strips = (n + ROWS - 1) / ROWS;
+    const int all_tiles = (k + L::COLUMNS - 1) / L::COLUMNS, strips = (n + ROWS - 1) / ROWS;
+    // This block's share of the tiles of a row; k becomes its columns.
+    const int rank = SHARED ? blockIdx.x % shared_by : 0, own_strip = SHARED ? blockIdx.x / shared_by : blockIdx.x;
+    const int strip_step = SHARED ? gridDim.x / shared_by : gridDim.x, each = SHARED ? (all_tiles + shared_by - 1) / shared_by : all_tiles;
+    const int first_tile = rank * each, tiles = SHARED ? max(0, min(each, all_tiles - first_tile)) : all_tiles;
+    [[maybe_unused]] const int all_k = k;
+    [[maybe_unused]] __shared__ float came[2][MOST_SHARING - 1][16];
+    if constexpr (SHARED) {
+        k = max(0, min(k - first_tile * L::COLUMNS, tiles * L::COLUMNS));
+        x += first_tile * L::COLUMNS;
+        arrive_at_cluster();
+    }
+    const int groups = tiles * L::GROUPS;
     extern __shared__ uint4 dynamic[];
     // A ring of tiles for each warp, then the activations of ONE.
     uint8_t* ring = reinterpret_cast<uint8_t*>(dynamic) + warp * (ahead + 1) * L::BYTES;
@@ -156,10 +197,10 @@ __device__ void quantised(void* y, const uint8_t* w, const T* x, const uint8_t* 
     __shared__ float squares[WARPS];
 
     // The next tile to copy: of this strip, or of a later one of this block.
-    int next_strip = blockIdx.x, next_tile = warp, to_copy = 0, to_read = 0;
+    int next_strip = own_strip, next_tile = warp, to_copy = 0, to_read = 0;
     auto copy_next = [&]() {
         if (next_strip < strips && next_tile < tiles) {
-            const uint8_t* from = w + ((size_t)next_strip * tiles + next_tile) * L::BYTES;
+            const uint8_t* from = w + ((size_t)next_strip * all_tiles + first_tile + next_tile) * L::BYTES;
             uint8_t* to = ring + to_copy * L::BYTES;
 #pragma unroll
             for (int i = 0; i < (L::BYTES + 511) / 512; i++) {
@@ -172,7 +213,7 @@ __device__ void quantised(void* y, const uint8_t* w, const T* x, const uint8_t* 
         next_tile += WARPS;
         if (next_tile >= tiles) {
             next_tile = warp;
-            next_strip += gridDim.x;
+            next_strip += strip_step;
         }
     };
     for (int i = 0; i < ahead; i++) copy_next();
@@ -186,8 +227,9 @@ __device__ void quantised(void* y, const uint8_t* w, const T* x, const uint8_t* 
             for (int i = 0; i < 2; i++) early[u][i] = __ldg(reinterpret_cast<const float4*>(norm) + 2 * chunk + i);
         }
     }
-    let_next_start();
-    wait_for_previous();
+    if (turn != Turn::FIRST) let_next_start();
+    if (turn != Turn::SECOND) wait_for_previous();
+    if (turn == Turn::FIRST) let_next_start();
     if (ONE) {
         float square = warp_sum(round_row(staged, staged_scales, x, k, groups, norm, 1.f, early));
         if (norm && lane == 0) squares[warp] = square;
@@ -201,9 +243,11 @@ __device__ void quantised(void* y, const uint8_t* w, const T* x, const uint8_t* 
         for (int i = 0; i < WARPS; i++) of_norm += squares[i];
         of_norm = rsqrtf(of_norm / k + eps);
     }
+    // The first block runs: its memory is there.
+    if constexpr (SHARED) wait_for_cluster();
 
     int buffer = 0;
-    for (int strip = blockIdx.x; strip < strips; strip += gridDim.x, buffer ^= 1) {
+    for (int strip = own_strip; strip < strips; strip += strip_step, buffer ^= 1) {
         float sums[2][ONE ? 1 : 2] = {};
         for (int tile = warp; tile < tiles; tile += WARPS) {
             // The oldest tile has arrived, and every lane is done with the one before it, which is overwritten now.
@@ -300,10 +344,25 @@ __device__ void quantised(void* y, const uint8_t* w, const T* x, const uint8_t* 
         }
         // The other buffer is written next, after every thread has read it: they all came here since.
         __syncthreads();
+        if constexpr (SHARED) {
+            if (rank > 0 && threadIdx.x < 16) {
+                float sum = 0.f;
+#pragma unroll
+                for (int i = 0; i < WARPS; i++) sum += parts[buffer][i][threadIdx.x][0];
+                *in_first_block(&came[buffer][rank - 1][threadIdx.x]) = sum;
+            }
+            // What came stays until the strip after next: the first block comes here once more before.
+            arrive_at_cluster();
+            wait_for_cluster();
+            if (rank > 0) continue;
+        }
         auto total = [&](int of_row, int column) {
             float sum = 0.f;
 #pragma unroll
             for (int i = 0; i < WARPS; i++) sum += parts[buffer][i][of_row][column];
+            if constexpr (SHARED) {
+                for (int i = 0; i < shared_by - 1; i++) sum += came[buffer][i][of_row];
+            }
             return ONE ? sum * of_norm : sum;
         };
         for (int i = threadIdx.x; i < ROWS * (ONE ? 1 : m); i += THREADS) {
@@ -322,6 +381,18 @@ __device__ void quantised(void* y, const uint8_t* w, const T* x, const uint8_t* 
             else reinterpret_cast<T*>(y)[to] = narrow<T>(sum);
         }
     }
+    // Whatever waits for this kernel also waits for the first one.
+    if (turn == Turn::SECOND) wait_for_previous();
+}
+
+// For GPUs with clusters.
+template <Format F, typename T>
+__device__ void quantised_by_cluster(void* y, const uint8_t* w, const T* x, const T* bias, const T* residual, int n, int k,
+                                     int wide_y, int ahead, int shared_by) {
+#if __CUDA_ARCH__ >= 900
+    quantised<F, T, false, true, true>(y, w, x, nullptr, nullptr, bias, residual, 1, n, k, n, 0, wide_y, nullptr, 0.f, ahead,
+                                       Turn::ALONE, shared_by);
+#endif
 }
 
 // Four weights of a lane, as plain numbers.
@@ -405,9 +476,9 @@ __device__ __forceinline__ void of_expert(void*& y, const uint8_t*& w, const T*&
     extern "C" __global__ void __launch_bounds__(THREADS, 4)                                       \
         quantised_one_##F##_##T(void* y, const uint8_t* w, const T* x, const T* bias, const T* residual, int n, int k,     \
                                 int wide_y, const float* norm, float eps, int ahead, const int* ids, int active,     \
-                                size_t expert_bytes) {                                                               \
+                                size_t expert_bytes, int turn) {                                                     \
         of_expert<T>(y, w, x, n, k, ids, active, expert_bytes);                                                      \
-        quantised<F, T, false, true>(y, w, x, nullptr, nullptr, bias, residual, 1, n, k, n, 0, wide_y, norm, eps, ahead);  \
+        quantised<F, T, false, true>(y, w, x, nullptr, nullptr, bias, residual, 1, n, k, n, 0, wide_y, norm, eps, ahead, (Turn)turn);  \
     }                                                                                                                \
     extern "C" __global__ void __launch_bounds__(THREADS, 4)                                       \
         quantised_gated_one_##F##_##T(void* y, const uint8_t* w, const T* x, int n, int k, int activation,                 \
@@ -435,6 +506,16 @@ __device__ __forceinline__ void of_expert(void*& y, const uint8_t*& w, const T*&
         embedded_##F##_##T(T* out, const uint8_t* w, const uint32_t* ids, int k, float times) {                        \
         embedded<F, T>(out, w, ids, k, times);                                                                       \
     }
+#define SHARED_KERNEL(F, T)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(THREADS, 4)                                                         \
+        quantised_shared_##F##_##T(void* y, const uint8_t* w, const T* x, const T* bias, const T* residual, int n,   \
+                                   int k, int wide_y, int ahead, int shared_by) {                                    \
+        quantised_by_cluster<F>(y, w, x, bias, residual, n, k, wide_y, ahead, shared_by);                            \
+    }
+#define ALL_SHARED(T)                                                                                                \
+    SHARED_KERNEL(Q4_0, T) SHARED_KERNEL(Q4_1, T) SHARED_KERNEL(Q5_0, T) SHARED_KERNEL(Q5_1, T)                      \
+    SHARED_KERNEL(Q8_0, T) SHARED_KERNEL(Q2K, T) SHARED_KERNEL(Q3K, T) SHARED_KERNEL(Q4K, T)                         \
+    SHARED_KERNEL(Q5K, T) SHARED_KERNEL(Q6K, T) SHARED_KERNEL(IQ4NL, T) SHARED_KERNEL(IQ4XS, T)
 #define ALL(T)                                                                                                       \
     KERNELS(Q4_0, T) KERNELS(Q4_1, T) KERNELS(Q5_0, T) KERNELS(Q5_1, T) KERNELS(Q8_0, T) KERNELS(Q2K, T)             \
     KERNELS(Q3K, T) KERNELS(Q4K, T) KERNELS(Q5K, T) KERNELS(Q6K, T) KERNELS(IQ4NL, T) KERNELS(IQ4XS, T)              \
@@ -442,6 +523,6 @@ __device__ __forceinline__ void of_expert(void*& y, const uint8_t*& w, const T*&
         round_rows_##T(uint8_t* rounded, float4* scales, const T* x, int k, int groups, const float* norm, float eps) {    \
         round_rows(rounded, scales, x, k, groups, norm, eps);                                                                   \
     }
-FOR_BF16(ALL(bf16))
-FOR_F16(ALL(f16))
+FOR_BF16(ALL(bf16) ALL_SHARED(bf16))
+FOR_F16(ALL(f16) ALL_SHARED(f16))
 FOR_F32(ALL(f32))

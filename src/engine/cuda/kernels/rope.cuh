@@ -10,56 +10,83 @@ template <typename T> struct Transform {
     float eps;
 };
 
-// Head `head` of `heads` queries, kv_heads keys and kv_heads values, of `dim` numbers, at most 256 and even. `store` gets a number's index, the number,
-// and whether it is there; it may write to `from`.
-template <typename T, typename Store>
-__device__ __forceinline__ void rotate(const Store& store, const T* from, const Transform<T>& transform, int head, int heads,
-                                       int kv_heads, int dim, int position) {
-    constexpr int MOST = 4; // pairs of a lane
-    const int lane = threadIdx.x % 32, half = dim / 2;
-    const bool is_query = head < heads, is_value = head >= heads + kv_heads;
-    float low[MOST], high[MOST];
+// The rotation to one position, of heads of `dim` numbers, an even number of at most 64 · PAIRS. A lane has PAIRS pairs of numbers, and loads
+// what does not depend on the heads when it is made.
+template <typename T, int PAIRS> struct Rotation {
+    const Transform<T> transform;
+    const int lane, dim, half;
+    float cosines[PAIRS], sines[PAIRS], query_norm[2 * PAIRS], key_norm[2 * PAIRS];
+
+    __device__ __forceinline__ Rotation(const Transform<T>& transform, int dim, int position)
+        : transform(transform), lane(threadIdx.x % 32), dim(dim), half(dim / 2) {
 #pragma unroll
-    for (int i = 0; i < MOST; i++) {
-        int at = lane + 32 * i;
-        low[i] = high[i] = 0.f;
-        if (at >= half) continue;
-        low[i] = wide(from[at]);
-        high[i] = wide(from[at + half]);
-        if (transform.bias) {
-            low[i] = wide(narrow<T>(low[i] + wide(transform.bias[head * dim + at])));
-            high[i] = wide(narrow<T>(high[i] + wide(transform.bias[head * dim + at + half])));
+        for (int i = 0; i < PAIRS; i++) {
+            const int at = lane + 32 * i;
+            const bool inside = at < half;
+            cosines[i] = inside ? __ldg(transform.cosines + (size_t)position * half + at) : 1.f;
+            sines[i] = inside ? __ldg(transform.sines + (size_t)position * half + at) : 0.f;
+            auto load = [&](float (&weights)[2 * PAIRS], const float* norm) {
+                weights[i] = norm && inside ? __ldg(norm + at) : 0.f;
+                weights[PAIRS + i] = norm && inside ? __ldg(norm + at + half) : 0.f;
+            };
+            load(query_norm, transform.query_norm);
+            load(key_norm, transform.key_norm);
         }
     }
-    const float* norm = is_query ? transform.query_norm : transform.key_norm;
-    if (norm && !is_value) {
-        float squares = 0.f;
+
+    struct Pairs {
+        float low[PAIRS], high[PAIRS];
+    };
+    // Numbers of head `head`, with their bias.
+    __device__ __forceinline__ Pairs load(const T* from, int head) const {
+        Pairs pairs;
 #pragma unroll
-        for (int i = 0; i < MOST; i++) squares += low[i] * low[i] + high[i] * high[i];
-        float scale = rsqrtf(warp_sum(squares) / dim + transform.eps);
-#pragma unroll
-        for (int i = 0; i < MOST; i++) {
+        for (int i = 0; i < PAIRS; i++) {
             int at = lane + 32 * i;
+            pairs.low[i] = pairs.high[i] = 0.f;
             if (at >= half) continue;
-            low[i] = wide(narrow<T>(low[i] * scale * norm[at]));
-            high[i] = wide(narrow<T>(high[i] * scale * norm[at + half]));
+            pairs.low[i] = wide(from[at]);
+            pairs.high[i] = wide(from[at + half]);
+            if (transform.bias) {
+                pairs.low[i] = wide(narrow<T>(pairs.low[i] + wide(transform.bias[head * dim + at])));
+                pairs.high[i] = wide(narrow<T>(pairs.high[i] + wide(transform.bias[head * dim + at + half])));
+            }
         }
+        return pairs;
     }
+
+    // Head `head` of `heads` queries, kv_heads keys and kv_heads values. `store` gets a number's index, the number, and whether it is there;
+    // it may write where the numbers were loaded from.
+    template <typename Store>
+    __device__ __forceinline__ void rotate(const Store& store, Pairs& pairs, int head, int heads, int kv_heads) const {
+        const bool is_query = head < heads, is_value = head >= heads + kv_heads;
+        auto &low = pairs.low, &high = pairs.high;
+        if ((is_query ? transform.query_norm : transform.key_norm) && !is_value) {
+            float squares = 0.f;
 #pragma unroll
-    for (int i = 0; i < MOST; i++) {
-        int at = lane + 32 * i;
-        if (32 * i >= half) break;
-        const bool inside = at < half;
-        float a = low[i], b = high[i];
-        if (!is_value && inside) {
-            float cosine = transform.cosines[(size_t)position * half + at], sine = transform.sines[(size_t)position * half + at];
-            a = low[i] * cosine - high[i] * sine;
-            b = high[i] * cosine + low[i] * sine;
+            for (int i = 0; i < PAIRS; i++) squares += low[i] * low[i] + high[i] * high[i];
+            float scale = rsqrtf(warp_sum(squares) / dim + transform.eps);
+#pragma unroll
+            for (int i = 0; i < PAIRS; i++) {
+                if (lane + 32 * i >= half) continue;
+                low[i] = wide(narrow<T>(low[i] * scale * (is_query ? query_norm[i] : key_norm[i])));
+                high[i] = wide(narrow<T>(high[i] * scale * (is_query ? query_norm[PAIRS + i] : key_norm[PAIRS + i])));
+            }
         }
-        store(at, a, inside);
-        store(at + half, b, inside);
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++) {
+            int at = lane + 32 * i;
+            if (32 * i >= half) break;
+            float a = low[i], b = high[i];
+            if (!is_value) {
+                a = low[i] * cosines[i] - high[i] * sines[i];
+                b = high[i] * cosines[i] + low[i] * sines[i];
+            }
+            store(at, a, at < half);
+            store(at + half, b, at < half);
+        }
     }
-}
+};
 
 // A warp computes one head of one row of qkv = [heads·dim | kv_heads·dim | kv_heads·dim]. Queries stay in place; keys and
 // values go to the caches, `slots` rows for each of batch · kv_heads. Row b·length + i is position `*start + i` of sequence b.
@@ -84,7 +111,10 @@ __device__ void rope(T* qkv, void* keys, void* values, const Transform<T>& trans
             from[at] = narrow<T>(x);
         }
     };
-    rotate(store, from, transform, head, heads, kv_heads, dim, position);
+    // At most 256 numbers.
+    const Rotation<T, 4> rotation(transform, dim, position);
+    auto pairs = rotation.load(from, head);
+    rotation.rotate(store, pairs, head, heads, kv_heads);
 }
 
 // A warp copies one row of a prompt's keys or values, (batch·kv_heads, length, dim), to the cache; of more than `slots` positions the last ones.

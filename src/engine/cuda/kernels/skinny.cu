@@ -14,10 +14,10 @@ constexpr int UNROLL = 8;            // chunks in flight
 constexpr int SPAN = UNROLL * CHUNK; // columns of one iteration of a warp
 
 // `gated`: w holds n rows of gates and then n rows of ups, and y = activate(gate) · up.
-// Otherwise y = w·x + bias + residual, where those are given. k is divisible by eight. m ≤ 8·TILES.
-template <typename T, typename Out, int TILES, bool GATED>
+// Otherwise y = w·x + bias + residual, where those are given. k is divisible by eight. m ≤ 8·TILES. CARRIED: with rows of x whose norm is `carried`.
+template <typename T, typename Out, int TILES, bool GATED, bool CARRIED = false>
 __device__ void skinny(Out* y, const T* w, const T* x, const T* bias, const T* residual, int m, int n, int k,
-                       int activation) {
+                       int activation, Carried carried = {}) {
     constexpr int ROWS = GATED ? 8 : 16;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, quad = lane % 4;
     const int first_row = blockIdx.x * ROWS;
@@ -67,6 +67,8 @@ __device__ void skinny(Out* y, const T* w, const T* x, const T* bias, const T* r
     fetch(span, column);
     let_next_start();
     wait_for_previous();
+    [[maybe_unused]] __shared__ __align__(16) float squares[CARRIED ? TILES * 8 * MOST_CARRIED : 4];
+    if constexpr (CARRIED) carried.copy(squares, m);
     while (column < k) {
         multiply(span, column);
         column += STRIDE;
@@ -80,6 +82,7 @@ __device__ void skinny(Out* y, const T* w, const T* x, const T* bias, const T* r
 #pragma unroll
         for (int i = 0; i < 4; i++) parts[warp][group + 8 * (i / 2)][tile * 8 + quad * 2 + i % 2] = sums[tile][i];
     }
+    if constexpr (CARRIED) wait_for_copies_of_all();
     __syncthreads();
     auto total = [&](int row, int of) {
         float sum = 0.f;
@@ -92,6 +95,7 @@ __device__ void skinny(Out* y, const T* w, const T* x, const T* bias, const T* r
         if (at >= n) continue;
         size_t to = (size_t)of * n + at;
         float sum = total(row, of);
+        if constexpr (CARRIED) sum *= carried.factor<ROWS>(squares, of, k);
         if (GATED) {
             // Rounded as the result of a separate product is.
             sum = activate(wide(narrow<T>(sum)), activation) * wide(narrow<T>(total(row + 8, of)));
@@ -133,10 +137,17 @@ __device__ void skinny_f32(float* y, const float* w, const float* x, const float
         NAME(OUT* y, const T* w, const T* x, const T* bias, const T* residual, int m, int n, int k, int activation) {      \
         skinny<T, OUT, TILES, GATED>(y, w, x, bias, residual, m, n, k, activation);                                        \
     }
+#define SKINNY_CARRIED(T)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32, 2)                                                      \
+        skinny_carried_8_##T(T* y, const T* w, const T* x, const T* bias, const T* residual, int m, int n, int k,    \
+                             int activation, const float* squares, int blocks, float eps) {                          \
+        skinny<T, T, 1, false, true>(y, w, x, bias, residual, m, n, k, activation, Carried{squares, blocks, eps});   \
+    }
 #define SKINNY_OF(T)                                                                                                 \
     SKINNY(skinny_8_##T, T, T, 1, false)                                                                             \
     SKINNY(skinny_gated_8_##T, T, T, 1, true)                                                                        \
-    SKINNY(skinny_logits_8_##T, T, float, 1, false)
+    SKINNY(skinny_logits_8_##T, T, float, 1, false)                                                                  \
+    SKINNY_CARRIED(T)
 FOR_BF16(SKINNY_OF(bf16))
 FOR_F16(SKINNY_OF(f16))
 

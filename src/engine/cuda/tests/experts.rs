@@ -124,8 +124,8 @@ fn layer_error(k: &Kernels, experts: Experts, hidden: usize, format: Option<Form
     k.rms_norm(&again, &input, &norm, (rows, hidden), 1e-5, (1, 0)).unwrap();
     let x = get(k, &normed, rows * hidden);
     assert_close(&x, &get(k, &again, rows * hidden), dtype, "the norm");
-    k.experts_gated(&routed, &layer, (&normed).into(), rows).unwrap();
-    k.experts_down((&to).into(), &routed, &layer, rows).unwrap();
+    k.experts_gated(&routed, &layer, (&normed).into(), rows, true).unwrap();
+    k.experts_down((&to).into(), &routed, &layer, rows, None).unwrap();
     let found = get(k, &to, rows * hidden);
 
     // The choice, from the scores that it was made from.

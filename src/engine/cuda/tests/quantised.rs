@@ -93,7 +93,7 @@ fn every_format_matches_its_definition() {
                         let input = in_eight_bits(&normed(&plain, &weight, 1e-5));
                         let expected = tensor(&input, &[m, columns]).matmul(&weights.t().unwrap()).unwrap();
                         let weight = put32(&k, &weight);
-                        let input = Input { x: (&x).into(), norm: Some(Norm { weight: &weight, eps: 1e-5 }) };
+                        let input = Input { norm: Some(Norm { weight: &weight, eps: 1e-5 }), ..(&x).into() };
                         let y = room(&k, m * n);
                         k.linear(&y, input, &w, m, None, false).unwrap();
                         // A number may be rounded to the neighbour of eight bits.
