@@ -42,6 +42,7 @@ pub mod run;
 pub mod rundir;
 pub mod server;
 pub mod sim;
+pub mod slurm;
 pub mod state;
 pub mod telemetry;
 pub mod text;
