@@ -20,5 +20,5 @@ pub use error::SweepError;
 pub use jobs::{Job, JobResult, JobState, Place, Sweep};
 pub use launch::{Launch, LaunchError};
 pub use runner::Runner;
-pub use table::{Column, csv_rows, sweep_json, table_text};
+pub use table::{Column, PLACE_HEADINGS, csv_rows, sweep_json, table_text};
 pub use task::Task;

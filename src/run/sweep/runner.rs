@@ -283,6 +283,11 @@ impl Runner {
         Ok(false)
     }
 
+    /// The configuration of the first job, for what all jobs have in common.
+    pub fn first(&self) -> Result<Composed, SweepError> {
+        composed(&self.tree, &self.context, 0, &self.sweep.jobs[0].overrides)
+    }
+
     /// What starts the jobs, with `overrides` of the launcher that are not the sweep's own.
     pub fn launcher(&self, overrides: &[String]) -> Result<Launcher, SweepError> {
         let job = self.sweep.next().unwrap_or(0);

@@ -54,6 +54,11 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
+    /// The same jobs can be started later, or with other options.
+    pub fn is_remediable(&self) -> bool {
+        matches!(self, LaunchError::Slurm(_))
+    }
+
     /// The error is in the command, not on the machine.
     pub fn is_usage(&self) -> bool {
         match self {
