@@ -8,11 +8,12 @@ use std::{
 
 /// Every room with the rooms its code may use, bottom to top: a room uses only rooms that stand before it, so there
 /// are no cycles. Tests may use any room.
-const ROOMS: [(&str, &[&str]); 26] = [
+const ROOMS: [(&str, &[&str]); 27] = [
     ("base", &[]),
     ("process", &["base"]),
     ("tools", &[]),
     ("config", &[]),
+    ("slurm", &["base", "tools", "config"]),
     ("text", &["base", "process"]),
     ("model", &["base", "config"]),
     ("event", &["model"]),
@@ -52,6 +53,7 @@ const ROOMS: [(&str, &[&str]); 26] = [
             "server",
             "pytorch",
             "sim",
+            "slurm",
             "state",
             "rundir",
             "report",

@@ -100,6 +100,9 @@ impl Runner {
             let composed = runner.composed(job)?;
             consent.add(&runner.sweep.label(job), &runner.sweep.jobs[job].overrides, &composed.config);
         }
+        if let Launcher::Slurm(slurm) = runner.launcher(&[])? {
+            consent.add_setup(slurm.setup.as_deref().unwrap_or_default());
+        }
         if consent.is_needed() {
             confirm(&consent)?;
         }

@@ -96,7 +96,7 @@ impl SlurmJobs {
         let missing = this.missing()?;
         let found = this.open.len() - missing.len();
         if found > 0 {
-            runner.add_remark(format!("{found} jobs are still in Slurm and are followed"));
+            runner.add_remark(format!("found in Slurm again: {}", counted(found)));
         }
         if find_only {
             for job in missing {
@@ -113,6 +113,7 @@ impl SlurmJobs {
                 crate::run::sweep::SweepError::Io { path, source }
             })?;
         }
+        let known = this.arrays.arrays.len();
         fs::create_dir_all(&this.paths.folder)?;
         this.array_size = this.slurm.max_array_size()?.filter(|size| *size > 0).unwrap_or(USUAL_ARRAY_SIZE);
         this.unsubmitted = missing.into();
@@ -124,8 +125,9 @@ impl SlurmJobs {
                 Err(error) => return Err(error),
             }
         }
-        for array in this.arrays.arrays.iter().filter_map(|array| Some((array.id?, array.jobs.len()))) {
-            runner.add_remark(format!("submitted as the Slurm array {} with {} jobs", array.0, array.1));
+        for array in &this.arrays.arrays[known..] {
+            let id = array.id.unwrap_or_default();
+            runner.add_remark(format!("submitted as the Slurm array {id}: {}", counted(array.jobs.len())));
         }
         Ok(this)
     }
@@ -134,13 +136,12 @@ impl SlurmJobs {
     fn missing(&mut self) -> Result<Vec<usize>, LaunchError> {
         let lost: Vec<usize> =
             (0..self.arrays.arrays.len()).filter(|at| self.arrays.arrays[*at].id.is_none()).collect();
-        for at in lost {
+        for at in lost.iter().copied() {
             // The program was ended while it submitted.
             self.arrays.arrays[at].id = self.slurm.array_of(&self.arrays.arrays[at].script)?;
         }
-        let before = self.arrays.arrays.len();
-        self.arrays.arrays.retain(|array| array.id.is_some());
-        if self.arrays.arrays.len() != before {
+        if !lost.is_empty() {
+            self.arrays.arrays.retain(|array| array.id.is_some());
             self.arrays.write(&self.paths.sweep)?;
         }
         let ids = self.ids();
@@ -359,6 +360,11 @@ impl SlurmJobs {
     }
 }
 
+/// `1 job`, `3 jobs`.
+fn counted(jobs: usize) -> String {
+    if jobs == 1 { "1 job".to_owned() } else { format!("{jobs} jobs") }
+}
+
 impl Launcher for SlurmJobs {
     fn look(&mut self) -> Look {
         let mut remarks = Vec::new();
@@ -372,7 +378,7 @@ impl Launcher for SlurmJobs {
             }
             let more = before - self.unsubmitted.len();
             if more > 0 {
-                remarks.push(format!("{more} more jobs were submitted to Slurm"));
+                remarks.push(format!("submitted to Slurm: {} more", counted(more)));
             }
         }
         let (jobs, trouble) = match self.see() {
