@@ -148,12 +148,14 @@ const VENDORS: [(&str, &str); 32] = [
 ];
 
 /// The files that start programs. Their command lines hold no word of a file that is not validated (SECURITY.md).
-const STARTS_PROGRAMS: [&str; 6] = [
+const STARTS_PROGRAMS: [&str; 8] = [
     "assets/git.rs",
     "attach/program.rs",
     "process/browser.rs",
     "run/child.rs",
     "run/rerun/child.rs",
+    "run/sweep/launch/local.rs",
+    "slurm/commands.rs",
     "tools/process.rs",
 ];
 

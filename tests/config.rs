@@ -54,7 +54,8 @@ fn defaults() {
     assert_eq!(run.config.hydra.run.dir, "runs/baseline/smollm2_135m/2024-02-03_04-05-06");
     assert_eq!(run.config.hydra.job.name, "baseline");
     assert_eq!(run.choices["model"], "smollm2_135m");
-    assert_eq!(run.choices.len(), 9);
+    assert_eq!(run.choices["hydra/launcher"], "basic");
+    assert_eq!(run.choices.len(), 10);
     let again = compose(&ConfTree::from_files([("config.yaml", run.to_yaml().as_str())]), &[]).unwrap();
     assert_eq!(again.tree, run.tree);
     assert!(run.tree.get("hydra").is_none(), "Hydra's own configuration is not the job's");

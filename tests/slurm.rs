@@ -92,7 +92,8 @@ impl Cluster {
 
     fn field(&self, id: &str, name: &str) -> Option<String> {
         let shown = self.ask("scontrol", &["--oneliner", "show", "job", id]);
-        let value = shown.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('=').map(str::to_owned));
+        let value =
+            shown.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('=').map(str::to_owned));
         value.filter(|value| !value.is_empty())
     }
 
@@ -200,7 +201,8 @@ fn ended(child: Child) -> Said {
 #[ignore = "needs Slurm and root; .ci/run installs it"]
 fn a_sweep_is_an_array_on_both_nodes() {
     let (cluster, dir) = (Cluster::start(), tempfile::tempdir().unwrap());
-    let said = cluster.run(dir.path(), &with(&QUICK, &["runtime.requests=2,3,4", "hydra.launcher.comment=two words"]));
+    let said = cluster
+        .run(dir.path(), &with(&QUICK, &["runtime.requests=2,3,4", "hydra.launcher.comment=two words"]));
     assert_eq!(said.code, 0, "{}", said.err);
     let sweep = sweep_dir(dir.path());
     let (id, rows) = (array(&sweep), rows(&sweep));
@@ -216,7 +218,8 @@ fn a_sweep_is_an_array_on_both_nodes() {
     assert!(nodes.contains(&"n1".to_owned()) && nodes.contains(&"n2".to_owned()), "{nodes:?}");
     assert!(said.out.contains(&format!("{id}_0")) && said.out.contains(" n1 "), "{}", said.out);
     assert_eq!(finished(&sweep.join("2")).outcome, Outcome::Completed);
-    let comment = cluster.ask("squeue", &["--noheader", "--states=all", &format!("--jobs={id}"), "--format=%k"]);
+    let comment =
+        cluster.ask("squeue", &["--noheader", "--states=all", &format!("--jobs={id}"), "--format=%k"]);
     assert_eq!(comment.lines().next(), Some("two words"));
     // The reports of a sweep work as for any other.
     let again = cluster.run(dir.path(), &["run", "--resume", sweep.to_str().unwrap(), "--json", "--quiet"]);
@@ -228,7 +231,8 @@ fn a_sweep_is_an_array_on_both_nodes() {
 #[ignore = "needs Slurm and root; .ci/run installs it"]
 fn every_end_has_its_reason() {
     let (cluster, dir) = (Cluster::start(), tempfile::tempdir().unwrap());
-    let long = with(&SLOW, &["runtime.requests=2000", "runtime.seed=0,1,2,3,4,5", "hydra.launcher.files_wait_s=1"]);
+    let long =
+        with(&SLOW, &["runtime.requests=2000", "runtime.seed=0,1,2,3,4,5", "hydra.launcher.files_wait_s=1"]);
     // The fifth job writes no directory, and the sixth cannot start.
     let setup = "hydra.launcher.setup=['[ $SLURM_ARRAY_TASK_ID != 4 ] || exit 0','[ $SLURM_ARRAY_TASK_ID != 5 ] || exit 7']";
     let child = cluster.spawn(dir.path(), &with(&long, &[setup]));
@@ -273,7 +277,11 @@ fn every_end_has_its_reason() {
     assert_eq!(column(&rows, "outcome"), ["failed"; 6]);
     // The job that was asked to end has completed its recording.
     assert_eq!(finished(&sweep.join("1")).outcome, Outcome::Interrupted);
-    assert!(said.err.contains("0 of 6 jobs completed; to run the others: llmprof-tui run --resume"), "{}", said.err);
+    assert!(
+        said.err.contains("0 of 6 jobs completed; to run the others: llmprof-tui run --resume"),
+        "{}",
+        said.err
+    );
 }
 
 #[test]
@@ -321,7 +329,8 @@ fn a_killed_program_finds_its_jobs_again() {
     assert!(again.err.contains("found in Slurm again: 1 job\n"), "{}", again.err);
     assert_eq!(arrays(&sweep)[0]["id"].as_u64(), Some(id), "found by its script");
     // Its directory is gone, so the next time it is submitted, and it alone.
-    let last = cluster.run(dir.path(), &with(&resume, &["hydra.launcher.timeout_min=7", "hydra.launcher.files_wait_s=0"]));
+    let last = cluster
+        .run(dir.path(), &with(&resume, &["hydra.launcher.timeout_min=7", "hydra.launcher.files_wait_s=0"]));
     if last.code != 0 {
         // Slurm still knew it as completed.
         assert!(last.err.contains("its directory has no end"), "{}", last.err);
@@ -337,9 +346,17 @@ fn only_what_is_missing_is_submitted_again() {
     assert_eq!(said.code, 1, "{}", said.err);
     let sweep = sweep_dir(dir.path());
     let resume = ["run", "--resume", sweep.to_str().unwrap()];
+    let asked = cluster.run(dir.path(), &resume);
+    assert!(
+        asked.code == 2 && asked.err.contains("|| exit 7\n"),
+        "its setup is code of the sweep: {}",
+        asked.err
+    );
+    let resume = [&resume[..], &["--yes"]].concat();
     let refused = cluster.run(dir.path(), &with(&resume, &["runtime.requests=5"]));
     assert!(refused.code == 2 && refused.err.contains("only hydra/launcher"), "{}", refused.err);
-    let said = cluster.run(dir.path(), &with(&resume, &["hydra.launcher.setup=null", "hydra.launcher.timeout_min=7"]));
+    let said = cluster
+        .run(dir.path(), &with(&resume, &["hydra.launcher.setup=null", "hydra.launcher.timeout_min=7"]));
     assert_eq!(said.code, 0, "{}", said.err);
     let submitted: Vec<Value> = arrays(&sweep).iter().map(|array| array["jobs"].clone()).collect();
     assert_eq!(submitted, [serde_json::json!([0, 1, 2]), serde_json::json!([1])]);
@@ -367,7 +384,8 @@ fn arrays_larger_than_allowed_are_split() {
     for array in arrays(&sweep) {
         for task in 0..array["jobs"].as_array().unwrap().len() {
             let task = format!("{}_{task}", array["id"]);
-            times.push((cluster.field(&task, "StartTime").unwrap(), cluster.field(&task, "EndTime").unwrap()));
+            times
+                .push((cluster.field(&task, "StartTime").unwrap(), cluster.field(&task, "EndTime").unwrap()));
         }
     }
     times.sort();
@@ -376,14 +394,44 @@ fn arrays_larger_than_allowed_are_split() {
 
 #[test]
 #[ignore = "needs Slurm and root; .ci/run installs it"]
+fn jobs_that_are_not_accepted_yet_are_submitted_later() {
+    use std::os::unix::fs::PermissionsExt;
+    let (cluster, dir, tools) =
+        (Cluster::start(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // Limits of users need a database. This sbatch has one of two jobs, and the words of Slurm's own.
+    let sbatch = tools.path().join("sbatch");
+    let limited = "#!/bin/bash\n\
+        last=$(sed -n 's/^#SBATCH --array=\"0-\\([0-9]*\\)%.*/\\1/p' \"${@: -1}\")\n\
+        if [ $((last + 1 + $(squeue --noheader --array | wc -l))) -gt 2 ]; then\n\
+            echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2\n\
+            echo 'sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user'\\''s size and/or time limits)' >&2\n\
+            exit 1\n\
+        fi\n\
+        exec /usr/bin/sbatch \"$@\"\n";
+    fs::write(&sbatch, limited).unwrap();
+    fs::set_permissions(&sbatch, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", tools.path().display(), std::env::var("PATH").unwrap());
+    let mut command = cluster.program(dir.path(), &with(&QUICK, &["runtime.requests=2,3,4,5,6"]));
+    let said = said(command.env("PATH", path).output().unwrap());
+    assert_eq!(said.code, 0, "{}", said.err);
+    let sweep = sweep_dir(dir.path());
+    assert_eq!(column(&rows(&sweep), "outcome"), ["completed"; 5]);
+    assert!(arrays(&sweep).len() >= 3, "{:?}", arrays(&sweep));
+    assert!(said.err.contains("submitted to Slurm: "), "{}", said.err);
+}
+
+#[test]
+#[ignore = "needs Slurm and root; .ci/run installs it"]
 fn refusals_are_in_words() {
     let (cluster, dir) = (Cluster::start(), tempfile::tempdir().unwrap());
-    let said = cluster.run(dir.path(), &with(&QUICK, &["runtime.requests=2,3", "hydra.launcher.partition=nix"]));
+    let said =
+        cluster.run(dir.path(), &with(&QUICK, &["runtime.requests=2,3", "hydra.launcher.partition=nix"]));
     assert_eq!(said.code, 2, "{}", said.err);
     assert!(said.err.contains("sbatch refuses the jobs: invalid partition specified: nix"), "{}", said.err);
     assert!(said.err.contains("--resume"), "{}", said.err);
     // What can never start is said while it waits.
-    let never = with(&QUICK, &["runtime.requests=2,3", "hydra.launcher.exclude=n1", "hydra.launcher.nodes=2"]);
+    let never =
+        with(&QUICK, &["runtime.requests=2,3", "hydra.launcher.exclude=n1", "hydra.launcher.nodes=2"]);
     let said = cluster.run(dir.path(), &never);
     assert!(said.code == 2 && said.err.contains("sbatch refuses the jobs"), "{}", said.err);
     cluster.script(&["--stop", "ctld"]);

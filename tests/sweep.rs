@@ -406,7 +406,8 @@ fn wall_times(job: &Path) -> (SystemTime, SystemTime) {
 #[test]
 fn several_jobs_run_at_once_on_this_machine() {
     let dir = tempfile::tempdir().unwrap();
-    let args = [&SLOW[..], &["hydra/launcher=local", "hydra.launcher.n_jobs=2", "runtime.seed=1,2,3,4"]].concat();
+    let args =
+        [&SLOW[..], &["hydra/launcher=local", "hydra.launcher.n_jobs=2", "runtime.seed=1,2,3,4"]].concat();
     let said = run(dir.path(), &args);
     assert_eq!(said.code, 0, "{}", said.err);
     assert!(said.err.contains("warning: jobs at once on one machine share its CPU"), "{}", said.err);
@@ -416,7 +417,8 @@ fn several_jobs_run_at_once_on_this_machine() {
     assert!(column(&rows, "on").iter().all(|on| on == "process 1" || on == "process 2"), "{rows:?}");
     let times: Vec<_> = (0..4).map(|job| wall_times(&sweep.join(job.to_string()))).collect();
     // At no moment more than two, and at some moment two.
-    let at_once = |moment: SystemTime| times.iter().filter(|(from, to)| *from <= moment && moment < *to).count();
+    let at_once =
+        |moment: SystemTime| times.iter().filter(|(from, to)| *from <= moment && moment < *to).count();
     let most = times.iter().map(|(from, _)| at_once(*from)).max();
     assert_eq!(most, Some(2), "{times:?}");
 }
@@ -424,7 +426,8 @@ fn several_jobs_run_at_once_on_this_machine() {
 #[test]
 fn jobs_of_this_machine_end_with_the_sweep_and_are_resumed() {
     let dir = tempfile::tempdir().unwrap();
-    let long = ["hydra/launcher=local", "hydra.launcher.n_jobs=2", "runtime.seed=1,2,3", "runtime.requests=100000"];
+    let long =
+        ["hydra/launcher=local", "hydra.launcher.n_jobs=2", "runtime.seed=1,2,3", "runtime.requests=100000"];
     for (signal_name, code) in [("INT", Some(130)), ("KILL", None)] {
         let root = dir.path().join(signal_name);
         fs::create_dir(&root).unwrap();
@@ -436,7 +439,8 @@ fn jobs_of_this_machine_end_with_the_sweep_and_are_resumed() {
             .unwrap();
         let sweep = sweep_dir(&root);
         eventually("two running jobs", || {
-            let runs = |job: &str| fs::metadata(sweep.join(job).join("events.ndjson")).is_ok_and(|f| f.len() > 0);
+            let runs =
+                |job: &str| fs::metadata(sweep.join(job).join("events.ndjson")).is_ok_and(|f| f.len() > 0);
             (runs("0") && runs("1")).then_some(())
         });
         signal(child.id(), signal_name);
@@ -455,7 +459,12 @@ fn jobs_of_this_machine_end_with_the_sweep_and_are_resumed() {
 #[test]
 fn a_job_of_this_machine_that_fails_has_its_reason() {
     let dir = tempfile::tempdir().unwrap();
-    let args = ["hydra/launcher=local", "hydra.launcher.n_jobs=2", "runtime.sim.scenario=steady", "runtime.seed=1,2"];
+    let args = [
+        "hydra/launcher=local",
+        "hydra.launcher.n_jobs=2",
+        "runtime.sim.scenario=steady",
+        "runtime.seed=1,2",
+    ];
     let mut child = program(dir.path())
         .args([&SLOW[..], &args, &["runtime.requests=100000"]].concat())
         .stdout(Stdio::piped())
@@ -509,7 +518,11 @@ fn each_gpu_has_one_job() {
         said(command.output().unwrap())
     };
     let none = on_gpus(&["hydra.launcher.gpus=[0,5]"]);
-    assert!(none.code == 2 && none.err.contains("there is no GPU 5; the GPUs here are 0, 1, 2"), "{}", none.err);
+    assert!(
+        none.code == 2 && none.err.contains("there is no GPU 5; the GPUs here are 0, 1, 2"),
+        "{}",
+        none.err
+    );
     fs::remove_dir_all(dir.path().join("runs")).unwrap();
     let said = on_gpus(&["hydra.launcher.gpus=[2,0]"]);
     assert_eq!(said.code, 0, "{}", said.err);

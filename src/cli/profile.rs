@@ -17,7 +17,7 @@ use crate::{
 
 pub(super) async fn run(config: ConfigArgs, sweep: &SweepArgs) -> Result<u8, Failure> {
     match sweep.runner(&config, || require_terminal("llmprof-tui run"))? {
-        Some(runner) => match sweep.launched(runner, &config)? {
+        Some(runner) => match sweep.launched(runner, &config, false)? {
             Started::Here(runner) => profile_sweep(*runner).await,
             Started::Elsewhere(launch) => profile_launch(*launch).await,
         },

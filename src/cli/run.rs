@@ -67,7 +67,7 @@ pub(super) async fn run(args: RunArgs) -> Result<u8, Failure> {
         return run_job(dir, number, args.ends_with_parent).await;
     }
     if let Some(runner) = args.sweep.runner(&args.config, || Ok(()))? {
-        return match args.sweep.launched(runner, &args.config)? {
+        return match args.sweep.launched(runner, &args.config, args.quiet)? {
             Started::Here(runner) => run_sweep(*runner, args.json, args.quiet).await,
             Started::Elsewhere(launch) => run_launch(*launch, args.json, args.quiet).await,
         };

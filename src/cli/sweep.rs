@@ -28,7 +28,7 @@ pub(super) struct SweepArgs {
     /// With --resume: cancel the jobs of the sweep that are in Slurm
     #[arg(long, requires = "resume")]
     cancel: bool,
-    /// With --resume: do not ask before a sweep that belongs to another user or starts nsys or ncu
+    /// With --resume: do not ask before a sweep that belongs to another user or starts programs
     #[arg(long, short, requires = "resume")]
     yes: bool,
 }
@@ -43,10 +43,11 @@ impl SweepArgs {
     ) -> Result<Option<Runner>, Failure> {
         if let Some(dir) = &self.resume {
             precondition()?;
-            let of_launcher = |text: &&String| text.starts_with("hydra.launcher.") || text.starts_with("hydra/launcher=");
+            let of_launcher =
+                |text: &&String| text.starts_with("hydra.launcher.") || text.starts_with("hydra/launcher=");
             if let Some(other) = config.overrides.iter().find(|text| !of_launcher(text)) {
                 return Err(Failure::usage(format_args!(
-                    "{other}: a sweep is resumed as it was started; only hydra/launcher and hydra.launcher can be changed"
+                    "--resume with {other}: a sweep is resumed as it was started; only hydra/launcher and hydra.launcher can be changed"
                 )));
             }
             let runner = Runner::resume(dir, tree_of, |consent| self.confirm(consent))?;
@@ -67,7 +68,12 @@ impl SweepArgs {
     }
 
     /// The sweep with its launcher, or as it is where its jobs run in this process.
-    pub(super) fn launched(&self, runner: Runner, config: &ConfigArgs) -> Result<Started, Failure> {
+    pub(super) fn launched(
+        &self,
+        runner: Runner,
+        config: &ConfigArgs,
+        quiet: bool,
+    ) -> Result<Started, Failure> {
         let overrides = if self.resume.is_some() { &config.overrides[..] } else { &[] };
         let launcher = runner.launcher(overrides)?;
         let elsewhere = launcher != Launcher::Basic || self.cancel;
@@ -76,14 +82,20 @@ impl SweepArgs {
             return Ok(Started::Here(Box::new(runner)));
         }
         let dir = runner.sweep.dir.clone();
-        if matches!(launcher, Launcher::Slurm(_)) {
+        if matches!(launcher, Launcher::Slurm(_)) && !quiet {
             eprint_line(format_args!("asking Slurm; the sweep is in {}", dir.display()));
         }
-        Launch::start(runner, launcher, self.cancel).map(|launch| Started::Elsewhere(Box::new(launch))).map_err(|error| {
-            let again = format!("to submit the jobs later: llmprof-tui run --resume {}", quoted(&dir.display().to_string()));
-            let message = if error.is_remediable() { format!("{error}; {again}") } else { error.to_string() };
-            if error.is_usage() { Failure::usage(message) } else { Failure::work(message) }
-        })
+        Launch::start(runner, launcher, self.cancel)
+            .map(|launch| Started::Elsewhere(Box::new(launch)))
+            .map_err(|error| {
+                let again = format!(
+                    "to submit the jobs later: llmprof-tui run --resume {}",
+                    quoted(&dir.display().to_string())
+                );
+                let message =
+                    if error.is_remediable() { format!("{error}; {again}") } else { error.to_string() };
+                if error.is_usage() { Failure::usage(message) } else { Failure::work(message) }
+            })
     }
 
     fn confirm(&self, consent: &Consent) -> Result<(), Failure> {

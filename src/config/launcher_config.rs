@@ -94,7 +94,9 @@ impl Schema for Of<LocalLauncher> {
         };
         match (gpus, n_jobs) {
             (Gpus::Named(name), _) if name != "all" => bad("gpus", name.clone(), "all or a list, as [0,1]"),
-            (Gpus::Listed(list), _) if list.is_empty() => bad("gpus", "[]".into(), "at least one GPU, or all"),
+            (Gpus::Listed(list), _) if list.is_empty() => {
+                bad("gpus", "[]".into(), "at least one GPU, or all")
+            }
             (_, Some(n)) if *n == 0 || *n < -1 || *n > 1024 => {
                 bad("n_jobs", n.to_string(), "1 to 1024, or -1 for one job a CPU")
             }
@@ -142,9 +144,9 @@ pub fn launcher(composed: &Composed) -> Result<Launcher, ConfigError> {
     let target = composed.composition.resolved_hydra("launcher._target_").unwrap_or_default();
     let class = target.as_str().unwrap_or("BasicLauncher").rsplit('.').next().unwrap_or_default();
     match class {
-        "SlurmLauncher" => {
-            composed.hydra_part::<Of<SlurmLauncher>>("launcher").map(|of| Launcher::Slurm(Box::new(of.hydra.launcher)))
-        }
+        "SlurmLauncher" => composed
+            .hydra_part::<Of<SlurmLauncher>>("launcher")
+            .map(|of| Launcher::Slurm(Box::new(of.hydra.launcher))),
         "LocalLauncher" | "JoblibLauncher" => {
             composed.hydra_part::<Of<LocalLauncher>>("launcher").map(|of| Launcher::Local(of.hydra.launcher))
         }
@@ -152,7 +154,8 @@ pub fn launcher(composed: &Composed) -> Result<Launcher, ConfigError> {
         other => Err(ConfigError::OutOfRange {
             key: "hydra.launcher._target_".into(),
             got: other.into(),
-            expected: "BasicLauncher, LocalLauncher or SlurmLauncher (hydra/launcher=basic, local or slurm)".into(),
+            expected: "BasicLauncher, LocalLauncher or SlurmLauncher (hydra/launcher=basic, local or slurm)"
+                .into(),
             origin: hydra_config::Origin::Composition,
         }),
     }
@@ -182,15 +185,22 @@ mod tests {
         assert_eq!(launcher_of(&[]), Ok(Launcher::Basic));
         assert!(matches!(launcher_of(&["hydra/launcher=local"]), Ok(Launcher::Local(_))));
         let one = slurm(&["hydra/launcher=slurm", "hydra.launcher.partition=7", "hydra.launcher.gres=gpu:2"]);
-        let other =
-            slurm(&["hydra/launcher=submitit_slurm", "hydra.launcher.partition=7", "hydra.launcher.gres='gpu:2'"]);
+        let other = slurm(&[
+            "hydra/launcher=submitit_slurm",
+            "hydra.launcher.partition=7",
+            "hydra.launcher.gres='gpu:2'",
+        ]);
         assert_eq!(one, other);
         assert_eq!(one.partition, Some(Text("7".into())));
         assert_eq!(one.name, Text("baseline".into()));
         assert!(one.submitit_folder.ends_with("/.submitit/%j"), "{}", one.submitit_folder);
-        let theirs = "hydra.launcher._target_=hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher";
+        let theirs =
+            "hydra.launcher._target_=hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher";
         assert_eq!(slurm(&["hydra/launcher=slurm", theirs]).nodes, 1);
-        let more = slurm(&["hydra/launcher=slurm", "+hydra.launcher.additional_parameters={mail-user: me, requeue: true}"]);
+        let more = slurm(&[
+            "hydra/launcher=slurm",
+            "+hydra.launcher.additional_parameters={mail-user: me, requeue: true}",
+        ]);
         assert_eq!(more.additional_parameters.len(), 2);
     }
 

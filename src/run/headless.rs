@@ -162,7 +162,10 @@ pub async fn launch(launch: &mut Launch, quiet: bool) -> io::Result<Option<Cause
                 None => eprint_line("the jobs are seen again"),
             });
         }
-        line.pause(|| print_remarks(&mut launch.runner));
+        let remarks = launch.runner.take_remarks();
+        if !remarks.is_empty() {
+            line.pause(|| remarks.iter().for_each(eprint_line));
+        }
         let sweep = &launch.runner.sweep;
         let done = sweep.jobs.len() - sweep.left();
         line.show_share(done as f64 / sweep.jobs.len().max(1) as f64);

@@ -76,9 +76,12 @@ pub fn parse_control(text: &str) -> Vec<TaskEnd> {
     let mut ends = Vec::new();
     for row in text.lines() {
         let value = |name: &str| {
-            row.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('=')).filter(|value| *value != "(null)")
+            row.split(' ')
+                .find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+                .filter(|value| *value != "(null)")
         };
-        let (Some(Ok(array)), Some(numbers)) = (value("ArrayJobId").map(str::parse), value("ArrayTaskId")) else {
+        let (Some(Ok(array)), Some(numbers)) = (value("ArrayJobId").map(str::parse), value("ArrayTaskId"))
+        else {
             continue;
         };
         for task in task_numbers(numbers) {
@@ -131,7 +134,8 @@ fn task_numbers(text: &str) -> Vec<u32> {
     for part in text.split(',') {
         let (range, step) = part.split_once(':').unwrap_or((part, "1"));
         let (first, last) = range.split_once('-').unwrap_or((range, range));
-        if let (Ok(first), Ok(last), Ok(step)) = (first.parse::<u32>(), last.parse::<u32>(), step.parse::<usize>())
+        if let (Ok(first), Ok(last), Ok(step)) =
+            (first.parse::<u32>(), last.parse::<u32>(), step.parse::<usize>())
             && first <= last
             && last < MAX_TASKS
             && step > 0
@@ -198,7 +202,10 @@ garbage
         assert_eq!(ends[0].nodes, None);
         let ends = parse_accounting(ACCOUNTING);
         let seen: Vec<(u32, &TaskState)> = ends.iter().map(|end| (end.task, &end.state)).collect();
-        assert_eq!(seen, [(0, &TaskState::Completed), (1, &TaskState::Cancelled), (10, &TaskState::OutOfMemory)]);
+        assert_eq!(
+            seen,
+            [(0, &TaskState::Completed), (1, &TaskState::Cancelled), (10, &TaskState::OutOfMemory)]
+        );
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::{
 
 use super::{
     answers::{
-        ACCOUNTING_FIELDS, COMMAND_FORMAT, QUEUE_FORMAT, QueuedTask, TaskEnd, parse_accounting, parse_commands,
-        parse_control, parse_max_array_size, parse_queue, parse_submitted,
+        ACCOUNTING_FIELDS, COMMAND_FORMAT, QUEUE_FORMAT, QueuedTask, TaskEnd, parse_accounting,
+        parse_commands, parse_control, parse_max_array_size, parse_queue, parse_submitted,
     },
     error::SlurmError,
 };
@@ -99,11 +99,18 @@ impl Slurm {
         self.answer(name, &mut command, QUESTION_LIMIT)
     }
 
-    fn answer(&self, name: &'static str, command: &mut Command, limit: Duration) -> Result<String, SlurmError> {
+    fn answer(
+        &self,
+        name: &'static str,
+        command: &mut Command,
+        limit: Duration,
+    ) -> Result<String, SlurmError> {
         let Captured { status, stdout, stderr } =
-            captured(command, MAX_ANSWER_BYTES, Instant::now() + limit, &self.stop).map_err(|error| match error {
-                ToolError::NotStarted(_) => SlurmError::Missing { command: name },
-                error => SlurmError::of_tool(name, error),
+            captured(command, MAX_ANSWER_BYTES, Instant::now() + limit, &self.stop).map_err(|error| {
+                match error {
+                    ToolError::NotStarted(_) => SlurmError::Missing { command: name },
+                    error => SlurmError::of_tool(name, error),
+                }
             })?;
         match status.is_some_and(|status| status.success()) {
             true => Ok(stdout),

@@ -13,7 +13,9 @@ pub enum SlurmError {
          repeat the command"
     )]
     Missing { command: &'static str },
-    #[error("Slurm has no configuration here ({0}); set SLURM_CONF, or start this on a login node of the cluster")]
+    #[error(
+        "Slurm has no configuration here ({0}); set SLURM_CONF, or start this on a login node of the cluster"
+    )]
     Unconfigured(String),
     #[error("Slurm's controller does not answer ({0}); submitted jobs go on")]
     Controller(String),
@@ -63,7 +65,13 @@ impl SlurmError {
         if has(&unreachable) {
             return SlurmError::Controller(plain(last));
         }
-        if has(&["submit limit", "MaxSubmitJobs", "MaxJobCount", "job count limit", "Slurm temporarily unable to accept"]) {
+        if has(&[
+            "submit limit",
+            "MaxSubmitJobs",
+            "MaxJobCount",
+            "job count limit",
+            "Slurm temporarily unable to accept",
+        ]) {
             return SlurmError::SubmitLimit(plain(last));
         }
         if has(&["Invalid job array specification"]) {

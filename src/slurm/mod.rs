@@ -6,7 +6,10 @@ mod error;
 mod script;
 mod state;
 
-pub use answers::{QueuedTask, TaskEnd, parse_accounting, parse_commands, parse_control, parse_max_array_size, parse_queue, parse_submitted};
+pub use answers::{
+    QueuedTask, TaskEnd, parse_accounting, parse_commands, parse_control, parse_max_array_size, parse_queue,
+    parse_submitted,
+};
 pub use commands::Slurm;
 pub use error::SlurmError;
 pub use script::{Script, ScriptError, folder_of};

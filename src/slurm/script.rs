@@ -37,7 +37,10 @@ pub struct Script<'a> {
 
 /// The directory of scripts and logs: `submitit_folder` up to the part that depends on a job.
 pub fn folder_of(launcher: &SlurmLauncher) -> PathBuf {
-    Path::new(&launcher.submitit_folder).iter().take_while(|part| !part.to_string_lossy().contains('%')).collect()
+    Path::new(&launcher.submitit_folder)
+        .iter()
+        .take_while(|part| !part.to_string_lossy().contains('%'))
+        .collect()
 }
 
 impl Script<'_> {
@@ -75,9 +78,8 @@ impl Script<'_> {
         options.push(("name", "job-name", slurm.name.0.clone()));
         options.push(("array_parallelism", "array", format!("0-{}%{parallel}", self.jobs - 1)));
         options.push(("", "chdir", self.working_dir.display().to_string()));
-        let log = |end: &str| {
-            format!("{}/%A_%a_0_log.{end}", self.folder.display().to_string().replace('%', "%%"))
-        };
+        let log =
+            |end: &str| format!("{}/%A_%a_0_log.{end}", self.folder.display().to_string().replace('%', "%%"));
         options.push(("submitit_folder", "output", log("out")));
         if !slurm.stderr_to_stdout {
             options.push(("submitit_folder", "error", log("err")));
@@ -128,7 +130,8 @@ impl Script<'_> {
 
     /// Slurm sends signals up to a minute early, so a job must be longer than that.
     fn signal(&self) -> Option<String> {
-        let (delay, limit) = (u64::from(self.launcher.signal_delay_s), 60 * u64::from(self.launcher.timeout_min));
+        let (delay, limit) =
+            (u64::from(self.launcher.signal_delay_s), 60 * u64::from(self.launcher.timeout_min));
         (delay > 0 && limit >= 2 * (delay + 60)).then(|| format!("B:TERM@{delay}"))
     }
 }
@@ -138,7 +141,10 @@ fn checked(key: &str, value: String) -> Result<String, ScriptError> {
     match value.contains(unsafe_in_quotes) {
         true => {
             let key = if key.is_empty() { "submitit_folder" } else { key }.to_owned();
-            Err(ScriptError { key, problem: format!("{value:?} has a quote, a backslash or a line break; leave it out") })
+            Err(ScriptError {
+                key,
+                problem: format!("{value:?} has a quote, a backslash or a line break; leave it out"),
+            })
         }
         false => Ok(value),
     }
@@ -146,12 +152,19 @@ fn checked(key: &str, value: String) -> Result<String, ScriptError> {
 
 /// An option of the user's own: `true` is an option without a value, `false` none.
 fn additional(key: &str, value: &YamlValue) -> Result<Option<(String, Option<String>)>, ScriptError> {
-    let problem = |problem: &str| ScriptError { key: format!("additional_parameters.{key}"), problem: problem.into() };
+    let problem =
+        |problem: &str| ScriptError { key: format!("additional_parameters.{key}"), problem: problem.into() };
     let name = key.replace('_', "-");
-    if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') || name.starts_with('-') {
+    if name.is_empty()
+        || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+        || name.starts_with('-')
+    {
         return Err(problem("not the name of an option of sbatch, such as mail-user"));
     }
-    if matches!(name.as_str(), "array" | "wrap" | "parsable" | "output" | "error" | "chdir" | "test-only" | "wait") {
+    if matches!(
+        name.as_str(),
+        "array" | "wrap" | "parsable" | "output" | "error" | "chdir" | "test-only" | "wait"
+    ) {
         return Err(problem("this option is set by the program"));
     }
     match value {
@@ -237,8 +250,11 @@ mod tests {
 
     #[test]
     fn a_short_limit_has_no_early_signal() {
-        let script = text(&["hydra.launcher.timeout_min=5", "hydra.launcher.stderr_to_stdout=true"], None).unwrap();
-        assert!(!script.contains("--signal") && !script.contains("--error") && script.contains("--no-requeue"));
+        let script =
+            text(&["hydra.launcher.timeout_min=5", "hydra.launcher.stderr_to_stdout=true"], None).unwrap();
+        assert!(
+            !script.contains("--signal") && !script.contains("--error") && script.contains("--no-requeue")
+        );
     }
 
     #[test]

@@ -123,7 +123,9 @@ pub fn waiting_reason(reason: &str) -> String {
     };
     match name {
         // The name says which limit.
-        name if name.starts_with("QOS") || name.starts_with("Assoc") => format!("{words} ({})", line(name, 60)),
+        name if name.starts_with("QOS") || name.starts_with("Assoc") => {
+            format!("{words} ({})", line(name, 60))
+        }
         _ => words.to_owned(),
     }
 }
@@ -154,9 +156,12 @@ mod tests {
 
     #[test]
     fn exit_codes_are_in_words() {
-        for (text, words) in
-            [("4:0", "exit code 4"), ("0:9", "ended by SIGKILL"), ("0:15", "ended by SIGTERM"), ("0:31", "signal 31")]
-        {
+        for (text, words) in [
+            ("4:0", "exit code 4"),
+            ("0:9", "ended by SIGKILL"),
+            ("0:15", "ended by SIGTERM"),
+            ("0:31", "signal 31"),
+        ] {
             assert_eq!(text.parse::<ExitCode>().unwrap().to_string(), words);
         }
         for bad in ["", "4", "a:b", "300:0", "1:2:3"] {

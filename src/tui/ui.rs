@@ -6,7 +6,9 @@ mod overlay;
 mod palette;
 mod runs;
 
-pub use action::{Action, Effect, Extent, JobsCommand, ReplayCommand, RunCommand, RunsCommand, set_cursor, update};
+pub use action::{
+    Action, Effect, Extent, JobsCommand, ReplayCommand, RunCommand, RunsCommand, set_cursor, update,
+};
 pub use kernels::{KernelsExtent, KernelsSettings};
 pub use overlay::{Deletion, Overlay, OverlayKey, Prompt, PromptKind, update_overlay};
 pub use palette::Palette;

@@ -115,7 +115,10 @@ impl<'a> View<'a> {
 
     /// All panes of a live run: each says what would fill it. Otherwise those with content, and the one on the screen.
     pub fn panes(&self) -> Panes {
-        let fills_up = self.replay.is_none() && self.mode() != Mode::Jobs && !self.state.watches() && !self.state.is_of_files();
+        let fills_up = self.replay.is_none()
+            && self.mode() != Mode::Jobs
+            && !self.state.watches()
+            && !self.state.is_of_files();
         let may_fill = |pane| fills_up && pane != Pane::Server;
         Panes::those(|pane| may_fill(pane) || pane == self.ui.pane || self.has_content(pane))
     }

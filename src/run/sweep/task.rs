@@ -41,7 +41,8 @@ impl Task {
             return Err(not_a_sweep(format!("it has no job {number}; the first is 0")).into());
         };
         let tree = open_tree(stored.conf_dir.as_deref())?;
-        let now = stored.started.parse().map_err(|e| not_a_sweep(format!("sweep.json has no start time: {e}")))?;
+        let now =
+            stored.started.parse().map_err(|e| not_a_sweep(format!("sweep.json has no start time: {e}")))?;
         let context = ComposeContext { now, ..current_context() };
         let composed = composed(&tree, &context, number, &job.overrides)?;
         if fingerprint(&composed) != job.config_sha256 {
@@ -55,7 +56,8 @@ impl Task {
         let config = composed.config.clone();
         let plan = Plan::new(composed).map_err(SweepError::of_job(number, &job.overrides))?;
         let path = sweep.job_dir(number);
-        let aside = sweep.set_aside(number).map_err(|source| SweepError::Io { path: path.clone(), source })?;
+        let aside =
+            sweep.set_aside(number).map_err(|source| SweepError::Io { path: path.clone(), source })?;
         let device = plan.device.clone();
         Ok(Some(Task { plan: Plan { dir: path, ..plan }, aside, config, device }))
     }

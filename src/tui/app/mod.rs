@@ -140,6 +140,7 @@ impl App {
         let mut app = App::new(config, runs_root);
         app.ui.pane = Pane::Compare;
         app.jobs = Some(Elsewhere::new(launch));
+        app.runs.refresh();
         app
     }
 

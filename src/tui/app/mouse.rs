@@ -6,7 +6,10 @@ use ratatui::layout::Position;
 use super::App;
 use crate::tui::{
     layout::Target,
-    ui::{Action, Effect, JobsCommand, Overlay, OverlayKey, Pane, ReplayCommand, RunsCommand, set_cursor, update_overlay},
+    ui::{
+        Action, Effect, JobsCommand, Overlay, OverlayKey, Pane, ReplayCommand, RunsCommand, set_cursor,
+        update_overlay,
+    },
 };
 
 /// Lines, or tokens, that one step of the wheel moves by.

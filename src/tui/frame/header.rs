@@ -108,11 +108,15 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
     if state.is_of_files() {
         return parts;
     }
-    if let (Mode::Jobs, Some(SweepView { sweep, elsewhere: Some(elsewhere), .. })) = (view.mode(), view.sweep) {
+    if let (Mode::Jobs, Some(SweepView { sweep, elsewhere: Some(elsewhere), .. })) = (view.mode(), view.sweep)
+    {
         let ended = sweep.jobs.len() - sweep.left();
         let style = if sweep.left() == 0 { theme.good } else { theme.accent };
         let text = format!("{} {ended} of {} ended", theme.glyphs.dot, sweep.jobs.len());
-        return vec![vec![Span::styled(text, style)], vec![Span::styled(clock(elsewhere.elapsed), theme.text)]];
+        return vec![
+            vec![Span::styled(text, style)],
+            vec![Span::styled(clock(elsewhere.elapsed), theme.text)],
+        ];
     }
     if let Some(loss) = view.loss {
         let text = match loss {

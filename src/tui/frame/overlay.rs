@@ -123,8 +123,7 @@ fn confirm_rerun(view: &View<'_>, area: Rect, buf: &mut Buffer) {
 /// Says how many jobs end.
 fn confirm_cancel(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let (running, left) =
-        view.sweep.map_or((0, 0), |view| (view.sweep.count_running(), view.sweep.left()));
+    let (running, left) = view.sweep.map_or((0, 0), |view| (view.sweep.count_running(), view.sweep.left()));
     let text = format!(
         "Cancel the {left} jobs that have not ended ({running} running)? What they have recorded is kept; --resume runs them again."
     );

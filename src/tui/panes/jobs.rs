@@ -70,7 +70,8 @@ impl Jobs<'_> {
         // Rows for jobs come first: at least three.
         let below = (details.len() as u16 + 1).min(area.height.saturating_sub(4));
         let [heading, rows, below] =
-            Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(below)]).areas(area);
+            Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(below)])
+                .areas(area);
         layout.heading(theme).render(heading, buf);
         for (i, place) in ListLayout::new(rows, sweep.jobs.len(), selected).rows() {
             layout.row(theme, i, &sweep.jobs[i]).render(place, buf);

@@ -90,7 +90,10 @@ impl OverlayKey {
             (Overlay::ConfirmDelete(_) | Overlay::ConfirmCancel, KeyCode::Char('y')) => {
                 return Some(OverlayKey::Accept);
             }
-            (Overlay::ConfirmRerun | Overlay::ConfirmDelete(_) | Overlay::ConfirmCancel, KeyCode::Char('n')) => {
+            (
+                Overlay::ConfirmRerun | Overlay::ConfirmDelete(_) | Overlay::ConfirmCancel,
+                KeyCode::Char('n'),
+            ) => {
                 return Some(OverlayKey::Close);
             }
             (Overlay::Help { .. }, KeyCode::Char('?'))

@@ -43,7 +43,8 @@ impl Arrays {
             }
             text => text.map_err(|e| bad(format!("{FILE} cannot be read: {e}")))?,
         };
-        let stored: Arrays = serde_json::from_slice(&text).map_err(|e| bad(format!("{FILE} is invalid: {e}")))?;
+        let stored: Arrays =
+            serde_json::from_slice(&text).map_err(|e| bad(format!("{FILE} is invalid: {e}")))?;
         if stored.schema > SCHEMA {
             return Err(bad("it was created by a newer version of this program".into()));
         }
@@ -55,7 +56,8 @@ impl Arrays {
 
     pub(super) fn write(&self, dir: &Path) -> Result<(), SweepError> {
         let path = dir.join(FILE);
-        let written = serde_json::to_vec_pretty(self).map_err(io::Error::from).and_then(|text| write(&path, text));
+        let written =
+            serde_json::to_vec_pretty(self).map_err(io::Error::from).and_then(|text| write(&path, text));
         written.map_err(|source| SweepError::Io { path, source })
     }
 
@@ -80,14 +82,24 @@ mod tests {
             cluster: None,
             jobs: jobs.to_vec(),
         };
-        let arrays =
-            Arrays { schema: 1, arrays: vec![array(Some(7), &[0, 1, 2]), array(Some(9), &[2]), array(None, &[1])] };
+        let arrays = Arrays {
+            schema: 1,
+            arrays: vec![array(Some(7), &[0, 1, 2]), array(Some(9), &[2]), array(None, &[1])],
+        };
         let found = |job| arrays.task_of(job).map(|(array, task)| (array.id, task));
-        assert_eq!([found(0), found(1), found(2), found(3)], [Some((Some(7), 0)), Some((Some(7), 1)), Some((Some(9), 0)), None]);
+        assert_eq!(
+            [found(0), found(1), found(2), found(3)],
+            [Some((Some(7), 0)), Some((Some(7), 1)), Some((Some(9), 0)), None]
+        );
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Arrays::read(dir.path(), 3).unwrap().arrays, []);
         arrays.write(dir.path()).unwrap();
         assert_eq!(Arrays::read(dir.path(), 3).unwrap(), arrays);
-        assert!(Arrays::read(dir.path(), 2).unwrap_err().to_string().contains("jobs that the sweep does not have"));
+        assert!(
+            Arrays::read(dir.path(), 2)
+                .unwrap_err()
+                .to_string()
+                .contains("jobs that the sweep does not have")
+        );
     }
 }

@@ -172,7 +172,8 @@ mod tests {
     use super::*;
 
     fn ended(dir: &std::path::Path, wait_s: u64) -> Watched {
-        let end = End { outcome: Outcome::Failed, reason: "TIMEOUT".into(), wait: Duration::from_secs(wait_s) };
+        let end =
+            End { outcome: Outcome::Failed, reason: "TIMEOUT".into(), wait: Duration::from_secs(wait_s) };
         Watched { dir: dir.to_owned(), place: None, running: false, ended: Some((Instant::now(), end)) }
     }
 
@@ -184,7 +185,10 @@ mod tests {
         let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(31));
         assert_eq!(job.result(now), None, "the directory may come");
         let given_up = job.result(later).unwrap();
-        assert_eq!((given_up.outcome, given_up.reason.as_deref(), given_up.dir), (Outcome::Failed, Some("TIMEOUT"), None));
+        assert_eq!(
+            (given_up.outcome, given_up.reason.as_deref(), given_up.dir),
+            (Outcome::Failed, Some("TIMEOUT"), None)
+        );
         // The directory is there, and its end is not.
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join("events.ndjson"), "").unwrap();

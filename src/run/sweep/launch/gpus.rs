@@ -74,7 +74,9 @@ pub(super) fn shared(gpus: &[Gpu], jobs_at_once: usize) -> Option<String> {
             format!("GPUs {names} are on one board and share its power and thermal budget; {host}; {advice}")
         }
         None if gpus.is_empty() => format!("{host}; {advice}"),
-        None => format!("{host}; NVML does not report whether the GPUs share a power or thermal budget; {advice}"),
+        None => {
+            format!("{host}; NVML does not report whether the GPUs share a power or thermal budget; {advice}")
+        }
     })
 }
 

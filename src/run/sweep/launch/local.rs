@@ -63,7 +63,8 @@ impl LocalJobs {
             false => Vec::new(),
         };
         let slots = slots(options, &gpus, jobs.len());
-        if let Some(wanted) = options.n_jobs.filter(|wanted| !gpus.is_empty() && *wanted > gpus.len() as i64) {
+        if let Some(wanted) = options.n_jobs.filter(|wanted| !gpus.is_empty() && *wanted > gpus.len() as i64)
+        {
             runner.add_remark(format!("n_jobs={wanted}, but {} at once: one job on each GPU", gpus.len()));
         }
         if let Some(warning) = gpus::shared(&gpus, slots.len()) {
@@ -149,7 +150,11 @@ impl Launcher for LocalJobs {
     fn look(&mut self) -> Look {
         let mut jobs = self.reap();
         if self.cancelled {
-            let end = End { outcome: Outcome::Interrupted, reason: "cancelled before it started".into(), wait: Duration::ZERO };
+            let end = End {
+                outcome: Outcome::Interrupted,
+                reason: "cancelled before it started".into(),
+                wait: Duration::ZERO,
+            };
             jobs.extend(self.waiting.drain(..).map(|job| (job, Seen::Ended(Place::default(), end.clone()))));
         }
         for at in 0..self.slots.len() {
@@ -167,7 +172,9 @@ impl Launcher for LocalJobs {
             }
         }
         for slot in &self.slots {
-            jobs.extend(slot.job.as_ref().map(|job| (job.number, Seen::Running(place(job.number, Some(&slot.name))))));
+            jobs.extend(
+                slot.job.as_ref().map(|job| (job.number, Seen::Running(place(job.number, Some(&slot.name))))),
+            );
         }
         Look { jobs, ..Look::default() }
     }
@@ -191,7 +198,11 @@ impl Launcher for LocalJobs {
         for slot in &mut self.slots {
             // It does not end in time: it is killed when it is dropped.
             if let Some(job) = slot.job.take() {
-                let end = End { outcome: Outcome::Interrupted, reason: "killed with the sweep".into(), wait: Duration::ZERO };
+                let end = End {
+                    outcome: Outcome::Interrupted,
+                    reason: "killed with the sweep".into(),
+                    wait: Duration::ZERO,
+                };
                 seen.push((job.number, Seen::Ended(place(job.number, Some(&slot.name)), end)));
             }
         }

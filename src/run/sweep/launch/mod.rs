@@ -132,12 +132,15 @@ impl Launch {
         let mut jobs = runner.sweep.waiting();
         let (launcher, goes_on): (Box<dyn Launcher>, bool) = match launcher {
             Configured::Slurm(options) => {
-                let slurm = on_slurm::SlurmJobs::begin(&mut runner, *options, &jobs, cancel, Arc::clone(&stop))?;
+                let slurm =
+                    on_slurm::SlurmJobs::begin(&mut runner, *options, &jobs, cancel, Arc::clone(&stop))?;
                 jobs = slurm.open();
                 (Box::new(slurm), true)
             }
             Configured::Local(_) | Configured::Basic if cancel => return Err(LaunchError::NothingToCancel),
-            Configured::Local(options) => (Box::new(local::LocalJobs::begin(&mut runner, &options, &jobs)?), false),
+            Configured::Local(options) => {
+                (Box::new(local::LocalJobs::begin(&mut runner, &options, &jobs)?), false)
+            }
             Configured::Basic => return Err(LaunchError::Gpus("this launcher starts no processes".into())),
         };
         let watched = jobs.into_iter().map(|job| (job, runner.sweep.job_dir(job))).collect();

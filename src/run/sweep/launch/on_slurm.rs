@@ -28,6 +28,8 @@ const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(15);
 /// Where Slurm accepts no more jobs.
 const SUBMIT_AGAIN: Duration = Duration::from_secs(30);
+/// Where one of its jobs has ended since.
+const SUBMIT_SOON: Duration = Duration::from_secs(2);
 /// For the files of a job that failed: there may be none.
 const FAILED_WAIT: Duration = Duration::from_secs(5);
 /// A job that Slurm does not list may have been submitted a moment ago.
@@ -49,7 +51,9 @@ pub(super) struct SlurmJobs {
     /// Jobs that are followed.
     open: BTreeSet<usize>,
     unsubmitted: VecDeque<usize>,
-    /// Jobs of the next array.
+    /// Jobs that an array can have.
+    max_array_size: usize,
+    /// Jobs of the next array: fewer where Slurm accepts no more.
     array_size: usize,
     submit_at: Option<Instant>,
     why_unsubmitted: Option<String>,
@@ -83,6 +87,7 @@ impl SlurmJobs {
             arrays,
             open: jobs.iter().copied().collect(),
             unsubmitted: VecDeque::new(),
+            max_array_size: USUAL_ARRAY_SIZE,
             array_size: USUAL_ARRAY_SIZE,
             submit_at: None,
             why_unsubmitted: None,
@@ -115,7 +120,9 @@ impl SlurmJobs {
         }
         let known = this.arrays.arrays.len();
         fs::create_dir_all(&this.paths.folder)?;
-        this.array_size = this.slurm.max_array_size()?.filter(|size| *size > 0).unwrap_or(USUAL_ARRAY_SIZE);
+        this.max_array_size =
+            this.slurm.max_array_size()?.filter(|size| *size > 0).unwrap_or(USUAL_ARRAY_SIZE);
+        this.array_size = this.max_array_size;
         this.unsubmitted = missing.into();
         while !this.unsubmitted.is_empty() {
             match this.submit_next() {
@@ -173,16 +180,20 @@ impl SlurmJobs {
         match self.submit(&jobs) {
             Ok(()) => {
                 self.unsubmitted.drain(..jobs.len());
+                self.array_size = (2 * self.array_size).min(self.max_array_size);
                 (self.submit_at, self.why_unsubmitted) = (None, None);
                 Ok(())
             }
-            Err(LaunchError::Slurm(SlurmError::SubmitLimit(_) | SlurmError::ArrayLimit(_))) if jobs.len() > 1 => {
+            Err(LaunchError::Slurm(SlurmError::SubmitLimit(_) | SlurmError::ArrayLimit(_)))
+                if jobs.len() > 1 =>
+            {
                 self.array_size = jobs.len().div_ceil(2);
                 self.submit_next()
             }
             Err(LaunchError::Slurm(error @ SlurmError::SubmitLimit(_))) => {
                 self.submit_at = Some(Instant::now() + SUBMIT_AGAIN);
-                self.why_unsubmitted = Some(format!("{error}; tried again every {} s", SUBMIT_AGAIN.as_secs()));
+                self.why_unsubmitted =
+                    Some(format!("{error}; tried again every {} s", SUBMIT_AGAIN.as_secs()));
                 Err(error.into())
             }
             Err(error) => Err(error),
@@ -197,9 +208,11 @@ impl SlurmJobs {
         let (script, job_list) =
             (folder.join(format!("array-{number}.sh")), folder.join(format!("array-{number}.jobs")));
         // So that no more than array_parallelism jobs of the sweep run at once, arrays follow each other.
-        let after = self.arrays.arrays.iter().rev().find_map(|array| array.id).filter(|_| !self.ids().is_empty());
+        let after =
+            self.arrays.arrays.iter().rev().find_map(|array| array.id).filter(|_| !self.ids().is_empty());
         let (launcher, count) = (&self.options, jobs.len());
-        let text = Script { launcher, program, working_dir, sweep, folder, job_list: &job_list, jobs: count, after };
+        let text =
+            Script { launcher, program, working_dir, sweep, folder, job_list: &job_list, jobs: count, after };
         let text = text.text()?;
         let list: String = jobs.iter().map(|job| format!("{job}\n")).collect();
         dir::write(&job_list, list)?;
@@ -234,7 +247,8 @@ impl SlurmJobs {
     fn end(&self, end: &TaskEnd) -> End {
         let log = |kind: &str| self.paths.folder.join(format!("{}_{}_0_log.{kind}", end.array, end.task));
         let words = last_words(&log(if self.options.stderr_to_stdout { "out" } else { "err" }));
-        let after = |text: String| words.as_ref().map_or_else(|| text.clone(), |words| format!("{text}: {words}"));
+        let after =
+            |text: String| words.as_ref().map_or_else(|| text.clone(), |words| format!("{text}: {words}"));
         let on = end.nodes.as_ref().map_or_else(|| "its node".to_owned(), Clone::clone);
         let minutes = self.options.timeout_min;
         let files_wait = Duration::from_secs_f64(self.options.files_wait_s);
@@ -291,7 +305,9 @@ impl SlurmJobs {
             over.iter().filter(|task| !self.ends.contains_key(*task)).map(|(array, _)| *array).collect();
         for array in arrays {
             // Without an answer the state in the queue has to do, until the next look.
-            for end in self.slurm.ends(array).unwrap_or_default().into_iter().filter(|end| end.state.is_over()) {
+            for end in
+                self.slurm.ends(array).unwrap_or_default().into_iter().filter(|end| end.state.is_over())
+            {
                 self.ends.insert((end.array, end.task), end);
             }
         }
@@ -300,7 +316,8 @@ impl SlurmJobs {
     fn see(&mut self) -> Result<Vec<(usize, Seen)>, SlurmError> {
         let ids = self.ids();
         let queue = if ids.is_empty() { Vec::new() } else { self.slurm.queue(&ids)? };
-        let queued: HashMap<(u64, u32), _> = queue.into_iter().map(|task| ((task.array, task.task), task)).collect();
+        let queued: HashMap<(u64, u32), _> =
+            queue.into_iter().map(|task| ((task.array, task.task), task)).collect();
         let open: Vec<(usize, Option<(u64, u32)>)> = self
             .open
             .iter()
@@ -318,14 +335,20 @@ impl SlurmJobs {
             let mut place = self.place(job);
             let Some(task) = task else {
                 place = Place { id: String::new(), on: None, note: self.why_unsubmitted.clone() };
-                seen.push((job, match self.cancelled {
-                    true => Seen::Ended(place, End {
-                        outcome: Outcome::Interrupted,
-                        reason: "cancelled on request before it was submitted".into(),
-                        wait: Duration::ZERO,
-                    }),
-                    false => Seen::Waiting(place),
-                }));
+                seen.push((
+                    job,
+                    match self.cancelled {
+                        true => Seen::Ended(
+                            place,
+                            End {
+                                outcome: Outcome::Interrupted,
+                                reason: "cancelled on request before it was submitted".into(),
+                                wait: Duration::ZERO,
+                            },
+                        ),
+                        false => Seen::Waiting(place),
+                    },
+                ));
                 continue;
             };
             let queued = queued.get(&task);
@@ -339,7 +362,9 @@ impl SlurmJobs {
                     place.note = Some("suspended".into());
                     seen.push((job, Seen::Running(place)));
                 }
-                Some((TaskState::Running | TaskState::Completing, _)) => seen.push((job, Seen::Running(place))),
+                Some((TaskState::Running | TaskState::Completing, _)) => {
+                    seen.push((job, Seen::Running(place)))
+                }
                 state => {
                     let known = self.ends.get(&task).cloned().or_else(|| {
                         let (state, exit) = (state?.0.clone(), None);
@@ -400,12 +425,15 @@ impl Launcher for SlurmJobs {
     fn settled(&mut self, job: usize) {
         self.open.remove(&job);
         self.changed = Instant::now();
+        // There may be room for another one.
+        self.submit_at = self.submit_at.map(|at| at.min(Instant::now() + SUBMIT_SOON));
     }
 
     fn cancel(&mut self) -> Result<(), String> {
         self.cancelled = true;
         self.submit_at = None;
-        let ids: Vec<String> = self.open.iter().map(|job| self.place(*job).id).filter(|id| !id.is_empty()).collect();
+        let ids: Vec<String> =
+            self.open.iter().map(|job| self.place(*job).id).filter(|id| !id.is_empty()).collect();
         // A command line has room for some thousand ids.
         for ids in ids.chunks(1000) {
             self.slurm.cancel(ids).map_err(|error| error.to_string())?;
