@@ -243,7 +243,7 @@ garbage
             prop_assert_eq!((read[0].array, read[0].task), (array, task));
             prop_assert_eq!(&read[0].state, &TaskState::of(state));
             prop_assert_eq!(read[0].reason.as_str(), reason.trim());
-            prop_assert_eq!(read[0].nodes.as_deref(), nodes_of(&node).as_deref());
+            prop_assert_eq!(&read[0].nodes, &nodes_of(&node));
             let end = parse_accounting(&format!("{array}_{task}|{state}|3:0|{node}\n"));
             prop_assert_eq!((end[0].array, end[0].task, end[0].exit.map(|exit| exit.code)), (array, task, Some(3)));
         }

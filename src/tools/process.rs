@@ -178,6 +178,11 @@ impl Running {
         child.map(Running).map_err(|e| ToolError::NotStarted(e.to_string()))
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     fn pid(&self) -> Option<Pid> {
         i32::try_from(self.0.id()).ok().and_then(Pid::from_raw)
     }

@@ -1,6 +1,7 @@
 //! The arrays of a sweep: which jobs were submitted under which id. Kept in `slurm.json`, so that the jobs are found again.
 
 use std::{
+    collections::HashMap,
     io,
     path::{Path, PathBuf},
 };
@@ -61,12 +62,13 @@ impl Arrays {
         written.map_err(|source| SweepError::Io { path, source })
     }
 
-    /// The last array that `job` was submitted with, and its number there.
-    pub(super) fn task_of(&self, job: usize) -> Option<(&StoredArray, u32)> {
-        self.arrays.iter().rev().filter(|array| array.id.is_some()).find_map(|array| {
-            let task = array.jobs.iter().position(|other| *other == job)?;
-            Some((array, u32::try_from(task).ok()?))
-        })
+    /// The array and the number there of each job that was submitted; of the last array, where there are several.
+    pub(super) fn tasks(&self) -> HashMap<usize, (u64, u32)> {
+        let numbered = |array: &StoredArray| {
+            let id = array.id?;
+            Some(array.jobs.iter().copied().zip((0..).map(move |task| (id, task))).collect::<Vec<_>>())
+        };
+        self.arrays.iter().filter_map(numbered).flatten().collect()
     }
 }
 
@@ -86,10 +88,10 @@ mod tests {
             schema: 1,
             arrays: vec![array(Some(7), &[0, 1, 2]), array(Some(9), &[2]), array(None, &[1])],
         };
-        let found = |job| arrays.task_of(job).map(|(array, task)| (array.id, task));
+        let found = |job| arrays.tasks().get(&job).copied();
         assert_eq!(
             [found(0), found(1), found(2), found(3)],
-            [Some((Some(7), 0)), Some((Some(7), 1)), Some((Some(9), 0)), None]
+            [Some((7, 0)), Some((7, 1)), Some((9, 0)), None]
         );
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Arrays::read(dir.path(), 3).unwrap().arrays, []);

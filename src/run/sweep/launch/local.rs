@@ -118,14 +118,14 @@ impl LocalJobs {
                     End { outcome: Outcome::Failed, reason: format!("{status}{words}"), wait: Duration::ZERO }
                 }
             };
-            seen.push((job.number, Seen::Ended(place(job.number, Some(&slot.name)), end)));
+            seen.push((job.number, Seen::Ended(place(&job, &slot.name), end)));
         }
         seen
     }
 }
 
-fn place(number: usize, on: Option<&str>) -> Place {
-    Place { id: number.to_string(), on: on.map(str::to_owned), note: None }
+fn place(job: &Started, on: &str) -> Place {
+    Place { id: job.process.id().to_string(), on: Some(on.to_owned()), note: None }
 }
 
 /// One for each GPU, or as many processes as are asked for.
@@ -167,14 +167,12 @@ impl Launcher for LocalJobs {
                 Err(reason) => {
                     let reason = format!("it cannot be started: {reason}");
                     let end = End { outcome: Outcome::Failed, reason, wait: Duration::ZERO };
-                    jobs.push((number, Seen::Ended(place(number, None), end)));
+                    jobs.push((number, Seen::Ended(Place::default(), end)));
                 }
             }
         }
         for slot in &self.slots {
-            jobs.extend(
-                slot.job.as_ref().map(|job| (job.number, Seen::Running(place(job.number, Some(&slot.name))))),
-            );
+            jobs.extend(slot.job.as_ref().map(|job| (job.number, Seen::Running(place(job, &slot.name)))));
         }
         Look { jobs, ..Look::default() }
     }
@@ -203,7 +201,7 @@ impl Launcher for LocalJobs {
                     reason: "killed with the sweep".into(),
                     wait: Duration::ZERO,
                 };
-                seen.push((job.number, Seen::Ended(place(job.number, Some(&slot.name)), end)));
+                seen.push((job.number, Seen::Ended(place(&job, &slot.name), end)));
             }
         }
         seen

@@ -48,6 +48,8 @@ pub(super) struct SlurmJobs {
     options: SlurmLauncher,
     paths: Paths,
     arrays: Arrays,
+    /// The array and the number there of each job that was submitted.
+    tasks: HashMap<usize, (u64, u32)>,
     /// Jobs that are followed.
     open: BTreeSet<usize>,
     unsubmitted: VecDeque<usize>,
@@ -85,6 +87,7 @@ impl SlurmJobs {
             options,
             paths: Paths { program: env::current_exe()?, working_dir, sweep, folder },
             arrays,
+            tasks: HashMap::new(),
             open: jobs.iter().copied().collect(),
             unsubmitted: VecDeque::new(),
             max_array_size: USUAL_ARRAY_SIZE,
@@ -123,6 +126,7 @@ impl SlurmJobs {
         this.max_array_size =
             this.slurm.max_array_size()?.filter(|size| *size > 0).unwrap_or(USUAL_ARRAY_SIZE);
         this.array_size = this.max_array_size;
+        missing.iter().for_each(|job| drop(this.tasks.remove(job)));
         this.unsubmitted = missing.into();
         while !this.unsubmitted.is_empty() {
             match this.submit_next() {
@@ -151,13 +155,15 @@ impl SlurmJobs {
             self.arrays.arrays.retain(|array| array.id.is_some());
             self.arrays.write(&self.paths.sweep)?;
         }
+        self.tasks = self.arrays.tasks();
         let ids = self.ids();
         let queue = if ids.is_empty() { Vec::new() } else { self.slurm.queue(&ids)? };
+        let queue: HashMap<(u64, u32), TaskState> =
+            queue.into_iter().map(|task| ((task.array, task.task), task.state)).collect();
         let is_there = |job: &usize| {
-            let Some((array, number)) = self.arrays.task_of(*job) else { return false };
-            let task = queue.iter().find(|task| Some(task.array) == array.id && task.task == number);
+            let Some(task) = self.tasks.get(job) else { return false };
             // What has completed may only lack files that come late.
-            task.is_some_and(|task| !task.state.is_over() || task.state == TaskState::Completed)
+            queue.get(task).is_some_and(|state| !state.is_over() || *state == TaskState::Completed)
         };
         Ok(self.open.iter().copied().filter(|job| !is_there(job)).collect())
     }
@@ -169,8 +175,7 @@ impl SlurmJobs {
 
     /// The arrays of open jobs.
     fn ids(&self) -> Vec<u64> {
-        let open = self.open.iter().filter(|job| !self.unsubmitted.contains(job));
-        let ids: BTreeSet<u64> = open.filter_map(|job| self.arrays.task_of(*job)?.0.id).collect();
+        let ids: BTreeSet<u64> = self.open.iter().filter_map(|job| Some(self.tasks.get(job)?.0)).collect();
         ids.into_iter().collect()
     }
 
@@ -225,6 +230,7 @@ impl SlurmJobs {
                 if let Some(array) = self.arrays.arrays.last_mut() {
                     (array.id, array.cluster) = (Some(id), cluster.clone());
                 }
+                self.tasks.extend(jobs.iter().copied().zip((0..).map(|task| (id, task))));
                 self.slurm.cluster = self.slurm.cluster.take().or(cluster);
                 Ok(self.arrays.write(sweep)?)
             }
@@ -239,7 +245,7 @@ impl SlurmJobs {
     }
 
     fn place(&self, job: usize) -> Place {
-        let id = self.arrays.task_of(job).and_then(|(array, task)| Some(format!("{}_{task}", array.id?)));
+        let id = self.tasks.get(&job).map(|(array, task)| format!("{array}_{task}"));
         Place { id: id.unwrap_or_default(), on: None, note: None }
     }
 
@@ -318,15 +324,8 @@ impl SlurmJobs {
         let queue = if ids.is_empty() { Vec::new() } else { self.slurm.queue(&ids)? };
         let queued: HashMap<(u64, u32), _> =
             queue.into_iter().map(|task| ((task.array, task.task), task)).collect();
-        let open: Vec<(usize, Option<(u64, u32)>)> = self
-            .open
-            .iter()
-            .map(|job| {
-                let submitted = !self.unsubmitted.contains(job);
-                let task = self.arrays.task_of(*job).filter(|_| submitted);
-                (*job, task.and_then(|(array, task)| Some((array.id?, task))))
-            })
-            .collect();
+        let open: Vec<(usize, Option<(u64, u32)>)> =
+            self.open.iter().map(|job| (*job, self.tasks.get(job).copied())).collect();
         let is_over = |task: &(u64, u32)| queued.get(task).is_none_or(|queued| queued.state.is_over());
         let over: Vec<(u64, u32)> = open.iter().filter_map(|(_, task)| *task).filter(is_over).collect();
         self.learn_ends(&over);
