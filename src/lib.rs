@@ -14,7 +14,7 @@
 //! - [`engine`] runs a model; [`profile`] observes it; [`telemetry`] samples the GPU and the host; [`sim`] simulates both
 //! - [`pytorch`] runs models in a Python process; [`attach`] follows other programs; [`server`] puts load on servers and reads their metrics
 //! - [`analysis`]: from numbers to meaning, pure; [`kernels`]: files of other profilers
-//! - [`run`]: plans, sessions, sweeps and re-runs under tools: the only place that starts and stops work
+//! - [`run`]: plans, sessions, sweeps and re-runs under tools: the only place that starts and stops work; [`slurm`]: its commands
 //! - [`report`], [`chrome_trace`]: documents and traces of a run; [`compare`]: verdicts on two runs
 //! - [`assets`]: models and datasets on disk; [`doctor`]: checks of this machine
 //! - [`tui`]: the screen; [`cli`]: the commands
@@ -42,6 +42,7 @@ pub mod run;
 pub mod rundir;
 pub mod server;
 pub mod sim;
+pub mod slurm;
 pub mod state;
 pub mod telemetry;
 pub mod text;

@@ -8,11 +8,12 @@ use std::{
 
 /// Every room with the rooms its code may use, bottom to top: a room uses only rooms that stand before it, so there
 /// are no cycles. Tests may use any room.
-const ROOMS: [(&str, &[&str]); 26] = [
+const ROOMS: [(&str, &[&str]); 27] = [
     ("base", &[]),
     ("process", &["base"]),
     ("tools", &[]),
     ("config", &[]),
+    ("slurm", &["base", "tools", "config"]),
     ("text", &["base", "process"]),
     ("model", &["base", "config"]),
     ("event", &["model"]),
@@ -52,6 +53,7 @@ const ROOMS: [(&str, &[&str]); 26] = [
             "server",
             "pytorch",
             "sim",
+            "slurm",
             "state",
             "rundir",
             "report",
@@ -146,12 +148,14 @@ const VENDORS: [(&str, &str); 32] = [
 ];
 
 /// The files that start programs. Their command lines hold no word of a file that is not validated (SECURITY.md).
-const STARTS_PROGRAMS: [&str; 6] = [
+const STARTS_PROGRAMS: [&str; 8] = [
     "assets/git.rs",
     "attach/program.rs",
     "process/browser.rs",
     "run/child.rs",
     "run/rerun/child.rs",
+    "run/sweep/launch/local.rs",
+    "slurm/commands.rs",
     "tools/process.rs",
 ];
 

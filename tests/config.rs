@@ -54,7 +54,8 @@ fn defaults() {
     assert_eq!(run.config.hydra.run.dir, "runs/baseline/smollm2_135m/2024-02-03_04-05-06");
     assert_eq!(run.config.hydra.job.name, "baseline");
     assert_eq!(run.choices["model"], "smollm2_135m");
-    assert_eq!(run.choices.len(), 9);
+    assert_eq!(run.choices["hydra/launcher"], "basic");
+    assert_eq!(run.choices.len(), 10);
     let again = compose(&ConfTree::from_files([("config.yaml", run.to_yaml().as_str())]), &[]).unwrap();
     assert_eq!(again.tree, run.tree);
     assert!(run.tree.get("hydra").is_none(), "Hydra's own configuration is not the job's");
@@ -89,12 +90,24 @@ fn every_option_of_every_group_composes() {
     let groups = tree.groups();
     assert_eq!(
         groups,
-        ["dataset", "hardware", "hydra", "infer", "model", "output", "profiling", "runtime", "telemetry"]
+        [
+            "dataset",
+            "hardware",
+            "hydra",
+            "hydra/launcher",
+            "infer",
+            "model",
+            "output",
+            "profiling",
+            "runtime",
+            "telemetry"
+        ]
     );
     // The number of files in the repository, to detect files that are not built in.
     let conf = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf");
     for group in groups {
-        let files = std::fs::read_dir(conf.join(&group)).unwrap().count();
+        let files = std::fs::read_dir(conf.join(&group)).unwrap().flatten();
+        let files = files.filter(|entry| entry.path().is_file()).count();
         assert_eq!(tree.options(&group).len(), files, "{group}");
         for option in tree.options(&group) {
             let run = composed(&[&format!("{group}={option}")])

@@ -29,7 +29,7 @@ use llmprof::{
     },
     model::{Operator, Shape, Step},
     report::{plots::roofline_svg, report_md, run_json},
-    run::sweep::{CooldownStatus, Job, JobResult, Sweep, Temperature},
+    run::sweep::{CooldownStatus, Job, JobResult, JobState, Place, Sweep, Temperature},
     rundir::{EventReader, Player},
     sim::{SimSteps, card::H200, sim_kernels},
     state::{RunState, Snapshot},
@@ -37,7 +37,7 @@ use llmprof::{
         frame::Frame,
         theme::{Depth, Glyphs, Theme},
         ui::{Action, ComparePart, Extent, Overlay, Pane, PromptKind, UiState, update},
-        view::{SweepView, View},
+        view::{Elsewhere, SweepView, View},
     },
 };
 use ratatui::{Terminal, backend::TestBackend};
@@ -527,9 +527,9 @@ fn a_sweep_has_a_progress_line_and_a_table() {
     let mut finished = sweep(false);
     (3..6).for_each(|job| finished.end(job, JobResult::failed("no reason in particular".into())));
     let sweeps = [
-        ("running", SweepView { sweep: &working, cooling: None }),
-        ("cooling", SweepView { sweep: &waiting, cooling: Some(cooling()) }),
-        ("finished", SweepView { sweep: &finished, cooling: None }),
+        ("running", SweepView { sweep: &working, cooling: None, elsewhere: None }),
+        ("cooling", SweepView { sweep: &waiting, cooling: Some(cooling()), elsewhere: None }),
+        ("finished", SweepView { sweep: &finished, cooling: None, elsewhere: None }),
     ];
     for (name, view) in sweeps {
         for pane in [Pane::Overview, Pane::Compare] {
@@ -549,6 +549,45 @@ fn a_sweep_has_a_progress_line_and_a_table() {
     }
 }
 
+/// A sweep on Slurm: one job completed, one failed, two running, two pending.
+fn sweep_on_slurm() -> Sweep {
+    let mut sweep = sweep(true);
+    sweep.jobs[1].state = JobState::Running;
+    sweep.jobs[1].result = None;
+    for (number, job) in sweep.jobs.iter_mut().enumerate() {
+        let on = (number < 4).then(|| format!("node{number}"));
+        let note = on.is_none().then(|| "no free resources".to_owned());
+        job.place = Some(Place { id: format!("412_{number}"), on, note });
+    }
+    sweep
+}
+
+fn on_slurm(trouble: Option<&str>) -> Option<Elsewhere<'_>> {
+    Some(Elsewhere { trouble, cancelled: false, elapsed: Duration::from_secs(83) })
+}
+
+#[test]
+fn jobs_elsewhere_have_a_list_with_a_selected_one() {
+    let (state, sweep) = (RunState::default(), sweep_on_slurm());
+    let trouble = "Slurm's controller does not answer (connect failure); submitted jobs go on";
+    for (name, trouble, job, overlay) in [
+        ("followed", None, Some(2), Overlay::None),
+        ("away", Some(trouble), None, Overlay::None),
+        ("cancelling", None, None, Overlay::ConfirmCancel),
+    ] {
+        let view = SweepView { sweep: &sweep, cooling: None, elsewhere: on_slurm(trouble) };
+        let mut ui = showing(Pane::Compare);
+        (ui.job, ui.overlay) = (job, overlay);
+        let screens = [(80, 24), (200, 50), (30, 8)].map(|size| {
+            let screen = drawn_in(Some(view), &state, &ui, Glyphs::UNICODE, size);
+            format!("{}x{}\n{screen}", size.0, size.1)
+        });
+        insta::assert_snapshot!(format!("sweep_slurm_{name}"), screens.join("\n"));
+        let ascii = drawn_in(Some(view), &state, &ui, Glyphs::ASCII, (80, 24));
+        assert!(ascii.is_ascii(), "{ascii}");
+    }
+}
+
 #[test]
 fn no_size_is_too_small_for_a_sweep() {
     let (state, waiting) = (running(), sweep(false));
@@ -558,10 +597,13 @@ fn no_size_is_too_small_for_a_sweep() {
                 for cooling in [None, Some(cooling())] {
                     let mut ui = showing(pane);
                     ui.jobs_back = 5;
-                    let view = Some(SweepView { sweep: &waiting, cooling });
+                    let view = Some(SweepView { sweep: &waiting, cooling, elsewhere: None });
                     drawn_in(view, &state, &ui, Glyphs::UNICODE, (width, height));
                     drawn_in(view, &state, &ui, Glyphs::ASCII, (width, height));
                 }
+                let elsewhere = sweep_on_slurm();
+                let view = SweepView { sweep: &elsewhere, cooling: None, elsewhere: on_slurm(Some("away")) };
+                drawn_in(Some(view), &RunState::default(), &showing(pane), Glyphs::UNICODE, (width, height));
             }
         }
     }

@@ -8,7 +8,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Stdio,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use common::{SIM_TIMES, Said, events, eventually, finished, program, run, said, signal};
@@ -395,4 +395,149 @@ fn the_screen_shows_a_sweep_and_its_keys_move_it() {
     assert_eq!(again.exit_code(), 0, "{}", again.text());
     assert_eq!(finished(&sweep.join("0-interrupted")).cause.as_deref(), Some("ended by the user"));
     assert_eq!(column(&rows(&sweep), "outcome"), ["interrupted"; 3]);
+}
+
+/// When the events of a run begin and end, by the clock of the machine.
+fn wall_times(job: &Path) -> (SystemTime, SystemTime) {
+    let time = |name: &str| fs::metadata(job.join(name)).unwrap().modified().unwrap();
+    (time(".hydra/config.yaml"), time("metrics.json"))
+}
+
+#[test]
+fn several_jobs_run_at_once_on_this_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let args =
+        [&SLOW[..], &["hydra/launcher=local", "hydra.launcher.n_jobs=2", "runtime.seed=1,2,3,4"]].concat();
+    let said = run(dir.path(), &args);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(said.err.contains("warning: jobs at once on one machine share its CPU"), "{}", said.err);
+    let sweep = sweep_dir(dir.path());
+    let rows = rows(&sweep);
+    assert_eq!(column(&rows, "outcome"), ["completed"; 4]);
+    assert!(column(&rows, "on").iter().all(|on| on == "process 1" || on == "process 2"), "{rows:?}");
+    let times: Vec<_> = (0..4).map(|job| wall_times(&sweep.join(job.to_string()))).collect();
+    // At no moment more than two, and at some moment two.
+    let at_once =
+        |moment: SystemTime| times.iter().filter(|(from, to)| *from <= moment && moment < *to).count();
+    let most = times.iter().map(|(from, _)| at_once(*from)).max();
+    assert_eq!(most, Some(2), "{times:?}");
+}
+
+#[test]
+fn jobs_of_this_machine_end_with_the_sweep_and_are_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let long =
+        ["hydra/launcher=local", "hydra.launcher.n_jobs=2", "runtime.seed=1,2,3", "runtime.requests=100000"];
+    for (signal_name, code) in [("INT", Some(130)), ("KILL", None)] {
+        let root = dir.path().join(signal_name);
+        fs::create_dir(&root).unwrap();
+        let mut child = program(&root)
+            .args([&SLOW[..], &long].concat())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let sweep = sweep_dir(&root);
+        eventually("two running jobs", || {
+            let runs =
+                |job: &str| fs::metadata(sweep.join(job).join("events.ndjson")).is_ok_and(|f| f.len() > 0);
+            (runs("0") && runs("1")).then_some(())
+        });
+        signal(child.id(), signal_name);
+        assert_eq!(child.wait().unwrap().code(), code);
+        for job in ["0", "1"] {
+            let ended = || sweep.join(job).join("metrics.json").exists().then_some(());
+            eventually("the end of the job's recording", ended);
+            assert_eq!(finished(&sweep.join(job)).outcome, Outcome::Interrupted, "{signal_name}");
+        }
+        assert!(!sweep.join("2").exists());
+    }
+    let sweep = sweep_dir(&dir.path().join("INT"));
+    assert_eq!(column(&rows(&sweep), "outcome"), ["interrupted"; 2]);
+}
+
+#[test]
+fn a_job_of_this_machine_that_fails_has_its_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = [
+        "hydra/launcher=local",
+        "hydra.launcher.n_jobs=2",
+        "runtime.sim.scenario=steady",
+        "runtime.seed=1,2",
+    ];
+    let mut child = program(dir.path())
+        .args([&SLOW[..], &args, &["runtime.requests=100000"]].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let sweep = sweep_dir(dir.path());
+    let pid = eventually("the process of the first job", || {
+        let of_job = |entry: fs::DirEntry| {
+            let command = fs::read(entry.path().join("cmdline")).ok()?;
+            let words: Vec<&[u8]> = command.split(|byte| *byte == 0).collect();
+            let name = sweep.file_name().unwrap().to_str().unwrap();
+            let cwd = fs::read_link(entry.path().join("cwd")).ok()?;
+            let is_it = String::from_utf8_lossy(&command).contains(name)
+                && cwd == dir.path().canonicalize().unwrap()
+                && words.windows(2).any(|pair| pair == [b"--job" as &[u8], b"0"]);
+            is_it.then(|| entry.file_name().to_str()?.parse::<u32>().ok()).flatten()
+        };
+        let recorded = fs::metadata(sweep.join("0/events.ndjson")).is_ok_and(|file| file.len() > 0);
+        recorded.then(|| fs::read_dir("/proc").unwrap().flatten().find_map(of_job)).flatten()
+    });
+    signal(pid, "KILL");
+    eventually("its row", || rows_if_any(&sweep).into_iter().next());
+    assert_eq!(column(&rows(&sweep), "outcome"), ["failed"]);
+    assert!(column(&rows(&sweep), "reason")[0].starts_with("signal: 9 (SIGKILL)"), "{:?}", rows(&sweep));
+    signal(child.id(), "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+fn rows_if_any(sweep: &Path) -> Vec<Value> {
+    if sweep.join("sweep.csv").exists() { rows(sweep) } else { Vec::new() }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn each_gpu_has_one_job() {
+    let (dir, library) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let built = std::process::Command::new("cc")
+        .args(["-shared", "-fPIC", "-w", "-DCOUNT=3", "-DBOARD=7", "-o"])
+        .arg(library.path().join("libnvidia-ml.so.1"))
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_nvml/fake_nvml.c"))
+        .status();
+    if !built.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no C compiler");
+        return;
+    }
+    let on_gpus = |more: &[&str]| {
+        let args = [&QUICK[..], &["hydra/launcher=local", "runtime.seed=1,2,3,4"], more].concat();
+        let mut command = program(dir.path());
+        command.args(args).env("LD_LIBRARY_PATH", library.path()).env_remove("CUDA_VISIBLE_DEVICES");
+        said(command.output().unwrap())
+    };
+    let none = on_gpus(&["hydra.launcher.gpus=[0,5]"]);
+    assert!(
+        none.code == 2 && none.err.contains("there is no GPU 5; the GPUs here are 0, 1, 2"),
+        "{}",
+        none.err
+    );
+    fs::remove_dir_all(dir.path().join("runs")).unwrap();
+    let said = on_gpus(&["hydra.launcher.gpus=[2,0]"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(said.err.contains("warning: GPUs 2 and 0 are on one board"), "{}", said.err);
+    let sweep = sweep_dir(dir.path());
+    for (job, row) in rows(&sweep).iter().enumerate() {
+        let kept = fs::read(sweep.join(job.to_string()).join("env.json")).unwrap();
+        let kept: Value = serde_json::from_slice(&kept).unwrap();
+        let on = row["on"].as_str().unwrap();
+        let wanted = match on {
+            "GPU 2" => "GPU-odd2",
+            "GPU 0" => "GPU-odd0",
+            other => panic!("{other}"),
+        };
+        let visible = format!("[\"CUDA_VISIBLE_DEVICES\",\"{wanted}\"]");
+        assert!(kept["variables"].to_string().contains(&visible), "{on}: {}", kept["variables"]);
+    }
 }

@@ -4,20 +4,23 @@ use super::{
     Failure,
     args::{ConfigArgs, runs_root},
     run, sweep,
-    sweep::SweepArgs,
+    sweep::{Started, SweepArgs},
 };
 use crate::{
     process::{eprint_line, eprint_lines, shutdown::Shutdown},
     run::{
         session::Session,
-        sweep::{Runner, table_text},
+        sweep::{Launch, Runner, table_text},
     },
     tui::{self, App, Live},
 };
 
 pub(super) async fn run(config: ConfigArgs, sweep: &SweepArgs) -> Result<u8, Failure> {
     match sweep.runner(&config, || require_terminal("llmprof-tui run"))? {
-        Some(runner) => profile_sweep(runner).await,
+        Some(runner) => match sweep.launched(runner, &config, false)? {
+            Started::Here(runner) => profile_sweep(*runner).await,
+            Started::Elsewhere(launch) => profile_launch(*launch).await,
+        },
         None => profile(config, None).await,
     }
 }
@@ -53,6 +56,13 @@ async fn profile_sweep(mut runner: Runner) -> Result<u8, Failure> {
     report_exit(App::of_run(&tui, live, root).run(tui.mouse, shutdown).await)
 }
 
+async fn profile_launch(launch: Launch) -> Result<u8, Failure> {
+    let shutdown = Shutdown::listen()?;
+    let composed = launch.runner.first()?;
+    let (tui, root) = (composed.config.output.tui.clone(), runs_root(&composed));
+    report_exit(App::of_jobs(&tui, launch, root).run(tui.mouse, shutdown).await)
+}
+
 /// Refuses to open the TUI without a terminal; `alternative` works without one.
 pub(super) fn require_terminal(alternative: &str) -> Result<(), Failure> {
     if tui::terminal::is_there() {
@@ -77,6 +87,10 @@ pub(super) fn report_exit(stopped: tui::Stopped) -> Result<u8, Failure> {
     if let Some(runner) = &stopped.sweep {
         eprint_lines(run::sweep_text(&runner.sweep));
         return Ok(sweep::report_end(runner, stopped.cause.as_ref(), "llmprof-tui"));
+    }
+    if let Some(launch) = &stopped.launch {
+        eprint_lines(run::sweep_text(&launch.runner.sweep));
+        return Ok(sweep::report_launch(launch, stopped.cause.as_ref(), "llmprof-tui"));
     }
     match stopped.cause {
         Some(cause) => {

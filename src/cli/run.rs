@@ -7,7 +7,12 @@ use std::{
 
 use clap::Args;
 
-use super::{Failure, args::ConfigArgs, print, print_json, sweep, sweep::SweepArgs};
+use super::{
+    Failure,
+    args::ConfigArgs,
+    print, print_json, sweep,
+    sweep::{Started, SweepArgs},
+};
 use crate::{
     base::foreign::line,
     base::{
@@ -15,12 +20,12 @@ use crate::{
         units::{grouped, millis, three_digits},
     },
     event::Outcome,
-    process::eprint_line,
+    process::{eprint_line, shutdown::Cause},
     report::{kernels_text, run_json},
     run::{
         headless,
         session::SessionSummary,
-        sweep::{Runner, Sweep, sweep_json, table_text},
+        sweep::{Launch, Runner, Sweep, sweep_json, table_text},
     },
     state::RunState,
 };
@@ -40,6 +45,15 @@ pub(super) struct RunArgs {
     /// Print no progress on stderr
     #[arg(long, short)]
     quiet: bool,
+    /// Run this job of the sweep in DIR, for a launcher
+    #[arg(long, value_name = "DIR", hide = true, requires = "job")]
+    job_of: Option<PathBuf>,
+    /// The number of the job, from 0
+    #[arg(long, value_name = "N", hide = true, requires = "job_of")]
+    job: Option<usize>,
+    /// End when the process that started this one ends
+    #[arg(long, hide = true)]
+    ends_with_parent: bool,
     /// Change to this directory first: tools start their programs elsewhere
     #[arg(long, value_name = "DIR", hide = true)]
     working_dir: Option<PathBuf>,
@@ -49,8 +63,14 @@ pub(super) async fn run(args: RunArgs) -> Result<u8, Failure> {
     if let Some(dir) = &args.working_dir {
         env::set_current_dir(dir).map_err(|e| Failure::usage(format_args!("{}: {e}", dir.display())))?;
     }
+    if let (Some(dir), Some(number)) = (&args.job_of, args.job) {
+        return run_job(dir, number, args.ends_with_parent).await;
+    }
     if let Some(runner) = args.sweep.runner(&args.config, || Ok(()))? {
-        return run_sweep(runner, args.json, args.quiet).await;
+        return match args.sweep.launched(runner, &args.config, args.quiet)? {
+            Started::Here(runner) => run_sweep(*runner, args.json, args.quiet).await,
+            Started::Elsewhere(launch) => run_launch(*launch, args.json, args.quiet).await,
+        };
     }
     let plan = args.config.plan()?;
     plan.check_machine()?;
@@ -84,6 +104,46 @@ async fn run_sweep(mut runner: Runner, json: bool, quiet: bool) -> Result<u8, Fa
         print(&sweep_text(&runner.sweep))?;
     }
     Ok(sweep::report_end(&runner, cause.as_ref(), "llmprof-tui run"))
+}
+
+async fn run_launch(mut launch: Launch, json: bool, quiet: bool) -> Result<u8, Failure> {
+    let cause = headless::launch(&mut launch, quiet).await?;
+    launch.leave();
+    let sweep = &launch.runner.sweep;
+    if json {
+        print_json(&sweep_json(sweep))?;
+    } else {
+        print(&sweep_text(sweep))?;
+    }
+    Ok(sweep::report_launch(&launch, cause.as_ref(), "llmprof-tui run"))
+}
+
+/// One job of a sweep, recorded in its directory. Its messages are in the log of its launcher.
+async fn run_job(dir: &Path, number: usize, ends_with_parent: bool) -> Result<u8, Failure> {
+    if ends_with_parent {
+        end_with_parent()?;
+    }
+    let Some(task) = sweep::task(dir, number)? else {
+        eprint_line(format_args!("job {number} has already completed"));
+        return Ok(0);
+    };
+    if let Some(aside) = &task.aside {
+        eprint_line(format_args!("an earlier recording of this job is kept as {}", aside.display()));
+    }
+    let finished = headless::job(task).await?;
+    print(&summary(&finished.state, finished.summary.dir.as_deref()))?;
+    let code = report_end(&finished.summary);
+    Ok(finished.cause.as_ref().map_or(code, Cause::exit_code))
+}
+
+/// Asks for SIGTERM when the parent ends, and refuses to run where it has ended already.
+fn end_with_parent() -> Result<(), Failure> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
+        .map_err(|e| Failure::work(format_args!("the end of the parent cannot be watched: {e}")))?;
+    match rustix::process::getppid() {
+        Some(parent) if !parent.is_init() => Ok(()),
+        _ => Err(Failure::work("the process that started this job has ended")),
+    }
 }
 
 /// Prints what went wrong with a run to stderr, and returns the exit code.

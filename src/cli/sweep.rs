@@ -11,21 +11,24 @@ use super::{
 };
 use crate::{
     base::shell::quoted,
-    config::expand_sweep,
+    config::{ConfTree, Launcher, expand_sweep},
     event::Outcome,
     process::{eprint_line, eprint_lines, shutdown::Cause},
-    run::sweep::{Consent, Runner, SweepError},
+    run::sweep::{Consent, Launch, Runner, SweepError, Task},
 };
 
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct SweepArgs {
-    /// Run every combination of the values listed in overrides (key=a,b), one after another
+    /// Run every combination of the values listed in overrides (key=a,b): one after another, or as hydra/launcher says
     #[arg(long, short, conflicts_with = "cfg")]
     multirun: bool,
-    /// Resume an interrupted sweep
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["multirun", "model", "conf_dir", "cfg", "overrides"])]
+    /// Resume an interrupted sweep; jobs that are still in Slurm are found again. Takes overrides of hydra.launcher
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["multirun", "model", "conf_dir", "cfg"])]
     resume: Option<PathBuf>,
-    /// With --resume: do not ask before a sweep that belongs to another user or starts nsys or ncu
+    /// With --resume: cancel the jobs of the sweep that are in Slurm
+    #[arg(long, requires = "resume")]
+    cancel: bool,
+    /// With --resume: do not ask before a sweep that belongs to another user or starts programs
     #[arg(long, short, requires = "resume")]
     yes: bool,
 }
@@ -40,9 +43,13 @@ impl SweepArgs {
     ) -> Result<Option<Runner>, Failure> {
         if let Some(dir) = &self.resume {
             precondition()?;
-            let tree_of = |conf_dir: Option<&Path>| {
-                ConfigArgs { conf_dir: conf_dir.map(Path::to_owned), ..ConfigArgs::default() }.tree()
-            };
+            let of_launcher =
+                |text: &&String| text.starts_with("hydra.launcher.") || text.starts_with("hydra/launcher=");
+            if let Some(other) = config.overrides.iter().find(|text| !of_launcher(text)) {
+                return Err(Failure::usage(format_args!(
+                    "--resume with {other}: a sweep is resumed as it was started; only hydra/launcher and hydra.launcher can be changed"
+                )));
+            }
             let runner = Runner::resume(dir, tree_of, |consent| self.confirm(consent))?;
             if runner.sweep.is_complete() {
                 eprint_line("every job of this sweep has already completed");
@@ -60,6 +67,37 @@ impl SweepArgs {
         Ok(Some(Runner::begin(tree, config.conf_dir.clone(), typed, jobs)?))
     }
 
+    /// The sweep with its launcher, or as it is where its jobs run in this process.
+    pub(super) fn launched(
+        &self,
+        runner: Runner,
+        config: &ConfigArgs,
+        quiet: bool,
+    ) -> Result<Started, Failure> {
+        let overrides = if self.resume.is_some() { &config.overrides[..] } else { &[] };
+        let launcher = runner.launcher(overrides)?;
+        let elsewhere = launcher != Launcher::Basic || self.cancel;
+        // A complete sweep has nothing to launch.
+        if !elsewhere || runner.sweep.waiting().is_empty() {
+            return Ok(Started::Here(Box::new(runner)));
+        }
+        let dir = runner.sweep.dir.clone();
+        if matches!(launcher, Launcher::Slurm(_)) && !quiet {
+            eprint_line(format_args!("asking Slurm; the sweep is in {}", dir.display()));
+        }
+        Launch::start(runner, launcher, self.cancel)
+            .map(|launch| Started::Elsewhere(Box::new(launch)))
+            .map_err(|error| {
+                let again = format!(
+                    "to submit the jobs later: llmprof-tui run --resume {}",
+                    quoted(&dir.display().to_string())
+                );
+                let message =
+                    if error.is_remediable() { format!("{error}; {again}") } else { error.to_string() };
+                if error.is_usage() { Failure::usage(message) } else { Failure::work(message) }
+            })
+    }
+
     fn confirm(&self, consent: &Consent) -> Result<(), Failure> {
         if self.yes {
             return Ok(());
@@ -70,6 +108,38 @@ impl SweepArgs {
             false => Err(Failure::work("not resumed")),
         }
     }
+}
+
+/// A sweep whose jobs run in this process, or in others.
+pub(super) enum Started {
+    Here(Box<Runner>),
+    Elsewhere(Box<Launch>),
+}
+
+fn tree_of(conf_dir: Option<&Path>) -> Result<ConfTree, Failure> {
+    ConfigArgs { conf_dir: conf_dir.map(Path::to_owned), ..ConfigArgs::default() }.tree()
+}
+
+/// The job that a launcher has started this process for.
+pub(super) fn task(dir: &Path, number: usize) -> Result<Option<Task>, Failure> {
+    Task::open(dir, number, tree_of)
+}
+
+/// As [`report_end`], for jobs in other processes.
+pub(super) fn report_launch(launch: &Launch, cause: Option<&Cause>, command: &str) -> u8 {
+    let sweep = &launch.runner.sweep;
+    let left = sweep.left();
+    if left == 0 || !launch.goes_on {
+        return report_end(&launch.runner, cause, command);
+    }
+    let dir = quoted(&sweep.dir.display().to_string());
+    if let Some(cause) = cause {
+        eprint_line(format_args!("interrupted: {cause}"));
+    }
+    eprint_lines(format_args!(
+        "{left} jobs go on in Slurm\n  follow them again: {command} --resume {dir}\n  cancel them:       llmprof-tui run --resume {dir} --cancel"
+    ));
+    cause.map_or_else(|| launch.runner.exit_code(), Cause::exit_code)
 }
 
 /// Prints how a sweep ended and how to resume it to stderr, and returns the exit code.

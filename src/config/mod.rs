@@ -4,6 +4,7 @@
 //! program. Other rooms use `hydra_config` through it.
 
 mod compose;
+mod launcher_config;
 mod pytorch_config;
 mod run_config;
 mod schema;
@@ -20,6 +21,7 @@ pub use hydra_config::{
     Sweep, Value as YamlValue, expand_sweep, glob_matches, parse_yaml, read_yaml, to_json, write_yaml,
     yaml_text,
 };
+pub use launcher_config::{Gpus, Launcher, LocalLauncher, SlurmLauncher, Text, launcher};
 pub use pytorch_config::{Compile, ImagesConfig, PytorchConfig, TorchConfig};
 pub use run_config::*;
 pub use server_config::{Api, ArrivalKind, LoadConfig, ServerConfig, SloConfig};

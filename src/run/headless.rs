@@ -17,7 +17,7 @@ use crate::{
         progress::progress,
         progress_line::ProgressLine,
         session::{Session, SessionSummary},
-        sweep::{Column, Runner, Sweep},
+        sweep::{Column, JobState, Launch, Runner, Sweep, Task},
         time_left::{Estimate, TimeLeft},
     },
     state::RunState,
@@ -130,6 +130,88 @@ pub async fn sweep(runner: &mut Runner, quiet: bool) -> io::Result<Option<Cause>
     }
 }
 
+/// Runs one job of a sweep, then cools down: until that is over, the launcher gives the GPU to no other job.
+pub async fn job(task: Task) -> io::Result<Finished> {
+    let (config, device) = task.settings();
+    let finished = run(task.plan, true).await?;
+    if finished.cause.is_none() {
+        let mut shutdown = Shutdown::listen()?;
+        let mut cooldown = Task::cooldown(&config, &device, &finished.state);
+        while cooldown.status(Instant::now()).is_some() {
+            tokio::select! {
+                _ = shutdown.requested() => break,
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
+            }
+        }
+    }
+    Ok(finished)
+}
+
+/// Follows jobs in other processes until all of them have ended, or a signal comes. Where they go on without this program, the signal
+/// ends the following alone.
+pub async fn launch(launch: &mut Launch, quiet: bool) -> io::Result<Option<Cause>> {
+    let mut shutdown = Shutdown::listen()?;
+    let mut time_left = TimeLeft::start();
+    let mut line = ProgressLine::new(quiet, "sweep");
+    let mut trouble: Option<String> = None;
+    let cause = loop {
+        if launch.trouble != trouble {
+            trouble.clone_from(&launch.trouble);
+            line.pause(|| match &trouble {
+                Some(trouble) => eprint_line(trouble),
+                None => eprint_line("the jobs are seen again"),
+            });
+        }
+        let remarks = launch.runner.take_remarks();
+        if !remarks.is_empty() {
+            line.pause(|| remarks.iter().for_each(eprint_line));
+        }
+        let sweep = &launch.runner.sweep;
+        let done = sweep.jobs.len() - sweep.left();
+        line.show_share(done as f64 / sweep.jobs.len().max(1) as f64);
+        line.show(launch_line(sweep), "", time_left.estimate(sweep.left(), 0.0));
+        tokio::select! {
+            cause = shutdown.requested() => break Some(cause),
+            ended = launch.pump() => {
+                let Some(ended) = ended else { break None };
+                for job in ended {
+                    time_left.part_done();
+                    let text = row(&launch.runner.sweep, job);
+                    line.pause(|| if !quiet { eprint_line(text) });
+                }
+            }
+        }
+    };
+    line.clear();
+    print_remarks(&mut launch.runner);
+    Ok(cause)
+}
+
+/// `3 of 8 jobs ended, 2 running (n1, n2), 3 pending: no free resources`.
+fn launch_line(sweep: &Sweep) -> String {
+    const NAMES: usize = 4;
+    let ended = sweep.jobs.len() - sweep.left();
+    let mut text = format!("{ended} of {} jobs ended", sweep.jobs.len());
+    let running = sweep.count_running();
+    if running > 0 {
+        let mut on: Vec<&str> = Vec::new();
+        for job in sweep.jobs.iter().filter(|job| job.state == JobState::Running) {
+            let name = job.place.as_ref().and_then(|place| place.on.as_deref());
+            on.extend(name.filter(|name| !on.contains(name)));
+        }
+        let more = if on.len() > NAMES { ", …" } else { "" };
+        on.truncate(NAMES);
+        let on = if on.is_empty() { String::new() } else { format!(" ({}{more})", on.join(", ")) };
+        text += &format!(", {running} running{on}");
+    }
+    let waiting = sweep.waiting();
+    if let Some(first) = waiting.first() {
+        let why = sweep.jobs[*first].reason().map(|reason| format!(": {reason}")).unwrap_or_default();
+        text += &format!(", {} pending{why}", waiting.len());
+    }
+    text
+}
+
 /// Takes events until the run ends, or a signal comes.
 async fn run_session(
     session: &mut Session,
@@ -187,6 +269,11 @@ fn print_remarks(runner: &mut Runner) {
 /// The result of a job in one line.
 fn row(sweep: &Sweep, job: usize) -> String {
     let mut line = format!("{}  {}", label(sweep, job), sweep.jobs[job].status());
+    let place = sweep.jobs[job].place_cells().into_iter().filter(|cell| !cell.is_empty());
+    let place: Vec<String> = place.collect();
+    if sweep.jobs[job].place.as_ref().is_some_and(|place| place.on.is_some()) {
+        line += &format!(" ({})", place.join(" on "));
+    }
     for column in Column::ALL {
         if let Some(cell) = column.cell(&sweep.jobs[job]) {
             line += &format!("  {} {cell}", column.heading);

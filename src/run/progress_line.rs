@@ -69,6 +69,14 @@ impl ProgressLine {
         }
     }
 
+    /// Prints something else while the bar is away.
+    pub fn pause(&self, print: impl FnOnce()) {
+        match self {
+            ProgressLine::Bar(bar) => bar.suspend(print),
+            _ => print(),
+        }
+    }
+
     pub fn clear(&self) {
         if let ProgressLine::Bar(bar) = self {
             bar.finish_and_clear();

@@ -43,12 +43,35 @@ pub enum ToolError {
 /// The output of `program`, stdout before stderr, in English where it has several languages. It is killed at `until`,
 /// or as soon as `stop` is set. Nothing that it started in its own process group is left running either way.
 pub fn output(program: &Path, args: &[&str], until: Instant, stop: &AtomicBool) -> Result<String, ToolError> {
+    let mut command = Command::new(program);
+    command.args(args).env("LC_ALL", "C").current_dir(WORKING_DIR);
+    let Captured { status, stdout, stderr } = captured(&mut command, MAX_OUTPUT_BYTES, until, stop)?;
+    let text = stdout + &stderr;
+    failure(status, &text).map_or(Ok(text), Err)
+}
+
+/// What a program printed, and how it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Captured {
+    pub status: Option<ExitStatus>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Runs `command` as it is, without input. At most `max_bytes` of each stream are kept. Limits are those of [`output`].
+pub fn captured(
+    command: &mut Command,
+    max_bytes: u64,
+    until: Instant,
+    stop: &AtomicBool,
+) -> Result<Captured, ToolError> {
     let started = Instant::now();
-    let mut running = start_piped(program, args)?;
-    let streams = [
-        running.0.stdout.take().map(collect).transpose()?,
-        running.0.stderr.take().map(collect).transpose()?,
-    ];
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = Running::start(command)?;
+    let streams = (
+        running.0.stdout.take().map(|stream| collect(stream, max_bytes)).transpose()?,
+        running.0.stderr.take().map(|stream| collect(stream, max_bytes)).transpose()?,
+    );
     while !running.has_ended() {
         if let Some(error) = interruption(started, until, stop) {
             return Err(error);
@@ -56,9 +79,10 @@ pub fn output(program: &Path, args: &[&str], until: Instant, stop: &AtomicBool) 
         thread::sleep(POLL_INTERVAL);
     }
     let status = running.end();
-    let text: String =
-        streams.into_iter().flatten().filter_map(|text| text.recv_timeout(DRAIN_TIMEOUT).ok()).collect();
-    failure(status, &text).map_or(Ok(text), Err)
+    let text = |stream: Option<Receiver<String>>| {
+        stream.and_then(|text| text.recv_timeout(DRAIN_TIMEOUT).ok()).unwrap_or_default()
+    };
+    Ok(Captured { status, stdout: text(streams.0), stderr: text(streams.1) })
 }
 
 /// Passes the stdout of `program` to `read` while it runs. Returns the result of `read`, and the error if the program
@@ -72,7 +96,7 @@ pub fn stream<T>(
 ) -> Result<(T, Option<ToolError>), ToolError> {
     let started = Instant::now();
     let mut running = start_piped(program, args)?;
-    let errors = running.0.stderr.take().map(collect).transpose()?;
+    let errors = running.0.stderr.take().map(|stream| collect(stream, MAX_OUTPUT_BYTES)).transpose()?;
     let Some(stdout) = running.0.stdout.take() else {
         return Err(ToolError::NotStarted("it has no stdout".to_owned()));
     };
@@ -129,11 +153,11 @@ fn failure(status: Option<ExitStatus>, output: &str) -> Option<ToolError> {
 }
 
 /// The text of a stream, once it has ended.
-fn collect(stream: impl Read + Send + 'static) -> Result<Receiver<String>, ToolError> {
+fn collect(stream: impl Read + Send + 'static, max_bytes: u64) -> Result<Receiver<String>, ToolError> {
     let (tx, rx) = mpsc::sync_channel(1);
     let work = move || {
         let mut bytes = Vec::new();
-        let _ = stream.take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes);
+        let _ = stream.take(max_bytes).read_to_end(&mut bytes);
         let _ = tx.send(String::from_utf8_lossy(&bytes).into_owned());
     };
     thread::Builder::new().spawn(work).map(|_| rx).map_err(no_thread)
@@ -154,6 +178,11 @@ impl Running {
         child.map(Running).map_err(|e| ToolError::NotStarted(e.to_string()))
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     fn pid(&self) -> Option<Pid> {
         i32::try_from(self.0.id()).ok().and_then(Pid::from_raw)
     }
@@ -162,6 +191,13 @@ impl Running {
     pub fn has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
         self.pid().is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
+    }
+
+    /// Asks the group to end.
+    pub fn terminate(&self) {
+        if let Some(group) = self.pid() {
+            let _ = kill_process_group(group, Signal::TERM);
+        }
     }
 
     /// Kills what is left of the group, without waiting for it.

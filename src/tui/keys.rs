@@ -2,7 +2,7 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::ui::{Action, Effect, Pane, ReplayCommand, RunCommand, RunsCommand};
+use super::ui::{Action, Effect, JobsCommand, Pane, ReplayCommand, RunCommand, RunsCommand};
 use crate::{event::Stamp, run::rerun::Tool};
 
 /// Where a key is active.
@@ -16,6 +16,8 @@ pub enum Scope {
     /// During a single live run.
     Single,
     Sweep,
+    /// While jobs of a sweep run in other processes.
+    Jobs,
     Replay,
     /// On the panes with charts over time.
     Charts,
@@ -30,6 +32,7 @@ impl Scope {
             Scope::Live => "while profiling",
             Scope::Single => "while profiling one run",
             Scope::Sweep => "in a sweep",
+            Scope::Jobs => "in a sweep on Slurm or on several GPUs",
             Scope::Replay => "while replaying",
             Scope::Charts => "Overview and GPU",
             Scope::On(pane) => pane.title(),
@@ -42,6 +45,7 @@ impl Scope {
             Scope::Live => matches!(mode, Mode::Single | Mode::Sweep),
             Scope::Single => mode == Mode::Single,
             Scope::Sweep => mode == Mode::Sweep,
+            Scope::Jobs => mode == Mode::Jobs,
             Scope::Replay => mode == Mode::Replay,
             Scope::Charts => matches!(pane, Pane::Overview | Pane::Gpu),
             Scope::On(p) => p == pane,
@@ -64,6 +68,8 @@ pub enum Mode {
     #[default]
     Single,
     Sweep,
+    /// A sweep whose jobs run in other processes.
+    Jobs,
     Replay,
     /// Kernel reports without a run.
     Files,
@@ -119,6 +125,10 @@ const fn replay(command: ReplayCommand) -> Action {
     A::Do(Effect::Replay(command))
 }
 
+const fn jobs(command: JobsCommand) -> Action {
+    A::Do(Effect::Jobs(command))
+}
+
 const fn runs(command: RunsCommand) -> Action {
     A::Do(Effect::Runs(command))
 }
@@ -127,7 +137,7 @@ use Action as A;
 use KeyCode::{
     BackTab, Char, Delete, Down, End, Enter, Esc, F, Home, Left, PageDown, PageUp, Right, Tab, Up,
 };
-use Scope::{Anywhere, Charts, Live, On, Panes, Replay, Single, Sweep};
+use Scope::{Anywhere, Charts, Jobs, Live, On, Panes, Replay, Single, Sweep};
 
 const KERNELS: Scope = On(Pane::Kernels);
 const TOKENS: Scope = On(Pane::Tokens);
@@ -171,6 +181,8 @@ pub static BINDINGS: &[Binding] = &[
     key(&[Char('n')], Single, run(RunCommand::RunUnder(Tool::Nsys)), "nsys", "re-run under nsys; press again to cancel"),
     key(&[Char('c')], Single, run(RunCommand::RunUnder(Tool::Ncu)), "ncu", "collect kernel counters with ncu; press again to cancel"),
     key(&[Char('e')], Sweep, run(RunCommand::EndJob), "end job", "end this job or the cool-down, continue with the next job"),
+    key(&[Enter], Jobs, jobs(JobsCommand::Open), "open", "show the selected job as far as it is recorded; follow it"),
+    key(&[Char('C')], Jobs, jobs(JobsCommand::AskCancel), "cancel", "cancel the jobs that have not ended; asks first"),
     key(&[Char(' ')], Replay, replay(ReplayCommand::TogglePlay), "play", "play or pause"),
     key(&[Char(','), Left], Replay, replay(ReplayCommand::SeekBy(-5.0)), "", "seek 5 s back"),
     key(&[Char('.'), Right], Replay, replay(ReplayCommand::SeekBy(5.0)), "", "seek 5 s forward"),
@@ -178,7 +190,7 @@ pub static BINDINGS: &[Binding] = &[
     key(&[Char('>')], Replay, replay(ReplayCommand::Faster), "faster", "play faster"),
     key(&[Home, Char('g')], Replay, replay(ReplayCommand::SeekTo(Stamp(0))), "", "jump to the start"),
     key(&[End, Char('G')], Replay, replay(ReplayCommand::SeekEnd), "", "jump to the end and follow"),
-    key(&[Char('b'), Esc], Replay, replay(ReplayCommand::Leave), "", "return to the live run"),
+    key(&[Char('b'), Esc], Replay, replay(ReplayCommand::Leave), "", "return to the live run or the jobs"),
     key(&[Left, Char('h')], KERNELS, A::StepKernelSource(-1), "", "previous source: live phases, nsys and ncu reports"),
     key(&[Right, Char('l')], KERNELS, A::StepKernelSource(1), "", "next source"),
     key(&[Enter], KERNELS, A::ToggleKernelDetails, "details", "show or hide the details of the selected kernel"),
@@ -254,7 +266,7 @@ mod tests {
 
     #[test]
     fn no_key_is_ambiguous() {
-        let modes = [Mode::Single, Mode::Sweep, Mode::Replay, Mode::Files];
+        let modes = [Mode::Single, Mode::Sweep, Mode::Jobs, Mode::Replay, Mode::Files];
         for (pane, mode) in Pane::ALL.into_iter().flat_map(|pane| modes.map(|mode| (pane, mode))) {
             let active: Vec<&Binding> = BINDINGS.iter().filter(|b| b.scope.applies(pane, mode)).collect();
             for (i, a) in active.iter().enumerate() {

@@ -6,7 +6,9 @@ mod overlay;
 mod palette;
 mod runs;
 
-pub use action::{Action, Effect, Extent, ReplayCommand, RunCommand, RunsCommand, set_cursor, update};
+pub use action::{
+    Action, Effect, Extent, JobsCommand, ReplayCommand, RunCommand, RunsCommand, set_cursor, update,
+};
 pub use kernels::{KernelsExtent, KernelsSettings};
 pub use overlay::{Deletion, Overlay, OverlayKey, Prompt, PromptKind, update_overlay};
 pub use palette::Palette;
@@ -191,6 +193,8 @@ pub struct UiState {
     pub log_filter: String,
     /// Jobs of a sweep between the current one and the last one shown.
     pub jobs_back: usize,
+    /// The selected job of a sweep in other processes; `None` follows the current one.
+    pub job: Option<usize>,
     pub runs: RunsSettings,
     pub kernels: KernelsSettings,
     pub compare_part: ComparePart,

@@ -1,5 +1,7 @@
 //! Everything a frame is drawn from.
 
+use std::time::Duration;
+
 use ratatui::layout::Rect;
 
 use crate::{
@@ -60,6 +62,18 @@ pub struct SweepView<'a> {
     pub sweep: &'a Sweep,
     /// Set while the next job waits.
     pub cooling: Option<CooldownStatus>,
+    /// Set where the jobs run in other processes.
+    pub elsewhere: Option<Elsewhere<'a>>,
+}
+
+/// Jobs in other processes.
+#[derive(Clone, Copy)]
+pub struct Elsewhere<'a> {
+    /// What keeps them from being seen.
+    pub trouble: Option<&'a str>,
+    /// They were cancelled, and some have not ended.
+    pub cancelled: bool,
+    pub elapsed: Duration,
 }
 
 impl<'a> View<'a> {
@@ -86,15 +100,25 @@ impl<'a> View<'a> {
     pub fn mode(&self) -> Mode {
         match (self.replay, self.sweep) {
             (Some(_), _) => Mode::Replay,
+            (None, Some(SweepView { elsewhere: Some(_), .. })) => Mode::Jobs,
             (None, Some(_)) => Mode::Sweep,
             (None, None) if self.state.is_of_files() => Mode::Files,
             (None, None) => Mode::Single,
         }
     }
 
+    /// The selected job of those in other processes.
+    pub fn selected_job(&self) -> usize {
+        let Some(SweepView { sweep, .. }) = self.sweep else { return 0 };
+        self.ui.job.unwrap_or_else(|| sweep.current()).min(sweep.jobs.len().saturating_sub(1))
+    }
+
     /// All panes of a live run: each says what would fill it. Otherwise those with content, and the one on the screen.
     pub fn panes(&self) -> Panes {
-        let fills_up = self.replay.is_none() && !self.state.watches() && !self.state.is_of_files();
+        let fills_up = self.replay.is_none()
+            && self.mode() != Mode::Jobs
+            && !self.state.watches()
+            && !self.state.is_of_files();
         let may_fill = |pane| fills_up && pane != Pane::Server;
         Panes::those(|pane| may_fill(pane) || pane == self.ui.pane || self.has_content(pane))
     }
@@ -280,7 +304,11 @@ impl<'a> View<'a> {
             run: self.runs.selected(self.ui.runs.row),
             log_lines: self.state.log.len(),
             snapshots: self.snapshots.len(),
-            jobs: self.sweep.map_or(0, |view| view.sweep.current() + 1),
+            jobs: self.sweep.map_or(0, |view| match view.elsewhere {
+                Some(_) => view.sweep.jobs.len(),
+                None => view.sweep.current() + 1,
+            }),
+            job: self.selected_job(),
             kernels: match self.ui.pane {
                 Pane::Kernels => kernels_extent(self),
                 _ => Default::default(),

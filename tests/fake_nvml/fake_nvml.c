@@ -1,5 +1,5 @@
 /* A libnvidia-ml.so.1 of two kinds: one odd card that refuses half of the calls, and with -DHOPPER cards that answer
-   all of them. INIT, COUNT, GPM, LOSE_AFTER, SLOW_UTIL_US, SLOW_ENERGY_US, STRANGER, FAN and HANG bend them. With -DFULL
+   all of them. INIT, COUNT, GPM, LOSE_AFTER, BOARD, SLOW_UTIL_US, SLOW_ENERGY_US, STRANGER, FAN and HANG bend them. With -DFULL
    beside -DHOPPER they also tell what stays as it is: limits, links, modes. -DSLICE is what a container with one MIG slice sees: the
    whole GPU, without its utilisation and memory. */
 #include <string.h>
@@ -52,6 +52,9 @@ int nvmlDeviceGetUUID(void *d, char *text, unsigned n) {
     text[7] = '0' + ((int *)d - handles);
     return OK;
 }
+#ifdef BOARD
+int nvmlDeviceGetBoardId(void *d, unsigned *board) { *board = BOARD; return OK; }
+#endif
 int nvmlDeviceGetClockInfo(void *d, unsigned kind, unsigned *mhz) {
     if (++clock_calls > LOSE_AFTER) return GPU_IS_LOST;
     *mhz = kind == 1 ? 1500 : 9000;

@@ -45,6 +45,15 @@ impl<C> Composed<C> {
         Ok((text("sweep.dir")?, text("sweep.subdir")?))
     }
 
+    /// A part of Hydra's own configuration (`launcher`), typed: `T` has it at `hydra.<part>`.
+    pub fn hydra_part<T: Schema>(&self, part: &str) -> Result<T, ConfigError> {
+        let entry = |name: &str, value: Value| -> Value {
+            Value::Mapping([(Value::from(name), value)].into_iter().collect())
+        };
+        let value = self.composition.resolved_hydra(part)?;
+        typed::typed(&entry(HYDRA, entry(part, value)), &self.composition.tree.origins)
+    }
+
     /// The overrides of the job as a YAML list, as they were typed.
     pub fn overrides_yaml(&self) -> String {
         yaml_text(&self.composition.job_overrides())

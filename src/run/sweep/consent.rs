@@ -56,6 +56,11 @@ impl Consent {
         }
     }
 
+    /// Adds lines of shell that run before each job.
+    pub(super) fn add_setup(&mut self, lines: &[String]) {
+        self.commands.extend(lines.iter().map(|command| line(command, MAX_LINE)));
+    }
+
     /// Whether the user has to agree before the sweep is resumed.
     pub(super) fn is_needed(&self) -> bool {
         !self.jobs.is_empty() && (self.owner.is_some() || !self.commands.is_empty())
@@ -150,6 +155,11 @@ mod tests {
         let foreign = Consent { owner: Some(8), ..asked(&["runtime=candle"]) };
         assert!(foreign.is_needed() && foreign.to_string().contains("another user (uid 8)"));
         assert!(!Consent { owner: Some(8), ..Consent::default() }.is_needed(), "no job is left");
+        let mut setup = Consent { dir: "runs/x".into(), ..Consent::default() };
+        setup.add_setup(&["rm -r /".into()]);
+        assert!(!setup.is_needed(), "no job is left");
+        setup.jobs.push("job 1/1".into());
+        assert!(setup.is_needed() && setup.to_string().contains("rm -r /"), "{setup}");
         let mut spoof = Consent { dir: "runs/x\nall is well".into(), ..foreign };
         spoof.add("job 3/3", &["a=\nall is well".to_owned()], &compose(&built_in(), &[]).unwrap().config);
         assert!(!spoof.to_string().lines().any(|line| line.starts_with("all is well")), "{spoof}");

@@ -20,7 +20,23 @@ pub struct Job {
     pub state: JobState,
     /// How it ended, in this process or before the sweep was resumed.
     pub result: Option<JobResult>,
+    /// Where it is, if not in this process.
+    pub place: Option<Place>,
 }
+
+/// A job in another process.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Place {
+    /// What its launcher calls it: `123_4`. Empty where it has no name yet.
+    pub id: String,
+    /// The node or the GPU that it runs on.
+    pub on: Option<String>,
+    /// Why it waits.
+    pub note: Option<String>,
+}
+
+/// Why a recording has no end.
+pub(super) const CUT_OFF: &str = "cut off: the recording has no end";
 
 /// The state of a job in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +60,11 @@ pub struct JobResult {
 }
 
 impl JobResult {
+    /// The recording has an end.
+    pub(super) fn is_final(&self) -> bool {
+        !(self.outcome == Outcome::Interrupted && self.reason.as_deref() == Some(CUT_OFF))
+    }
+
     /// A job that could not be started.
     pub fn failed(reason: String) -> JobResult {
         JobResult { outcome: Outcome::Failed, reason: Some(reason), lossy: false, metrics: None, dir: None }
@@ -52,7 +73,7 @@ impl JobResult {
 
 impl Job {
     pub fn new(overrides: Vec<String>, subdir: String) -> Job {
-        Job { overrides, subdir, state: JobState::Waiting, result: None }
+        Job { overrides, subdir, state: JobState::Waiting, result: None, place: None }
     }
 
     /// The override `index` as a key and its value.
@@ -76,6 +97,34 @@ impl Sweep {
     /// The first job that has not been run.
     pub fn next(&self) -> Option<usize> {
         self.jobs.iter().position(|job| job.state == JobState::Waiting)
+    }
+
+    /// The jobs that have not been run.
+    pub fn waiting(&self) -> Vec<usize> {
+        let waits = |job: &usize| self.jobs[*job].state == JobState::Waiting;
+        (0..self.jobs.len()).filter(waits).collect()
+    }
+
+    /// The number of jobs that run now.
+    pub fn count_running(&self) -> usize {
+        self.jobs.iter().filter(|job| job.state == JobState::Running).count()
+    }
+
+    /// Some jobs are in other processes.
+    pub fn has_places(&self) -> bool {
+        self.jobs.iter().any(|job| job.place.is_some())
+    }
+
+    /// The job waits elsewhere.
+    pub(super) fn wait(&mut self, job: usize, place: Place) {
+        let job = &mut self.jobs[job];
+        (job.state, job.place, job.result) = (JobState::Waiting, Some(place), None);
+    }
+
+    /// The job runs elsewhere.
+    pub(super) fn run_at(&mut self, job: usize, place: Place) {
+        self.begin(job);
+        self.jobs[job].place = Some(place);
     }
 
     /// Jobs that are running or waiting.

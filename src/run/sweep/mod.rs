@@ -1,19 +1,24 @@
 //! Sweeps: several runs from one command line, one after another.
 //!
 //! [`Sweep`] has the jobs and their results, `store` writes and reads them, `table` prints them as text, CSV and JSON,
-//! `consent` has what the user must agree to, `cooldown` decides how long to wait between jobs, and [`Runner`] runs the jobs.
+//! `consent` has what the user must agree to, `cooldown` decides how long to wait between jobs, and [`Runner`] runs the jobs in this
+//! process. [`Launch`] runs them in others, and [`Task`] is one of them there.
 
 mod consent;
 mod cooldown;
 mod error;
 mod jobs;
+mod launch;
 mod runner;
 mod store;
 mod table;
+mod task;
 
 pub use consent::Consent;
 pub use cooldown::{CooldownRule, CooldownStatus, CooldownStep, Temperature};
 pub use error::SweepError;
-pub use jobs::{Job, JobResult, JobState, Sweep};
+pub use jobs::{Job, JobResult, JobState, Place, Sweep};
+pub use launch::{Launch, LaunchError};
 pub use runner::Runner;
-pub use table::{Column, csv_rows, sweep_json, table_text};
+pub use table::{Column, PLACE_HEADINGS, csv_rows, sweep_json, table_text};
+pub use task::Task;

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     fs::File,
+    io,
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -16,7 +17,9 @@ use super::{
 };
 use crate::{
     assets::sha256_hex,
-    config::{ComposeContext, Composed, ConfTree, compose_in, current_context, multirun_yaml},
+    config::{
+        ComposeContext, Composed, ConfTree, Launcher, compose_in, current_context, launcher, multirun_yaml,
+    },
     event::{Outcome, readings::Reading},
     run::{
         plan::Plan,
@@ -97,6 +100,9 @@ impl Runner {
             let composed = runner.composed(job)?;
             consent.add(&runner.sweep.label(job), &runner.sweep.jobs[job].overrides, &composed.config);
         }
+        if let Launcher::Slurm(slurm) = runner.launcher(&[])? {
+            consent.add_setup(slurm.setup.as_deref().unwrap_or_default());
+        }
         if consent.is_needed() {
             confirm(&consent)?;
         }
@@ -144,17 +150,11 @@ impl Runner {
         while let Some(job) = self.sweep.next() {
             let label = self.sweep.label(job);
             let ready = self.plan(job).map_err(|e| e.to_string()).and_then(|plan| {
-                let aside = self.sweep.set_aside(job);
-                let aside = aside.map_err(|e| format!("its earlier recording cannot be moved: {e}"))?;
-                Ok((plan, aside))
+                let aside = self.set_aside(job);
+                aside.map_err(|e| format!("its earlier recording cannot be moved: {e}")).map(|()| plan)
             });
             match ready {
-                Ok((plan, aside)) => {
-                    if let Some(aside) = aside {
-                        let aside = aside.strip_prefix(&self.sweep.dir).unwrap_or(&aside).display();
-                        self.remarks
-                            .push(format!("{label} runs again; its earlier recording is kept as {aside}"));
-                    }
+                Ok(plan) => {
                     self.sweep.begin(job);
                     return Some(Session::start(plan));
                 }
@@ -194,7 +194,8 @@ impl Runner {
         summary
     }
 
-    fn set_result(&mut self, job: usize, result: JobResult) {
+    /// Sets how a job ended, and writes its row.
+    pub(super) fn set_result(&mut self, job: usize, result: JobResult) {
         self.sweep.end(job, result);
         self.write_table();
     }
@@ -260,6 +261,44 @@ impl Runner {
         self.cooldown = None;
     }
 
+    pub(super) fn add_remark(&mut self, remark: String) {
+        self.remarks.push(remark);
+    }
+
+    /// Moves an earlier recording of the job away.
+    pub(super) fn set_aside(&mut self, job: usize) -> io::Result<()> {
+        if let Some(aside) = self.sweep.set_aside(job)? {
+            let aside = aside.strip_prefix(&self.sweep.dir).unwrap_or(&aside).display();
+            let label = self.sweep.label(job);
+            self.remarks.push(format!("{label} runs again; its earlier recording is kept as {aside}"));
+        }
+        self.sweep.jobs[job].result = None;
+        Ok(())
+    }
+
+    /// Whether one of these jobs runs on a GPU of this machine.
+    pub(super) fn uses_cuda(&self, jobs: &[usize]) -> Result<bool, SweepError> {
+        for job in jobs {
+            if self.plan(*job)?.device.is_cuda() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The configuration of the first job, for what all jobs have in common.
+    pub fn first(&self) -> Result<Composed, SweepError> {
+        composed(&self.tree, &self.context, 0, &self.sweep.jobs[0].overrides)
+    }
+
+    /// What starts the jobs, with `overrides` of the launcher that are not the sweep's own.
+    pub fn launcher(&self, overrides: &[String]) -> Result<Launcher, SweepError> {
+        let job = self.sweep.next().unwrap_or(0);
+        let all: Vec<String> = self.sweep.jobs[job].overrides.iter().chain(overrides).cloned().collect();
+        let composed = composed(&self.tree, &self.context, job, &all)?;
+        launcher(&composed).map_err(SweepError::of_job(job, &all))
+    }
+
     /// New remarks for the user.
     pub fn take_remarks(&mut self) -> Vec<String> {
         std::mem::take(&mut self.remarks)
@@ -271,11 +310,11 @@ impl Runner {
     }
 }
 
-fn fingerprint(composed: &Composed) -> String {
+pub(super) fn fingerprint(composed: &Composed) -> String {
     sha256_hex(composed.to_yaml().as_bytes())
 }
 
-fn composed(
+pub(super) fn composed(
     tree: &ConfTree,
     context: &ComposeContext,
     job: usize,

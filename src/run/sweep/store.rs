@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     error::SweepError,
-    jobs::{Job, JobResult, Sweep},
+    jobs::{CUT_OFF, Job, JobResult, Sweep},
     table::sweep_csv,
 };
 use crate::{
@@ -66,6 +66,14 @@ impl StoredSweep {
 
     /// Reads and locks the sweep in `dir`.
     pub(super) fn read(dir: &Path) -> Result<(StoredSweep, File), SweepError> {
+        let stored = StoredSweep::read_unlocked(dir)?;
+        let path = dir.join(PLAN);
+        let file = open_file(&path).map_err(|source| SweepError::Io { path, source })?;
+        Ok((stored, lock(file, dir)?))
+    }
+
+    /// Reads the sweep in `dir`, which another process may be running.
+    pub(super) fn read_unlocked(dir: &Path) -> Result<StoredSweep, SweepError> {
         let not_a_sweep = |reason: String| SweepError::NotASweep { dir: dir.to_owned(), reason };
         if !dir.is_dir() {
             return Err(not_a_sweep("there is no such directory".into()));
@@ -84,8 +92,7 @@ impl StoredSweep {
             check_subdir(index, &job.subdir)?;
             check_unlinked(index, dir, &job.subdir)?;
         }
-        let file = open_file(&path).map_err(|source| SweepError::Io { path, source })?;
-        Ok((stored, lock(file, dir)?))
+        Ok(stored)
     }
 }
 
@@ -187,7 +194,7 @@ impl Sweep {
 }
 
 /// The result of the job in `dir`; `None` where it was not started.
-fn result_in(dir: &Path) -> Option<JobResult> {
+pub(super) fn result_in(dir: &Path) -> Option<JobResult> {
     let run = RunDir::open(dir);
     if !dir.is_dir() {
         return None;
@@ -202,7 +209,7 @@ fn result_in(dir: &Path) -> Option<JobResult> {
         },
         None => JobResult {
             outcome: Outcome::Interrupted,
-            reason: Some("cut off: the recording has no end".into()),
+            reason: Some(CUT_OFF.into()),
             lossy: false,
             metrics: None,
             dir: Some(dir.to_owned()),

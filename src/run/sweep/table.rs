@@ -42,21 +42,35 @@ impl Column {
 }
 
 impl Job {
-    /// `running`, the outcome, or `not run`.
+    /// `running`, `pending`, the outcome, or `not run`.
     pub fn status(&self) -> String {
         match (&self.result, self.state) {
             (_, JobState::Running) => "running".into(),
             (Some(result), _) => result.outcome.to_string(),
+            (None, JobState::Waiting) if self.place.is_some() => "pending".into(),
             (None, _) => "not run".into(),
         }
     }
 
-    /// The reason in one line, if there is one.
+    /// The reason of its end, or why it waits, in one line.
     pub fn reason(&self) -> Option<String> {
-        let reason = self.result.as_ref().and_then(|result| result.reason.as_deref())?;
-        Some(reason.split_whitespace().collect::<Vec<_>>().join(" "))
+        let note = || self.place.as_ref().and_then(|place| place.note.as_deref());
+        let reason = match &self.result {
+            Some(result) => result.reason.as_deref(),
+            None => note(),
+        };
+        Some(reason?.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+
+    /// What its launcher calls it, and the node or GPU; empty where unknown.
+    pub fn place_cells(&self) -> [String; 2] {
+        let place = self.place.clone().unwrap_or_default();
+        [place.id, place.on.unwrap_or_default()]
     }
 }
+
+/// Headings of [`Job::place_cells`].
+pub const PLACE_HEADINGS: [&str; 2] = ["id", "on"];
 
 fn keys<'a>(sweep: &'a Sweep, indexes: &'a [usize]) -> impl Iterator<Item = &'a str> {
     indexes.iter().map(|index| sweep.jobs[0].key_and_value(*index).0)
@@ -65,7 +79,9 @@ fn keys<'a>(sweep: &'a Sweep, indexes: &'a [usize]) -> impl Iterator<Item = &'a 
 /// One row per job: swept values, measurements, outcome.
 pub fn table_text(sweep: &Sweep) -> String {
     let indexes = sweep.swept();
+    let has_places = sweep.has_places();
     let mut heading = vec!["job".to_owned()];
+    heading.extend(PLACE_HEADINGS.map(str::to_owned).into_iter().filter(|_| has_places));
     heading.extend(keys(sweep, &indexes).map(str::to_owned));
     let swept = heading.len();
     heading.extend(Column::ALL.map(|column| column.heading.to_owned()));
@@ -73,6 +89,8 @@ pub fn table_text(sweep: &Sweep) -> String {
     let mut rows = vec![heading];
     for (number, job) in (1..).zip(&sweep.jobs) {
         let mut row = vec![number.to_string()];
+        let place = job.place_cells().map(|cell| if cell.is_empty() { "-".to_owned() } else { cell });
+        row.extend(place.into_iter().filter(|_| has_places));
         row.extend(indexes.iter().map(|index| job.key_and_value(*index).1.to_owned()));
         row.extend(Column::ALL.map(|column| column.cell(job).unwrap_or_else(|| "-".into())));
         row.push(match job.reason() {
@@ -97,6 +115,8 @@ pub fn csv_rows(sweep: &Sweep) -> Vec<Vec<String>> {
     heading.extend(keys(sweep, &indexes));
     heading.extend(Column::ALL.iter().map(|column| column.csv));
     heading.extend(["outcome", "reason", "run_dir"]);
+    let has_places = sweep.has_places();
+    heading.extend(PLACE_HEADINGS.into_iter().filter(|_| has_places));
     let mut rows = vec![heading.into_iter().map(str::to_owned).collect::<Vec<_>>()];
     for (number, job) in (1..).zip(&sweep.jobs) {
         let Some(JobResult { outcome, dir, .. }) = &job.result else { continue };
@@ -109,6 +129,7 @@ pub fn csv_rows(sweep: &Sweep) -> Vec<Vec<String>> {
         row.extend(Column::ALL.iter().map(|column| number(column.value(job))));
         let dir = dir.as_ref().map_or_else(String::new, |dir| dir.display().to_string());
         row.extend([outcome.to_string(), job.reason().unwrap_or_default(), dir]);
+        row.extend(job.place_cells().into_iter().filter(|_| has_places));
         rows.push(row);
     }
     rows
@@ -132,6 +153,8 @@ pub fn sweep_json(sweep: &Sweep) -> Value {
             "outcome": result.map(|result| result.outcome.to_string()),
             "reason": job.reason(),
             "run_dir": result.and_then(|result| result.dir.as_ref()),
+            "id": job.place.as_ref().map(|place| &place.id),
+            "on": job.place.as_ref().and_then(|place| place.on.as_ref()),
             "requests": metrics.map(|m| m.requests),
             "ttft_ms": metrics.map(|m| latency(m.ttft_ms)),
             "tpot_ms": metrics.map(|m| latency(m.tpot_ms)),

@@ -75,6 +75,12 @@ impl NvmlProbe {
         self.nvml.sys_cuda_driver_version().ok().and_then(|version| u32::try_from(version).ok())
     }
 
+    /// A number that GPUs on one board have in common; `None` where NVML does not say.
+    pub fn board(&self, gpu: u32) -> Option<u32> {
+        let device = self.nvml.device_by_index(gpu).ok()?;
+        device.board_id().ok()
+    }
+
     fn card(&self, gpu: u32) -> Option<&Card> {
         self.cards.iter().find(|card| card.info.index == gpu)
     }

@@ -23,6 +23,7 @@ impl App {
             Effect::Run(command) => self.command_run(command),
             Effect::Replay(command) => self.command_replay(command),
             Effect::Runs(command) => self.command_runs(command),
+            Effect::Jobs(command) => self.command_jobs(command),
         }
         ControlFlow::Continue(())
     }
@@ -31,7 +32,7 @@ impl App {
     fn export(&mut self, screen: Rect) {
         let dir = match (&self.player, &self.live) {
             (Some(_), _) => self.played.as_ref().map(RunDir::path),
-            (None, live) => live.as_ref().and_then(|live| live.session.dir()),
+            (None, live) => live.as_ref().and_then(|live| live.session.dir()).or_else(|| self.sweep_dir()),
         };
         self.ui.message = Some(match self.with_view(|view| export(view, screen, dir)) {
             Ok(exported) => {

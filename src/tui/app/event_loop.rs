@@ -11,7 +11,7 @@ use ratatui::{Terminal, backend::Backend};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tui_input::InputRequest;
 
-use super::{App, Live};
+use super::{App, Live, jobs};
 use crate::{
     process::{
         crash,
@@ -85,7 +85,7 @@ impl App {
             self.start_next();
             self.follow_tool();
             self.keep_message();
-            let sweep_moves = self.follow_sweep(now);
+            let sweep_moves = self.follow_sweep(now) | self.follow_jobs();
             let reads = self.follow_comparison() | self.follow_runs();
             let is_drawn = is_drawn()?;
             let moves = replay_moves || sweep_moves || reads || self.next.is_some() || !is_drawn;
@@ -122,6 +122,7 @@ impl App {
                     Some(Input::HangUp) | None => return Ok(Left::Ended(Some(Cause::HangUp))),
                 },
                 () = frame_due, if self.dirty || moves => {}
+                () = jobs::pump(&mut self.jobs) => self.dirty = true,
                 n = pump(&mut self.live) => self.dirty |= n > 0 && self.frozen.is_none(),
                 // While there is nothing else to do, the recording is read.
                 () = tokio::task::yield_now(), if loading => self.load(),
@@ -204,6 +205,7 @@ impl App {
             let reason = match mode {
                 Mode::Replay => "in a replay: this key controls a live run",
                 Mode::Sweep => "in a sweep: e ends this job, q ends the sweep",
+                Mode::Jobs => "here: the jobs run in other processes; Enter opens one",
                 Mode::Files | Mode::Single => "without a live run",
             };
             self.ui.message = Some(format!("not available {reason}"));

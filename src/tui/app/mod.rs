@@ -3,6 +3,7 @@
 mod commands;
 mod comparison;
 mod event_loop;
+mod jobs;
 mod live;
 mod mouse;
 mod replay;
@@ -14,7 +15,7 @@ use ratatui::{Terminal, backend::Backend};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 pub use self::live::Live;
-use self::{comparison::Compared, event_loop::Left, runs::RunList};
+use self::{comparison::Compared, event_loop::Left, jobs::Elsewhere, runs::RunList};
 use super::{
     export::Exported,
     input::Input,
@@ -31,7 +32,7 @@ use crate::{
         plan::Plan,
         rerun::Tool,
         session::SessionSummary,
-        sweep::{CooldownStatus, Runner},
+        sweep::{CooldownStatus, Launch, Runner},
     },
     rundir::{Player, RunDir},
     state::{RunState, Snapshot},
@@ -49,6 +50,8 @@ pub struct App {
     /// What the mouse button was pressed on.
     pressed: Option<Target>,
     live: Option<Live>,
+    /// Jobs of a sweep in other processes.
+    jobs: Option<Elsewhere>,
     /// Started once the current run no longer computes.
     next: Option<Plan>,
     player: Option<Player>,
@@ -86,6 +89,7 @@ pub struct Stopped {
     pub runs: Vec<SessionSummary>,
     pub exported: Vec<Exported>,
     pub sweep: Option<Runner>,
+    pub launch: Option<Launch>,
     pub error: Option<io::Error>,
 }
 
@@ -99,6 +103,7 @@ impl App {
             pressed: None,
             kept_message: None,
             live: None,
+            jobs: None,
             next: None,
             player: None,
             played: None,
@@ -127,6 +132,15 @@ impl App {
             app.runs.refresh();
         }
         app.live = Some(live);
+        app
+    }
+
+    /// Jobs of a sweep in other processes.
+    pub fn of_jobs(config: &TuiConfig, launch: Launch, runs_root: PathBuf) -> App {
+        let mut app = App::new(config, runs_root);
+        app.ui.pane = Pane::Compare;
+        app.jobs = Some(Elsewhere::new(launch));
+        app.runs.refresh();
         app
     }
 
@@ -202,7 +216,8 @@ impl App {
             }
             sweep = live.sweep;
         }
-        Stopped { cause, runs: self.ended, exported: self.exported, sweep, error }
+        let launch = self.jobs.take().map(Elsewhere::left);
+        Stopped { cause, runs: self.ended, exported: self.exported, sweep, launch, error }
     }
 
     fn with_view<T>(&self, use_view: impl FnOnce(&View<'_>) -> T) -> T {
@@ -224,7 +239,12 @@ impl App {
             listing: self.runs.is_listing(),
             snapshots: &snapshots,
             comparison: self.compared.comparison.as_ref(),
-            sweep: runner.map(|runner| SweepView { sweep: &runner.sweep, cooling: self.cooling }),
+            sweep: match (runner, &self.jobs) {
+                (Some(runner), _) => {
+                    Some(SweepView { sweep: &runner.sweep, cooling: self.cooling, elsewhere: None })
+                }
+                (None, jobs) => jobs.as_ref().map(Elsewhere::view),
+            },
             hits: None,
         })
     }

@@ -6,7 +6,10 @@ use ratatui::layout::Position;
 use super::App;
 use crate::tui::{
     layout::Target,
-    ui::{Action, Effect, Overlay, OverlayKey, Pane, ReplayCommand, RunsCommand, set_cursor, update_overlay},
+    ui::{
+        Action, Effect, JobsCommand, Overlay, OverlayKey, Pane, ReplayCommand, RunsCommand, set_cursor,
+        update_overlay,
+    },
 };
 
 /// Lines, or tokens, that one step of the wheel moves by.
@@ -73,6 +76,11 @@ impl App {
             let before = self.with_view(|view| view.gpu_index());
             self.ui.gpu = Some(row);
             return (before == row).then(|| self.act(Action::OpenGpu)).flatten();
+        }
+        if self.ui.pane == Pane::Compare && self.jobs.is_some() {
+            let before = self.with_view(|view| view.selected_job());
+            self.ui.job = Some(row);
+            return (before == row).then_some(Effect::Jobs(JobsCommand::Open));
         }
         let ui = &mut self.ui;
         let (selected, open) = match ui.pane {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{App, first_pane};
 use crate::{
-    rundir::{DISK_TIMEOUT, EventReader, Player, ReadError},
+    rundir::{DISK_TIMEOUT, EventReader, Player, ReadError, RunDir},
     tui::ui::{ReplayCommand, set_cursor},
 };
 
@@ -64,6 +64,11 @@ impl App {
             self.ui.message = Some("this run is already on the screen".into());
             return;
         }
+        self.open_run(dir);
+    }
+
+    /// Puts a recording on the screen, at its end; one that grows is followed.
+    pub(super) fn open_run(&mut self, dir: RunDir) {
         let events = dir.events();
         match Player::open(move || EventReader::open_within(&events, DISK_TIMEOUT)) {
             Ok(mut player) => {
@@ -85,8 +90,9 @@ impl App {
     /// Returns to what was on the screen before the recording was opened.
     fn leave_replay(&mut self, error: Option<ReadError>) {
         self.ui.message = error.map(|e| e.to_string());
-        if self.live.is_some() || self.files.is_some() {
+        if self.live.is_some() || self.files.is_some() || self.jobs.is_some() {
             self.player = None;
+            self.show_jobs();
         } else if self.ui.message.is_none() {
             self.ui.message = Some("no live run to return to; press q to quit".into());
         }

@@ -15,7 +15,8 @@ use crate::{
     event::{Phase, RunStarted, Stamp},
     rundir::Loss,
     tui::{
-        view::View,
+        keys::Mode,
+        view::{SweepView, View},
         widgets::{cut, label_value},
     },
 };
@@ -87,6 +88,9 @@ fn identity<'a>(view: &View<'_>, width: u16) -> Line<'a> {
             }
         }
     }
+    if let (Mode::Jobs, Some(SweepView { sweep, .. })) = (view.mode(), view.sweep) {
+        line.push_span(Span::styled(format!("sweep of {} jobs", sweep.jobs.len()), theme.number));
+    }
     if view.state.is_of_files() {
         let files: Vec<&str> = view.state.kernels.reports.iter().map(|report| report.file.as_str()).collect();
         let room = (width as usize).saturating_sub(brand.width() + 2);
@@ -103,6 +107,16 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
     let mut parts = Vec::new();
     if state.is_of_files() {
         return parts;
+    }
+    if let (Mode::Jobs, Some(SweepView { sweep, elsewhere: Some(elsewhere), .. })) = (view.mode(), view.sweep)
+    {
+        let ended = sweep.jobs.len() - sweep.left();
+        let style = if sweep.left() == 0 { theme.good } else { theme.accent };
+        let text = format!("{} {ended} of {} ended", theme.glyphs.dot, sweep.jobs.len());
+        return vec![
+            vec![Span::styled(text, style)],
+            vec![Span::styled(clock(elsewhere.elapsed), theme.text)],
+        ];
     }
     if let Some(loss) = view.loss {
         let text = match loss {

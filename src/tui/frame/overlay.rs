@@ -26,6 +26,7 @@ pub fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         Overlay::Evidence { scroll } => evidence_box(view, *scroll, area, buf),
         Overlay::ConfirmRerun => confirm_rerun(view, area, buf),
         Overlay::ConfirmDelete(deletion) => confirm_delete(view, deletion, area, buf),
+        Overlay::ConfirmCancel => confirm_cancel(view, area, buf),
         Overlay::Prompt(asked) => prompt(view, asked, area, buf),
         Overlay::Palette(open) => palette(view, open, area, buf),
     }
@@ -117,6 +118,21 @@ fn confirm_rerun(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let inner = popup(view, ("re-run", "y starts it, Esc closes"), (64, 3), area, buf);
     let text = " End this run and start it again? Its recording is kept.";
     Line::styled(text, view.theme.text).render(inner, buf);
+}
+
+/// Says how many jobs end.
+fn confirm_cancel(view: &View<'_>, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let (running, left) = view.sweep.map_or((0, 0), |view| (view.sweep.count_running(), view.sweep.left()));
+    let text = format!(
+        "Cancel the {left} jobs that have not ended ({running} running)? What they have recorded is kept; --resume runs them again."
+    );
+    let width = area.width.saturating_sub(4).min(72);
+    let lines = wrapped(&text, width.saturating_sub(4) as usize);
+    let height = lines.len() as u16 + 2;
+    let inner = popup(view, ("cancel jobs", "y cancels, Esc closes"), (width, height), area, buf);
+    let lines: Vec<Line<'_>> = lines.into_iter().map(|line| Line::styled(line, theme.text)).collect();
+    Paragraph::new(lines).render(inner.inner(Margin::new(1, 0)), buf);
 }
 
 /// Names what goes.

@@ -10,15 +10,20 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::{
     event::Outcome,
+    run::sweep::Sweep,
     tui::{
-        view::{SweepView, View},
+        view::{Elsewhere, SweepView, View},
         widgets::cut,
     },
 };
 
 /// The current job and its swept values; at the right how the others ended, or the cool-down.
-pub fn draw(view: &View<'_>, SweepView { sweep, cooling }: SweepView<'_>, area: Rect, buf: &mut Buffer) {
+pub fn draw(view: &View<'_>, shown: SweepView<'_>, area: Rect, buf: &mut Buffer) {
+    let SweepView { sweep, cooling, elsewhere } = shown;
     let theme = view.theme;
+    if let Some(elsewhere) = elsewhere {
+        return draw_elsewhere(view, sweep, elsewhere, area, buf);
+    }
     let job = sweep.current();
     let over = sweep.running().is_none() && sweep.next().is_none();
     let mut right = Line::default();
@@ -59,4 +64,36 @@ pub fn draw(view: &View<'_>, SweepView { sweep, cooling }: SweepView<'_>, area: 
         Clear.render(area, buf);
         Line::styled(cut(&text, area.width as usize, theme.glyphs.ascii), theme.warn).render(area, buf);
     }
+}
+
+/// How many jobs wait, run and have ended; what keeps them from being seen, or why the first of them waits.
+fn draw_elsewhere(view: &View<'_>, sweep: &Sweep, elsewhere: Elsewhere<'_>, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let waiting = sweep.waiting();
+    let mut right = Line::default();
+    let mut count = |n: usize, name: String, style| {
+        if n > 0 {
+            let gap = if right.spans.is_empty() { "" } else { "  " };
+            right.push_span(Span::styled(format!("{gap}{n} "), theme.number));
+            right.push_span(Span::styled(name, style));
+        }
+    };
+    count(waiting.len(), "pending".into(), theme.dim);
+    count(sweep.count_running(), "running".into(), theme.accent);
+    for outcome in [Outcome::Completed, Outcome::Failed, Outcome::Interrupted] {
+        count(sweep.count(outcome), outcome.to_string(), theme.outcome(outcome));
+    }
+    right.push_span(" ");
+    let why = waiting.first().and_then(|job| sweep.jobs[*job].reason());
+    let (text, style) = match (elsewhere.trouble, why) {
+        (Some(trouble), _) => (trouble.to_owned(), theme.warn),
+        (None, _) if sweep.left() == 0 => ("all jobs have ended".to_owned(), theme.text),
+        (None, _) if elsewhere.cancelled => ("cancelling the jobs".to_owned(), theme.warn),
+        (None, Some(why)) => (format!("pending: {why}"), theme.text),
+        (None, None) => (String::new(), theme.text),
+    };
+    let room = (area.width as usize).saturating_sub(right.width() + 3);
+    let text = cut(&theme.glyphs.plain(&text), room, theme.glyphs.ascii);
+    Line::styled(format!(" {text}"), style).render(area, buf);
+    right.right_aligned().render(area, buf);
 }

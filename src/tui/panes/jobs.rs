@@ -2,18 +2,20 @@
 
 use ratatui::{
     buffer::Buffer,
-    layout::Rect,
+    layout::{Constraint, Layout, Rect},
     text::{Line, Span as Text},
     widgets::{Paragraph, Widget},
 };
 use unicode_width::UnicodeWidthStr;
 
 use crate::{
-    run::sweep::{Column, Job, JobState, Sweep},
+    run::sweep::{Column, Job, JobState, PLACE_HEADINGS, Sweep},
     tui::{
+        keys::Mode,
+        layout::Hit,
         theme::Theme,
         view::View,
-        widgets::{cut, draw_box},
+        widgets::{ListLayout, cut, draw_box, wrapped},
     },
 };
 
@@ -34,6 +36,9 @@ impl Widget for Jobs<'_> {
         let dir = sweep.dir.display().to_string();
         let inner = draw_box(theme, ("sweep", if dir.width() <= room { &dir } else { "" }), area, buf);
         let layout = Columns::of(sweep, inner.width as usize);
+        if view.mode() == Mode::Jobs {
+            return self.list(&layout, inner, buf);
+        }
         let mut lines = vec![layout.heading(theme)];
         let rows = inner.height.saturating_sub(1) as usize;
         let current = sweep.current();
@@ -56,9 +61,53 @@ impl Widget for Jobs<'_> {
     }
 }
 
+impl Jobs<'_> {
+    /// All jobs with a selected one, and what is known about that below.
+    fn list(&self, layout: &Columns, area: Rect, buf: &mut Buffer) {
+        let (view, sweep, theme) = (self.view, self.sweep, self.view.theme);
+        let selected = view.selected_job();
+        let details = self.details(selected, area.width);
+        // Rows for jobs come first: at least three.
+        let below = (details.len() as u16 + 1).min(area.height.saturating_sub(4));
+        let [heading, rows, below] =
+            Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(below)])
+                .areas(area);
+        layout.heading(theme).render(heading, buf);
+        for (i, place) in ListLayout::new(rows, sweep.jobs.len(), selected).rows() {
+            layout.row(theme, i, &sweep.jobs[i]).render(place, buf);
+            if i == selected {
+                buf.set_style(place, theme.selected);
+            }
+            view.on_click(place, Hit::Row(i));
+        }
+        for (line, place) in details.into_iter().zip(below.rows().skip(1)) {
+            line.render(place, buf);
+        }
+    }
+
+    fn details<'l>(&self, selected: usize, width: u16) -> Vec<Line<'l>> {
+        const MAX_ROWS: usize = 4;
+        let (sweep, theme) = (self.sweep, self.view.theme);
+        let Some(job) = sweep.jobs.get(selected) else { return Vec::new() };
+        let [id, on] = job.place_cells();
+        let mut facts = vec![sweep.label(selected)];
+        facts.extend([id, on].into_iter().filter(|fact| !fact.is_empty()));
+        facts.push(job.status());
+        let mut text = facts.join(&format!(" {} ", theme.glyphs.separator));
+        if let Some(reason) = job.reason() {
+            text += &format!(": {reason}");
+        }
+        let room = usize::from(width.saturating_sub(2));
+        let lines = wrapped(&theme.glyphs.plain(&text), room).into_iter().take(MAX_ROWS);
+        lines.map(|line| Line::styled(format!(" {line}"), theme.dim)).collect()
+    }
+}
+
 /// The columns that fit.
 struct Columns {
     number_width: usize,
+    /// Widths of what the launcher calls a job, and of the node or GPU; 0 where they are not shown.
+    place: [usize; 2],
     /// Indices of swept overrides, with heading and width.
     swept: Vec<(usize, String, usize)>,
     measured: Vec<Column>,
@@ -70,7 +119,14 @@ impl Columns {
     fn of(sweep: &Sweep, width: usize) -> Columns {
         let number_width = sweep.jobs.len().to_string().len().max(3);
         let mut measured: Vec<Column> = Vec::from(Column::ALL);
-        let fixed = 1 + number_width + 2 + OUTCOME_WIDTH;
+        let cells = || sweep.jobs.iter().map(Job::place_cells);
+        let widest = |at: usize| cells().map(|cells| cells[at].width()).max().unwrap_or(0).clamp(2, 16) + 2;
+        let mut place = if sweep.has_places() { [widest(0), widest(1)] } else { [0, 0] };
+        if width < 50 {
+            // The node is more important than the number.
+            place[0] = 0;
+        }
+        let fixed = 1 + number_width + 2 + place[0] + place[1] + OUTCOME_WIDTH;
         if fixed + measured.len() * NUMBER_WIDTH + 12 > width {
             // The decode rate is the most important.
             measured.drain(..measured.len() - 1);
@@ -90,11 +146,14 @@ impl Columns {
                 room -= wanted;
             }
         }
-        Columns { number_width, swept, measured, reason_width: room }
+        Columns { number_width, place, swept, measured, reason_width: room }
     }
 
     fn heading<'a>(&self, theme: &Theme) -> Line<'a> {
         let mut text = format!(" {:>1$}  ", "job", self.number_width);
+        for (heading, width) in PLACE_HEADINGS.into_iter().zip(self.place) {
+            text += &padded(if width > 0 { heading } else { "" }, width);
+        }
         for (_, heading, width) in &self.swept {
             text += &padded(&cut(heading, width - 2, theme.glyphs.ascii), *width);
         }
@@ -109,6 +168,7 @@ impl Columns {
         let (outcome, style) = match (job.state, &job.result) {
             (JobState::Running, _) => ("running".to_owned(), theme.accent),
             (_, Some(result)) => (result.outcome.to_string(), theme.outcome(result.outcome)),
+            (JobState::Waiting, None) if job.place.is_some() => ("pending".to_owned(), theme.dim),
             (JobState::Waiting, None) => ("waiting".to_owned(), theme.dim),
             (JobState::Finished, None) => ("not run".to_owned(), theme.dim),
         };
@@ -118,6 +178,10 @@ impl Columns {
             Text::styled(pointer, theme.accent),
             Text::styled(format!("{:>1$}  ", index + 1, self.number_width), text),
         ];
+        for (cell, width) in job.place_cells().into_iter().zip(self.place).filter(|(_, width)| *width > 0) {
+            let cell = cut(&theme.glyphs.plain(&cell), width - 2, theme.glyphs.ascii);
+            line.push(Text::styled(padded(&cell, width), text));
+        }
         for (place, _, width) in &self.swept {
             let value = cut(job.key_and_value(*place).1, width - 2, theme.glyphs.ascii);
             line.push(Text::styled(padded(&value, *width), text));

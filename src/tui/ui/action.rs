@@ -60,6 +60,17 @@ pub enum Effect {
     Run(RunCommand),
     Replay(ReplayCommand),
     Runs(RunsCommand),
+    Jobs(JobsCommand),
+}
+
+/// To jobs in other processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobsCommand {
+    /// The recording of the selected one.
+    Open,
+    AskCancel,
+    /// All that have not ended.
+    Cancel,
 }
 
 /// To the live run.
@@ -143,8 +154,10 @@ pub struct Extent {
     pub run: usize,
     pub log_lines: usize,
     pub snapshots: usize,
-    /// Jobs of a sweep up to the current one.
+    /// Jobs of a sweep: up to the current one, or all of those in other processes.
     pub jobs: usize,
+    /// The selected one of those in other processes.
+    pub job: usize,
     pub kernels: KernelsExtent,
 }
 
@@ -257,6 +270,7 @@ fn move_in_pane(ui: &mut UiState, by: isize, extent: Extent) {
         Pane::Kernels => ui.kernels.move_by(by, extent.kernels),
         Pane::Roofline => ui.point = moved(ui.point, by, extent.points),
         Pane::Runs => ui.runs.row = Some(moved(extent.run, by, extent.runs)),
+        Pane::Compare if extent.mode == Mode::Jobs => ui.job = Some(moved(extent.job, by, extent.jobs)),
         // These count from the newest line: up means back.
         Pane::Compare => ui.jobs_back = moved(ui.jobs_back, -by, extent.jobs),
         Pane::Log => ui.log_back = moved(ui.log_back, -by, extent.log_lines),
@@ -349,6 +363,7 @@ mod tests {
             log_lines: 5,
             snapshots: 0,
             jobs: 4,
+            job: 0,
             kernels: KernelsExtent::default(),
         };
         for (pane, action) in [

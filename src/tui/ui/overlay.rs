@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use tui_input::{Input, InputRequest};
 
-use super::{Effect, Palette, Pane, RunCommand, RunsCommand, UiState};
+use super::{Effect, JobsCommand, Palette, Pane, RunCommand, RunsCommand, UiState};
 use crate::rundir::{MAX_SNAPSHOT_NAME, RecordedKind, RunName};
 
 #[derive(Debug, Clone, Default)]
@@ -22,6 +22,8 @@ pub enum Overlay {
     /// Whether to end the run and start it again.
     ConfirmRerun,
     ConfirmDelete(Deletion),
+    /// Whether to cancel the jobs of a sweep.
+    ConfirmCancel,
     Prompt(Prompt),
     Palette(Palette),
 }
@@ -84,9 +86,14 @@ impl OverlayKey {
             (Overlay::Palette(_), KeyCode::PageDown) => return Some(OverlayKey::Scroll(10)),
             (Overlay::None | Overlay::Prompt(_) | Overlay::Palette(_), _) => {}
             (Overlay::ConfirmRerun, KeyCode::Enter | KeyCode::Char('y')) => return Some(OverlayKey::Accept),
-            // Not by Enter: nothing brings a run back.
-            (Overlay::ConfirmDelete(_), KeyCode::Char('y')) => return Some(OverlayKey::Accept),
-            (Overlay::ConfirmRerun | Overlay::ConfirmDelete(_), KeyCode::Char('n')) => {
+            // Not by Enter: nothing brings a run or a place in a queue back.
+            (Overlay::ConfirmDelete(_) | Overlay::ConfirmCancel, KeyCode::Char('y')) => {
+                return Some(OverlayKey::Accept);
+            }
+            (
+                Overlay::ConfirmRerun | Overlay::ConfirmDelete(_) | Overlay::ConfirmCancel,
+                KeyCode::Char('n'),
+            ) => {
                 return Some(OverlayKey::Close);
             }
             (Overlay::Help { .. }, KeyCode::Char('?'))
@@ -137,6 +144,10 @@ pub fn update_overlay(ui: &mut UiState, key: OverlayKey) -> Option<Effect> {
         (Overlay::ConfirmRerun, OverlayKey::Accept) => {
             ui.overlay = Overlay::None;
             return Some(Effect::Run(RunCommand::Rerun));
+        }
+        (Overlay::ConfirmCancel, OverlayKey::Accept) => {
+            ui.overlay = Overlay::None;
+            return Some(Effect::Jobs(JobsCommand::Cancel));
         }
         (Overlay::ConfirmDelete(deletion), OverlayKey::Accept) => {
             let path = std::mem::take(&mut deletion.path);
