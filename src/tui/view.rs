@@ -95,7 +95,7 @@ impl<'a> View<'a> {
     /// All panes of a live run: each says what would fill it. Otherwise those with content, and the one on the screen.
     pub fn panes(&self) -> Panes {
         let fills_up = self.replay.is_none() && !self.state.watches() && !self.state.is_of_files();
-        let may_fill = |pane| fills_up && pane != Pane::Server;
+        let may_fill = |pane| fills_up && !Pane::is_special(pane);
         Panes::those(|pane| may_fill(pane) || pane == self.ui.pane || self.has_content(pane))
     }
 
@@ -121,6 +121,7 @@ impl<'a> View<'a> {
             Pane::Runs => self.listing || !self.runs.entries().is_empty(),
             Pane::Log => !state.log.is_empty(),
             Pane::Server => state.server.is_there() || state.serves(),
+            Pane::Ranks => state.ranks.is_there(),
         }
     }
 
