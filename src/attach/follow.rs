@@ -75,7 +75,11 @@ impl Target {
             |word: &OsString| Path::new(word).file_name().map(|name| name.to_string_lossy().into_owned());
         let is_interpreter =
             |name: &String| name.starts_with("python") || ["sh", "bash", "env"].contains(&name.as_str());
-        let is_word = |word: &&OsString| !word.to_string_lossy().starts_with('-');
+        // Variables that `env` sets are no name either.
+        let is_word = |word: &&OsString| {
+            let word = word.to_string_lossy();
+            !word.starts_with('-') && !word.split('/').next().is_some_and(|start| start.contains('='))
+        };
         let mut names = words.iter().filter(is_word).filter_map(file);
         let first = names.next().unwrap_or_default();
         let script = names.next().filter(|_| is_interpreter(&first));

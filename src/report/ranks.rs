@@ -7,7 +7,7 @@ use crate::{
     analysis::ranks::{Late, collective_rows, lane_rows},
     base::{
         table::{aligned, markdown},
-        units::{grouped, millis, percent},
+        units::{millis, percent},
     },
     state::RunState,
 };
@@ -20,10 +20,10 @@ fn remarks(state: &RunState) -> Vec<String> {
         all.push(state.late_rank_of_run().to_string());
     }
     if let Some(share) = totals.nccl_share() {
-        let windows = grouped(totals.windows as i64);
         all.push(format!(
-            "{} of the recorded time of all lanes is NCCL that no computation hides, in {windows} recordings of all of them at once.",
-            percent(100.0 * share)
+            "NCCL that no computation hides: {} of the time in which all lanes were recorded ({}).",
+            percent(100.0 * share),
+            millis(totals.lanes.iter().map(|lane| lane.span_ns).max().unwrap_or(0) as f64 / 1e6)
         ));
     }
     let silent: Vec<String> = state.silent_ranks().iter().map(u32::to_string).collect();

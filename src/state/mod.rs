@@ -547,7 +547,7 @@ impl RunState {
 
     /// There is no run, only reports that were opened from files.
     pub fn is_of_files(&self) -> bool {
-        self.run.is_none() && !self.kernels.reports.is_empty()
+        self.run.is_none() && (!self.kernels.reports.is_empty() || self.ranks.is_there())
     }
 
     /// The GPU is monitored without running a workload.

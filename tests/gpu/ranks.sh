@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Several ranks under exec, on a machine with PyTorch and one GPU or more: what it shows beside what the program says of itself.
-# ranks.sh [PART…]: parts are plain, slow, traces, screen. RANKS=2 by default. On one GPU the ranks share it: that needs NCCL 2.30
-# (target/gpu/libnccl.so.2.xz is used where it is there). Needs target/gpu/llmprof-tui.xz.
+# ranks.sh [PART…]: parts are plain, slow, traces, screen. RANKS=2 by default. On one GPU the ranks share it: by NCCL 2.30
+# (target/gpu/libnccl.so.2.xz, where it is there), or else over sockets. Needs target/gpu/llmprof-tui.xz.
 cd "$(dirname "$0")"
 P=$PWD; G=$P/../../target/gpu; N=${RANKS:-2}
 T=${OUT:-/tmp/out}; mkdir -p $T /tmp/x; cd /tmp/x
@@ -11,7 +11,11 @@ PYTHON=${PYTHON:-/opt/torch/.venv/bin/python}; [ -x $PYTHON ] || PYTHON=python3
 gpus=$(nvidia-smi -L | wc -l)
 if [ $gpus -lt $N ]; then
   export NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_NVLS_ENABLE=0 NCCL_MAX_CTAS=2
-  [ -f $G/libnccl.so.2.xz ] && { [ -f libnccl.so.2 ] || xz -dc $G/libnccl.so.2.xz > libnccl.so.2; export LD_PRELOAD_NCCL=$PWD/libnccl.so.2; }
+  if [ -f $G/libnccl.so.2.xz ]; then
+    [ -f libnccl.so.2 ] || xz -dc $G/libnccl.so.2.xz > libnccl.so.2; export LD_PRELOAD_NCCL=$PWD/libnccl.so.2
+  else # an older NCCL takes the ranks for machines of their own, over sockets
+    export HOST_FOR_EACH_RANK=1 NCCL_SOCKET_IFNAME=lo
+  fi
   # Without MPS the ranks take turns on the GPU, some milliseconds each.
   if [ -z "$NO_MPS" ] && command -v nvidia-cuda-mps-control > /dev/null; then
     export CUDA_MPS_PIPE_DIRECTORY=/tmp/x/mps CUDA_MPS_LOG_DIRECTORY=/tmp/x/mps-log; mkdir -p mps mps-log
@@ -42,7 +46,7 @@ traces() {
 screen() {
   tmux kill-server 2>/dev/null; tmux -f /dev/null new-session -d -x 200 -y 50 "env COLORTERM=truecolor $X exec profiling.cupti.duty=0.3 hydra.run.dir=runs/screen -- $RUN $P/tensor_parallel.py --steps 4000 --slow 1 --by work; sleep 60"
   sleep 40; tmux send-keys 4; sleep 1; tmux capture-pane -e -p > $T/kernels.ansi
-  tmux send-keys R; sleep 3; tmux capture-pane -e -p > $T/ranks.ansi; tmux resize-window -x 80 -y 24; sleep 2; tmux capture-pane -e -p > $T/ranks-small.ansi
+  tmux send-keys 0; sleep 3; tmux capture-pane -e -p > $T/ranks.ansi; tmux resize-window -x 80 -y 24; sleep 2; tmux capture-pane -e -p > $T/ranks-small.ansi
   tmux resize-window -x 200 -y 50; tmux send-keys 2; sleep 1; tmux capture-pane -e -p > $T/gpu.ansi; tmux send-keys 8; sleep 1; tmux capture-pane -e -p > $T/log.ansi; tmux send-keys q; sleep 4; tmux kill-server
 }
 for part in ${@:-plain slow traces screen}; do echo "=== $part"; $part; done 2>&1 | tee $T/table.txt

@@ -35,6 +35,8 @@ if is_gpu:
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
 device = torch.device("cuda" if is_gpu else "cpu")
 dtype = torch.bfloat16 if is_gpu else torch.float32
+if os.environ.get("HOST_FOR_EACH_RANK"):
+    os.environ["NCCL_HOSTID"] = f"rank{rank}"
 dist.init_process_group(asked.backend)
 torch.manual_seed(7)
 

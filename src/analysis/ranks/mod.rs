@@ -43,7 +43,7 @@ pub enum PieceKind {
 }
 
 /// A collective, as far as one rank shows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Operation {
     pub kind: Collective,
     /// Of the whole operation.

@@ -162,6 +162,37 @@ impl NcclLog {
         self.lines == 0
     }
 
+    /// Adds what another log says.
+    pub fn add(&mut self, other: NcclLog) {
+        self.lines += other.lines;
+        self.version = other.version.or(self.version.take());
+        self.network = other.network.or(self.network.take());
+        self.ranks = self.ranks.max(other.ranks);
+        self.nodes = self.nodes.max(other.nodes);
+        self.channels = other.channels.or(self.channels);
+        self.nvls = other.nvls.or(self.nvls);
+        self.devices.extend(other.devices.into_iter().take(MAX_RANKS));
+        self.rings.extend(other.rings);
+        self.trees.extend(other.trees);
+        self.settings.extend(other.settings);
+        for (transport, n) in other.transports {
+            *self.transports.entry(transport).or_default() += n;
+        }
+        for (key, row) in other.chosen {
+            let known = self.chosen.entry(key).or_insert(Chosen { calls: 0, ..row });
+            known.calls += row.calls;
+            known.min_bytes = known.min_bytes.min(row.min_bytes);
+            known.max_bytes = known.max_bytes.max(row.max_bytes);
+        }
+        self.more_warnings += other.more_warnings;
+        for warning in other.warnings {
+            match self.warnings.len() < MAX_WARNINGS {
+                true => self.warnings.push_back(warning),
+                false => self.more_warnings += 1,
+            }
+        }
+    }
+
     /// Reads a line; returns whether NCCL printed it.
     pub fn line(&mut self, line: &str) -> bool {
         let Some((text, warns)) = body(line) else { return false };
