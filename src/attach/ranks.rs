@@ -316,3 +316,183 @@ pub fn windows(mut records: Vec<&mut RankRecord>, now_ns: Option<u64>) -> Vec<Ra
     }
     windows
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::{
+        analysis::steps::Fold,
+        event::kernels::work::{Direction, KernelLaunch},
+    };
+
+    const MS: u64 = 1_000_000;
+
+    fn record(pid: u32, rank: u32) -> RankRecord {
+        RankRecord { pid, rank: Some(rank), ..RankRecord::default() }
+    }
+
+    fn kernel(name: u32, start_ns: u64, end_ns: u64) -> Work {
+        let launch = KernelLaunch { grid: [1; 3], block: [32, 1, 1], registers: 32, shared_bytes: 0 };
+        let kind = WorkKind::Kernel { name: NameId(name), launch };
+        Work { start_ns, end_ns, stream: 7, device: 0, correlation: 1, graph: None, kind }
+    }
+
+    fn class(name: NameId) -> Class {
+        if name.0 == 2 { Class::Collective(Collective::AllReduce) } else { Class::Product }
+    }
+
+    /// Steps of 1 ms from `from` to `to`: 0.6 ms of work, and a collective that ends for all at 0.8 ms.
+    fn run(record: &mut RankRecord, from: u64, to: u64, late_ns: u64) {
+        record.begin(from);
+        for at in (from..to).step_by(MS as usize) {
+            let arrives = at + 600_000 + late_ns;
+            record.work(&kernel(1, at, arrives), class);
+            record.work(&kernel(2, arrives, at + 800_000), class);
+        }
+        record.end(to);
+    }
+
+    #[test]
+    fn windows_are_the_times_in_which_all_were_recorded() {
+        let (mut a, mut b) = (record(1, 0), record(2, 1));
+        // The second begins its burst later and ends it later; then only the first is recorded; then both.
+        run(&mut a, 1000 * MS, 1200 * MS, 0);
+        run(&mut b, 1020 * MS, 1210 * MS, 50_000);
+        run(&mut a, 3000 * MS, 3200 * MS, 0);
+        run(&mut a, 5000 * MS, 5200 * MS, 0);
+        run(&mut b, 5000 * MS, 5200 * MS, 50_000);
+        assert!(windows(vec![&mut a, &mut b], Some(1100 * MS)).is_empty(), "not settled yet");
+        let found = windows(vec![&mut a, &mut b], Some(9000 * MS));
+        let spans: Vec<(u64, u64, usize)> = found
+            .iter()
+            .map(|window| (window.from.0 / MS, window.span_ns / MS, window.lanes.len()))
+            .collect();
+        assert_eq!(spans, [(1020, 180, 2), (3000, 200, 1), (5000, 200, 2)]);
+        assert_eq!(found[0].lanes[0].wait_ns, 180 * 50_000);
+        assert_eq!((found[1].lanes[0].wait_ns, found[1].lanes[0].matched), (0, 0));
+        assert_eq!(found[2].lanes[1].last, 200);
+        assert!(a.is_empty() && b.is_empty());
+        assert!(windows(vec![&mut a, &mut b], None).is_empty(), "nothing is reported twice");
+    }
+
+    #[test]
+    fn recording_without_an_end_is_reported_in_parts_and_at_its_end() {
+        let (mut a, mut b) = (record(1, 0), record(2, 1));
+        for record in [&mut a, &mut b] {
+            run(record, 1000 * MS, 3000 * MS, 0);
+            // As if it went on.
+            record.bursts.back_mut().unwrap().1 = None;
+        }
+        assert_eq!(
+            windows(vec![&mut a, &mut b], Some(2000 * MS)).len(),
+            1,
+            "0.3 s are too short, 1 s is not"
+        );
+        let rest = windows(vec![&mut a, &mut b], None);
+        assert_eq!(rest.len(), 1);
+        assert_eq!(rest[0].lanes[0].matched, 2000 - 300);
+    }
+
+    #[test]
+    fn one_gpu_without_collectives_has_no_windows() {
+        let mut alone = record(1, 0);
+        alone.begin(MS);
+        (1..500).for_each(|n| alone.work(&kernel(1, n * MS, n * MS + 500_000), class));
+        alone.end(500 * MS);
+        assert!(windows(vec![&mut alone], None).is_empty());
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_a_program_writes() {
+        let mut wild = record(1, 0);
+        wild.begin(1);
+        for n in 0..MAX_PIECES as u64 + 5000 {
+            let mut work = kernel(2, 1 + n * 10, 5 + n * 10);
+            work.device = (n % 1000) as u16;
+            wild.work(&work, class);
+            let payload =
+                Payload { communicator: Some(n), message_bytes: Some(n), ranks: Some(2), rank: Some(0) };
+            wild.call("ncclAllReduce", (n, n + 1), &payload);
+            wild.device(n as u32, String::new());
+        }
+        assert!(
+            wild.count <= MAX_PIECES && wild.pieces.len() <= MAX_DEVICES && wild.calls.len() <= MAX_CALLS
+        );
+        assert!(wild.communicators.len() <= MAX_COMMUNICATORS && wild.uuids.len() <= MAX_DEVICES);
+        let _ = windows(vec![&mut wild], None);
+    }
+
+    #[test]
+    fn gpus_are_known_by_their_variables() {
+        let listed = |visible: Option<&str>| RankRecord {
+            visible: visible.map(|list| list.split(',').map(str::to_owned).collect()),
+            ..record(1, 3)
+        };
+        assert_eq!(listed(None).lane(2).gpu, Some(2));
+        assert_eq!(listed(Some("5,7")).lane(1).gpu, Some(7));
+        let by_uuid = listed(Some("GPU-12345678-0000-0000-0000-000000000000")).lane(0);
+        assert_eq!((by_uuid.gpu, by_uuid.uuid.is_some()), (None, true));
+        assert_eq!(listed(Some("5")).lane(4).gpu, None);
+    }
+
+    /// Records a second of eight ranks through the folds of steps and of ranks: `cargo test --lib records_of_eight_ranks -- --ignored --nocapture`.
+    #[test]
+    #[ignore = "a measurement"]
+    fn records_of_eight_ranks_a_second() {
+        const RANKS: usize = 8;
+        let names = [
+            "void rms_norm_kernel<__nv_bfloat16>(T1 *)",
+            "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT",
+            "void flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<(int)128>>(Flash_fwd_params)",
+            "nvjet_sm90_tst_64x8_64x16_2x1_v_bz_TNT",
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        ];
+        let mut folds: Vec<Fold> = (0..RANKS).map(|_| Fold::default()).collect();
+        let mut records: Vec<RankRecord> = (0..RANKS as u32).map(|rank| record(100 + rank, rank)).collect();
+        let (mut count, mut found, mut at) = (0u64, 0, 1_000 * MS);
+        let since = Instant::now();
+        for (fold, record) in folds.iter_mut().zip(&mut records) {
+            fold.begin_burst(at);
+            record.begin(at);
+        }
+        for second in 1..=10u64 {
+            // 32 layers, 5 kernels each, at 5 µs.
+            while at < (1 + second) * 1_000 * MS {
+                for (rank, (fold, record)) in folds.iter_mut().zip(&mut records).enumerate() {
+                    let mut start = at;
+                    for _ in 0..32 {
+                        for (i, name) in names.iter().enumerate() {
+                            let mut work =
+                                kernel(0, start, start + 4_000 + if i == 3 { 10 * rank as u64 } else { 0 });
+                            if let WorkKind::Kernel { name: number, .. } = &mut work.kind {
+                                *number = fold.name(name);
+                            }
+                            record.work(&work, |name| fold.class(name));
+                            fold.add(work);
+                            count += 1;
+                            start += 5_000;
+                        }
+                    }
+                    let kind = WorkKind::Copy { direction: Direction::DeviceToHost, bytes: 8 };
+                    fold.add(Work { kind, ..kernel(0, start, start + 1_000) });
+                }
+                at += 900_000;
+            }
+            folds.iter_mut().zip(&mut records).for_each(|(fold, record)| {
+                fold.end_batch(at);
+                let steps = fold.steps();
+                record.steps(&steps);
+                let _ = fold.windows();
+            });
+            found += windows(records.iter_mut().collect(), Some(at)).len();
+        }
+        let seconds = since.elapsed().as_secs_f64();
+        println!(
+            "{count} records of {RANKS} ranks in {seconds:.2} s: {:.0} a second, {found} windows",
+            count as f64 / seconds
+        );
+        assert!(found >= 5);
+    }
+}

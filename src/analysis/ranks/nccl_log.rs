@@ -269,10 +269,10 @@ impl NcclLog {
         let version = self.version.as_deref().unwrap_or("of unknown version");
         let mut first = format!("NCCL {version}");
         if let Some(ranks) = self.ranks {
-            first += &format!(", {ranks} {}", if ranks == 1 { "rank" } else { "ranks" });
+            first += &format!(", {}", counted(ranks.into(), "rank"));
         }
         if let Some(nodes) = self.nodes {
-            first += &format!(" on {nodes} {}", if nodes == 1 { "node" } else { "nodes" });
+            first += &format!(" on {}", counted(nodes.into(), "node"));
         }
         if let Some(network) = &self.network {
             first += &format!(", network {network}");
@@ -282,7 +282,7 @@ impl NcclLog {
             self.devices.values().map(|(_, bus)| bus).filter(|bus| !bus.is_empty()).collect();
         if !gpus.is_empty() && gpus.len() < self.devices.len() {
             let (ranks, gpus) = (self.devices.len(), gpus.len());
-            words.push(format!("{ranks} ranks share {gpus} {}.", if gpus == 1 { "GPU" } else { "GPUs" }));
+            words.push(format!("{ranks} ranks share {}.", counted(gpus as u64, "GPU")));
         }
         let mut channels = Vec::new();
         if let Some(Channels { collective, nvls, peer }) = self.channels {
@@ -296,10 +296,14 @@ impl NcclLog {
                 orders.iter().max_by_key(|(_, n)| **n).map(|(order, n)| (*order, *n)).unwrap_or((&EMPTY, 0));
             let order: Vec<String> = order.iter().take(16).map(u32::to_string).collect();
             let kinds = if orders.len() > 1 { format!(" in {} orders", orders.len()) } else { String::new() };
-            channels.push(format!("{} rings{kinds} ({})", self.rings.len(), order.join(" ")));
+            channels.push(format!(
+                "{}{kinds} ({})",
+                counted(self.rings.len() as u64, "ring"),
+                order.join(" ")
+            ));
         }
         if !self.trees.is_empty() {
-            channels.push(format!("{} trees", self.trees.len()));
+            channels.push(counted(self.trees.len() as u64, "tree"));
         }
         if !channels.is_empty() {
             words.push(format!("{}.", channels.join("; ")));
@@ -308,7 +312,7 @@ impl NcclLog {
             let list: Vec<String> = self
                 .transports
                 .iter()
-                .map(|(transport, n)| format!("{n} connections over {transport}"))
+                .map(|(transport, n)| format!("{} over {transport}", counted(*n, "connection")))
                 .collect();
             words.push(format!("{}.", list.join(", ")));
         }
@@ -339,6 +343,10 @@ impl NcclLog {
 }
 
 static EMPTY: Vec<u32> = Vec::new();
+
+fn counted(n: u64, what: &str) -> String {
+    format!("{} {what}{}", units::grouped(n as i64), if n == 1 { "" } else { "s" })
+}
 
 /// `NCCL_ALGO set by environment to Ring`.
 fn setting(text: &str) -> Option<(&str, &str)> {

@@ -69,7 +69,7 @@ impl LaneColumn {
         match self {
             LaneColumn::Compute => share(sums.compute_ns),
             LaneColumn::Nccl => share(sums.nccl_ns),
-            LaneColumn::Waits => share(sums.wait_ns).filter(|_| sums.matched > 0),
+            LaneColumn::Waits => lane.wait_share().map(|share| percent(100.0 * share)),
             LaneColumn::Idle => share(sums.idle_ns),
             LaneColumn::Step => lane.step_ms().map(millis),
             LaneColumn::LastIn => {

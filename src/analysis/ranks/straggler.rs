@@ -79,7 +79,7 @@ pub fn straggler(totals: &Totals, clock: impl Fn(&RankLane) -> Clock) -> Late {
     if lanes.len() < 2 {
         return Late::NotKnown;
     }
-    let wait = |lane: &LaneTotals| lane.share(lane.sums.wait_ns).unwrap_or(0.0);
+    let wait = |lane: &LaneTotals| lane.wait_share().unwrap_or(0.0);
     let Some(late) = lanes.iter().copied().max_by_key(|lane| lane.sums.caused_ns) else {
         return Late::NotKnown;
     };

@@ -17,6 +17,8 @@ const KEPT_TIMES: usize = 2048;
 pub struct LaneTotals {
     /// Its own span: lanes may join late and leave early.
     pub span_ns: u64,
+    /// The part of it in which its collectives were seen on all ranks: only then its waiting is known.
+    pub matched_ns: u64,
     /// Sums, and the picture of the last window that has one.
     pub sums: LaneWindow,
 }
@@ -30,6 +32,11 @@ impl LaneTotals {
         (self.span_ns > 0).then(|| ns as f64 / self.span_ns as f64)
     }
 
+    /// Share of the time in which it waits for others.
+    pub fn wait_share(&self) -> Option<f64> {
+        (self.matched_ns > 0).then(|| self.sums.wait_ns as f64 / self.matched_ns as f64)
+    }
+
     /// Mean time between the starts of steps.
     pub fn step_ms(&self) -> Option<f64> {
         (self.sums.steps > 0).then(|| self.sums.step_ns as f64 / self.sums.steps as f64 / 1e6)
@@ -37,6 +44,9 @@ impl LaneTotals {
 
     fn add(&mut self, span_ns: u64, window: &LaneWindow) {
         self.span_ns += span_ns;
+        if window.matched > 0 {
+            self.matched_ns += span_ns;
+        }
         let sums = &mut self.sums;
         sums.lane = window.lane.clone();
         for (sum, value) in [

@@ -132,10 +132,10 @@ pub fn window(lanes: &[LaneWork], from_ns: u64, to_ns: u64, slack_ns: u64) -> Ra
         sums[last.lane].last += 1;
         for member in &instance.members {
             sums[member.lane].matched += 1;
-            let until = last.start_ns.min(member.end_ns);
-            if until > member.start_ns {
-                waits[member.lane].push((member.start_ns, until));
-                sums[last.lane].caused_ns += until - member.start_ns;
+            let (start, until) = (member.start_ns.max(from_ns), last.start_ns.min(member.end_ns));
+            if until > start {
+                waits[member.lane].push((start, until));
+                sums[last.lane].caused_ns += until - start;
             }
         }
     }

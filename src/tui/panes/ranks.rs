@@ -14,7 +14,7 @@ use crate::{
     tui::{
         theme::Theme,
         view::View,
-        widgets::{cut, draw_box, note, wrapped},
+        widgets::{cut, draw_box, inside_box, note, wrapped},
     },
 };
 
@@ -72,8 +72,10 @@ impl Widget for RanksPane<'_> {
         let said = (lines.len() as u16).min((area.height / 4).max(2));
         let room = area.height.saturating_sub(said);
         let table = if collectives > 0 && room >= lanes + 9 { wanted.min(room - lanes - 4) } else { 0 };
+        // The words get what the lanes do not need.
+        let above = (room - table).min(lanes * 3 + 4);
         let [above, middle, below] =
-            Layout::vertical([Constraint::Fill(1), Constraint::Length(table), Constraint::Length(said)])
+            Layout::vertical([Constraint::Length(above), Constraint::Length(table), Constraint::Fill(1)])
                 .areas(area);
         draw_lanes(view, totals, (&late, span), above, buf);
         if table > 0 {
@@ -131,18 +133,7 @@ const COLUMNS: [(LaneColumn, u16, u16); 7] = [
 
 fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let picture_ns = view.state.ranks.picture_ns;
-    let title = format!("{} GPUs of one program", totals.lanes.len());
-    let picture = format!("one step: {}", millis(picture_ns as f64 / 1e6));
-    let aside = match (picture_ns > 0, area.width) {
-        (true, 70..) => format!("{picture} · shares: {span}"),
-        (true, _) => picture,
-        (false, _) => span.to_owned(),
-    };
-    let inner = draw_box(theme, (&title, &aside), area, buf);
-    if inner.height < 2 || totals.lanes.is_empty() {
-        return note(theme, " no time in which all ranks were recorded yet").render(inner, buf);
-    }
+    let inner = inside_box(area);
     let names: Vec<String> = totals
         .lanes
         .iter()
@@ -162,6 +153,16 @@ fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), are
         .collect();
     let right: u16 = columns.iter().map(|(_, width)| width).sum();
     let picture = Rect { x: inner.x + label, width: inner.width.saturating_sub(label + right + 1), ..inner };
+    let title = format!("{} GPUs of one program", totals.lanes.len());
+    let aside = match shown_part(view.state.ranks.picture_ns, totals, picture.width) {
+        Some(step) if area.width >= 76 => format!("{step} · shares: {span}"),
+        Some(step) => step,
+        None => span.to_owned(),
+    };
+    draw_box(theme, (&title, &aside), area, buf);
+    if inner.height < 2 || totals.lanes.is_empty() {
+        return note(theme, " no time in which all ranks were recorded yet").render(inner, buf);
+    }
     let mut x = picture.right();
     for (column, width) in &columns {
         let place = Rect { x, width: *width, height: 1, ..inner };
@@ -194,8 +195,7 @@ fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), are
         for (column, width) in &columns {
             let text = column.value(lane, &clock).unwrap_or_else(|| theme.glyphs.none.to_owned());
             let place = Rect { x, y, width: *width, height: 1 };
-            let waits = *column == LaneColumn::Waits
-                && lane.share(lane.sums.wait_ns).is_some_and(|share| share >= 0.05);
+            let waits = *column == LaneColumn::Waits && lane.wait_share().is_some_and(|share| share >= 0.05);
             let style = if waits { theme.warn } else { theme.text };
             Line::styled(theme.glyphs.plain(&text), style)
                 .right_aligned()
@@ -216,9 +216,25 @@ fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), are
     }
 }
 
+/// A narrow column hides what is short: beyond this many cells a column, a part of the step is shown.
+const MAX_CELLS: usize = 4;
+
+/// Cells that are drawn.
+fn drawn_cells(cells: usize, width: u16) -> usize {
+    cells.min(width as usize * MAX_CELLS)
+}
+
+/// How much time the pictures show.
+fn shown_part(picture_ns: u64, totals: &Totals, width: u16) -> Option<String> {
+    let cells = totals.lanes.iter().map(|lane| lane.sums.picture.len()).max().filter(|cells| *cells > 0)?;
+    let drawn = drawn_cells(cells, width);
+    let time = millis(picture_ns as f64 / 1e6 * drawn as f64 / cells as f64);
+    Some(if drawn < cells { format!("{time} of a step") } else { format!("one step: {time}") })
+}
+
 /// A column shows what most of its time was.
 fn draw_picture(theme: &Theme, picture: &str, area: Rect, buf: &mut Buffer) {
-    let cells = picture.as_bytes();
+    let cells = &picture.as_bytes()[..drawn_cells(picture.len(), area.width)];
     let signs = signs(theme);
     for (i, x) in (area.left()..area.right()).enumerate() {
         let edge = |i: usize| i * cells.len() / area.width as usize;
