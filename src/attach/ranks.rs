@@ -281,7 +281,7 @@ pub fn windows(mut records: Vec<&mut RankRecord>, now_ns: Option<u64>) -> Vec<Ra
         let Some(first) = records.first().filter(|record| !record.is_empty()) else { break };
         let last_ns = records.iter().flat_map(|record| record.pieces.values().flatten());
         let last_ns = last_ns.map(|piece| piece.end_ns).max().unwrap_or(0);
-        let horizon = horizon.min(last_ns.max(1));
+        let horizon = if now_ns.is_none() { horizon.min(last_ns.max(1)) } else { horizon };
         let next = first.recorded(horizon).find(|(from, to, is_closed)| {
             *is_closed || to - from >= PART_NS || (now_ns.is_none() && to - from >= MIN_NS)
         });
@@ -303,8 +303,12 @@ pub fn windows(mut records: Vec<&mut RankRecord>, now_ns: Option<u64>) -> Vec<Ra
                 .iter()
                 .flat_map(|lane| &lane.pieces)
                 .any(|piece| matches!(piece.kind, PieceKind::Collective(_)));
-            if lanes.len() > 1 || has_collectives {
-                windows.push(window(&lanes, common_from, common_to, SLACK_NS));
+            // A program that has not begun yet, or has ended, is not idle.
+            let pieces = || lanes.iter().flat_map(|lane| &lane.pieces);
+            let begins = pieces().map(|piece| piece.start_ns).min().unwrap_or(common_from).max(common_from);
+            let ends = pieces().map(|piece| piece.end_ns).max().unwrap_or(common_to).min(common_to);
+            if (lanes.len() > 1 || has_collectives) && ends > begins {
+                windows.push(window(&lanes, begins, ends, SLACK_NS));
             }
         }
         records.iter_mut().for_each(|record| record.forget(to));
@@ -369,7 +373,7 @@ mod tests {
             .iter()
             .map(|window| (window.from.0 / MS, window.span_ns / MS, window.lanes.len()))
             .collect();
-        assert_eq!(spans, [(1020, 180, 2), (3000, 200, 1), (5000, 200, 2)]);
+        assert_eq!(spans, [(1020, 179, 2), (3000, 199, 1), (5000, 199, 2)]);
         assert_eq!(found[0].lanes[0].wait_ns, 180 * 50_000);
         assert_eq!((found[1].lanes[0].wait_ns, found[1].lanes[0].matched), (0, 0));
         assert_eq!(found[2].lanes[1].last, 200);
