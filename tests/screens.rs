@@ -8,6 +8,8 @@ mod h200_step;
 mod kernels;
 #[path = "common/markup.rs"]
 mod markup;
+#[path = "screens/ranks.rs"]
+mod ranks;
 #[path = "screens/runs.rs"]
 mod runs;
 #[path = "screens/server.rs"]

@@ -16,6 +16,7 @@ pub mod metrics;
 pub mod operators;
 pub mod peaks;
 pub mod program;
+pub mod ranks;
 pub mod recording_cost;
 pub mod roofline;
 pub mod server;

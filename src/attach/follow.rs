@@ -20,6 +20,7 @@ use super::{
     library::library_file,
     process_info::{ProcessInfo, command_text},
     program::{Ended, OutputTo, Pipes, Program},
+    ranks::{self, RankRecord},
     requests::Requests,
     socket::Socket,
     transcript::{RunClock, Said},
@@ -74,7 +75,11 @@ impl Target {
             |word: &OsString| Path::new(word).file_name().map(|name| name.to_string_lossy().into_owned());
         let is_interpreter =
             |name: &String| name.starts_with("python") || ["sh", "bash", "env"].contains(&name.as_str());
-        let is_word = |word: &&OsString| !word.to_string_lossy().starts_with('-');
+        // Variables that `env` sets are no name either.
+        let is_word = |word: &&OsString| {
+            let word = word.to_string_lossy();
+            !word.starts_with('-') && !word.split('/').next().is_some_and(|start| start.contains('='))
+        };
         let mut names = words.iter().filter(is_word).filter_map(file);
         let first = names.next().unwrap_or_default();
         let script = names.next().filter(|_| is_interpreter(&first));
@@ -307,6 +312,11 @@ struct Watched {
     /// Its steps are the tokens of the run. Otherwise a client measures them.
     reports: bool,
     since: Instant,
+    /// When the last burst of all began, where several processes are recorded, and how many there were.
+    burst: (Instant, u32),
+    /// Records of processes that have left, until they are reported.
+    left: Vec<RankRecord>,
+    picture_at: Option<Instant>,
 }
 
 pub(super) struct Followed {
@@ -324,6 +334,7 @@ pub(super) struct Followed {
     switches: u32,
     /// Its bursts are those of the run: workers have theirs at about the same time.
     leads: bool,
+    ranks: RankRecord,
 }
 
 impl Watched {
@@ -343,6 +354,9 @@ impl Watched {
             everything_until: None,
             window_at: Instant::now(),
             leading: None,
+            burst: (Instant::now(), 0),
+            left: Vec::new(),
+            picture_at: None,
         }
     }
 
@@ -380,8 +394,10 @@ impl Watched {
             pid: guest.pid,
             parent: info.as_ref().and_then(|info| info.parent),
             command: info.as_ref().map(ProcessInfo::command).unwrap_or_default(),
-            rank: info.and_then(|info| info.rank),
+            rank: info.as_ref().and_then(|info| info.rank.clone()),
+            world: info.as_ref().and_then(|info| info.world),
         })));
+        let pid = guest.pid;
         self.guests.push(Followed {
             guest,
             fold: Fold::default(),
@@ -395,6 +411,7 @@ impl Watched {
             obstacles: Vec::new(),
             switches: 0,
             leads: false,
+            ranks: RankRecord::new(pid, info.as_ref()),
         });
     }
 
@@ -420,6 +437,7 @@ impl Watched {
         }
         if due {
             self.window_at = Instant::now();
+            self.report_ranks(Some(now.0));
         }
         let (gone, here): (Vec<_>, Vec<_>) =
             self.guests.drain(..).partition(|followed| followed.guest.is_gone);
@@ -430,10 +448,31 @@ impl Watched {
         more
     }
 
+    /// What all of them did in the same time.
+    fn report_ranks(&mut self, now_ns: Option<u64>) {
+        let records = self.guests.iter_mut().map(|followed| &mut followed.ranks).chain(&mut self.left);
+        for mut window in ranks::windows(records.collect(), now_ns) {
+            let has_picture = self.picture_at.is_none_or(|at| at.elapsed() >= TIMELINE_INTERVAL);
+            match has_picture {
+                true => self.picture_at = Some(Instant::now()),
+                false => {
+                    window.picture_ns = 0;
+                    window.lanes.iter_mut().for_each(|lane| lane.picture.clear());
+                }
+            }
+            self.tx.send(Event::Ranks(Box::new(window)));
+        }
+        self.left.retain(|record| !record.is_empty());
+    }
+
     fn part(&mut self, mut followed: Followed) {
         followed.close(&self.tx, self.clock);
         self.requests.take(&mut self.leading, &mut followed);
         followed.report(&self.tx);
+        followed.ranks.has_left();
+        if self.left.len() < MAX_GUESTS {
+            self.left.push(std::mem::take(&mut followed.ranks));
+        }
         if self.leading == Some(followed.guest.pid) {
             self.leading = None;
             self.requests.finish();
@@ -445,6 +484,7 @@ impl Watched {
         for followed in std::mem::take(&mut self.guests) {
             self.part(followed);
         }
+        self.report_ranks(None);
         self.requests.finish();
     }
 
@@ -478,15 +518,34 @@ impl Watched {
             // In steps of a tenth of a second: a new period begins with a burst.
             duty => {
                 let tenths = (f64::from(BURST_MS) / duty / 100.0).round().clamp(1.0, 600.0);
-                Command::Record { burst_ms: BURST_MS, period_ms: tenths as u32 * 100 }
+                let period_ms = tenths as u32 * 100;
+                match self.guests.len() > 1 && period_ms > BURST_MS {
+                    true => self.common_burst(period_ms),
+                    false => Command::Record { burst_ms: BURST_MS, period_ms },
+                }
             }
+        }
+    }
+
+    /// Ranks are recorded at the same time: who waits for whom is seen on all of them only.
+    fn common_burst(&mut self, period_ms: u32) -> Command {
+        let (from, number) = self.burst;
+        // Not at a fixed rhythm, which a program might share.
+        let shift = f64::from(number.wrapping_mul(7919) % 200) / 1000.0 - 0.1;
+        if from.elapsed().as_secs_f64() * 1e3 >= f64::from(period_ms) * (1.0 + shift) {
+            self.burst = (Instant::now(), number.wrapping_add(1));
+        }
+        let is_on = self.burst.0.elapsed().as_millis() < u128::from(BURST_MS);
+        match is_on {
+            true => Command::Record { burst_ms: 1, period_ms: 1 },
+            false => Command::Record { burst_ms: 0, period_ms: 1000 },
         }
     }
 }
 
 impl Followed {
     fn read(&mut self, tx: &EventTx, clock: RunClock) -> bool {
-        let Followed { guest, fold, mode, version, last_said, leads, obstacles, switches, .. } = self;
+        let Followed { guest, fold, mode, version, last_said, leads, obstacles, switches, ranks, .. } = self;
         let pid = guest.pid;
         let mut count = 0u64;
         let more = guest.read(clock, &mut |what| {
@@ -494,25 +553,34 @@ impl Followed {
             match what {
                 Said::Work { work, name } => {
                     let work = device_work(fold, &work, name);
+                    ranks.work(&work, |name| fold.class(name));
                     fold.add(work);
                 }
-                Said::Range { domain, text, thread, start_ns, end_ns } => fold.add_range(&Range {
-                    domain: domain.to_owned(),
-                    text: text.to_owned(),
-                    thread: u64::from(thread),
-                    start_ns,
-                    end_ns,
-                }),
+                Said::Range { text, start_ns, end_ns, payload: Some(payload), .. } => {
+                    ranks.call(text, (start_ns, end_ns), &payload);
+                }
+                Said::Range { domain, text, thread, start_ns, end_ns, payload: None } => {
+                    fold.add_range(&Range {
+                        domain: domain.to_owned(),
+                        text: text.to_owned(),
+                        thread: u64::from(thread),
+                        start_ns,
+                        end_ns,
+                    });
+                }
+                Said::Device { number, uuid } => ranks.device(number, uuid),
                 Said::Mode { at_ns, mode: now } => {
                     let was = std::mem::replace(mode, now);
                     let at = if at_ns > 0 { Stamp(at_ns) } else { tx.clock().now() };
                     let state = match (was == Mode::Burst, now == Mode::Burst) {
                         (false, true) => {
                             fold.begin_burst(at.0);
+                            ranks.begin(at.0);
                             TraceState::On
                         }
                         (true, false) => {
                             fold.end_burst(at.0);
+                            ranks.end(at.0);
                             TraceState::Off
                         }
                         _ => return,
@@ -589,6 +657,10 @@ impl Followed {
 
     pub(super) fn fold(&mut self) -> &mut Fold {
         &mut self.fold
+    }
+
+    pub(super) fn ranks(&mut self) -> &mut RankRecord {
+        &mut self.ranks
     }
 }
 

@@ -8,6 +8,7 @@ mod guest;
 mod library;
 mod process_info;
 mod program;
+mod ranks;
 mod requests;
 mod ring;
 mod socket;

@@ -18,6 +18,19 @@ use crate::base::{
 /// Arguments and variables of a process are shorter.
 const MAX_BYTES: u64 = 4 << 20;
 
+/// What launchers call the number of a worker, and how many there are: torchrun, Open MPI, PMIx, MPICH, MVAPICH, Slurm.
+const RANKS: [&str; 7] = [
+    "RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "SLURM_PROCID",
+    "LOCAL_RANK",
+];
+const WORLDS: [&str; 5] =
+    ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS"];
+
 /// A process, as far as it can be seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessInfo {
@@ -31,6 +44,10 @@ pub struct ProcessInfo {
     pub library: Option<Dormant>,
     /// Which of several workers it is, where it says so.
     pub rank: Option<String>,
+    /// How many workers there are, where it says so.
+    pub world: Option<u32>,
+    /// The GPUs that it may see, by number or UUID: `CUDA_VISIBLE_DEVICES`.
+    pub visible_gpus: Option<Vec<String>>,
 }
 
 /// Our library in a program, waiting.
@@ -74,7 +91,10 @@ impl ProcessInfo {
                 .zip(variable(wire::TOKEN))
                 .filter(|_| variable("CUDA_INJECTION64_PATH").is_some())
                 .map(|(directory, token)| Dormant { directory: directory.into(), token }),
-            rank: ["RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK"].into_iter().find_map(variable),
+            rank: RANKS.into_iter().find_map(variable),
+            world: WORLDS.into_iter().find_map(variable).and_then(|world| world.parse().ok()),
+            visible_gpus: variable("CUDA_VISIBLE_DEVICES")
+                .map(|list| list.split(',').take(64).map(|gpu| gpu.trim().to_owned()).collect()),
         })
     }
 
@@ -142,13 +162,14 @@ mod tests {
         );
         fs::write(
             dir.join("environ"),
-            "RANK=1\0LLMPROF_ATTACH=/run/x\0LLMPROF_TOKEN=abc\0CUDA_INJECTION64_PATH=/x.so\0",
+            "SLURM_PROCID=0\0RANK=1\0WORLD_SIZE=4\0CUDA_VISIBLE_DEVICES=2, 3\0LLMPROF_ATTACH=/run/x\0LLMPROF_TOKEN=abc\0CUDA_INJECTION64_PATH=/x.so\0",
         )
         .unwrap();
         let info = ProcessInfo::below(root.path(), 42).unwrap();
         let library = info.library.unwrap();
         assert_eq!((library.directory.to_str(), library.token.as_str()), (Some("/run/x"), "abc"));
-        assert_eq!(info.rank.as_deref(), Some("1"));
+        assert_eq!((info.rank.as_deref(), info.world), (Some("1"), Some(4)));
+        assert_eq!(info.visible_gpus.unwrap(), ["2", "3"]);
         assert_eq!(ProcessInfo::below(root.path(), 43), None);
     }
 }

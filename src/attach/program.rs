@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use thiserror::Error;
 
 use crate::{
+    analysis::ranks::is_nccl_line,
     base::{foreign, own_children::OwnChild, shell::quoted},
     event::{EventTx, Level},
 };
@@ -23,6 +24,7 @@ use crate::{
 const MAX_LINE: u64 = 4096;
 /// Lines a second in the log; a program may print any number.
 const LINES_PER_SECOND: u32 = 100;
+const NCCL_LINES_PER_SECOND: u32 = 4000;
 /// The size of `program.log`.
 const MAX_LOG_BYTES: u64 = 64 << 20;
 /// Between asking a program to end and ending it.
@@ -215,11 +217,14 @@ impl Lines {
             self.report_left_out();
         }
         self.in_second += 1;
-        if self.in_second > LINES_PER_SECOND {
+        let text = String::from_utf8_lossy(line);
+        // Many ranks start at the same time, and say in hundreds of lines how they are connected.
+        let most = if is_nccl_line(&text) { NCCL_LINES_PER_SECOND } else { LINES_PER_SECOND };
+        if self.in_second > most {
             self.left_out += 1;
             return;
         }
-        let text = foreign::message(String::from_utf8_lossy(line).trim_end());
+        let text = foreign::message(text.trim_end());
         if !text.is_empty() {
             self.tx.notice(Level::Info, source, text);
         }

@@ -83,6 +83,7 @@ impl Requests {
     pub(super) fn take(&mut self, leading: &mut Option<u32>, followed: &mut Followed) {
         let pid = followed.pid();
         let steps = followed.fold().steps();
+        followed.ranks().steps(&steps);
         if steps.is_empty() || *leading.get_or_insert(pid) != pid {
             return;
         }

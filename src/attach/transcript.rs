@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use llmprof_inject::wire::{self, EdgeKind, Mode, Obstacle, Record, Slot};
+use llmprof_inject::wire::{self, EdgeKind, Mode, Obstacle, Payload, Record, Slot};
 
 use crate::{base::foreign::visible, event::Stamp};
 
@@ -13,9 +13,26 @@ const MAX_TEXTS: usize = 1 << 17;
 /// What a program has said, with times of the run's clock. Texts are made visible.
 #[derive(Debug)]
 pub enum Said<'a> {
-    Work { work: wire::Work, name: Option<&'a str> },
-    Range { domain: &'a str, text: &'a str, thread: u32, start_ns: u64, end_ns: u64 },
-    Mode { at_ns: u64, mode: Mode },
+    Work {
+        work: wire::Work,
+        name: Option<&'a str>,
+    },
+    Range {
+        domain: &'a str,
+        text: &'a str,
+        thread: u32,
+        start_ns: u64,
+        end_ns: u64,
+        payload: Option<Payload>,
+    },
+    Device {
+        number: u32,
+        uuid: String,
+    },
+    Mode {
+        at_ns: u64,
+        mode: Mode,
+    },
     Obstacle(Obstacle),
     Version(u32),
     Dropped(u64),
@@ -36,6 +53,7 @@ struct OpenRange {
     name: u32,
     at_ns: u64,
     thread: u32,
+    payload: Option<Payload>,
 }
 
 /// The same moment by CUPTI's clock and by `CLOCK_MONOTONIC`.
@@ -100,6 +118,14 @@ impl Transcript {
                     each(Said::Work { work, name });
                 }
                 Some(Record::Range(edge)) => self.range(edge, run, each),
+                Some(Record::Payload { thread, payload }) => {
+                    if let Some(open) = self.pushed.get_mut(&thread).and_then(|stack| stack.last_mut()) {
+                        open.payload = Some(payload);
+                    }
+                }
+                Some(Record::Device { number, uuid }) => {
+                    each(Said::Device { number, uuid: uuid_text(&uuid) });
+                }
                 Some(Record::Mode { at_ns, mode }) => {
                     let at_ns = self.clocks.map_or(0, |clocks| clocks.run_time(at_ns, run));
                     each(Said::Mode { at_ns, mode });
@@ -118,7 +144,13 @@ impl Transcript {
     }
 
     fn range(&mut self, edge: wire::RangeEdge, run: RunClock, each: &mut dyn FnMut(Said<'_>)) {
-        let open = |name| OpenRange { domain: edge.domain, name, at_ns: edge.at_ns, thread: edge.thread };
+        let open = |name| OpenRange {
+            domain: edge.domain,
+            name,
+            at_ns: edge.at_ns,
+            thread: edge.thread,
+            payload: None,
+        };
         let ended = match edge.kind {
             EdgeKind::Push { name } => {
                 if self.pushed.len() < MAX_OPEN || self.pushed.contains_key(&edge.thread) {
@@ -151,8 +183,15 @@ impl Transcript {
             thread: range.thread,
             start_ns: run.stamp(range.at_ns),
             end_ns: run.stamp(edge.at_ns),
+            payload: range.payload,
         });
     }
+}
+
+/// As NVML writes it.
+fn uuid_text(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
 impl Clocks {
@@ -248,6 +287,26 @@ mod tests {
             "{}",
             all[0]
         );
+    }
+
+    #[test]
+    fn payloads_belong_to_the_range_that_was_opened_last() {
+        let mut transcript = Transcript::default();
+        let edge = |kind| Record::Range(RangeEdge { at_ns: 1_000_010, thread: 1, domain: 0, kind }).slot();
+        let payload = Payload { communicator: Some(7), message_bytes: Some(4096), ..Payload::default() };
+        let other = Record::Payload { thread: 2, payload: Payload::default() };
+        let slots = [
+            edge(EdgeKind::Push { name: 1 }),
+            edge(EdgeKind::Push { name: 2 }),
+            Record::Payload { thread: 1, payload }.slot(),
+            other.slot(),
+            edge(EdgeKind::Pop),
+            edge(EdgeKind::Pop),
+            Record::Device { number: 1, uuid: std::array::from_fn(|i| i as u8) }.slot(),
+        ];
+        let all = said(&mut transcript, 1, &slots);
+        assert!(all[0].contains("Some(4096)") && all[1].contains("payload: None"), "{all:?}");
+        assert!(all[2].contains("GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"), "{all:?}");
     }
 
     proptest! {

@@ -191,6 +191,7 @@ impl ChromeTrace {
             | Event::GpuProcesses(_)
             | Event::SamplerCost(_)
             | Event::Kernels(_)
+            | Event::Ranks(_)
             | Event::Operators(_)
             | Event::KernelReport(_)
             | Event::HostFound(_)

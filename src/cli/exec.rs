@@ -19,7 +19,7 @@ use crate::{
     attach::{OutputTo, Target, find_processes, library_file, print_environment},
     base::shell::quoted,
     process::{eprint_line, eprint_lines, shutdown::Shutdown},
-    report::{kernels_text, run_json},
+    report::{kernels_text, ranks_text, run_json},
     run::{
         headless,
         plan::{Plan, gives_shape},
@@ -188,8 +188,11 @@ async fn follow(
     if args.json {
         print_json(&run_json(&finished.state, dir))?;
     } else {
-        let parts =
-            [kernels_text(&finished.state, KERNEL_ROWS), summary(&finished.state, dir).trim().to_owned()];
+        let parts = [
+            kernels_text(&finished.state, KERNEL_ROWS),
+            ranks_text(&finished.state),
+            summary(&finished.state, dir).trim().to_owned(),
+        ];
         let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         eprint_lines(parts.join("\n\n"));
     }

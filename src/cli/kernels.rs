@@ -21,11 +21,13 @@ use crate::{
         kernels::{Group, KernelTable, SortBy},
     },
     kernels::{
-        KernelsError, open,
+        KernelsError, open, open_all,
+        ranks::merge,
         show::{RowQuery, TableView},
         top::top,
     },
     process::{eprint_line, shutdown::Shutdown},
+    report::{ranks_json, ranks_text},
     state::{KEPT_REPORTS, RunState},
     tui::{self, App, ui::KernelsSettings},
 };
@@ -35,6 +37,8 @@ Examples:
   llmprof-tui kernels out.sqlite                   from nsys export --type sqlite
   llmprof-tui kernels base_cuda_gpu_kern_sum.csv   from nsys stats, in any format
   llmprof-tui kernels trace.json.gz                from torch.profiler: kernels by operator
+  llmprof-tui kernels rank0.json rank1.json        the ranks of one run side by side; a directory of traces too
+  llmprof-tui kernels nccl.log                     from NCCL_DEBUG=INFO: rings, channels, transports, warnings
   llmprof-tui kernels ncu.csv --group family       from ncu --csv --page raw (or details)
   llmprof-tui kernels cublas.log                   from CUBLAS_LOGINFO_DBG=1: shapes and FLOPs
   llmprof-tui kernels out.sqlite --text            text instead of the TUI
@@ -53,7 +57,7 @@ const DEFAULT_ROWS: usize = 20;
 pub(super) struct KernelsArgs {
     #[command(subcommand)]
     command: Option<KernelsCommand>,
-    /// Files written by nsys, ncu, PyTorch's profiler or cuBLAS
+    /// Files written by nsys, ncu, PyTorch's profiler, cuBLAS or NCCL, or directories with such files
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Print one JSON object on stdout instead of text
@@ -129,20 +133,79 @@ pub(super) async fn run(args: KernelsArgs) -> Result<u8, Failure> {
     if let Some(KernelsCommand::Top { from, k, output }) = &args.command {
         return write_top(from, *k, output.as_deref());
     }
-    let (mut read, mut errors) = (Vec::new(), Vec::new());
-    for file in &args.files {
-        match open(file) {
-            Ok(tables) => read.push((file.clone(), tables)),
+    let (mut read, mut traces, mut errors) = (Vec::new(), Vec::new(), Vec::new());
+    let mut side_by_side = RunState::default();
+    let files = files(&args.files)?;
+    for (n, file) in files.iter().enumerate() {
+        if files.len() > 1 && tui::terminal::is_there() && !args.json {
+            eprint_line(format_args!("reading {} ({} of {})", file.display(), n + 1, files.len()));
+        }
+        match open_all(file) {
+            Ok(opened) => {
+                traces.extend(opened.ranks);
+                if let Some(nccl) = opened.nccl {
+                    side_by_side.ranks.nccl.add(nccl);
+                }
+                if !opened.tables.is_empty() {
+                    read.push((file.clone(), opened.tables));
+                }
+            }
             Err(e) => errors.push(e),
         }
     }
+    let merged = merge(traces);
+    let notes = merged.as_ref().map(|merged| merged.notes.clone()).unwrap_or_default();
+    if let Some(merged) = merged {
+        let event = Event::Ranks(Box::new(merged.window));
+        side_by_side.apply(&Envelope { t: Stamp::default(), event });
+    }
     let in_tui = tui::terminal::is_there() && !args.json && !args.text && args.k.is_none();
-    let code = match in_tui && !read.is_empty() {
-        true => show_in_tui(read, &errors, args).await?,
-        false => print_tables(&read, args)?,
+    let code = match in_tui && (!read.is_empty() || side_by_side.ranks.is_there()) {
+        true => show_in_tui(read, (side_by_side, notes), &errors, args).await?,
+        false => print_tables(&read, (&side_by_side, &notes), args)?,
     };
     errors.iter().for_each(|e| eprint_line(format_args!("error: {e}")));
     Ok(code.max(u8::from(!errors.is_empty())))
+}
+
+/// Files that are read of a directory.
+const MAX_FILES: usize = 1024;
+
+/// The files, and those in directories, in the order of their names.
+fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    let mut all = Vec::new();
+    for path in given {
+        if !path.is_dir() {
+            all.push(path.clone());
+            continue;
+        }
+        let entries = fs::read_dir(path)
+            .map_err(|e| Failure::work(format_args!("cannot list {}: {e}", path.display())))?;
+        let wanted = |path: &PathBuf| {
+            let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+            let known = [".json", ".json.gz", ".sqlite", ".log", ".nsys-rep"];
+            path.is_file() && known.iter().any(|end| name.ends_with(end))
+        };
+        let mut found: Vec<PathBuf> =
+            entries.flatten().take(64 * MAX_FILES).map(|entry| entry.path()).filter(wanted).collect();
+        if found.is_empty() {
+            return Err(Failure::work(format_args!(
+                "{} has no files of profilers (.json, .json.gz, .sqlite, .nsys-rep, .log)",
+                path.display()
+            )));
+        }
+        // Rank 10 is after rank 9.
+        found.sort_by_key(|path| {
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            (name.len(), name)
+        });
+        if found.len() > MAX_FILES {
+            eprint_line(format_args!("only the first {MAX_FILES} files of {} are read", path.display()));
+            found.truncate(MAX_FILES);
+        }
+        all.extend(found);
+    }
+    Ok(all)
 }
 
 fn write_top(from: &Path, k: usize, output: Option<&Path>) -> Result<u8, Failure> {
@@ -163,7 +226,11 @@ fn write_top(from: &Path, k: usize, output: Option<&Path>) -> Result<u8, Failure
     Ok(0)
 }
 
-fn print_tables(read: &[FileTables], args: KernelsArgs) -> Result<u8, Failure> {
+fn print_tables(
+    read: &[FileTables],
+    (side_by_side, notes): (&RunState, &[String]),
+    args: KernelsArgs,
+) -> Result<u8, Failure> {
     let asked = RowQuery {
         group: args.group.unwrap_or_default(),
         sort: args.sort,
@@ -179,7 +246,12 @@ fn print_tables(read: &[FileTables], args: KernelsArgs) -> Result<u8, Failure> {
     if args.json {
         let tables: Vec<Value> =
             shown.iter().flat_map(|(file, tables)| tables.iter().map(|table| table.json(file))).collect();
-        print_data(&json!({ "schema": 1, "tables": tables }).to_string())?;
+        let mut all = json!({ "schema": 1, "tables": tables });
+        if let Some(ranks) = ranks_json(side_by_side) {
+            all["ranks"] = ranks;
+            all["ranks"]["notes"] = json!(notes);
+        }
+        print_data(&all.to_string())?;
         return Ok(0);
     }
     let mut parts = Vec::new();
@@ -189,6 +261,11 @@ fn print_tables(read: &[FileTables], args: KernelsArgs) -> Result<u8, Failure> {
         }
         parts.extend(tables.iter().map(TableView::text));
     }
+    let ranks = ranks_text(side_by_side);
+    if !ranks.is_empty() {
+        let notes: String = notes.iter().map(|note| format!("\n{note}.")).collect();
+        parts.push(ranks + &notes);
+    }
     if !parts.is_empty() {
         print(&parts.join("\n\n"))?;
     }
@@ -197,11 +274,12 @@ fn print_tables(read: &[FileTables], args: KernelsArgs) -> Result<u8, Failure> {
 
 async fn show_in_tui(
     read: Vec<FileTables>,
+    (side_by_side, notes): (RunState, Vec<String>),
     errors: &[KernelsError],
     args: KernelsArgs,
 ) -> Result<u8, Failure> {
     let composed = ConfigArgs::default().compose()?;
-    let mut state = RunState::default();
+    let mut state = side_by_side;
     let mut add = |event| state.apply(&Envelope { t: Stamp::default(), event });
     let notice = |level, text| Event::Notice(Notice { level, source: "kernels".to_owned(), text });
     if let Some(over) = read.len().checked_sub(KEPT_REPORTS).filter(|over| *over > 0) {
@@ -210,6 +288,7 @@ async fn show_in_tui(
         add(notice(Level::Warn, text));
     }
     errors.iter().for_each(|e| add(notice(Level::Error, e.to_string())));
+    notes.into_iter().for_each(|note| add(notice(Level::Info, note)));
     for (file, tables) in read {
         let source = tables.first().map(|table| table.source.as_str()).unwrap_or_default();
         let tool = source.split(',').next().unwrap_or(source).to_owned();

@@ -12,6 +12,7 @@ pub mod kernels;
 mod operators;
 mod phase;
 mod process;
+pub mod ranks;
 pub mod readings;
 pub mod reasons;
 mod request;
@@ -106,6 +107,8 @@ pub enum Event {
     StepTimeline(Box<StepTimeline>),
     /// Operator times on the host, about once a second.
     Operators(Box<OperatorWindow>),
+    /// What the ranks of a program did, about once a second while they are recorded.
+    Ranks(Box<ranks::RanksWindow>),
     /// One step on the host, operator by operator, every few seconds.
     HostTimeline(Box<HostTimeline>),
     Allocator(AllocatorSample),

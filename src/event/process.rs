@@ -12,6 +12,9 @@ pub struct ProcessJoined {
     /// Which of several workers it is, where it says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<String>,
+    /// How many workers there are, where it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub world: Option<u32>,
 }
 
 /// It has ended, or no longer answers.

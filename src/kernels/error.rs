@@ -32,7 +32,7 @@ const KNOWN: &str = "reports of nsys stats as CSV, TSV, JSON, columns or table (
                      cuda_gpu_trace, cuda_api_sum, cuda_api_trace, cuda_api_gpu_sum, cuda_gpu_mem_time_sum, cuda_gpu_mem_size_sum, \
                      nvtx_gpu_proj_sum, nvtx_kern_sum, nvtx_pushpop_sum), SQLite of nsys export, ncu --csv with the pages raw and \
                      details, traces of PyTorch's profiler as .json or .json.gz, profiles and layer \
-                     information of trtexec, logs of cuBLAS and cublasLt, .nsys-rep, .qdstrm \
+                     information of trtexec, logs of cuBLAS, cublasLt and NCCL, .nsys-rep, .qdstrm \
                      and .ncu-rep";
 
 /// The remedy for reports that nsys skipped or left empty.

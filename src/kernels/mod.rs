@@ -16,6 +16,7 @@ pub mod ncu;
 pub mod nsys;
 mod open;
 mod quantity;
+pub mod ranks;
 pub mod show;
 pub mod tally;
 pub mod tensorrt;
@@ -23,4 +24,4 @@ pub mod top;
 pub mod torch;
 
 pub use error::KernelsError;
-pub use open::{open, open_on};
+pub use open::{Opened, open, open_all, open_on};

@@ -11,8 +11,11 @@ use super::{
     cublas,
     dialect::{BEGINNING, DELIMITERS},
     error::{KernelsError, RECORD_KERNELS},
-    ncu, nsys, tensorrt, torch,
+    ncu, nsys,
+    ranks::RankTrace,
+    tensorrt, torch,
 };
+use crate::analysis::ranks::{NcclLog, is_nccl_line};
 use crate::base::{gz, read};
 use crate::event::kernels::{KernelRow, KernelTable, Kind};
 use crate::tools::System;
@@ -30,6 +33,7 @@ pub enum Format {
     NcuRaw,
     NcuDetails,
     CublasLog,
+    NcclLog,
     /// Of PyTorch's profiler.
     Trace,
     CompressedTrace,
@@ -48,6 +52,25 @@ pub fn open(path: &Path) -> Result<Vec<KernelTable>, KernelsError> {
 
 /// Like [`open`], on another system.
 pub fn open_on(path: &Path, system: &System) -> Result<Vec<KernelTable>, KernelsError> {
+    Ok(open_all_on(path, system)?.tables)
+}
+
+/// All that a file has.
+#[derive(Debug, Default)]
+pub struct Opened {
+    /// None of a log of NCCL.
+    pub tables: Vec<KernelTable>,
+    /// Its GPUs over time, where it has times.
+    pub ranks: Option<RankTrace>,
+    pub nccl: Option<NcclLog>,
+}
+
+/// Like [`open`], with the GPUs of a program side by side and what NCCL printed.
+pub fn open_all(path: &Path) -> Result<Opened, KernelsError> {
+    open_all_on(path, &System::here())
+}
+
+fn open_all_on(path: &Path, system: &System) -> Result<Opened, KernelsError> {
     let file = path.display().to_string();
     let opened = match read::open(path) {
         Err(e) if e.kind() == ErrorKind::IsADirectory => {
@@ -59,22 +82,52 @@ pub fn open_on(path: &Path, system: &System) -> Result<Vec<KernelTable>, Kernels
     let mut input = BufReader::with_capacity(BUFFER, opened);
     let format = format_of(path, &mut input).map_err(|reason| unknown(&file, reason))?;
     input.seek(SeekFrom::Start(0)).map_err(KernelsError::read(&file))?;
+    let mut ranks = None;
     let mut tables = match format {
         Format::NsysCsv => nsys::read_csv(&file, input),
         Format::NsysLayout => nsys::read_layout(&file, input),
         Format::NsysJson => nsys::read_json(&file, input),
-        Format::NsysDatabase => nsys::read_database(path),
+        Format::NsysDatabase => {
+            ranks = nsys::read_ranks(path).ok();
+            nsys::read_database(path)
+        }
+        Format::NcclLog => {
+            let log = read_nccl_log(input).map_err(KernelsError::read(&file))?;
+            return Ok(Opened { nccl: Some(log), ..Opened::default() });
+        }
         Format::NcuRaw => ncu::read_raw(&file, input).map(|table| vec![table]),
         Format::NcuDetails => ncu::read_details(&file, input).map(|table| vec![table]),
         Format::CublasLog => cublas::read_log(&file, input).map(|table| vec![table]),
-        Format::Trace => torch::read_trace(&file, input),
-        Format::CompressedTrace => torch::read_compressed(&file, input),
+        Format::Trace => torch::read_trace_and_ranks(&file, input).map(|(tables, trace)| {
+            ranks = Some(trace);
+            tables
+        }),
+        Format::CompressedTrace => torch::read_compressed(&file, input).map(|(tables, trace)| {
+            ranks = Some(trace);
+            tables
+        }),
         Format::TensorRtProfile => tensorrt::read_profile(&file, input).map(|table| vec![table]),
         Format::TensorRtLayers => tensorrt::read_layer_info(&file, input).map(|table| vec![table]),
         Format::Report(report) => convert::convert(path, report, system),
     }?;
     mark_graphs(&mut tables);
-    Ok(tables)
+    Ok(Opened { tables, ranks, nccl: None })
+}
+
+/// A line is at most this long; the rest of it is another.
+const MAX_LINE: u64 = 4096;
+/// Logs of days have gigabytes: what is read beyond this says nothing new.
+const MAX_LOG: u64 = 1 << 30;
+
+fn read_nccl_log(input: impl BufRead) -> std::io::Result<NcclLog> {
+    let mut log = NcclLog::default();
+    let mut input = input.take(MAX_LOG);
+    let mut line = Vec::new();
+    while input.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? > 0 {
+        log.line(&String::from_utf8_lossy(&line));
+        line.clear();
+    }
+    Ok(log)
 }
 
 /// Calls that launch CUDA graphs are a fact about the kernels.
@@ -170,6 +223,9 @@ fn text_format(input: &mut impl BufRead) -> Result<Format, Unrecognised> {
             }
         }
     }
+    if beginning.split(|byte| *byte == b'\n').any(|line| is_nccl_line(&String::from_utf8_lossy(line))) {
+        return Ok(Format::NcclLog);
+    }
     let lines = || beginning.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
     // An error of ncu explains why there is nothing else.
     if lines().any(|line| line.starts_with(b"==ERROR==") || line.starts_with(b"==WARNING==")) {
@@ -233,6 +289,7 @@ mod tests {
             (b"NVIDIA Tegra Profiler Report 1.\n", Some(Format::Report(Report::Nsys))),
             (b"U3w[END]NVIDIA Nsight Systems Stream", Some(Format::Report(Report::Qdstrm))),
             (b"==ERROR== ERR_NVGPUCTRPERM", Some(Format::NcuRaw)),
+            (b"hello\nhost:1:2 [0] NCCL INFO Bootstrap: Using lo\n", Some(Format::NcclLog)),
             (b"", None),
             (b"\n\n", None),
             (b"timestamp,index\n1,2\n", None),

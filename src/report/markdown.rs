@@ -48,7 +48,12 @@ pub fn report_md(state: &RunState) -> String {
 
 pub(super) fn report_with_plots(state: &RunState, plots: &[Plot]) -> String {
     let images: String = plots.iter().map(|plot| format!("![{}]({})\n\n", plot.title, plot.name)).collect();
-    head_md(state) + &latencies_md(state) + &super::server::server_md(state) + &images + &details_md(state)
+    head_md(state)
+        + &latencies_md(state)
+        + &super::server::server_md(state)
+        + &super::ranks::ranks_md(state)
+        + &images
+        + &details_md(state)
 }
 
 /// The facts of the run and its verdict.

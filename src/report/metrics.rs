@@ -268,6 +268,7 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "simulated": run.map(|r| r.simulated),
         "perturbed": run.and_then(|r| r.perturbed.as_deref()),
         "program": state.follows().then(|| program_json(state)),
+        "ranks": super::ranks::ranks_json(state),
         "server": state.serves().then(|| server_json(state)),
         "requests": metrics.requests,
         "ttft_ms": latency(metrics.ttft_ms),

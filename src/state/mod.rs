@@ -8,6 +8,7 @@ mod kernels;
 mod loading;
 mod operators;
 mod programs;
+mod ranks;
 mod recording;
 mod requests;
 mod sample;
@@ -28,6 +29,7 @@ pub use kernels::{KEPT_REPORTS, KernelState, LiveKernels, StepTable, WindowKerne
 pub use loading::Loading;
 pub use operators::{AllocatorState, HostOperators, OperatorState};
 pub use programs::{FollowedProcess, Programs};
+pub use ranks::RanksState;
 pub use recording::{Measured, RecordedSpan, Recording, Split};
 use requests::Gap;
 pub use requests::{ActiveRequest, ActiveRequests};
@@ -109,6 +111,8 @@ pub struct RunState {
     pub sampler: Option<SamplerCost>,
     /// Processes of another program.
     pub programs: Programs,
+    /// Several GPUs of a program, side by side.
+    pub ranks: RanksState,
     /// A server under load, or watched.
     pub server: ServerState,
     pub kernels: KernelState,
@@ -206,6 +210,7 @@ impl RunState {
             Event::KernelTrace(trace) => self.kernels.switched(t, trace),
             Event::Kernels(window) => self.kernels.window(window),
             Event::StepTimeline(timeline) => self.kernels.timeline(timeline),
+            Event::Ranks(window) => self.ranks.window(t, window),
             Event::Operators(window) => self.operators.window(window),
             Event::HostTimeline(timeline) => self.operators.timeline(timeline),
             Event::Allocator(sample) => self.allocators.record(t, *sample),
@@ -273,6 +278,7 @@ impl RunState {
             Event::HostFound(info) => self.host.info = Some((**info).clone()),
             Event::Snapshot(taken) => self.take_snapshot(&taken.name),
             Event::Notice(notice) => {
+                self.ranks.printed(notice);
                 push_bounded(&mut self.log, LOG_LINES, (t, notice.clone()));
             }
             Event::RunFinished(finished) => {
@@ -541,7 +547,7 @@ impl RunState {
 
     /// There is no run, only reports that were opened from files.
     pub fn is_of_files(&self) -> bool {
-        self.run.is_none() && !self.kernels.reports.is_empty()
+        self.run.is_none() && (!self.kernels.reports.is_empty() || self.ranks.is_there())
     }
 
     /// The GPU is monitored without running a workload.

@@ -157,6 +157,7 @@ pub static BINDINGS: &[Binding] = &[
     key(&[Char('7')], Panes, A::Show(Pane::Runs), "", "Runs: the recorded runs"),
     key(&[Char('8')], Panes, A::Show(Pane::Log), "", "Log: the messages of the program"),
     key(&[Char('9')], Panes, A::Show(Pane::Server), "", "Server: its queue, cache, batch, TTFT by part, requests"),
+    key(&[Char('0')], Panes, A::Show(Pane::Ranks), "", "Ranks: several GPUs of one program, and who waits for whom"),
     key(&[Tab], Panes, A::StepPane(1), "", "next pane"),
     key(&[BackTab], Panes, A::StepPane(-1), "", "previous pane"),
     key(&[Char('q')], Anywhere, A::Do(Effect::Quit), "quit", "quit; continue a sweep later with --resume"),
@@ -282,7 +283,7 @@ mod tests {
     #[test]
     fn every_pane_has_its_number() {
         for (i, pane) in Pane::ALL.into_iter().enumerate() {
-            let digit = char::from_digit(i as u32 + 1, 10).unwrap();
+            let digit = char::from_digit((i as u32 + 1) % 10, 10).unwrap();
             let press = KeyEvent::new(Char(digit), KeyModifiers::NONE);
             assert_eq!(action(press, Pane::Overview, Mode::Single), Some(A::Show(pane)));
         }

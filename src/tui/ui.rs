@@ -29,10 +29,11 @@ pub enum Pane {
     Runs,
     Log,
     Server,
+    Ranks,
 }
 
 impl Pane {
-    pub const ALL: [Pane; 9] = [
+    pub const ALL: [Pane; 10] = [
         Pane::Overview,
         Pane::Gpu,
         Pane::Tokens,
@@ -42,6 +43,7 @@ impl Pane {
         Pane::Runs,
         Pane::Log,
         Pane::Server,
+        Pane::Ranks,
     ];
 
     pub fn title(self) -> &'static str {
@@ -55,12 +57,18 @@ impl Pane {
             Pane::Runs => "Runs",
             Pane::Log => "Log",
             Pane::Server => "Server",
+            Pane::Ranks => "Ranks",
         }
     }
 
     /// The digit that shows it.
     pub fn number(self) -> usize {
-        self as usize + 1
+        (self as usize + 1) % 10
+    }
+
+    /// Only some runs have it, and the others do not miss it.
+    pub fn is_special(self) -> bool {
+        matches!(self, Pane::Server | Pane::Ranks)
     }
 
     /// Why it has no content.
@@ -75,6 +83,7 @@ impl Pane {
             Pane::Runs => "no recorded runs",
             Pane::Log => "no messages",
             Pane::Server => "no server was asked or watched",
+            Pane::Ranks => "one GPU, or none was recorded together with others",
         }
     }
 }
@@ -98,9 +107,9 @@ impl Panes {
         Pane::ALL.into_iter().filter(move |pane| self.has(*pane))
     }
 
-    /// How many are not shown. A run without a server does not miss its pane.
+    /// How many are not shown.
     pub fn left_out(self) -> usize {
-        Pane::ALL.into_iter().filter(|pane| !self.has(*pane) && *pane != Pane::Server).count()
+        Pane::ALL.into_iter().filter(|pane| !self.has(*pane) && !pane.is_special()).count()
     }
 }
 

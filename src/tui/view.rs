@@ -119,7 +119,7 @@ impl<'a> View<'a> {
             && self.mode() != Mode::Jobs
             && !self.state.watches()
             && !self.state.is_of_files();
-        let may_fill = |pane| fills_up && pane != Pane::Server;
+        let may_fill = |pane| fills_up && !Pane::is_special(pane);
         Panes::those(|pane| may_fill(pane) || pane == self.ui.pane || self.has_content(pane))
     }
 
@@ -145,6 +145,7 @@ impl<'a> View<'a> {
             Pane::Runs => self.listing || !self.runs.entries().is_empty(),
             Pane::Log => !state.log.is_empty(),
             Pane::Server => state.server.is_there() || state.serves(),
+            Pane::Ranks => state.ranks.is_there(),
         }
     }
 

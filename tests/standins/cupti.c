@@ -94,10 +94,12 @@ static void record(uint32_t kind, const uint8_t *bytes) {
         cuptiActivityFlushAll(0);
     }
 }
+static uint32_t device;
+void standin_device(uint32_t number) { device = number; }
 #define PUT(at, type, value) do { type v = (value); memcpy(bytes + (at), &v, sizeof v); } while (0)
 void standin_kernel(const char *name, uint64_t start, uint64_t end, uint32_t correlation, uint32_t blocks, uint32_t graph, uint64_t node) {
     uint8_t bytes[216] = {0};
-    PUT(0, uint32_t, KERNEL); PUT(6, uint16_t, 40); PUT(16, uint64_t, start); PUT(24, uint64_t, end); PUT(48, uint32_t, 7);
+    PUT(0, uint32_t, KERNEL); PUT(6, uint16_t, 40); PUT(16, uint64_t, start); PUT(24, uint64_t, end); PUT(40, uint32_t, device); PUT(48, uint32_t, 7);
     PUT(52, uint32_t, blocks); PUT(56, uint32_t, 1); PUT(60, uint32_t, 1); PUT(64, uint32_t, 128); PUT(68, uint32_t, 1); PUT(72, uint32_t, 1);
     PUT(92, uint32_t, correlation); PUT(104, const char *, name); PUT(144, uint64_t, node); PUT(156, uint32_t, graph);
     record(KERNEL, bytes);

@@ -4,9 +4,11 @@
 
 mod c;
 mod cupti;
+mod devices;
 #[allow(dead_code)] // our own engine's half
 mod layout;
 mod nvtx;
+mod payload;
 mod ring;
 mod session;
 #[allow(dead_code)] // the profiler's half
@@ -51,6 +53,17 @@ pub unsafe extern "C" fn InitializeInjectionNvtx2(
 ) -> c_int {
     // SAFETY: as above.
     let _ = panic::catch_unwind(|| unsafe { nvtx::install(export_table) });
+    1
+}
+
+/// Called by each copy of NVTX's extensions at its first use.
+///
+/// # Safety
+/// `info` is NVTX's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn InitializeInjectionNvtxExtension(info: *const c_void) -> c_int {
+    // SAFETY: as above.
+    let _ = panic::catch_unwind(|| unsafe { payload::install(info.cast()) });
     1
 }
 

@@ -6,9 +6,9 @@ use std::{
 };
 
 use crate::{
-    RANGES, c, is_recording,
+    RANGES, c, is_recording, payload,
     ring::Writer,
-    wire::{EdgeKind, RangeEdge, Record},
+    wire::{EdgeKind, Payload, RangeEdge, Record},
 };
 
 /// What NVTX answers without a tool.
@@ -29,8 +29,10 @@ struct Attributes {
     size: u16,
     _category: u32,
     _color: [u32; 2],
-    _payload_type: [i32; 2],
-    _payload: u64,
+    payload_type: i32,
+    /// With extended payloads: how many.
+    payloads: i32,
+    payload: u64,
     message_type: i32,
     message: *const c_void,
 }
@@ -116,6 +118,18 @@ fn edge(domain: *const Registered, make: impl FnOnce(&mut Writer<'_>) -> Option<
     }));
 }
 
+/// The extended payload of attributes, where its layout was registered.
+fn payload_of(domain: *const Registered, attributes: *const Attributes) -> Option<Payload> {
+    // SAFETY: the caller of NVTX passes attributes or null, of the size that they say.
+    let attributes =
+        unsafe { attributes.as_ref() }.filter(|given| usize::from(given.size) >= size_of::<Attributes>())?;
+    if attributes.payload_type != payload::EXTENDED || attributes.payloads < 1 {
+        return None;
+    }
+    // SAFETY: with this type it is the address of at least one description.
+    unsafe { payload::read(domain as usize, attributes.payload as *const payload::Data) }
+}
+
 fn text_number(writer: &mut Writer<'_>, text: *const c_char) -> Option<u32> {
     // SAFETY: the caller of NVTX passes a string or null.
     (!text.is_null()).then(|| writer.number(unsafe { CStr::from_ptr(text) }.to_bytes()))
@@ -193,6 +207,13 @@ extern "C" fn domain_end(domain: *const Registered, id: u64) {
 
 extern "C" fn domain_push(domain: *const Registered, attributes: *const Attributes) -> c_int {
     edge(domain, |writer| Some(EdgeKind::Push { name: message_number(writer, attributes).unwrap_or(0) }));
+    if is_recording() {
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let Some(payload) = payload_of(domain, attributes) else { return };
+            let thread = c::thread_id();
+            RANGES.try_with(|writer| writer.write(Record::Payload { thread, payload }));
+        }));
+    }
     NO_TRACKING
 }
 

@@ -18,6 +18,7 @@ use std::{
 use crate::{
     RANGES, WORK, c,
     cupti::Cupti,
+    devices,
     ring::Shared,
     set_recording,
     wire::{self, Command, Mode, Obstacle, Record},
@@ -137,6 +138,8 @@ struct Session {
     /// When the rest of a burst is collected.
     settle_at: Option<Instant>,
     clock_at: Option<Instant>,
+    /// The program's GPUs were named.
+    named: bool,
     asked_at: Instant,
     taken: bool,
     heartbeat: (u64, Instant),
@@ -161,6 +164,7 @@ impl Session {
             flush_at: now,
             settle_at: None,
             clock_at: None,
+            named: false,
             asked_at: now,
             taken: false,
             heartbeat: (0, now),
@@ -358,6 +362,12 @@ impl Session {
             cupti_version: cupti.version,
         };
         WORK.with(|writer| writer.write(clock));
+        if let Some(uuids) = devices::uuids().filter(|_| !self.named) {
+            self.named = true;
+            for (number, uuid) in (0..).zip(uuids) {
+                WORK.with(|writer| writer.write(Record::Device { number, uuid }));
+            }
+        }
     }
 
     fn is_stalled(&mut self) -> bool {

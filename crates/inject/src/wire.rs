@@ -15,7 +15,7 @@ pub const TOKEN: &str = "LLMPROF_TOKEN";
 /// The socket of a profiler that starts programs. One that joins the program `1234` later listens on `1234.socket`.
 pub const SOCKET: &str = "socket";
 
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// The first word of the shared memory.
 pub const MAGIC: u64 = 0x6c6c_6d70_726f_6600 + VERSION as u64;
 
@@ -181,11 +181,33 @@ pub enum EdgeKind {
     Mark { name: u32 },
 }
 
+/// What NCCL attaches to the ranges of its calls, as far as it is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Payload {
+    /// The same on all ranks of a communicator.
+    pub communicator: Option<u64>,
+    /// Bytes of one rank.
+    pub message_bytes: Option<u64>,
+    /// The ranks of the communicator, and which of them this is.
+    pub ranks: Option<u32>,
+    pub rank: Option<u32>,
+}
+
 /// What a slot says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Record {
     Work(Work),
     Range(RangeEdge),
+    /// Of the range that this thread has just opened.
+    Payload {
+        thread: u32,
+        payload: Payload,
+    },
+    /// A GPU by the process's own number.
+    Device {
+        number: u32,
+        uuid: [u8; 16],
+    },
     /// The text with this number follows.
     Text {
         number: u32,
@@ -254,11 +276,13 @@ mod tag {
     pub const OBSTACLE: u32 = 18;
     pub const CLOCK: u32 = 19;
     pub const DROPPED: u32 = 20;
+    pub const DEVICE: u32 = 21;
     pub const PUSH: u32 = 32;
     pub const POP: u32 = 33;
     pub const START: u32 = 34;
     pub const END: u32 = 35;
     pub const MARK: u32 = 36;
+    pub const PAYLOAD: u32 = 37;
 }
 
 impl Record {
@@ -306,6 +330,23 @@ impl Record {
                 slot[1] = edge.at_ns;
                 slot[2] = two(edge.domain, name);
                 slot[3] = id;
+            }
+            Record::Payload { thread, payload } => {
+                let Payload { communicator, message_bytes, ranks, rank } = payload;
+                let known =
+                    [communicator.is_some(), message_bytes.is_some(), ranks.is_some(), rank.is_some()];
+                let known =
+                    known.iter().enumerate().fold(0, |bits, (bit, known)| bits | u32::from(*known) << bit);
+                slot[0] = two(tag::PAYLOAD | known << 8, thread);
+                slot[1] = communicator.unwrap_or(0);
+                slot[2] = message_bytes.unwrap_or(0);
+                slot[3] = two(ranks.unwrap_or(0), rank.unwrap_or(0));
+            }
+            Record::Device { number, uuid } => {
+                slot[0] = two(tag::DEVICE, number);
+                for (word, bytes) in slot[1..3].iter_mut().zip(uuid.chunks(8)) {
+                    *word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+                }
             }
             Record::Text { number, bytes } => {
                 slot[0] = two(tag::TEXT, number);
@@ -391,6 +432,21 @@ impl Record {
                 realtime_ns: slot[3],
                 cupti_version: high,
             }),
+            tag::PAYLOAD => {
+                let known = |bit: u8| extra >> bit & 1 == 1;
+                let (ranks, rank) = halves(slot[3]);
+                let payload = Payload {
+                    communicator: known(0).then_some(slot[1]),
+                    message_bytes: known(1).then_some(slot[2]),
+                    ranks: known(2).then_some(ranks),
+                    rank: known(3).then_some(rank),
+                };
+                Some(Record::Payload { thread: high, payload })
+            }
+            tag::DEVICE => {
+                let byte = |i: usize| (slot[1 + i / 8] >> (8 * (i % 8))) as u8;
+                Some(Record::Device { number: high, uuid: std::array::from_fn(byte) })
+            }
             tag::DROPPED => Some(Record::Dropped { records: slot[1] }),
             tag::PUSH => range(EdgeKind::Push { name: range_name }),
             tag::POP => range(EdgeKind::Pop),
@@ -454,6 +510,13 @@ mod tests {
                 }
             ),
             any::<u64>().prop_map(|records| Record::Dropped { records }),
+            (any::<u32>(), any::<[u8; 16]>()).prop_map(|(number, uuid)| Record::Device { number, uuid }),
+            (any::<u32>(), any::<(Option<u64>, Option<u64>, Option<u32>, Option<u32>)>()).prop_map(
+                |(thread, (communicator, message_bytes, ranks, rank))| {
+                    let payload = Payload { communicator, message_bytes, ranks, rank };
+                    Record::Payload { thread, payload }
+                }
+            ),
         ]
     }
 

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+pub use crate::event::ranks::Collective;
+
 /// What a kernel does, as far as its name shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -47,20 +49,6 @@ pub enum Class {
     /// Backward passes and optimisers.
     Training,
     Other,
-}
-
-/// A collective operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Collective {
-    AllReduce,
-    AllGather,
-    ReduceScatter,
-    AllToAll,
-    Broadcast,
-    Reduce,
-    SendRecv,
-    Unknown,
 }
 
 /// Operators in the name of a fused kernel.
@@ -505,24 +493,6 @@ impl Class {
     }
 }
 
-impl Collective {
-    fn in_name(name: &str) -> Collective {
-        const NAMES: [(&str, Collective); 7] = [
-            ("allreduce", Collective::AllReduce),
-            ("allgather", Collective::AllGather),
-            ("reducescatter", Collective::ReduceScatter),
-            ("alltoall", Collective::AllToAll),
-            ("broadcast", Collective::Broadcast),
-            ("sendrecv", Collective::SendRecv),
-            ("reduce", Collective::Reduce),
-        ];
-        NAMES
-            .into_iter()
-            .find(|(text, _)| name.contains(text))
-            .map_or(Collective::Unknown, |(_, collective)| collective)
-    }
-}
-
 /// Whether `pattern` occurs in `lower`, the lower-case form of `name`.
 fn matches(name: &[u8], lower: &[u8], pattern: &[u8]) -> bool {
     let mut from = 0;
@@ -547,25 +517,11 @@ fn begins_word(name: &[u8], at: usize) -> bool {
     !before.is_ascii_alphabetic() || (name[at].is_ascii_uppercase() && before.is_ascii_lowercase())
 }
 
-impl fmt::Display for Collective {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Collective::AllReduce => "NCCL all-reduce",
-            Collective::AllGather => "NCCL all-gather",
-            Collective::ReduceScatter => "NCCL reduce-scatter",
-            Collective::AllToAll => "NCCL all-to-all",
-            Collective::Broadcast => "NCCL broadcast",
-            Collective::Reduce => "NCCL reduce",
-            Collective::SendRecv => "NCCL send/receive",
-            Collective::Unknown => "NCCL",
-        })
-    }
-}
-
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
-            Class::Collective(collective) => return collective.fmt(f),
+            Class::Collective(Collective::Unknown) => "NCCL",
+            Class::Collective(collective) => return write!(f, "NCCL {collective}"),
             Class::Inductor(fused) => {
                 f.write_str("Inductor")?;
                 let named = Fused::NAMED.iter().filter(|(op, _)| fused.has(*op));

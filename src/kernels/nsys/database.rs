@@ -13,11 +13,16 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, types::ValueRef};
 
 use super::ranges::{OUTSIDE, PathId, Ranges, range_table};
 use crate::{
-    event::kernels::{KernelRow, KernelTable, Kind, OTHERS, names},
+    analysis::ranks::Operation,
+    event::{
+        kernels::{KernelRow, KernelTable, Kind, OTHERS, names},
+        ranks::Collective,
+    },
     kernels::{
         busy::BusyTime,
         error::{KernelsError, RECORD_KERNELS},
         gpu::filled,
+        ranks::{Gathered, RankTrace},
         tally::{Durations, Scope, Tally},
     },
 };
@@ -30,6 +35,8 @@ const MEMSETS: &str = "CUPTI_ACTIVITY_KIND_MEMSET";
 const RANGES: &str = "NVTX_EVENTS";
 /// More than a machine has.
 const MAX_GPUS: usize = 256;
+/// Names of kernels whose collective is remembered.
+const MAX_NAMES: usize = 1 << 16;
 const PUSH_POP: i64 = 59;
 const START_END: i64 = 60;
 
@@ -49,9 +56,17 @@ pub fn read_database(path: &Path) -> Result<Vec<KernelTable>, KernelsError> {
     }
 }
 
+/// The work of its GPUs over time.
+pub fn read_ranks(path: &Path) -> rusqlite::Result<RankTrace> {
+    let database = Database::open(path)?;
+    let gathered = database.works()?;
+    let begin = "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME LIMIT 1";
+    let base_ns = database.connection.query_row(begin, [], |row| row.get::<_, i64>(0)).unwrap_or(0);
+    Ok(gathered.trace(&path.display().to_string(), None, base_ns))
+}
+
 fn read(path: &Path) -> rusqlite::Result<Vec<KernelTable>> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let database = Database { connection: Connection::open_with_flags(path, flags)? };
+    let database = Database::open(path)?;
     let mut ranges = database.ranges()?;
     let mut by_path: Vec<(Durations, u64)> = Vec::new();
     ranges.resolve(|path, lasted| {
@@ -162,6 +177,54 @@ fn simple_row(name: String) -> KernelRow {
 }
 
 impl Database {
+    fn open(path: &Path) -> rusqlite::Result<Database> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        Ok(Database { connection: Connection::open_with_flags(path, flags)? })
+    }
+
+    /// Kernels, copies and memsets of each process and GPU.
+    fn works(&self) -> rusqlite::Result<Gathered> {
+        let mut gathered = Gathered::default();
+        let place = |row: &rusqlite::Row| -> rusqlite::Result<_> {
+            let pid = integer(row, 3)?.map(|process| (process as u64 >> 24 & 0xff_ffff) as u32);
+            Ok((pid, integer(row, 2)?.unwrap_or(0)))
+        };
+        let columns = self.columns(KERNELS)?;
+        let names = ["demangledName", "shortName", "mangledName"];
+        let name = names.into_iter().find(|name| columns.iter().any(|column| column == name));
+        let mut collectives: HashMap<i64, Option<Collective>> = HashMap::new();
+        let wanted = ["start", "end", "deviceId", "globalPid", name.unwrap_or("demangledName")];
+        self.each(KERNELS, &wanted, "", |row| {
+            let (Some((start, end)), Some(name)) = (span(row)?, integer(row, 4)?) else { return Ok(()) };
+            let collective = match collectives.get(&name) {
+                Some(known) => *known,
+                None => {
+                    let text = self.string(name)?.unwrap_or_default();
+                    let found = gathered.collective(&names::demangled(&text));
+                    if collectives.len() < MAX_NAMES {
+                        collectives.insert(name, found);
+                    }
+                    found
+                }
+            };
+            let (place, ns) = (place(row)?, duration_ns((start, end)));
+            match collective {
+                Some(kind) => gathered.operation(place, start, ns, Operation::of(kind)),
+                None => gathered.compute(place, start, ns),
+            }
+            Ok(())
+        })?;
+        for table in [COPIES, MEMSETS] {
+            self.each(table, &["start", "end", "deviceId", "globalPid"], "", |row| {
+                if let Some((start, end)) = span(row)? {
+                    gathered.copy(place(row)?, start, duration_ns((start, end)));
+                }
+                Ok(())
+            })?;
+        }
+        Ok(gathered)
+    }
+
     /// The columns of a table; none if it does not exist.
     fn columns(&self, table: &str) -> rusqlite::Result<Vec<String>> {
         let mut ask = self.connection.prepare("SELECT name FROM pragma_table_info(?1)")?;

@@ -8,7 +8,7 @@ mod report;
 pub mod summary;
 mod trace;
 
-pub use database::read_database;
+pub use database::{read_database, read_ranks};
 pub use header::is_graph_launch;
 pub use layout::{is_layout, read_layout};
 pub use summary::{is_report, read_csv, read_json};

@@ -107,7 +107,7 @@ impl GpuEvents {
 }
 
 /// The size of the message of a collective operation.
-fn message_bytes(args: &Args) -> Option<f64> {
+pub fn message_bytes(args: &Args) -> Option<f64> {
     let elements = args.elements_in?.max(args.elements_out?);
     let bytes = match args.element_type.as_deref()? {
         "Double" | "Long" | "ComplexFloat" | "UInt64" => 8.0,

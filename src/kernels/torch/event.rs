@@ -65,6 +65,10 @@ pub struct Args {
     pub elements_in: Option<f64>,
     pub elements_out: Option<f64>,
     pub element_type: Option<String>,
+    pub collective: Option<String>,
+    /// Which group of ranks it is of: the same number in the traces of all of them.
+    pub group: Option<u64>,
+    pub group_size: Option<i64>,
     pub device_type: Option<f64>,
     pub device_id: Option<f64>,
     pub change_bytes: Option<f64>,
@@ -266,6 +270,12 @@ enum ArgKey {
     ElementsOut,
     #[serde(rename = "dtype")]
     ElementType,
+    #[serde(rename = "Collective name")]
+    Collective,
+    #[serde(rename = "Process Group Ranks")]
+    GroupRanks,
+    #[serde(rename = "Group size")]
+    GroupSize,
     #[serde(rename = "Device Type")]
     DeviceType,
     #[serde(rename = "Device Id")]
@@ -360,6 +370,11 @@ impl<'de> Visitor<'de> for ArgsVisitor {
                 ArgKey::Size => args.bytes = value.number(),
                 ArgKey::ElementsIn => args.elements_in = value.number(),
                 ArgKey::ElementsOut => args.elements_out = value.number(),
+                ArgKey::Collective => args.collective = value.text().map(str::to_owned),
+                ArgKey::GroupRanks => {
+                    args.group = value.text().filter(|text| text.len() > 2).map(|_| value.key())
+                }
+                ArgKey::GroupSize => args.group_size = value.whole(),
                 ArgKey::ElementType => args.element_type = value.text().map(str::to_owned),
                 ArgKey::DeviceType => args.device_type = value.number(),
                 ArgKey::DeviceId => args.device_id = value.number(),

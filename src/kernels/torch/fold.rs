@@ -6,19 +6,24 @@ use std::{
 };
 
 use super::{
-    device::{GpuEvents, gpu_of},
-    event::{Category, Event},
+    device::{GpuEvents, gpu_of, message_bytes},
+    event::{Args, Category, Event},
     host::{Begun, NameId, Names, Order, Threads},
     links::Links,
     memory::Memory,
     nccl::Asynchronous,
 };
 use crate::{
+    analysis::ranks::Operation,
     base::units::grouped,
-    event::kernels::{KernelRow, KernelTable, Kind, counters::Counter},
+    event::{
+        kernels::{KernelRow, KernelTable, Kind, counters::Counter},
+        ranks::Collective,
+    },
     kernels::{
         gpu::{Ran, filled},
         nsys::ranges::{Paths, range_table},
+        ranks::Gathered,
         show::KERNEL_TIME,
         tally::{Durations, MAX_ROWS},
     },
@@ -39,6 +44,7 @@ pub struct Fold {
     launched: Vec<(u64, f64)>,
     gpu_annotations: BTreeMap<i64, BTreeMap<String, Durations>>,
     gpus: BTreeMap<i64, GpuEvents>,
+    ranks: Gathered,
     calls: HashMap<String, Durations>,
     memory: Memory,
     asynchronous: Asynchronous,
@@ -107,11 +113,18 @@ pub struct About {
     /// Names of GPUs by number.
     pub gpus: BTreeMap<i64, String>,
     pub rank: Option<(i64, Option<i64>)>,
+    /// What its times count from, in nanoseconds since 1970.
+    pub base_ns: i64,
     /// Why the file was not read to its end.
     pub cut: Option<String>,
 }
 
 impl Fold {
+    /// The work of the GPUs over time.
+    pub fn take_ranks(&mut self) -> Gathered {
+        std::mem::take(&mut self.ranks)
+    }
+
     /// Events that were read, and those of them that count.
     pub fn counts(&self) -> (u64, u64) {
         (self.events, self.used)
@@ -141,6 +154,9 @@ impl Fold {
         match category {
             Category::Operator | Category::Annotation => self.host(event, category, ran),
             Category::GpuAnnotation => {
+                if event.name.starts_with("ProfilerStep") {
+                    self.ranks.step(gpu_of(event), ran.start_ns, ran.ns);
+                }
                 let by_name = self.gpu_annotations.entry(gpu_of(event)).or_default();
                 count(by_name, step_name(&event.name), ran.ns);
             }
@@ -201,12 +217,18 @@ impl Fold {
     }
 
     fn copy(&mut self, event: &Event, ran: Ran) {
+        self.ranks.copy((None, gpu_of(event)), ran.start_ns, ran.ns);
         GpuEvents::of(&mut self.gpus, event, ran).operations.copy(&event.name, event.args.bytes, ran);
     }
 
     fn kernel(&mut self, event: &Event, ran: Ran) {
         let args = &event.args;
         self.kernels += 1;
+        let place = (None, gpu_of(event));
+        match self.ranks.collective(&event.name) {
+            Some(kind) => self.ranks.operation(place, ran.start_ns, ran.ns, operation(kind, args)),
+            None => self.ranks.compute(place, ran.start_ns, ran.ns),
+        }
         let launcher = self.launcher(args.external, args.correlation);
         match launcher {
             Some(launcher) => self.launch(launcher, ran.ns),
@@ -358,6 +380,20 @@ impl Fold {
             notes.push(format!("{} operators and calls were too many to be assigned to kernels", n(dropped)));
         }
         notes
+    }
+}
+
+/// What PyTorch says of a collective.
+fn operation(kind: Collective, args: &Args) -> Operation {
+    let named = args
+        .collective
+        .as_deref()
+        .map(|name| Collective::in_name(&name.to_ascii_lowercase().replace('_', "")));
+    Operation {
+        kind: named.filter(|kind| *kind != Collective::Unknown).unwrap_or(kind),
+        bytes: message_bytes(args).map(|bytes| bytes as u64),
+        communicator: args.group,
+        ranks: args.group_size.and_then(|size| u32::try_from(size).ok()).filter(|size| *size > 0),
     }
 }
 

@@ -27,7 +27,7 @@ use self::{
     fold::{About, Fold},
     repair::Repaired,
 };
-use super::error::KernelsError;
+use super::{error::KernelsError, ranks::RankTrace};
 use crate::{base::gz, event::kernels::KernelTable};
 
 /// A trace of a long run has some gigabytes.
@@ -44,18 +44,32 @@ pub fn is_list_of_events(head: &[u8]) -> bool {
 }
 
 /// Reads a compressed trace.
-pub fn read_compressed(file: &str, input: impl BufRead) -> Result<Vec<KernelTable>, KernelsError> {
-    read_trace(file, BufReader::with_capacity(BUFFER, gz::decompressed_up_to(input, MAX_DECOMPRESSED)))
+pub fn read_compressed(
+    file: &str,
+    input: impl BufRead,
+) -> Result<(Vec<KernelTable>, RankTrace), KernelsError> {
+    read_trace_and_ranks(
+        file,
+        BufReader::with_capacity(BUFFER, gz::decompressed_up_to(input, MAX_DECOMPRESSED)),
+    )
 }
 
 /// Reads a trace: an object with `traceEvents`, or a list of events.
 ///
 /// A file that ends early or is damaged is read up to there, with a note.
 pub fn read_trace(file: &str, input: impl BufRead) -> Result<Vec<KernelTable>, KernelsError> {
+    Ok(read_trace_and_ranks(file, input)?.0)
+}
+
+/// Like [`read_trace`], with the work of its GPUs over time.
+pub fn read_trace_and_ranks(
+    file: &str,
+    input: impl BufRead,
+) -> Result<(Vec<KernelTable>, RankTrace), KernelsError> {
     let input = BufReader::with_capacity(BUFFER, Repaired::new(input));
     let mut trace = Trace::default();
     let read = serde_json::Deserializer::from_reader(input).deserialize_any(&mut trace);
-    let Trace { fold, mut about, has_events } = trace;
+    let Trace { mut fold, mut about, has_events } = trace;
     let (events, used) = fold.counts();
     let file = file.to_owned();
     match read {
@@ -74,10 +88,12 @@ pub fn read_trace(file: &str, input: impl BufRead) -> Result<Vec<KernelTable>, K
         }
         Err(e) => about.cut = Some(e.to_string()),
     }
+    let rank = about.rank.and_then(|(rank, _)| u32::try_from(rank).ok());
+    let trace = fold.take_ranks().trace(&file, rank, about.base_ns);
     let tables = fold.tables(&about);
     match tables.is_empty() {
         true => Err(KernelsError::NoRows { file, what: "events of a trace".to_owned(), remedy: REMEDY }),
-        false => Ok(tables),
+        false => Ok((tables, trace)),
     }
 }
 
@@ -96,6 +112,7 @@ enum Key {
     #[serde(alias = "computeProperties")]
     DeviceProperties,
     DistributedInfo,
+    BaseTimeNanoseconds,
     #[serde(other)]
     Other,
 }
@@ -134,12 +151,34 @@ impl<'de> Visitor<'de> for &mut Trace {
                     let Distributed { rank, world_size } = entries.next_value()?;
                     self.about.rank = rank.whole().map(|rank| (rank, world_size.whole()));
                 }
+                Key::BaseTimeNanoseconds => {
+                    let BaseTime(base_ns) = entries.next_value()?;
+                    self.about.base_ns = base_ns.unwrap_or(0);
+                }
                 Key::Other => {
                     entries.next_value::<IgnoredAny>()?;
                 }
             }
         }
         Ok(())
+    }
+}
+
+/// Nanoseconds since 1970 have more digits than a float.
+struct BaseTime(Option<i64>);
+
+impl<'de> Deserialize<'de> for BaseTime {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<BaseTime, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Any {
+            Whole(i64),
+            Other(IgnoredAny),
+        }
+        Ok(BaseTime(match Any::deserialize(from)? {
+            Any::Whole(ns) => Some(ns),
+            Any::Other(_) => None,
+        }))
     }
 }
 

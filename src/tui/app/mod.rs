@@ -166,7 +166,8 @@ impl App {
         runs_root: PathBuf,
     ) -> App {
         let mut app = App::new(config, runs_root);
-        (app.ui.pane, app.ui.kernels) = (Pane::Kernels, settings);
+        let pane = if state.kernels.reports.is_empty() { Pane::Ranks } else { Pane::Kernels };
+        (app.ui.pane, app.ui.kernels) = (pane, settings);
         app.ui.message = state.log.back().map(|(_, notice)| notice.text.clone());
         app.files = Some(Box::new(state));
         app.runs.refresh();

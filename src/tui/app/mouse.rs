@@ -88,7 +88,9 @@ impl App {
             Pane::Tokens => (&mut ui.incident, Some(Action::ToggleIncident)),
             Pane::Kernels => (&mut ui.kernels.row, Some(Action::ToggleKernelDetails)),
             Pane::Roofline => (&mut ui.point, None),
-            Pane::Overview | Pane::Compare | Pane::Runs | Pane::Log | Pane::Server => return None,
+            Pane::Overview | Pane::Compare | Pane::Runs | Pane::Log | Pane::Server | Pane::Ranks => {
+                return None;
+            }
         };
         let before = std::mem::replace(selected, row);
         self.act(open.filter(|_| before == row)?)

@@ -34,7 +34,41 @@ pub fn of_pane(view: &View<'_>) -> Table {
         Pane::Runs => runs(view),
         Pane::Log => log(view),
         Pane::Server => requests(view),
+        Pane::Ranks => ranks(view),
     }
+}
+
+/// A row for each lane and each collective.
+fn ranks(view: &View<'_>) -> Table {
+    let mut table = Table::titled(
+        "what,name,gpu,span_s,compute_s,nccl_s,wait_s,copy_s,idle_s,steps,kernels,collectives,last,bytes,ranks,calls,median_us,algbw_b_s,busbw_b_s",
+    );
+    let totals = view.state.ranks.total();
+    let seconds = |ns: u64| number(ns as f64 / 1e9);
+    for lane in &totals.lanes {
+        let (of, sums) = (lane.lane(), &lane.sums);
+        let gpu = of.gpu.map(|gpu| gpu.to_string()).unwrap_or_default();
+        let times = [lane.span_ns, sums.compute_ns, sums.nccl_ns, sums.wait_ns, sums.copy_ns, sums.idle_ns]
+            .map(seconds);
+        let counts = [sums.steps, sums.kernels, sums.collectives, sums.last].map(|n| n.to_string());
+        let row = ["lane".to_owned(), of.to_string(), gpu].into_iter().chain(times).chain(counts);
+        table.add(row.chain(std::iter::repeat_n(String::new(), 6)));
+    }
+    for row in totals.by_time() {
+        let bandwidth = row.bandwidth();
+        let known = [
+            row.bytes.map(|bytes| bytes.to_string()),
+            Some(row.ranks.to_string()),
+            Some(row.calls.to_string()),
+            row.median_ns().map(|ns| number(ns as f64 / 1e3)),
+            bandwidth.map(|bandwidth| number(bandwidth.algorithm)),
+            bandwidth.map(|bandwidth| number(bandwidth.bus)),
+        ];
+        let empty = std::iter::repeat_n(String::new(), 11);
+        let cells = ["collective".to_owned(), row.kind.to_string()].into_iter().chain(empty);
+        table.add(cells.chain(known.into_iter().map(Option::unwrap_or_default)));
+    }
+    table
 }
 
 /// A row for each request that is kept.

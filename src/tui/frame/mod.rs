@@ -11,8 +11,8 @@ use ratatui::{buffer::Buffer, layout::Rect, text::Line, widgets::Widget};
 use super::{
     layout::ScreenLayout,
     panes::{
-        ComparePane, GpuPane, KernelsPane, LogPane, OverviewPane, RooflinePane, RunsPane, ServerPane,
-        TokensPane,
+        ComparePane, GpuPane, KernelsPane, LogPane, OverviewPane, RanksPane, RooflinePane, RunsPane,
+        ServerPane, TokensPane,
     },
     ui::Pane,
     view::View,
@@ -44,6 +44,7 @@ impl Widget for Frame<'_> {
             Pane::Runs => RunsPane(view).render(layout.body, buf),
             Pane::Log => LogPane(view).render(layout.body, buf),
             Pane::Server => ServerPane(view).render(layout.body, buf),
+            Pane::Ranks => RanksPane(view).render(layout.body, buf),
         }
         if let Some((bar, position)) = layout.transport.as_ref().zip(view.replay) {
             transport::draw(view.theme, bar, position, &view.state.kernels.recording, buf);

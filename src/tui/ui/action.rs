@@ -263,7 +263,7 @@ fn show(ui: &mut UiState, pane: Pane) -> Option<Effect> {
 
 fn move_in_pane(ui: &mut UiState, by: isize, extent: Extent) {
     match ui.pane {
-        Pane::Overview | Pane::Server => {}
+        Pane::Overview | Pane::Server | Pane::Ranks => {}
         Pane::Gpu if extent.gpus > 1 && !ui.gpu_open => ui.gpu = Some(moved(extent.gpu, by, extent.gpus)),
         Pane::Gpu => ui.reading = moved(ui.reading, by, extent.readings),
         Pane::Tokens => ui.incident = moved(ui.incident, by, extent.incidents),
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(ui.pane, Pane::Overview);
         assert!(Pane::ALL.iter().all(|p| seen.contains(p)));
         update(&mut ui, Action::StepPane(-1), Extent::default());
-        assert_eq!(ui.pane, Pane::Server);
+        assert_eq!(ui.pane, Pane::Ranks);
     }
 
     #[test]

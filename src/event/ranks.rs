@@ -1,0 +1,189 @@
+//! Several GPUs in one run: what each did in the same time, and how long they waited for each other.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::Stamp;
+
+/// A collective operation, by the name of its kernel or its call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Collective {
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    AllToAll,
+    Broadcast,
+    Reduce,
+    SendRecv,
+    #[serde(other)]
+    Unknown,
+}
+
+impl Collective {
+    /// The collective in the name of a kernel or a function, in lower case.
+    pub fn in_name(name: &str) -> Collective {
+        const NAMES: [(&str, Collective); 8] = [
+            ("allreduce", Collective::AllReduce),
+            ("allgather", Collective::AllGather),
+            ("reducescatter", Collective::ReduceScatter),
+            ("alltoall", Collective::AllToAll),
+            ("broadcast", Collective::Broadcast),
+            ("sendrecv", Collective::SendRecv),
+            ("reduce_scatter", Collective::ReduceScatter),
+            ("reduce", Collective::Reduce),
+        ];
+        NAMES
+            .into_iter()
+            .find(|(part, _)| name.contains(part))
+            .map_or(Collective::Unknown, |(_, collective)| collective)
+    }
+
+    /// No rank can end it before the last has begun: each needs data of all others.
+    pub fn is_mutual(self) -> bool {
+        use Collective::{AllGather, AllReduce, AllToAll, ReduceScatter};
+        matches!(self, AllReduce | AllGather | ReduceScatter | AllToAll)
+    }
+
+    /// The factor from algorithm to bus bandwidth over `ranks` ranks, as nccl-tests define it.
+    pub fn bus_factor(self, ranks: u32) -> Option<f64> {
+        let n = f64::from(ranks);
+        match self {
+            _ if ranks == 0 => None,
+            Collective::AllReduce => Some(2.0 * (n - 1.0) / n),
+            Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => Some((n - 1.0) / n),
+            Collective::Broadcast | Collective::Reduce | Collective::SendRecv => Some(1.0),
+            Collective::Unknown => None,
+        }
+    }
+
+    /// The bytes of the whole operation, as nccl-tests count them, from the message of one rank as NCCL's ranges report it.
+    pub fn whole_bytes(self, message: u64, ranks: u32) -> u64 {
+        match self {
+            Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => {
+                message.saturating_mul(u64::from(ranks.max(1)))
+            }
+            _ => message,
+        }
+    }
+}
+
+impl fmt::Display for Collective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Collective::AllReduce => "all-reduce",
+            Collective::AllGather => "all-gather",
+            Collective::ReduceScatter => "reduce-scatter",
+            Collective::AllToAll => "all-to-all",
+            Collective::Broadcast => "broadcast",
+            Collective::Reduce => "reduce",
+            Collective::SendRecv => "send/receive",
+            Collective::Unknown => "collective",
+        })
+    }
+}
+
+/// A GPU of a process: one lane.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct RankLane {
+    /// Which of the ranks the process is, where it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// The process's own number of the GPU.
+    pub device: u32,
+    /// The GPU's number on its machine, as NVML counts, where it can be derived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    /// The process drives several GPUs: its rank alone does not name the lane.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shares_process: bool,
+}
+
+impl RankLane {
+    /// The same GPU of the same process or rank.
+    pub fn is(&self, other: &RankLane) -> bool {
+        let key = |lane: &RankLane| (lane.rank, lane.pid.filter(|_| lane.rank.is_none()), lane.device);
+        key(self) == key(other)
+    }
+}
+
+impl fmt::Display for RankLane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gpu = self.gpu.unwrap_or(self.device);
+        match (self.rank, self.pid) {
+            (Some(rank), _) if self.shares_process => write!(f, "rank {rank}, GPU {gpu}"),
+            (Some(rank), _) => write!(f, "rank {rank}"),
+            (None, Some(pid)) if !self.shares_process => write!(f, "process {pid}"),
+            (None, _) => write!(f, "GPU {gpu}"),
+        }
+    }
+}
+
+/// What one lane did in the time of a window. Where several things ran at once, computation counts first.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct LaneWindow {
+    pub lane: RankLane,
+    /// Kernels that compute.
+    pub compute_ns: u64,
+    /// Collectives that no computation hides; the waiting in them is a part of it.
+    pub nccl_ns: u64,
+    /// In a collective, while another rank had not begun it.
+    pub wait_ns: u64,
+    /// Copies and memsets that nothing else hides.
+    pub copy_ns: u64,
+    /// Nothing ran.
+    pub idle_ns: u64,
+    pub kernels: u64,
+    pub collectives: u64,
+    /// Collectives in which it was the last to begin, of those that were seen on all ranks.
+    pub last: u64,
+    pub matched: u64,
+    /// How long the others waited for it, together.
+    pub caused_ns: u64,
+    /// Steps that began, and the time between them.
+    #[serde(default, skip_serializing_if = "super::is_zero")]
+    pub steps: u64,
+    #[serde(default, skip_serializing_if = "super::is_zero")]
+    pub step_ns: u64,
+    /// One step: `c` computes, `n` NCCL, `w` waits in NCCL, `m` copies, `.` nothing. Equal times a character.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub picture: String,
+}
+
+/// The collectives of one kind, size and number of ranks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CollectiveWindow {
+    pub kind: Collective,
+    /// Of the whole operation, as nccl-tests count them; `None` where no source has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    pub ranks: u32,
+    /// Operations, not kernels: one on all of its ranks.
+    pub calls: u64,
+    /// Those that were seen on all ranks; the times are theirs.
+    pub matched: u64,
+    /// From the start on the last rank to the end on all, sorted, thinned out.
+    pub times_ns: Vec<u64>,
+    /// The waiting of all ranks together.
+    pub wait_ns: u64,
+}
+
+/// What the ranks of a program did in some time in which all of them were recorded.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct RanksWindow {
+    pub from: Stamp,
+    pub span_ns: u64,
+    pub lanes: Vec<LaneWindow>,
+    pub collectives: Vec<CollectiveWindow>,
+    /// The time that the pictures show.
+    #[serde(default, skip_serializing_if = "super::is_zero")]
+    pub picture_ns: u64,
+    /// How far the clocks of the lanes may differ.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_error_ns: Option<u64>,
+}

@@ -1,0 +1,117 @@
+//! The pane of several GPUs.
+
+use llmprof::event::{
+    EngineKind, Envelope, Event, GpuInfo, GpuSample, Level, Notice, ProcessJoined, ProcessLeft, RunStarted,
+    Stamp,
+    ranks::{Collective, CollectiveWindow, LaneWindow, RankLane, RanksWindow},
+    readings::Reading,
+    reasons::SW_POWER_CAP,
+};
+use llmprof::{report::run_json, state::RunState, tui::ui::Pane};
+
+use super::{at_all_sizes, run_started, showing};
+
+const MS: u64 = 1_000_000;
+
+/// Four ranks, of which the last runs at 1410 MHz under its power cap and is 9 ms of each 100 behind.
+pub fn four_ranks() -> RunState {
+    let mut state = RunState::default();
+    let mut apply = |ms: u64, event: Event| state.apply(&Envelope { t: Stamp(ms * MS), event });
+    apply(0, Event::RunStarted(Box::new(RunStarted { engine: EngineKind::Program, ..run_started() })));
+    for rank in 0..4u32 {
+        let process = ProcessJoined {
+            pid: 100 + rank,
+            parent: Some(99),
+            command: "python tensor_parallel.py".into(),
+            rank: Some(rank.to_string()),
+            world: Some(4),
+        };
+        apply(1, Event::ProcessJoined(Box::new(process)));
+        let uuid = format!("GPU-{rank}");
+        let info = GpuInfo { index: rank, uuid, name: "NVIDIA H200".into(), ..GpuInfo::default() };
+        apply(1, Event::GpuFound(Box::new(info)));
+    }
+    let log = "node:1:1 [0] NCCL INFO NCCL version 2.28.9+cuda13.0";
+    apply(2, Event::Notice(Notice { level: Level::Info, source: "stdout".into(), text: log.into() }));
+    for second in 1..5u64 {
+        for rank in 0..4u32 {
+            let is_late = rank == 3;
+            let sample = GpuSample::of(rank)
+                .with(Reading::SmClock, if is_late { 1410.0 } else { 1755.0 })
+                .with_reasons(if is_late { SW_POWER_CAP } else { 0 });
+            apply(1000 * second, Event::GpuSample(Box::new(sample)));
+        }
+        let lanes = (0..4u32).map(|rank| {
+            let is_late = rank == 3;
+            let wait_ns = if is_late { 0 } else { 9 * MS };
+            let (layer, rest) = if is_late { ("cccccccccnn.", 3) } else { ("cccccccwwnn.", 3) };
+            LaneWindow {
+                lane: RankLane {
+                    rank: Some(rank),
+                    pid: Some(100 + rank),
+                    device: 0,
+                    gpu: Some(rank),
+                    uuid: Some(format!("GPU-{rank}")),
+                    shares_process: false,
+                },
+                compute_ns: 79 * MS - wait_ns,
+                nccl_ns: 12 * MS + wait_ns,
+                wait_ns,
+                idle_ns: 9 * MS,
+                kernels: 5000,
+                collectives: 640,
+                last: if is_late { 600 } else { 13 },
+                matched: 640,
+                caused_ns: if is_late { 27 * MS } else { 100 },
+                steps: 40,
+                step_ns: 100 * MS,
+                picture: layer.repeat(40 - rest) + &".".repeat(rest * 12),
+                ..LaneWindow::default()
+            }
+        });
+        let row = |bytes, calls, ns: u64| CollectiveWindow {
+            kind: Collective::AllReduce,
+            bytes,
+            ranks: 4,
+            calls,
+            matched: calls,
+            times_ns: vec![ns],
+            wait_ns: 27 * MS,
+        };
+        let window = RanksWindow {
+            from: Stamp((1000 * second - 100) * MS),
+            span_ns: 100 * MS,
+            lanes: lanes.collect(),
+            collectives: vec![row(Some(1 << 20), 600, 20_000), row(None, 40, 9_000)],
+            picture_ns: 2_500_000,
+            clock_error_ns: None,
+        };
+        apply(1000 * second, Event::Ranks(Box::new(window)));
+    }
+    state
+}
+
+#[test]
+fn ranks_have_their_pane() {
+    insta::assert_snapshot!("ranks", at_all_sizes(&four_ranks(), &showing(Pane::Ranks)));
+}
+
+/// Against hand arithmetic: 9 ms of 100, 600 of 640, 1 MiB in 20 µs.
+#[test]
+fn the_late_rank_is_named_with_the_clock_of_its_gpu() {
+    let mut state = four_ranks();
+    assert_eq!(
+        state.late_rank().to_string(),
+        "Rank 3 (GPU 3) is 9.0 % behind, last in 94 % of collectives: power-capped at 1410 MHz, the others run at 1755 MHz."
+    );
+    let run = run_json(&state, None);
+    let row = &run["ranks"]["collectives"][0];
+    assert!((row["algbw_bytes_s"].as_f64().unwrap() - 1_048_576.0 / 20e-6).abs() < 1.0, "{row}");
+    assert!((row["busbw_bytes_s"].as_f64().unwrap() - 1.5 * 1_048_576.0 / 20e-6).abs() < 1.0, "{row}");
+    assert_eq!(run["ranks"]["nccl"]["version"], "2.28.9+cuda13.0");
+    assert_eq!(run["ranks"]["lanes"][3]["limits"][0], "power-capped");
+    // A rank that ends before the others is said to have.
+    assert!(state.ended_ranks().is_empty());
+    state.apply(&Envelope { t: Stamp(4_500 * MS), event: Event::ProcessLeft(ProcessLeft { pid: 102 }) });
+    assert_eq!(state.ended_ranks(), [(2, Stamp(4_500 * MS))]);
+}
