@@ -8,7 +8,7 @@ use super::{
 };
 use crate::event::{
     Stamp,
-    ranks::{Collective, CollectiveWindow, LaneWindow, RanksWindow},
+    ranks::{Collective, CollectiveWindow, LaneSums, RanksWindow},
 };
 
 /// Characters of a lane's picture.
@@ -125,8 +125,8 @@ pub fn window(lanes: &[LaneWork], from_ns: u64, to_ns: u64, slack_ns: u64) -> Ra
     let within: Vec<&Instance> =
         all.iter().filter(|instance| instance.last().is_some_and(|last| begins(last.start_ns))).collect();
     let mut waits: Vec<Vec<(u64, u64)>> = vec![Vec::new(); lanes.len()];
-    let mut sums: Vec<LaneWindow> =
-        lanes.iter().map(|work| LaneWindow { lane: work.lane.clone(), ..LaneWindow::default() }).collect();
+    let mut sums: Vec<LaneSums> =
+        lanes.iter().map(|work| LaneSums { lane: work.lane.clone(), ..LaneSums::default() }).collect();
     for instance in within.iter().filter(|instance| instance.is_complete) {
         let Some(last) = instance.last() else { continue };
         sums[last.lane].last += 1;
