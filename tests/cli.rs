@@ -183,6 +183,7 @@ const DOCUMENTED: [&str; 19] = [
 const OTHER_KEYS: [&str; 19] = [
     "vision",
     "program",
+    "ranks",
     "cause",
     "kernel_reports",
     "perturbed",

@@ -126,7 +126,7 @@ impl fmt::Display for RankLane {
 
 /// What one lane did in the time of a window. Where several things ran at once, computation counts first.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct LaneWindow {
+pub struct LaneSums {
     pub lane: RankLane,
     /// Kernels that compute.
     pub compute_ns: u64,
@@ -178,7 +178,7 @@ pub struct CollectiveWindow {
 pub struct RanksWindow {
     pub from: Stamp,
     pub span_ns: u64,
-    pub lanes: Vec<LaneWindow>,
+    pub lanes: Vec<LaneSums>,
     pub collectives: Vec<CollectiveWindow>,
     /// The time that the pictures show.
     #[serde(default, skip_serializing_if = "super::is_zero")]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::{
     analysis::{
-        ranks::{LaneWork, Operation, Piece, PieceKind, align, window},
+        ranks::{LanePieces, Operation, Piece, PieceKind, align, window},
         steps::Class,
     },
     base::units::grouped,
@@ -141,7 +141,7 @@ impl Gathered {
             steps.sort_unstable();
             let device = u32::try_from(device).unwrap_or(0);
             let lane = RankLane { rank, pid, device, gpu: Some(device), uuid: None, shares_process: shares };
-            lanes.push(LaneWork { lane, pieces, steps });
+            lanes.push(LanePieces { lane, pieces, steps });
         }
         RankTrace { file: file.to_owned(), lanes, left_out: self.left_out }
     }
@@ -151,7 +151,7 @@ impl Gathered {
 #[derive(Debug, Clone, Default)]
 pub struct RankTrace {
     pub file: String,
-    pub lanes: Vec<LaneWork>,
+    pub lanes: Vec<LanePieces>,
     pub left_out: u64,
 }
 
@@ -190,7 +190,7 @@ pub fn merge(mut traces: Vec<RankTrace>) -> Option<Merged> {
     let mut error_ns = None;
     if let Some((first, others)) = traces.split_first_mut().filter(|(_, others)| !others.is_empty()) {
         let with_collectives = |trace: &RankTrace| {
-            let count = |lane: &&LaneWork| {
+            let count = |lane: &&LanePieces| {
                 lane.pieces.iter().filter(|p| matches!(p.kind, PieceKind::Collective(_))).count()
             };
             trace.lanes.iter().max_by_key(count).cloned()
@@ -211,7 +211,7 @@ pub fn merge(mut traces: Vec<RankTrace>) -> Option<Merged> {
             notes.push(format!("{}: {alignment}", other.file));
         }
     }
-    let mut lanes: Vec<LaneWork> = traces.into_iter().flat_map(|trace| trace.lanes).collect();
+    let mut lanes: Vec<LanePieces> = traces.into_iter().flat_map(|trace| trace.lanes).collect();
     // Files without ranks are told apart by their order.
     let unnamed = lanes.len() > 1
         && lanes.iter().enumerate().any(|(i, lane)| lanes[..i].iter().any(|other| other.lane.is(&lane.lane)));
@@ -222,8 +222,8 @@ pub fn merge(mut traces: Vec<RankTrace>) -> Option<Merged> {
                 .to_owned(),
         );
     }
-    let first = |lane: &LaneWork| lane.pieces.first().map_or(0, |piece| piece.start_ns);
-    let last = |lane: &LaneWork| lane.pieces.iter().map(|piece| piece.end_ns).max().unwrap_or(0);
+    let first = |lane: &LanePieces| lane.pieces.first().map_or(0, |piece| piece.start_ns);
+    let last = |lane: &LanePieces| lane.pieces.iter().map(|piece| piece.end_ns).max().unwrap_or(0);
     let from = lanes.iter().map(first).max()?;
     let to = lanes.iter().map(last).min()?;
     if to <= from {

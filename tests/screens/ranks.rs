@@ -3,7 +3,7 @@
 use llmprof::event::{
     EngineKind, Envelope, Event, GpuInfo, GpuSample, Level, Notice, ProcessJoined, ProcessLeft, RunStarted,
     Stamp,
-    ranks::{Collective, CollectiveWindow, LaneWindow, RankLane, RanksWindow},
+    ranks::{Collective, CollectiveWindow, LaneSums, RankLane, RanksWindow},
     readings::Reading,
     reasons::SW_POWER_CAP,
 };
@@ -45,7 +45,7 @@ pub fn four_ranks() -> RunState {
             let is_late = rank == 3;
             let wait_ns = if is_late { 0 } else { 9 * MS };
             let (layer, rest) = if is_late { ("cccccccccnn.", 3) } else { ("cccccccwwnn.", 3) };
-            LaneWindow {
+            LaneSums {
                 lane: RankLane {
                     rank: Some(rank),
                     pid: Some(100 + rank),
@@ -66,7 +66,7 @@ pub fn four_ranks() -> RunState {
                 steps: 40,
                 step_ns: 100 * MS,
                 picture: layer.repeat(40 - rest) + &".".repeat(rest * 12),
-                ..LaneWindow::default()
+                ..LaneSums::default()
             }
         });
         let row = |bytes, calls, ns: u64| CollectiveWindow {

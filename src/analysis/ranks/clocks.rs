@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use super::{LaneWork, Operation};
+use super::{LanePieces, Operation};
 use crate::{base::units::millis, event::ranks::Collective};
 
 /// Differences below this are not told from the clocks of one machine.
@@ -50,7 +50,7 @@ impl fmt::Display for Alignment {
 type Ends = Vec<(i128, i128)>;
 
 /// Start and end of mutual collectives by kind, size and communicator, in order.
-fn by_key(work: &LaneWork) -> BTreeMap<(Collective, Option<u64>, Option<u64>), Ends> {
+fn by_key(work: &LanePieces) -> BTreeMap<(Collective, Option<u64>, Option<u64>), Ends> {
     let mut all: BTreeMap<_, Ends> = BTreeMap::new();
     for piece in &work.pieces {
         let Some(Operation { kind, bytes, communicator, .. }) = piece.operation() else { continue };
@@ -63,7 +63,7 @@ fn by_key(work: &LaneWork) -> BTreeMap<(Collective, Option<u64>, Option<u64>), E
 }
 
 /// The offset of `other`'s clock against `first`'s.
-pub fn align(first: &LaneWork, other: &LaneWork) -> Alignment {
+pub fn align(first: &LanePieces, other: &LanePieces) -> Alignment {
     let (a, b) = (by_key(first), by_key(other));
     let mut bounds: Option<(i128, i128)> = None;
     let (mut differences, mut is_shifted) = (Vec::new(), false);

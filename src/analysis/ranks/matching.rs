@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{LaneWork, Operation};
+use super::{LanePieces, Operation};
 use crate::event::ranks::Collective;
 
 /// A collective on the lanes that took part.
@@ -40,7 +40,7 @@ impl Instance {
 type Key = (Collective, Option<u64>);
 
 /// The mutual collectives of all lanes in the order of their ends. Clocks of the lanes agree to `slack_ns`.
-pub(super) fn instances(lanes: &[LaneWork], slack_ns: u64) -> Vec<Instance> {
+pub(super) fn instances(lanes: &[LanePieces], slack_ns: u64) -> Vec<Instance> {
     let operations = || {
         lanes.iter().enumerate().flat_map(|(lane, work)| {
             work.pieces.iter().filter_map(move |piece| Some((lane, piece, *piece.operation()?)))

@@ -71,7 +71,7 @@ impl Piece {
 
 /// The work of one lane, sorted by start.
 #[derive(Debug, Clone, Default)]
-pub struct LaneWork {
+pub struct LanePieces {
     pub lane: RankLane,
     pub pieces: Vec<Piece>,
     /// Steps, where they are known.

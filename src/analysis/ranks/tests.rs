@@ -16,9 +16,9 @@ fn reduce(bytes: u64) -> PieceKind {
 }
 
 /// Steps of two parts: each computes and reduces. `compute_us` of each rank is how long it computes; the host of a rank may be late.
-fn program(compute_us: &[u64], late_us: &[u64], steps: u64, transfer_us: u64) -> Vec<LaneWork> {
-    let mut lanes: Vec<LaneWork> = (0..compute_us.len())
-        .map(|rank| LaneWork { lane: lane(rank as u32), ..LaneWork::default() })
+fn program(compute_us: &[u64], late_us: &[u64], steps: u64, transfer_us: u64) -> Vec<LanePieces> {
+    let mut lanes: Vec<LanePieces> = (0..compute_us.len())
+        .map(|rank| LanePieces { lane: lane(rank as u32), ..LanePieces::default() })
         .collect();
     let mut at = 10 * MS;
     for _ in 0..steps {
@@ -41,12 +41,12 @@ fn program(compute_us: &[u64], late_us: &[u64], steps: u64, transfer_us: u64) ->
     lanes
 }
 
-fn whole(lanes: &[LaneWork]) -> RanksWindow {
+fn whole(lanes: &[LanePieces]) -> RanksWindow {
     let end = lanes.iter().flat_map(|lane| &lane.pieces).map(|piece| piece.end_ns).max().unwrap();
     window(lanes, 10 * MS, end, 0)
 }
 
-fn totals(lanes: &[LaneWork]) -> Totals {
+fn totals(lanes: &[LanePieces]) -> Totals {
     let mut totals = Totals::default();
     totals.add(&whole(lanes));
     totals
@@ -169,7 +169,7 @@ fn odd_programs_have_no_false_waits() {
     // Nothing at all, and no time.
     let empty = super::window(&[], 5, 5, 0);
     assert_eq!((empty.span_ns, empty.lanes.len()), (0, 0));
-    let none = super::window(&[LaneWork::default()], 9, 3, 0);
+    let none = super::window(&[LanePieces::default()], 9, 3, 0);
     assert_eq!(none.span_ns, 0);
 }
 
@@ -198,13 +198,13 @@ fn computation_hides_collectives() {
     let compute = Piece { start_ns: 100, end_ns: 200, kind: PieceKind::Compute };
     let nccl = Piece { start_ns: 150, end_ns: 260, kind: reduce(8) };
     let copy = Piece { start_ns: 190, end_ns: 280, kind: PieceKind::Copy };
-    let work = LaneWork { lane: lane(0), pieces: vec![compute, nccl, copy], steps: Vec::new() };
+    let work = LanePieces { lane: lane(0), pieces: vec![compute, nccl, copy], steps: Vec::new() };
     let window = super::window(&[work], 100, 300, 0);
     let sums = &window.lanes[0];
     assert_eq!((sums.compute_ns, sums.nccl_ns, sums.copy_ns, sums.idle_ns), (100, 60, 20, 20));
 }
 
-fn moved(mut work: LaneWork, by: i64) -> LaneWork {
+fn moved(mut work: LanePieces, by: i64) -> LanePieces {
     for piece in &mut work.pieces {
         piece.start_ns = piece.start_ns.saturating_add_signed(by);
         piece.end_ns = piece.end_ns.saturating_add_signed(by);
@@ -247,7 +247,7 @@ proptest! {
         pieces in proptest::collection::vec((0usize..3, 0u64..2000, 0u64..400, 0u8..4, proptest::option::of(0u64..3)), 0..200),
         from in 0u64..500, span in 0u64..2000, slack in 0u64..50,
     ) {
-        let mut lanes: Vec<LaneWork> = (0..3).map(|rank| LaneWork { lane: lane(rank), ..LaneWork::default() }).collect();
+        let mut lanes: Vec<LanePieces> = (0..3).map(|rank| LanePieces { lane: lane(rank), ..LanePieces::default() }).collect();
         for (at, start_ns, ns, kind, communicator) in pieces {
             let kind = match kind {
                 0 => PieceKind::Compute,

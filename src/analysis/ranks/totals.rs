@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
-use crate::event::ranks::{Collective, CollectiveWindow, LaneWindow, RankLane, RanksWindow};
+use crate::event::ranks::{Collective, CollectiveWindow, LaneSums, RankLane, RanksWindow};
 
 /// More than programs on one machine have.
 const MAX_LANES: usize = 64;
@@ -20,7 +20,7 @@ pub struct LaneTotals {
     /// The part of it in which its collectives were seen on all ranks: only then its waiting is known.
     pub matched_ns: u64,
     /// Sums, and the picture of the last window that has one.
-    pub sums: LaneWindow,
+    pub sums: LaneSums,
 }
 
 impl LaneTotals {
@@ -42,7 +42,7 @@ impl LaneTotals {
         (self.sums.steps > 0).then(|| self.sums.step_ns as f64 / self.sums.steps as f64 / 1e6)
     }
 
-    fn add(&mut self, span_ns: u64, window: &LaneWindow) {
+    fn add(&mut self, span_ns: u64, window: &LaneSums) {
         self.span_ns += span_ns;
         if window.matched > 0 {
             self.matched_ns += span_ns;

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::{
-    LaneWork, PieceKind,
+    LanePieces, PieceKind,
     matching::{Instance, instances},
 };
 use crate::event::{
     Stamp,
-    ranks::{Collective, CollectiveWindow, LaneWindow, RanksWindow},
+    ranks::{Collective, CollectiveWindow, LaneSums, RanksWindow},
 };
 
 /// Characters of a lane's picture.
@@ -80,7 +80,7 @@ struct Lane {
 }
 
 impl Lane {
-    fn of(work: &LaneWork, waits: Vec<(u64, u64)>, (from, to): (u64, u64)) -> Lane {
+    fn of(work: &LanePieces, waits: Vec<(u64, u64)>, (from, to): (u64, u64)) -> Lane {
         let clipped = |wanted: fn(&PieceKind) -> bool| {
             let pieces = work.pieces.iter().filter(|piece| wanted(&piece.kind));
             Times::of(
@@ -118,15 +118,15 @@ impl Lane {
 
 /// The lanes from `from_ns` to `to_ns`, in which all of them were recorded. Clocks of the lanes agree to `slack_ns`. Pieces are
 /// sorted by start; those that begin outside of the time are not counted, and those that end outside are cut.
-pub fn window(lanes: &[LaneWork], from_ns: u64, to_ns: u64, slack_ns: u64) -> RanksWindow {
+pub fn window(lanes: &[LanePieces], from_ns: u64, to_ns: u64, slack_ns: u64) -> RanksWindow {
     let to_ns = to_ns.max(from_ns);
     let begins = |start: u64| (from_ns..to_ns).contains(&start);
     let all = instances(lanes, slack_ns);
     let within: Vec<&Instance> =
         all.iter().filter(|instance| instance.last().is_some_and(|last| begins(last.start_ns))).collect();
     let mut waits: Vec<Vec<(u64, u64)>> = vec![Vec::new(); lanes.len()];
-    let mut sums: Vec<LaneWindow> =
-        lanes.iter().map(|work| LaneWindow { lane: work.lane.clone(), ..LaneWindow::default() }).collect();
+    let mut sums: Vec<LaneSums> =
+        lanes.iter().map(|work| LaneSums { lane: work.lane.clone(), ..LaneSums::default() }).collect();
     for instance in within.iter().filter(|instance| instance.is_complete) {
         let Some(last) = instance.last() else { continue };
         sums[last.lane].last += 1;
@@ -173,7 +173,7 @@ pub fn window(lanes: &[LaneWork], from_ns: u64, to_ns: u64, slack_ns: u64) -> Ra
 }
 
 /// A step in the middle of the time, or a part of the time.
-fn picture_span(lanes: &[LaneWork], from: u64, to: u64) -> Option<(u64, u64)> {
+fn picture_span(lanes: &[LanePieces], from: u64, to: u64) -> Option<(u64, u64)> {
     let middle = from + (to - from) / 2;
     let steps = lanes.iter().map(|work| &work.steps).find(|steps| !steps.is_empty());
     let whole = |pair: &&[(u64, u64)]| pair[0].0 >= from && pair[1].0 <= to && pair[1].0 > pair[0].0;
@@ -194,7 +194,7 @@ struct Row {
 }
 
 fn collectives(
-    lanes: &[LaneWork],
+    lanes: &[LanePieces],
     instances: &[&Instance],
     begins: impl Fn(u64) -> bool,
 ) -> Vec<CollectiveWindow> {

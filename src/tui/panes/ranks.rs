@@ -122,8 +122,8 @@ fn words(view: &View<'_>, totals: &Totals, late: &Late) -> Vec<String> {
 
 /// Columns right of the picture: their width, and from which width of the pane on they are there.
 const COLUMNS: [(LaneColumn, u16, u16); 7] = [
-    (LaneColumn::Compute, 9, 0),
-    (LaneColumn::Nccl, 8, 0),
+    (LaneColumn::Compute, 9, 50),
+    (LaneColumn::Nccl, 8, 60),
     (LaneColumn::Waits, 8, 0),
     (LaneColumn::Idle, 8, 70),
     (LaneColumn::Step, 10, 110),
@@ -178,7 +178,9 @@ fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), are
     let height = (body / totals.lanes.len() as u16).clamp(1, 3);
     // A lane is two lines and a free one at most.
     let drawn = height.min(2);
-    let fitting = (body / height) as usize;
+    let fits = (body / height) as usize;
+    // The last line says how many do not fit.
+    let fitting = if fits < totals.lanes.len() { (inner.height - 2) as usize } else { fits };
     for ((lane, name), y) in
         totals.lanes.iter().zip(&names).zip((inner.y + 1..).step_by(height as usize)).take(fitting)
     {
@@ -217,7 +219,7 @@ fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), are
 }
 
 /// A narrow column hides what is short: beyond this many cells a column, a part of the step is shown.
-const MAX_CELLS: usize = 4;
+const MAX_CELLS: usize = 2;
 
 /// Cells that are drawn.
 fn drawn_cells(cells: usize, width: u16) -> usize {
