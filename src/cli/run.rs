@@ -7,7 +7,14 @@ use std::{
 
 use clap::Args;
 
-use super::{Failure, args::ConfigArgs, print, print_json, sweep, sweep::SweepArgs};
+use super::{
+    Failure,
+    args::ConfigArgs,
+    print, print_json, remote,
+    remote::{RemoteArgs, Shown},
+    sweep,
+    sweep::SweepArgs,
+};
 use crate::{
     base::foreign::line,
     base::{
@@ -26,7 +33,7 @@ use crate::{
 };
 
 /// Rows of a kernel table.
-const KERNEL_ROWS: usize = 20;
+pub(super) const KERNEL_ROWS: usize = 20;
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
@@ -34,6 +41,8 @@ pub(super) struct RunArgs {
     pub(super) config: ConfigArgs,
     #[command(flatten)]
     sweep: SweepArgs,
+    #[command(flatten)]
+    pub(super) remote: RemoteArgs,
     /// Print one JSON object on stdout instead of text
     #[arg(long)]
     pub(super) json: bool,
@@ -48,6 +57,11 @@ pub(super) struct RunArgs {
 pub(super) async fn run(args: RunArgs) -> Result<u8, Failure> {
     if let Some(dir) = &args.working_dir {
         env::set_current_dir(dir).map_err(|e| Failure::usage(format_args!("{}: {e}", dir.display())))?;
+    }
+    remote::refuse_sweep(&args.remote, args.sweep.is_asked())?;
+    let shown = Shown { headless: true, json: args.json, quiet: args.quiet, ..Shown::default() };
+    if let Some(code) = remote::profile(&args.remote, &args.config, None, shown).await? {
+        return Ok(code);
     }
     if let Some(runner) = args.sweep.runner(&args.config, || Ok(()))? {
         return run_sweep(runner, args.json, args.quiet).await;

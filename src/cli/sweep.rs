@@ -21,16 +21,20 @@ use crate::{
 pub(super) struct SweepArgs {
     /// Run every combination of the values listed in overrides (key=a,b), one after another
     #[arg(long, short, conflicts_with = "cfg")]
-    multirun: bool,
+    pub(super) multirun: bool,
     /// Resume an interrupted sweep
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["multirun", "model", "conf_dir", "cfg", "overrides"])]
-    resume: Option<PathBuf>,
-    /// With --resume: do not ask before a sweep that belongs to another user or starts nsys or ncu
-    #[arg(long, short, requires = "resume")]
-    yes: bool,
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["multirun", "model", "conf_dir", "cfg", "overrides"], group = "asks")]
+    pub(super) resume: Option<PathBuf>,
+    /// With --resume: do not ask before a sweep that belongs to another user or starts nsys or ncu; with --install: do not ask
+    #[arg(long, short, requires = "asks")]
+    pub(super) yes: bool,
 }
 
 impl SweepArgs {
+    pub(super) fn is_asked(&self) -> bool {
+        self.multirun || self.resume.is_some()
+    }
+
     /// The requested sweep, if any: every job validated, the directory created. `precondition` is checked before
     /// anything is written.
     pub(super) fn runner(

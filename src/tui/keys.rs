@@ -16,6 +16,8 @@ pub enum Scope {
     /// During a single live run.
     Single,
     Sweep,
+    /// During a run on another machine.
+    Remote,
     Replay,
     /// On the panes with charts over time.
     Charts,
@@ -30,6 +32,7 @@ impl Scope {
             Scope::Live => "while profiling",
             Scope::Single => "while profiling one run",
             Scope::Sweep => "in a sweep",
+            Scope::Remote => "on another machine",
             Scope::Replay => "while replaying",
             Scope::Charts => "Overview and GPU",
             Scope::On(pane) => pane.title(),
@@ -39,8 +42,9 @@ impl Scope {
     pub fn applies(self, pane: Pane, mode: Mode) -> bool {
         match self {
             Scope::Anywhere | Scope::Panes => true,
-            Scope::Live => matches!(mode, Mode::Single | Mode::Sweep),
-            Scope::Single => mode == Mode::Single,
+            Scope::Live => matches!(mode, Mode::Single | Mode::Sweep | Mode::Remote),
+            Scope::Single => matches!(mode, Mode::Single | Mode::Remote),
+            Scope::Remote => mode == Mode::Remote,
             Scope::Sweep => mode == Mode::Sweep,
             Scope::Replay => mode == Mode::Replay,
             Scope::Charts => matches!(pane, Pane::Overview | Pane::Gpu),
@@ -64,6 +68,8 @@ pub enum Mode {
     #[default]
     Single,
     Sweep,
+    /// A single run on another machine.
+    Remote,
     Replay,
     /// Kernel reports without a run.
     Files,
@@ -127,7 +133,7 @@ use Action as A;
 use KeyCode::{
     BackTab, Char, Delete, Down, End, Enter, Esc, F, Home, Left, PageDown, PageUp, Right, Tab, Up,
 };
-use Scope::{Anywhere, Charts, Live, On, Panes, Replay, Single, Sweep};
+use Scope::{Anywhere, Charts, Live, On, Panes, Remote, Replay, Single, Sweep};
 
 const KERNELS: Scope = On(Pane::Kernels);
 const TOKENS: Scope = On(Pane::Tokens);
@@ -171,6 +177,7 @@ pub static BINDINGS: &[Binding] = &[
     key(&[Char('n')], Single, run(RunCommand::RunUnder(Tool::Nsys)), "nsys", "re-run under nsys; press again to cancel"),
     key(&[Char('c')], Single, run(RunCommand::RunUnder(Tool::Ncu)), "ncu", "collect kernel counters with ncu; press again to cancel"),
     key(&[Char('e')], Sweep, run(RunCommand::EndJob), "end job", "end this job or the cool-down, continue with the next job"),
+    key(&[Char('H')], Remote, run(RunCommand::Reconnect), "reconnect", "connect to the machine again, now"),
     key(&[Char(' ')], Replay, replay(ReplayCommand::TogglePlay), "play", "play or pause"),
     key(&[Char(','), Left], Replay, replay(ReplayCommand::SeekBy(-5.0)), "", "seek 5 s back"),
     key(&[Char('.'), Right], Replay, replay(ReplayCommand::SeekBy(5.0)), "", "seek 5 s forward"),
@@ -254,7 +261,7 @@ mod tests {
 
     #[test]
     fn no_key_is_ambiguous() {
-        let modes = [Mode::Single, Mode::Sweep, Mode::Replay, Mode::Files];
+        let modes = [Mode::Single, Mode::Sweep, Mode::Remote, Mode::Replay, Mode::Files];
         for (pane, mode) in Pane::ALL.into_iter().flat_map(|pane| modes.map(|mode| (pane, mode))) {
             let active: Vec<&Binding> = BINDINGS.iter().filter(|b| b.scope.applies(pane, mode)).collect();
             for (i, a) in active.iter().enumerate() {

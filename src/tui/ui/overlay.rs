@@ -22,6 +22,8 @@ pub enum Overlay {
     /// Whether to end the run and start it again.
     ConfirmRerun,
     ConfirmDelete(Deletion),
+    /// Whether a run on another machine goes on when the screen is left.
+    ConfirmLeave,
     Prompt(Prompt),
     Palette(Palette),
 }
@@ -70,6 +72,8 @@ impl PromptKind {
 pub enum OverlayKey {
     Close,
     Accept,
+    /// The run there is to end too.
+    Cancel,
     Edit(InputRequest),
     Scroll(isize),
 }
@@ -83,6 +87,9 @@ impl OverlayKey {
             (Overlay::Palette(_), KeyCode::PageUp) => return Some(OverlayKey::Scroll(-10)),
             (Overlay::Palette(_), KeyCode::PageDown) => return Some(OverlayKey::Scroll(10)),
             (Overlay::None | Overlay::Prompt(_) | Overlay::Palette(_), _) => {}
+            // Pressed twice, q leaves.
+            (Overlay::ConfirmLeave, KeyCode::Enter | KeyCode::Char('q' | 'y')) => return Some(OverlayKey::Accept),
+            (Overlay::ConfirmLeave, KeyCode::Char('c')) => return Some(OverlayKey::Cancel),
             (Overlay::ConfirmRerun, KeyCode::Enter | KeyCode::Char('y')) => return Some(OverlayKey::Accept),
             // Not by Enter: nothing brings a run back.
             (Overlay::ConfirmDelete(_), KeyCode::Char('y')) => return Some(OverlayKey::Accept),
@@ -138,6 +145,8 @@ pub fn update_overlay(ui: &mut UiState, key: OverlayKey) -> Option<Effect> {
             ui.overlay = Overlay::None;
             return Some(Effect::Run(RunCommand::Rerun));
         }
+        (Overlay::ConfirmLeave, OverlayKey::Accept) => return Some(Effect::Leave { cancel: false }),
+        (Overlay::ConfirmLeave, OverlayKey::Cancel) => return Some(Effect::Leave { cancel: true }),
         (Overlay::ConfirmDelete(deletion), OverlayKey::Accept) => {
             let path = std::mem::take(&mut deletion.path);
             ui.overlay = Overlay::None;

@@ -1,0 +1,690 @@
+//! A run on another machine as this end has it: the fold of its events, orders to it, and a connection that comes back by itself.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    hash::{BuildHasher, Hasher, RandomState},
+    io,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::oneshot;
+
+use super::{
+    connection::{Connection, Incoming, Patience},
+    files::Inbox,
+    host::Host,
+    mirror::Mirror,
+    protocol::{Ended, Frame, Join, News, Order, Request, Work},
+    trouble::Trouble,
+};
+use crate::{
+    base::foreign::{line, message},
+    event::{Outcome, RunFinished, ToolState},
+    run::{rerun::Tool, session::SessionSummary},
+    rundir::Loss,
+    state::{RunState, Snapshot},
+};
+
+const PING_EVERY: Duration = Duration::from_secs(1);
+/// After so long without an answer the screen says so.
+const SILENT: Duration = Duration::from_secs(3);
+/// After so long the connection is given up.
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Between two attempts to connect again: the first, and the longest.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// Events taken in before keys and frames have their turn.
+const BATCH_EVENTS: usize = 4096;
+/// Frames taken in at a time.
+const BATCH_FRAMES: usize = 32;
+/// Lags whose median is shown.
+const LAGS: usize = 5;
+/// What the screen may still have to say.
+const MAX_SAID: usize = 16;
+/// While the connection is lost, the time since is shown.
+const REDRAW: Duration = Duration::from_millis(250);
+
+/// What to do there.
+#[derive(Debug, Clone)]
+pub enum Start {
+    New(Work),
+    /// A run that was started before; empty for the only one.
+    Again(String),
+}
+
+/// The connection, for the screen.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Link {
+    /// How far this end is behind, once it was measured.
+    Up { behind_ms: Option<f64> },
+    /// There is no answer.
+    Silent { since: Duration },
+    Lost { since: Duration, next: Option<Duration>, reason: String },
+    /// Nothing more comes.
+    Closed,
+}
+
+/// What the far end answered, for the screen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Said {
+    Message(String),
+    Error(String),
+}
+
+enum State {
+    Up(Box<Connection>),
+    Opening(oneshot::Receiver<Result<Connection, Trouble>>),
+    Waiting,
+    /// Trying again by itself does not help.
+    GivenUp,
+}
+
+/// The files of a run that are fetched, or are to be.
+struct Fetch {
+    run: u32,
+    dir: PathBuf,
+    inbox: Option<Inbox>,
+}
+
+/// A run there that has begun.
+struct Begun {
+    run: u32,
+    there: PathBuf,
+    overrides: Vec<String>,
+    for_tools: bool,
+    mirror: Mirror,
+}
+
+pub struct RemoteRun {
+    pub state: RunState,
+    host: Host,
+    start: Start,
+    /// Below it are the copies of runs.
+    root: PathBuf,
+    limit_bytes: u64,
+    connection: State,
+    id: Option<String>,
+    news_at: u64,
+    begun: Option<Begun>,
+    /// Not answered yet.
+    orders: VecDeque<(u64, Order)>,
+    next_order: u64,
+    /// Orders whose answers are not for the user.
+    unspoken: HashSet<u64>,
+    wants_pause: Option<bool>,
+    restarts: bool,
+    said: VecDeque<Said>,
+    pings: VecDeque<(u64, Instant)>,
+    next_ping: Instant,
+    pinged: u64,
+    shortest_trip_ms: f64,
+    lags_ms: VecDeque<f64>,
+    lost: Option<(Instant, String)>,
+    attempts: u32,
+    next_attempt: Instant,
+    fetches: VecDeque<Fetch>,
+    left_out: Vec<String>,
+    /// The run has ended, and no tool is left.
+    done: Option<Ended>,
+    /// Its process has ended too.
+    left: bool,
+    /// There is no run, or it is gone.
+    failed: Option<(String, bool)>,
+    ended: Vec<SessionSummary>,
+    earlier_snapshots: Vec<Snapshot>,
+}
+
+impl RemoteRun {
+    /// Uses `connection` for what `start` says. Copies of runs go below `root`; no run may be larger than `limit_bytes`.
+    pub fn new(host: Host, connection: Connection, start: Start, root: PathBuf, limit_bytes: u64) -> RemoteRun {
+        let now = Instant::now();
+        let mut run = RemoteRun {
+            state: RunState::default(),
+            host,
+            start,
+            root,
+            limit_bytes,
+            connection: State::Waiting,
+            id: None,
+            news_at: 0,
+            begun: None,
+            orders: VecDeque::new(),
+            // Two ends may give orders to one run.
+            next_order: RandomState::new().build_hasher().finish(),
+            unspoken: HashSet::new(),
+            wants_pause: None,
+            restarts: false,
+            said: connection.warning.iter().cloned().map(Said::Message).collect(),
+            pings: VecDeque::new(),
+            next_ping: now,
+            pinged: 0,
+            shortest_trip_ms: f64::INFINITY,
+            lags_ms: VecDeque::new(),
+            lost: None,
+            attempts: 0,
+            next_attempt: now,
+            fetches: VecDeque::new(),
+            left_out: Vec::new(),
+            done: None,
+            left: false,
+            failed: None,
+            ended: Vec::new(),
+            earlier_snapshots: Vec::new(),
+        };
+        run.connected(connection);
+        run
+    }
+
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// The name of the run there.
+    pub fn id(&self) -> Option<&str> {
+        self.id.as_deref()
+    }
+
+    /// Which of the runs that were started there one after another this is.
+    pub fn number(&self) -> Option<u32> {
+        self.begun.as_ref().map(|begun| begun.run)
+    }
+
+    /// Of the runs before it.
+    pub fn earlier_snapshots(&self) -> &[Snapshot] {
+        &self.earlier_snapshots
+    }
+
+    pub fn is_connected(&self) -> bool {
+        matches!(self.connection, State::Up(_))
+    }
+
+    /// The directory here.
+    pub fn dir(&self) -> Option<&Path> {
+        self.begun.as_ref().map(|begun| begun.mirror.dir())
+    }
+
+    pub fn dir_there(&self) -> Option<&Path> {
+        self.begun.as_ref().map(|begun| begun.there.as_path())
+    }
+
+    pub fn overrides(&self) -> &[String] {
+        self.begun.as_ref().map_or(&[], |begun| &begun.overrides)
+    }
+
+    pub fn is_for_tools_alone(&self) -> bool {
+        self.begun.as_ref().is_some_and(|begun| begun.for_tools)
+    }
+
+    /// How the run ended, once no tool is left.
+    pub fn done(&self) -> Option<&Ended> {
+        self.done.as_ref()
+    }
+
+    /// Why there is no run; true for a mistake of the caller.
+    pub fn failed(&self) -> Option<&(String, bool)> {
+        self.failed.as_ref()
+    }
+
+    /// Nothing more comes by itself: the run has ended, everything that came was read, and its files are here.
+    pub fn is_complete(&self) -> bool {
+        self.done.is_some() && self.fetches.is_empty() && self.begun.as_ref().is_none_or(|begun| begun.mirror.is_read)
+    }
+
+    /// The run goes on there without this end.
+    pub fn goes_on(&self) -> bool {
+        self.id.is_some() && self.done.is_none() && self.failed.is_none()
+    }
+
+    /// Files that were too large, by their paths there.
+    pub fn left_out(&self) -> &[String] {
+        &self.left_out
+    }
+
+    /// What the screen has to say.
+    pub fn take_said(&mut self) -> Option<Said> {
+        self.said.pop_front()
+    }
+
+    /// Bytes that were fetched, and of how many.
+    pub fn fetching(&self) -> Option<(u64, u64)> {
+        let inbox = self.fetches.front()?.inbox.as_ref()?;
+        Some((inbox.bytes, inbox.total_bytes))
+    }
+
+    pub fn link(&self) -> Link {
+        let reason = || self.lost.as_ref().map(|(_, reason)| reason.clone()).unwrap_or_default();
+        let since = self.lost.as_ref().map(|(at, _)| at.elapsed()).unwrap_or_default();
+        match &self.connection {
+            State::Up(_) => match self.pings.front().map(|(_, sent)| sent.elapsed()) {
+                Some(since) if since > SILENT => Link::Silent { since },
+                _ => Link::Up { behind_ms: self.behind_ms() },
+            },
+            _ if self.is_complete() => Link::Closed,
+            State::Opening(_) => Link::Lost { since, next: Some(Duration::ZERO), reason: reason() },
+            State::Waiting => {
+                let next = self.next_attempt.saturating_duration_since(Instant::now());
+                Link::Lost { since, next: Some(next), reason: reason() }
+            }
+            State::GivenUp => Link::Lost { since, next: None, reason: reason() },
+        }
+    }
+
+    /// The median of the last measurements.
+    fn behind_ms(&self) -> Option<f64> {
+        let mut lags: Vec<f64> = self.lags_ms.iter().copied().collect();
+        lags.sort_by(f64::total_cmp);
+        lags.get(lags.len() / 2).copied()
+    }
+
+    /// The tool of the re-run in progress.
+    pub fn tool(&self) -> Option<Tool> {
+        let run = self.state.kernels.tool_run.as_ref()?;
+        let working = matches!(run.state, ToolState::Working { .. });
+        let (tool, ..) = self.state.kernels.working().filter(|_| working)?;
+        [Tool::Nsys, Tool::Ncu].into_iter().find(|known| known.to_string() == tool)
+    }
+
+    /// What was asked and has not happened yet.
+    pub fn pending(&self) -> Option<&'static str> {
+        let paused = self.state.workload_paused_at.is_some();
+        match self.wants_pause {
+            _ if self.restarts => Some("ending this run"),
+            Some(true) if !paused && self.state.finished.is_none() => Some("pausing"),
+            _ => None,
+        }
+    }
+
+    /// What the recording lacks.
+    pub fn loss(&self) -> Option<Loss> {
+        let words = self.done.as_ref()?.loss.clone()?;
+        Some(Loss::There { words: message(&words) })
+    }
+
+    /// Takes what has come: keeps it, then applies its events to the state. Connects again where that is due. Returns how much
+    /// has changed.
+    pub async fn pump(&mut self) -> usize {
+        tokio::task::yield_now().await;
+        let is_read = self.begun.as_ref().is_none_or(|begun| begun.mirror.is_read);
+        let wake = self.wake();
+        let mut changed = 0;
+        match &mut self.connection {
+            _ if !is_read => {}
+            State::Up(connection) => {
+                tokio::select! {
+                    incoming = connection.frames.recv() => changed += self.take_frames(incoming),
+                    () = tokio::time::sleep_until(wake.into()) => {}
+                }
+            }
+            State::Opening(opening) => {
+                tokio::select! {
+                    opened = opening => {
+                        match opened.unwrap_or_else(|_| Err(Trouble::NoSsh("its thread is gone".to_owned()))) {
+                            Ok(connection) => self.connected(connection),
+                            Err(trouble) => self.not_connected(&trouble),
+                        }
+                    }
+                    () = tokio::time::sleep_until(wake.into()) => {}
+                }
+                changed += 1;
+            }
+            State::Waiting => {
+                tokio::time::sleep_until(wake.into()).await;
+                changed += 1;
+            }
+            State::GivenUp => {
+                tokio::time::sleep_until(wake.into()).await;
+                changed += usize::from(!self.is_complete());
+            }
+        }
+        self.tick();
+        changed + self.take_events()
+    }
+
+    fn wake(&self) -> Instant {
+        let redraw = Instant::now() + REDRAW;
+        match &self.connection {
+            State::Up(_) => self.next_ping,
+            State::Waiting => self.next_attempt.min(redraw),
+            State::Opening(_) | State::GivenUp => redraw,
+        }
+    }
+
+    fn take_frames(&mut self, first: Option<Incoming>) -> usize {
+        let mut next = first.or(Some(Incoming::Ended(String::new())));
+        for n in 0..BATCH_FRAMES {
+            match next.take() {
+                Some(Incoming::Frame(frame, payload)) => {
+                    if let Err(e) = self.take(frame, &payload) {
+                        self.give_up(format!("what it sent cannot be used: {e}"));
+                        return n + 1;
+                    }
+                }
+                Some(Incoming::Ended(words)) => {
+                    let words = if words.is_empty() { "ssh ended".to_owned() } else { line(&words, 200) };
+                    self.lose(words);
+                    return n + 1;
+                }
+                None => return n,
+            }
+            next = match &mut self.connection {
+                State::Up(connection) => connection.frames.try_recv().ok(),
+                _ => return n + 1,
+            };
+        }
+        match next {
+            Some(Incoming::Frame(frame, payload)) => {
+                if let Err(e) = self.take(frame, &payload) {
+                    self.give_up(format!("what it sent cannot be used: {e}"));
+                }
+            }
+            Some(Incoming::Ended(words)) => self.lose(line(&words, 200)),
+            None => {}
+        }
+        BATCH_FRAMES
+    }
+
+    fn take(&mut self, frame: Frame, payload: &[u8]) -> io::Result<()> {
+        let wrong = |text: &str| Err(io::Error::new(io::ErrorKind::InvalidData, text.to_owned()));
+        match frame {
+            Frame::Joined { id } => {
+                if id.len() > 32 || !id.bytes().all(|b| b.is_ascii_alphanumeric()) {
+                    return wrong("the name of the run is none");
+                }
+                match &self.id {
+                    Some(known) if *known != id => return wrong("another run answers"),
+                    _ => self.id = Some(id),
+                }
+            }
+            Frame::News { next, news } => {
+                self.news_at = self.news_at.max(next);
+                self.take_news(news)?;
+            }
+            Frame::Events { run, at, .. } => match &mut self.begun {
+                Some(begun) if begun.run == run => begun.mirror.append(at, payload)?,
+                _ => return wrong("events of a run that has not begun"),
+            },
+            Frame::Pong { n, age_ms } => self.pong(n, age_ms),
+            Frame::File { path, bytes, total_bytes } => match self.fetches.front_mut().and_then(|f| f.inbox.as_mut()) {
+                Some(inbox) => inbox.file(&path, bytes, total_bytes)?,
+                None => return wrong("a file that was not asked for"),
+            },
+            Frame::Chunk { .. } => match self.fetches.front_mut().and_then(|f| f.inbox.as_mut()) {
+                Some(inbox) => inbox.chunk(payload)?,
+                None => return wrong("bytes that were not asked for"),
+            },
+            Frame::Fetched { run, left_out } => match self.fetches.pop_front() {
+                Some(Fetch { run: asked, inbox: Some(inbox), .. }) if asked == run && inbox.is_between_files() => {
+                    self.left_out = left_out.iter().map(|name| line(name, 300)).take(20).collect();
+                }
+                _ => return wrong("files of another run"),
+            },
+            Frame::Died { words } => {
+                let cause = format!("the process of the run on {} is gone: {}", self.host.short(), message(&words));
+                if self.begun.is_none() {
+                    self.failed = Some((cause, false));
+                } else if self.done.is_none() {
+                    let finished = RunFinished { outcome: Outcome::Failed, cause: Some(cause.clone()) };
+                    self.done = Some(Ended { finished, loss: None, tool_failures: Vec::new(), exit_code: None });
+                    self.want_files();
+                    self.say(Said::Message(cause));
+                }
+                self.left = true;
+            }
+            Frame::Refused { reason, usage } => {
+                let reason = message(&reason);
+                match self.begun {
+                    Some(_) => self.give_up(reason),
+                    None => self.failed = Some((reason, usage)),
+                }
+            }
+            Frame::Hello(_) | Frame::Runs(_) | Frame::Output { .. } | Frame::Exit { .. } => {
+                return wrong("an answer to another question");
+            }
+        }
+        Ok(())
+    }
+
+    fn take_news(&mut self, news: News) -> io::Result<()> {
+        match news {
+            News::Began { run, dir, overrides, for_tools } => {
+                let id = self.id.clone().unwrap_or_default();
+                if self.begun.as_ref().is_some_and(|begun| begun.run == run) {
+                    return Ok(());
+                }
+                self.take_all_events();
+                if let Some(ended) = self.done.take() {
+                    self.ended.push(self.summary(&ended));
+                }
+                (self.restarts, self.wants_pause, self.left) = (false, None, false);
+                let host = self.host.short();
+                let mirror = Mirror::open(&self.root, host, &id, run, &dir, self.limit_bytes)?;
+                self.earlier_snapshots.extend(std::mem::take(&mut self.state).snapshots);
+                let overrides = overrides.iter().map(|text| line(text, 2_000)).collect();
+                self.begun = Some(Begun { run, there: dir, overrides, for_tools, mirror });
+            }
+            News::Answer { order, message: text, error } => {
+                self.orders.retain(|(id, _)| *id != order);
+                let spoken = !self.unspoken.remove(&order);
+                if let Some(error) = error {
+                    self.restarts = false;
+                    self.say(Said::Error(message(&error)));
+                } else if let Some(text) = text.filter(|_| spoken) {
+                    self.say(Said::Message(message(&text)));
+                }
+                if self.done.is_some() {
+                    self.want_files();
+                }
+            }
+            News::Done { run, ended } | News::Left { run, ended } if self.begun.as_ref().is_some_and(|b| b.run == run) => {
+                self.done = Some(ended);
+                self.want_files();
+            }
+            News::Done { .. } | News::Left { .. } => {}
+            News::Refused { reason, usage } => self.failed = Some((message(&reason), usage)),
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, said: Said) {
+        self.said.truncate(MAX_SAID - 1);
+        self.said.push_back(said);
+    }
+
+    fn want_files(&mut self) {
+        let Some(begun) = &self.begun else { return };
+        let is_asked = |fetch: &Fetch| fetch.run == begun.run && fetch.inbox.is_none();
+        if !self.fetches.iter().any(is_asked) {
+            let dir = begun.mirror.dir().to_owned();
+            self.fetches.push_back(Fetch { run: begun.run, dir, inbox: None });
+        }
+    }
+
+    /// The trip of a ping takes half of the shortest one there; the rest of its time the answer was behind the events.
+    fn pong(&mut self, n: u64, age_ms: Option<f64>) {
+        while let Some((sent_n, sent)) = self.pings.front().copied() {
+            if sent_n > n {
+                return;
+            }
+            self.pings.pop_front();
+            if sent_n == n {
+                let trip_ms = sent.elapsed().as_secs_f64() * 1e3;
+                self.shortest_trip_ms = self.shortest_trip_ms.min(trip_ms);
+                let age_ms = age_ms.filter(|age| (0.0..1e9).contains(age)).unwrap_or(0.0);
+                self.lags_ms.push_back(trip_ms - self.shortest_trip_ms / 2.0 + age_ms);
+                if self.lags_ms.len() > LAGS {
+                    self.lags_ms.pop_front();
+                }
+            }
+        }
+    }
+
+    /// Applies events that have come. Returns how many there were.
+    fn take_events(&mut self) -> usize {
+        let Some(begun) = &mut self.begun else { return 0 };
+        if begun.mirror.is_read {
+            return 0;
+        }
+        match begun.mirror.read_into(&mut self.state, BATCH_EVENTS) {
+            Ok(n) => {
+                if self.wants_pause == Some(self.state.workload_paused_at.is_some()) {
+                    self.wants_pause = None;
+                }
+                n
+            }
+            Err(e) => {
+                begun.mirror.is_read = true;
+                self.give_up(e.to_string());
+                1
+            }
+        }
+    }
+
+    fn take_all_events(&mut self) {
+        while self.take_events() > 0 {}
+    }
+
+    fn tick(&mut self) {
+        let now = Instant::now();
+        if let State::Up(connection) = &self.connection {
+            if now >= self.next_ping {
+                self.pinged += 1;
+                connection.send(Request::Ping { n: self.pinged });
+                self.pings.push_back((self.pinged, now));
+                self.next_ping = now + PING_EVERY;
+            }
+            if let Some(fetch) = self.fetches.front_mut().filter(|fetch| fetch.inbox.is_none()) {
+                match Inbox::new(&fetch.dir, self.limit_bytes) {
+                    Ok(inbox) => {
+                        fetch.inbox = Some(inbox);
+                        connection.send(Request::Fetch { run: fetch.run, limit_bytes: self.limit_bytes });
+                    }
+                    Err(e) => {
+                        let text = format!("{}: {e}: the files of the run stay there", fetch.dir.display());
+                        self.fetches.pop_front();
+                        self.say(Said::Message(text));
+                    }
+                }
+            }
+            let silence = self.pings.front().map(|(_, sent)| sent.elapsed()).unwrap_or_default();
+            if silence > PING_TIMEOUT {
+                self.lose(format!("no answer for {} s", PING_TIMEOUT.as_secs()));
+            }
+        } else if matches!(self.connection, State::Waiting) && now >= self.next_attempt && !self.is_complete() {
+            self.reconnect();
+        }
+    }
+
+    /// Connects again now, in the background and without questions.
+    pub fn reconnect(&mut self) {
+        if matches!(self.connection, State::Up(_) | State::Opening(_)) {
+            return;
+        }
+        let (tx, rx) = oneshot::channel();
+        let host = self.host.clone();
+        thread::spawn(move || drop(tx.send(Connection::open(&host, Patience::Never))));
+        self.connection = State::Opening(rx);
+    }
+
+    /// Tells the far end which run this is about, and what was not answered.
+    fn connected(&mut self, connection: Connection) {
+        let join = |id: &String, events: u64, run: u32| {
+            Request::Join(Join { id: id.clone(), news: self.news_at, run, events })
+        };
+        let begun = self.begun.as_ref().map_or((0, 0), |begun| (begun.mirror.bytes(), begun.run));
+        connection.send(match (&self.id, &self.start) {
+            (Some(id), _) => join(id, begun.0, begun.1),
+            (None, Start::New(work)) => Request::Start(work.clone()),
+            (None, Start::Again(id)) => join(id, 0, 0),
+        });
+        for (id, order) in &self.orders {
+            connection.send(Request::Order { id: *id, order: order.clone() });
+        }
+        self.connection = State::Up(Box::new(connection));
+        if let Some((since, _)) = self.lost.take() {
+            let text = format!("connected to {} again after {:.0} s", self.host.short(), since.elapsed().as_secs_f64());
+            self.say(Said::Message(text));
+        }
+        (self.attempts, self.next_ping) = (0, Instant::now());
+        self.pings.clear();
+        self.lags_ms.clear();
+        // What came of a file is not kept; it is sent again.
+        self.fetches.iter_mut().for_each(|fetch| fetch.inbox = None);
+    }
+
+    fn not_connected(&mut self, trouble: &Trouble) {
+        if trouble.is_lasting() {
+            return self.give_up(trouble.to_string());
+        }
+        self.lose(trouble.to_string());
+    }
+
+    /// The connection is gone; the run is not.
+    fn lose(&mut self, reason: String) {
+        let since = self.lost.as_ref().map_or_else(Instant::now, |(since, _)| *since);
+        self.lost = Some((since, reason));
+        let wait = FIRST_WAIT.saturating_mul(1 << self.attempts.min(5)).min(LONGEST_WAIT);
+        self.attempts += 1;
+        (self.connection, self.next_attempt) = (State::Waiting, Instant::now() + wait);
+        self.pings.clear();
+        if self.id.is_none() && self.failed.is_none() {
+            // Nothing was started, as far as is known.
+            let (_, reason) = self.lost.clone().unwrap_or((Instant::now(), String::new()));
+            self.failed = Some((format!("no run was started on {}: {reason}", self.host.short()), false));
+        }
+    }
+
+    fn give_up(&mut self, reason: String) {
+        self.lose(reason.clone());
+        self.connection = State::GivenUp;
+        self.say(Said::Error(reason));
+    }
+
+    /// Gives an order, now or when the connection is back.
+    pub fn order(&mut self, order: Order) {
+        if matches!(order, Order::KeepMessage { .. }) {
+            self.unspoken.insert(self.next_order);
+        }
+        let id = self.next_order;
+        self.next_order = self.next_order.wrapping_add(1);
+        if let State::Up(connection) = &self.connection {
+            connection.send(Request::Order { id, order: order.clone() });
+        }
+        self.orders.push_back((id, order));
+    }
+
+    /// Orders that were not answered.
+    pub fn has_orders(&self) -> bool {
+        !self.orders.is_empty()
+    }
+
+    pub fn toggle_pause(&mut self) {
+        let paused = self.wants_pause.unwrap_or(self.state.workload_paused_at.is_some());
+        self.wants_pause = Some(!paused);
+        self.order(Order::Pause(!paused));
+    }
+
+    pub fn restart(&mut self, overrides: Vec<String>) {
+        self.restarts = true;
+        self.order(Order::Restart { overrides });
+    }
+
+    /// How the runs ended, so far. The last is among them once it has ended.
+    pub fn summaries(&self) -> Vec<SessionSummary> {
+        let last = self.done.as_ref().map(|ended| self.summary(ended));
+        self.ended.iter().cloned().chain(last).collect()
+    }
+
+    fn summary(&self, ended: &Ended) -> SessionSummary {
+        let words = |text: &String| message(text);
+        let RunFinished { outcome, cause } = &ended.finished;
+        SessionSummary {
+            finished: RunFinished { outcome: *outcome, cause: cause.as_ref().map(words) },
+            metrics: self.state.total.summary(),
+            dir: self.dir().map(Path::to_owned),
+            loss: self.loss().or_else(|| ended.loss.as_ref().map(|text| Loss::There { words: words(text) })),
+            tool_failures: ended.tool_failures.iter().map(words).collect(),
+        }
+    }
+}

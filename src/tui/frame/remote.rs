@@ -1,0 +1,63 @@
+//! The connection to the machine of the run, in a line.
+
+use ratatui::{
+    buffer::Buffer,
+    layout::Rect,
+    text::{Line, Span},
+    widgets::Widget,
+};
+
+use crate::{
+    base::units::{bytes, millis, rough_seconds},
+    remote::Link,
+    tui::{
+        view::{RemoteView, View},
+        widgets::cut,
+    },
+};
+
+/// The machine and the state of the connection; at the right what is copied, or the name of the run there.
+pub fn draw(view: &View<'_>, remote: &RemoteView, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let right = match remote.fetching {
+        Some((done, total)) => {
+            Line::styled(format!("copying {} of {} ", bytes(done), bytes(total.max(done))), theme.accent)
+        }
+        None => Line::styled(format!("run {} ", remote.id), theme.dim),
+    };
+    let (words, style) = match &remote.link {
+        Link::Up { behind_ms: Some(ms) } => (format!("{} behind", millis(*ms)), theme.dim),
+        Link::Up { behind_ms: None } => ("connected".to_owned(), theme.dim),
+        Link::Silent { since } => (format!("no answer for {}", seconds(since.as_secs_f64())), theme.warn),
+        Link::Lost { since, next, reason } => (lost(since.as_secs_f64(), next.map(|n| n.as_secs_f64()), reason, remote), theme.bad),
+        Link::Closed => ("the run and its connection have ended".to_owned(), theme.dim),
+    };
+    let host = cut(&theme.glyphs.plain(&remote.host), 30, theme.glyphs.ascii);
+    let mut left = Line::from(vec![Span::styled(" over ssh to ", theme.dim), Span::styled(host, theme.accent)]);
+    left.push_span(Span::styled(format!(" {} ", theme.glyphs.separator), theme.border));
+    let room = (area.width as usize).saturating_sub(left.width() + 1);
+    let spare = room.saturating_sub(right.width() + 2);
+    let words = theme.glyphs.plain(&words);
+    // A lost connection is more important than the name of the run.
+    let is_lost = matches!(remote.link, Link::Lost { .. });
+    left.push_span(Span::styled(cut(&words, if is_lost { room } else { spare }, theme.glyphs.ascii), style));
+    let fits = left.width() + right.width() + 1 <= area.width as usize;
+    left.render(area, buf);
+    if fits {
+        right.right_aligned().render(area, buf);
+    }
+}
+
+fn lost(since: f64, next: Option<f64>, reason: &str, remote: &RemoteView) -> String {
+    let goes_on = if remote.goes_on { "; the run goes on there" } else { "" };
+    let next = match next {
+        Some(next) if next < 0.5 => "; connecting".to_owned(),
+        Some(next) => format!("; next attempt in {}, H now", seconds(next)),
+        None => "; H tries again".to_owned(),
+    };
+    format!("lost for {}{goes_on}{next} ({reason})", seconds(since))
+}
+
+fn seconds(secs: f64) -> String {
+    if secs < 100.0 { format!("{secs:.0} s") } else { rough_seconds(secs) }
+}
