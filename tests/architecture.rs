@@ -8,7 +8,7 @@ use std::{
 
 /// Every room with the rooms its code may use, bottom to top: a room uses only rooms that stand before it, so there
 /// are no cycles. Tests may use any room.
-const ROOMS: [(&str, &[&str]); 26] = [
+const ROOMS: [(&str, &[&str]); 27] = [
     ("base", &[]),
     ("process", &["base"]),
     ("tools", &[]),
@@ -76,11 +76,12 @@ const ROOMS: [(&str, &[&str]); 26] = [
             "run",
         ],
     ),
+    ("remote", &["base", "process", "event", "state", "rundir", "run"]),
     (
         "tui",
         &[
             "base", "process", "config", "model", "event", "analysis", "kernels", "state", "rundir", "run",
-            "compare",
+            "compare", "remote",
         ],
     ),
     (
@@ -104,6 +105,7 @@ const ROOMS: [(&str, &[&str]); 26] = [
             "run",
             "compare",
             "doctor",
+            "remote",
             "tui",
         ],
     ),
@@ -146,10 +148,12 @@ const VENDORS: [(&str, &str); 32] = [
 ];
 
 /// The files that start programs. Their command lines hold no word of a file that is not validated (SECURITY.md).
-const STARTS_PROGRAMS: [&str; 6] = [
+const STARTS_PROGRAMS: [&str; 8] = [
     "assets/git.rs",
     "attach/program.rs",
     "process/browser.rs",
+    "remote/host.rs",
+    "remote/relay.rs",
     "run/child.rs",
     "run/rerun/child.rs",
     "tools/process.rs",

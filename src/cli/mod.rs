@@ -67,6 +67,7 @@ Examples:
   llmprof-tui replay runs/baseline/smollm2_135m/2026-01-01_12-00-00
   llmprof-tui demo
   llmprof-tui exec -- python serve.py          follow another program: kernels, steps, what limits it
+  llmprof-tui --host me@box --model qwen2_5_7b run on another machine over ssh, shown here
   llmprof-tui watch                            monitor the GPU while another program uses it
   llmprof-tui report runs/…                    write the reports and plots of a run again
   llmprof-tui diagnose gpu.csv                 why was it slow? a run or an nvidia-smi log
@@ -312,7 +313,8 @@ impl Cli {
 fn dispatch(cli: Cli, words: &[OsString]) -> Result<u8, Failure> {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
     if let Some((config, json)) = cli.printed_config() {
-        let there = cli.remote().map(|remote| runtime()?.block_on(remote::command(remote, words))).transpose()?;
+        let there =
+            cli.remote().map(|remote| runtime()?.block_on(remote::command(remote, words))).transpose()?;
         return match there.flatten() {
             Some(code) => Ok(code),
             None => config::run(&config, &config::PrintArgs { json, ..Default::default() }),

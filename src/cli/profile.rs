@@ -63,7 +63,8 @@ async fn profile_sweep(mut runner: Runner) -> Result<u8, Failure> {
     };
     let composed = &session.plan().composed;
     let (tui, root) = (composed.config.output.tui.clone(), runs_root(composed));
-    let live = Live { session: session.into(), replan: Box::new(|_| Err(String::new())), sweep: Some(runner) };
+    let live =
+        Live { session: session.into(), replan: Box::new(|_| Err(String::new())), sweep: Some(runner) };
     report_exit(App::of_run(&tui, live, root).run(tui.mouse, shutdown).await)
 }
 

@@ -30,8 +30,8 @@ use crate::{
         shutdown::{Cause, Shutdown},
     },
     remote::{
-        Connection, Frame, Host, Incoming, Link, Listed, Machine, Order, Place, Refusal, RemoteRun, Request, Said,
-        Start, Work, install, machine_there, serve, work,
+        Connection, Frame, Host, Incoming, Link, Listed, Machine, Order, Place, Refusal, RemoteRun, Request,
+        Said, Start, Work, install, machine_there, serve, work,
     },
     report::{kernels_text, run_json},
     run::{headless, plan::Plan, progress_line::ProgressLine, time_left::TimeLeft},
@@ -140,7 +140,8 @@ impl RemoteArgs {
         config.reject_bare_words()?;
         let text = |word: &OsString| word.to_str().map(str::to_owned);
         let command = command.map(|words| words.iter().map(text).collect::<Option<Vec<String>>>());
-        let command = command.map(|words| words.ok_or_else(|| Failure::usage("an argument is not UTF-8 text")));
+        let command =
+            command.map(|words| words.ok_or_else(|| Failure::usage("an argument is not UTF-8 text")));
         Ok(Work {
             overrides: config.typed_overrides(),
             conf_dir: config.conf_dir.clone(),
@@ -178,7 +179,11 @@ pub(super) async fn profile(
 }
 
 /// Options without a command: install, list, show again, cancel.
-pub(super) async fn session(args: &RemoteArgs, session: &RemoteSessionArgs, yes: bool) -> Result<Option<u8>, Failure> {
+pub(super) async fn session(
+    args: &RemoteArgs,
+    session: &RemoteSessionArgs,
+    yes: bool,
+) -> Result<Option<u8>, Failure> {
     let Some(host) = args.host()? else { return Ok(None) };
     if session.install {
         copy_program(&host, yes)?;
@@ -196,11 +201,12 @@ pub(super) async fn session(args: &RemoteArgs, session: &RemoteSessionArgs, yes:
     let shown = Shown { headless: true, ..Shown::default() };
     let mut run = begin(args, host, start)?;
     if cancel {
-        run.order(Order::End { outcome: Outcome::Interrupted, cause: Some("cancelled by the user".to_owned()) });
+        run.order(Order::End {
+            outcome: Outcome::Interrupted,
+            cause: Some("cancelled by the user".to_owned()),
+        });
     }
-    let code = without_screen(run, shown).await?;
-    // It was asked for.
-    Ok(Some(if cancel && code == 1 { 0 } else { code }))
+    without_screen(run, shown).await.map(Some)
 }
 
 fn connect(host: &Host) -> Result<Connection, Failure> {
@@ -333,7 +339,9 @@ fn report_left(run: &RemoteRun) {
     }
     if !run.is_complete() && run.done().is_some() {
         let id = run.id().unwrap_or_default();
-        eprint_line(format_args!("the files of the run are not all here; copy them with {command} --reconnect {id}"));
+        eprint_line(format_args!(
+            "the files of the run are not all here; copy them with {command} --reconnect {id}"
+        ));
     }
     for name in run.left_out() {
         eprint_line(format_args!("left there, beyond --fetch-limit: {name}"));
@@ -352,6 +360,9 @@ async fn without_screen(mut run: RemoteRun, shown: Shown) -> Result<u8, Failure>
     let mut line = ProgressLine::new(shown.quiet, "");
     let time_left = TimeLeft::start();
     let (mut cause, mut timed_out) = (None, false);
+    if shown.program {
+        run.keep_output();
+    }
     while !run.is_complete() && run.failed().is_none() {
         tokio::select! {
             requested = shutdown.requested() => match cause.replace(requested.clone()) {
@@ -370,6 +381,11 @@ async fn without_screen(mut run: RemoteRun, shown: Shown) -> Result<u8, Failure>
             let (Said::Message(text) | Said::Error(text)) = said;
             line.clear();
             eprint_line(text);
+            line = ProgressLine::new(shown.quiet, "");
+        }
+        while let Some((stderr, text)) = run.take_output() {
+            line.clear();
+            print_there(stderr || shown.json, text.as_bytes())?;
             line = ProgressLine::new(shown.quiet, "");
         }
         match (run.link(), run.fetching()) {
@@ -406,7 +422,7 @@ async fn without_screen(mut run: RemoteRun, shown: Shown) -> Result<u8, Failure>
             false => print(&parts.join("\n\n"))?,
         }
     }
-    let code = run.summaries().last().map_or(0, run::report_end);
+    let code = run.summaries().last().map_or(0, run::report_end).max(u8::from(!run.is_complete()));
     match (&cause, ended.exit_code.filter(|_| shown.program)) {
         (_, Some(code)) => Ok(code),
         (Some(cause), None) => {
@@ -422,7 +438,9 @@ async fn list(host: &Host) -> Result<u8, Failure> {
     connection.send(Request::List);
     let runs = match connection.frames.recv().await {
         Some(Incoming::Frame(Frame::Runs(runs), _)) => runs,
-        Some(Incoming::Frame(Frame::Refused { reason, .. }, _)) => return Err(Failure::work(line(&reason, 300))),
+        Some(Incoming::Frame(Frame::Refused { reason, .. }, _)) => {
+            return Err(Failure::work(line(&reason, 300)));
+        }
         _ => return Err(Failure::work(format_args!("{} did not list its runs", host.short()))),
     };
     if runs.is_empty() {
@@ -516,9 +534,15 @@ pub(super) async fn command(args: &RemoteArgs, words: &[OsString]) -> Result<Opt
                 }
                 return Ok(Some(code));
             }
-            Some(Incoming::Frame(Frame::Refused { reason, .. }, _)) => return Err(Failure::work(line(&reason, 300))),
-            Some(Incoming::Ended(words)) if !words.is_empty() => {
-                return Err(Failure::work(format_args!("the connection to {} broke: {}", host.short(), line(&words, 300))));
+            Some(Incoming::Frame(Frame::Refused { reason, .. }, _)) => {
+                return Err(Failure::work(line(&reason, 300)));
+            }
+            Some(Incoming::Ended(words) | Incoming::Wrong(words)) if !words.is_empty() => {
+                return Err(Failure::work(format_args!(
+                    "the connection to {} broke: {}",
+                    host.short(),
+                    line(&words, 300)
+                )));
             }
             _ => return Err(Failure::work(format_args!("the connection to {} broke", host.short()))),
         }
@@ -552,10 +576,8 @@ pub(super) async fn work_here(place: &Path) -> Result<u8, Failure> {
 }
 
 fn plan(work: &Work) -> Result<Plan, Refusal> {
-    let config = ConfigArgs {
-        conf_dir: work.conf_dir.clone(),
-        ..ConfigArgs::with_overrides(&work.overrides)
-    };
+    let config =
+        ConfigArgs { conf_dir: work.conf_dir.clone(), ..ConfigArgs::with_overrides(&work.overrides) };
     let planned = match &work.command {
         None => config.plan().and_then(|plan| {
             plan.check_machine()?;

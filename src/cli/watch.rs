@@ -66,7 +66,12 @@ pub(super) async fn with_remark(args: WatchArgs, remark: Option<String>) -> Resu
     if args.remote.host.is_some() {
         // What is shown here is read from the recording there.
         config.overrides.push("output.record=true".to_owned());
-        let shown = Shown { headless: args.seconds.is_some(), json: args.json, seconds: args.seconds, ..Shown::default() };
+        let shown = Shown {
+            headless: args.seconds.is_some(),
+            json: args.json,
+            seconds: args.seconds,
+            ..Shown::default()
+        };
         if let Some(code) = remote::profile(&args.remote, &config, None, shown).await? {
             return Ok(code);
         }

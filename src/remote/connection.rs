@@ -1,7 +1,7 @@
 //! One connection by ssh: its process, and the threads at its pipes.
 
 use std::{
-    io::{BufReader, Read, Write},
+    io::{BufReader, ErrorKind, Read, Write},
     os::unix::process::CommandExt,
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Stdio},
     sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc},
@@ -42,6 +42,8 @@ pub enum Incoming {
     Frame(Frame, Vec<u8>),
     /// Nothing more: why.
     Ended(String),
+    /// Nothing more: it sent what this program never sends.
+    Wrong(String),
 }
 
 pub struct Connection {
@@ -190,12 +192,17 @@ fn read_frames(
                 }
             }
             Ok(None) => break String::new(),
+            Err(e) if matches!(e.kind(), ErrorKind::InvalidData | ErrorKind::FileTooLarge) => {
+                let _ = frames.blocking_send(Incoming::Wrong(e.to_string()));
+                return;
+            }
             Err(e) => break e.to_string(),
         }
     };
     // ssh says why a little later than it closes the pipe.
     thread::sleep(Duration::from_millis(50));
     let said = said.lock().unwrap_or_else(PoisonError::into_inner);
-    let words = said.lines().rev().find(|line| !line.trim().is_empty()).map_or(why, |line| line.trim().to_owned());
+    let words =
+        said.lines().rev().find(|line| !line.trim().is_empty()).map_or(why, |line| line.trim().to_owned());
     let _ = frames.blocking_send(Incoming::Ended(words));
 }

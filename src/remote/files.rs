@@ -36,7 +36,12 @@ struct Found {
 }
 
 /// Sends the files below `dir` that have changed since, small ones first. Returns the names of those that are beyond the limit.
-pub fn send_dir(out: &mut impl Write, dir: &Path, limit_bytes: u64, sent: &mut Sent) -> io::Result<Vec<String>> {
+pub fn send_dir(
+    out: &mut impl Write,
+    dir: &Path,
+    limit_bytes: u64,
+    sent: &mut Sent,
+) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
     list(dir, Path::new(""), 0, &mut found)?;
     found.retain(|file| sent.get(&file.below) != Some(&(file.bytes, file.modified)));
@@ -171,9 +176,12 @@ fn safe_path(path: &str) -> io::Result<&Path> {
     let below = Path::new(path);
     let plain = below.components().all(|part| matches!(part, Component::Normal(_)));
     let depth = below.components().count();
-    match plain && (1..=MAX_DEPTH + 1).contains(&depth) && !path.contains('\0') && below != Path::new(EVENTS) {
+    match plain && (1..=MAX_DEPTH + 1).contains(&depth) && !path.contains('\0') && below != Path::new(EVENTS)
+    {
         true => Ok(below),
-        false => Err(io::Error::new(ErrorKind::InvalidData, format!("{:?} is no path in a run", line(path, 80)))),
+        false => {
+            Err(io::Error::new(ErrorKind::InvalidData, format!("{:?} is no path in a run", line(path, 80))))
+        }
     }
 }
 
@@ -217,7 +225,10 @@ mod tests {
         assert_eq!(fs::read(to.path().join("report.md")).unwrap(), b"# x\n");
         assert!(to.path().join("empty").exists() && !to.path().join("link").exists());
         assert!(!to.path().join(EVENTS).exists());
-        assert_eq!((inbox.bytes, inbox.files, inbox.total_bytes), (large.len() as u64 + 4, 3, large.len() as u64 + 4));
+        assert_eq!(
+            (inbox.bytes, inbox.files, inbox.total_bytes),
+            (large.len() as u64 + 4, 3, large.len() as u64 + 4)
+        );
         // Only what has changed is sent again.
         fs::write(from.path().join("report.md"), "# longer\n").unwrap();
         let mut pipe = Vec::new();

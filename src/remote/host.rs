@@ -58,7 +58,12 @@ impl FromStr for Host {
         let name = format!("{user}{host}");
         // A name that begins with a dash would be an option.
         let plain = |c: char| !c.is_whitespace() && !c.is_control() && !"'\"`$;&|<>()\\".contains(c);
-        if host.is_empty() || user == "@" || name.starts_with('-') || host.starts_with('-') || !name.chars().all(plain) {
+        if host.is_empty()
+            || user == "@"
+            || name.starts_with('-')
+            || host.starts_with('-')
+            || !name.chars().all(plain)
+        {
             return Err(wrong());
         }
         Ok(Host { name, port: port.transpose()?, options: Vec::new(), program: None })
@@ -179,7 +184,19 @@ mod tests {
             assert_eq!((host(text).name.as_str(), host(text).port), (name, port), "{text}");
             assert_eq!(host(&host(text).argument()), host(text), "{text}");
         }
-        for text in ["", "-oProxyCommand=x", "me@-oProxyCommand=x", "box:", "box:0", "box:x", "a b", "@box", "box;x", "[::1", "$(x)"] {
+        for text in [
+            "",
+            "-oProxyCommand=x",
+            "me@-oProxyCommand=x",
+            "box:",
+            "box:0",
+            "box:x",
+            "a b",
+            "@box",
+            "box;x",
+            "[::1",
+            "$(x)",
+        ] {
             assert_eq!(text.parse::<Host>(), Err(HostError::Form(text.to_owned())), "{text}");
         }
     }
@@ -191,7 +208,10 @@ mod tests {
         let args: Vec<String> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
         let first = args.iter().find(|a| a.starts_with("ServerAliveInterval")).unwrap();
         assert_eq!(first, "ServerAliveInterval=1");
-        assert!(args.contains(&"BatchMode=yes".to_owned()) && args.ends_with(&["me@box".into(), "exec /bin/sh -c 'true'".into()]));
+        assert!(
+            args.contains(&"BatchMode=yes".to_owned())
+                && args.ends_with(&["me@box".into(), "exec /bin/sh -c 'true'".into()])
+        );
     }
 
     proptest! {

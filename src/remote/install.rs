@@ -66,7 +66,8 @@ pub fn install(host: &Host, mut progress: impl FnMut(u64, u64)) -> Result<String
     match out.status.success() {
         true => Ok(format!("~/{INSTALLED}")),
         false => {
-            let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+            let (stdout, stderr) =
+                (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
             Err(diagnose(host, &stderr, &stdout, out.status.code()))
         }
     }

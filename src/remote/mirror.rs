@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::files::EVENTS;
 use crate::{
     base::read,
+    event::Envelope,
     rundir::{EventReader, Next, ReadError, RunDir},
     state::RunState,
 };
@@ -41,7 +42,14 @@ pub struct Mirror {
 
 impl Mirror {
     /// The directory here for a run on `host`: the one of an earlier connection, or a new one.
-    pub fn open(root: &Path, host: &str, id: &str, run: u32, there: &Path, limit_bytes: u64) -> io::Result<Mirror> {
+    pub fn open(
+        root: &Path,
+        host: &str,
+        id: &str,
+        run: u32,
+        there: &Path,
+        limit_bytes: u64,
+    ) -> io::Result<Mirror> {
         let origin = Origin { host: host.to_owned(), id: id.to_owned(), run, dir: there.to_owned() };
         let wanted = local_dir(root, host, there);
         let dir = match existing(&wanted, &origin) {
@@ -52,9 +60,11 @@ impl Mirror {
                 dir
             }
         };
-        let mut file = OpenOptions::new().read(true).append(true).create(true).open(dir.path().join(EVENTS))?;
+        let mut file =
+            OpenOptions::new().read(true).append(true).create(true).open(dir.path().join(EVENTS))?;
         let bytes = file.seek(SeekFrom::End(0))?;
-        let mut mirror = Mirror { dir, file, bytes, limit_bytes, has_line: false, reader: None, is_read: false };
+        let mut mirror =
+            Mirror { dir, file, bytes, limit_bytes, has_line: false, reader: None, is_read: false };
         mirror.has_line = mirror.find_line()?;
         Ok(mirror)
     }
@@ -110,8 +120,13 @@ impl Mirror {
         Ok(())
     }
 
-    /// Applies at most `max` events to the state. Returns how many there were.
-    pub fn read_into(&mut self, state: &mut RunState, max: usize) -> Result<usize, ReadError> {
+    /// Applies at most `max` events to the state, and shows each to `see`. Returns how many there were.
+    pub fn read_into(
+        &mut self,
+        state: &mut RunState,
+        max: usize,
+        mut see: impl FnMut(&Envelope),
+    ) -> Result<usize, ReadError> {
         if !self.has_line {
             self.is_read = true;
             return Ok(0);
@@ -122,7 +137,10 @@ impl Mirror {
         let Some(reader) = &mut self.reader else { return Ok(0) };
         for n in 0..max {
             match reader.read_next()? {
-                Next::Event(envelope) => state.apply(&envelope),
+                Next::Event(envelope) => {
+                    see(&envelope);
+                    state.apply(&envelope);
+                }
                 Next::End { .. } => {
                     self.is_read = true;
                     state.unreadable_lines = reader.skipped();
@@ -172,7 +190,10 @@ mod tests {
     fn a_directory_there_becomes_one_below_ours() {
         let root = Path::new("runs");
         for (there, here) in [
-            ("/home/me/runs/baseline/smollm2_135m/2026-01-01_12-00-00", "runs/box/smollm2_135m/2026-01-01_12-00-00"),
+            (
+                "/home/me/runs/baseline/smollm2_135m/2026-01-01_12-00-00",
+                "runs/box/smollm2_135m/2026-01-01_12-00-00",
+            ),
             ("/../../..", "runs/box"),
             ("/x/../../etc/passwd", "runs/box/etc/passwd"),
             ("/a/.ssh/\u{1b}[2J", "runs/box/_.ssh/__2J"),

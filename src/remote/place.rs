@@ -65,7 +65,8 @@ impl Place {
     pub fn find(name: &str) -> Result<Place, String> {
         let refused = |e: io::Error| format!("the runs there cannot be listed: {e}");
         if name.is_empty() {
-            let alive: Vec<Listed> = Place::list().map_err(refused)?.into_iter().filter(|run| run.alive).collect();
+            let alive: Vec<Listed> =
+                Place::list().map_err(refused)?.into_iter().filter(|run| run.alive).collect();
             return match &alive[..] {
                 [only] => Place::find(&only.id),
                 [] => Err("no run goes on there".to_owned()),
@@ -92,7 +93,8 @@ impl Place {
         };
         for entry in entries.flatten() {
             let place = Place { dir: entry.path() };
-            let (Ok(work), Ok(made)) = (place.work(), fs::metadata(place.dir.join("work.json")).and_then(|m| m.modified()))
+            let (Ok(work), Ok(made)) =
+                (place.work(), fs::metadata(place.dir.join("work.json")).and_then(|m| m.modified()))
             else {
                 continue;
             };
@@ -166,7 +168,8 @@ impl Place {
 
     /// A screen is there.
     pub fn watch(&self) {
-        let touch = || File::options().append(true).open(self.dir.join("watched"))?.set_modified(SystemTime::now());
+        let touch =
+            || File::options().append(true).open(self.dir.join("watched"))?.set_modified(SystemTime::now());
         // The run only ends a little earlier after its end.
         let _: io::Result<()> = touch();
     }

@@ -57,11 +57,22 @@ pub enum Request {
     Join(Join),
     List,
     /// A command of the program there, such as `doctor`; its output comes back.
-    Command { args: Vec<String>, dir: Option<PathBuf> },
-    Order { id: u64, order: Order },
-    Ping { n: u64 },
+    Command {
+        args: Vec<String>,
+        dir: Option<PathBuf>,
+    },
+    Order {
+        id: u64,
+        order: Order,
+    },
+    Ping {
+        n: u64,
+    },
     /// The files of a run that have changed since they were last sent over this connection, but no more than `limit_bytes`.
-    Fetch { run: u32, limit_bytes: u64 },
+    Fetch {
+        run: u32,
+        limit_bytes: u64,
+    },
 }
 
 /// Follows a run that was started before, from the first byte that is not here yet.
@@ -79,15 +90,26 @@ pub struct Join {
 pub enum Order {
     Pause(bool),
     ToggleKernels,
-    Snapshot { name: String },
+    Snapshot {
+        name: String,
+    },
     /// A re-run under this tool, or its end.
-    Tool { name: String },
+    Tool {
+        name: String,
+    },
     /// Another run in place of this one.
-    Restart { overrides: Vec<String> },
+    Restart {
+        overrides: Vec<String>,
+    },
     /// Keeps what the screen said in the log of the run.
-    KeepMessage { text: String },
+    KeepMessage {
+        text: String,
+    },
     /// Ends the run.
-    End { outcome: Outcome, cause: Option<String> },
+    End {
+        outcome: Outcome,
+        cause: Option<String>,
+    },
     /// Nothing more is asked of a run that has ended.
     Leave,
 }
@@ -98,26 +120,57 @@ pub enum Order {
 pub enum Frame {
     Hello(Hello),
     /// The name of the run that was started or joined.
-    Joined { id: String },
+    Joined {
+        id: String,
+    },
     /// `next` is the place of the news after it.
-    News { next: u64, news: News },
+    News {
+        next: u64,
+        news: News,
+    },
     /// `len` bytes of `events.ndjson`, from the offset `at` on.
-    Events { run: u32, at: u64, len: usize },
+    Events {
+        run: u32,
+        at: u64,
+        len: usize,
+    },
     /// The answer to a ping, behind everything that was sent before it. `age_ms`: how old the newest event was when it was sent.
-    Pong { n: u64, age_ms: Option<f64> },
+    Pong {
+        n: u64,
+        age_ms: Option<f64>,
+    },
     /// Chunks of it follow.
-    File { path: String, bytes: u64, total_bytes: u64 },
-    Chunk { len: usize },
+    File {
+        path: String,
+        bytes: u64,
+        total_bytes: u64,
+    },
+    Chunk {
+        len: usize,
+    },
     /// The files were sent, but for those that are too large.
-    Fetched { run: u32, left_out: Vec<String> },
+    Fetched {
+        run: u32,
+        left_out: Vec<String>,
+    },
     Runs(Vec<Listed>),
     /// `len` bytes of the output of a command.
-    Output { stderr: bool, len: usize },
-    Exit { code: u8 },
+    Output {
+        stderr: bool,
+        len: usize,
+    },
+    Exit {
+        code: u8,
+    },
     /// The process of the run is gone without an end.
-    Died { words: String },
+    Died {
+        words: String,
+    },
     /// `usage`: a mistake of the caller.
-    Refused { reason: String, usage: bool },
+    Refused {
+        reason: String,
+        usage: bool,
+    },
 }
 
 impl Frame {

@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    fs::{self, File},
+    fs::File,
     io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -35,10 +35,13 @@ pub fn serve() -> io::Result<()> {
     let mut out = BufWriter::with_capacity(MAX_PAYLOAD, io::stdout());
     send(&mut out, &Frame::Hello(Hello::here()), b"")?;
     let Ok(request) = requests.recv() else { return Ok(()) };
-    let refuse = |out: &mut BufWriter<_>, reason: String| send(out, &Frame::Refused { reason, usage: true }, b"");
+    let refuse =
+        |out: &mut BufWriter<_>, reason: String| send(out, &Frame::Refused { reason, usage: true }, b"");
     let (place, join) = match request {
         Request::Start(work) => {
-            let place = match Place::create(&work).and_then(|place| start(&place, work.dir.as_deref()).map(|()| place)) {
+            let place = match Place::create(&work)
+                .and_then(|place| start(&place, work.dir.as_deref()).map(|()| place))
+            {
                 Ok(place) => place,
                 Err(e) => return refuse(&mut out, format!("the run cannot be started there: {e}")),
             };
@@ -86,15 +89,23 @@ fn start(place: &Place, dir: Option<&Path>) -> io::Result<()> {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(program).arg("remote-work").arg(place.path());
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
-    if let Some(dir) = dir {
-        if !dir.is_dir() {
-            return Err(io::Error::new(ErrorKind::NotFound, format!("{} is no directory there", dir.display())));
-        }
-        command.current_dir(dir);
-    }
+    command.current_dir(directory(dir)?);
     let mut child = command.spawn()?;
     thread::spawn(move || child.wait());
     Ok(())
+}
+
+/// The directory to work in: the home directory unless another is given, which may begin there.
+fn directory(dir: Option<&Path>) -> io::Result<PathBuf> {
+    let home = env::home_dir().filter(|home| home.is_absolute()).map_or_else(env::current_dir, Ok)?;
+    let dir = match dir {
+        None => home,
+        Some(dir) => home.join(dir.strip_prefix("~").unwrap_or(dir)),
+    };
+    match dir.is_dir() {
+        true => Ok(dir),
+        false => Err(io::Error::new(ErrorKind::NotFound, format!("{} is no directory there", dir.display()))),
+    }
 }
 
 struct Relay {
@@ -113,6 +124,8 @@ struct Relay {
     sent: Sent,
     started: Instant,
     has_ended: bool,
+    /// The events are not where they were, which was said.
+    is_displaced: bool,
     last_ping: Instant,
     buffer: Vec<u8>,
 }
@@ -133,6 +146,7 @@ impl Relay {
             sent: Sent::new(),
             started: Instant::now(),
             has_ended: false,
+            is_displaced: false,
             last_ping: Instant::now(),
             buffer: vec![0; MAX_PAYLOAD],
             place,
@@ -232,7 +246,12 @@ impl Relay {
         self.events = File::open(dir.join(EVENTS)).ok();
         let began = || {
             let mut first = Vec::new();
-            read::line(&mut BufReader::new(File::open(dir.join(EVENTS)).ok()?), MAX_FIRST_LINE_BYTES, &mut first).ok()?;
+            read::line(
+                &mut BufReader::new(File::open(dir.join(EVENTS)).ok()?),
+                MAX_FIRST_LINE_BYTES,
+                &mut first,
+            )
+            .ok()?;
             let first: serde_json::Value = serde_json::from_slice(&first).ok()?;
             let started = first.pointer("/e/run_started")?;
             let simulated = started.get("simulated")?.as_bool()?;
@@ -247,6 +266,10 @@ impl Relay {
             && let Some(dir) = self.dirs.get(self.following as usize).cloned()
         {
             self.open_events(&dir);
+            if self.events.is_none() && !std::mem::replace(&mut self.is_displaced, true) {
+                let reason = format!("{} was moved or deleted there: the run cannot be shown", dir.display());
+                send(out, &Frame::Refused { reason, usage: false }, b"")?;
+            }
         }
         let Some(file) = &mut self.events else { return Ok(0) };
         file.seek(SeekFrom::Start(self.at))?;
@@ -298,9 +321,10 @@ fn last_words(output: &Path) -> String {
 fn command(out: &mut impl Write, args: &[String], dir: Option<&Path>) -> io::Result<()> {
     let mut command = Command::new(env::current_exe()?);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    if let Some(dir) = dir {
-        command.current_dir(fs::canonicalize(dir)?);
-    }
+    command.current_dir(match directory(dir) {
+        Ok(dir) => dir,
+        Err(e) => return send(out, &Frame::Refused { reason: e.to_string(), usage: true }, b""),
+    });
     let mut child = command.spawn()?;
     let (tx, rx) = mpsc::sync_channel::<(bool, Vec<u8>)>(16);
     let pipes: [(bool, Option<Box<dyn Read + Send>>); 2] = [

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     base::foreign::{line, message},
-    event::{Outcome, RunFinished, ToolState},
+    event::{Envelope, Event, Outcome, RunFinished, ToolState},
     run::{rerun::Tool, session::SessionSummary},
     rundir::Loss,
     state::{RunState, Snapshot},
@@ -58,10 +58,18 @@ pub enum Start {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Link {
     /// How far this end is behind, once it was measured.
-    Up { behind_ms: Option<f64> },
+    Up {
+        behind_ms: Option<f64>,
+    },
     /// There is no answer.
-    Silent { since: Duration },
-    Lost { since: Duration, next: Option<Duration>, reason: String },
+    Silent {
+        since: Duration,
+    },
+    Lost {
+        since: Duration,
+        next: Option<Duration>,
+        reason: String,
+    },
     /// Nothing more comes.
     Closed,
 }
@@ -114,6 +122,10 @@ pub struct RemoteRun {
     /// Orders whose answers are not for the user.
     unspoken: HashSet<u64>,
     wants_pause: Option<bool>,
+    /// Nothing more is asked of the run.
+    leaves: bool,
+    /// What a program that is followed has printed, where somebody takes it: lines, and whether they are of stderr.
+    output: Option<VecDeque<(bool, String)>>,
     restarts: bool,
     said: VecDeque<Said>,
     pings: VecDeque<(u64, Instant)>,
@@ -138,7 +150,13 @@ pub struct RemoteRun {
 
 impl RemoteRun {
     /// Uses `connection` for what `start` says. Copies of runs go below `root`; no run may be larger than `limit_bytes`.
-    pub fn new(host: Host, connection: Connection, start: Start, root: PathBuf, limit_bytes: u64) -> RemoteRun {
+    pub fn new(
+        host: Host,
+        connection: Connection,
+        start: Start,
+        root: PathBuf,
+        limit_bytes: u64,
+    ) -> RemoteRun {
         let now = Instant::now();
         let mut run = RemoteRun {
             state: RunState::default(),
@@ -155,6 +173,8 @@ impl RemoteRun {
             next_order: RandomState::new().build_hasher().finish(),
             unspoken: HashSet::new(),
             wants_pause: None,
+            leaves: false,
+            output: None,
             restarts: false,
             said: connection.warning.iter().cloned().map(Said::Message).collect(),
             pings: VecDeque::new(),
@@ -229,7 +249,9 @@ impl RemoteRun {
 
     /// Nothing more comes by itself: the run has ended, everything that came was read, and its files are here.
     pub fn is_complete(&self) -> bool {
-        self.done.is_some() && self.fetches.is_empty() && self.begun.as_ref().is_none_or(|begun| begun.mirror.is_read)
+        self.done.is_some()
+            && self.fetches.is_empty()
+            && self.begun.as_ref().is_none_or(|begun| begun.mirror.is_read)
     }
 
     /// The run goes on there without this end.
@@ -245,6 +267,16 @@ impl RemoteRun {
     /// What the screen has to say.
     pub fn take_said(&mut self) -> Option<Said> {
         self.said.pop_front()
+    }
+
+    /// From now on the lines that a program prints are kept for [`take_output`](Self::take_output).
+    pub fn keep_output(&mut self) {
+        self.output.get_or_insert_default();
+    }
+
+    /// The next line that a program has printed, and whether on stderr.
+    pub fn take_output(&mut self) -> Option<(bool, String)> {
+        self.output.as_mut()?.pop_front()
     }
 
     /// Bytes that were fetched, and of how many.
@@ -316,6 +348,8 @@ impl RemoteRun {
                     incoming = connection.frames.recv() => changed += self.take_frames(incoming),
                     () = tokio::time::sleep_until(wake.into()) => {}
                 }
+                // The lag, or the time without an answer.
+                changed += 1;
             }
             State::Opening(opening) => {
                 tokio::select! {
@@ -351,38 +385,35 @@ impl RemoteRun {
         }
     }
 
+    /// Takes what has come, but not for long. Returns how much that was.
     fn take_frames(&mut self, first: Option<Incoming>) -> usize {
-        let mut next = first.or(Some(Incoming::Ended(String::new())));
-        for n in 0..BATCH_FRAMES {
-            match next.take() {
-                Some(Incoming::Frame(frame, payload)) => {
-                    if let Err(e) = self.take(frame, &payload) {
-                        self.give_up(format!("what it sent cannot be used: {e}"));
-                        return n + 1;
-                    }
-                }
-                Some(Incoming::Ended(words)) => {
-                    let words = if words.is_empty() { "ssh ended".to_owned() } else { line(&words, 200) };
-                    self.lose(words);
-                    return n + 1;
-                }
-                None => return n,
-            }
+        let mut next = first.unwrap_or(Incoming::Ended(String::new()));
+        for n in 1..=BATCH_FRAMES {
+            self.take_incoming(next);
             next = match &mut self.connection {
-                State::Up(connection) => connection.frames.try_recv().ok(),
-                _ => return n + 1,
+                State::Up(connection) if n < BATCH_FRAMES => match connection.frames.try_recv() {
+                    Ok(next) => next,
+                    Err(_) => return n,
+                },
+                _ => return n,
             };
         }
-        match next {
-            Some(Incoming::Frame(frame, payload)) => {
+        BATCH_FRAMES
+    }
+
+    fn take_incoming(&mut self, incoming: Incoming) {
+        match incoming {
+            Incoming::Frame(frame, payload) => {
                 if let Err(e) = self.take(frame, &payload) {
                     self.give_up(format!("what it sent cannot be used: {e}"));
                 }
             }
-            Some(Incoming::Ended(words)) => self.lose(line(&words, 200)),
-            None => {}
+            Incoming::Wrong(words) => {
+                self.give_up(format!("what it sent cannot be read: {}", line(&words, 200)))
+            }
+            Incoming::Ended(words) if words.is_empty() => self.lose("ssh ended".to_owned()),
+            Incoming::Ended(words) => self.lose(line(&words, 200)),
         }
-        BATCH_FRAMES
     }
 
     fn take(&mut self, frame: Frame, payload: &[u8]) -> io::Result<()> {
@@ -406,27 +437,33 @@ impl RemoteRun {
                 _ => return wrong("events of a run that has not begun"),
             },
             Frame::Pong { n, age_ms } => self.pong(n, age_ms),
-            Frame::File { path, bytes, total_bytes } => match self.fetches.front_mut().and_then(|f| f.inbox.as_mut()) {
-                Some(inbox) => inbox.file(&path, bytes, total_bytes)?,
-                None => return wrong("a file that was not asked for"),
-            },
+            Frame::File { path, bytes, total_bytes } => {
+                match self.fetches.front_mut().and_then(|f| f.inbox.as_mut()) {
+                    Some(inbox) => inbox.file(&path, bytes, total_bytes)?,
+                    None => return wrong("a file that was not asked for"),
+                }
+            }
             Frame::Chunk { .. } => match self.fetches.front_mut().and_then(|f| f.inbox.as_mut()) {
                 Some(inbox) => inbox.chunk(payload)?,
                 None => return wrong("bytes that were not asked for"),
             },
             Frame::Fetched { run, left_out } => match self.fetches.pop_front() {
-                Some(Fetch { run: asked, inbox: Some(inbox), .. }) if asked == run && inbox.is_between_files() => {
+                Some(Fetch { run: asked, inbox: Some(inbox), .. })
+                    if asked == run && inbox.is_between_files() =>
+                {
                     self.left_out = left_out.iter().map(|name| line(name, 300)).take(20).collect();
                 }
                 _ => return wrong("files of another run"),
             },
             Frame::Died { words } => {
-                let cause = format!("the process of the run on {} is gone: {}", self.host.short(), message(&words));
+                let cause =
+                    format!("the process of the run on {} is gone: {}", self.host.short(), message(&words));
                 if self.begun.is_none() {
                     self.failed = Some((cause, false));
                 } else if self.done.is_none() {
                     let finished = RunFinished { outcome: Outcome::Failed, cause: Some(cause.clone()) };
-                    self.done = Some(Ended { finished, loss: None, tool_failures: Vec::new(), exit_code: None });
+                    self.done =
+                        Some(Ended { finished, loss: None, tool_failures: Vec::new(), exit_code: None });
                     self.want_files();
                     self.say(Said::Message(cause));
                 }
@@ -465,7 +502,12 @@ impl RemoteRun {
                 self.begun = Some(Begun { run, there: dir, overrides, for_tools, mirror });
             }
             News::Answer { order, message: text, error } => {
+                let orders = self.orders.len();
                 self.orders.retain(|(id, _)| *id != order);
+                if self.orders.len() == orders {
+                    // To an order of another screen.
+                    return Ok(());
+                }
                 let spoken = !self.unspoken.remove(&order);
                 if let Some(error) = error {
                     self.restarts = false;
@@ -477,7 +519,9 @@ impl RemoteRun {
                     self.want_files();
                 }
             }
-            News::Done { run, ended } | News::Left { run, ended } if self.begun.as_ref().is_some_and(|b| b.run == run) => {
+            News::Done { run, ended } | News::Left { run, ended }
+                if self.begun.as_ref().is_some_and(|b| b.run == run) =>
+            {
                 self.done = Some(ended);
                 self.want_files();
             }
@@ -493,6 +537,9 @@ impl RemoteRun {
     }
 
     fn want_files(&mut self) {
+        if self.leaves {
+            return;
+        }
         let Some(begun) = &self.begun else { return };
         let is_asked = |fetch: &Fetch| fetch.run == begun.run && fetch.inbox.is_none();
         if !self.fetches.iter().any(is_asked) {
@@ -526,7 +573,15 @@ impl RemoteRun {
         if begun.mirror.is_read {
             return 0;
         }
-        match begun.mirror.read_into(&mut self.state, BATCH_EVENTS) {
+        let output = &mut self.output;
+        let keep = |envelope: &Envelope| {
+            if let (Event::Notice(notice), Some(output)) = (&envelope.event, output.as_mut())
+                && ["stdout", "stderr"].contains(&notice.source.as_str())
+            {
+                output.push_back((notice.source == "stderr", notice.text.clone()));
+            }
+        };
+        match begun.mirror.read_into(&mut self.state, BATCH_EVENTS, keep) {
             Ok(n) => {
                 if self.wants_pause == Some(self.state.workload_paused_at.is_some()) {
                     self.wants_pause = None;
@@ -571,7 +626,8 @@ impl RemoteRun {
             if silence > PING_TIMEOUT {
                 self.lose(format!("no answer for {} s", PING_TIMEOUT.as_secs()));
             }
-        } else if matches!(self.connection, State::Waiting) && now >= self.next_attempt && !self.is_complete() {
+        } else if matches!(self.connection, State::Waiting) && now >= self.next_attempt && !self.is_complete()
+        {
             self.reconnect();
         }
     }
@@ -603,7 +659,11 @@ impl RemoteRun {
         }
         self.connection = State::Up(Box::new(connection));
         if let Some((since, _)) = self.lost.take() {
-            let text = format!("connected to {} again after {:.0} s", self.host.short(), since.elapsed().as_secs_f64());
+            let text = format!(
+                "connected to {} again after {:.0} s",
+                self.host.short(),
+                since.elapsed().as_secs_f64()
+            );
             self.say(Said::Message(text));
         }
         (self.attempts, self.next_ping) = (0, Instant::now());
@@ -626,12 +686,20 @@ impl RemoteRun {
         self.lost = Some((since, reason));
         let wait = FIRST_WAIT.saturating_mul(1 << self.attempts.min(5)).min(LONGEST_WAIT);
         self.attempts += 1;
-        (self.connection, self.next_attempt) = (State::Waiting, Instant::now() + wait);
+        if let State::Up(connection) = std::mem::replace(&mut self.connection, State::Waiting) {
+            // A connection that hangs takes a moment to end.
+            thread::spawn(move || drop(connection));
+        }
+        self.next_attempt = Instant::now() + wait;
         self.pings.clear();
         if self.id.is_none() && self.failed.is_none() {
-            // Nothing was started, as far as is known.
             let (_, reason) = self.lost.clone().unwrap_or((Instant::now(), String::new()));
-            self.failed = Some((format!("no run was started on {}: {reason}", self.host.short()), false));
+            let text = format!(
+                "the connection to {} broke before it named a run: {reason}; {} --reconnect list shows whether one was started",
+                self.host.short(),
+                self.host.command_line()
+            );
+            self.failed = Some((text, false));
         }
     }
 
@@ -643,6 +711,7 @@ impl RemoteRun {
 
     /// Gives an order, now or when the connection is back.
     pub fn order(&mut self, order: Order) {
+        self.leaves |= order == Order::Leave;
         if matches!(order, Order::KeepMessage { .. }) {
             self.unspoken.insert(self.next_order);
         }

@@ -30,7 +30,10 @@ pub fn send_line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()>
 pub fn receive(input: &mut impl BufRead) -> io::Result<Option<(Frame, Vec<u8>)>> {
     let Some(frame) = receive_line::<Frame>(input)? else { return Ok(None) };
     if frame.payload() > MAX_PAYLOAD {
-        return Err(io::Error::new(ErrorKind::InvalidData, "a frame is larger than any that the program sends"));
+        return Err(io::Error::new(
+            ErrorKind::InvalidData,
+            "a frame is larger than any that the program sends",
+        ));
     }
     let mut payload = vec![0; frame.payload()];
     input.read_exact(&mut payload)?;

@@ -1,12 +1,7 @@
 //! The process of a run that is served over ssh. It has no terminal and no pipe: orders are read from a file, and news are
 //! written to one, so that it goes on without a connection.
 
-use std::{
-    collections::HashSet,
-    io,
-    path::PathBuf,
-    time::Duration,
-};
+use std::{collections::HashSet, io, path::PathBuf, time::Duration};
 
 use super::{
     place::{Place, Tail},
@@ -159,10 +154,12 @@ impl Served<'_> {
             },
             Order::ToggleKernels => Some(session.toggle_kernels()),
             Order::Snapshot { name } => Some(session.snapshot(&name)),
-            Order::Tool { name } => match [Tool::Nsys, Tool::Ncu].into_iter().find(|tool| tool.name() == name) {
-                Some(tool) => session.rerun(tool),
-                None => Some(format!("{name} is not known there")),
-            },
+            Order::Tool { name } => {
+                match [Tool::Nsys, Tool::Ncu].into_iter().find(|tool| tool.name() == name) {
+                    Some(tool) => session.rerun(tool),
+                    None => Some(format!("{name} is not known there")),
+                }
+            }
             Order::KeepMessage { text } => {
                 session.keep_message(&text);
                 None

@@ -14,8 +14,8 @@ use std::{io, path::PathBuf, time::Duration};
 use ratatui::{Terminal, backend::Backend};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-pub use self::{live::Live, workload::Workload};
 use self::{comparison::Compared, event_loop::Left, runs::RunList};
+pub use self::{live::Live, workload::Workload};
 use super::{
     export::Exported,
     input::Input,
@@ -28,13 +28,13 @@ use crate::{
     config::TuiConfig,
     event::Outcome,
     process::shutdown::{Cause, Shutdown},
+    remote::RemoteRun,
     run::{
         plan::Plan,
         rerun::Tool,
         session::SessionSummary,
         sweep::{CooldownStatus, Runner},
     },
-    remote::RemoteRun,
     rundir::{Player, RunDir},
     state::{RunState, Snapshot},
 };

@@ -163,7 +163,10 @@ impl Workload {
     /// Asks for the end of a run on another machine.
     pub(super) fn cancel_there(&mut self) {
         if let Workload::There(run) = self {
-            run.order(Order::End { outcome: Outcome::Interrupted, cause: Some("quit by the user".to_owned()) });
+            run.order(Order::End {
+                outcome: Outcome::Interrupted,
+                cause: Some("quit by the user".to_owned()),
+            });
         }
     }
 }

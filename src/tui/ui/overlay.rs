@@ -88,7 +88,9 @@ impl OverlayKey {
             (Overlay::Palette(_), KeyCode::PageDown) => return Some(OverlayKey::Scroll(10)),
             (Overlay::None | Overlay::Prompt(_) | Overlay::Palette(_), _) => {}
             // Pressed twice, q leaves.
-            (Overlay::ConfirmLeave, KeyCode::Enter | KeyCode::Char('q' | 'y')) => return Some(OverlayKey::Accept),
+            (Overlay::ConfirmLeave, KeyCode::Enter | KeyCode::Char('q' | 'y')) => {
+                return Some(OverlayKey::Accept);
+            }
             (Overlay::ConfirmLeave, KeyCode::Char('c')) => return Some(OverlayKey::Cancel),
             (Overlay::ConfirmRerun, KeyCode::Enter | KeyCode::Char('y')) => return Some(OverlayKey::Accept),
             // Not by Enter: nothing brings a run back.
