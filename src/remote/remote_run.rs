@@ -706,6 +706,9 @@ impl RemoteRun {
     fn give_up(&mut self, reason: String) {
         self.lose(reason.clone());
         self.connection = State::GivenUp;
+        if self.begun.is_none() {
+            self.failed.get_or_insert((reason.clone(), false));
+        }
         self.say(Said::Error(reason));
     }
 
