@@ -11,9 +11,15 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
 };
 
-use common::{PROGRAM, Said, eventually, program, said, signal};
+use common::{PATIENCE, PROGRAM, Said, eventually, program, said, signal};
 use llmprof::{event::SCHEMA, remote::Frame};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -474,7 +480,23 @@ fn against(output: &[u8]) -> (Said, TempDir) {
         .args(["run", "--host", "box", "--remote-program"])
         .arg(there)
         .stdin(Stdio::null());
-    (said(command.output().unwrap()), here)
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (pid, ended) = (child.id(), Arc::new(AtomicBool::new(false)));
+    let is_over = Arc::clone(&ended);
+    // A program that waits for ever is ended, and fails the test.
+    let limit = thread::spawn(move || {
+        let until = Instant::now() + 2 * PATIENCE;
+        while Instant::now() < until && !is_over.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(20));
+        }
+        if !is_over.load(Ordering::Relaxed) {
+            signal(pid, "KILL");
+        }
+    });
+    let out = child.wait_with_output().unwrap();
+    ended.store(true, Ordering::Relaxed);
+    limit.join().unwrap();
+    (said(out), here)
 }
 
 #[test]

@@ -210,12 +210,6 @@ pub struct Ended {
     pub exit_code: Option<u8>,
 }
 
-impl Ended {
-    pub fn is_completed(&self) -> bool {
-        self.finished.outcome == Outcome::Completed
-    }
-}
-
 /// A run there, for a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Listed {

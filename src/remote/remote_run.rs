@@ -99,7 +99,6 @@ struct Fetch {
 /// A run there that has begun.
 struct Begun {
     run: u32,
-    there: PathBuf,
     overrides: Vec<String>,
     for_tools: bool,
     mirror: Mirror,
@@ -223,10 +222,6 @@ impl RemoteRun {
     /// The directory here.
     pub fn dir(&self) -> Option<&Path> {
         self.begun.as_ref().map(|begun| begun.mirror.dir())
-    }
-
-    pub fn dir_there(&self) -> Option<&Path> {
-        self.begun.as_ref().map(|begun| begun.there.as_path())
     }
 
     pub fn overrides(&self) -> &[String] {
@@ -499,7 +494,7 @@ impl RemoteRun {
                 let mirror = Mirror::open(&self.root, host, &id, run, &dir, self.limit_bytes)?;
                 self.earlier_snapshots.extend(std::mem::take(&mut self.state).snapshots);
                 let overrides = overrides.iter().map(|text| line(text, 2_000)).collect();
-                self.begun = Some(Begun { run, there: dir, overrides, for_tools, mirror });
+                self.begun = Some(Begun { run, overrides, for_tools, mirror });
             }
             News::Answer { order, message: text, error } => {
                 let orders = self.orders.len();
