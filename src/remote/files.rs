@@ -245,7 +245,7 @@ mod tests {
         fs::write(from.path().join("large"), [0; 4096]).unwrap();
         let mut pipe = Vec::new();
         let left = send_dir(&mut pipe, from.path(), 100, &mut Sent::new()).unwrap();
-        assert!(left.len() == 1 && left[0].contains("large (4.1 kB)"), "{left:?}");
+        assert!(left.len() == 1 && left[0].contains("large (4.10 kB)"), "{left:?}");
     }
 
     #[test]

@@ -156,7 +156,7 @@ impl Place {
     /// Held by the process of the run for as long as it is there.
     pub fn hold(&self) -> io::Result<File> {
         let file = File::open(self.dir.join("alive"))?;
-        // Whoever asks whether the run goes on holds it for a moment.
+        // A process that asks whether the run goes on holds it for a moment.
         file.lock()?;
         Ok(file)
     }

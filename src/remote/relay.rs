@@ -244,20 +244,7 @@ impl Relay {
 
     fn open_events(&mut self, dir: &Path) {
         self.events = File::open(dir.join(EVENTS)).ok();
-        let began = || {
-            let mut first = Vec::new();
-            read::line(
-                &mut BufReader::new(File::open(dir.join(EVENTS)).ok()?),
-                MAX_FIRST_LINE_BYTES,
-                &mut first,
-            )
-            .ok()?;
-            let first: serde_json::Value = serde_json::from_slice(&first).ok()?;
-            let started = first.pointer("/e/run_started")?;
-            let simulated = started.get("simulated")?.as_bool()?;
-            started.get("started_unix_ms")?.as_f64().filter(|_| !simulated)
-        };
-        self.began_unix_ms = began();
+        self.began_unix_ms = began_unix_ms(dir);
     }
 
     /// Sends what was appended to the events, at most one payload. Returns how many bytes that were.
@@ -291,6 +278,17 @@ impl Relay {
         while self.pass_events(out)? > 0 {}
         Ok(())
     }
+}
+
+/// When the run in `dir` began, by the clock of this machine; `None` where its time is simulated.
+fn began_unix_ms(dir: &Path) -> Option<f64> {
+    let mut first = Vec::new();
+    let mut events = BufReader::new(File::open(dir.join(EVENTS)).ok()?);
+    read::line(&mut events, MAX_FIRST_LINE_BYTES, &mut first).ok()?;
+    let first: serde_json::Value = serde_json::from_slice(&first).ok()?;
+    let started = first.pointer("/e/run_started")?;
+    let simulated = started.get("simulated")?.as_bool()?;
+    started.get("started_unix_ms")?.as_f64().filter(|_| !simulated)
 }
 
 /// The time of the last whole line, in milliseconds.

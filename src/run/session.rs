@@ -695,7 +695,7 @@ impl Session {
         self.flush();
     }
 
-    /// Writes what was recorded so far, for whoever reads along.
+    /// Writes what was recorded so far, for a reader of the file.
     pub fn flush(&mut self) {
         if let Some(recorder) = self.recording.recorder() {
             recorder.flush();

@@ -45,7 +45,7 @@ pub fn draw(view: &View<'_>, remote: &RemoteView, area: Rect, buf: &mut Buffer) 
     // A lost connection is more important than the name of the run.
     let is_lost = matches!(remote.link, Link::Lost { .. });
     left.push_span(Span::styled(cut(&words, if is_lost { room } else { spare }, theme.glyphs.ascii), style));
-    let fits = left.width() + right.width() + 1 <= area.width as usize;
+    let fits = left.width() + right.width() < area.width as usize;
     left.render(area, buf);
     if fits {
         right.right_aligned().render(area, buf);
@@ -95,7 +95,7 @@ mod tests {
         let up = Link::Up { behind_ms: Some(23.0) };
         assert!(drawn(up.clone(), None, 80).starts_with(" over ssh to box · 23.0 ms behind  "));
         assert!(drawn(up.clone(), None, 80).ends_with("run k3f9a2"));
-        assert!(drawn(up.clone(), Some((1_000_000, 4_000_000)), 80).ends_with("copying 1.0 MB of 4.0 MB"));
+        assert!(drawn(up.clone(), Some((1_000_000, 4_000_000)), 80).ends_with("copying 1.00 MB of 4.00 MB"));
         let lost = Link::Lost {
             since: Duration::from_secs(12),
             next: Some(Duration::from_secs(3)),
