@@ -5,6 +5,7 @@ mod connection;
 mod files;
 mod host;
 mod install;
+mod lag;
 mod mirror;
 mod place;
 mod protocol;

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::base::{foreign::line, read, user_data::user_data_dir};
 
-/// Characters of a name. They are told apart when read aloud.
+/// Characters of a name: those that are not confused when read aloud.
 const LETTERS: &[u8] = b"abcdefghjkmnpqrstuvwxyz23456789";
 const NAME_LENGTH: usize = 6;
 /// A run that has ended can be fetched for so long.

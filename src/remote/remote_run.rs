@@ -15,6 +15,7 @@ use super::{
     connection::{Connection, Incoming, Patience},
     files::Inbox,
     host::Host,
+    lag::Lag,
     mirror::Mirror,
     protocol::{Ended, Frame, Join, News, Order, Request, Work},
     trouble::Trouble,
@@ -27,7 +28,6 @@ use crate::{
     state::{RunState, Snapshot},
 };
 
-const PING_EVERY: Duration = Duration::from_secs(1);
 /// After so long without an answer the screen says so.
 const SILENT: Duration = Duration::from_secs(3);
 /// After so long the connection is given up.
@@ -39,8 +39,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 const BATCH_EVENTS: usize = 4096;
 /// Frames taken in at a time.
 const BATCH_FRAMES: usize = 32;
-/// Lags whose median is shown.
-const LAGS: usize = 5;
 /// What the screen may still have to say.
 const MAX_SAID: usize = 16;
 /// While the connection is lost, the time since is shown.
@@ -127,11 +125,7 @@ pub struct RemoteRun {
     output: Option<VecDeque<(bool, String)>>,
     restarts: bool,
     said: VecDeque<Said>,
-    pings: VecDeque<(u64, Instant)>,
-    next_ping: Instant,
-    pinged: u64,
-    shortest_trip_ms: f64,
-    lags_ms: VecDeque<f64>,
+    lag: Lag,
     lost: Option<(Instant, String)>,
     attempts: u32,
     next_attempt: Instant,
@@ -176,11 +170,7 @@ impl RemoteRun {
             output: None,
             restarts: false,
             said: connection.warning.iter().cloned().map(Said::Message).collect(),
-            pings: VecDeque::new(),
-            next_ping: now,
-            pinged: 0,
-            shortest_trip_ms: f64::INFINITY,
-            lags_ms: VecDeque::new(),
+            lag: Lag::new(now),
             lost: None,
             attempts: 0,
             next_attempt: now,
@@ -284,9 +274,9 @@ impl RemoteRun {
         let reason = || self.lost.as_ref().map(|(_, reason)| reason.clone()).unwrap_or_default();
         let since = self.lost.as_ref().map(|(at, _)| at.elapsed()).unwrap_or_default();
         match &self.connection {
-            State::Up(_) => match self.pings.front().map(|(_, sent)| sent.elapsed()) {
-                Some(since) if since > SILENT => Link::Silent { since },
-                _ => Link::Up { behind_ms: self.behind_ms() },
+            State::Up(_) => match self.lag.silence(Instant::now()) {
+                since if since > SILENT => Link::Silent { since },
+                _ => Link::Up { behind_ms: self.lag.behind_ms() },
             },
             _ if self.is_complete() => Link::Closed,
             State::Opening(_) => Link::Lost { since, next: Some(Duration::ZERO), reason: reason() },
@@ -296,13 +286,6 @@ impl RemoteRun {
             }
             State::GivenUp => Link::Lost { since, next: None, reason: reason() },
         }
-    }
-
-    /// The median of the last measurements.
-    fn behind_ms(&self) -> Option<f64> {
-        let mut lags: Vec<f64> = self.lags_ms.iter().copied().collect();
-        lags.sort_by(f64::total_cmp);
-        lags.get(lags.len() / 2).copied()
     }
 
     /// The tool of the re-run in progress.
@@ -374,7 +357,7 @@ impl RemoteRun {
     fn wake(&self) -> Instant {
         let redraw = Instant::now() + REDRAW;
         match &self.connection {
-            State::Up(_) => self.next_ping,
+            State::Up(_) => self.lag.next(),
             State::Waiting => self.next_attempt.min(redraw),
             State::Opening(_) | State::GivenUp => redraw,
         }
@@ -431,7 +414,7 @@ impl RemoteRun {
                 Some(begun) if begun.run == run => begun.mirror.append(at, payload)?,
                 _ => return wrong("events of a run that has not begun"),
             },
-            Frame::Pong { n, age_ms } => self.pong(n, age_ms),
+            Frame::Pong { n, age_ms } => self.lag.answered(n, age_ms, Instant::now()),
             Frame::File { path, bytes, total_bytes } => {
                 match self.fetches.front_mut().and_then(|f| f.inbox.as_mut()) {
                     Some(inbox) => inbox.file(&path, bytes, total_bytes)?,
@@ -543,25 +526,6 @@ impl RemoteRun {
         }
     }
 
-    /// The trip of a ping takes half of the shortest one there; the rest of its time the answer was behind the events.
-    fn pong(&mut self, n: u64, age_ms: Option<f64>) {
-        while let Some((sent_n, sent)) = self.pings.front().copied() {
-            if sent_n > n {
-                return;
-            }
-            self.pings.pop_front();
-            if sent_n == n {
-                let trip_ms = sent.elapsed().as_secs_f64() * 1e3;
-                self.shortest_trip_ms = self.shortest_trip_ms.min(trip_ms);
-                let age_ms = age_ms.filter(|age| (0.0..1e9).contains(age)).unwrap_or(0.0);
-                self.lags_ms.push_back(trip_ms - self.shortest_trip_ms / 2.0 + age_ms);
-                if self.lags_ms.len() > LAGS {
-                    self.lags_ms.pop_front();
-                }
-            }
-        }
-    }
-
     /// Applies events that have come. Returns how many there were.
     fn take_events(&mut self) -> usize {
         let Some(begun) = &mut self.begun else { return 0 };
@@ -598,11 +562,8 @@ impl RemoteRun {
     fn tick(&mut self) {
         let now = Instant::now();
         if let State::Up(connection) = &self.connection {
-            if now >= self.next_ping {
-                self.pinged += 1;
-                connection.send(Request::Ping { n: self.pinged });
-                self.pings.push_back((self.pinged, now));
-                self.next_ping = now + PING_EVERY;
+            if let Some(n) = self.lag.due(now) {
+                connection.send(Request::Ping { n });
             }
             if let Some(fetch) = self.fetches.front_mut().filter(|fetch| fetch.inbox.is_none()) {
                 match Inbox::new(&fetch.dir, self.limit_bytes) {
@@ -617,8 +578,7 @@ impl RemoteRun {
                     }
                 }
             }
-            let silence = self.pings.front().map(|(_, sent)| sent.elapsed()).unwrap_or_default();
-            if silence > PING_TIMEOUT {
+            if self.lag.silence(now) > PING_TIMEOUT {
                 self.lose(format!("no answer for {} s", PING_TIMEOUT.as_secs()));
             }
         } else if matches!(self.connection, State::Waiting) && now >= self.next_attempt && !self.is_complete()
@@ -638,7 +598,7 @@ impl RemoteRun {
         self.connection = State::Opening(rx);
     }
 
-    /// Tells the far end which run this is about, and what was not answered.
+    /// Sends which run this is about, and what was not answered.
     fn connected(&mut self, connection: Connection) {
         let join = |id: &String, events: u64, run: u32| {
             Request::Join(Join { id: id.clone(), news: self.news_at, run, events })
@@ -661,9 +621,8 @@ impl RemoteRun {
             );
             self.say(Said::Message(text));
         }
-        (self.attempts, self.next_ping) = (0, Instant::now());
-        self.pings.clear();
-        self.lags_ms.clear();
+        self.attempts = 0;
+        self.lag.begin(Instant::now());
         // What came of a file is not kept; it is sent again.
         self.fetches.iter_mut().for_each(|fetch| fetch.inbox = None);
     }
@@ -686,7 +645,7 @@ impl RemoteRun {
             thread::spawn(move || drop(connection));
         }
         self.next_attempt = Instant::now() + wait;
-        self.pings.clear();
+        self.lag.begin(Instant::now());
         if self.id.is_none() && self.failed.is_none() {
             let (_, reason) = self.lost.clone().unwrap_or((Instant::now(), String::new()));
             let text = format!(

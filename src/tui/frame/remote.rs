@@ -27,6 +27,7 @@ pub fn draw(view: &View<'_>, remote: &RemoteView, area: Rect, buf: &mut Buffer) 
         None => Line::from(Span::styled(format!("run {} ", remote.id), theme.dim)),
     };
     let (words, style) = match &remote.link {
+        Link::Up { .. } if !remote.goes_on => ("connected; the run has ended there".to_owned(), theme.dim),
         Link::Up { behind_ms: Some(ms) } => (format!("{} behind", millis(*ms)), theme.dim),
         Link::Up { behind_ms: None } => ("connected".to_owned(), theme.dim),
         Link::Silent { since } => (format!("no answer for {}", seconds(since.as_secs_f64())), theme.warn),
