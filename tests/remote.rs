@@ -238,7 +238,7 @@ fn a_run_goes_on_without_this_end_and_is_found_again() {
     let err = String::from_utf8_lossy(&out.stderr);
     let id = names(&sshd.home()).remove(0);
     assert!(err.contains(&format!("the run {id} goes on on box")), "{err}");
-    assert!(err.contains(&format!("--reconnect {id}")) && err.contains(&format!("--cancel {id}")), "{err}");
+    assert!(err.contains(&format!("--reconnect {id}")) && err.contains(&format!("--end {id}")), "{err}");
     assert_eq!(out.status.code(), Some(129), "{err}");
     let kept = fs::metadata(copy.join("events.ndjson")).unwrap().len();
     let listed = sshd.run(here.path(), &["--reconnect", "list"]);
@@ -247,7 +247,7 @@ fn a_run_goes_on_without_this_end_and_is_found_again() {
     let grown = || fs::metadata(original.join("events.ndjson")).ok().filter(|about| about.len() > 2 * kept);
     eventually("the run to go on", grown);
 
-    let ended = sshd.run(here.path(), &["--cancel", &id]);
+    let ended = sshd.run(here.path(), &["--end", &id]);
     assert_eq!(ended.code, 0, "{}", ended.err);
     assert_eq!(common::finished(&copy).cause.as_deref(), Some("cancelled by the user"));
     assert_eq!(only_run(here.path()), copy, "the copy goes on where it was");

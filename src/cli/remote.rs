@@ -71,7 +71,7 @@ pub(super) struct RemoteSessionArgs {
     reconnect: Option<String>,
     /// End a run that goes on there, and copy what it recorded
     #[arg(long, value_name = "RUN", requires = "host", conflicts_with_all = ["reconnect", "overrides", "model", "multirun", "resume"])]
-    cancel: Option<String>,
+    end: Option<String>,
     /// Copy this program to ~/.local/bin there first; asks, unless --yes is given
     #[arg(long, requires = "host", group = "asks")]
     install: bool,
@@ -188,7 +188,7 @@ pub(super) async fn session(
     if session.install {
         copy_program(&host, yes)?;
     }
-    let (id, cancel) = match (&session.reconnect, &session.cancel) {
+    let (id, cancel) = match (&session.reconnect, &session.end) {
         (Some(id), _) if id == "list" => return list(&host).await.map(Some),
         (Some(id), _) => (id, false),
         (None, Some(id)) => (id, true),
@@ -334,7 +334,7 @@ fn report_left(run: &RemoteRun) {
     if let (true, Some(id)) = (run.goes_on(), run.id()) {
         eprint_line(format_args!("the run {id} goes on on {host}"));
         eprint_line(format_args!("  show it again:  {command} --reconnect {id}"));
-        eprint_line(format_args!("  end it:         {command} --cancel {id}"));
+        eprint_line(format_args!("  end it:         {command} --end {id}"));
         return;
     }
     if !run.is_complete() && run.done().is_some() {
