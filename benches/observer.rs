@@ -121,7 +121,8 @@ fn watched(plan: Plan, engine: Arc<Mutex<CandleEngine>>) -> Watched {
     let (start, cpu_at_start) = (Instant::now(), thread_cpu_time());
     let stopped = runtime.block_on(async {
         let session = Session::start_on(plan, Box::new(Lent { engine, done: Box::new(done) }));
-        let live = Live { session, replan: Box::new(|_| Err("not here".into())), sweep: None };
+        let live =
+            Live { session: session.into(), replan: Box::new(|_| Err("not here".into())), sweep: None };
         let shutdown = Shutdown::listen().expect("signals can be heard");
         App::of_run(&tui, live, "runs".into()).run_on(&mut screen, input, shutdown).await
     });

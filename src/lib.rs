@@ -37,6 +37,7 @@ pub mod model;
 pub mod process;
 pub mod profile;
 pub mod pytorch;
+pub mod remote;
 pub mod report;
 pub mod run;
 pub mod rundir;

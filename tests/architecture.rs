@@ -78,11 +78,12 @@ const ROOMS: [(&str, &[&str]); 27] = [
             "run",
         ],
     ),
+    ("remote", &["base", "process", "event", "state", "rundir", "run"]),
     (
         "tui",
         &[
             "base", "process", "config", "model", "event", "analysis", "kernels", "state", "rundir", "run",
-            "compare",
+            "compare", "remote",
         ],
     ),
     (
@@ -106,6 +107,7 @@ const ROOMS: [(&str, &[&str]); 27] = [
             "run",
             "compare",
             "doctor",
+            "remote",
             "tui",
         ],
     ),
@@ -152,6 +154,8 @@ const STARTS_PROGRAMS: [&str; 8] = [
     "assets/git.rs",
     "attach/program.rs",
     "process/browser.rs",
+    "remote/host.rs",
+    "remote/relay.rs",
     "run/child.rs",
     "run/rerun/child.rs",
     "run/sweep/launch/local.rs",

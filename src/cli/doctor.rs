@@ -16,6 +16,7 @@ use super::{
     Failure,
     args::{ConfigArgs, runs_root},
     print_json, print_styled,
+    remote::RemoteArgs,
 };
 use crate::{
     base::units::three_digits,
@@ -45,6 +46,8 @@ Exit codes: 0 ok, 1 a check failed or the measurement was too short.";
 pub(super) struct DoctorArgs {
     #[command(flatten)]
     pub(super) config: ConfigArgs,
+    #[command(flatten)]
+    pub(super) remote: RemoteArgs,
     /// Measure the profiler overhead: TPOT with and without sampling, interleaved on one engine
     #[arg(long)]
     overhead: bool,

@@ -12,6 +12,8 @@ use super::{
     args::{ConfigArgs, runs_root, time_of},
     print_data, print_json,
     profile::{report_exit, require_terminal},
+    remote,
+    remote::{RemoteArgs, Shown},
     run::summary,
     watch::{self, WatchArgs},
 };
@@ -60,6 +62,8 @@ pub(super) struct ExecArgs {
     pub(super) config: ConfigArgs,
     #[command(flatten)]
     follow: FollowArgs,
+    #[command(flatten)]
+    remote: RemoteArgs,
     /// The program with its arguments, after `--`
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -116,6 +120,12 @@ enum Format {
 }
 
 pub(super) async fn exec(args: ExecArgs) -> Result<u8, Failure> {
+    let FollowArgs { json, seconds, .. } = args.follow;
+    let shown =
+        Shown { headless: args.follow.is_headless(), json, seconds, program: true, ..Shown::default() };
+    if let Some(code) = remote::profile(&args.remote, &args.config, Some(&args.command), shown).await? {
+        return Ok(code);
+    }
     let output = match (args.follow.is_headless(), args.follow.json) {
         (false, _) => OutputTo::Log,
         (true, false) => OutputTo::Same,
@@ -151,13 +161,23 @@ pub(super) async fn attach(args: AttachArgs) -> Result<u8, Failure> {
     follow(args.config, Target::Join { processes: with }, model, &args.follow).await
 }
 
-async fn follow(
-    mut config: ConfigArgs,
-    target: Target,
-    model: Option<PathBuf>,
-    args: &FollowArgs,
-) -> Result<u8, Failure> {
-    let time = args.seconds.map(time_of).transpose()?;
+/// The plan for a program of this machine that is shown on another.
+pub(super) fn planned_there(config: ConfigArgs, command: &[String]) -> Result<Plan, Failure> {
+    let command: Vec<OsString> = command.iter().map(OsString::from).collect();
+    let model = model_of(&command, std::env::current_dir().ok().as_deref());
+    let target = Target::Start { command, output: OutputTo::Log };
+    Ok(planned(config, &target, model)?.plan)
+}
+
+/// How a program is followed.
+struct Planned {
+    config: ConfigArgs,
+    plan: Plan,
+    /// Its model has a known shape.
+    is_known: bool,
+}
+
+fn planned(mut config: ConfigArgs, target: &Target, model: Option<PathBuf>) -> Result<Planned, Failure> {
     let has_model = config.typed_overrides().iter().any(|o| gives_shape(o));
     config.overrides.insert(0, "runtime=program".to_owned());
     let named = config.overrides.iter().any(|o| o.starts_with("model.name="));
@@ -179,6 +199,17 @@ async fn follow(
         (Err(failure), None) => return Err(failure),
     };
     let plan = plan.following(target.clone(), is_known);
+    Ok(Planned { config, plan, is_known })
+}
+
+async fn follow(
+    config: ConfigArgs,
+    target: Target,
+    model: Option<PathBuf>,
+    args: &FollowArgs,
+) -> Result<u8, Failure> {
+    let time = args.seconds.map(time_of).transpose()?;
+    let Planned { config, plan, is_known } = planned(config, &target, model)?;
     if !args.is_headless() {
         require_terminal("llmprof-tui exec --headless")?;
         return on_screen(config, plan, target, is_known).await;
@@ -219,7 +250,7 @@ async fn on_screen(config: ConfigArgs, plan: Plan, target: Target, is_known: boo
     let shutdown = Shutdown::listen()?;
     let session = Session::start(plan);
     let exit_code = session.program_control();
-    let live = Live { session, replan: Box::new(replan), sweep: None };
+    let live = Live { session: session.into(), replan: Box::new(replan), sweep: None };
     let stopped: tui::Stopped = App::of_run(&tui, live, root).run(tui.mouse, shutdown).await;
     let code = report_exit(stopped)?;
     Ok(exit_code.exit_code().unwrap_or(code))

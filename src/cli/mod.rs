@@ -15,6 +15,7 @@ mod fetch;
 mod kernels;
 mod knee;
 mod profile;
+mod remote;
 mod replay;
 mod report;
 mod run;
@@ -24,11 +25,12 @@ mod watch;
 
 use std::{
     env,
+    ffi::OsString,
     fmt::{self, Display},
     io,
     os::fd::OwnedFd,
     panic,
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::LazyLock,
 };
@@ -65,6 +67,7 @@ Examples:
   llmprof-tui replay runs/baseline/smollm2_135m/2026-01-01_12-00-00
   llmprof-tui demo
   llmprof-tui exec -- python serve.py          follow another program: kernels, steps, what limits it
+  llmprof-tui --host me@box --model qwen2_5_7b run on another machine over ssh, shown here
   llmprof-tui watch                            monitor the GPU while another program uses it
   llmprof-tui report runs/…                    write the reports and plots of a run again
   llmprof-tui diagnose gpu.csv                 why was it slow? a run or an nvidia-smi log
@@ -92,6 +95,10 @@ pub struct Cli {
     config: ConfigArgs,
     #[command(flatten)]
     sweep: sweep::SweepArgs,
+    #[command(flatten)]
+    remote: remote::RemoteArgs,
+    #[command(flatten)]
+    session: remote::RemoteSessionArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -149,6 +156,12 @@ enum Command {
     /// Answers the completion scripts
     #[command(name = completion::COMMAND, hide = true)]
     Complete(completion::CompleteArgs),
+    /// The far end of a connection by ssh
+    #[command(name = "remote-serve", hide = true)]
+    RemoteServe,
+    /// The process of a run that was started over ssh
+    #[command(name = "remote-work", hide = true)]
+    RemoteWork { place: PathBuf },
     /// Link stored models and datasets into the project
     #[command(after_help = bootstrap::EXAMPLES)]
     Bootstrap(bootstrap::BootstrapArgs),
@@ -237,7 +250,8 @@ impl From<AssetError> for Failure {
 
 /// Parses the command line, runs the command and returns the exit code.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let words = remote::with_command_first(env::args_os().collect(), remote::is_command);
+    let cli = match Cli::try_parse_from(&words) {
         Ok(cli) => cli,
         Err(e) => {
             // Help and version are not errors.
@@ -250,7 +264,7 @@ pub fn main() -> ExitCode {
     logfile::install();
     let prepared =
         abort::prepare().and_then(|()| shutdown::survive_file_size_limit()).and_then(|()| stops::watch());
-    let work = || prepared.map_err(Failure::from).and_then(|()| dispatch(cli));
+    let work = || prepared.map_err(Failure::from).and_then(|()| dispatch(cli, &words));
     let code = match panic::catch_unwind(panic::AssertUnwindSafe(work)) {
         Ok(Ok(code)) => code,
         Ok(Err(failure)) => {
@@ -270,6 +284,17 @@ pub fn main() -> ExitCode {
 }
 
 impl Cli {
+    /// The other machine that the command is for.
+    fn remote(&self) -> Option<&remote::RemoteArgs> {
+        match &self.command {
+            None => Some(&self.remote),
+            Some(Command::Run(args)) => Some(&args.remote),
+            Some(Command::Doctor(args)) => Some(&args.remote),
+            Some(Command::Watch(args)) => Some(&args.remote),
+            Some(_) => None,
+        }
+    }
+
     /// The configuration to print instead of running the command (`--cfg`), and whether as JSON.
     fn printed_config(&self) -> Option<(ConfigArgs, bool)> {
         let (config, json) = match &self.command {
@@ -285,14 +310,20 @@ impl Cli {
     }
 }
 
-fn dispatch(cli: Cli) -> Result<u8, Failure> {
+fn dispatch(cli: Cli, words: &[OsString]) -> Result<u8, Failure> {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
     if let Some((config, json)) = cli.printed_config() {
-        return config::run(&config, &config::PrintArgs { json, ..Default::default() });
+        let there =
+            cli.remote().map(|remote| runtime()?.block_on(remote::command(remote, words))).transpose()?;
+        return match there.flatten() {
+            Some(code) => Ok(code),
+            None => config::run(&config, &config::PrintArgs { json, ..Default::default() }),
+        };
     }
     require_descriptors()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = runtime()?;
     let Some(command) = cli.command else {
-        return runtime.block_on(profile::run(cli.config, &cli.sweep));
+        return runtime.block_on(profile::run(cli.config, &cli.sweep, &cli.remote, &cli.session));
     };
     match command {
         Command::Run(args) => runtime.block_on(run::run(args)),
@@ -310,7 +341,12 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Attach(args) => runtime.block_on(exec::attach(args)),
         Command::Inject(args) => exec::inject(&args),
         Command::Config { config, print } => config::run(&config, &print),
-        Command::Doctor(args) => runtime.block_on(doctor::run(args)),
+        Command::Doctor(args) => match runtime.block_on(remote::command(&args.remote, words))? {
+            Some(code) => Ok(code),
+            None => runtime.block_on(doctor::run(args)),
+        },
+        Command::RemoteServe => remote::serve_here(),
+        Command::RemoteWork { place } => runtime.block_on(remote::work_here(&place)),
         Command::Completion { shell } => {
             print_data(shell.script().trim_end())?;
             Ok(0)

@@ -3,6 +3,8 @@
 use super::{
     Failure,
     args::{ConfigArgs, runs_root},
+    remote,
+    remote::{RemoteArgs, RemoteSessionArgs, Shown},
     run, sweep,
     sweep::{Started, SweepArgs},
 };
@@ -15,7 +17,19 @@ use crate::{
     tui::{self, App, Live},
 };
 
-pub(super) async fn run(config: ConfigArgs, sweep: &SweepArgs) -> Result<u8, Failure> {
+pub(super) async fn run(
+    config: ConfigArgs,
+    sweep: &SweepArgs,
+    remote: &RemoteArgs,
+    session: &RemoteSessionArgs,
+) -> Result<u8, Failure> {
+    remote::refuse_sweep(remote, sweep.is_asked())?;
+    if let Some(code) = remote::session(remote, session, sweep.yes).await? {
+        return Ok(code);
+    }
+    if let Some(code) = remote::profile(remote, &config, None, Shown::default()).await? {
+        return Ok(code);
+    }
     match sweep.runner(&config, || require_terminal("llmprof-tui run"))? {
         Some(runner) => match sweep.launched(runner, &config, false)? {
             Started::Here(runner) => profile_sweep(*runner).await,
@@ -39,7 +53,7 @@ pub(super) async fn profile(config: ConfigArgs, remark: Option<String>) -> Resul
     };
     // Listens before anything is started that a signal could leave unfinished.
     let shutdown = Shutdown::listen()?;
-    let live = Live { session: Session::start(plan), replan: Box::new(replan), sweep: None };
+    let live = Live { session: Session::start(plan).into(), replan: Box::new(replan), sweep: None };
     report_exit(App::of_run(&tui, live, root).run(tui.mouse, shutdown).await)
 }
 
@@ -52,7 +66,8 @@ async fn profile_sweep(mut runner: Runner) -> Result<u8, Failure> {
     };
     let composed = &session.plan().composed;
     let (tui, root) = (composed.config.output.tui.clone(), runs_root(composed));
-    let live = Live { session, replan: Box::new(|_| Err(String::new())), sweep: Some(runner) };
+    let live =
+        Live { session: session.into(), replan: Box::new(|_| Err(String::new())), sweep: Some(runner) };
     report_exit(App::of_run(&tui, live, root).run(tui.mouse, shutdown).await)
 }
 

@@ -10,7 +10,9 @@ use clap::Args;
 use super::{
     Failure,
     args::ConfigArgs,
-    print, print_json, sweep,
+    print, print_json, remote,
+    remote::{RemoteArgs, Shown},
+    sweep,
     sweep::{Started, SweepArgs},
 };
 use crate::{
@@ -31,7 +33,7 @@ use crate::{
 };
 
 /// Rows of a kernel table.
-const KERNEL_ROWS: usize = 20;
+pub(super) const KERNEL_ROWS: usize = 20;
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
@@ -39,6 +41,8 @@ pub(super) struct RunArgs {
     pub(super) config: ConfigArgs,
     #[command(flatten)]
     sweep: SweepArgs,
+    #[command(flatten)]
+    pub(super) remote: RemoteArgs,
     /// Print one JSON object on stdout instead of text
     #[arg(long)]
     pub(super) json: bool,
@@ -65,6 +69,11 @@ pub(super) async fn run(args: RunArgs) -> Result<u8, Failure> {
     }
     if let (Some(dir), Some(number)) = (&args.job_of, args.job) {
         return run_job(dir, number, args.ends_with_parent).await;
+    }
+    remote::refuse_sweep(&args.remote, args.sweep.is_asked())?;
+    let shown = Shown { headless: true, json: args.json, quiet: args.quiet, ..Shown::default() };
+    if let Some(code) = remote::profile(&args.remote, &args.config, None, shown).await? {
+        return Ok(code);
     }
     if let Some(runner) = args.sweep.runner(&args.config, || Ok(()))? {
         return match args.sweep.launched(runner, &args.config, args.quiet)? {

@@ -21,19 +21,23 @@ use crate::{
 pub(super) struct SweepArgs {
     /// Run every combination of the values listed in overrides (key=a,b): one after another, or as hydra/launcher says
     #[arg(long, short, conflicts_with = "cfg")]
-    multirun: bool,
+    pub(super) multirun: bool,
     /// Resume an interrupted sweep; jobs that are still in Slurm are found again. Takes overrides of hydra.launcher
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["multirun", "model", "conf_dir", "cfg"])]
-    resume: Option<PathBuf>,
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["multirun", "model", "conf_dir", "cfg"], group = "asks")]
+    pub(super) resume: Option<PathBuf>,
     /// With --resume: cancel the jobs of the sweep that are in Slurm
     #[arg(long, requires = "resume")]
     cancel: bool,
-    /// With --resume: do not ask before a sweep that belongs to another user or starts programs
-    #[arg(long, short, requires = "resume")]
-    yes: bool,
+    /// With --resume: do not ask before a sweep that belongs to another user or starts programs; with --install: do not ask
+    #[arg(long, short, requires = "asks")]
+    pub(super) yes: bool,
 }
 
 impl SweepArgs {
+    pub(super) fn is_asked(&self) -> bool {
+        self.multirun || self.resume.is_some()
+    }
+
     /// The requested sweep, if any: every job validated, the directory created. `precondition` is checked before
     /// anything is written.
     pub(super) fn runner(

@@ -5,7 +5,8 @@ use clap::Args;
 use super::{
     Failure,
     args::{ConfigArgs, time_of},
-    diagnose, print_data, print_json, profile,
+    diagnose, print_data, print_json, profile, remote,
+    remote::{RemoteArgs, Shown},
 };
 use crate::{
     process::eprint_line,
@@ -17,6 +18,8 @@ use crate::{
 pub(super) struct WatchArgs {
     #[command(flatten)]
     pub(super) config: ConfigArgs,
+    #[command(flatten)]
+    pub(super) remote: RemoteArgs,
     /// Monitor for this long without the TUI, then print the diagnosis
     #[arg(long = "for", value_name = "SECONDS")]
     seconds: Option<f64>,
@@ -49,7 +52,7 @@ impl WatchArgs {
 
     /// Watches for a program of which nothing more can be seen.
     pub(super) fn from_outside(config: ConfigArgs, seconds: Option<f64>, json: bool) -> WatchArgs {
-        WatchArgs { config, seconds, json, dcgm: None, record: false }
+        WatchArgs { config, remote: RemoteArgs::default(), seconds, json, dcgm: None, record: false }
     }
 }
 
@@ -59,7 +62,20 @@ pub(super) async fn run(args: WatchArgs) -> Result<u8, Failure> {
 
 /// Watches; the remark stands in Log, and on stderr where there is no screen.
 pub(super) async fn with_remark(args: WatchArgs, remark: Option<String>) -> Result<u8, Failure> {
-    let config = args.watch_config();
+    let mut config = args.watch_config();
+    if args.remote.host.is_some() {
+        // What is shown here is read from the recording there.
+        config.overrides.push("output.record=true".to_owned());
+        let shown = Shown {
+            headless: args.seconds.is_some(),
+            json: args.json,
+            seconds: args.seconds,
+            ..Shown::default()
+        };
+        if let Some(code) = remote::profile(&args.remote, &config, None, shown).await? {
+            return Ok(code);
+        }
+    }
     let Some(seconds) = args.seconds else { return profile::profile(config, remark).await };
     let time = time_of(seconds)?;
     let plan = config.plan()?;

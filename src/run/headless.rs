@@ -231,7 +231,8 @@ async fn run_session(
     cause
 }
 
-fn show(line: &mut ProgressLine, state: &RunState, left: impl Fn(f64) -> Option<Estimate>) {
+/// Shows what the run does, and how far it is.
+pub fn show(line: &mut ProgressLine, state: &RunState, left: impl Fn(f64) -> Option<Estimate>) {
     let (text, share) = describe(state);
     // The time of the run does not advance during a re-run under a tool.
     let time = state.kernels.working().is_none().then(|| format!("{:>5.1} s  ", state.now.secs()));

@@ -641,6 +641,11 @@ impl Session {
         }
     }
 
+    /// Failures of tools that the configuration asked for.
+    pub fn tool_failures(&self) -> &[String] {
+        &self.tool_failures
+    }
+
     /// Asks the work to stop, without waiting for it.
     pub fn cancel(&mut self) {
         self.control.cancel();
@@ -690,7 +695,8 @@ impl Session {
         self.flush();
     }
 
-    fn flush(&mut self) {
+    /// Writes what was recorded so far, for a reader of the file.
+    pub fn flush(&mut self) {
         if let Some(recorder) = self.recording.recorder() {
             recorder.flush();
         }

@@ -13,6 +13,8 @@ pub enum Loss {
     Displaced { dir: PathBuf },
     /// Events came faster than they could be taken.
     Events { lost: u64 },
+    /// Of a run on another machine, in its words.
+    There { words: String },
     /// A file other than the events could not be written.
     File { reason: String },
 }
@@ -29,6 +31,7 @@ impl fmt::Display for Loss {
                 f,
                 "{lost} events were lost: they came faster than they could be recorded; the disk or the machine is too slow"
             ),
+            Loss::There { words } => f.write_str(words),
             Loss::File { reason } => write!(f, "could not be written: {reason}"),
         }
     }

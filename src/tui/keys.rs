@@ -18,6 +18,8 @@ pub enum Scope {
     Sweep,
     /// While jobs of a sweep run in other processes.
     Jobs,
+    /// During a run on another machine.
+    Remote,
     Replay,
     /// On the panes with charts over time.
     Charts,
@@ -33,6 +35,7 @@ impl Scope {
             Scope::Single => "while profiling one run",
             Scope::Sweep => "in a sweep",
             Scope::Jobs => "in a sweep on Slurm or on several GPUs",
+            Scope::Remote => "on another machine",
             Scope::Replay => "while replaying",
             Scope::Charts => "Overview and GPU",
             Scope::On(pane) => pane.title(),
@@ -42,8 +45,9 @@ impl Scope {
     pub fn applies(self, pane: Pane, mode: Mode) -> bool {
         match self {
             Scope::Anywhere | Scope::Panes => true,
-            Scope::Live => matches!(mode, Mode::Single | Mode::Sweep),
-            Scope::Single => mode == Mode::Single,
+            Scope::Live => matches!(mode, Mode::Single | Mode::Sweep | Mode::Remote),
+            Scope::Single => matches!(mode, Mode::Single | Mode::Remote),
+            Scope::Remote => mode == Mode::Remote,
             Scope::Sweep => mode == Mode::Sweep,
             Scope::Jobs => mode == Mode::Jobs,
             Scope::Replay => mode == Mode::Replay,
@@ -70,6 +74,8 @@ pub enum Mode {
     Sweep,
     /// A sweep whose jobs run in other processes.
     Jobs,
+    /// A single run on another machine.
+    Remote,
     Replay,
     /// Kernel reports without a run.
     Files,
@@ -137,7 +143,7 @@ use Action as A;
 use KeyCode::{
     BackTab, Char, Delete, Down, End, Enter, Esc, F, Home, Left, PageDown, PageUp, Right, Tab, Up,
 };
-use Scope::{Anywhere, Charts, Jobs, Live, On, Panes, Replay, Single, Sweep};
+use Scope::{Anywhere, Charts, Jobs, Live, On, Panes, Remote, Replay, Single, Sweep};
 
 const KERNELS: Scope = On(Pane::Kernels);
 const TOKENS: Scope = On(Pane::Tokens);
@@ -184,6 +190,7 @@ pub static BINDINGS: &[Binding] = &[
     key(&[Char('e')], Sweep, run(RunCommand::EndJob), "end job", "end this job or the cool-down, continue with the next job"),
     key(&[Enter], Jobs, jobs(JobsCommand::Open), "open", "show the selected job as far as it is recorded; follow it"),
     key(&[Char('C')], Jobs, jobs(JobsCommand::AskCancel), "cancel", "cancel the jobs that have not ended; asks first"),
+    key(&[Char('H')], Remote, run(RunCommand::Reconnect), "reconnect", "connect to the machine again, now"),
     key(&[Char(' ')], Replay, replay(ReplayCommand::TogglePlay), "play", "play or pause"),
     key(&[Char(','), Left], Replay, replay(ReplayCommand::SeekBy(-5.0)), "", "seek 5 s back"),
     key(&[Char('.'), Right], Replay, replay(ReplayCommand::SeekBy(5.0)), "", "seek 5 s forward"),
@@ -267,7 +274,8 @@ mod tests {
 
     #[test]
     fn no_key_is_ambiguous() {
-        let modes = [Mode::Single, Mode::Sweep, Mode::Jobs, Mode::Replay, Mode::Files];
+        let modes =
+            [Mode::Single, Mode::Sweep, Mode::Jobs, Mode::Remote, Mode::Replay, Mode::Files];
         for (pane, mode) in Pane::ALL.into_iter().flat_map(|pane| modes.map(|mode| (pane, mode))) {
             let active: Vec<&Binding> = BINDINGS.iter().filter(|b| b.scope.applies(pane, mode)).collect();
             for (i, a) in active.iter().enumerate() {

@@ -19,7 +19,7 @@ use crate::{base::units::clock, event::Stamp, rundir};
 #[derive(Debug, Clone, Default)]
 pub struct ScreenLayout {
     pub header: Rect,
-    /// The progress of a sweep; empty without one.
+    /// The progress of a sweep, or the connection to another machine; empty without them.
     pub sweep: Rect,
     pub body: Rect,
     pub transport: Option<TransportBar>,
@@ -103,7 +103,7 @@ impl Hits {
 impl ScreenLayout {
     pub fn of(view: &View<'_>, area: Rect) -> ScreenLayout {
         let transport = u16::from(view.replay.is_some() && area.height > 5);
-        let sweep = u16::from(view.sweep.is_some() && area.height > 6);
+        let sweep = u16::from((view.sweep.is_some() || view.remote.is_some()) && area.height > 6);
         let [header, sweep, body, transport, footer] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(sweep),

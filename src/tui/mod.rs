@@ -16,5 +16,5 @@ pub mod ui;
 pub mod view;
 pub mod widgets;
 
-pub use app::{App, Live, Stopped};
+pub use app::{App, Live, Stopped, Workload};
 pub use input::Input;

@@ -7,6 +7,7 @@ use ratatui::layout::Rect;
 use crate::{
     analysis::compare::Comparison,
     event::Stamp,
+    remote::Link,
     run::sweep::{CooldownStatus, Sweep},
     rundir::{Loss, Position},
     state::{GpuState, Incident, RunState, Series, Snapshot},
@@ -50,10 +51,24 @@ pub struct View<'a> {
     pub snapshots: &'a [Snapshot],
     /// Of two runs, or of the last two snapshots.
     pub comparison: Option<&'a Comparison>,
+    /// Set for a run on another machine.
+    pub remote: Option<&'a RemoteView>,
     /// Set during a sweep.
     pub sweep: Option<SweepView<'a>>,
     /// What can be clicked, filled while the frame is drawn.
     pub hits: Option<&'a Hits>,
+}
+
+/// The connection to the machine of a run, as the screen shows it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RemoteView {
+    pub host: String,
+    /// The name of the run there.
+    pub id: String,
+    pub link: Link,
+    /// Bytes of its files that were fetched, and of how many.
+    pub fetching: Option<(u64, u64)>,
+    pub goes_on: bool,
 }
 
 /// A sweep as the screen shows it.
@@ -92,6 +107,7 @@ impl<'a> View<'a> {
             listing: false,
             snapshots: &[],
             comparison: None,
+            remote: None,
             sweep: None,
             hits: None,
         }
@@ -103,6 +119,7 @@ impl<'a> View<'a> {
             (None, Some(SweepView { elsewhere: Some(_), .. })) => Mode::Jobs,
             (None, Some(_)) => Mode::Sweep,
             (None, None) if self.state.is_of_files() => Mode::Files,
+            (None, None) if self.remote.is_some() => Mode::Remote,
             (None, None) => Mode::Single,
         }
     }
@@ -167,6 +184,10 @@ impl<'a> View<'a> {
             Effect::Run(RunCommand::TogglePause) if self.state.finished.is_some() => match self.sweep {
                 Some(_) => Some("the job has finished"),
                 None => Some("the run has finished; press r to start it again"),
+            },
+            Effect::Run(RunCommand::Reconnect) => match self.remote.map(|remote| &remote.link) {
+                Some(Link::Up { .. }) => Some("the machine is connected"),
+                _ => None,
             },
             Effect::Runs(command) => self.obstacle_on_runs(command),
             _ => None,

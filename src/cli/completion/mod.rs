@@ -22,7 +22,10 @@ use clap::{Arg, Args, Command, CommandFactory, ValueEnum, ValueHint};
 use super::Cli;
 use crate::{
     analysis::peaks::GPUS,
-    base::foreign::{self, MAX_LINE, is_hidden},
+    base::{
+        foreign::{self, MAX_LINE, is_hidden},
+        read,
+    },
     config::{Candidate, Candidates, ConfTree, built_in, find_tree},
     sim::scenario::Scenario,
 };
@@ -218,6 +221,7 @@ impl<'c> Cursor<'c> {
             "model" => known().options("model", partial),
             "package" => known().packages(partial),
             "gpu" => cards(partial),
+            "host" => hosts(partial),
             "run" => recorded::runs(partial, tree, cwd),
             "a" | "b" => recorded::runs_and_baselines(partial, tree, cwd),
             _ => match arg.get_possible_values() {
@@ -261,6 +265,18 @@ fn overrides(known: &Candidates, word: &str, cwd: &Path) -> Vec<Candidate> {
 fn cards(partial: &str) -> Vec<Candidate> {
     let names = GPUS.iter().map(|gpu| gpu.name).filter(|name| name.starts_with(partial));
     names.map(|name| Candidate::complete(name, "")).collect()
+}
+
+/// Aliases of ssh's configuration, without patterns.
+fn hosts(partial: &str) -> Vec<Candidate> {
+    let file = env::home_dir().map(|home| home.join(".ssh/config")).unwrap_or_default();
+    let text = read::text(&file, read::MAX_DOCUMENT).unwrap_or_default();
+    let named = text.lines().filter_map(|line| line.trim().split_once(char::is_whitespace));
+    let names = named
+        .filter(|(key, _)| key.eq_ignore_ascii_case("host"))
+        .flat_map(|(_, names)| names.split_whitespace());
+    let plain = names.filter(|name| !name.contains(['*', '?', '!']) && name.starts_with(partial));
+    plain.map(|name| Candidate::complete(name, "")).collect()
 }
 
 fn flags(command: &Command, partial: &str) -> Vec<Candidate> {

@@ -4,17 +4,27 @@ use std::ops::ControlFlow;
 
 use ratatui::layout::Rect;
 
-use super::{App, comparison::Compared, event_loop::Left};
+use super::{App, Workload, comparison::Compared, event_loop::Left};
 use crate::{
     process::shutdown::Cause,
     rundir::RunDir,
-    tui::{export::export, ui::Effect},
+    tui::{
+        export::export,
+        ui::{Effect, Overlay},
+    },
 };
 
 impl App {
     /// Performs an effect. Breaks if the screen is left.
     pub(super) fn perform(&mut self, effect: Effect, screen: Rect) -> ControlFlow<Left> {
         match effect {
+            Effect::Quit if self.goes_on_there() => self.ui.overlay = Overlay::ConfirmLeave,
+            Effect::Leave { cancel } => {
+                if let Some(live) = self.live.as_mut().filter(|_| cancel) {
+                    live.session.cancel_there();
+                }
+                return ControlFlow::Break(Left::Ended(None));
+            }
             Effect::Quit => return ControlFlow::Break(Left::Ended(None)),
             Effect::Interrupt => return ControlFlow::Break(Left::Ended(Some(Cause::Interrupt))),
             Effect::Suspend => return ControlFlow::Break(Left::Suspended),
@@ -26,6 +36,11 @@ impl App {
             Effect::Jobs(command) => self.command_jobs(command),
         }
         ControlFlow::Continue(())
+    }
+
+    /// A run on another machine goes on without this screen.
+    fn goes_on_there(&self) -> bool {
+        matches!(self.live.as_ref().map(|live| &live.session), Some(Workload::There(run)) if run.goes_on())
     }
 
     /// Writes the pane on the screen to files in the directory of its run.

@@ -95,7 +95,12 @@ impl App {
     fn snapshot_count(&self) -> (bool, usize) {
         match (&self.player, &self.live) {
             (Some(player), _) => (true, player.state().snapshots.len()),
-            (None, Some(live)) => (false, self.earlier_snapshots.len() + live.session.state.snapshots.len()),
+            (None, Some(live)) => (
+                false,
+                self.earlier_snapshots.len()
+                    + live.session.earlier_snapshots().len()
+                    + live.session.state().snapshots.len(),
+            ),
             (None, None) => (false, 0),
         }
     }

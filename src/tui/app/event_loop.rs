@@ -11,7 +11,7 @@ use ratatui::{Terminal, backend::Backend};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tui_input::InputRequest;
 
-use super::{App, Live, jobs};
+use super::{App, Live, Workload, jobs};
 use crate::{
     process::{
         crash,
@@ -84,6 +84,7 @@ impl App {
             let replay_moves = self.player.as_ref().is_some_and(Player::moves);
             self.start_next();
             self.follow_tool();
+            self.follow_remote();
             self.keep_message();
             let sweep_moves = self.follow_sweep(now) | self.follow_jobs();
             let reads = self.follow_comparison() | self.follow_runs();
@@ -133,12 +134,14 @@ impl App {
     /// Ends a re-run under a tool, and shows that, before the screen is left.
     async fn end_tool<B: Backend<Error = io::Error>>(&mut self, screen: &mut Terminal<B>) -> io::Result<()> {
         let Some(live) = &mut self.live else { return Ok(()) };
-        let Some(tool) = live.session.tool() else { return Ok(()) };
-        live.session.cancel();
+        let Workload::Here(session) = &mut live.session else { return Ok(()) };
+        let Some(tool) = session.tool() else { return Ok(()) };
+        session.cancel();
         self.ui.message = Some(format!("stopping {tool}…"));
         self.draw(screen)?;
         let deadline = Instant::now() + TOOL_STOP_TIMEOUT;
-        while Instant::now() < deadline && self.live.as_ref().is_some_and(|live| !live.session.is_idle()) {
+        let is_idle = |live: &Live| matches!(&live.session, Workload::Here(session) if session.is_idle());
+        while Instant::now() < deadline && !self.live.as_ref().is_none_or(is_idle) {
             tokio::time::sleep(TOOL_STOP_POLL).await;
         }
         Ok(())
@@ -206,7 +209,7 @@ impl App {
                 Mode::Replay => "in a replay: this key controls a live run",
                 Mode::Sweep => "in a sweep: e ends this job, q ends the sweep",
                 Mode::Jobs => "here: the jobs run in other processes; Enter opens one",
-                Mode::Files | Mode::Single => "without a live run",
+                Mode::Files | Mode::Single | Mode::Remote => "without a live run",
             };
             self.ui.message = Some(format!("not available {reason}"));
         }

@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
-use super::App;
+use super::{App, Workload};
 use crate::{
     event::{Outcome, ToolState},
+    remote::Said,
     run::{
         plan::Plan,
         session::Session,
@@ -18,7 +19,7 @@ pub type Replan = Box<dyn Fn(&[String]) -> Result<Plan, String>>;
 
 /// A live run, and how to plan the next one.
 pub struct Live {
-    pub session: Session,
+    pub session: Workload,
     pub replan: Replan,
     /// The sweep that the run is a job of.
     pub sweep: Option<Runner>,
@@ -27,25 +28,25 @@ pub struct Live {
 impl Live {
     /// What the workload was asked to do and has not done yet.
     pub(super) fn pending(&self, run_follows: bool) -> Option<&'static str> {
-        let paused = self.session.state.workload_paused_at.is_some() || self.session.state.finished.is_some();
         if run_follows {
             Some("ending this run")
         } else if self.is_ending_job() {
             Some("ending this job")
         } else {
-            (self.session.control.is_paused() && !paused).then_some("pausing")
+            self.session.pending()
         }
     }
 
     /// A job of a sweep has ended or was cancelled, and is not closed yet.
     fn is_ending_job(&self) -> bool {
+        let Workload::Here(session) = &self.session else { return false };
         let running = self.sweep.as_ref().is_some_and(|runner| runner.sweep.running().is_some());
-        let cancelled = self.session.state.finished.is_none() && self.session.control.is_cancelled();
-        running && (self.session.is_done() || cancelled)
+        let cancelled = session.state.finished.is_none() && session.control.is_cancelled();
+        running && (session.is_done() || cancelled)
     }
 
     fn overrides(&self) -> &[String] {
-        &self.session.plan().composed.overrides
+        self.session.overrides()
     }
 }
 
@@ -56,7 +57,7 @@ impl App {
             RunCommand::ToggleView => {
                 self.frozen = match self.frozen.take() {
                     Some(_) => None,
-                    None => Some(Box::new(live.session.state.clone())),
+                    None => Some(Box::new(live.session.state().clone())),
                 };
             }
             RunCommand::TogglePause => {
@@ -67,9 +68,9 @@ impl App {
                     live.session.toggle_pause();
                 }
             }
-            RunCommand::ToggleKernels => self.ui.message = Some(live.session.toggle_kernels()),
-            RunCommand::Snapshot(name) => self.ui.message = Some(live.session.snapshot(&name)),
-            RunCommand::AskRerun if live.session.state.finished.is_none() => {
+            RunCommand::ToggleKernels => self.ui.message = live.session.toggle_kernels(),
+            RunCommand::Snapshot(name) => self.ui.message = live.session.snapshot(&name),
+            RunCommand::AskRerun if live.session.state().finished.is_none() => {
                 self.ui.overlay = Overlay::ConfirmRerun;
             }
             RunCommand::AskRerun | RunCommand::Rerun => {
@@ -85,15 +86,29 @@ impl App {
             },
             RunCommand::RunUnder(tool) => self.ui.message = live.session.rerun(tool),
             RunCommand::EndJob => self.end_job(),
+            RunCommand::Reconnect => {
+                if let Workload::There(run) = &mut live.session {
+                    run.reconnect();
+                }
+            }
         }
     }
 
     /// Cancels the current run and has the next one started, if its overrides are valid.
     fn restart(&mut self, overrides: &[String]) {
         let Some(live) = &mut self.live else { return };
+        let session = match &mut live.session {
+            Workload::Here(session) => session,
+            Workload::There(run) => {
+                // Whether they are valid is known there.
+                run.restart(overrides.to_vec());
+                self.ui.overlay = Overlay::None;
+                return;
+            }
+        };
         match (live.replan)(overrides) {
             Ok(plan) => {
-                live.session.cancel();
+                session.cancel();
                 self.next = Some(plan);
                 self.ui.overlay = Overlay::None;
             }
@@ -103,21 +118,47 @@ impl App {
 
     /// Starts the next run once the current one no longer computes: two would disturb each other.
     pub(super) fn start_next(&mut self) {
-        let Some(live) = self.live.as_mut().filter(|live| live.session.is_idle()) else { return };
+        let Some(Workload::Here(session)) = self.live.as_mut().map(|live| &mut live.session) else { return };
+        if !session.is_idle() {
+            return;
+        }
         let Some(plan) = self.next.take() else { return };
-        self.ended.push(live.session.end(Outcome::Interrupted, Some("another run was started".into())));
+        self.ended.push(session.end(Outcome::Interrupted, Some("another run was started".into())));
         self.show_session(Session::start(plan));
     }
 
     /// Puts a new run on the screen.
     fn show_session(&mut self, session: Session) {
         let Some(live) = &mut self.live else { return };
-        self.earlier_snapshots.extend(live.session.state.snapshots.iter().cloned());
-        live.session = session;
+        self.earlier_snapshots.extend(live.session.state().snapshots.iter().cloned());
+        live.session = session.into();
+        self.begin_view();
+    }
+
+    /// A run is shown from its beginning.
+    fn begin_view(&mut self) {
         self.frozen = None;
         set_cursor(&mut self.ui, None);
         (self.ui.log_back, self.ui.jobs_back) = (0, 0);
         self.dirty = true;
+    }
+
+    /// Shows what a run on another machine answered, and the next run there once it has begun.
+    pub(super) fn follow_remote(&mut self) {
+        let Some(Workload::There(run)) = self.live.as_mut().map(|live| &mut live.session) else { return };
+        let said = run.take_said();
+        let begun = run.number();
+        match said {
+            Some(Said::Message(text)) => (self.ui.message, self.dirty) = (Some(text), true),
+            Some(Said::Error(text)) => {
+                self.ui.report_error(text);
+                self.dirty = true;
+            }
+            None => {}
+        }
+        if std::mem::replace(&mut self.run_there, begun) != begun {
+            self.begin_view();
+        }
     }
 
     /// Reports how a run under a tool ended.
@@ -125,7 +166,7 @@ impl App {
         let Some(session) = self.live.as_ref().map(|live| &live.session) else { return };
         let before = std::mem::replace(&mut self.tool, session.tool());
         let (Some(tool), None) = (before, self.tool) else { return };
-        let last = session.state.kernels.tool_run.as_ref().map(|run| &run.state);
+        let last = session.state().kernels.tool_run.as_ref().map(|run| &run.state);
         self.ui.message = match last {
             Some(ToolState::Done) => Some(format!("{tool} finished: its report is in the Kernels pane (4)")),
             Some(ToolState::Failed { reason, remedy }) => Some(format!("{tool}: {reason}; {remedy}")),
@@ -140,7 +181,11 @@ impl App {
         let Some(live) = &mut self.live else { return };
         let Some(runner) = &mut live.sweep else { return };
         match (runner.sweep.running(), runner.sweep.next()) {
-            (Some(_), _) => live.session.cancel(),
+            (Some(_), _) => {
+                if let Workload::Here(session) = &mut live.session {
+                    session.cancel();
+                }
+            }
             (None, Some(_)) => runner.skip_cooldown(),
             (None, None) => {
                 self.ui.message =
@@ -154,8 +199,11 @@ impl App {
         let Some(live) = &mut self.live else { return false };
         let ending = live.is_ending_job();
         let Some(runner) = &mut live.sweep else { return false };
-        if ending && live.session.is_idle() {
-            runner.end_job(&mut live.session, Outcome::Interrupted, Some("ended by the user".into()));
+        if let Workload::Here(session) = &mut live.session
+            && ending
+            && session.is_idle()
+        {
+            runner.end_job(session, Outcome::Interrupted, Some("ended by the user".into()));
             self.dirty = true;
         }
         let running = runner.sweep.running().is_some();

@@ -8,14 +8,15 @@ mod live;
 mod mouse;
 mod replay;
 mod runs;
+mod workload;
 
 use std::{io, path::PathBuf, time::Duration};
 
 use ratatui::{Terminal, backend::Backend};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-pub use self::live::Live;
 use self::{comparison::Compared, event_loop::Left, jobs::Elsewhere, runs::RunList};
+pub use self::{live::Live, workload::Workload};
 use super::{
     export::Exported,
     input::Input,
@@ -28,6 +29,7 @@ use crate::{
     config::TuiConfig,
     event::Outcome,
     process::shutdown::{Cause, Shutdown},
+    remote::RemoteRun,
     run::{
         plan::Plan,
         rerun::Tool,
@@ -74,6 +76,8 @@ pub struct App {
     /// The tool that was running at the last check.
     tool: Option<Tool>,
     compared: Compared,
+    /// The number of the run on another machine that is shown.
+    run_there: Option<u32>,
 }
 
 /// The pane to begin with, from the first events of the recording.
@@ -90,6 +94,8 @@ pub struct Stopped {
     pub exported: Vec<Exported>,
     pub sweep: Option<Runner>,
     pub launch: Option<Launch>,
+    /// The run on another machine that was shown.
+    pub remote: Option<Box<RemoteRun>>,
     pub error: Option<io::Error>,
 }
 
@@ -118,18 +124,21 @@ impl App {
             cooling: None,
             tool: None,
             compared: Compared::default(),
+            run_there: None,
         }
     }
 
     /// A live run.
     pub fn of_run(config: &TuiConfig, live: Live, runs_root: PathBuf) -> App {
         let mut app = App::new(config, runs_root);
-        let plan = live.session.plan();
-        if plan.is_for_tools_alone() {
+        if live.session.is_for_tools_alone() {
             app.ui.pane = Pane::Kernels;
-        } else if plan.watches() {
+        } else if live.session.watches() {
             app.ui.pane = Pane::Gpu;
             app.runs.refresh();
+        }
+        if let Workload::There(run) = &live.session {
+            app.run_there = run.number();
         }
         app.live = Some(live);
         app
@@ -204,21 +213,27 @@ impl App {
             Ok(cause) => (cause, None),
             Err(e) => (None, Some(e)),
         };
-        let mut sweep = None;
+        let (mut sweep, mut remote) = (None, None);
         if let Some(mut live) = self.live.take() {
             let reason = match (&cause, &error) {
                 (Some(cause), _) => cause.to_string(),
                 (None, Some(e)) => format!("the screen cannot be drawn: {e}"),
                 (None, None) => "quit by the user".to_owned(),
             };
-            match &mut live.sweep {
-                Some(runner) => drop(runner.end_job(&mut live.session, Outcome::Interrupted, Some(reason))),
-                None => self.ended.push(live.session.end(Outcome::Interrupted, Some(reason))),
+            match (live.session, &mut live.sweep) {
+                (Workload::Here(mut session), Some(runner)) => {
+                    runner.end_job(&mut session, Outcome::Interrupted, Some(reason));
+                }
+                (Workload::Here(mut session), None) => {
+                    self.ended.push(session.end(Outcome::Interrupted, Some(reason)));
+                }
+                // It goes on there.
+                (Workload::There(run), _) => remote = Some(run),
             }
             sweep = live.sweep;
         }
         let launch = self.jobs.take().map(Elsewhere::left);
-        Stopped { cause, runs: self.ended, exported: self.exported, sweep, launch, error }
+        Stopped { cause, runs: self.ended, exported: self.exported, sweep, launch, remote, error }
     }
 
     fn with_view<T>(&self, use_view: impl FnOnce(&View<'_>) -> T) -> T {
@@ -226,6 +241,7 @@ impl App {
         let snapshots = self.snapshots();
         let live = self.live.as_ref().filter(|_| self.player.is_none());
         let loss = live.and_then(|live| live.session.loss());
+        let remote = live.and_then(|live| live.session.remote_view());
         let runner = self.live.as_ref().and_then(|live| live.sweep.as_ref());
         use_view(&View {
             state: self.state(),
@@ -240,6 +256,7 @@ impl App {
             listing: self.runs.is_listing(),
             snapshots: &snapshots,
             comparison: self.compared.comparison.as_ref(),
+            remote: remote.as_ref(),
             sweep: match (runner, &self.jobs) {
                 (Some(runner), _) => {
                     Some(SweepView { sweep: &runner.sweep, cooling: self.cooling, elsewhere: None })
@@ -255,7 +272,7 @@ impl App {
         match (&self.player, &self.frozen, &self.live) {
             (Some(player), ..) => player.state(),
             (None, Some(frozen), _) => frozen,
-            (None, None, Some(live)) => &live.session.state,
+            (None, None, Some(live)) => live.session.state(),
             (None, None, None) => self.files.as_deref().unwrap_or(&EMPTY),
         }
     }
@@ -265,7 +282,8 @@ impl App {
             (Some(player), _) => player.state().snapshots.iter().cloned().collect(),
             // Not of the frozen state: that lacks snapshots taken since.
             (None, Some(live)) => {
-                self.earlier_snapshots.iter().chain(&live.session.state.snapshots).cloned().collect()
+                let earlier = self.earlier_snapshots.iter().chain(live.session.earlier_snapshots());
+                earlier.chain(&live.session.state().snapshots).cloned().collect()
             }
             (None, None) => Vec::new(),
         }

@@ -121,7 +121,9 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
     if let Some(loss) = view.loss {
         let text = match loss {
             Loss::NotRecorded { .. } | Loss::Displaced { .. } => "not recorded",
-            Loss::Lines { .. } | Loss::Events { .. } | Loss::File { .. } => "recording incomplete",
+            Loss::Lines { .. } | Loss::Events { .. } | Loss::File { .. } | Loss::There { .. } => {
+                "recording incomplete"
+            }
         };
         parts.push(vec![Span::styled(text, theme.bad)]);
     }

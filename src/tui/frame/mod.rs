@@ -3,6 +3,7 @@
 mod footer;
 mod header;
 pub(super) mod overlay;
+mod remote;
 mod sweep;
 mod transport;
 
@@ -33,6 +34,8 @@ impl Widget for Frame<'_> {
         header::draw(&view, layout.header, buf);
         if let Some(sweep) = view.sweep {
             sweep::draw(&view, sweep, layout.sweep, buf);
+        } else if let Some(remote) = view.remote {
+            remote::draw(&view, remote, layout.sweep, buf);
         }
         match view.ui.pane {
             Pane::Overview => OverviewPane(view).render(layout.body, buf),

@@ -15,7 +15,7 @@ use crate::{
         panes::evidence,
         ui::{Action, Deletion, Overlay, Palette, Prompt},
         view::View,
-        widgets::{ListLayout, draw_box, input_line, wrapped},
+        widgets::{ListLayout, cut, draw_box, input_line, wrapped},
     },
 };
 
@@ -27,6 +27,7 @@ pub fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         Overlay::ConfirmRerun => confirm_rerun(view, area, buf),
         Overlay::ConfirmDelete(deletion) => confirm_delete(view, deletion, area, buf),
         Overlay::ConfirmCancel => confirm_cancel(view, area, buf),
+        Overlay::ConfirmLeave => confirm_leave(view, area, buf),
         Overlay::Prompt(asked) => prompt(view, asked, area, buf),
         Overlay::Palette(open) => palette(view, open, area, buf),
     }
@@ -133,6 +134,23 @@ fn confirm_cancel(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let inner = popup(view, ("cancel jobs", "y cancels, Esc closes"), (width, height), area, buf);
     let lines: Vec<Line<'_>> = lines.into_iter().map(|line| Line::styled(line, theme.text)).collect();
     Paragraph::new(lines).render(inner.inner(Margin::new(1, 0)), buf);
+}
+
+/// Says what goes on.
+fn confirm_leave(view: &View<'_>, area: Rect, buf: &mut Buffer) {
+    let Some(remote) = view.remote else { return };
+    let theme = view.theme;
+    let inner = popup(view, ("leave", "Esc closes"), (66, 5), area, buf);
+    let key = |key: &'static str, text: String| {
+        Line::from(vec![Span::styled(format!(" {key:<6} "), theme.accent), Span::styled(text, theme.text)])
+    };
+    let host = cut(&remote.host, 30, theme.glyphs.ascii);
+    let lines = vec![
+        Line::styled(format!(" The run is going on on {host}."), theme.text),
+        key("Enter", format!("leave it running; --reconnect {} shows it again", remote.id)),
+        key("c", "end it there, and copy what it recorded".to_owned()),
+    ];
+    Paragraph::new(lines).render(inner, buf);
 }
 
 /// Names what goes.

@@ -51,6 +51,10 @@ pub enum Action {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     Quit,
+    /// Leave the screen of a run on another machine: it goes on, or is ended too.
+    Leave {
+        cancel: bool,
+    },
     Interrupt,
     /// Stop the process, as Ctrl-Z does elsewhere.
     Suspend,
@@ -88,6 +92,8 @@ pub enum RunCommand {
     Start(String),
     RunUnder(Tool),
     EndJob,
+    /// To another machine, now.
+    Reconnect,
 }
 
 /// To the recording that is played.

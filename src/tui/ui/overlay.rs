@@ -24,6 +24,8 @@ pub enum Overlay {
     ConfirmDelete(Deletion),
     /// Whether to cancel the jobs of a sweep.
     ConfirmCancel,
+    /// Whether a run on another machine goes on when the screen is left.
+    ConfirmLeave,
     Prompt(Prompt),
     Palette(Palette),
 }
@@ -72,6 +74,8 @@ impl PromptKind {
 pub enum OverlayKey {
     Close,
     Accept,
+    /// The run there is to end too.
+    Cancel,
     Edit(InputRequest),
     Scroll(isize),
 }
@@ -85,6 +89,11 @@ impl OverlayKey {
             (Overlay::Palette(_), KeyCode::PageUp) => return Some(OverlayKey::Scroll(-10)),
             (Overlay::Palette(_), KeyCode::PageDown) => return Some(OverlayKey::Scroll(10)),
             (Overlay::None | Overlay::Prompt(_) | Overlay::Palette(_), _) => {}
+            // Pressed twice, q leaves.
+            (Overlay::ConfirmLeave, KeyCode::Enter | KeyCode::Char('q' | 'y')) => {
+                return Some(OverlayKey::Accept);
+            }
+            (Overlay::ConfirmLeave, KeyCode::Char('c')) => return Some(OverlayKey::Cancel),
             (Overlay::ConfirmRerun, KeyCode::Enter | KeyCode::Char('y')) => return Some(OverlayKey::Accept),
             // Not by Enter: nothing brings a run or a place in a queue back.
             (Overlay::ConfirmDelete(_) | Overlay::ConfirmCancel, KeyCode::Char('y')) => {
@@ -149,6 +158,8 @@ pub fn update_overlay(ui: &mut UiState, key: OverlayKey) -> Option<Effect> {
             ui.overlay = Overlay::None;
             return Some(Effect::Jobs(JobsCommand::Cancel));
         }
+        (Overlay::ConfirmLeave, OverlayKey::Accept) => return Some(Effect::Leave { cancel: false }),
+        (Overlay::ConfirmLeave, OverlayKey::Cancel) => return Some(Effect::Leave { cancel: true }),
         (Overlay::ConfirmDelete(deletion), OverlayKey::Accept) => {
             let path = std::mem::take(&mut deletion.path);
             ui.overlay = Overlay::None;

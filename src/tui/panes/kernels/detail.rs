@@ -135,7 +135,7 @@ impl<'l> Page<'_, 'l> {
         if source.kind() != Kind::Kernels || matches!(source, Source::Timed { .. }) {
             return;
         }
-        let can_record = view.mode() == Mode::Single;
+        let can_record = matches!(view.mode(), Mode::Single | Mode::Remote);
         let key = |text: &'static str| if can_record { text } else { "" };
         let is_live = |source: &Source<'_>| matches!(source, Source::Live { .. });
         if !is_live(source) && !others.iter().any(|other| is_live(&other.source)) {

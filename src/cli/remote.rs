@@ -1,0 +1,632 @@
+//! `--host`: runs on another machine, over ssh.
+
+use std::{
+    ffi::OsString,
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::{Args, CommandFactory};
+
+use super::{
+    Cli, Failure,
+    args::{ConfigArgs, runs_root, time_of},
+    ask::ask,
+    exec, print, print_data, print_json,
+    profile::{report_exit, require_terminal},
+    run,
+};
+use crate::{
+    base::{
+        foreign::{Lines, line},
+        shell::quoted,
+        table::aligned,
+        units::{bytes, rough_seconds},
+    },
+    event::Outcome,
+    process::{
+        eprint_line, eprint_lines,
+        shutdown::{Cause, Shutdown},
+    },
+    remote::{
+        Connection, Frame, Host, Incoming, Link, Listed, Machine, Order, Place, Refusal, RemoteRun, Request,
+        Said, Start, Work, install, machine_there, serve, work,
+    },
+    report::{kernels_text, run_json},
+    run::{headless, plan::Plan, progress_line::ProgressLine, time_left::TimeLeft},
+    tui::{App, Live, Workload},
+};
+
+/// How long a run that has ended may take to be left.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Options of every command that can run on another machine.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Another machine")]
+pub(super) struct RemoteArgs {
+    /// Run on this machine, over ssh, and show it here; also an alias of ssh's configuration
+    #[arg(long, value_name = "[USER@]HOST[:PORT]")]
+    pub(super) host: Option<String>,
+    /// The program there (default: llmprof-tui in PATH, then ~/.local/bin/llmprof-tui)
+    #[arg(long, value_name = "PATH", requires = "host")]
+    remote_program: Option<String>,
+    /// The directory to work in there: its conf/, models/ and runs/ (default: the home directory)
+    #[arg(long, value_name = "DIR", requires = "host")]
+    remote_dir: Option<PathBuf>,
+    /// An option of ssh, as after its -o; more than once for several. LLMPROF_SSH is the ssh command itself, with options
+    #[arg(long, value_name = "NAME=VALUE", requires = "host")]
+    ssh_option: Vec<String>,
+    /// Copy no more than this of a run to this machine; larger files stay there and are named
+    #[arg(long, value_name = "MB", requires = "host", default_value_t = 4096)]
+    fetch_limit: u64,
+}
+
+/// Options for runs that were started before, and for the program there.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Another machine")]
+pub(super) struct RemoteSessionArgs {
+    /// Show a run that goes on there again: its name, the only one without a name, or "list"
+    #[arg(long, value_name = "RUN", requires = "host", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["overrides", "model", "multirun", "resume"])]
+    reconnect: Option<String>,
+    /// End a run that goes on there, and copy what it recorded
+    #[arg(long, value_name = "RUN", requires = "host", conflicts_with_all = ["reconnect", "overrides", "model", "multirun", "resume"])]
+    end: Option<String>,
+    /// Copy this program to ~/.local/bin there first; asks, unless --yes is given
+    #[arg(long, requires = "host", group = "asks")]
+    install: bool,
+}
+
+/// The options that stand before a command as well as after it.
+const WITH_VALUE: [&str; 5] = ["--host", "--remote-program", "--remote-dir", "--ssh-option", "--fetch-limit"];
+
+/// How many words an option of another machine has at the beginning of `words`; 0 for anything else.
+fn option_length(words: &[OsString]) -> usize {
+    let Some(word) = words.first().and_then(|word| word.to_str()) else { return 0 };
+    let is = |name: &str| word == name;
+    let has_value = |name: &str| word.strip_prefix(name).is_some_and(|rest| rest.starts_with('='));
+    match WITH_VALUE.iter().any(|name| is(name)) {
+        true => words.len().min(2),
+        false => usize::from(WITH_VALUE.iter().any(|name| has_value(name))),
+    }
+}
+
+/// `--host box exec …` as `exec --host box …`: the options of another machine may stand before the command.
+pub(super) fn with_command_first(words: Vec<OsString>, is_command: impl Fn(&str) -> bool) -> Vec<OsString> {
+    let mut at = 1.min(words.len());
+    while at < words.len() && option_length(&words[at..]) > 0 {
+        at += option_length(&words[at..]);
+    }
+    match words.get(at).and_then(|word| word.to_str()) {
+        Some(word) if at > 1 && is_command(word) => {
+            let mut sorted = vec![words[0].clone(), words[at].clone()];
+            sorted.extend_from_slice(&words[1..at]);
+            sorted.extend_from_slice(&words[at + 1..]);
+            sorted
+        }
+        _ => words,
+    }
+}
+
+/// The words of the command line without the options of another machine: what the program there is given.
+fn words_there(words: &[OsString]) -> Result<Vec<String>, Failure> {
+    let mut found = Vec::new();
+    let mut at = 1;
+    while at < words.len() {
+        match option_length(&words[at..]) {
+            0 => {
+                let word = words[at].to_str();
+                found.push(word.ok_or_else(|| Failure::usage("an argument is not UTF-8 text"))?.to_owned());
+                at += 1;
+            }
+            n => at += n,
+        }
+    }
+    Ok(found)
+}
+
+impl RemoteArgs {
+    fn host(&self) -> Result<Option<Host>, Failure> {
+        let Some(text) = &self.host else { return Ok(None) };
+        let host: Host = text.parse().map_err(Failure::usage)?;
+        Ok(Some(Host { options: self.ssh_option.clone(), program: self.remote_program.clone(), ..host }))
+    }
+
+    fn limit_bytes(&self) -> u64 {
+        self.fetch_limit.saturating_mul(1_000_000)
+    }
+
+    fn work(&self, config: &ConfigArgs, command: Option<&[OsString]>) -> Result<Work, Failure> {
+        config.reject_bare_words()?;
+        let text = |word: &OsString| word.to_str().map(str::to_owned);
+        let command = command.map(|words| words.iter().map(text).collect::<Option<Vec<String>>>());
+        let command =
+            command.map(|words| words.ok_or_else(|| Failure::usage("an argument is not UTF-8 text")));
+        Ok(Work {
+            overrides: config.typed_overrides(),
+            conf_dir: config.conf_dir.clone(),
+            command: command.transpose()?,
+            dir: self.remote_dir.clone(),
+        })
+    }
+}
+
+/// A screen or text at this end, for what runs there.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Shown {
+    pub(super) headless: bool,
+    pub(super) json: bool,
+    pub(super) quiet: bool,
+    /// The run ends after this long.
+    pub(super) seconds: Option<f64>,
+    /// A program that is followed: its output and its exit code are those of the command.
+    pub(super) program: bool,
+}
+
+/// Runs the command on another machine, where `--host` asks for it.
+pub(super) async fn profile(
+    args: &RemoteArgs,
+    config: &ConfigArgs,
+    command: Option<&[OsString]>,
+    shown: Shown,
+) -> Result<Option<u8>, Failure> {
+    let Some(host) = args.host()? else { return Ok(None) };
+    let work = args.work(config, command)?;
+    if !shown.headless {
+        require_terminal("llmprof-tui run --host …")?;
+    }
+    follow(args, host, Start::New(work), shown).await.map(Some)
+}
+
+/// Options without a command: install, list, show again, cancel.
+pub(super) async fn session(
+    args: &RemoteArgs,
+    session: &RemoteSessionArgs,
+    yes: bool,
+) -> Result<Option<u8>, Failure> {
+    let Some(host) = args.host()? else { return Ok(None) };
+    if session.install {
+        copy_program(&host, yes)?;
+    }
+    let (id, cancel) = match (&session.reconnect, &session.end) {
+        (Some(id), _) if id == "list" => return list(&host).await.map(Some),
+        (Some(id), _) => (id, false),
+        (None, Some(id)) => (id, true),
+        (None, None) => return Ok(session.install.then_some(0)),
+    };
+    let start = Start::Again(id.clone());
+    if !cancel && crate::tui::terminal::is_there() {
+        return follow(args, host, start, Shown::default()).await.map(Some);
+    }
+    let shown = Shown { headless: true, ..Shown::default() };
+    let mut run = begin(args, host, start)?;
+    if cancel {
+        run.order(Order::End {
+            outcome: Outcome::Interrupted,
+            cause: Some("cancelled by the user".to_owned()),
+        });
+    }
+    without_screen(run, shown).await.map(Some)
+}
+
+fn connect(host: &Host) -> Result<Connection, Failure> {
+    Connection::open_asking(host).map_err(Failure::work)
+}
+
+fn begin(args: &RemoteArgs, host: Host, start: Start) -> Result<RemoteRun, Failure> {
+    let root = runs_root(&ConfigArgs::default().compose()?);
+    let connection = connect(&host)?;
+    if let Some(warning) = &connection.warning {
+        eprint_line(format_args!("warning: {warning}"));
+    }
+    Ok(RemoteRun::new(host, connection, start, root, args.limit_bytes()))
+}
+
+async fn follow(args: &RemoteArgs, host: Host, start: Start, shown: Shown) -> Result<u8, Failure> {
+    let overrides = match &start {
+        Start::New(work) => work.overrides.iter().filter(|o| o.starts_with("output.tui.")).cloned().collect(),
+        Start::Again(_) => Vec::new(),
+    };
+    let run = begin(args, host, start)?;
+    match shown.headless {
+        true => without_screen(run, shown).await,
+        false => on_screen(run, &overrides).await,
+    }
+}
+
+/// Waits for the run there to begin: what is wrong with it is said before the screen is taken.
+async fn begun(run: &mut RemoteRun, shutdown: &mut Shutdown) -> Result<(), Failure> {
+    let mut line = ProgressLine::new(false, "");
+    let text = format!("starting on {}", run.host().short());
+    while run.dir().is_none() {
+        line.show(text.clone(), "", None);
+        tokio::select! {
+            cause = shutdown.requested() => return Err(Failure::Interrupted(cause)),
+            _ = run.pump() => {}
+        }
+        if let Some((reason, usage)) = run.failed().cloned() {
+            line.clear();
+            return Err(if usage { Failure::Usage(reason) } else { Failure::Work(reason) });
+        }
+    }
+    line.clear();
+    Ok(())
+}
+
+async fn on_screen(mut run: RemoteRun, overrides: &[String]) -> Result<u8, Failure> {
+    let composed = ConfigArgs::with_overrides(overrides).compose()?;
+    let tui = composed.config.output.tui.clone();
+    let mut shutdown = Shutdown::listen()?;
+    begun(&mut run, &mut shutdown).await?;
+    let live = Live {
+        session: Workload::There(Box::new(run)),
+        replan: Box::new(|_| Err(String::new())),
+        sweep: None,
+    };
+    let mut stopped = App::of_run(&tui, live, runs_root(&composed)).run(tui.mouse, shutdown).await;
+    let Some(mut run) = stopped.remote.take() else { return report_exit(stopped) };
+    let mut shutdown = Shutdown::listen()?;
+    let leaves = stopped.cause.is_some() || stopped.error.is_some();
+    if !leaves && (run.has_orders() || !run.goes_on()) {
+        finish(&mut run, &mut shutdown, false).await;
+    }
+    stopped.runs = run.summaries();
+    let program = run.done().and_then(|ended| ended.exit_code);
+    report_left(&run);
+    let code = report_exit(stopped)?;
+    Ok(program.unwrap_or(code))
+}
+
+/// Waits for the end of the run and for its files, and leaves it. A signal ends the waiting.
+async fn finish(run: &mut RemoteRun, shutdown: &mut Shutdown, quiet: bool) -> Option<Cause> {
+    let mut line = ProgressLine::new(quiet, "");
+    while !run.is_complete() && run.failed().is_none() {
+        show_copy(&mut line, run);
+        tokio::select! {
+            cause = shutdown.requested() => {
+                line.clear();
+                return Some(cause);
+            }
+            _ = run.pump() => {}
+        }
+        if let Link::Lost { next: None, .. } = run.link() {
+            break;
+        }
+    }
+    line.clear();
+    leave(run).await;
+    None
+}
+
+/// The process of a run that has ended need not wait for orders.
+async fn leave(run: &mut RemoteRun) {
+    if run.done().is_none() || !run.is_connected() {
+        return;
+    }
+    run.order(Order::Leave);
+    let answered = async {
+        while run.has_orders() && run.is_connected() {
+            run.pump().await;
+        }
+    };
+    // It leaves by itself a little later.
+    let _ = tokio::time::timeout(LEAVE_TIMEOUT, answered).await;
+}
+
+fn show_copy(line: &mut ProgressLine, run: &RemoteRun) {
+    let host = run.host().short();
+    let text = match (run.link(), run.fetching()) {
+        (Link::Lost { since, reason, .. }, _) => {
+            format!("connection to {host} lost for {:.0} s: {reason}", since.as_secs_f64())
+        }
+        (_, Some((done, total))) => {
+            line.show_share(done as f64 / total.max(1) as f64);
+            format!("copying {} of {} from {host}", bytes(done), bytes(total.max(done)))
+        }
+        (_, None) => format!("waiting for {host}"),
+    };
+    line.show(text, "", None);
+}
+
+/// Says what goes on there and what stayed there.
+fn report_left(run: &RemoteRun) {
+    let (host, command) = (run.host().short(), run.host().command_line());
+    if let (true, Some(id)) = (run.goes_on(), run.id()) {
+        eprint_line(format_args!("the run {id} goes on on {host}"));
+        eprint_line(format_args!("  show it again:  {command} --reconnect {id}"));
+        eprint_line(format_args!("  end it:         {command} --end {id}"));
+        return;
+    }
+    if !run.is_complete() && run.done().is_some() {
+        let id = run.id().unwrap_or_default();
+        eprint_line(format_args!(
+            "the files of the run are not all here; copy them with {command} --reconnect {id}"
+        ));
+    }
+    for name in run.left_out() {
+        eprint_line(format_args!("left there, beyond --fetch-limit: {name}"));
+    }
+    if let Some(file) = run.left_out().first().and_then(|name| name.rsplit_once(" (")) {
+        eprint_line(format_args!("  copy one with scp {}:{} .", run.host().name, quoted(file.0)));
+    }
+}
+
+/// Progress on stderr, and the result as `run` and `exec` print it.
+async fn without_screen(mut run: RemoteRun, shown: Shown) -> Result<u8, Failure> {
+    let time = shown.seconds.map(time_of).transpose()?;
+    let mut shutdown = Shutdown::listen()?;
+    begun(&mut run, &mut shutdown).await?;
+    let until = tokio::time::Instant::now() + time.unwrap_or(Duration::from_secs(u32::MAX.into()));
+    let mut line = ProgressLine::new(shown.quiet, "");
+    let time_left = TimeLeft::start();
+    let (mut cause, mut timed_out) = (None, false);
+    if shown.program {
+        run.keep_output();
+    }
+    while !run.is_complete() && run.failed().is_none() {
+        tokio::select! {
+            requested = shutdown.requested() => match cause.replace(requested.clone()) {
+                // A terminal that is closed leaves the run going on; so does the second signal.
+                Some(_) => break,
+                None if requested == Cause::HangUp => break,
+                None => run.order(Order::End { outcome: Outcome::Interrupted, cause: Some(requested.to_string()) }),
+            },
+            () = tokio::time::sleep_until(until), if !timed_out => {
+                timed_out = true;
+                run.order(Order::End { outcome: Outcome::Completed, cause: None });
+            }
+            _ = run.pump() => {}
+        }
+        while let Some(said) = run.take_said() {
+            let (Said::Message(text) | Said::Error(text)) = said;
+            line.clear();
+            eprint_line(text);
+            line = ProgressLine::new(shown.quiet, "");
+        }
+        while let Some((stderr, text)) = run.take_output() {
+            line.clear();
+            print_there(stderr || shown.json, text.as_bytes())?;
+            line = ProgressLine::new(shown.quiet, "");
+        }
+        match (run.link(), run.fetching()) {
+            (Link::Lost { next: None, .. }, _) => break,
+            (Link::Up { .. }, None) => {
+                headless::show(&mut line, &run.state, |share| time_left.estimate(1, share));
+            }
+            _ => show_copy(&mut line, &run),
+        }
+    }
+    line.clear();
+    if let Some((reason, usage)) = run.failed().cloned() {
+        return Err(if usage { Failure::Usage(reason) } else { Failure::Work(reason) });
+    }
+    if cause.is_none() || run.is_complete() {
+        leave(&mut run).await;
+    }
+    report_left(&run);
+    let Some(ended) = run.done().cloned() else {
+        return Ok(cause.map_or(1, |cause| cause.exit_code()));
+    };
+    let dir = run.dir().map(Path::to_owned);
+    if shown.json {
+        print_json(&run_json(&run.state, dir.as_deref()))?;
+    } else {
+        let text = match run.is_for_tools_alone() {
+            true => run::recorded_in(dir.as_deref()),
+            false => run::summary(&run.state, dir.as_deref()),
+        };
+        let parts = [kernels_text(&run.state, run::KERNEL_ROWS), text.trim().to_owned()];
+        let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        match shown.program {
+            true => eprint_lines(parts.join("\n\n")),
+            false => print(&parts.join("\n\n"))?,
+        }
+    }
+    let code = run.summaries().last().map_or(0, run::report_end).max(u8::from(!run.is_complete()));
+    match (&cause, ended.exit_code.filter(|_| shown.program)) {
+        (_, Some(code)) => Ok(code),
+        (Some(cause), None) => {
+            eprint_line(format_args!("interrupted: {cause}"));
+            Ok(cause.exit_code())
+        }
+        (None, None) => Ok(code),
+    }
+}
+
+async fn list(host: &Host) -> Result<u8, Failure> {
+    let mut connection = connect(host)?;
+    connection.send(Request::List);
+    let runs = match connection.frames.recv().await {
+        Some(Incoming::Frame(Frame::Runs(runs), _)) => runs,
+        Some(Incoming::Frame(Frame::Refused { reason, .. }, _)) => {
+            return Err(Failure::work(line(&reason, 300)));
+        }
+        _ => return Err(Failure::work(format_args!("{} did not list its runs", host.short()))),
+    };
+    if runs.is_empty() {
+        eprint_line(format_args!("no run was started on {} over ssh", host.short()));
+        return Ok(0);
+    }
+    let mut rows = vec![["run", "state", "started", "directory", "what"].map(str::to_owned)];
+    rows.extend(runs.iter().map(row));
+    print(&aligned(&rows, |_| false))?;
+    Ok(0)
+}
+
+fn row(run: &Listed) -> [String; 5] {
+    let state = match (run.alive, run.outcome) {
+        (true, None) => "goes on".to_owned(),
+        (_, Some(outcome)) => outcome.to_string(),
+        (false, None) => "killed".to_owned(),
+    };
+    let what = match &run.command {
+        Some(command) => command.join(" "),
+        None => run.overrides.join(" "),
+    };
+    let dir = run.dir.as_ref().map(|dir| dir.display().to_string()).unwrap_or_default();
+    [
+        line(&run.id, 12),
+        state,
+        format!("{} ago", rough_seconds(run.age_s as f64)),
+        line(&dir, 120),
+        line(&what, 80),
+    ]
+}
+
+/// Copies this program there, after a question.
+fn copy_program(host: &Host, yes: bool) -> Result<(), Failure> {
+    let (here, there) = (Machine::here(), machine_there(host).map_err(Failure::work)?);
+    if here != there {
+        return Err(Failure::work(format_args!(
+            "{} is {}, and this program is for {}: build or download llmprof-tui for it, and name it with --remote-program",
+            host.short(),
+            there.0,
+            here.0,
+        )));
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    if !yes {
+        let question = format!("Copy llmprof-tui {version} to ~/.local/bin on {}?", host.short());
+        if !ask(&question).map_err(Failure::usage)? {
+            return Err(Failure::work("not copied"));
+        }
+    }
+    let mut line = ProgressLine::new(false, "");
+    let installed = install(host, |done, total| {
+        line.show_share(done as f64 / total.max(1) as f64);
+        line.show(format!("copying {} of {} to {}", bytes(done), bytes(total), host.short()), "", None);
+    });
+    line.clear();
+    let path = installed.map_err(Failure::work)?;
+    eprint_line(format_args!("llmprof-tui {version} is on {} as {path}", host.short()));
+    Ok(())
+}
+
+/// A command whose output is its result, such as `doctor`, on another machine.
+pub(super) async fn command(args: &RemoteArgs, words: &[OsString]) -> Result<Option<u8>, Failure> {
+    let Some(host) = args.host()? else { return Ok(None) };
+    let mut connection = connect(&host)?;
+    if let Some(warning) = &connection.warning {
+        eprint_line(format_args!("warning: {warning}"));
+    }
+    connection.send(Request::Command { args: words_there(words)?, dir: args.remote_dir.clone() });
+    let mut shutdown = Shutdown::listen()?;
+    let mut partial = [Vec::new(), Vec::new()];
+    loop {
+        let incoming = tokio::select! {
+            cause = shutdown.requested() => return Err(Failure::Interrupted(cause)),
+            incoming = connection.frames.recv() => incoming,
+        };
+        match incoming {
+            Some(Incoming::Frame(Frame::Output { stderr, .. }, payload)) => {
+                let rest = &mut partial[usize::from(stderr)];
+                rest.extend_from_slice(&payload);
+                if let Some(end) = rest.iter().rposition(|b| *b == b'\n') {
+                    let whole: Vec<u8> = rest.drain(..=end).collect();
+                    print_there(stderr, &whole[..end])?;
+                }
+            }
+            Some(Incoming::Frame(Frame::Exit { code }, _)) => {
+                for (stderr, rest) in [false, true].into_iter().zip(&partial) {
+                    if !rest.is_empty() {
+                        print_there(stderr, rest)?;
+                    }
+                }
+                return Ok(Some(code));
+            }
+            Some(Incoming::Frame(Frame::Refused { reason, .. }, _)) => {
+                return Err(Failure::work(line(&reason, 300)));
+            }
+            Some(Incoming::Ended(words) | Incoming::Wrong(words)) if !words.is_empty() => {
+                return Err(Failure::work(format_args!(
+                    "the connection to {} broke: {}",
+                    host.short(),
+                    line(&words, 300)
+                )));
+            }
+            _ => return Err(Failure::work(format_args!("the connection to {} broke", host.short()))),
+        }
+    }
+}
+
+fn print_there(stderr: bool, text: &[u8]) -> Result<(), Failure> {
+    let text = String::from_utf8_lossy(text);
+    match stderr {
+        true => {
+            eprint_lines(Lines(&*text));
+            Ok(())
+        }
+        false => print_data(&text),
+    }
+}
+
+/// The far end of a connection.
+pub(super) fn serve_here() -> Result<u8, Failure> {
+    match serve() {
+        // This end is gone.
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(0),
+        result => result.map(|()| 0).map_err(Failure::from),
+    }
+}
+
+/// The process of a run on this machine that was started over ssh.
+pub(super) async fn work_here(place: &Path) -> Result<u8, Failure> {
+    work(&Place::open(place), plan).await?;
+    Ok(0)
+}
+
+fn plan(work: &Work) -> Result<Plan, Refusal> {
+    let config =
+        ConfigArgs { conf_dir: work.conf_dir.clone(), ..ConfigArgs::with_overrides(&work.overrides) };
+    let planned = match &work.command {
+        None => config.plan().and_then(|plan| {
+            plan.check_machine()?;
+            Ok(plan)
+        }),
+        Some(command) => exec::planned_there(config, command),
+    };
+    planned.map_err(|failure| Refusal { usage: failure.exit_code() == 2, reason: failure.to_string() })
+}
+
+/// Whether `--host` can be used with a sweep, which it cannot.
+pub(super) fn refuse_sweep(args: &RemoteArgs, is_sweep: bool) -> Result<(), Failure> {
+    match args.host.is_some() && is_sweep {
+        true => Err(Failure::usage(
+            "a sweep is not run over --host: log in with ssh and start it there (llmprof-tui run -m …), or run its jobs one by one",
+        )),
+        false => Ok(()),
+    }
+}
+
+pub(super) fn is_command(word: &str) -> bool {
+    Cli::command().get_subcommands().any(|command| command.get_name() == word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<OsString> {
+        text.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn the_options_may_stand_before_the_command() {
+        for (typed, sorted) in [
+            ("x --host box exec -- python a", "x exec --host box -- python a"),
+            ("x --host=box --ssh-option A=b run --json", "x run --host=box --ssh-option A=b --json"),
+            ("x --host box model=a", "x --host box model=a"),
+            ("x run --host box", "x run --host box"),
+            ("x --host run", "x --host run"),
+            ("x", "x"),
+        ] {
+            assert_eq!(with_command_first(words(typed), is_command), words(sorted), "{typed}");
+        }
+    }
+
+    #[test]
+    fn the_rest_goes_there_as_it_was_typed() {
+        let there = words_there(&words("x doctor --host box --json a=$(x) --remote-dir=/y")).unwrap();
+        assert_eq!(there, ["doctor", "--json", "a=$(x)"]);
+    }
+}

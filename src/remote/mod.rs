@@ -1,0 +1,26 @@
+//! A run on another machine, over ssh: started there, shown here. The far end is this program too: a relay that talks over the
+//! pipe, and the run itself, which goes on without it.
+
+mod connection;
+mod files;
+mod host;
+mod install;
+mod lag;
+mod mirror;
+mod place;
+mod protocol;
+mod relay;
+mod remote_run;
+mod trouble;
+mod wire;
+mod worker;
+
+pub use connection::{Connection, Incoming, Patience};
+pub use host::{Host, HostError};
+pub use install::{Machine, install, machine_there};
+pub use place::Place;
+pub use protocol::{Ended, Frame, Listed, Order, Request, Work};
+pub use relay::serve;
+pub use remote_run::{Link, RemoteRun, Said, Start};
+pub use trouble::Trouble;
+pub use worker::{Refusal, work};

@@ -1,0 +1,584 @@
+//! Runs on another machine: over a real sshd on loopback where one is installed, and against far ends that misbehave.
+
+mod common;
+#[path = "common/terminal.rs"]
+mod terminal;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Write,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::{PATIENCE, PROGRAM, Said, eventually, program, said, signal};
+use llmprof::{event::SCHEMA, remote::Frame};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+use terminal::Terminal;
+
+/// About four seconds of a run.
+const SHORT: [&str; 4] = ["runtime=sim", "runtime.requests=30", "runtime.sim.itl_ms=2", "runtime.warmup=0"];
+/// Longer than any test.
+const ENDLESS: [&str; 3] = ["runtime=sim", "runtime.requests=100000", "runtime.sim.itl_ms=3.8"];
+
+/// An sshd of this user on loopback. It ends with the test.
+struct Sshd {
+    dir: TempDir,
+}
+
+impl Sshd {
+    /// `None` where no sshd is installed, and says so.
+    fn start() -> Option<Sshd> {
+        let there = |name: &str| {
+            Path::new("/usr/sbin").join(name).exists() || Path::new("/usr/bin").join(name).exists()
+        };
+        if !there("sshd") || !there("ssh-keygen") {
+            assert!(std::env::var_os("LLMPROF_NEEDS_SSHD").is_none(), "sshd is not installed");
+            eprintln!("NOT CHECKED: runs over a real sshd; install openssh-server");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/remote/start-sshd.sh");
+        let out = Command::new(script).arg(dir.path()).output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        Some(Sshd { dir })
+    }
+
+    fn home(&self) -> PathBuf {
+        self.dir.path().join("home")
+    }
+
+    fn ssh(&self) -> String {
+        self.dir.path().join("ssh").display().to_string()
+    }
+
+    /// The program here, in `dir`, with this sshd as the host "box".
+    fn program(&self, dir: &Path, args: &[&str]) -> Command {
+        let mut command = program(dir);
+        command.env("LLMPROF_SSH", self.ssh()).args(args).args([
+            "--host",
+            "box",
+            "--remote-program",
+            PROGRAM,
+        ]);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, dir: &Path, args: &[&str]) -> Said {
+        said(self.program(dir, args).output().unwrap())
+    }
+
+    fn pid(&self) -> u32 {
+        fs::read_to_string(self.dir.path().join("pid")).unwrap().trim().parse().unwrap()
+    }
+
+    /// The processes of its connections.
+    fn sessions(&self) -> Vec<u32> {
+        children(self.pid())
+    }
+
+    /// The only run directory there.
+    fn run_there(&self) -> PathBuf {
+        eventually("a run there", || common::run_dirs(&self.home()).into_iter().next())
+    }
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        for id in names(&self.home()) {
+            // A run that a failed test has left.
+            worker(&id).into_iter().for_each(|pid| signal(pid, "KILL"));
+        }
+        for pid in self.sessions() {
+            signal(pid, "KILL");
+        }
+        signal(self.pid(), "KILL");
+    }
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let listed = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    listed.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+/// The process of the run with this name.
+fn worker(id: &str) -> Option<u32> {
+    let is_it = |pid: &u32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = words.split(|byte| *byte == 0).collect();
+        words.get(1) == Some(&&b"remote-work"[..])
+            && words.get(2).is_some_and(|place| place.ends_with(id.as_bytes()))
+    };
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(is_it)
+}
+
+/// Of runs that were started there.
+fn names(home: &Path) -> Vec<String> {
+    let entries = fs::read_dir(home.join(".local/share/llmprof/remote")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// The files of a run by their paths, but for the one that names where a copy is from.
+fn digests(dir: &Path) -> BTreeMap<PathBuf, String> {
+    fn walk(dir: &Path, below: &Path, found: &mut BTreeMap<PathBuf, String>) {
+        for entry in fs::read_dir(dir.join(below)).unwrap().flatten() {
+            let path = below.join(entry.file_name());
+            match entry.file_type().unwrap().is_dir() {
+                true => walk(dir, &path, found),
+                false if path == Path::new("remote.json") => {}
+                false => {
+                    let digest = Sha256::digest(fs::read(dir.join(&path)).unwrap());
+                    found.insert(path, digest.iter().map(|byte| format!("{byte:02x}")).collect());
+                }
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    walk(dir, Path::new(""), &mut found);
+    found
+}
+
+#[track_caller]
+fn assert_copied(here: &Path, there: &Path) {
+    let (here, there) = (digests(here), digests(there));
+    assert!(here.len() > 15, "{here:?}");
+    let differ: Vec<&PathBuf> =
+        there.keys().chain(here.keys()).filter(|path| here.get(*path) != there.get(*path)).collect();
+    assert!(differ.is_empty(), "{differ:?}");
+}
+
+fn only_run(dir: &Path) -> PathBuf {
+    let runs = common::run_dirs(dir);
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    runs[0].clone()
+}
+
+#[test]
+fn a_run_there_is_copied_here_byte_for_byte() {
+    let Some(sshd) = Sshd::start() else { return };
+    let here = tempfile::tempdir().unwrap();
+    let hostile = "model.name='a; touch evil; $(touch evil) `touch evil` \"x\"'";
+    let args = [&["run", "--json", hostile][..], &SHORT].concat();
+    let ran = sshd.run(here.path(), &args);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let result: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(result["outcome"], "completed", "{result}");
+    let (copy, original) = (only_run(here.path()), sshd.run_there());
+    assert!(here.path().join(result["run_dir"].as_str().unwrap()).exists());
+    assert_copied(&copy, &original);
+    assert!(!sshd.home().join("evil").exists() && !here.path().join("evil").exists());
+    let started = &common::events(&copy)[0];
+    assert!(serde_json::to_string(started).unwrap().contains("touch evil"), "{started:?}");
+    // Reports are made again from the copy as they were made there.
+    let reported = common::run(here.path(), &["report", &copy.display().to_string()]);
+    assert_eq!(reported.code, 0, "{}", reported.err);
+    assert_copied(&copy, &original);
+    // Nothing is left running.
+    eventually("the end of its process", || {
+        let listed = sshd.run(here.path(), &["--reconnect", "list"]);
+        (listed.out.contains("completed") && !listed.out.contains("goes on")).then_some(())
+    });
+}
+
+#[test]
+fn a_lost_connection_loses_and_repeats_nothing() {
+    let Some(sshd) = Sshd::start() else { return };
+    let here = tempfile::tempdir().unwrap();
+    let args = ["run", "runtime=sim", "runtime.requests=90", "runtime.sim.itl_ms=2", "runtime.warmup=0"];
+    let quick = ["--ssh-option", "ServerAliveInterval=1", "--ssh-option", "ServerAliveCountMax=2"];
+    let mut command = sshd.program(here.path(), &[&args[..], &quick].concat());
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let copy = eventually("a copy of the run", || common::run_dirs(here.path()).into_iter().next());
+    let size = || fs::metadata(copy.join("events.ndjson")).map_or(0, |about| about.len());
+    let grown = |than: u64| eventually("more events", || (size() > than).then(size));
+    let first = grown(2_000);
+    // Cut.
+    sshd.sessions().into_iter().for_each(|pid| signal(pid, "KILL"));
+    let second = grown(first + 2_000);
+    // Hung: the connection is there, and silent.
+    let hung: Vec<u32> =
+        sshd.sessions().into_iter().flat_map(|pid| [children(pid), vec![pid]].concat()).collect();
+    hung.iter().for_each(|pid| signal(*pid, "STOP"));
+    grown(second + 4_000);
+    hung.iter().for_each(|pid| signal(*pid, "KILL"));
+    let out = child.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{err}");
+    assert_eq!(err.matches("connected to box again").count(), 2, "{err}");
+    let original = sshd.run_there();
+    assert_copied(&copy, &original);
+    let lines = |dir: &Path| fs::read_to_string(dir.join("events.ndjson")).unwrap().lines().count();
+    assert_eq!(lines(&copy), lines(&original));
+}
+
+#[test]
+fn a_run_goes_on_without_this_end_and_is_found_again() {
+    let Some(sshd) = Sshd::start() else { return };
+    let here = tempfile::tempdir().unwrap();
+    let mut command = sshd.program(here.path(), &[&["run"][..], &ENDLESS].concat());
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let copy = eventually("a copy of the run", || common::run_dirs(here.path()).into_iter().next());
+    eventually("events", || {
+        fs::metadata(copy.join("events.ndjson")).ok().filter(|about| about.len() > 3_000)
+    });
+    // The terminal is closed.
+    signal(child.id(), "HUP");
+    let out = child.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&out.stderr);
+    let id = names(&sshd.home()).remove(0);
+    assert!(err.contains(&format!("the run {id} goes on on box")), "{err}");
+    assert!(err.contains(&format!("--reconnect {id}")) && err.contains(&format!("--end {id}")), "{err}");
+    assert_eq!(out.status.code(), Some(129), "{err}");
+    let kept = fs::metadata(copy.join("events.ndjson")).unwrap().len();
+    let listed = sshd.run(here.path(), &["--reconnect", "list"]);
+    assert!(listed.out.contains(&id) && listed.out.contains("goes on"), "{}", listed.out);
+    let original = sshd.run_there();
+    let grown = || fs::metadata(original.join("events.ndjson")).ok().filter(|about| about.len() > 2 * kept);
+    eventually("the run to go on", grown);
+
+    let ended = sshd.run(here.path(), &["--end", &id]);
+    assert_eq!(ended.code, 0, "{}", ended.err);
+    assert_eq!(common::finished(&copy).cause.as_deref(), Some("cancelled by the user"));
+    assert_eq!(only_run(here.path()), copy, "the copy goes on where it was");
+    assert_copied(&copy, &original);
+
+    // What has ended can be had again, also on another machine.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let again = sshd.run(elsewhere.path(), &["--reconnect", &id]);
+    assert_copied(&only_run(elsewhere.path()), &original);
+    assert!(again.out.contains("recorded in "), "{} {}", again.out, again.err);
+    let none = sshd.run(elsewhere.path(), &["--reconnect"]);
+    assert!(none.code == 2 && none.err.contains("no run goes on there"), "{}", none.err);
+    let unknown = sshd.run(elsewhere.path(), &["--reconnect", "zzzzzz"]);
+    assert!(unknown.code == 2 && unknown.err.contains("there is no run zzzzzz"), "{}", unknown.err);
+}
+
+#[test]
+fn the_screen_shows_it_and_its_keys_reach_it() {
+    let Some(sshd) = Sshd::start() else { return };
+    let args = [&["--host", "box", "--remote-program", PROGRAM][..], &ENDLESS].concat();
+    let terminal =
+        Terminal::start_in(tempfile::tempdir().unwrap(), &args, &[("LLMPROF_SSH", &sshd.ssh())], (120, 40));
+    terminal.see("over ssh to box");
+    terminal.see(" behind");
+    terminal.see("decode, mean");
+    terminal.send("p");
+    terminal.see("● paused");
+    terminal.send("p");
+    terminal.see("● decode");
+    terminal.send("s");
+    terminal.see("snapshot name");
+    terminal.send("\r");
+    terminal.see("snapshot snap-1 saved");
+    terminal.send("n");
+    terminal.see("this run is simulated: there is nothing for nsys to profile");
+    // Cut: it says so and comes back; H does not wait.
+    sshd.sessions().into_iter().for_each(|pid| signal(pid, "KILL"));
+    terminal.see("the run goes on");
+    terminal.send("H");
+    terminal.see("connected to box again");
+    // Overrides that are wrong are refused by the machine of the run.
+    terminal.send("e");
+    terminal.see("overrides, as on");
+    terminal.send(" nonsense=1\r");
+    terminal.see("unknown key \"nonsense\"");
+    // Another run in place of this one.
+    let known = common::run_dirs(terminal.path());
+    terminal.send("r");
+    terminal.see("End this run and start it again");
+    terminal.send("y");
+    let next = eventually("the next run", || {
+        common::run_dirs(terminal.path()).into_iter().find(|run| !known.contains(run))
+    });
+    eventually("the files of the run before", || known[0].join("report.html").exists().then_some(()));
+    eventually("its events", || {
+        fs::metadata(next.join("events.ndjson")).ok().filter(|about| about.len() > 3_000)
+    });
+    terminal.send("q");
+    terminal.see("leave it running");
+    terminal.send("c");
+    assert_eq!(terminal.exit_code(), 0);
+    assert_eq!(common::finished(&next).cause.as_deref(), Some("quit by the user"));
+    let there = common::run_dirs(&sshd.home());
+    for copy in [&known[0], &next] {
+        let original = there.iter().find(|dir| dir.file_name() == copy.file_name()).unwrap();
+        assert_copied(copy, original);
+    }
+    assert!(digests(&known[0]).keys().any(|path| path.to_string_lossy().contains("snap-1")));
+}
+
+#[test]
+fn a_program_there_is_followed_and_a_command_answers() {
+    let Some(sshd) = Sshd::start() else { return };
+    let here = tempfile::tempdir().unwrap();
+    let mut command = program(here.path());
+    command.env("LLMPROF_SSH", sshd.ssh()).args(["--host", "box", "--remote-program", PROGRAM]);
+    command.args([
+        "exec",
+        "--headless",
+        "--",
+        "sh",
+        "-c",
+        "echo \"out $0\"; printf '\\033[2Jerr\\n' >&2; exit 7",
+        "$HOME;'x'",
+    ]);
+    let ran = said(command.stdin(Stdio::null()).output().unwrap());
+    assert_eq!(ran.code, 7, "{}", ran.err);
+    assert!(
+        ran.out.contains("out $HOME;'x'\n") && ran.err.contains("err") && !ran.err.contains('\x1b'),
+        "{} {}",
+        ran.out,
+        ran.err
+    );
+    let checked = sshd.run(here.path(), &["doctor", "--json"]);
+    assert!(
+        serde_json::from_str::<serde_json::Value>(&checked.out).unwrap()["checks"].is_array(),
+        "{}",
+        checked.out
+    );
+    let printed = sshd.run(here.path(), &["run", "--cfg", "job", "model=qwen3_0_6b"]);
+    assert!(printed.out.contains("qwen3_0_6b"), "{}", printed.err);
+    let wrong = sshd.run(here.path(), &["run", "runtime.requests=none"]);
+    assert!(wrong.code == 2 && wrong.err.contains("runtime.requests"), "{}", wrong.err);
+    let nowhere = sshd.run(here.path(), &["run", "--remote-dir", "no/such/dir"]);
+    assert!(
+        nowhere.code == 2 && nowhere.err.contains("no/such/dir is no directory there"),
+        "{}",
+        nowhere.err
+    );
+    let sweep = sshd.run(here.path(), &["run", "-m", "runtime.batch_size=1,2"]);
+    assert!(sweep.code == 2 && sweep.err.contains("a sweep is not run over --host"), "{}", sweep.err);
+}
+
+#[test]
+fn a_process_that_is_killed_there_is_reported() {
+    let Some(sshd) = Sshd::start() else { return };
+    let here = tempfile::tempdir().unwrap();
+    let mut command = sshd.program(here.path(), &[&["run"][..], &ENDLESS].concat());
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("a copy of the run", || common::run_dirs(here.path()).into_iter().next());
+    let id = names(&sshd.home()).remove(0);
+    let pid = worker(&id).expect("the process of the run");
+    signal(pid, "KILL");
+    let out = child.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{err}");
+    assert!(err.contains("the process of the run on box is gone: it was killed"), "{err}");
+}
+
+#[test]
+fn what_ssh_refuses_has_a_remedy() {
+    let Some(sshd) = Sshd::start() else { return };
+    let here = tempfile::tempdir().unwrap();
+    let config = fs::read_to_string(sshd.dir.path().join("ssh_config")).unwrap();
+    let with = |change: &dyn Fn(&str) -> String| {
+        let path = here.path().join("ssh_config");
+        fs::write(&path, change(&config)).unwrap();
+        let ssh = format!("ssh -F {}", path.display());
+        let mut command = program(here.path());
+        command.env("LLMPROF_SSH", ssh).args(["run", "--host", "box", "runtime=sim"]).stdin(Stdio::null());
+        said(command.output().unwrap())
+    };
+    let other_key = here.path().join("other_key");
+    let made =
+        Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&other_key).status();
+    assert!(made.unwrap().success());
+    let user_key = sshd.dir.path().join("user_key").display().to_string();
+    let known = sshd.dir.path().join("known_hosts").display().to_string();
+    for (said, words) in [
+        (
+            with(&|text| text.replace(&user_key, &other_key.display().to_string())),
+            "Permission denied (publickey)",
+        ),
+        (with(&|text| text.replace(&known, "/dev/null")), "Host key verification failed"),
+        (
+            with(&|text| text.replace("HostName 127.0.0.1", "HostName no-such-host.invalid")),
+            "Could not resolve hostname",
+        ),
+        (with(&|text| text.replace("Port", "Port 1 #")), "Connection refused"),
+        (with(&str::to_owned), "box has no llmprof-tui in PATH or in ~/.local/bin"),
+    ] {
+        assert_eq!((said.code, said.err.lines().count()), (1, 1), "{words}: {}", said.err);
+        assert!(said.err.contains(words) && said.err.contains("; "), "{words}: {}", said.err);
+    }
+    let mut command = program(here.path());
+    command.env("LLMPROF_SSH", "/no/such/ssh").args(["run", "--host", "box"]).stdin(Stdio::null());
+    let missing = said(command.output().unwrap());
+    assert!(missing.code == 1 && missing.err.contains("install OpenSSH's client"), "{}", missing.err);
+}
+
+#[test]
+fn the_program_is_copied_there_when_asked() {
+    let Some(sshd) = Sshd::start() else { return };
+    let here = tempfile::tempdir().unwrap();
+    let install = |more: &[&str]| {
+        let mut command = program(here.path());
+        command
+            .env("LLMPROF_SSH", sshd.ssh())
+            .args(["--host", "box", "--install"])
+            .args(more)
+            .stdin(Stdio::null());
+        said(command.output().unwrap())
+    };
+    let asked = install(&[]);
+    assert!(asked.code == 2 && asked.err.contains("pass --yes"), "{}", asked.err);
+    let copied = install(&["--yes"]);
+    assert_eq!(copied.code, 0, "{}", copied.err);
+    let there = sshd.home().join(".local/bin/llmprof-tui");
+    assert_eq!(fs::read(&there).unwrap(), fs::read(PROGRAM).unwrap());
+    let mut command = program(here.path());
+    command
+        .env("LLMPROF_SSH", sshd.ssh())
+        .args(["run", "--host", "box", "--quiet"])
+        .args(SHORT)
+        .stdin(Stdio::null());
+    let ran = said(command.output().unwrap());
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_copied(&only_run(here.path()), &sshd.run_there());
+}
+
+/// A far end of our own: an ssh that runs its last argument here, and a program that prints `output` and reads on.
+fn far_end(dir: &Path, output: &[u8]) -> (PathBuf, PathBuf) {
+    let script = |name: &str, text: &str| {
+        let path = dir.join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    };
+    fs::File::create(dir.join("output")).unwrap().write_all(output).unwrap();
+    let ssh = script("ssh", "#!/bin/sh\nfor last; do :; done\neval \"$last\"\n");
+    let program = script(
+        "program",
+        &format!("#!/bin/sh\ncat '{}'\ntimeout 5 cat >/dev/null\n", dir.join("output").display()),
+    );
+    (ssh, program)
+}
+
+fn hello(schema: u32, version: &str) -> String {
+    format!(
+        "{{\"hello\":{{\"protocol\":1,\"schema\":{schema},\"version\":\"{version}\",\"host\":\"x\",\"os\":\"linux\",\"arch\":\"x86_64\"}}}}\n"
+    )
+}
+
+fn against(output: &[u8]) -> (Said, TempDir) {
+    let (far, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (ssh, there) = far_end(far.path(), output);
+    let mut command = program(here.path());
+    command
+        .env("LLMPROF_SSH", ssh)
+        .args(["run", "--host", "box", "--remote-program"])
+        .arg(there)
+        .stdin(Stdio::null());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (pid, ended) = (child.id(), Arc::new(AtomicBool::new(false)));
+    let is_over = Arc::clone(&ended);
+    // A program that waits for ever is ended, and fails the test.
+    let limit = thread::spawn(move || {
+        let until = Instant::now() + 2 * PATIENCE;
+        while Instant::now() < until && !is_over.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(20));
+        }
+        if !is_over.load(Ordering::Relaxed) {
+            signal(pid, "KILL");
+        }
+    });
+    let out = child.wait_with_output().unwrap();
+    ended.store(true, Ordering::Relaxed);
+    limit.join().unwrap();
+    (said(out), here)
+}
+
+#[test]
+fn both_ends_have_to_understand_each_other() {
+    let (newer, _) = against(hello(SCHEMA + 1, "9.9.9").as_bytes());
+    assert_eq!(newer.code, 1);
+    for words in ["9.9.9 on box", env!("CARGO_PKG_VERSION"), "--install"] {
+        assert!(newer.err.contains(words), "{words}: {}", newer.err);
+    }
+    let refusal = "{\"refused\":{\"reason\":\"no\",\"usage\":true}}\n";
+    let (differs, _) = against((hello(SCHEMA, "9.9.9") + refusal).as_bytes());
+    assert!(differs.err.contains("warning: llmprof-tui is 9.9.9 on box"), "{}", differs.err);
+    assert!(differs.code == 2 && differs.err.contains("error: no"), "{}", differs.err);
+    let (older, _) = against(b"");
+    assert!(older.code == 1 && older.err.contains("ssh ended"), "{}", older.err);
+    let (other, _) = against(b"This account is not available.\n");
+    assert!(
+        other.err.contains("answered with something else: This account is not available."),
+        "{}",
+        other.err
+    );
+}
+
+/// What a hostile far end can make this one do: nothing but say so.
+#[test]
+fn a_hostile_far_end_is_contained() {
+    let begin = hello(SCHEMA, env!("CARGO_PKG_VERSION")) + "{\"joined\":{\"id\":\"aaaaaa\"}}\n";
+    let began = "{\"news\":{\"next\":1,\"news\":{\"began\":{\"run\":0,\"dir\":\"/../../../tmp/\\u001b[2Jx/../y\",\"overrides\":[],\"for_tools\":false}}}}\n";
+    let done = "{\"news\":{\"next\":2,\"news\":{\"done\":{\"run\":0,\"ended\":{\"finished\":{\"outcome\":\"completed\"},\"loss\":\"\\u001b]0;evil\\u0007\",\"tool_failures\":[],\"exit_code\":null}}}}}\n";
+    let events = |at: u64, text: &str| {
+        format!("{{\"events\":{{\"run\":0,\"at\":{at},\"len\":{}}}}}\n{text}", text.len())
+    };
+    let file = |path: &str| {
+        format!(
+            "{{\"file\":{{\"path\":\"{path}\",\"bytes\":1,\"total_bytes\":1}}}}\n{{\"chunk\":{{\"len\":1}}}}\nx"
+        )
+    };
+    let cases: Vec<(&str, String, &str)> = vec![
+        (
+            "an escape sequence",
+            begin.clone() + "{\"refused\":{\"reason\":\"\\u001b[2Jx\",\"usage\":false}}\n",
+            "\\u001b[2Jx",
+        ),
+        (
+            "a name that is a path",
+            hello(SCHEMA, "1") + "{\"joined\":{\"id\":\"../../x\"}}\n",
+            "the name of the run is none",
+        ),
+        ("an endless line", begin.clone() + &"x".repeat(2 << 20), ""),
+        ("garbage", begin.clone() + "\u{1b}[31mgarbage\n", ""),
+        (
+            "a payload that is too large",
+            begin.clone() + "{\"events\":{\"run\":0,\"at\":0,\"len\":99999999}}\n",
+            "",
+        ),
+        ("events from elsewhere", begin.clone() + began + &events(7, "x"), "0 bytes are here"),
+        ("events that are none", begin.clone() + began + &events(0, "nonsense\n"), "not a recording"),
+        ("files that nobody asked for", begin.clone() + began + &file("x"), "not asked for"),
+        (
+            "files outside",
+            begin.clone()
+                + began
+                + done
+                + &"{\"pong\":{\"n\":0,\"age_ms\":1e300}}\n".repeat(200)
+                + &file("../../evil"),
+            "",
+        ),
+    ];
+    for (what, output, words) in cases {
+        let (ended, here) = against(output.as_bytes());
+        assert_ne!(ended.code, 0, "{what}: {}", ended.err);
+        assert!(ended.err.contains(words), "{what}: {}", ended.err);
+        assert!(!ended.err.contains('\x1b') && !ended.out.contains('\x1b'), "{what}: {:?}", ended.err);
+        assert!(!here.path().parent().unwrap().join("evil").exists(), "{what}");
+        let outside: Vec<PathBuf> =
+            fs::read_dir(here.path()).unwrap().flatten().map(|entry| entry.path()).collect();
+        assert!(outside.iter().all(|path| path.ends_with("runs")), "{what}: {outside:?}");
+    }
+}
+
+#[test]
+fn a_frame_has_one_form() {
+    let frame = Frame::Events { run: 1, at: 2, len: 3 };
+    assert_eq!(serde_json::to_string(&frame).unwrap(), r#"{"events":{"run":1,"at":2,"len":3}}"#);
+}
