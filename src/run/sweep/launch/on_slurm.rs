@@ -126,7 +126,9 @@ impl SlurmJobs {
         this.max_array_size =
             this.slurm.max_array_size()?.filter(|size| *size > 0).unwrap_or(USUAL_ARRAY_SIZE);
         this.array_size = this.max_array_size;
-        missing.iter().for_each(|job| drop(this.tasks.remove(job)));
+        for job in &missing {
+            this.tasks.remove(job);
+        }
         this.unsubmitted = missing.into();
         while !this.unsubmitted.is_empty() {
             match this.submit_next() {
