@@ -171,7 +171,10 @@ fn mistakes_are_reported_before_anything_starts() {
             &["run", "-m", "hydra.sweep.dir=${model.name}", "model=qwen3_0_6b,smollm2_135m"],
             &["hydra.sweep.dir", "hydra.sweep.subdir"],
         ),
-        (&["run", "--resume", "elsewhere", "runtime.seed=1"], &["--resume", "OVERRIDES"]),
+        (
+            &["run", "--resume", "elsewhere", "runtime.seed=1"],
+            &["--resume", "only hydra/launcher and hydra.launcher"],
+        ),
         (&["run", "--resume", "elsewhere"], &["elsewhere", "not a sweep"]),
         (&["run", "--resume", "nowhere"], &["nowhere", "no such directory"]),
     ];
