@@ -16,7 +16,7 @@ use super::{
     labels::{Matcher, NodeLabel},
     metrics::{HEARTBEATS, counters, names},
     since::{Matrix, since},
-    verdict::Fleet,
+    verdict::{Fleet, Measure, Row},
 };
 use crate::{
     base::foreign,
@@ -167,20 +167,31 @@ impl Client {
         let all_known = slow_keys.iter().all(|key| self.since.contains_key(key));
         let mut failed = None;
         if !slow.is_empty() && (seldom || !all_known) {
-            let (mut clocks, mut utilisation) = (Matrix::new(), Matrix::new());
+            let mut utilisation = Matrix::new();
             let end = fleet.snapshot.unix_s;
             let asked = async {
-                self.matrix(Reading::SmClock, end, &mut clocks).await?;
-                self.matrix(Reading::GpuUtil, end, &mut utilisation).await
-            };
-            match asked.await {
-                Ok(()) => {
-                    for ((_, equals), key) in slow.iter().zip(&slow_keys) {
-                        if let Some(found) = since(key, equals, &clocks, &utilisation) {
-                            self.since.insert(key.clone(), found);
-                        }
+                self.matrix(Reading::GpuUtil, end, &mut utilisation).await?;
+                let mut found = Vec::new();
+                for measure in Measure::ALL {
+                    let of_measure =
+                        |(row, _): &&(&Row, _)| row.loss.is_some_and(|loss| loss.measure == measure);
+                    let slow: Vec<_> = slow.iter().filter(of_measure).collect();
+                    if slow.is_empty() {
+                        continue;
+                    }
+                    let mut clocks = Matrix::new();
+                    self.matrix(measure.reading(), end, &mut clocks).await?;
+                    for (row, equals) in slow {
+                        let key = &fleet.gpu(row).key;
+                        found.extend(
+                            since(key, equals, &clocks, &utilisation).map(|since| (key.clone(), since)),
+                        );
                     }
                 }
+                Ok::<_, FleetError>(found)
+            };
+            match asked.await {
+                Ok(found) => self.since.extend(found),
                 Err(e) => failed = Some(format!("since when GPUs are slow is not known: {e}")),
             }
         }

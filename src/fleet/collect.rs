@@ -143,10 +143,14 @@ impl Collector {
         };
         let Some(identity) = Identity::of(series, &self.node_label) else { return };
         let Some(by_exporter) = self.found.get_mut(&key(&identity)) else { return };
-        let Some(found) = by_exporter.get_mut(&labels::exporter(series)) else { return };
-        match meaning {
-            Meaning::LastXid => found.xid_before = Some(value as u32),
-            _ => found.before.push((name, value)),
+        // An exporter that was started again may have another address.
+        let exporter = labels::exporter(series);
+        let is_known = by_exporter.contains_key(&exporter);
+        for (_, found) in by_exporter.iter_mut().filter(|(of, _)| !is_known || **of == exporter) {
+            match meaning {
+                Meaning::LastXid => found.xid_before = Some(value as u32),
+                _ => found.before.push((name, value)),
+            }
         }
     }
 
@@ -192,7 +196,7 @@ impl Collector {
         });
         if let Some(first) = doubled.first() {
             remarks.push(format!(
-                "{} GPUs are reported by two exporters or scraped twice, as {first}: the newest values are taken; remove one of the scrapes",
+                "{} GPUs are reported by two exporters or scraped twice, as {first}: the newest values are used; remove one of the scrapes",
                 doubled.len()
             ));
         }

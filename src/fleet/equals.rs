@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::gpu::Gpu;
+use super::gpu::{Gpu, Snapshot};
 use crate::event::readings::Reading;
 
 /// Below this utilisation a GPU is idle.
@@ -77,11 +77,13 @@ pub fn is_busy(gpu: &Gpu) -> Option<bool> {
 /// Model, part of a GPU, and work.
 type Kind<'a> = (Option<&'a str>, Option<&'a str>, Option<&'a str>);
 
-/// The GPUs that can be compared with each other, by their place in `gpus`; each is in one group at most. Those that are idle,
-/// or do other work than most of their model, are in none.
-pub fn groups(gpus: &[Gpu]) -> Vec<Vec<usize>> {
+/// The GPUs that can be compared with each other, by their place in the snapshot; each is in one group at most. Those that are
+/// idle or silent, or do other work than most of their model, are in none.
+pub fn groups(snapshot: &Snapshot) -> Vec<Vec<usize>> {
+    let gpus = &snapshot.gpus;
     let mut kinds: BTreeMap<Kind<'_>, Vec<usize>> = BTreeMap::new();
-    for (i, gpu) in gpus.iter().enumerate().filter(|(_, gpu)| is_busy(gpu) == Some(true)) {
+    let works = |gpu: &Gpu| is_busy(gpu) == Some(true) && !snapshot.is_silent(gpu);
+    for (i, gpu) in gpus.iter().enumerate().filter(|(_, gpu)| works(gpu)) {
         let kind = (gpu.model.as_deref(), gpu.mig_profile.as_deref(), gpu.work.as_deref());
         kinds.entry(kind).or_default().push(i);
     }

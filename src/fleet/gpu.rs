@@ -137,6 +137,21 @@ pub struct Snapshot {
     pub remarks: Vec<String>,
 }
 
+/// A GPU that was not scraped for so long is silent. Scrapes are at most a minute apart.
+pub const SILENT_S: f64 = 120.0;
+
+impl Snapshot {
+    /// Seconds since a GPU was last scraped.
+    pub fn age_s(&self, gpu: &Gpu) -> Option<f64> {
+        gpu.seen_unix_s.map(|seen| (self.unix_s - seen).max(0.0))
+    }
+
+    /// Its exporter is not scraped any more: what is known of it is old.
+    pub fn is_silent(&self, gpu: &Gpu) -> bool {
+        gpu.sample.is_empty() || self.age_s(gpu).is_some_and(|age| age > SILENT_S)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use super::{
-    gpu::{Gpu, Snapshot},
-    verdict::SILENT_S,
-};
+use super::gpu::{Gpu, Snapshot};
 use crate::event::{
     Device, EngineKind, Envelope, Event, GivenPeaks, GpuInfo, GpuSample, GpuSource, Query, Refusal, Refused,
     RunStarted, SCHEMA, Stamp,
@@ -117,10 +114,7 @@ pub fn from_recording<'a>(gpu: &Gpu, snapshots: impl Iterator<Item = &'a Snapsho
     let mut samples: Vec<(f64, GpuSample)> = Vec::new();
     for snapshot in snapshots {
         let found = snapshot.gpus.iter().find(|found| found.key == gpu.key);
-        let fresh = found.filter(|found| {
-            let age = found.seen_unix_s.map_or(0.0, |seen| snapshot.unix_s - seen);
-            !found.sample.is_empty() && age <= SILENT_S
-        });
+        let fresh = found.filter(|found| !snapshot.is_silent(found));
         samples.extend(fresh.map(|found| (snapshot.unix_s, found.sample)));
     }
     let gaps: Vec<f64> = samples.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();

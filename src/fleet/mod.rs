@@ -21,7 +21,7 @@ pub use self::{
     collect::{Collected, Collector},
     equals::{Basis, MIN_EQUALS, mad, median},
     error::FleetError,
-    gpu::{Counted, Gpu, GpuErrors, Key, Since, Snapshot},
+    gpu::{Counted, Gpu, GpuErrors, Key, SILENT_S, Since, Snapshot},
     history::{History, from_recording},
     labels::{Matcher, NodeLabel, is_label_name},
     metrics::names,

@@ -1,5 +1,7 @@
 //! A fleet as a table and as JSON.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -42,11 +44,20 @@ pub fn table(fleet: &Fleet, order: Order) -> String {
     let is_number = |column: usize| (4..=8).contains(&column);
     let mut text = table::aligned(&rows, is_number);
     text += "\n";
-    for row in
-        fleet.rows.iter().filter(|row| matches!(row.state, State::Slow | State::Errors | State::Silent))
-    {
+    // The GPUs of a node become silent together.
+    let mut silent: BTreeMap<&str, (usize, &Row)> = BTreeMap::new();
+    for row in &fleet.rows {
         let gpu = fleet.gpu(row);
-        text += &format!("\n{} GPU {}: {}", gpu.node, gpu.index(), fleet.sentence(row));
+        match row.state {
+            State::Slow | State::Errors => {
+                text += &format!("\n{} GPU {}: {}", gpu.node, gpu.index(), fleet.sentence(row));
+            }
+            State::Silent => silent.entry(&gpu.node).or_insert((0, row)).0 += 1,
+            _ => {}
+        }
+    }
+    for (node, (n, row)) in silent {
+        text += &format!("\n{node}, {n} GPUs: {}", fleet.sentence(row));
     }
     for remark in &fleet.remarks {
         text += &format!("\nNote: {remark}.");

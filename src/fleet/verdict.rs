@@ -16,8 +16,6 @@ use crate::{
     },
 };
 
-/// A GPU that was not scraped for so long is silent. Scrapes are at most a minute apart.
-pub const SILENT_S: f64 = 120.0;
 /// PCIe replays within the window that are worth a look: a few happen on good links.
 const MANY_REPLAYS: f64 = 10.0;
 /// The same for CRC errors of NVLink, which are corrected.
@@ -399,7 +397,7 @@ pub struct Fleet {
 impl Fleet {
     pub fn of(snapshot: Snapshot) -> Fleet {
         let gpus = &snapshot.gpus;
-        let losses = losses(gpus);
+        let losses = losses(&snapshot);
         let mut rows: Vec<Row> = (0..gpus.len()).map(|at| row(&snapshot, at, &losses)).collect();
         rows.sort_by(|a, b| rank(a).cmp(&rank(b)).then_with(|| lost(b).total_cmp(&lost(a))));
         let mut totals = Totals { gpus: gpus.len(), ..Totals::default() };
@@ -419,7 +417,7 @@ impl Fleet {
         nodes.dedup();
         totals.nodes = nodes.len();
         let mut remarks = snapshot.remarks.clone();
-        remarks.extend(common_limits(gpus));
+        remarks.extend(common_limits(&snapshot));
         remarks.extend(without_reasons(gpus));
         Fleet { snapshot, rows, totals, remarks }
     }
@@ -457,7 +455,7 @@ impl Fleet {
 
     /// The GPUs that are slow, with the keys of their equals.
     pub fn slow_with_equals(&self) -> Vec<(&Row, Vec<&str>)> {
-        let groups = groups(&self.snapshot.gpus);
+        let groups = groups(&self.snapshot);
         let equals = |at: usize| {
             let group = groups.iter().find(|group| group.contains(&at)).map_or(&[][..], Vec::as_slice);
             group.iter().map(|i| self.snapshot.gpus[*i].key.as_str()).collect()
@@ -520,18 +518,19 @@ impl Fleet {
             }
             None => String::new(),
         };
-        let mut why = cause.to_string();
         let compared = |value: Option<f64>, equals: Option<f64>, unit: &str| {
             let equals = equals.map_or_else(String::new, |equals| format!(" (equals {equals:.0})"));
-            value.map(|value| format!(" at {value:.0} {unit}{equals}"))
+            value.map(|value| format!("{value:.0} {unit}{equals}"))
         };
+        let temp =
+            || compared(gpu.get(Reading::Temp), loss.equals_temp_c, "°C").map(|temp| format!(" at {temp}"));
+        let power = || compared(gpu.get(Reading::Power), loss.equals_power_w, "W");
         let detail = match cause {
-            Cause::HardwareThermal | Cause::Thermal => {
-                compared(gpu.get(Reading::Temp), loss.equals_temp_c, "°C")
-            }
-            _ => compared(gpu.get(Reading::Power), loss.equals_power_w, "W"),
+            Cause::HardwareThermal | Cause::Thermal => temp(),
+            Cause::PowerCap => power().map(|power| format!(" at {power}")),
+            _ => power().map(|power| format!(", it draws {power}")),
         };
-        why += &detail.unwrap_or_default();
+        let why = format!("{cause}{}", detail.unwrap_or_default());
         format!(
             "Slow{since}: up to {} lost (estimate: {which} {:.0} MHz, median {:.0} and MAD {:.0} of {} equals). Why: {why}; {}.",
             percent(loss.lost_pct),
@@ -565,9 +564,10 @@ fn rank(row: &Row) -> (State, Reverse<usize>) {
 }
 
 /// The result of comparing each GPU with its equals: what it loses if it is slow, or why it was not compared.
-fn losses(gpus: &[Gpu]) -> BTreeMap<usize, Result<Option<Loss>, NotCompared>> {
+fn losses(snapshot: &Snapshot) -> BTreeMap<usize, Result<Option<Loss>, NotCompared>> {
+    let gpus = &snapshot.gpus;
     let mut found = BTreeMap::new();
-    for group in groups(gpus) {
+    for group in groups(snapshot) {
         let bases = Measure::ALL.map(|measure| {
             let clocks: Vec<f64> = group.iter().filter_map(|i| gpus[*i].get(measure.reading())).collect();
             (measure, Basis::of(&clocks), clocks.len())
@@ -606,9 +606,9 @@ fn losses(gpus: &[Gpu]) -> BTreeMap<usize, Result<Option<Loss>, NotCompared>> {
 
 fn row(snapshot: &Snapshot, at: usize, losses: &BTreeMap<usize, Result<Option<Loss>, NotCompared>>) -> Row {
     let gpu = &snapshot.gpus[at];
-    let age_s = gpu.seen_unix_s.map(|seen| (snapshot.unix_s - seen).max(0.0));
+    let age_s = snapshot.age_s(gpu);
     let faults = Fault::all(gpu);
-    let is_silent = gpu.sample.is_empty() || age_s.is_some_and(|age| age > SILENT_S);
+    let is_silent = snapshot.is_silent(gpu);
     let busy = is_busy(gpu);
     let (loss, not_compared) = match (is_silent, busy, losses.get(&at)) {
         (true, ..) | (_, Some(false), _) => (None, None),
@@ -631,9 +631,10 @@ fn row(snapshot: &Snapshot, at: usize, losses: &BTreeMap<usize, Result<Option<Lo
 }
 
 /// Limits that most of a model have: their median is of a limited clock.
-fn common_limits(gpus: &[Gpu]) -> Vec<String> {
+fn common_limits(snapshot: &Snapshot) -> Vec<String> {
+    let gpus = &snapshot.gpus;
     let mut remarks = Vec::new();
-    for group in groups(gpus).iter().filter(|group| group.len() >= MIN_EQUALS) {
+    for group in groups(snapshot).iter().filter(|group| group.len() >= MIN_EQUALS) {
         let limited = |bit: u64| {
             group
                 .iter()

@@ -96,18 +96,17 @@ def config(port, nodes, interval):
     return f"global: {{scrape_interval: {interval}}}\nscrape_configs:\n{jobs}"
 
 
-def backfill(hours, nodes):
+def backfill(hours, nodes, port):
     now = int(time.time()) // STEP_S * STEP_S
-    names = list(values(0, 0, now, now))
-    for name in names:
+    times = range(now - int(hours * 3600), now + 1, STEP_S)
+    all_values = {(n, g): [values(n, g, t, now) for t in times] for n in range(nodes) for g in range(PER_NODE)}
+    for name in values(0, 0, now, now):
         print(f"# TYPE {name} gauge")
-        for node in range(nodes):
-            for gpu in range(PER_NODE):
-                text = f'{name}{{{labels(node, gpu)},job="dcgm",instance="127.0.0.1:9400"}}'
-                for t in range(now - int(hours * 3600), now + 1, STEP_S):
-                    if node == 6 and now - t < 180:
-                        continue
-                    print(text, values(node, gpu, t, now)[name], t)
+        for (node, gpu), over_time in all_values.items():
+            text = f'{name}{{{labels(node, gpu)},job="dcgm",instance="127.0.0.1:{port}"}}'
+            for t, at in zip(times, over_time):
+                if node != 6 or now - t >= 180:
+                    print(text, at[name], t)
     print("# EOF")
 
 
@@ -142,8 +141,9 @@ if __name__ == "__main__":
     parser.add_argument("number", type=float, help="the port, or hours")
     parser.add_argument("--nodes", type=int, default=8)
     parser.add_argument("--interval", default="1s", help="between two scrapes")
+    parser.add_argument("--port", type=int, default=9400, help="of the exporter, in what is written for the past")
     args = parser.parse_args()
     if args.what == "serve":
         serve(int(args.number), args.nodes, args.interval)
     else:
-        backfill(args.number, args.nodes)
+        backfill(args.number, args.nodes, args.port)
