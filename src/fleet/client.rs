@@ -14,7 +14,7 @@ use super::{
     gpu::{Gpu, Key, Since, Snapshot},
     history::History,
     labels::{Matcher, NodeLabel},
-    metrics::{HEARTBEATS, counters, names},
+    metrics::{HEARTBEATS, ONE_HEARTBEAT_EACH, counters, names},
     since::{Matrix, since},
     verdict::{Fleet, Measure, Row},
 };
@@ -71,11 +71,14 @@ impl Source {
     }
 }
 
+/// The labels of a GPU that is silent, and when it was last scraped.
+type Silent = (Vec<(String, String)>, f64);
+
 pub struct Client {
     source: Source,
     tls: Tls,
     /// When each GPU that is silent was last scraped, as it was asked last.
-    seen: Vec<(Vec<(String, String)>, f64)>,
+    seen: Vec<Silent>,
     asked_seldom: Option<Instant>,
     since: BTreeMap<Key, Since>,
 }
@@ -96,32 +99,28 @@ impl Client {
         let window_s = self.source.window.as_secs_f64();
         let mut collector = Collector::new(self.source.node_label.clone(), self.source.work_label.clone());
         let mut remarks = Vec::new();
-        let answer = self.query(&self.all(names()), &mut |one| collector.now(&one)).await?;
+        // At once: Prometheus answers each on a thread of its own.
+        let before = format!("{} offset {window_s:.0}s", self.all(counters()));
+        let heartbeats = self.join(&HEARTBEATS, " or ", |name| format!("timestamp({name})"));
+        let all = self.all(names());
+        let (all, before, seen) = tokio::join!(self.get(&all), self.get(&before), self.get(&heartbeats));
+        let answer = self.read(&all?, &mut |one| collector.now(&one))?;
         remarks
             .extend(answer.warnings.iter().map(|text| format!("Prometheus: {}", foreign::line(text, 200))));
         let mut unix_s = answer.at;
-        let heartbeats: Vec<String> =
-            HEARTBEATS.iter().map(|name| format!("timestamp({})", self.one(name))).collect();
-        let heartbeats = heartbeats.join(" or ");
         // The rest adds to what is known: without it, less is known.
-        match self.query(&heartbeats, &mut |one| collector.seen(&one)).await {
+        match seen.and_then(|seen| self.read(&seen, &mut |one| collector.seen(&one))) {
             Ok(answer) => unix_s = unix_s.or(answer.at),
             Err(e) => remarks.push(format!("ages are not known: {e}")),
         }
+        if let Err(e) = before.and_then(|before| self.read(&before, &mut |one| collector.before(&one))) {
+            remarks.push(format!("whether errors are new is not known: {e}"));
+        }
         let seldom = self.asked_seldom.is_none_or(|asked| asked.elapsed() >= SELDOM);
         if seldom || collector.is_empty() {
-            let step = (window_s / 60.0).max(LEAST_STEP_S);
-            let text = format!("max_over_time(({heartbeats})[{window_s:.0}s:{step:.0}s])");
-            let mut seen = Vec::new();
-            let mut keep = |one: Series<'_>| {
-                if let Some(at) = one.last() {
-                    let labels = one.labels.iter().map(|(name, value)| (name.to_string(), value.to_string()));
-                    seen.push((labels.collect(), at));
-                }
-            };
-            match self.query(&text, &mut keep).await {
-                Ok(answer) => {
-                    unix_s = unix_s.or(answer.at);
+            match self.ask_silent(&collector).await {
+                Ok((at, seen)) => {
+                    unix_s = unix_s.or(at);
                     self.seen = seen;
                 }
                 Err(e) => remarks.push(format!("silent GPUs are not known: {e}")),
@@ -141,10 +140,6 @@ impl Client {
                 label: label.clone(),
                 there: some(&collector.label_names),
             });
-        }
-        let before = format!("{} offset {window_s:.0}s", self.all(counters()));
-        if let Err(e) = self.query(&before, &mut |one| collector.before(&one)).await {
-            remarks.push(format!("whether errors are new is not known: {e}"));
         }
         let collected = collector.finish();
         remarks.extend(collected.remarks);
@@ -255,8 +250,35 @@ impl Client {
         format!("{{__name__=~\"{names}\"{}}}", self.matchers(","))
     }
 
-    fn one(&self, name: &str) -> String {
-        format!("{name}{{{}}}", self.matchers(""))
+    /// The series of each of these names in an expression.
+    fn join(&self, names: &[&str], between: &str, each: impl Fn(&str) -> String) -> String {
+        let one = |name: &&str| each(&format!("{name}{{{}}}", self.matchers("")));
+        names.iter().map(one).collect::<Vec<_>>().join(between)
+    }
+
+    /// The GPUs that were scraped within the window and are not any more: their labels, and when they were last scraped.
+    async fn ask_silent(&self, collector: &Collector) -> Result<(Option<f64>, Vec<Silent>), FleetError> {
+        let window_s = self.source.window.as_secs_f64();
+        // One name of each kind of exporter is enough where exporters are known.
+        let names = if collector.is_empty() { &HEARTBEATS[..] } else { &ONE_HEARTBEAT_EACH };
+        let gone =
+            self.join(names, " or ", |name| format!("last_over_time({name}[{window_s:.0}s]) unless {name}"));
+        let answer = self.query(&gone, &mut |_| {}).await?;
+        let mut seen = Vec::new();
+        let mut at = answer.at;
+        if answer.series > 0 {
+            let step = (window_s / 60.0).max(LEAST_STEP_S);
+            let times = self.join(names, " or ", |name| format!("timestamp({name})"));
+            let text = format!("max_over_time(({times})[{window_s:.0}s:{step:.0}s])");
+            let mut keep = |one: Series<'_>| {
+                if let Some(at) = one.last() {
+                    let labels = one.labels.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+                    seen.push((labels.collect(), at));
+                }
+            };
+            at = at.or(self.query(&text, &mut keep).await?.at);
+        }
+        Ok((at, seen))
     }
 
     fn matchers(&self, before: &str) -> String {
@@ -265,7 +287,7 @@ impl Client {
     }
 
     async fn query(&self, text: &str, each: &mut dyn FnMut(Series<'_>)) -> Result<Answer, FleetError> {
-        self.ask(&format!("/api/v1/query?query={}", encoded(text)), each).await
+        self.read(&self.get(text).await?, each)
     }
 
     async fn query_range(
@@ -280,14 +302,21 @@ impl Client {
         let start = end - self.source.window.as_secs_f64();
         let path =
             format!("/api/v1/query_range?query={}&start={start:.3}&end={end:.3}&step={step}", encoded(text));
-        self.ask(&path, each).await
+        self.read(&self.fetch(&path).await?, each)
     }
 
-    async fn ask(&self, path: &str, each: &mut dyn FnMut(Series<'_>)) -> Result<Answer, FleetError> {
+    async fn get(&self, text: &str) -> Result<Fetched, FleetError> {
+        self.fetch(&format!("/api/v1/query?query={}", encoded(text))).await
+    }
+
+    async fn fetch(&self, path: &str) -> Result<Fetched, FleetError> {
         let Source { endpoint, login, timeout, .. } = &self.source;
         let fetched = fetch(endpoint, path, login.as_ref(), &self.tls, MAX_ANSWER_BYTES, *timeout).await;
-        let fetched = fetched.map_err(|cause| FleetError::Fetch { url: self.url(), cause })?;
-        read_answer(self.url(), &fetched, each)
+        fetched.map_err(|cause| FleetError::Fetch { url: self.url(), cause })
+    }
+
+    fn read(&self, fetched: &Fetched, each: &mut dyn FnMut(Series<'_>)) -> Result<Answer, FleetError> {
+        read_answer(self.url(), fetched, each)
     }
 }
 

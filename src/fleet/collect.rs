@@ -6,7 +6,7 @@ use super::{
     answer::Series,
     gpu::{Counted, Gpu, GpuErrors, Key},
     labels::{self, Identity, MAX_ASKED, Matcher, NodeLabel, shown},
-    metrics::{ErrorKind, Meaning, is_blank, meaning},
+    metrics::{ErrorKind, Meaning, is_blank, known},
 };
 use crate::event::{GpuSample, readings::Reading};
 
@@ -96,16 +96,19 @@ impl Collector {
         if !by_exporter.contains_key(&exporter) && by_exporter.len() >= 8 {
             return None;
         }
-        let found = by_exporter.entry(exporter).or_insert_with(|| Found::new(identity));
-        found.describe(series, self.work_label.as_deref());
-        Some(found)
+        let work_label = self.work_label.as_deref();
+        // All series of a GPU and an exporter have the same labels.
+        Some(by_exporter.entry(exporter).or_insert_with(|| {
+            let mut found = Found::new(identity);
+            found.describe(series, work_label);
+            found
+        }))
     }
 
     /// A value of now.
     pub fn now(&mut self, series: &Series<'_>) {
-        let Some(meaning) = meaning(series.name()) else { return };
+        let Some((name, meaning)) = known(series.name()) else { return };
         let number = series.label("xid").or(series.label("err_code")).and_then(|xid| xid.parse::<u32>().ok());
-        let name = super::metrics::names().find(|name| *name == series.name()).unwrap_or_default();
         let Some(value) = series.last().filter(|value| !is_blank(*value) && *value >= 0.0) else {
             // It is there, without a value.
             self.find(series);
@@ -137,10 +140,7 @@ impl Collector {
 
     /// A counter as it was at the beginning of the window. Of GPUs that are not there any more, nothing is kept.
     pub fn before(&mut self, series: &Series<'_>) {
-        let name = super::metrics::names().find(|name| *name == series.name());
-        let (Some(meaning), Some(name), Some(value)) = (meaning(series.name()), name, series.last()) else {
-            return;
-        };
+        let (Some((name, meaning)), Some(value)) = (known(series.name()), series.last()) else { return };
         let Some(identity) = Identity::of(series, &self.node_label) else { return };
         let Some(by_exporter) = self.found.get_mut(&key(&identity)) else { return };
         // An exporter that was started again may have another address.
@@ -178,7 +178,7 @@ impl Collector {
         for (key, by_exporter) in self.found {
             // Readings of two exporters are of two moments: the one with the newest, else with the most, is taken.
             let rank = |found: &Found| (found.seen.unwrap_or(0.0), found.sample.readings().count());
-            let exporters: Vec<String> = by_exporter.keys().cloned().collect();
+            let exporters: Vec<String> = by_exporter.keys().map(|name| shown(name)).collect();
             let live = by_exporter.values().filter(|found| !found.sample.is_empty()).count();
             let mut all: Vec<Found> = by_exporter.into_values().collect();
             all.sort_by(|a, b| {
@@ -241,7 +241,7 @@ fn key(identity: &Identity) -> Key {
         Some(mig) => format!("{gpu}/{mig}"),
         None => gpu,
     };
-    key.chars().take(MAX_ASKED).collect()
+    if key.len() <= MAX_ASKED { key } else { key.chars().take(MAX_ASKED).collect() }
 }
 
 impl Found {

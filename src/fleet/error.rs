@@ -35,7 +35,7 @@ pub enum FleetError {
         "{url} answers with a web page, not with Prometheus' API: pass the address of Prometheus itself, not of Grafana or a login page"
     )]
     WebPage { url: String },
-    #[error("{url} refuses the query ({kind}): {text}; Prometheus 2.7 and later understand it")]
+    #[error("{url} refuses the query ({kind}): {text}; Prometheus 2.26 and later understand it")]
     Refused { url: String, kind: String, text: String },
     #[error("{url}: the answer is not one of Prometheus: {cause}")]
     Answer { url: String, cause: AnswerError },

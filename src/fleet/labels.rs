@@ -121,11 +121,9 @@ impl Identity {
 
 /// Which exporter a series is from: the same GPU may be read by two, or one may be scraped twice.
 pub fn exporter(series: &Series<'_>) -> String {
-    let part = |name: &str| series.label(name).unwrap_or_default();
-    match (part("job"), part("instance")) {
-        ("", instance) => shown(instance),
-        (job, instance) => shown(&format!("{job} {instance}")),
-    }
+    let (job, instance) =
+        (series.label("job").unwrap_or_default(), series.label("instance").unwrap_or_default());
+    [job, instance].join(if job.is_empty() { "" } else { " " })
 }
 
 pub fn model(series: &Series<'_>) -> Option<String> {

@@ -1,6 +1,6 @@
 //! The metrics that are asked for, and what they mean: those of NVIDIA's DCGM exporter and our own.
 
-use std::sync::LazyLock;
+use std::{collections::HashMap, sync::LazyLock};
 
 use super::gpu::GpuErrors;
 use crate::{
@@ -91,7 +91,14 @@ static MEANINGS: LazyLock<Vec<(&'static str, Meaning)>> = LazyLock::new(|| {
 });
 
 pub fn meaning(name: &str) -> Option<Meaning> {
-    MEANINGS.iter().find(|(known, _)| *known == name).map(|(_, meaning)| *meaning)
+    known(name).map(|(_, meaning)| meaning)
+}
+
+/// The metric with its own name: an answer has thousands of each.
+pub fn known(name: &str) -> Option<(&'static str, Meaning)> {
+    static BY_NAME: LazyLock<HashMap<&'static str, Meaning>> =
+        LazyLock::new(|| MEANINGS.iter().copied().collect());
+    BY_NAME.get_key_value(name).map(|(name, meaning)| (*name, *meaning))
 }
 
 /// What the values of a metric are multiplied with to be in the unit of its reading.
@@ -130,6 +137,9 @@ pub const HEARTBEATS: [&str; 6] = [
     "llmprof_gpu_sm_clock_hertz",
     "llmprof_gpu_power_watts",
 ];
+
+/// One for each kind of exporter.
+pub const ONE_HEARTBEAT_EACH: [&str; 2] = [HEARTBEATS[0], HEARTBEATS[4]];
 
 /// DCGM's numbers for "not there", which old exporters pass on.
 pub fn is_blank(value: f64) -> bool {

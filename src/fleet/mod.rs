@@ -26,8 +26,8 @@ pub use self::{
     labels::{Matcher, NodeLabel, is_label_name},
     metrics::names,
     recording::{Header, Recorded, Recorder, RecordingError, read as read_recording},
-    show::{contains, faults, json, since as since_text, summary, table},
-    verdict::{Cause, Fault, Fleet, Loss, Order, Row, State, Totals, limits},
+    show::{contains, faults, json, limit_now, since as since_text, summary, table},
+    verdict::{Cause, Fault, Fleet, Loss, Measure, Order, Row, State, Totals, limits},
     watch::{Ask, Update, Watch},
 };
 use crate::server::Login;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{
     gpu::{Counted, Gpu},
     recording::Header,
-    verdict::{Fleet, Order, Row, State, limits},
+    verdict::{Fleet, Measure, Order, Row, State, limits},
 };
 use crate::{
     base::{
@@ -96,10 +96,18 @@ fn cells(fleet: &Fleet, row: &Row) -> [String; 12] {
         number(Reading::Power),
         number(Reading::Temp),
         number(Reading::GpuUtil),
-        limits(gpu).unwrap_or_else(|| NONE.to_owned()),
+        limit_now(gpu, row),
         faults(row),
         since(fleet, row),
     ]
+}
+
+/// What limits the clock now; of a slow memory clock, that clock.
+pub fn limit_now(gpu: &Gpu, row: &Row) -> String {
+    match row.loss.filter(|loss| loss.measure == Measure::MemoryClock) {
+        Some(loss) => format!("memory {:.0} MHz", loss.clock_mhz),
+        None => limits(gpu).unwrap_or_else(|| NONE.to_owned()),
+    }
 }
 
 /// The errors of a GPU in a few words, the gravest first.
@@ -114,7 +122,7 @@ pub fn since(fleet: &Fleet, row: &Row) -> String {
     match (row.state, gpu.slow_since, row.age_s) {
         (State::Slow, Some(since), _) => {
             let ago = rough_seconds((fleet.snapshot.unix_s - since.unix_s).max(0.0));
-            if since.or_earlier { format!("over {ago}") } else { ago }
+            if since.or_earlier { format!("> {ago}") } else { ago }
         }
         (State::Silent, _, Some(age)) => rough_seconds(age),
         _ => NONE.to_owned(),

@@ -288,14 +288,14 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Xid { number, .. } => write!(f, "Xid {number}"),
-            Fault::EccUncorrected(n) => write!(f, "ECC uncorrected {}", Count(*n)),
+            Fault::EccUncorrected(n) => write!(f, "ECC {} uncorrected", Count(*n)),
             Fault::RowRemapFailure => f.write_str("row remap failed"),
-            Fault::RowsRemapped(n) => write!(f, "rows remapped {}", Count(*n)),
-            Fault::EccCorrected(n) => write!(f, "ECC corrected {}", Count(*n)),
-            Fault::NvlinkRecoveries(n) => write!(f, "NVLink recoveries {}", Count(*n)),
-            Fault::NvlinkReplays(n) => write!(f, "NVLink replays {}", Count(*n)),
-            Fault::NvlinkCrc(n) => write!(f, "NVLink CRC {}", Count(*n)),
-            Fault::PcieReplays(n) => write!(f, "PCIe replays {}", Count(*n)),
+            Fault::RowsRemapped(n) => write!(f, "rows {} remapped", Count(*n)),
+            Fault::EccCorrected(n) => write!(f, "ECC {} corrected", Count(*n)),
+            Fault::NvlinkRecoveries(n) => write!(f, "NVLink {} recoveries", Count(*n)),
+            Fault::NvlinkReplays(n) => write!(f, "NVLink {} replays", Count(*n)),
+            Fault::NvlinkCrc(n) => write!(f, "NVLink {} CRC", Count(*n)),
+            Fault::PcieReplays(n) => write!(f, "PCIe {} replays", Count(*n)),
         }
     }
 }

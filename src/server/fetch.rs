@@ -102,6 +102,28 @@ fn decompressed(body: &[u8], limit: usize) -> Result<Vec<u8>, FetchError> {
 mod tests {
     use super::*;
 
+    #[tokio::test]
+    async fn an_answer_that_is_too_large_is_refused() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let endpoint = Endpoint::read(&listener.local_addr().unwrap().to_string()).unwrap();
+        let serve = async {
+            for body in ["x".repeat(1000), "x".repeat(1001)] {
+                let (mut client, _) = listener.accept().await.unwrap();
+                let _ = client.read(&mut [0; 1024]).await.unwrap();
+                let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+                client.write_all(answer.as_bytes()).await.unwrap();
+            }
+        };
+        let ask = async {
+            let tls = Tls::new(&[]).unwrap();
+            let get = || fetch(&endpoint, "/", None, &tls, 1000, Duration::from_secs(5));
+            assert_eq!(get().await.unwrap().body.len(), 1000);
+            assert!(matches!(get().await, Err(FetchError::TooLarge(1000))));
+        };
+        tokio::join!(serve, ask);
+    }
+
     #[test]
     fn logins_are_headers_and_never_shown() {
         let basic = Login::Basic { user: "Aladdin".into(), password: "open sesame".into() };

@@ -134,7 +134,10 @@ fn header(view: &FleetView<'_>, area: Rect, buf: &mut Buffer) {
             let age = view.age_s.unwrap_or(0.0);
             let style = if view.error.is_some() || age > OLD_S { theme.bad } else { theme.dim };
             right.insert(0, vec![Span::styled(format!("{} old", rough_seconds(age)), style)]);
-            right.push(label_value(theme, "asked in", &format!("{:.0}", fleet.snapshot.took_ms), "ms"));
+            if area.width >= 100 {
+                let took = format!("{:.0}", fleet.snapshot.took_ms);
+                right.push(label_value(theme, "asked in", &took, "ms"));
+            }
         }
         (None, None) => right.insert(0, vec![Span::styled("asking Prometheus", theme.warn)]),
     }
@@ -203,6 +206,7 @@ fn draw_list(view: &FleetView<'_>, area: Rect, buf: &mut Buffer) {
     let title = cut(&title, parts.list.width.saturating_sub(22) as usize, theme.glyphs.ascii);
     let aside = if n == 0 { String::new() } else { format!("{} of {n}", layout.selected + 1) };
     let inner = draw_box(theme, (&title, &aside), parts.list, buf);
+    let hidden = table::empty_columns(fleet);
     let heading = Rect { height: 1.min(inner.height), ..inner };
     if n == 0 {
         let text = if view.ui.filter.is_empty() {
@@ -214,14 +218,14 @@ fn draw_list(view: &FleetView<'_>, area: Rect, buf: &mut Buffer) {
     } else if view.ui.nodes {
         table::node_heading(theme, heading, buf);
     } else {
-        table::gpu_heading(theme, heading, buf);
+        table::gpu_heading(theme, &hidden, heading, buf);
     }
     for (i, place) in layout.rows() {
         let selected = i == layout.selected;
         if let Some(node) = all_nodes.get(i) {
             table::draw_node(theme, fleet, node, selected, place, buf);
         } else if let Some(row) = all_rows.get(i) {
-            table::draw_gpu(theme, fleet, &fleet.rows[*row], selected, place, buf);
+            table::draw_gpu(theme, fleet, &fleet.rows[*row], &hidden, selected, place, buf);
         }
     }
     let selected = all_rows.get(layout.selected).map(|i| &fleet.rows[*i]);
@@ -342,7 +346,7 @@ fn draw_history(view: &FleetView<'_>, opened: &Opened, area: Rect, buf: &mut Buf
     let [head, body, words, foot] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Min(0),
-        Constraint::Length(if area.height >= 20 { 2 } else { 0 }),
+        Constraint::Length(if area.height >= 20 { 3 } else { 0 }),
         Constraint::Length(1),
     ])
     .areas(area);
@@ -377,7 +381,9 @@ fn draw_history(view: &FleetView<'_>, opened: &Opened, area: Rect, buf: &mut Buf
         let row = fleet.rows.iter().find(|row| fleet.gpu(row).key == gpu.key)?;
         Some(fleet.sentence(row))
     });
-    if let Some(text) = row {
+    let failed = opened.error.as_ref().filter(|_| opened.state.is_some());
+    let failed = failed.map(|e| format!("The history was not read again: {e}"));
+    if let Some(text) = failed.or(row) {
         let width = words.width.saturating_sub(4) as usize;
         let lines = wrapped(&theme.glyphs.plain(&text), width);
         for (i, (line, y)) in lines.into_iter().zip(words.top()..words.bottom()).enumerate() {

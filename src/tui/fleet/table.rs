@@ -6,11 +6,8 @@ use super::ui::Node;
 use crate::{
     base::units::{percent_digits, three_digits},
     event::{readings::Reading, reasons},
-    fleet::{Fleet, Row, State, faults, limits, since_text},
-    tui::{
-        theme::Theme,
-        widgets::{cut, draw_gauge},
-    },
+    fleet::{Fleet, Measure, Row, State, faults, limit_now, since_text},
+    tui::{theme::Theme, widgets::cut},
 };
 
 /// A column: the width that it needs, the width that it can use, and how wide the table must be to have it.
@@ -30,14 +27,14 @@ const GPU: [Column; 15] = [
     column("", 1, 1, 0, false),
     column("node", 8, 24, 0, false),
     column("GPU", 3, 8, 0, false),
-    column("model", 10, 24, 110, false),
+    column("model", 10, 20, 110, false),
     column("work", 8, 20, 170, false),
     column("lost", 5, 6, 40, true),
     column("MHz", 5, 7, 50, true),
     column("W", 4, 6, 56, true),
     column("°C", 3, 5, 56, true),
     column("use", 4, 6, 60, true),
-    column("", 8, 12, 140, false),
+    column("tensor", 6, 7, 140, true),
     column("DRAM", 5, 6, 120, true),
     column("limit", 10, 26, 70, false),
     column("errors", 9, 34, 76, false),
@@ -56,10 +53,10 @@ const NODES: [Column; 8] = [
 ];
 
 /// The places of the columns; those there is no room for are empty.
-fn places(columns: &[Column], area: Rect) -> Vec<Rect> {
+fn places(columns: &[Column], hidden: &[&str], area: Rect) -> Vec<Rect> {
     const GAP: u16 = 1;
-    let mut widths: Vec<u16> =
-        columns.iter().map(|c| if area.width >= c.from { c.least } else { 0 }).collect();
+    let shown = |c: &Column| area.width >= c.from && !hidden.contains(&c.title);
+    let mut widths: Vec<u16> = columns.iter().map(|c| if shown(c) { c.least } else { 0 }).collect();
     let used = |widths: &[u16]| widths.iter().filter(|w| **w > 0).map(|w| w + GAP).sum::<u16>();
     let mut spare = area.width.saturating_sub(used(&widths));
     // Wider gaps first, then wider columns.
@@ -96,18 +93,30 @@ fn put(theme: &Theme, text: &str, style: Style, right: bool, place: Rect, buf: &
     if right { line.right_aligned().render(place, buf) } else { line.render(place, buf) }
 }
 
-fn heading(theme: &Theme, columns: &[Column], area: Rect, buf: &mut Buffer) {
-    for (column, place) in columns.iter().zip(places(columns, area)) {
+/// The columns in which no GPU has a value.
+pub fn empty_columns(fleet: &Fleet) -> Vec<&'static str> {
+    let gpus = &fleet.snapshot.gpus;
+    let has = |reading| gpus.iter().any(|gpu| gpu.get(reading).is_some());
+    let columns = [
+        ("work", gpus.iter().any(|gpu| gpu.work.is_some())),
+        ("tensor", has(Reading::Tensor)),
+        ("DRAM", has(Reading::Dram)),
+    ];
+    columns.into_iter().filter(|(_, has)| !has).map(|(title, _)| title).collect()
+}
+
+fn heading(theme: &Theme, columns: &[Column], hidden: &[&str], area: Rect, buf: &mut Buffer) {
+    for (column, place) in columns.iter().zip(places(columns, hidden, area)) {
         put(theme, column.title, theme.dim, column.right, place, buf);
     }
 }
 
-pub fn gpu_heading(theme: &Theme, area: Rect, buf: &mut Buffer) {
-    heading(theme, &GPU, area, buf);
+pub fn gpu_heading(theme: &Theme, hidden: &[&str], area: Rect, buf: &mut Buffer) {
+    heading(theme, &GPU, hidden, area, buf);
 }
 
 pub fn node_heading(theme: &Theme, area: Rect, buf: &mut Buffer) {
-    heading(theme, &NODES, area, buf);
+    heading(theme, &NODES, &[], area, buf);
 }
 
 /// The sign and the colour of a state.
@@ -135,7 +144,15 @@ fn lost_style(theme: &Theme, pct: f64) -> Style {
     }]
 }
 
-pub fn draw_gpu(theme: &Theme, fleet: &Fleet, row: &Row, selected: bool, area: Rect, buf: &mut Buffer) {
+pub fn draw_gpu(
+    theme: &Theme,
+    fleet: &Fleet,
+    row: &Row,
+    hidden: &[&str],
+    selected: bool,
+    area: Rect,
+    buf: &mut Buffer,
+) {
     let gpu = fleet.gpu(row);
     if selected {
         buf.set_style(area, theme.selected);
@@ -149,8 +166,12 @@ pub fn draw_gpu(theme: &Theme, fleet: &Fleet, row: &Row, selected: bool, area: R
         |reading| gpu.get(reading).map_or_else(|| none.clone(), |pct| format!("{} %", percent_digits(pct)));
     let (dot, dot_style) = sign(theme, row);
     let slow = row.loss.map(|loss| lost_style(theme, loss.lost_pct));
+    let slow_sm = row.loss.is_some_and(|loss| loss.measure == Measure::SmClock);
     let limit = gpu.sample.reasons.map(reasons::faults).and_then(|bits| reasons::active(bits).next());
-    let limit_style = limit.map_or(theme.dim, |reason| theme.reason(reason.bit()));
+    let limit_style = match (slow, limit) {
+        (Some(slow), _) if !slow_sm => slow,
+        (_, limit) => limit.map_or(theme.dim, |reason| theme.reason(reason.bit())),
+    };
     let is_hot = limit.is_some_and(|reason| reason.bit() & reasons::THERMAL != 0);
     let matters = row.faults.iter().any(|fault| fault.matters());
     let lost = row.loss.map_or_else(|| none.clone(), |loss| format!("{} %", percent_digits(loss.lost_pct)));
@@ -161,25 +182,19 @@ pub fn draw_gpu(theme: &Theme, fleet: &Fleet, row: &Row, selected: bool, area: R
         (gpu.short_model().to_owned(), theme.dim),
         (gpu.work.clone().unwrap_or_else(|| none.clone()), theme.dim),
         (lost, slow.unwrap_or(theme.dim)),
-        (number(Reading::SmClock), slow.unwrap_or(base)),
+        (number(Reading::SmClock), if slow_sm { slow.unwrap_or(base) } else { base }),
         (number(Reading::Power), base),
         (number(Reading::Temp), if is_hot { theme.temperature } else { base }),
         (share(Reading::GpuUtil), base),
-        (String::new(), base),
+        (share(Reading::Tensor), base),
         (share(Reading::Dram), base),
-        (limits(gpu).unwrap_or_else(|| none.clone()), limit_style),
+        (limit_now(gpu, row), limit_style),
         (faults(row), if matters { theme.bad } else { theme.dim }),
         (since_text(fleet, row), if row.state == State::Silent { theme.warn } else { base }),
     ];
-    for (i, (place, ((text, style), column))) in
-        places(&GPU, area).into_iter().zip(cells.iter().zip(&GPU)).enumerate()
+    for (place, ((text, style), column)) in places(&GPU, hidden, area).into_iter().zip(cells.iter().zip(&GPU))
     {
-        match (i, gpu.get(Reading::GpuUtil)) {
-            (10, Some(pct)) if place.width > 0 => {
-                draw_gauge(buf, place, pct as f32 / 100.0, &theme.shades(theme.utilisation), theme);
-            }
-            _ => put(theme, text, of(*style), column.right, place, buf),
-        }
+        put(theme, text, of(*style), column.right, place, buf);
     }
 }
 
@@ -214,7 +229,7 @@ pub fn draw_node(
         (node.util_pct.map_or_else(|| none.clone(), |pct| format!("{} %", percent_digits(pct))), theme.text),
         (String::new(), theme.dim),
     ];
-    let all = places(&NODES, area);
+    let all = places(&NODES, &[], area);
     for (place, ((text, style), column)) in all.iter().zip(cells.iter().zip(&NODES)) {
         put(theme, text, of(*style), column.right, *place, buf);
     }
@@ -233,7 +248,7 @@ mod tests {
     fn columns_fit_and_do_not_overlap() {
         for width in 20..=260 {
             for columns in [&GPU[..], &NODES[..]] {
-                let all = places(columns, Rect::new(3, 0, width, 1));
+                let all = places(columns, &[], Rect::new(3, 0, width, 1));
                 let mut x = 3;
                 for place in all.iter().filter(|place| place.width > 0) {
                     assert!(place.x >= x && place.right() <= 3 + width, "{width}: {all:?}");
