@@ -284,18 +284,21 @@ fn labels_can_be_named() {
 
 #[test]
 fn a_recording_is_printed_and_shown() {
-    let said = fleet(&["--replay", RECORDING, "--once"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    let printed = fleet(&["--replay", RECORDING, "--once"]);
+    assert_eq!(printed.code, 0, "{}", printed.err);
     assert!(
-        said.out.starts_with("64 GPUs on 8 nodes, 3 slow, 2 with errors, 8 silent, 8 idle"),
+        printed.out.starts_with("64 GPUs on 8 nodes, 3 slow, 2 with errors, 8 silent, 8 idle"),
         "{}",
-        said.out
+        printed.out
     );
     let as_json: Value = serde_json::from_str(&fleet(&["--replay", RECORDING, "--json"]).out).unwrap();
     let states: Vec<&str> =
         as_json["gpus"].as_array().unwrap().iter().filter_map(|gpu| gpu["state"].as_str()).collect();
     assert_eq!(&states[..6], ["slow", "slow", "slow", "errors", "errors", "silent"]);
     assert_eq!(as_json["schema"], 1);
+    let dir = tempfile::tempdir().unwrap();
+    let other = said(program(dir.path()).args(["replay", RECORDING]).output().unwrap());
+    assert!(other.code == 2 && other.err.contains("llmprof-tui fleet --replay"), "{}", other.err);
     let keys: Vec<Vec<&String>> = as_json["gpus"]
         .as_array()
         .unwrap()
@@ -395,7 +398,7 @@ impl Cluster {
         eventually("a scrape of every node that can be", || {
             let answer: Value = serde_json::from_str(&get(&address, "/api/v1/query?query=sum(up)")?).ok()?;
             let up: usize = answer["data"]["result"][0]["value"][1].as_str()?.parse().ok()?;
-            (up + 1 == nodes.parse().unwrap()).then_some(())
+            (up + 1 == nodes.parse::<usize>().unwrap()).then_some(())
         });
         Cluster { address, _exporter: exporter, _prometheus: prometheus, _dir: dir }
     }

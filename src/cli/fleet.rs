@@ -204,7 +204,7 @@ pub(super) async fn run(args: FleetArgs) -> Result<u8, Failure> {
         let mut recorder = args.recorder(&header)?;
         let mut shutdown = Shutdown::listen()?;
         let snapshot = tokio::select! {
-            snapshot = client.refresh() => snapshot?,
+            snapshot = client.refresh(|_| ()) => snapshot?,
             cause = shutdown.requested() => return Err(Failure::Interrupted(cause)),
         };
         if let Some(recorder) = &mut recorder {

@@ -1,7 +1,7 @@
 //! PromQL: what is asked of Prometheus, and how its answers become a snapshot or a history.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -93,15 +93,15 @@ impl Client {
         self.source.endpoint.to_string()
     }
 
-    /// All GPUs as they are now.
-    pub async fn refresh(&mut self) -> Result<Snapshot, FleetError> {
+    /// All GPUs as they are now. Before it is asked since when slow ones are slow, `early` gets what is known.
+    pub async fn refresh(&mut self, early: impl FnOnce(&Snapshot)) -> Result<Snapshot, FleetError> {
         let begin = Instant::now();
         let window_s = self.source.window.as_secs_f64();
         let mut collector = Collector::new(self.source.node_label.clone(), self.source.work_label.clone());
         let mut remarks = Vec::new();
         // At once: Prometheus answers each on a thread of its own.
         let before = format!("{} offset {window_s:.0}s", self.all(counters()));
-        let heartbeats = self.join(&HEARTBEATS, " or ", |name| format!("timestamp({name})"));
+        let heartbeats = self.join(&HEARTBEATS, None, |name| format!("timestamp({name})"));
         let all = self.all(names());
         let (all, before, seen) = tokio::join!(self.get(&all), self.get(&before), self.get(&heartbeats));
         let answer = self.read(&all?, &mut |one| collector.now(&one))?;
@@ -144,8 +144,9 @@ impl Client {
         let collected = collector.finish();
         remarks.extend(collected.remarks);
         let unix_s = unix_s.unwrap_or_else(now_unix_s);
-        let snapshot = Snapshot { unix_s, took_ms: 0.0, window_s, gpus: collected.gpus, remarks };
-        let mut snapshot = self.with_since(snapshot, seldom).await;
+        let took_ms = begin.elapsed().as_secs_f64() * 1e3;
+        let snapshot = Snapshot { unix_s, took_ms, window_s, gpus: collected.gpus, remarks };
+        let mut snapshot = self.with_since(snapshot, seldom, early).await;
         if seldom {
             self.asked_seldom = Some(Instant::now());
         }
@@ -154,7 +155,12 @@ impl Client {
     }
 
     /// Adds since when slow GPUs are slow. It is asked again where others became slow, and now and then.
-    async fn with_since(&mut self, snapshot: Snapshot, seldom: bool) -> Snapshot {
+    async fn with_since(
+        &mut self,
+        snapshot: Snapshot,
+        seldom: bool,
+        early: impl FnOnce(&Snapshot),
+    ) -> Snapshot {
         let mut fleet = Fleet::of(snapshot);
         let slow = fleet.slow_with_equals();
         let slow_keys: Vec<Key> = slow.iter().map(|(row, _)| fleet.gpu(row).key.clone()).collect();
@@ -162,6 +168,7 @@ impl Client {
         let all_known = slow_keys.iter().all(|key| self.since.contains_key(key));
         let mut failed = None;
         if !slow.is_empty() && (seldom || !all_known) {
+            early(&fleet.snapshot);
             let mut utilisation = Matrix::new();
             let end = fleet.snapshot.unix_s;
             let asked = async {
@@ -247,13 +254,16 @@ impl Client {
     /// All series with one of these names.
     fn all(&self, names: impl Iterator<Item = &'static str>) -> String {
         let names = names.collect::<Vec<_>>().join("|");
-        format!("{{__name__=~\"{names}\"{}}}", self.matchers(","))
+        let matchers: String = self.source.matchers.iter().map(|matcher| format!(",{matcher}")).collect();
+        format!("{{__name__=~\"{names}\"{matchers}}}")
     }
 
-    /// The series of each of these names in an expression.
-    fn join(&self, names: &[&str], between: &str, each: impl Fn(&str) -> String) -> String {
-        let one = |name: &&str| each(&format!("{name}{{{}}}", self.matchers("")));
-        names.iter().map(one).collect::<Vec<_>>().join(between)
+    /// The series of each of these names in an expression, joined by `or`.
+    fn join(&self, names: &[&str], more: Option<&Matcher>, each: impl Fn(&str) -> String) -> String {
+        let matchers: Vec<String> = self.source.matchers.iter().chain(more).map(Matcher::to_string).collect();
+        let matchers = matchers.join(",");
+        let one = |name: &&str| each(&format!("{name}{{{matchers}}}"));
+        names.iter().map(one).collect::<Vec<_>>().join(" or ")
     }
 
     /// The GPUs that were scraped within the window and are not any more: their labels, and when they were last scraped.
@@ -262,13 +272,17 @@ impl Client {
         // One name of each kind of exporter is enough where exporters are known.
         let names = if collector.is_empty() { &HEARTBEATS[..] } else { &ONE_HEARTBEAT_EACH };
         let gone =
-            self.join(names, " or ", |name| format!("last_over_time({name}[{window_s:.0}s]) unless {name}"));
-        let answer = self.query(&gone, &mut |_| {}).await?;
+            self.join(names, None, |name| format!("last_over_time({name}[{window_s:.0}s]) unless {name}"));
+        let mut nodes = BTreeSet::new();
+        let answer = self.query(&gone, &mut |one| nodes.extend(self.source.node_label.of(&one))).await?;
+        let nodes: Vec<(String, String)> = nodes.into_iter().collect();
         let mut seen = Vec::new();
         let mut at = answer.at;
         if answer.series > 0 {
             let step = (window_s / 60.0).max(LEAST_STEP_S);
-            let times = self.join(names, " or ", |name| format!("timestamp({name})"));
+            // Of all GPUs it takes long, and it is asked about few nodes.
+            let of_nodes = Matcher::any_of(&nodes);
+            let times = self.join(names, of_nodes.as_ref(), |name| format!("timestamp({name})"));
             let text = format!("max_over_time(({times})[{window_s:.0}s:{step:.0}s])");
             let mut keep = |one: Series<'_>| {
                 if let Some(at) = one.last() {
@@ -279,11 +293,6 @@ impl Client {
             at = at.or(self.query(&text, &mut keep).await?.at);
         }
         Ok((at, seen))
-    }
-
-    fn matchers(&self, before: &str) -> String {
-        let all: Vec<String> = self.source.matchers.iter().map(Matcher::to_string).collect();
-        if all.is_empty() { String::new() } else { format!("{before}{}", all.join(",")) }
     }
 
     async fn query(&self, text: &str, each: &mut dyn FnMut(Series<'_>)) -> Result<Answer, FleetError> {

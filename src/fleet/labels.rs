@@ -178,6 +178,23 @@ impl Matcher {
     }
 }
 
+/// Values that a selection by any of them may have: more make the query longer than servers accept.
+const MAX_ANY: usize = 40;
+
+impl Matcher {
+    /// What selects any of these labels, where all have one name and they are few.
+    pub fn any_of(labels: &[(String, String)]) -> Option<Matcher> {
+        let (name, _) = labels.first()?;
+        let few = labels.len() <= MAX_ANY && labels.iter().all(|(other, _)| other == name);
+        let plain = |c: char| c.is_alphanumeric() || "_-: ".contains(c);
+        let literal = |text: &String| -> String {
+            text.chars().flat_map(|c| (!plain(c)).then_some('\\').into_iter().chain([c])).collect()
+        };
+        let value = || labels.iter().map(|(_, value)| literal(value)).collect::<Vec<_>>().join("|");
+        few.then(|| Matcher { name: name.clone(), operator: "=~", value: value() })
+    }
+}
+
 impl fmt::Display for Matcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = self.value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
@@ -283,6 +300,17 @@ mod tests {
         assert_eq!(work(&series(&[("pod", "dcgm-exporter-x1x2x")]), None), None);
         assert_eq!(work(&series(&[("hpc_job", "4711"), ("pod", "x")]), None).unwrap(), "4711");
         assert_eq!(work(&series(&[("team", "b")]), Some("team")).unwrap(), "b");
+    }
+
+    #[test]
+    fn a_few_nodes_are_selected_by_their_names() {
+        let labels = |all: &[(&str, &str)]| -> Vec<(String, String)> {
+            all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let two = Matcher::any_of(&labels(&[("node", "a-1"), ("node", "b.c")])).unwrap();
+        assert_eq!(two.to_string(), r#"node=~"a-1|b\\.c""#);
+        assert_eq!(Matcher::any_of(&[]), None);
+        assert_eq!(Matcher::any_of(&labels(&[("node", "a"), ("host", "b")])), None);
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub enum Ask {
 /// What it reports.
 #[derive(Debug)]
 pub enum Update {
+    /// All but since when GPUs are slow; the whole follows.
+    Early(Box<Snapshot>),
     Snapshot(Box<Snapshot>),
     Failed(FleetError),
     History(Box<Gpu>, Result<Box<History>, FleetError>),
@@ -100,7 +102,8 @@ async fn refresh_loop(
     tx: UnboundedSender<Update>,
 ) {
     loop {
-        let update = match client.refresh().await {
+        let early = |snapshot: &Snapshot| drop(tx.send(Update::Early(Box::new(snapshot.clone()))));
+        let update = match client.refresh(early).await {
             Ok(snapshot) => Update::Snapshot(Box::new(snapshot)),
             Err(e) => Update::Failed(e),
         };

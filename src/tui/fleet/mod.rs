@@ -42,7 +42,7 @@ use super::{
 use crate::{
     config::TuiConfig,
     fleet::{
-        Ask, Fleet, History, Order, Recorded, Recorder, RecordingError, Snapshot, Update, Watch,
+        Ask, Fleet, History, Key, Order, Recorded, Recorder, RecordingError, Since, Snapshot, Update, Watch,
         from_recording,
     },
     process::shutdown::{Cause, Shutdown},
@@ -405,6 +405,17 @@ impl FleetApp {
 
     fn receive(&mut self, update: Update) {
         match update {
+            Update::Early(mut snapshot) => {
+                // Since when is known from before, until it is known again.
+                let slow = self.fleet.iter().flat_map(|fleet| &fleet.snapshot.gpus);
+                let slow: Vec<(&Key, Since)> =
+                    slow.filter_map(|gpu| Some((&gpu.key, gpu.slow_since?))).collect();
+                for gpu in &mut snapshot.gpus {
+                    gpu.slow_since = slow.iter().find(|(key, _)| **key == gpu.key).map(|(_, since)| *since);
+                }
+                self.received = Some(Instant::now());
+                self.show(*snapshot);
+            }
             Update::Snapshot(snapshot) => {
                 self.record(&snapshot);
                 self.received = Some(Instant::now());
