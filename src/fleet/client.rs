@@ -79,6 +79,8 @@ pub struct Client {
     tls: Tls,
     /// When each GPU that is silent was last scraped, as it was asked last.
     seen: Vec<Silent>,
+    /// Counters as they were at the beginning of the window, as they were asked last.
+    before: Option<Fetched>,
     asked_seldom: Option<Instant>,
     since: BTreeMap<Key, Since>,
 }
@@ -86,7 +88,7 @@ pub struct Client {
 impl Client {
     pub fn new(source: Source) -> Result<Client, FleetError> {
         let tls = Tls::new(&source.authorities).map_err(|e| FleetError::Usage(format!("--ca-file: {e}")))?;
-        Ok(Client { source, tls, seen: Vec::new(), asked_seldom: None, since: BTreeMap::new() })
+        Ok(Client { source, tls, seen: Vec::new(), before: None, asked_seldom: None, since: BTreeMap::new() })
     }
 
     fn url(&self) -> String {
@@ -100,10 +102,18 @@ impl Client {
         let mut collector = Collector::new(self.source.node_label.clone(), self.source.work_label.clone());
         let mut remarks = Vec::new();
         // At once: Prometheus answers each on a thread of its own.
-        let before = format!("{} offset {window_s:.0}s", self.all(counters()));
+        let seldom = self.asked_seldom.is_none_or(|asked| asked.elapsed() >= SELDOM);
         let heartbeats = self.join(&HEARTBEATS, None, |name| format!("timestamp({name})"));
         let all = self.all(names());
-        let (all, before, seen) = tokio::join!(self.get(&all), self.get(&before), self.get(&heartbeats));
+        let before = format!("{} offset {window_s:.0}s", self.all(counters()));
+        // What was at the beginning of the window changes slowly.
+        let before = async { if seldom { Some(self.get(&before).await) } else { None } };
+        let (all, before, seen) = tokio::join!(self.get(&all), before, self.get(&heartbeats));
+        match before {
+            Some(Ok(before)) => self.before = Some(before),
+            Some(Err(e)) => remarks.push(format!("whether errors are new is not known: {e}")),
+            None => {}
+        }
         let answer = self.read(&all?, &mut |one| collector.now(&one))?;
         remarks
             .extend(answer.warnings.iter().map(|text| format!("Prometheus: {}", foreign::line(text, 200))));
@@ -113,10 +123,11 @@ impl Client {
             Ok(answer) => unix_s = unix_s.or(answer.at),
             Err(e) => remarks.push(format!("ages are not known: {e}")),
         }
-        if let Err(e) = before.and_then(|before| self.read(&before, &mut |one| collector.before(&one))) {
+        if let Some(before) = &self.before
+            && let Err(e) = self.read(before, &mut |one| collector.before(&one))
+        {
             remarks.push(format!("whether errors are new is not known: {e}"));
         }
-        let seldom = self.asked_seldom.is_none_or(|asked| asked.elapsed() >= SELDOM);
         if seldom || collector.is_empty() {
             match self.ask_silent(&collector).await {
                 Ok((at, seen)) => {
@@ -354,7 +365,7 @@ fn read_answer(
         Err(AnswerError::Refused { kind, text }) => {
             let (kind, text) = (foreign::line(&kind, 60), foreign::line(&text, 300));
             Err(match status {
-                503 | 502 | 504 => FleetError::Unavailable { url, status, said: format!("{kind}: {text}") },
+                502..=504 => FleetError::Unavailable { url, status, said: format!("{kind}: {text}") },
                 _ => FleetError::Refused { url, kind, text },
             })
         }

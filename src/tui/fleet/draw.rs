@@ -22,7 +22,7 @@ use crate::{
         panes::GpuPane,
         theme::Theme,
         view::View,
-        widgets::{ListLayout, cut, draw_box, fit, input_line, label_value, note, wrapped},
+        widgets::{ListLayout, cut, draw_box, fit, input_line, inside_box, label_value, note, wrapped},
     },
 };
 
@@ -51,7 +51,7 @@ pub fn list_layout(view: &FleetView<'_>, area: Rect) -> ListLayout {
         false => listed(fleet, view.ui).len(),
     });
     let parts = Parts::of(view, area);
-    let inside = crate::tui::widgets::inside_box(parts.list);
+    let inside = inside_box(parts.list);
     let body = Rect { y: inside.y + 1, height: inside.height.saturating_sub(1), ..inside };
     ListLayout::scrolled(body, rows, view.ui.row, view.ui.top)
 }
@@ -310,9 +310,14 @@ fn map_height(view: &FleetView<'_>, area: Rect) -> u16 {
 fn draw_map(view: &FleetView<'_>, fleet: &Fleet, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let (cell, name_width, n) = map_cell(fleet);
-    let inner = draw_box(theme, ("map", "one dot for each GPU"), area, buf);
-    let across = (inner.width.saturating_sub(1) / cell.max(1)).max(1) as usize;
-    let fitting = across * inner.height as usize;
+    let inside = inside_box(area);
+    let across = (inside.width.saturating_sub(1) / cell.max(1)).max(1) as usize;
+    let fitting = across * inside.height as usize;
+    let aside = match n > fitting {
+        true => format!("one dot for each GPU · {fitting} of {n} nodes"),
+        false => "one dot for each GPU".to_owned(),
+    };
+    let inner = draw_box(theme, ("map", &aside), area, buf);
     let mut by_place: Vec<Option<&Row>> = vec![None; fleet.snapshot.gpus.len()];
     fleet.rows.iter().for_each(|row| by_place[row.at] = Some(row));
     let (mut at, mut node) = (0, 0);

@@ -330,11 +330,10 @@ impl FleetApp {
         }
         let page = self.page();
         match mouse.kind {
-            MouseEventKind::ScrollUp => {
-                drop(update(&mut self.ui, Action::Move(-3), self.fleet.as_ref(), page))
-            }
-            MouseEventKind::ScrollDown => {
-                drop(update(&mut self.ui, Action::Move(3), self.fleet.as_ref(), page))
+            MouseEventKind::ScrollUp | MouseEventKind::ScrollDown => {
+                let by = if mouse.kind == MouseEventKind::ScrollUp { -3 } else { 3 };
+                // A move has no effect beyond the screen's own state.
+                let _ = update(&mut self.ui, Action::Move(by), self.fleet.as_ref(), page);
             }
             MouseEventKind::Down(MouseButton::Left) => {
                 let layout = self.with_view(|view| list_layout(&view, self.size));

@@ -60,8 +60,9 @@ fn places(columns: &[Column], hidden: &[&str], area: Rect) -> Vec<Rect> {
     let used = |widths: &[u16]| widths.iter().filter(|w| **w > 0).map(|w| w + GAP).sum::<u16>();
     let mut spare = area.width.saturating_sub(used(&widths));
     // Wider gaps first, then wider columns.
-    let gap = GAP + u16::from(spare as usize >= 2 * columns.len());
-    spare = spare.saturating_sub((gap - GAP) * columns.len() as u16);
+    let shown = widths.iter().filter(|width| **width > 0).count() as u16;
+    let gap = GAP + u16::from(spare >= 2 * shown);
+    spare = spare.saturating_sub((gap - GAP) * shown);
     while spare > 0 {
         let before = spare;
         for (width, column) in widths.iter_mut().zip(columns) {
