@@ -34,6 +34,7 @@ const ROOMS: [(&str, &[&str]); 27] = [
         &["base", "config", "model", "event", "analysis", "kernels", "state", "chrome_trace", "rundir"],
     ),
     ("assets", &["base", "config"]),
+    ("fleet", &["base", "event", "server"]),
     (
         "run",
         &[
@@ -83,7 +84,7 @@ const ROOMS: [(&str, &[&str]); 27] = [
         "tui",
         &[
             "base", "process", "config", "model", "event", "analysis", "kernels", "state", "rundir", "run",
-            "compare", "remote",
+            "compare", "remote", "fleet",
         ],
     ),
     (
@@ -109,6 +110,7 @@ const ROOMS: [(&str, &[&str]); 27] = [
             "doctor",
             "remote",
             "tui",
+            "fleet",
         ],
     ),
 ];
@@ -144,7 +146,7 @@ const VENDORS: [(&str, &str); 32] = [
     ("nix", "server"),
     ("rustls", "server"),
     ("tokio_rustls", "server/http.rs"),
-    ("base64", "server/picture.rs"),
+    ("base64", "server"),
     ("url", "server/endpoint.rs"),
     ("webpki_roots", "server/tls.rs"),
 ];

@@ -8,12 +8,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use llmprof::{analysis::peaks, cli, config, tui::keys};
+use llmprof::{
+    analysis::peaks,
+    cli, config,
+    tui::{fleet, keys},
+};
 
 const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
 const GPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/gpus.md");
 const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/tools.md");
 const MANUAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/dist/llmprof-tui.1");
+const FLEET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/cluster-fleet.md");
 const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/keys.md");
 
 /// The part of `file` between its comments for `section` is `expected`; with UPDATE_DOCS=1 it is written.
@@ -33,6 +38,11 @@ fn assert_generated(file: &str, section: &str, source: &str, expected: &str) {
 #[test]
 fn the_keys_are_listed() {
     assert_generated(KEYS, "keys", "the key table", &keys::markdown());
+}
+
+#[test]
+fn the_keys_of_the_fleet_are_listed() {
+    assert_generated(FLEET, "keys", "the key table", &fleet::keys::markdown());
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod diagnose;
 mod doctor;
 mod exec;
 mod fetch;
+mod fleet;
 mod kernels;
 mod knee;
 mod profile;
@@ -69,6 +70,7 @@ Examples:
   llmprof-tui exec -- python serve.py          follow another program: kernels, steps, what limits it
   llmprof-tui --host me@box --model qwen2_5_7b run on another machine over ssh, shown here
   llmprof-tui watch                            monitor the GPU while another program uses it
+  llmprof-tui fleet --prometheus URL           many GPUs: which are slow among equals, since when, why
   llmprof-tui report runs/…                    write the reports and plots of a run again
   llmprof-tui diagnose gpu.csv                 why was it slow? a run or an nvidia-smi log
   llmprof-tui compare runs/… runs/…            did it help? a verdict with confidence intervals
@@ -128,6 +130,9 @@ enum Command {
     Cost(cost::CostArgs),
     /// Monitor the GPU without running a workload
     Watch(watch::WatchArgs),
+    /// Find the slow GPUs of a cluster in Prometheus: which, since when, why
+    #[command(after_help = fleet::EXAMPLES)]
+    Fleet(Box<fleet::FleetArgs>),
     /// Find the highest rate at which a server keeps its SLOs
     #[command(after_help = knee::EXAMPLES)]
     Knee(knee::KneeArgs),
@@ -336,6 +341,7 @@ fn dispatch(cli: Cli, words: &[OsString]) -> Result<u8, Failure> {
         Command::Kernels(args) => runtime.block_on(kernels::run(args)),
         Command::Cost(args) => cost::run(&args),
         Command::Watch(args) => runtime.block_on(watch::run(args)),
+        Command::Fleet(args) => runtime.block_on(fleet::run(*args)),
         Command::Knee(args) => runtime.block_on(knee::run(args)),
         Command::Exec(args) => runtime.block_on(exec::exec(args)),
         Command::Attach(args) => runtime.block_on(exec::attach(args)),

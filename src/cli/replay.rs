@@ -10,7 +10,9 @@ use super::{
     profile::{report_exit, require_terminal},
 };
 use crate::{
+    base::shell::quoted,
     event::Stamp,
+    fleet::read_recording,
     process::shutdown::Shutdown,
     rundir::{DISK_TIMEOUT, EventReader, Player, RunDir},
     tui::App,
@@ -86,8 +88,17 @@ impl DemoRecording {
 pub(super) async fn run(args: ReplayArgs) -> Result<u8, Failure> {
     let dir = RunDir::open(&resolve_run(&args.run)?);
     let events = dir.events();
-    let player =
-        Player::open(move || EventReader::open_within(&events, DISK_TIMEOUT)).map_err(Failure::work)?;
+    let player = Player::open(move || EventReader::open_within(&events, DISK_TIMEOUT));
+    let player = player.map_err(|e| match read_recording(&args.run) {
+        Ok(_) => {
+            let file = args.run.display().to_string();
+            Failure::usage(format_args!(
+                "{file} is a recording of a fleet: llmprof-tui fleet --replay {}",
+                quoted(&file)
+            ))
+        }
+        Err(_) => Failure::work(e),
+    })?;
     play(player, Some(dir), args.at, args.speed).await
 }
 

@@ -92,6 +92,16 @@ readings! {
     EccUncorrected = "ecc_uncorrected", "ecc_uncorrected", "uncorrected memory errors", "", Counter, "NVML ECC", "since driver load";
 }
 
+/// The readings that a run serves for Prometheus: their names there, and what they are multiplied with to be in base units.
+pub const PROMETHEUS: [(Reading, &str, f64, &str); 6] = [
+    (Reading::Power, "llmprof_gpu_power_watts", 1.0, "Power."),
+    (Reading::SmClock, "llmprof_gpu_sm_clock_hertz", 1e6, "SM clock."),
+    (Reading::Temp, "llmprof_gpu_temperature_celsius", 1.0, "Temperature."),
+    (Reading::GpuUtil, "llmprof_gpu_utilization_ratio", 0.01, "Share of time with a kernel."),
+    (Reading::MemUsed, "llmprof_gpu_memory_used_bytes", 1.0, "Memory in use."),
+    (Reading::Dram, "llmprof_gpu_dram_bandwidth_ratio", 0.01, "Share of the memory bandwidth."),
+];
+
 /// The number of readings.
 pub const COUNT: usize = Reading::ALL.len();
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::{
     analysis::distribution::Distribution,
-    event::readings::Reading,
+    event::readings::PROMETHEUS,
     state::{RunState, Series},
 };
 
@@ -92,18 +92,8 @@ pub fn prometheus_text(state: &RunState) -> String {
     page.text
 }
 
-/// Readings in base units.
-const GPU: [(Reading, &str, f64, &str); 6] = [
-    (Reading::Power, "llmprof_gpu_power_watts", 1.0, "Power."),
-    (Reading::SmClock, "llmprof_gpu_sm_clock_hertz", 1e6, "SM clock."),
-    (Reading::Temp, "llmprof_gpu_temperature_celsius", 1.0, "Temperature."),
-    (Reading::GpuUtil, "llmprof_gpu_utilization_ratio", 0.01, "Share of time with a kernel."),
-    (Reading::MemUsed, "llmprof_gpu_memory_used_bytes", 1.0, "Memory in use."),
-    (Reading::Dram, "llmprof_gpu_dram_bandwidth_ratio", 0.01, "Share of the memory bandwidth."),
-];
-
 fn gpus(page: &mut Page, state: &RunState) {
-    for (reading, name, unit, help) in GPU {
+    for (reading, name, unit, help) in PROMETHEUS {
         let values = state.gpus.iter().filter_map(|gpu| Some((&gpu.info, gpu.series(reading).last()?.1)));
         let values: Vec<_> = values.collect();
         if values.is_empty() {

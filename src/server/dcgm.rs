@@ -28,7 +28,7 @@ const MAX_GPUS: usize = 64;
 const SLOW: Duration = Duration::from_secs(5);
 
 /// The exporter's names, our readings, and what its numbers are multiplied with.
-const FIELDS: &[(&str, Reading, f64)] = &[
+pub const FIELDS: &[(&str, Reading, f64)] = &[
     ("DCGM_FI_DEV_GPU_UTIL", Reading::GpuUtil, 1.0),
     ("DCGM_FI_DEV_MEM_COPY_UTIL", Reading::MemUtil, 1.0),
     ("DCGM_FI_DEV_SM_CLOCK", Reading::SmClock, 1.0),
@@ -56,7 +56,7 @@ const FIELDS: &[(&str, Reading, f64)] = &[
 ];
 const MIB: f64 = 1024.0 * 1024.0;
 /// NVML's bits, under its older and its newer name.
-const REASONS: [&str; 2] = ["DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"];
+pub const REASONS: [&str; 2] = ["DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"];
 
 /// The GPUs of a page, by their labels.
 pub fn gpus(page: &Exposition) -> BTreeMap<u32, (GpuInfo, GpuSample)> {

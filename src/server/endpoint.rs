@@ -2,8 +2,11 @@
 
 use std::fmt;
 
+use percent_encoding::percent_decode_str;
 use thiserror::Error;
 use url::Url;
+
+use super::fetch::Login;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
@@ -29,24 +32,38 @@ pub enum EndpointError {
 impl Endpoint {
     /// Reads a URL. `/v1` at its end is left out: clients differ in whether it belongs to the address.
     pub fn read(text: &str) -> Result<Endpoint, EndpointError> {
+        match Endpoint::with_login(text)? {
+            (_, Some(_)) => Err(EndpointError::Credentials),
+            (endpoint, None) => Ok(endpoint),
+        }
+    }
+
+    /// Reads a URL that may have a user and a password in it: they are not part of the endpoint, so that it can be shown.
+    pub fn with_login(text: &str) -> Result<(Endpoint, Option<Login>), EndpointError> {
         let with_scheme = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-        let url = Url::parse(&with_scheme).map_err(|_| EndpointError::NotAUrl(text.to_owned()))?;
+        // A text that is not understood is not repeated where it may have a password in it.
+        let shown = || if text.contains('@') { "the address".to_owned() } else { text.to_owned() };
+        let url = Url::parse(&with_scheme).map_err(|_| EndpointError::NotAUrl(shown()))?;
         let tls = match url.scheme() {
             "http" => false,
             "https" => true,
-            _ => return Err(EndpointError::Scheme(text.to_owned())),
+            _ => return Err(EndpointError::Scheme(shown())),
         };
-        if !url.username().is_empty() || url.password().is_some() {
-            return Err(EndpointError::Credentials);
-        }
-        let host = url.host_str().ok_or_else(|| EndpointError::NotAUrl(text.to_owned()))?;
+        let decoded = |part: &str| percent_decode_str(part).decode_utf8_lossy().into_owned();
+        let has_login = !url.username().is_empty() || url.password().is_some();
+        let login = has_login.then(|| Login::Basic {
+            user: decoded(url.username()),
+            password: decoded(url.password().unwrap_or_default()),
+        });
+        let host = url.host_str().ok_or_else(|| EndpointError::NotAUrl(shown()))?;
         let path = url.path().trim_end_matches('/');
-        Ok(Endpoint {
+        let endpoint = Endpoint {
             tls,
             host: host.trim_matches(['[', ']']).to_owned(),
             port: url.port_or_known_default().unwrap_or(if tls { 443 } else { 80 }),
             base: path.strip_suffix("/v1").unwrap_or(path).to_owned(),
-        })
+        };
+        Ok((endpoint, login))
     }
 
     /// The same protocol, host and port.
@@ -87,6 +104,13 @@ mod tests {
         }
         assert_eq!(Endpoint::read("http://u:p@host"), Err(EndpointError::Credentials));
         assert!(matches!(Endpoint::read("ftp://host"), Err(EndpointError::Scheme(_))));
+        let (endpoint, login) = Endpoint::with_login("https://me:s%40cret@host:9090/prom/").unwrap();
+        assert_eq!(endpoint.to_string(), "https://host:9090/prom");
+        assert!(
+            matches!(login, Some(Login::Basic { user, password }) if user == "me" && password == "s@cret")
+        );
+        let wrong = Endpoint::with_login("http://me:secret@[").unwrap_err().to_string();
+        assert!(!wrong.contains("secret"), "{wrong}");
         assert!(Endpoint::read("http://").is_err());
     }
 }

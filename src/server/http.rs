@@ -278,12 +278,25 @@ pub async fn get(
     Ok((head.status, body))
 }
 
-/// A whole request as bytes.
+/// A whole request as bytes, with a key where the server wants one.
 pub fn request(
     method: &str,
     endpoint: &Endpoint,
     path: &str,
     key: Option<&str>,
+    body: Option<&[u8]>,
+    keep: bool,
+) -> Vec<u8> {
+    let authorization = key.map(|key| format!("Bearer {key}"));
+    authorized_request(method, endpoint, path, authorization.as_deref(), body, keep)
+}
+
+/// A whole request as bytes; `authorization` is the value of that header.
+pub fn authorized_request(
+    method: &str,
+    endpoint: &Endpoint,
+    path: &str,
+    authorization: Option<&str>,
     body: Option<&[u8]>,
     keep: bool,
 ) -> Vec<u8> {
@@ -294,8 +307,8 @@ pub fn request(
         env!("CARGO_PKG_VERSION"),
         if keep { "keep-alive" } else { "close" },
     );
-    if let Some(key) = key {
-        head.push_str(&format!("Authorization: Bearer {key}\r\n"));
+    if let Some(authorization) = authorization {
+        head.push_str(&format!("Authorization: {authorization}\r\n"));
     }
     if let Some(body) = body {
         head.push_str(&format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len()));

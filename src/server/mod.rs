@@ -6,6 +6,7 @@ mod client;
 mod dcgm;
 mod endpoint;
 mod exposition;
+mod fetch;
 mod http;
 mod known;
 mod load;
@@ -31,12 +32,15 @@ pub mod parts {
 pub use self::{
     arrival::Gaps,
     client::Key,
-    dcgm::watch_gpus,
+    dcgm::{FIELDS as DCGM_FIELDS, REASONS as DCGM_REASONS, watch_gpus},
     endpoint::{Endpoint, EndpointError},
+    fetch::{FetchError, Fetched, Login, fetch},
+    http::HttpError,
     known::{KnownServer, Timing},
     load::{Arrivals, LoadError, LoadPlan, Prompts, run},
     picture::data_url,
     scrape::MetricsAt,
+    tls::Tls,
     trace::{TraceEntry, TraceError, read as read_trace},
     watch::watch,
 };

@@ -57,7 +57,7 @@ pub fn in_words(error: io::Error) -> io::Error {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => Some("its certificate is for another name"),
         Error::InvalidCertificate(_) => Some(
-            "its certificate is not of a known authority; runtime.server.ca_file names one that is to be trusted",
+            "its certificate is not of a known authority; name a file with the certificate that is to be trusted (runtime.server.ca_file, or --ca-file of fleet)",
         ),
         _ => None,
     };

@@ -3,6 +3,7 @@
 mod app;
 mod bounded;
 pub mod export;
+pub mod fleet;
 pub mod frame;
 mod input;
 pub mod keys;

@@ -63,7 +63,7 @@ const MAX_SYMBOL_BYTES: usize = 64;
 
 /// Shows `sign` in every cell with a hidden character, or with any number of marks: names of others may turn the direction
 /// of a line. Control characters are never drawn into cells.
-fn replace_hidden(sign: &str, buf: &mut Buffer) {
+pub(super) fn replace_hidden(sign: &str, buf: &mut Buffer) {
     for cell in &mut buf.content {
         let symbol = cell.symbol();
         if !symbol.is_ascii() && (symbol.contains(is_hidden) || symbol.len() > MAX_SYMBOL_BYTES) {

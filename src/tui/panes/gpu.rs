@@ -292,9 +292,13 @@ fn reading_line<'a>(view: &View<'_>, gpu: &GpuState, width: u16) -> Line<'a> {
                 (Reading::Power, Some(_)) => Reading::PowerAverage.about(),
                 _ => about,
             };
-            let source = if is_simulated(gpu) { "simulation" } else { about.source };
+            let (source, window) = match gpu.info.source {
+                GpuSource::Sim => ("simulation", about.window),
+                GpuSource::Dcgm => ("the DCGM exporter", "at its last scrape"),
+                _ => (about.source, about.window),
+            };
             parts.push(label_value(theme, "from", source, ""));
-            parts.push(label_value(theme, "", about.window, ""));
+            parts.push(label_value(theme, "", window, ""));
             parts.push(label_value(theme, "", &three_digits(age.as_secs_f64()), "s old"));
         }
         None => {
@@ -343,8 +347,11 @@ fn also_line<'a>(view: &View<'_>, gpu: &GpuState, width: u16) -> Line<'a> {
 fn sampler_line<'a>(view: &View<'_>, width: u16) -> Line<'a> {
     let theme = view.theme;
     let Some(cost) = &view.state.sampler else {
-        let simulated = view.state.main_gpu().is_some_and(is_simulated);
-        let reason = if simulated { "none, the GPU is simulated" } else { "not measured yet" };
+        let reason = match view.state.main_gpu().map(|gpu| &gpu.info.source) {
+            Some(GpuSource::Sim) => "none, the GPU is simulated",
+            Some(GpuSource::Dcgm) => "none here, an exporter samples the GPU",
+            _ => "not measured yet",
+        };
         return note(theme, &format!(" sampling overhead: {reason}"));
     };
     let mut parts = Vec::new();
