@@ -26,19 +26,19 @@ const fn column(title: &'static str, least: u16, most: u16, from: u16, right: bo
 const GPU: [Column; 15] = [
     column("", 1, 1, 0, false),
     column("node", 8, 24, 0, false),
-    column("GPU", 3, 8, 0, false),
+    column("GPU", 3, 5, 0, false),
     column("model", 10, 20, 110, false),
     column("work", 8, 20, 170, false),
-    column("lost", 5, 6, 40, true),
-    column("MHz", 5, 7, 50, true),
-    column("W", 4, 6, 56, true),
-    column("°C", 3, 5, 56, true),
-    column("use", 4, 6, 60, true),
+    column("lost", 5, 5, 40, true),
+    column("MHz", 5, 5, 50, true),
+    column("W", 4, 5, 56, true),
+    column("°C", 3, 4, 56, true),
+    column("use", 4, 5, 60, true),
     column("tensor", 6, 7, 140, true),
     column("DRAM", 5, 6, 120, true),
     column("limit", 10, 26, 70, false),
     column("errors", 9, 34, 76, false),
-    column("since", 8, 12, 64, true),
+    column("since", 8, 9, 64, true),
 ];
 
 const NODES: [Column; 8] = [
