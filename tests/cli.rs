@@ -180,7 +180,7 @@ const DOCUMENTED: [&str; 19] = [
     "trust",
 ];
 /// The other keys.
-const OTHER_KEYS: [&str; 19] = [
+const OTHER_KEYS: [&str; 20] = [
     "vision",
     "program",
     "ranks",

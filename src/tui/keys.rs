@@ -274,8 +274,7 @@ mod tests {
 
     #[test]
     fn no_key_is_ambiguous() {
-        let modes =
-            [Mode::Single, Mode::Sweep, Mode::Jobs, Mode::Remote, Mode::Replay, Mode::Files];
+        let modes = [Mode::Single, Mode::Sweep, Mode::Jobs, Mode::Remote, Mode::Replay, Mode::Files];
         for (pane, mode) in Pane::ALL.into_iter().flat_map(|pane| modes.map(|mode| (pane, mode))) {
             let active: Vec<&Binding> = BINDINGS.iter().filter(|b| b.scope.applies(pane, mode)).collect();
             for (i, a) in active.iter().enumerate() {

@@ -13,7 +13,7 @@ m = json.load(open('one.json')); f = lambda k, q='p50': (m.get(k) or {}).get(q)
 r = lambda v: '–' if v is None else f'{v:8.3f}'
 print(f'$label'.ljust(28), 'TPOT', r(f('tpot_ms')), 'GPU step', r(f('device_step_ms') or f('device_step_ms', 'mean')), 'TTFT', r(f('ttft_ms')), 'MBU', m.get('mbu') or m.get('decode_mbu'), 'took', $SECONDS - $begin, 's')" || tail -3 one.err
 }
-unit() { xz -dk -c $G/unit.xz > unit; chmod +x unit; (cd $P/../..; timeout 200 /tmp/x/unit ${TESTS:-quantised} --ignored --test-threads 1 2>&1 | grep -v "^$" | cut -c1-300 | tail -25); }
+unit() { xz -dk -c $(ls $G/unit.xz ${G}2/unit.xz 2>/dev/null | head -1) > unit; chmod +x unit; (cd $P/../..; timeout ${LIMIT:-200} /tmp/x/unit ${TESTS:-quantised} --ignored --test-threads 1 2>&1 | grep -v "^$" | cut -c1-300 | tail -25); }
 speed() {
   for round in $(seq ${ROUNDS:-1}); do
     for t in ${TYPES:-bf16 q8_0 q4_k_m}; do for m in ${MODELS:-qwen2_5_7b qwen2_5_0_5b}; do
