@@ -75,6 +75,7 @@ const ROOMS: [(&str, &[&str]); 29] = [
             "telemetry",
             "engine",
             "server",
+            "pytorch",
             "sim",
             "run",
         ],

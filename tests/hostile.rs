@@ -233,6 +233,8 @@ fn no_command_prints_or_writes_what_acts() {
         vec!["doctor", &quoted],
         vec!["doctor", HOSTILE],
         vec!["watch", HOSTILE],
+        vec!["fleet", "--once", "--prometheus", HOSTILE],
+        vec!["fleet", "--once", "--replay", HOSTILE],
         vec!["knee", HOSTILE],
         vec!["exec", "--headless", "telemetry=none", "--", HOSTILE],
         vec!["exec", "--headless", "telemetry=none", "--", "true", HOSTILE],

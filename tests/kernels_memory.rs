@@ -74,9 +74,10 @@ fn a_trace_keeps_only_the_links_between_its_events() {
         assert_eq!((tables[0].calls(), tables[0].total()), (steps, Some(steps as f64 * 4250.0)));
         MEMORY.peak_usage() - before
     };
-    // Links of 16 bytes for the operator and twice for the call, doubled while they are sorted, of a kilobyte.
+    // Links of 16 bytes for the operator and twice for the call, doubled while they are sorted, and times of the kernel for the lanes of several
+    // GPUs, of a kilobyte.
     let (short, long) = (peak(1000), peak(60_000));
-    assert!(long < short + 60_000 * 200, "{short} and {long} bytes");
+    assert!(long < short + 60_000 * 320, "{short} and {long} bytes");
 }
 
 #[test]

@@ -233,8 +233,9 @@ fn asks_about_a_run(binding: &Binding) -> bool {
 
 /// Presses every key of the table on every pane, and closes overlays.
 fn press_everything(terminal: &Terminal) {
-    // A run without a server has no pane Server, the last.
-    for number in 1..Pane::ALL.len() {
+    // A run without a server or several GPUs has no panes of them.
+    for (i, pane) in Pane::ALL.into_iter().enumerate().filter(|(_, pane)| !pane.is_special()) {
+        let number = i + 1;
         for binding in
             BINDINGS.iter().filter(|b| b.action != Action::Do(Effect::Quit) && !asks_about_a_run(b))
         {
@@ -242,7 +243,7 @@ fn press_everything(terminal: &Terminal) {
             terminal.send(&format!("b{number}"));
             for key in binding.keys {
                 terminal.send(&sent_for(*key));
-                let applies = binding.scope.applies(Pane::ALL[number - 1], Mode::Single);
+                let applies = binding.scope.applies(pane, Mode::Single);
                 let opens = matches!(
                     binding.action,
                     Action::Help

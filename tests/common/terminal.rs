@@ -23,12 +23,12 @@ use super::common::{PATIENCE, PROGRAM, eventually, signal, signalled};
 
 /// A shell starts the program and writes down what a user would notice afterwards: the exit code, and the
 /// terminal's settings before and after. It outlives the signals that end the program. Its own word "Killed" does not go
-/// to the terminal: nobody may be reading there.
+/// to the terminal, where nobody may be reading: a redirection of the command would be the shell's own too until it ends.
 const SHELL: &str = r#"
 trap : HUP INT TERM
 stty -g >before
 exec 3>&2 2>/dev/null
-sh -c 'echo $$ >pid.new; mv pid.new pid; exec "$0" "$@"' "$@" 2>&3 3>&-
+sh -c 'echo $$ >pid.new; mv pid.new pid; exec "$0" "$@" 2>&3 3>&-' "$@"
 echo $? >code.new
 stty -g >after 2>/dev/null
 mv code.new code

@@ -114,10 +114,11 @@ fn texts(overrides: &[&str]) -> Vec<String> {
 
 fn ours(tree: &ConfTree, overrides: &[&str]) -> Result<Json, ConfigError> {
     let composition = Composition::new(tree, &texts(overrides), &context())?;
-    let choices = composition
-        .choices
-        .iter()
-        .map(|(key, option)| (Value::from(key.as_str()), option.as_deref().map_or(Value::Null, Value::from)));
+    // As there: without the parts of Hydra's own configuration.
+    let choices =
+        composition.choices.iter().filter(|(group, _)| !group.starts_with("hydra/")).map(|(key, option)| {
+            (Value::from(key.as_str()), option.as_deref().map_or(Value::Null, Value::from))
+        });
     let overrides = composition.job_overrides().into_iter().map(Value::from).collect();
     Ok(json!({
         "job": tagged(&composition.resolved_job()?),

@@ -1049,6 +1049,10 @@ fn launches_beyond_their_buffers_are_refused() {
     let cache = plain_cache([&keys, &keys], None, &heads);
     let buffers = SamplingBuffers::new(&k.gpu, 2, 100).unwrap();
     let other_ring = k.gpu.ring(4, 3).unwrap();
+    let prefill = match k.gpu.runs_hopper_kernels() {
+        true => "prefill_attention_hopper_64_bf16",
+        false => "prefill_attention_64_bf16",
+    };
     let refused = [
         ("skinny_8_bf16", "y has 256 bytes", k.linear(&y, &x, &w, 5, None, false)),
         ("the product", "y has 256 bytes", k.linear(&y, &x, &w, 100, None, false)),
@@ -1058,8 +1062,8 @@ fn launches_beyond_their_buffers_are_refused() {
         }),
         ("rms_norm_bf16", "x has 512 bytes", k.rms_norm(&out, &x, &out, (4, 64), 1e-5, (2, 1))),
         ("softcap", "x has 256 bytes", k.softcap(&y, 65, 1.0)),
-        ("prefill_attention_64_bf16", "9 positions", k.prefill_attention(&out, &qkv, &cache, 9, &heads)),
-        ("prefill_attention_64_bf16", "the key cache", {
+        (prefill, "9 positions", k.prefill_attention(&out, &qkv, &cache, 9, &heads)),
+        (prefill, "the key cache", {
             let larger = Heads { capacity: 9, ..heads };
             k.prefill_attention(&out, &qkv, &KvCache { slots: 9, ..cache }, 8, &larger)
         }),

@@ -53,6 +53,9 @@ pub(crate) struct LoadedFile {
     header: Option<String>,
 }
 
+/// The group of launchers, and the option that Hydra selects by itself.
+const LAUNCHER: (&str, &str) = ("hydra/launcher", "basic");
+
 /// The parsed files by their path in the tree; `None` for a file that does not exist.
 pub(crate) type Files = HashMap<String, Option<Rc<LoadedFile>>>;
 
@@ -312,6 +315,14 @@ impl<'t> Builder<'t> {
         }
         if entry.primary {
             entries.append(&mut self.added);
+            // Hydra's own configuration selects it, so files and overrides replace it.
+            if self.tree.options(LAUNCHER.0).iter().any(|option| option == LAUNCHER.1) {
+                if entries.is_empty() {
+                    entries.push(Entry::new(Target::Own, None, loaded.origin.clone()));
+                }
+                let (group, choice) = (LAUNCHER.0.to_owned(), Choice::One(LAUNCHER.1.to_owned()));
+                entries.insert(0, Entry::new(Target::Group { group, choice }, None, Origin::Composition));
+            }
         }
         let (group, package) = (entry.group_path(), entry.final_package());
         for entry in entries.iter_mut().filter(|entry| !entry.is_own()) {
