@@ -33,6 +33,9 @@ const MIN_NS: u64 = 5_000_000;
 /// How far the clocks of GPUs on one machine may differ.
 const SLACK_NS: u64 = 20_000;
 
+/// The size and the communicator of a call, where they are known.
+type Said = (Option<u64>, Option<u64>);
+
 /// A call of NCCL, as its range reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Call {
@@ -57,7 +60,7 @@ pub struct RankRecord {
     /// The size of each communicator, and which of its ranks this is.
     communicators: HashMap<u64, (u32, Option<u32>)>,
     /// The only size and communicator of a kind that was ever seen; `None` where there were several.
-    only: HashMap<Collective, Option<(Option<u64>, Option<u64>)>>,
+    only: HashMap<Collective, Option<Said>>,
     steps: VecDeque<(u64, u64)>,
     reported_ns: u64,
 }
