@@ -243,6 +243,43 @@ fn a_line_without_end_is_bounded() {
     assert!(size < 1_000_000, "{size}");
 }
 
+/// Ranges around layers and operators leave the results as they are; functions of NVTX return numbers.
+const RANGES: &str = r#"
+import importlib.util, sys, types, torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+spec = importlib.util.spec_from_file_location("worker", sys.argv[1])
+worker = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(worker)
+sizes = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=64)
+model = Qwen2ForCausalLM(Qwen2Config(**sizes)).eval()
+ids = torch.arange(8)[None]
+plain = model(ids).logits
+opened, depth = [], 0
+class Nvtx:
+    def range_push(self, name):
+        global depth
+        depth += 1
+        opened.append(name)
+        return depth
+    def range_pop(self):
+        global depth
+        depth -= 1
+        return depth
+for detail, expected in [("layer", "layer 1"), ("op", "gate_up")]:
+    workload = types.SimpleNamespace(nvtx=Nvtx(), config={"device": "cpu"}, reports=None)
+    worker.nvtx_ranges(workload, types.SimpleNamespace(module=model), detail)
+    assert torch.equal(model(ids).logits, plain) and depth == 0 and expected in opened, (detail, depth, opened)
+"#;
+
+#[test]
+#[ignore = "needs LLMPROF_PYTHON, a Python with torch and transformers"]
+fn ranges_change_nothing() {
+    let python = std::env::var("LLMPROF_PYTHON").expect("LLMPROF_PYTHON");
+    let worker = concat!(env!("CARGO_MANIFEST_DIR"), "/src/pytorch/worker.py");
+    let done = std::process::Command::new(&python).args(["-c", RANGES, worker]).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
 /// The real torch and transformers: the same greedy tokens as our engine's, and a model that sees.
 #[test]
 #[ignore = "needs LLMPROF_PYTHON, a Python with torch and transformers"]

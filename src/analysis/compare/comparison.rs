@@ -209,7 +209,7 @@ pub(super) fn caveats(a: &Sample, b: &Sample) -> Vec<String> {
     let mut caveats = Vec::new();
     if x.device.is_cuda() || y.device.is_cuda() {
         caveats.push(format!(
-            "operators of {name} are the kernels of its profiled steps: the time to launch them is part of TPOT, not of an operator"
+            "operators of {name} are the kernels of its profiled steps; what is left of TPOT, mostly launching them, is the time between kernels"
         ));
         caveats.push(format!(
             "memory of {name} is that of PyTorch's allocator, of the other that of our buffers"

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::sample::{KernelProfile, Sample};
+use crate::event::EngineKind;
 
 /// The time of an operator in one decode step.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -87,10 +88,18 @@ pub fn waterfall(a: &Sample, b: &Sample) -> Option<Waterfall> {
         .into_iter()
         .map(|what| OperatorChange { what: what.clone(), a_us: of(x, what), b_us: of(y, what) })
         .collect();
-    let gaps = |profile: &KernelProfile| {
-        per_step(profile, (profile.span_ns - profile.busy_ns).max(0.0) + profile.between_ns)
+    // torch.profiler makes the steps that it records longer: there it is the rest of a measured step.
+    let gaps = |sample: &Sample, profile: &KernelProfile| {
+        let tpots = sample.tpots_ns();
+        match (clock, &sample.facts.run.engine) {
+            (OperatorClock::Kernels, EngineKind::Pytorch) if !tpots.is_empty() => {
+                let mean_us = tpots.iter().sum::<f64>() / tpots.len() as f64 / 1e3;
+                (mean_us - per_step(profile, profile.busy_ns)).max(0.0)
+            }
+            _ => per_step(profile, (profile.span_ns - profile.busy_ns).max(0.0) + profile.between_ns),
+        }
     };
-    parts.push(OperatorChange { what: clock.rest().to_owned(), a_us: gaps(x), b_us: gaps(y) });
+    parts.push(OperatorChange { what: clock.rest().to_owned(), a_us: gaps(a, x), b_us: gaps(b, y) });
     let sum = |of: fn(&OperatorChange) -> f64| parts.iter().map(of).sum();
     let step =
         OperatorChange { what: "step".to_owned(), a_us: sum(|part| part.a_us), b_us: sum(|part| part.b_us) };
