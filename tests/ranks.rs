@@ -9,33 +9,14 @@ use std::{
     sync::OnceLock,
 };
 
-use common::program;
+use common::{compiled_standin, program};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 /// The scripted program, compiled once.
 fn standin() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/standins");
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("ranks-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let (library, binary) = (dir.join("libcupti.so.13"), dir.join("ranks"));
-        let cc = |arguments: &[&str], files: &[&Path]| {
-            let built = Command::new("cc")
-                .args(["-O1", "-w"])
-                .args(arguments)
-                .args(files)
-                .args(["-ldl", "-lpthread"])
-                .status();
-            assert!(built.unwrap().success());
-        };
-        let soname = "-Wl,-soname,libcupti.so.13";
-        cc(&["-shared", "-fPIC", soname, "-o", library.to_str().unwrap()], &[&sources.join("cupti.c")]);
-        let rpath = format!("-Wl,-rpath,{}", dir.display());
-        cc(&[&rpath, "-o", binary.to_str().unwrap()], &[&sources.join("ranks.c"), &library]);
-        binary
-    })
+    BUILT.get_or_init(|| compiled_standin("ranks.c"))
 }
 
 fn llmprof(dir: &Path, arguments: &[&str]) -> Command {

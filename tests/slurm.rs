@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{SIM_TIMES, Said, eventually, finished, program, said, signal};
+use common::{SIM_TIMES, Said, column, eventually, finished, program, rows, said, signal};
 use llmprof::event::Outcome;
 use serde_json::Value;
 use terminal::Terminal;
@@ -163,20 +163,6 @@ fn arrays(sweep: &Path) -> Vec<Value> {
 /// The id of the first array of a sweep.
 fn array(sweep: &Path) -> u64 {
     eventually("a submitted array", || arrays(sweep).first()?["id"].as_u64())
-}
-
-/// The rows of `sweep.csv`.
-fn rows(sweep: &Path) -> Vec<Value> {
-    let mut reader = csv::Reader::from_path(sweep.join("sweep.csv")).unwrap();
-    let headings = reader.headers().unwrap().clone();
-    let row = |row: csv::StringRecord| {
-        headings.iter().map(str::to_owned).zip(row.iter().map(Value::from)).collect::<Value>()
-    };
-    reader.records().map(|record| row(record.unwrap())).collect()
-}
-
-fn column(rows: &[Value], name: &str) -> Vec<String> {
-    rows.iter().map(|row| row[name].as_str().expect("a cell").to_owned()).collect()
 }
 
 /// Longer than [`eventually`]: Slurm takes its time.

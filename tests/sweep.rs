@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use common::{SIM_TIMES, Said, events, eventually, finished, program, run, said, signal};
+use common::{SIM_TIMES, Said, column, events, eventually, finished, program, rows, run, said, signal};
 use llmprof::event::Outcome;
 use serde_json::Value;
 use terminal::Terminal;
@@ -51,20 +51,6 @@ fn sweep_dir(dir: &Path) -> PathBuf {
         let found = fs::read_dir(dir.join("runs/baseline/multirun")).ok()?.flatten().next()?.path();
         found.join("sweep.json").exists().then_some(found)
     })
-}
-
-/// The rows of `sweep.csv`, each by its headings.
-fn rows(sweep: &Path) -> Vec<Value> {
-    let mut reader = csv::Reader::from_path(sweep.join("sweep.csv")).unwrap();
-    let headings = reader.headers().unwrap().clone();
-    let row = |row: csv::StringRecord| {
-        headings.iter().map(str::to_owned).zip(row.iter().map(Value::from)).collect::<Value>()
-    };
-    reader.records().map(|record| row(record.unwrap())).collect()
-}
-
-fn column(rows: &[Value], name: &str) -> Vec<String> {
-    rows.iter().map(|row| row[name].as_str().expect("a cell").to_owned()).collect()
 }
 
 #[test]

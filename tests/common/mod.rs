@@ -12,6 +12,7 @@ use llmprof::{
     event::{Envelope, Event, RunFinished},
     rundir::{EventReader, Next, ReadError, list_runs},
 };
+use serde_json::Value;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_llmprof-tui");
 
@@ -127,4 +128,42 @@ pub fn signal(pid: u32, name: &str) {
 /// Whether there was a process to signal.
 pub fn signalled(pid: u32, name: &str) -> bool {
     Command::new("sh").arg("-c").arg(format!("kill -{name} {pid}")).status().unwrap().success()
+}
+
+/// A program of `tests/standins`, compiled into a directory of its own with a stand-in for CUPTI.
+pub fn compiled_standin(source: &str) -> PathBuf {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/standins");
+    let name = source.trim_end_matches(".c");
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    let (library, binary) = (dir.join("libcupti.so.13"), dir.join(name));
+    let cc = |arguments: &[&str], files: &[&Path]| {
+        let built = Command::new("cc")
+            .args(["-O1", "-w"])
+            .args(arguments)
+            .args(files)
+            .args(["-ldl", "-lpthread"])
+            .status();
+        assert!(built.unwrap().success());
+    };
+    let soname = "-Wl,-soname,libcupti.so.13";
+    cc(&["-shared", "-fPIC", soname, "-o", library.to_str().unwrap()], &[&sources.join("cupti.c")]);
+    let rpath = format!("-Wl,-rpath,{}", dir.display());
+    cc(&[&rpath, "-o", binary.to_str().unwrap()], &[&sources.join(source), &library]);
+    binary
+}
+
+/// The rows of `sweep.csv`, each by its headings.
+pub fn rows(sweep: &Path) -> Vec<Value> {
+    let mut reader = csv::Reader::from_path(sweep.join("sweep.csv")).unwrap();
+    let headings = reader.headers().unwrap().clone();
+    let row = |row: csv::StringRecord| {
+        headings.iter().map(str::to_owned).zip(row.iter().map(Value::from)).collect::<Value>()
+    };
+    reader.records().map(|record| row(record.unwrap())).collect()
+}
+
+/// A column of them.
+pub fn column(rows: &[Value], name: &str) -> Vec<String> {
+    rows.iter().map(|row| row[name].as_str().expect("a cell").to_owned()).collect()
 }

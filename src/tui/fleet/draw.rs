@@ -5,7 +5,7 @@ use ratatui::{
     buffer::Buffer,
     layout::{Constraint, Layout, Rect},
     text::{Line, Span},
-    widgets::{Clear, Paragraph, Widget},
+    widgets::{Paragraph, Widget},
 };
 use unicode_width::UnicodeWidthStr;
 
@@ -22,7 +22,9 @@ use crate::{
         panes::GpuPane,
         theme::Theme,
         view::View,
-        widgets::{ListLayout, cut, draw_box, fit, input_line, inside_box, label_value, note, wrapped},
+        widgets::{
+            ListLayout, cut, draw_box, fit, input_line, inside_box, label_value, note, popup, wrapped,
+        },
     },
 };
 
@@ -98,7 +100,7 @@ impl Widget for FleetView<'_> {
             Overlay::None => {}
             Overlay::Help { scroll } => help(&self, *scroll, area, buf),
             Overlay::Filter(input) => {
-                let place = popup(&self, ("filter", "Enter applies · Esc closes"), (60, 3), area, buf);
+                let place = popup(self.theme, ("filter", "Enter applies · Esc closes"), (60, 3), area, buf);
                 input_line(self.theme.text, input, place).render(place, buf);
             }
         }
@@ -453,22 +455,6 @@ fn footer(view: &FleetView<'_>, area: Rect, buf: &mut Buffer) {
     key_line(view, &keys, area, buf);
 }
 
-/// An empty box in the middle; returns its inside.
-fn popup(
-    view: &FleetView<'_>,
-    titles: (&str, &str),
-    (width, height): (u16, u16),
-    area: Rect,
-    buf: &mut Buffer,
-) -> Rect {
-    let (width, height) = (width.min(area.width), height.min(area.height));
-    let (x, y) = (area.x + (area.width - width) / 2, area.y + (area.height - height) / 2);
-    let area = Rect { x, y, width, height };
-    Clear.render(area, buf);
-    buf.set_style(area, view.theme.ground);
-    draw_box(view.theme, titles, area, buf)
-}
-
 fn help_lines<'a>(view: &FleetView<'_>) -> Vec<Line<'a>> {
     let theme = view.theme;
     let row = |keys: String, help: &'static str| {
@@ -508,7 +494,7 @@ fn help(view: &FleetView<'_>, scroll: usize, area: Rect, buf: &mut Buffer) {
     let lines = help_lines(view);
     let hint =
         if view.theme.glyphs.ascii { "up, down scroll - Esc closes" } else { "↑ ↓ scroll · Esc closes" };
-    let inner = popup(view, ("help", hint), (78, lines.len() as u16 + 2), area, buf);
+    let inner = popup(view.theme, ("help", hint), (78, lines.len() as u16 + 2), area, buf);
     let scroll = scroll.min(help_end(view, area));
     Paragraph::new(lines).scroll((scroll as u16, 0)).render(inner, buf);
 }

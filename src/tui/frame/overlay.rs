@@ -4,7 +4,7 @@ use ratatui::{
     buffer::Buffer,
     layout::{Constraint, Layout, Margin, Rect},
     text::{Line, Span},
-    widgets::{Clear, Paragraph, Widget, Wrap},
+    widgets::{Paragraph, Widget, Wrap},
 };
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
         panes::evidence,
         ui::{Action, Deletion, Overlay, Palette, Prompt},
         view::View,
-        widgets::{ListLayout, cut, draw_box, input_line, wrapped},
+        widgets::{ListLayout, cut, input_line, popup, wrapped},
     },
 };
 
@@ -31,22 +31,6 @@ pub fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         Overlay::Prompt(asked) => prompt(view, asked, area, buf),
         Overlay::Palette(open) => palette(view, open, area, buf),
     }
-}
-
-/// An empty box in the middle of `area`; returns its inside.
-fn popup(
-    view: &View<'_>,
-    (title, aside): (&str, &str),
-    (width, height): (u16, u16),
-    area: Rect,
-    buf: &mut Buffer,
-) -> Rect {
-    let (width, height) = (width.min(area.width), height.min(area.height));
-    let (x, y) = (area.x + (area.width - width) / 2, area.y + (area.height - height) / 2);
-    let area = Rect { x, y, width, height };
-    Clear.render(area, buf);
-    buf.set_style(area, view.theme.ground);
-    draw_box(view.theme, (title, aside), area, buf)
 }
 
 /// How to scroll and close a box.
@@ -66,7 +50,7 @@ pub fn scroll_end(view: &View<'_>, area: Rect) -> usize {
 
 fn help(view: &View<'_>, scroll: usize, area: Rect, buf: &mut Buffer) {
     let lines = help_lines(view);
-    let inner = popup(view, ("help", scroll_hint(view)), (78, lines.len() as u16 + 2), area, buf);
+    let inner = popup(view.theme, ("help", scroll_hint(view)), (78, lines.len() as u16 + 2), area, buf);
     let scroll = scroll.min(scroll_end(view, area));
     Paragraph::new(lines).scroll((scroll as u16, 0)).render(inner, buf);
 }
@@ -96,7 +80,8 @@ fn help_lines<'a>(view: &View<'_>) -> Vec<Line<'a>> {
 
 fn evidence_box(view: &View<'_>, scroll: usize, area: Rect, buf: &mut Buffer) {
     let (lines, rows) = evidence_lines(view, area);
-    let inner = popup(view, ("evidence", scroll_hint(view)), (evidence_width(area), rows + 2), area, buf);
+    let inner =
+        popup(view.theme, ("evidence", scroll_hint(view)), (evidence_width(area), rows + 2), area, buf);
     let inner = inner.inner(Margin::new(1, 0));
     let scroll = scroll.min(scroll_end(view, area));
     Paragraph::new(lines).wrap(Wrap { trim: false }).scroll((scroll as u16, 0)).render(inner, buf);
@@ -116,7 +101,7 @@ fn evidence_lines<'a>(view: &View<'a>, area: Rect) -> (Vec<Line<'a>>, u16) {
 }
 
 fn confirm_rerun(view: &View<'_>, area: Rect, buf: &mut Buffer) {
-    let inner = popup(view, ("re-run", "y starts it, Esc closes"), (64, 3), area, buf);
+    let inner = popup(view.theme, ("re-run", "y starts it, Esc closes"), (64, 3), area, buf);
     let text = " End this run and start it again? Its recording is kept.";
     Line::styled(text, view.theme.text).render(inner, buf);
 }
@@ -131,7 +116,7 @@ fn confirm_cancel(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let width = area.width.saturating_sub(4).min(72);
     let lines = wrapped(&text, width.saturating_sub(4) as usize);
     let height = lines.len() as u16 + 2;
-    let inner = popup(view, ("cancel jobs", "y cancels, Esc closes"), (width, height), area, buf);
+    let inner = popup(view.theme, ("cancel jobs", "y cancels, Esc closes"), (width, height), area, buf);
     let lines: Vec<Line<'_>> = lines.into_iter().map(|line| Line::styled(line, theme.text)).collect();
     Paragraph::new(lines).render(inner.inner(Margin::new(1, 0)), buf);
 }
@@ -140,7 +125,7 @@ fn confirm_cancel(view: &View<'_>, area: Rect, buf: &mut Buffer) {
 fn confirm_leave(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let Some(remote) = view.remote else { return };
     let theme = view.theme;
-    let inner = popup(view, ("leave", "Esc closes"), (66, 5), area, buf);
+    let inner = popup(view.theme, ("leave", "Esc closes"), (66, 5), area, buf);
     let key = |key: &'static str, text: String| {
         Line::from(vec![Span::styled(format!(" {key:<6} "), theme.accent), Span::styled(text, theme.text)])
     };
@@ -169,7 +154,7 @@ fn confirm_delete(view: &View<'_>, deletion: &Deletion, area: Rect, buf: &mut Bu
     let width = area.width.saturating_sub(4).min(100);
     let lines = wrapped(&theme.glyphs.plain(&text), width.saturating_sub(4) as usize);
     let height = lines.len() as u16 + 2;
-    let inner = popup(view, ("delete", "y deletes, Esc closes"), (width, height), area, buf);
+    let inner = popup(view.theme, ("delete", "y deletes, Esc closes"), (width, height), area, buf);
     let lines: Vec<Line<'_>> = lines.into_iter().map(|line| Line::styled(line, theme.text)).collect();
     Paragraph::new(lines).render(inner.inner(Margin::new(1, 0)), buf);
 }
@@ -179,7 +164,7 @@ fn palette(view: &View<'_>, open: &Palette, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let found = open.matches();
     let height = (found.len() as u16 + 4).clamp(5, 20);
-    let inner = popup(view, ("find an action", "Enter runs it, Esc closes"), (78, height), area, buf);
+    let inner = popup(view.theme, ("find an action", "Enter runs it, Esc closes"), (78, height), area, buf);
     let [typed, rest] = Layout::vertical([Constraint::Length(2), Constraint::Min(0)]).areas(inner);
     buf.set_string(typed.x + 1, typed.y, theme.glyphs.pointer, theme.accent);
     let line =
@@ -206,7 +191,7 @@ fn prompt(view: &View<'_>, asked: &Prompt, area: Rect, buf: &mut Buffer) {
     let width = area.width.saturating_sub(4).clamp(20, 100);
     let error_rows =
         asked.error.as_ref().map_or(0, |e| (e.chars().count() as u16).div_ceil(width.max(3) - 2).clamp(1, 6));
-    let inner = popup(view, (asked.kind.title(), "Esc closes"), (width, 3 + error_rows), area, buf);
+    let inner = popup(view.theme, (asked.kind.title(), "Esc closes"), (width, 3 + error_rows), area, buf);
     let text = if asked.proposed { theme.badge } else { theme.text };
     input_line(text, &asked.input, inner).render(Rect { height: 1.min(inner.height), ..inner }, buf);
     if let Some(error) = &asked.error {

@@ -6,7 +6,7 @@ use ratatui::{
     style::{Modifier, Style},
     symbols::border,
     text::{Line, Span},
-    widgets::{Block, Borders, Paragraph, Widget, Wrap},
+    widgets::{Block, Borders, Clear, Paragraph, Widget, Wrap},
 };
 use tui_input::Input;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -39,6 +39,22 @@ pub fn draw_box(theme: &Theme, (title, aside): (&str, &str), area: Rect, buf: &m
     let inner = block.inner(area);
     block.render(area, buf);
     inner
+}
+
+/// An empty box in the middle of `area`, above what is there; returns its inside.
+pub fn popup(
+    theme: &Theme,
+    titles: (&str, &str),
+    (width, height): (u16, u16),
+    area: Rect,
+    buf: &mut Buffer,
+) -> Rect {
+    let (width, height) = (width.min(area.width), height.min(area.height));
+    let (x, y) = (area.x + (area.width - width) / 2, area.y + (area.height - height) / 2);
+    let area = Rect { x, y, width, height };
+    Clear.render(area, buf);
+    buf.set_style(area, theme.ground);
+    draw_box(theme, titles, area, buf)
 }
 
 /// The inside of [`draw_box`].
