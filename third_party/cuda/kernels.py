@@ -24,7 +24,7 @@ CAPABILITIES = [80, 86, 89, 90, 100, 120]
 PTX = [80, 90]
 TYPES = ["bf16", "f16", "f32"]
 # Many kernels: the machine code of 8.0 does for 8.6 and 8.9, and the driver compiles that of 10.0.
-FEWER = ("quantised", "tiles", "experts", "fp8", "eight_bit_cache")
+FEWER = ("quantised", "quantised_rows", "tiles", "experts", "fp8", "fp8_rows", "eight_bit_cache")
 # Instructions of one capability alone.
 ONLY = {"layers": "90a", "product_hopper": "90a", "prefill_attention_hopper": "90a"}
 

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use super::{
     error::CudaError,
     experts::{EXPERT_ROWS, ExpertLayer, PLAIN_BYTES, Routed, routed_bytes},
+    few_rows::Scratch,
     fp8::Fp8Matrix,
     gpu::{Buffer, Gpu},
     kernels::{
@@ -15,7 +16,7 @@ use super::{
         Matrix, Norm, SamplingBuffers, Values,
     },
     layers::{FusedLayer, FusedLayers, Instance},
-    quantised::{Scratch, Tiles},
+    quantised::Tiles,
 };
 use crate::{
     config::{Dtype, KvCacheDtype},

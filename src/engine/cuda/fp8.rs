@@ -5,6 +5,7 @@
 
 use super::{
     error::CudaError,
+    few_rows::{self, MOST_ROWS, Order},
     gpu::{Buffer, Gpu, Product, Shape, Slice},
     kernels::{FEW_ROWS, Kernels},
 };
@@ -37,7 +38,7 @@ const WARPS: usize = 8;
 const ROOM: usize = 16 * SCALED + 16 * 4;
 const BLOCKS: [usize; 2] = [3, 2];
 /// Shared memory of a block that the host does not ask for.
-const OWN_BYTES: usize = 10 << 10;
+const OWN_BYTES: usize = 17 << 10;
 
 /// Bytes of the tiles of a matrix.
 fn tile_bytes(rows: usize, columns: usize, gated: bool) -> usize {
@@ -128,42 +129,40 @@ impl Fp8Matrix {
     }
 }
 
-/// How a product of a few rows runs: whether x is in shared memory, and how many tiles a warp copies ahead.
+/// How a product runs: the blocks, and how many tiles a warp copies ahead.
 struct Plan {
-    kernel: &'static str,
     shape: Shape,
     ahead: usize,
 }
 
 impl Plan {
-    fn new(gpu: &Gpu, p: &Product<'_>, gated: bool) -> Option<Plan> {
+    /// With `staged` bytes of activations in shared memory, and at most `blocks` blocks of a multiprocessor.
+    fn new(gpu: &Gpu, p: &Product<'_>, gated: bool, staged: usize, blocks: usize) -> Option<Plan> {
         let strips = p.n.div_ceil(if gated { 8 } else { 16 });
-        let (padded, tiles) = (p.k.next_multiple_of(SCALED), p.k.div_ceil(SCALED));
-        let one = p.m == 1;
-        // Halves of x and a factor for each 128.
-        let staged = if one { 2 * padded + 4 * tiles } else { p.m * (2 * padded + 16) + 32 * tiles };
-        let kernels: &[(&str, usize)] = match (one, gated) {
-            (true, false) => &[("fp8_one", staged), ("fp8_many", 0)],
-            (true, true) => &[("fp8_one_gated", staged), ("fp8_many_gated", 0)],
-            (false, false) => &[("fp8_staged", staged), ("fp8_many", 0)],
-            (false, true) => &[("fp8_staged_gated", staged), ("fp8_many_gated", 0)],
-        };
-        let bytes = |ahead: usize, staged: usize| WARPS * (ahead + 1) * ROOM + staged;
-        let fitting = |ahead, staged| gpu.shared_bytes / (bytes(ahead, staged) + OWN_BYTES);
-        let of = |&(kernel, staged): &(&'static str, usize), ahead: usize| {
-            let blocks = fitting(ahead, staged).min(BLOCKS[usize::from(!one)]);
-            let grid = (strips.min(blocks * gpu.multiprocessors), 1, 1);
-            let shape = Shape { shared_bytes: bytes(ahead, staged), ..Shape::early(grid, THREADS) };
-            (blocks > 0).then_some(Plan { kernel, shape, ahead })
-        };
+        let bytes = |ahead: usize| WARPS * (ahead + 1) * ROOM + staged;
+        let fitting = |ahead| gpu.shared_bytes / (bytes(ahead) + OWN_BYTES);
         // Two ahead where two blocks have room for it.
-        let ahead = |staged| if fitting(2, staged) >= 2 { 2 } else { 1 };
-        kernels.iter().find_map(|kernel| of(kernel, ahead(kernel.1)))
+        let ahead = if fitting(2) >= 2 { 2 } else { 1 };
+        let blocks = Some(fitting(ahead).min(blocks)).filter(|&blocks| blocks > 0)?;
+        let grid = (strips.min(blocks * gpu.multiprocessors), 1, 1);
+        Some(Plan { shape: Shape { shared_bytes: bytes(ahead), ..Shape::early(grid, THREADS) }, ahead })
+    }
+
+    /// Of one row: its halves are in shared memory, and a factor for each 128.
+    fn one(gpu: &Gpu, p: &Product<'_>, gated: bool) -> Option<Plan> {
+        let staged = 2 * p.k.next_multiple_of(SCALED) + 4 * p.k.div_ceil(SCALED);
+        Plan::new(gpu, p, gated, staged, BLOCKS[0])
     }
 }
 
 impl Kernels {
-    /// y = x·wᵀ (+ bias), or y += where `p.add`, for at most eight rows; with an `activation` y is that of gate and up.
+    /// Whether a product of `rows` rows reads the codes.
+    pub(super) fn fp8_rows(&self, rows: usize) -> bool {
+        rows <= if self.dtype == Dtype::F32 { FEW_ROWS } else { MOST_ROWS }
+    }
+
+    /// y = x·wᵀ (+ bias), or y += where `p.add`, for as many rows as [`fp8_rows`](Self::fp8_rows) allows; with an `activation` y is that of
+    /// gate and up.
     pub(super) fn fp8_linear(
         &self,
         p: &Product<'_>,
@@ -172,26 +171,20 @@ impl Kernels {
         activation: Option<i32>,
     ) -> Result<(), CudaError> {
         let gated = activation.is_some();
-        let plan = match self.dtype {
-            Dtype::F32 => {
-                let kernel = if gated { "fp8_gated" } else { "fp8" };
-                let shape = Shape::early((p.n.div_ceil(WARPS), 1, 1), THREADS);
-                Some(Plan { kernel, shape, ahead: 0 })
-            }
-            _ => Plan::new(&self.gpu, p, gated),
+        let (kernel, plan) = match (self.dtype, gated) {
+            (Dtype::F32, false) => ("fp8", None),
+            (Dtype::F32, true) => ("fp8_gated", None),
+            (_, false) => ("fp8_one", Plan::one(&self.gpu, p, gated)),
+            (_, true) => ("fp8_one_gated", Plan::one(&self.gpu, p, gated)),
         };
-        let Some(plan) = plan else {
-            let problem = format!("a block has {} bytes of shared memory", self.gpu.shared_bytes);
-            return Err(Launch::of("fp8").error(problem).into());
-        };
-        let name = self.name(plan.kernel);
+        let name = self.name(kernel);
         let launch = Launch::of(&name);
         let element = self.dtype.bytes() as usize;
         w.check(launch)?;
         let rows = if gated { 2 * p.n } else { p.n };
-        launch.require(p.m <= FEW_ROWS && w.rows == rows && w.columns == p.k && w.gated == gated, || {
-            format!("{} × {} by {} × {} is no product", p.m, p.k, w.rows, w.columns)
-        })?;
+        let fits =
+            self.fp8_rows(p.m) && w.rows == rows && w.columns == p.k && w.gated == gated && p.out == p.dtype;
+        launch.require(fits, || format!("{} × {} by {} × {} is no product", p.m, p.k, w.rows, w.columns))?;
         launch.require_room("y", p.y.bytes(), element, &[p.m, p.n])?;
         launch.require_room("x", p.x.bytes(), element, &[p.m, p.k])?;
         launch.require_alignment("x", p.x.address(), 16)?;
@@ -199,24 +192,49 @@ impl Kernels {
             launch.require_room("the bias", bias.bytes(), element, &[p.n])?;
         }
         let [tiles, scales, scale_rows] = w.args(launch)?;
-        let mut args = vec![
-            p.y.into(),
-            tiles,
-            scales,
-            scale_rows,
-            p.x.into(),
-            bias.into(),
-            if p.add { p.y.into() } else { Arg::NULL },
-            launch.arg("rows", p.m)?,
-            launch.arg("columns", p.n)?,
-            launch.arg("k", p.k)?,
-            Arg::Int(activation.unwrap_or(0)),
-        ];
-        if self.dtype != Dtype::F32 {
-            args.push(launch.arg("tiles ahead", plan.ahead)?);
-        }
+        let (n, k) = (launch.arg("columns", p.n)?, launch.arg("k", p.k)?);
+        let residual = if p.add { p.y.into() } else { Arg::NULL };
+        let mut args = vec![p.y.into(), tiles, scales, scale_rows, p.x.into(), bias.into(), residual];
+        let shape = match (self.dtype, plan) {
+            (Dtype::F32, _) => {
+                args.extend([launch.arg("rows", p.m)?, n, k, Arg::Int(activation.unwrap_or(0))]);
+                Shape::early((p.n.div_ceil(WARPS), 1, 1), THREADS)
+            }
+            (_, Some(plan)) if p.m == 1 => {
+                let ahead = launch.arg("tiles ahead", plan.ahead)?;
+                args.extend([n, k, Arg::Int(activation.unwrap_or(0)), ahead]);
+                plan.shape
+            }
+            _ => return self.fp8_few(p, w, bias, activation),
+        };
         // SAFETY: the kernel's parameters, on operands of these sizes.
-        unsafe { self.gpu.launch(launch, plan.shape, &args) }
+        unsafe { self.gpu.launch(launch, shape, &args) }
+    }
+
+    /// The same for several rows; the operands are checked.
+    fn fp8_few(
+        &self,
+        p: &Product<'_>,
+        w: &Fp8Matrix,
+        bias: Option<&Buffer>,
+        activation: Option<i32>,
+    ) -> Result<(), CudaError> {
+        self.ordered_rows(p, Order::Fp8, None)?;
+        for some in few_rows::parts(p, p.n) {
+            let name = format!("fp8_rows_{}", some.eights());
+            let launch = Launch::of(&name);
+            let plan = Plan::new(&self.gpu, p, activation.is_some(), 0, BLOCKS[1]);
+            let Some(Plan { shape, ahead }) = plan else {
+                let problem = format!("a block has {} bytes of shared memory", self.gpu.shared_bytes);
+                return Err(launch.error(problem).into());
+            };
+            let [tiles, scales, scale_rows] = w.args(launch)?;
+            let weights = [tiles, scales, scale_rows, launch.arg("tiles ahead", ahead)?];
+            let rows = self.few_rows(launch)?.args(launch, &some, bias.map(Slice::from), activation, p.n)?;
+            // SAFETY: the kernel's parameters, on operands of these sizes.
+            unsafe { self.gpu.launch(launch, shape, &[weights.as_slice(), &rows].concat()) }?;
+        }
+        Ok(())
     }
 
     /// The matrix as plain numbers, for a product of many rows.

@@ -53,12 +53,11 @@ pub fn images(dtype: Dtype, needs: Needs, capability: u32) -> Vec<&'static [u8]>
         Dtype::F32 => &[],
     };
     let sampling: &[u8] = image!("sampling");
-    let with_blocks: [&[u8]; 2] = match dtype {
-        Dtype::Bf16 => [image!("quantised.bf16"), image!("tiles")],
-        Dtype::F16 => [image!("quantised.f16"), image!("tiles")],
-        Dtype::F32 => [image!("quantised.f32"), image!("tiles")],
+    let quantised: &[u8] = match dtype {
+        Dtype::Bf16 => image!("quantised.bf16"),
+        Dtype::F16 => image!("quantised.f16"),
+        Dtype::F32 => image!("quantised.f32"),
     };
-    let with_blocks = with_blocks.into_iter().filter(|_| needs.quantised);
     let experts: &[u8] = match dtype {
         Dtype::Bf16 => image!("experts.bf16"),
         Dtype::F16 => image!("experts.f16"),
@@ -76,12 +75,16 @@ pub fn images(dtype: Dtype, needs: Needs, capability: u32) -> Vec<&'static [u8]>
     };
     let layers: &[u8] = image!("layers.bf16");
     let wanted = [
+        (needs.quantised, quantised),
+        (needs.quantised, image!("quantised_rows")),
+        (needs.quantised, image!("tiles")),
         (needs.experts, experts),
         (needs.fp8, fp8),
+        (needs.fp8, image!("fp8_rows")),
         (needs.eight_bit_cache, eight_bit_cache),
         (needs.layers && dtype == Dtype::Bf16 && capability == HOPPER, layers),
     ];
-    let rest = with_blocks.chain(wanted.into_iter().filter(|(needed, _)| *needed).map(|(_, image)| image));
+    let rest = wanted.into_iter().filter(|(needed, _)| *needed).map(|(_, image)| image);
     of_dtype.into_iter().chain([sampling]).chain(for_hopper.iter().copied()).chain(rest).collect()
 }
 

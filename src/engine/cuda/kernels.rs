@@ -6,9 +6,10 @@
 
 use super::{
     error::CudaError,
+    few_rows::{MOST_ROWS, Scratch},
     fp8::Fp8Matrix,
     gpu::{Buffer, Gpu, Product, Ring, Shape, Slice},
-    quantised::{Scratch, Tiles},
+    quantised::Tiles,
 };
 use crate::{
     config::{Dtype, KvCacheDtype},
@@ -369,12 +370,12 @@ impl Kernels {
                 }
                 product
             }
-            Values::Tiles(parts) if rows <= FEW_ROWS => {
+            Values::Tiles(parts) if rows <= MOST_ROWS => {
                 // Its w is not used: tiles bring their own.
                 return self.quantised_linear(&of(y), parts, bias, norm);
             }
             Values::Tiles(parts) => of(self.dequantised(w, parts)?),
-            Values::Fp8(matrix) if rows <= FEW_ROWS => {
+            Values::Fp8(matrix) if self.fp8_rows(rows) => {
                 return self.fp8_linear(&of(y), matrix, bias, None);
             }
             Values::Fp8(matrix) => of(self.fp8_plain(matrix)?),
@@ -402,10 +403,10 @@ impl Kernels {
             }
             // The matrix would be large as plain numbers.
             Values::Tiles(parts) => {
-                for first in (0..rows).step_by(FEW_ROWS) {
+                for first in (0..rows).step_by(MOST_ROWS) {
                     let y = y.slice_from(first * n * FLOAT_BYTES);
                     let x = x.after(first * k * self.element_bytes());
-                    let count = FEW_ROWS.min(rows - first);
+                    let count = MOST_ROWS.min(rows - first);
                     let product = self.product(y, x, y, (n, k), count, Dtype::F32, false);
                     self.quantised_linear(&product, parts, None, norm)?;
                 }
@@ -423,7 +424,7 @@ impl Kernels {
 
     /// Whether a product of `rows` rows with `w` norms its input itself.
     pub fn fuses_norm(&self, rows: usize, w: &Matrix) -> bool {
-        rows <= FEW_ROWS && matches!(w.values, Values::Tiles(_))
+        rows <= MOST_ROWS && matches!(w.values, Values::Tiles(_))
     }
 
     /// Whether a product of `rows` rows with `w` takes rows whose norm is carried.
@@ -477,14 +478,14 @@ impl Kernels {
                     return self.skinny("skinny_gated", &product, None, Some(activation), input.carried);
                 }
             }
-            Values::Fp8(matrix) if rows <= FEW_ROWS => {
+            Values::Fp8(matrix) if self.fp8_rows(rows) => {
                 return self.fp8_linear(&of(input.x), matrix, None, Some(activation));
             }
             Values::Fp8(_) => {}
             Values::Tiles(parts) => {
                 if let [one] = parts.as_slice()
                     && one.is_gated()
-                    && rows <= FEW_ROWS
+                    && rows <= MOST_ROWS
                 {
                     return self.quantised_gated(&of(input.x), one, activation, input.norm);
                 }

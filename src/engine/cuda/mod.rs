@@ -11,6 +11,7 @@ mod blas;
 mod decoder;
 mod error;
 mod experts;
+mod few_rows;
 mod fp8;
 mod gpu;
 mod images;

@@ -7,8 +7,9 @@ use decoder_ops::Format;
 
 use super::{
     error::CudaError,
+    few_rows::{self, MOST_ROWS, Order},
     gpu::{Buffer, Gpu, Product, Shape, Slice},
-    kernels::{FEW_ROWS, Kernels, Matrix, Norm, Values},
+    kernels::{Kernels, Matrix, Norm, Values},
 };
 use crate::{
     config::Dtype,
@@ -27,7 +28,7 @@ const SCALE_BYTES: usize = 16;
 const THREADS: usize = 256;
 const WARPS: usize = THREADS / 32;
 /// Shared memory that the kernels have besides their rings and activations, for one row of them and for several.
-const OWN_SHARED: [usize; 2] = [2560, 10 << 10];
+const OWN_SHARED: [usize; 2] = [2560, 17 << 10];
 /// Blocks of a multiprocessor, by their registers.
 const MAX_BLOCKS: usize = 4;
 /// Blocks that may share the columns of a strip, and the tiles that each must have then.
@@ -191,6 +192,11 @@ impl Extent {
         Some((Shape { shared_bytes, ..Shape::early(grid, THREADS) }, ahead))
     }
 
+    /// As [`shape`](Self::shape), of a product with one row of activations, which is in shared memory.
+    fn one(&self, gpu: &Gpu) -> Option<(Shape, usize)> {
+        self.shape(gpu, self.groups() * GROUP_BYTES)
+    }
+
     /// As [`shape`](Self::shape), of a product with one row of activations whose strips are few and long, so that several blocks
     /// share one; and how many.
     fn shared_shape(&self, gpu: &Gpu) -> Option<(Shape, usize, usize)> {
@@ -219,26 +225,6 @@ impl Extent {
     }
 }
 
-/// Memory for products with quantised weights: rounded activations of a few rows, and a matrix as plain numbers for many.
-pub struct Scratch {
-    rounded: Buffer,
-    scales: Buffer,
-    plain: Buffer,
-}
-
-impl Scratch {
-    /// For rows of up to `columns`; with `plain_bytes` for the largest matrix of more rows.
-    pub fn new(gpu: &Gpu, columns: usize, plain_bytes: usize) -> Result<Scratch, CudaError> {
-        // The last tile is filled up.
-        let groups = (columns.div_ceil(GROUP) + 8) * FEW_ROWS;
-        Ok(Scratch {
-            rounded: gpu.alloc("activations", groups * GROUP)?,
-            scales: gpu.alloc("activations", groups * SCALE_BYTES)?,
-            plain: gpu.alloc("dequantised weights", plain_bytes)?,
-        })
-    }
-}
-
 /// What is done besides a product.
 struct Also<'a> {
     bias: Option<Slice<'a>>,
@@ -258,17 +244,7 @@ enum Turn {
 }
 
 impl Kernels {
-    fn scratch(&self, launch: Launch<'_>) -> Result<&Scratch, CudaError> {
-        let missing = || launch.error("there is no memory for quantised weights".to_owned());
-        Ok(self.scratch.as_ref().ok_or_else(missing)?)
-    }
-
-    /// Memory for one matrix as plain numbers.
-    pub(super) fn plain(&self, launch: Launch<'_>) -> Result<&Buffer, CudaError> {
-        Ok(&self.scratch(launch)?.plain)
-    }
-
-    /// y = x·wᵀ (+ bias), or y += where `product.add`, for at most eight rows of x.
+    /// y = x·wᵀ (+ bias), or y += where `product.add`, for at most [`MOST_ROWS`] rows of x.
     pub(super) fn quantised_linear(
         &self,
         product: &Product<'_>,
@@ -277,6 +253,10 @@ impl Kernels {
         norm: Option<Norm<'_>>,
     ) -> Result<(), CudaError> {
         let (element, out) = (product.dtype.bytes() as usize, product.out.bytes() as usize);
+        let is_one = product.m == 1 && parts.iter().all(|part| part.extent.one(&self.gpu).is_some());
+        if !is_one {
+            self.ordered_rows(product, Order::Groups, norm)?;
+        }
         let mut first = 0;
         for (i, part) in parts.iter().enumerate() {
             let y = product.y.after(first * out);
@@ -292,13 +272,16 @@ impl Kernels {
                 },
             };
             let part_product = Product { y, n: part.extent.n(), ..*product };
-            self.quantised("quantised", part, &part_product, product.n, &also)?;
+            match is_one {
+                true => self.quantised("quantised", part, &part_product, &also)?,
+                false => self.quantised_rows(part, &part_product, product.n, &also)?,
+            }
             first += part.extent.rows;
         }
         Ok(())
     }
 
-    /// y = activation(gate) · up, for at most eight rows of x.
+    /// y = activation(gate) · up, for at most [`MOST_ROWS`] rows of x.
     pub(super) fn quantised_gated(
         &self,
         product: &Product<'_>,
@@ -307,33 +290,24 @@ impl Kernels {
         norm: Option<Norm<'_>>,
     ) -> Result<(), CudaError> {
         let also = Also { bias: None, activation, wide: false, norm, turn: Turn::Alone };
-        self.quantised("quantised_gated", part, product, part.extent.n(), &also)
+        if product.m == 1 && part.extent.one(&self.gpu).is_some() {
+            return self.quantised("quantised_gated", part, product, &also);
+        }
+        self.ordered_rows(product, Order::Groups, norm)?;
+        self.quantised_rows(part, product, part.extent.n(), &also)
     }
 
-    /// One part of a product, whose y has rows of `stride`.
-    fn quantised(
-        &self,
-        kernel: &str,
+    /// Checks the operands of a product whose y has rows of `stride`.
+    fn require_operands(
+        launch: Launch<'_>,
         part: &Tiles,
         p: &Product<'_>,
         stride: usize,
         also: &Also<'_>,
     ) -> Result<(), CudaError> {
-        let Extent { columns, gated, .. } = part.extent;
-        let is_one = p.m == 1;
-        let can_share =
-            is_one && !gated && also.norm.is_none() && also.turn == Turn::Alone && p.dtype != Dtype::F32;
-        let shared = part.extent.shared_shape(&self.gpu).filter(|_| can_share);
-        let one = part.extent.shape(&self.gpu, part.extent.groups() * GROUP_BYTES).filter(|_| is_one);
-        let suffix = match (&shared, &one) {
-            (Some(_), _) => "_shared",
-            (None, Some(_)) => "_one",
-            (None, None) => "",
-        };
-        let name = part.extent.kernel(&format!("{kernel}{suffix}"), p.dtype);
-        let launch = Launch::of(&name);
         let (element, out) = (p.dtype.bytes() as usize, p.out.bytes() as usize);
-        launch.require(p.m <= FEW_ROWS && p.k == columns && p.n == part.extent.n(), || {
+        let columns = part.extent.columns;
+        launch.require(p.m <= MOST_ROWS && p.k == columns && p.n == part.extent.n(), || {
             format!("{} × {} by {} × {} is no product", p.m, p.k, part.extent.n(), columns)
         })?;
         launch.require_room("y", p.y.bytes() + (stride - p.n) * out, out, &[p.m, stride])?;
@@ -342,46 +316,75 @@ impl Kernels {
         if let Some(bias) = also.bias {
             launch.require_room("the bias", bias.bytes(), element, &[p.n])?;
         }
+        Ok(())
+    }
+
+    /// One part of a product of one row.
+    fn quantised(
+        &self,
+        kernel: &str,
+        part: &Tiles,
+        p: &Product<'_>,
+        also: &Also<'_>,
+    ) -> Result<(), CudaError> {
+        let gated = part.extent.gated;
+        let can_share = !gated && also.norm.is_none() && also.turn == Turn::Alone && p.dtype != Dtype::F32;
+        let shared = part.extent.shared_shape(&self.gpu).filter(|_| can_share);
+        let suffix = if shared.is_some() { "_shared" } else { "_one" };
+        let name = part.extent.kernel(&format!("{kernel}{suffix}"), p.dtype);
+        let launch = Launch::of(&name);
+        launch.require(p.m == 1, || format!("{} rows instead of one", p.m))?;
+        Self::require_operands(launch, part, p, p.n, also)?;
         let residual = if p.add { p.y.into() } else { Arg::NULL };
         let bias = also.bias.map_or(Arg::NULL, Arg::from);
-        let (n, k, activation) =
-            (launch.arg("columns", p.n)?, launch.arg("k", p.k)?, Arg::Int(also.activation));
-        let mut args = vec![p.y.into(), (&part.values).into()];
+        let (n, k, wide) = (launch.arg("columns", p.n)?, launch.arg("k", p.k)?, Arg::Int(also.wide.into()));
+        let mut args = vec![p.y.into(), (&part.values).into(), p.x.into()];
         if let Some((shape, ahead, by)) = shared {
             let ahead = launch.arg("the tiles ahead", ahead)?;
             let by = launch.arg("the blocks of a strip", by)?;
-            args.extend([p.x.into(), bias, residual, n, k, Arg::Int(also.wide.into()), ahead, by]);
+            args.extend([bias, residual, n, k, wide, ahead, by]);
             // SAFETY: the kernel's parameters, on buffers of these sizes.
             return unsafe { self.gpu.launch(launch, shape, &args) };
         }
-        if let Some((shape, ahead)) = one {
-            args.push(p.x.into());
-            match gated {
-                true => args.extend([n, k, activation]),
-                false => args.extend([bias, residual, n, k, Arg::Int(also.wide.into())]),
-            }
-            args.extend(Norm::args(also.norm, launch, p.k)?);
-            args.push(Arg::Int(ahead as i32));
-            args.extend([Arg::NULL, Arg::Int(0), Arg::size(0)]);
-            if !gated {
-                args.push(Arg::Int(also.turn as i32));
-            }
-            // SAFETY: the kernel's parameters, on buffers of these sizes.
-            return unsafe { self.gpu.launch(launch, shape, &args) };
-        }
-        let scratch = self.round_rows(p, part.extent.groups(), also.norm)?;
-        args.extend([Arg::from(&scratch.rounded), Arg::from(&scratch.scales)]);
-        let (m, stride) = (launch.arg("rows", p.m)?, launch.arg("the stride", stride)?);
+        let (shape, ahead) = part.extent.one(&self.gpu).ok_or_else(|| self.too_small(launch))?;
         match gated {
-            true => args.extend([m, n, k, stride, activation]),
-            false => args.extend([bias, residual, m, n, k, stride, Arg::Int(also.wide.into())]),
+            true => args.extend([n, k, Arg::Int(also.activation)]),
+            false => args.extend([bias, residual, n, k, wide]),
         }
-        let too_small =
-            || launch.error(format!("a block has {} bytes of shared memory", self.gpu.shared_bytes));
-        let (shape, ahead) = part.extent.shape(&self.gpu, 0).ok_or_else(too_small)?;
+        args.extend(Norm::args(also.norm, launch, p.k)?);
         args.push(Arg::Int(ahead as i32));
-        // SAFETY: as above.
+        args.extend([Arg::NULL, Arg::Int(0), Arg::size(0)]);
+        if !gated {
+            args.push(Arg::Int(also.turn as i32));
+        }
+        // SAFETY: the kernel's parameters, on buffers of these sizes.
         unsafe { self.gpu.launch(launch, shape, &args) }
+    }
+
+    fn too_small(&self, launch: Launch<'_>) -> CudaError {
+        launch.error(format!("a block has {} bytes of shared memory", self.gpu.shared_bytes)).into()
+    }
+
+    /// One part of a product of several rows, which are in order already; y has rows of `stride`.
+    fn quantised_rows(
+        &self,
+        part: &Tiles,
+        p: &Product<'_>,
+        stride: usize,
+        also: &Also<'_>,
+    ) -> Result<(), CudaError> {
+        for some in few_rows::parts(p, stride) {
+            let name = format!("quantised_rows_{}_{}", some.eights(), name_of(part.extent.format));
+            let launch = Launch::of(&name);
+            Self::require_operands(launch, part, &some.product, stride, also)?;
+            let (shape, ahead) = part.extent.shape(&self.gpu, 0).ok_or_else(|| self.too_small(launch))?;
+            let weights = [Arg::from(&part.values), Arg::Int(ahead as i32)];
+            let gated = part.extent.gated.then_some(also.activation);
+            let rows = self.few_rows(launch)?.args(launch, &some, also.bias, gated, stride)?;
+            // SAFETY: the kernel's parameters, on buffers of these sizes.
+            unsafe { self.gpu.launch(launch, shape, &[weights.as_slice(), &rows].concat()) }?;
+        }
+        Ok(())
     }
 
     /// y[pair] = w·x, or the product of gate and up, of the expert that `ids` names for each of `pairs`; `share` of them share a row of x.
@@ -405,10 +408,7 @@ impl Kernels {
         launch.require_room("x", p.x.bytes(), element, &[pairs.div_ceil(share), p.k])?;
         launch.require_room("the ids", ids.bytes(), 4, &[pairs])?;
         launch.require_alignment("x", p.x.address(), 16)?;
-        let too_small =
-            || launch.error(format!("a block has {} bytes of shared memory", self.gpu.shared_bytes));
-        let staged = part.extent.groups() * GROUP_BYTES;
-        let (mut shape, ahead) = part.extent.shape(&self.gpu, staged).ok_or_else(too_small)?;
+        let (mut shape, ahead) = part.extent.one(&self.gpu).ok_or_else(|| self.too_small(launch))?;
         shape.grid = (shape.grid.0.div_ceil(pairs).max(1).min(part.extent.strips()), pairs, 1);
         let (n, k) = (launch.arg("columns", p.n)?, launch.arg("k", p.k)?);
         let mut args = vec![p.y.into(), (&part.values).into(), p.x.into()];
@@ -442,7 +442,7 @@ impl Kernels {
                 .error("the experts of a layer differ in type".to_owned())
                 .into());
         };
-        let plain = &self.scratch(Launch::of("dequantised"))?.plain;
+        let plain = self.plain(Launch::of("dequantised"))?;
         for expert in 0..count {
             let from = part.values.slice_from((first + expert) * part.extent.bytes());
             let to = plain.slice_from(expert * n * k * self.dtype.bytes() as usize);
@@ -451,35 +451,10 @@ impl Kernels {
         Ok(plain.into())
     }
 
-    /// Rounds the rows of x to eight bits, normed where asked.
-    fn round_rows(
-        &self,
-        p: &Product<'_>,
-        groups: usize,
-        norm: Option<Norm<'_>>,
-    ) -> Result<&Scratch, CudaError> {
-        let name = self.name("round_rows");
-        let launch = Launch::of(&name);
-        let scratch = self.scratch(launch)?;
-        launch.require_room("the rounded rows", scratch.rounded.bytes(), GROUP, &[p.m, groups])?;
-        launch.require_room("the scales", scratch.scales.bytes(), SCALE_BYTES, &[p.m, groups])?;
-        let args = [
-            (&scratch.rounded).into(),
-            (&scratch.scales).into(),
-            p.x.into(),
-            launch.arg("columns", p.k)?,
-            launch.arg("groups", groups)?,
-        ];
-        let args = [args.as_slice(), &Norm::args(norm, launch, p.k)?].concat();
-        // SAFETY: the kernel's parameters, on buffers of these sizes; the caller has checked x.
-        unsafe { self.gpu.launch(launch, Shape::early((p.m, 1, 1), THREADS), &args) }?;
-        Ok(scratch)
-    }
-
     /// The matrix as plain numbers, for a product of many rows.
     pub(super) fn dequantised<'a>(&'a self, w: &Matrix, parts: &[Tiles]) -> Result<Slice<'a>, CudaError> {
         let element = self.dtype.bytes() as usize;
-        let plain = &self.scratch(Launch::of("dequantised"))?.plain;
+        let plain = self.plain(Launch::of("dequantised"))?;
         let mut first = 0;
         for part in parts {
             let out = plain.slice_from(first * w.columns * element);

@@ -1,10 +1,10 @@
-// Quantised weights times a few rows of activations, and as plain numbers for products of many rows.
+// Quantised weights times one row of activations, and as plain numbers for products of many rows; a few rows are in quantised_rows.cu.
 //
 // The weights are read once. The warps of a block share the columns of 16 rows; each copies its tiles ahead into a ring of its own in shared memory, the first
 // ones before the previous kernel has ended. Activations are rounded to eight bits with a scale for each
 // 32 of them, as llama.cpp does, and the products are of integers: codes need no conversion. Sums of a group become floats there, times both scales.
 //
-// With one row of activations, the tensor cores have seven columns to spare. A group's activations go into the column of its number and zeros into the others, so
+// The tensor cores have seven columns to spare. A group's activations go into the column of its number and zeros into the others, so
 // that eight groups are summed apart in one accumulator, and each lane scales a fourth of them.
 //
 // Where rows are few and long, the blocks of a cluster share the columns of a strip, and the first of them adds up what the others send it.
@@ -12,8 +12,6 @@
 
 #include "quantised.cuh"
 
-constexpr int WARPS = 8;
-constexpr int THREADS = WARPS * 32;
 constexpr int MOST_SHARING = 4; // blocks of a strip
 
 // Products of the same activations with two matrices run side by side: the second one starts when the first has waited for the activations.
@@ -37,20 +35,6 @@ __device__ __forceinline__ float* in_first_block(float* at) {
 #else
     return at;
 #endif
-}
-
-// Copies bytes that are read once into shared memory, 16 at a time, while the warp goes on.
-__device__ __forceinline__ void copy_ahead(uint8_t* to, const uint8_t* from) {
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
-}
-__device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until all but the last `ahead` groups of copies have arrived; 0 to 2.
-__device__ __forceinline__ void wait_for_copies(int ahead) {
-    if (ahead == 0) asm volatile("cp.async.wait_group 0;" ::: "memory");
-    else if (ahead == 1) asm volatile("cp.async.wait_group 1;" ::: "memory");
-    else asm volatile("cp.async.wait_group 2;" ::: "memory");
-    __syncwarp();
 }
 
 // A sum s of integers below 2^22 comes out of the tensor cores as the float 1.5·2^23 + s: no conversion.
@@ -77,12 +61,12 @@ __device__ __forceinline__ void mma_16(int (&c)[4], uint32_t a0, uint32_t a1, ui
 
 // Rounds a row of k activations to eight bits. A group's bytes are in the order of the lanes: 8·quad, the first half's four and then the second half's. `scales` gets the
 // scale, and times it the sums of the two halves and of the group. Groups beyond k are zeros. All threads of the block take part.
-// With `norm` the activations are multiplied with the weights of a norm first; scales are multiplied with `times`. Returns a thread's sum of squares.
-// `early` has the first weights of the norm, where they are loaded already.
+// With `norm` the activations are multiplied with the weights of a norm first. Returns a thread's sum of squares.
+// `early` has the first weights of the norm, which are loaded already.
 constexpr int EARLY = 2;
 template <typename T>
 __device__ __forceinline__ float round_row(uint8_t* rounded, float4* scales, const T* x, int k, int groups,
-                                           const float* norm, float times, const float4 (*early)[2]) {
+                                           const float* norm, const float4 (*early)[2]) {
     // Some loads in flight at a time: each takes long.
     constexpr int FLIGHT = sizeof(T) == 2 ? 4 : 2;
     float squares = 0.f;
@@ -105,7 +89,7 @@ __device__ __forceinline__ float round_row(uint8_t* rounded, float4* scales, con
 #pragma unroll
             for (int i = 0; i < 8; i++) v[i] = wide(reinterpret_cast<const T*>(raw[u])[i]);
             if (norm && chunk * 8 < k) {
-                bool is_early = early && u < EARLY && base == threadIdx.x;
+                bool is_early = u < EARLY && base == threadIdx.x;
                 float4 of_norm[2];
 #pragma unroll
                 for (int i = 0; i < 2; i++)
@@ -121,7 +105,7 @@ __device__ __forceinline__ float round_row(uint8_t* rounded, float4* scales, con
             for (int i = 0; i < 8; i++) largest = fmaxf(largest, fabsf(v[i]));
             largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
             largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
-            float scale = largest / 127.f * times, inverse = largest > 0.f ? 127.f / largest : 0.f;
+            float scale = largest / 127.f, inverse = largest > 0.f ? 127.f / largest : 0.f;
             int bits[8], sum = 0;
 #pragma unroll
             for (int i = 0; i < 8; i++) {
@@ -143,34 +127,12 @@ __device__ __forceinline__ float round_row(uint8_t* rounded, float4* scales, con
     return squares;
 }
 
-// The activations of several rows, for `quantised<…, false>`, normed where `norm` is given.
-template <typename T>
-__device__ void round_rows(uint8_t* rounded, float4* scales, const T* x, int k, int groups, const float* norm, float eps) {
-    let_next_start();
-    wait_for_previous();
-    size_t row = blockIdx.x;
-    x += row * k;
-    float times = 1.f;
-    if (norm) {
-        float squares = 0.f;
-        for (int i = threadIdx.x * 8; i < k; i += THREADS * 8) {
-            float v[8];
-            load8(x + i, v);
-#pragma unroll
-            for (int j = 0; j < 8; j++) squares = fmaf(v[j], v[j], squares);
-        }
-        times = rsqrtf(block_sum(squares) / k + eps);
-    }
-    round_row(rounded + row * groups * GROUP, scales + row * groups, x, k, groups, norm, times, nullptr);
-}
-
-// y[m, n] = Σ_k w[n, k] · x[m, k] + bias + residual, where those are given; or activate(gate) · up of a gated matrix. y has rows of `stride`; its numbers
-// are f32 where `wide_y`. A warp copies `ahead` tiles ahead. ONE: x is one row, which each block rounds itself, and norms where `norm` is given; else m ≤ 8 rows that are rounded already.
+// y[n] = Σ_k w[n, k] · x[k] + bias + residual, where those are given; or activate(gate) · up of a gated matrix. Its numbers
+// are f32 where `wide_y`. A warp copies `ahead` tiles ahead. Each block rounds x itself, and norms it where `norm` is given.
 // SHARED: `shared_by` blocks of a cluster have a strip.
-template <Format F, typename T, bool GATED, bool ONE, bool SHARED = false>
-__device__ void quantised(void* y, const uint8_t* w, const T* x, const uint8_t* rounded, const float4* x_scales,
-                          const T* bias, const T* residual, int m, int n, int k, int stride, int activation, int wide_y,
-                          const float* norm, float eps, int ahead, Turn turn = Turn::ALONE, int shared_by = 1) {
+template <Format F, typename T, bool GATED, bool SHARED = false>
+__device__ void quantised(void* y, const uint8_t* w, const T* x, const T* bias, const T* residual, int n, int k, int activation,
+                          int wide_y, const float* norm, float eps, int ahead, Turn turn = Turn::ALONE, int shared_by = 1) {
     using L = Layout<F>;
     constexpr int ROWS = GATED ? 8 : 16;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, quad = lane % 4;
@@ -179,7 +141,6 @@ __device__ void quantised(void* y, const uint8_t* w, const T* x, const uint8_t* 
     const int rank = SHARED ? blockIdx.x % shared_by : 0, own_strip = SHARED ? blockIdx.x / shared_by : blockIdx.x;
     const int strip_step = SHARED ? gridDim.x / shared_by : gridDim.x, each = SHARED ? (all_tiles + shared_by - 1) / shared_by : all_tiles;
     const int first_tile = rank * each, tiles = SHARED ? max(0, min(each, all_tiles - first_tile)) : all_tiles;
-    [[maybe_unused]] const int all_k = k;
     [[maybe_unused]] __shared__ float came[2][MOST_SHARING - 1][16];
     if constexpr (SHARED) {
         k = max(0, min(k - first_tile * L::COLUMNS, tiles * L::COLUMNS));
@@ -188,37 +149,17 @@ __device__ void quantised(void* y, const uint8_t* w, const T* x, const uint8_t* 
     }
     const int groups = tiles * L::GROUPS;
     extern __shared__ uint4 dynamic[];
-    // A ring of tiles for each warp, then the activations of ONE.
+    // A ring of tiles for each warp, then the activations.
     uint8_t* ring = reinterpret_cast<uint8_t*>(dynamic) + warp * (ahead + 1) * L::BYTES;
     uint8_t* staged = reinterpret_cast<uint8_t*>(dynamic) + WARPS * (ahead + 1) * L::BYTES;
     float4* staged_scales = reinterpret_cast<float4*>(staged + groups * GROUP);
-    constexpr int COLUMNS = ONE ? 1 : 8;
-    __shared__ float parts[2][WARPS][16][COLUMNS + (ONE ? 0 : 1)];
+    __shared__ float parts[2][WARPS][16];
     __shared__ float squares[WARPS];
 
-    // The next tile to copy: of this strip, or of a later one of this block.
-    int next_strip = own_strip, next_tile = warp, to_copy = 0, to_read = 0;
-    auto copy_next = [&]() {
-        if (next_strip < strips && next_tile < tiles) {
-            const uint8_t* from = w + ((size_t)next_strip * all_tiles + first_tile + next_tile) * L::BYTES;
-            uint8_t* to = ring + to_copy * L::BYTES;
-#pragma unroll
-            for (int i = 0; i < (L::BYTES + 511) / 512; i++) {
-                int at = i * 512 + lane * 16;
-                if (at < L::BYTES) copy_ahead(to + at, from + at);
-            }
-        }
-        end_copies();
-        to_copy = to_copy == ahead ? 0 : to_copy + 1;
-        next_tile += WARPS;
-        if (next_tile >= tiles) {
-            next_tile = warp;
-            next_strip += strip_step;
-        }
-    };
-    for (int i = 0; i < ahead; i++) copy_next();
+    Copier<F> copier{w + (size_t)first_tile * L::BYTES, ring, own_strip, strips, strip_step, tiles, all_tiles, warp, lane, ahead};
+    for (int i = 0; i < ahead; i++) copier.next();
     float4 early[EARLY][2] = {};
-    if (ONE && norm) {
+    if (norm) {
 #pragma unroll
         for (int u = 0; u < EARLY; u++) {
             int chunk = threadIdx.x + u * THREADS;
@@ -230,14 +171,12 @@ __device__ void quantised(void* y, const uint8_t* w, const T* x, const uint8_t* 
     if (turn != Turn::FIRST) let_next_start();
     if (turn != Turn::SECOND) wait_for_previous();
     if (turn == Turn::FIRST) let_next_start();
-    if (ONE) {
-        float square = warp_sum(round_row(staged, staged_scales, x, k, groups, norm, 1.f, early));
-        if (norm && lane == 0) squares[warp] = square;
-        __syncthreads();
-    }
+    float square = warp_sum(round_row(staged, staged_scales, x, k, groups, norm, early));
+    if (norm && lane == 0) squares[warp] = square;
+    __syncthreads();
     // The root of the mean square is one factor of the whole row.
     float of_norm = 1.f;
-    if (ONE && norm) {
+    if (norm) {
         of_norm = 0.f;
 #pragma unroll
         for (int i = 0; i < WARPS; i++) of_norm += squares[i];
@@ -248,99 +187,50 @@ __device__ void quantised(void* y, const uint8_t* w, const T* x, const uint8_t* 
 
     int buffer = 0;
     for (int strip = own_strip; strip < strips; strip += strip_step, buffer ^= 1) {
-        float sums[2][ONE ? 1 : 2] = {};
+        float sums[2] = {};
         for (int tile = warp; tile < tiles; tile += WARPS) {
-            // The oldest tile has arrived, and every lane is done with the one before it, which is overwritten now.
-            wait_for_copies(ahead - 1);
-            copy_next();
             Span<F> current;
-            fetch<F, true>(current, ring + to_read * L::BYTES, lane);
-            to_read = to_read == ahead ? 0 : to_read + 1;
-            if (ONE) {
-                int own = tile * L::GROUPS + row;
-                uint2 mine = row < L::GROUPS ? *reinterpret_cast<const uint2*>(staged + own * GROUP + quad * 8) : make_uint2(0, 0);
-                int first[4] = {MAGIC, MAGIC, MAGIC, MAGIC}, second[4] = {MAGIC, MAGIC, MAGIC, MAGIC};
+            fetch<F, true>(current, copier.oldest(), lane);
+            int own = tile * L::GROUPS + row;
+            uint2 mine = row < L::GROUPS ? *reinterpret_cast<const uint2*>(staged + own * GROUP + quad * 8) : make_uint2(0, 0);
+            int first[4] = {MAGIC, MAGIC, MAGIC, MAGIC}, second[4] = {MAGIC, MAGIC, MAGIC, MAGIC};
 #pragma unroll
-                for (int j = 0; j < L::GROUPS; j++) {
-                    uint32_t a0, a1, a2, a3, b0 = row == j ? mine.x : 0, b1 = row == j ? mine.y : 0;
-                    codes(current, 0, j, a0, a2);
-                    codes(current, 1, j, a1, a3);
-                    if (L::HALVES) {
-                        mma_16(first, a0, a1, b0);
-                        mma_16(second, a2, a3, b1);
-                    } else {
-                        mma_32<L::IS_SIGNED>(first, a0, a1, a2, a3, b0, b1);
-                    }
+            for (int j = 0; j < L::GROUPS; j++) {
+                uint32_t a0, a1, a2, a3, b0 = row == j ? mine.x : 0, b1 = row == j ? mine.y : 0;
+                codes(current, 0, j, a0, a2);
+                codes(current, 1, j, a1, a3);
+                if (L::HALVES) {
+                    mma_16(first, a0, a1, b0);
+                    mma_16(second, a2, a3, b1);
+                } else {
+                    mma_32<L::IS_SIGNED>(first, a0, a1, a2, a3, b0, b1);
                 }
+            }
 #pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    int j = 2 * quad + i;
-                    if (j >= L::GROUPS) continue;
-                    float4 of_x = staged_scales[tile * L::GROUPS + j];
+            for (int i = 0; i < 2; i++) {
+                int j = 2 * quad + i;
+                if (j >= L::GROUPS) continue;
+                float4 of_x = staged_scales[tile * L::GROUPS + j];
 #pragma unroll
-                    for (int r = 0; r < 2; r++) {
-                        Scale s = scale_of(current, r, j, 0);
-                        float sum = s.scale * summed(first[2 * r + i]), offset = s.offset * (L::HALVES ? of_x.y : of_x.w);
-                        if (L::HALVES) {
-                            Scale t = scale_of(current, r, j, 1);
-                            sum += t.scale * summed(second[2 * r + i]);
-                            offset += t.offset * of_x.z;
-                        }
-                        sums[r][0] += sum * of_x.x;
-                        if (L::HAS_OFFSET) sums[r][0] += offset;
-                    }
-                }
-            } else {
-#pragma unroll
-                for (int j = 0; j < L::GROUPS; j++) {
-                    size_t group = tile * L::GROUPS + j;
-                    uint2 b = row < m ? __ldcg(reinterpret_cast<const uint2*>(rounded + (row * (size_t)groups + group) * GROUP + quad * 8))
-                                      : make_uint2(0, 0);
-                    float4 of_x[2];
-#pragma unroll
-                    for (int i = 0; i < 2; i++)
-                        of_x[i] = 2 * quad + i < m ? __ldcg(x_scales + (2 * quad + i) * (size_t)groups + group) : make_float4(0, 0, 0, 0);
-                    int first[4] = {MAGIC, MAGIC, MAGIC, MAGIC}, second[4] = {MAGIC, MAGIC, MAGIC, MAGIC};
-                    uint32_t a0, a1, a2, a3;
-                    codes(current, 0, j, a0, a2);
-                    codes(current, 1, j, a1, a3);
+                for (int r = 0; r < 2; r++) {
+                    Scale s = scale_of(current, r, j, 0);
+                    float sum = s.scale * summed(first[2 * r + i]), offset = s.offset * (L::HALVES ? of_x.y : of_x.w);
                     if (L::HALVES) {
-                        mma_16(first, a0, a1, b.x);
-                        mma_16(second, a2, a3, b.y);
-                    } else {
-                        mma_32<L::IS_SIGNED>(first, a0, a1, a2, a3, b.x, b.y);
+                        Scale t = scale_of(current, r, j, 1);
+                        sum += t.scale * summed(second[2 * r + i]);
+                        offset += t.offset * of_x.z;
                     }
-#pragma unroll
-                    for (int r = 0; r < 2; r++) {
-                        Scale s = scale_of(current, r, j, 0), t = L::HALVES ? scale_of(current, r, j, 1) : s;
-#pragma unroll
-                        for (int i = 0; i < 2; i++) {
-                            float sum = s.scale * summed(first[2 * r + i]), offset = s.offset * (L::HALVES ? of_x[i].y : of_x[i].w);
-                            if (L::HALVES) {
-                                sum += t.scale * summed(second[2 * r + i]);
-                                offset += t.offset * of_x[i].z;
-                            }
-                            sums[r][i] += sum * of_x[i].x;
-                            if (L::HAS_OFFSET) sums[r][i] += offset;
-                        }
-                    }
+                    sums[r] += sum * of_x.x;
+                    if (L::HAS_OFFSET) sums[r] += offset;
                 }
             }
         }
-        if (ONE) {
-            // The four lanes of a row have scaled different groups.
+        // The four lanes of a row have scaled different groups.
 #pragma unroll
-            for (int r = 0; r < 2; r++) {
-                sums[r][0] += __shfl_xor_sync(ALL_LANES, sums[r][0], 1);
-                sums[r][0] += __shfl_xor_sync(ALL_LANES, sums[r][0], 2);
-                if (quad == 0) parts[buffer][warp][row + 8 * r][0] = sums[r][0];
-            }
-        } else {
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-#pragma unroll
-                for (int i = 0; i < 2; i++) parts[buffer][warp][row + 8 * r][2 * quad + i] = sums[r][i];
-            }
+        for (int r = 0; r < 2; r++) {
+            sums[r] += __shfl_xor_sync(ALL_LANES, sums[r], 1);
+            sums[r] += __shfl_xor_sync(ALL_LANES, sums[r], 2);
+            if (quad == 0) parts[buffer][warp][row + 8 * r] = sums[r];
         }
         // The other buffer is written next, after every thread has read it: they all came here since.
         __syncthreads();
@@ -348,7 +238,7 @@ __device__ void quantised(void* y, const uint8_t* w, const T* x, const uint8_t* 
             if (rank > 0 && threadIdx.x < 16) {
                 float sum = 0.f;
 #pragma unroll
-                for (int i = 0; i < WARPS; i++) sum += parts[buffer][i][threadIdx.x][0];
+                for (int i = 0; i < WARPS; i++) sum += parts[buffer][i][threadIdx.x];
                 *in_first_block(&came[buffer][rank - 1][threadIdx.x]) = sum;
             }
             // What came stays until the strip after next: the first block comes here once more before.
@@ -356,30 +246,27 @@ __device__ void quantised(void* y, const uint8_t* w, const T* x, const uint8_t* 
             wait_for_cluster();
             if (rank > 0) continue;
         }
-        auto total = [&](int of_row, int column) {
+        auto total = [&](int of_row) {
             float sum = 0.f;
 #pragma unroll
-            for (int i = 0; i < WARPS; i++) sum += parts[buffer][i][of_row][column];
+            for (int i = 0; i < WARPS; i++) sum += parts[buffer][i][of_row];
             if constexpr (SHARED) {
                 for (int i = 0; i < shared_by - 1; i++) sum += came[buffer][i][of_row];
             }
-            return ONE ? sum * of_norm : sum;
+            return sum * of_norm;
         };
-        for (int i = threadIdx.x; i < ROWS * (ONE ? 1 : m); i += THREADS) {
-            int column = i / ROWS, of_row = i % ROWS, at = strip * ROWS + of_row;
-            if (at >= n) continue;
-            size_t to = (size_t)column * stride + at;
-            float sum = total(of_row, column);
-            if (GATED) {
-                // Rounded as the result of a separate product is.
-                sum = activate(wide(narrow<T>(sum)), activation) * wide(narrow<T>(total(of_row + 8, column)));
-            } else {
-                if (bias) sum += wide(bias[at]);
-                if (residual) sum = wide(narrow<T>(sum)) + wide(residual[to]);
-            }
-            if (wide_y) reinterpret_cast<float*>(y)[to] = sum;
-            else reinterpret_cast<T*>(y)[to] = narrow<T>(sum);
+        const int at = strip * ROWS + threadIdx.x;
+        if (threadIdx.x >= ROWS || at >= n) continue;
+        float sum = total(threadIdx.x);
+        if (GATED) {
+            // Rounded as the result of a separate product is.
+            sum = activate(wide(narrow<T>(sum)), activation) * wide(narrow<T>(total(threadIdx.x + 8)));
+        } else {
+            if (bias) sum += wide(bias[at]);
+            if (residual) sum = wide(narrow<T>(sum)) + wide(residual[at]);
         }
+        if (wide_y) reinterpret_cast<float*>(y)[at] = sum;
+        else reinterpret_cast<T*>(y)[at] = narrow<T>(sum);
     }
     // Whatever waits for this kernel also waits for the first one.
     if (turn == Turn::SECOND) wait_for_previous();
@@ -390,8 +277,7 @@ template <Format F, typename T>
 __device__ void quantised_by_cluster(void* y, const uint8_t* w, const T* x, const T* bias, const T* residual, int n, int k,
                                      int wide_y, int ahead, int shared_by) {
 #if __CUDA_ARCH__ >= 900
-    quantised<F, T, false, true, true>(y, w, x, nullptr, nullptr, bias, residual, 1, n, k, n, 0, wide_y, nullptr, 0.f, ahead,
-                                       Turn::ALONE, shared_by);
+    quantised<F, T, false, true>(y, w, x, bias, residual, n, k, 0, wide_y, nullptr, 0.f, ahead, Turn::ALONE, shared_by);
 #endif
 }
 
@@ -478,25 +364,14 @@ __device__ __forceinline__ void of_expert(void*& y, const uint8_t*& w, const T*&
                                 int wide_y, const float* norm, float eps, int ahead, const int* ids, int active,     \
                                 size_t expert_bytes, int turn) {                                                     \
         of_expert<T>(y, w, x, n, k, ids, active, expert_bytes);                                                      \
-        quantised<F, T, false, true>(y, w, x, nullptr, nullptr, bias, residual, 1, n, k, n, 0, wide_y, norm, eps, ahead, (Turn)turn);  \
+        quantised<F, T, false>(y, w, x, bias, residual, n, k, 0, wide_y, norm, eps, ahead, (Turn)turn);              \
     }                                                                                                                \
     extern "C" __global__ void __launch_bounds__(THREADS, 4)                                       \
         quantised_gated_one_##F##_##T(void* y, const uint8_t* w, const T* x, int n, int k, int activation,                 \
                                       const float* norm, float eps, int ahead, const int* ids, int active,           \
                                       size_t expert_bytes) {                                                         \
         of_expert<T>(y, w, x, n, k, ids, active, expert_bytes);                                                      \
-        quantised<F, T, true, true>(y, w, x, nullptr, nullptr, nullptr, nullptr, 1, n, k, n, activation, 0, norm, eps, ahead); \
-    }                                                                                                                \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                         \
-        quantised_##F##_##T(void* y, const uint8_t* w, const uint8_t* x, const float4* scales, const T* bias,                \
-                            const T* residual, int m, int n, int k, int stride, int wide_y, int ahead) {               \
-        quantised<F, T, false, false>(y, w, nullptr, x, scales, bias, residual, m, n, k, stride, 0, wide_y, nullptr, 0.f, ahead);               \
-    }                                                                                                                \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                         \
-        quantised_gated_##F##_##T(void* y, const uint8_t* w, const uint8_t* x, const float4* scales, int m, int n, int k,   \
-                                  int stride, int activation, int ahead) {                                            \
-        quantised<F, T, true, false>(y, w, nullptr, x, scales, nullptr, nullptr, m, n, k, stride, activation, 0,     \
-                                     nullptr, 0.f, ahead);          \
+        quantised<F, T, true>(y, w, x, nullptr, nullptr, n, k, activation, 0, norm, eps, ahead);                     \
     }                                                                                                                \
     extern "C" __global__ void __launch_bounds__(THREADS)                                                            \
         dequantised_##F##_##T(T* out, const uint8_t* w, int n, int k, int gated) {                                     \
@@ -518,11 +393,7 @@ __device__ __forceinline__ void of_expert(void*& y, const uint8_t*& w, const T*&
     SHARED_KERNEL(Q5K, T) SHARED_KERNEL(Q6K, T) SHARED_KERNEL(IQ4NL, T) SHARED_KERNEL(IQ4XS, T)
 #define ALL(T)                                                                                                       \
     KERNELS(Q4_0, T) KERNELS(Q4_1, T) KERNELS(Q5_0, T) KERNELS(Q5_1, T) KERNELS(Q8_0, T) KERNELS(Q2K, T)             \
-    KERNELS(Q3K, T) KERNELS(Q4K, T) KERNELS(Q5K, T) KERNELS(Q6K, T) KERNELS(IQ4NL, T) KERNELS(IQ4XS, T)              \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                            \
-        round_rows_##T(uint8_t* rounded, float4* scales, const T* x, int k, int groups, const float* norm, float eps) {    \
-        round_rows(rounded, scales, x, k, groups, norm, eps);                                                                   \
-    }
+    KERNELS(Q3K, T) KERNELS(Q4K, T) KERNELS(Q5K, T) KERNELS(Q6K, T) KERNELS(IQ4NL, T) KERNELS(IQ4XS, T)
 FOR_BF16(ALL(bf16) ALL_SHARED(bf16))
 FOR_F16(ALL(f16) ALL_SHARED(f16))
 FOR_F32(ALL(f32))

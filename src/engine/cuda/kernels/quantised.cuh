@@ -12,7 +12,11 @@
 
 using f32 = float;
 constexpr int TILE_ROWS = 16;
+constexpr int WARPS = 8;
+constexpr int THREADS = WARPS * 32;
 constexpr int GROUP = 32;
+// Weights as halves are times this: those of many models are so small that halves of them would lose bits.
+constexpr float LIFT = 16.f;
 
 // The types, as `Format` in blocks.rs numbers them.
 enum Format { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K, IQ4NL, IQ4XS };
@@ -93,6 +97,56 @@ template <Format F, bool SHARED> __device__ __forceinline__ void fetch(Span<F>& 
         }
     }
 }
+
+// Copies bytes that are read once into shared memory, 16 at a time, while the warp goes on.
+__device__ __forceinline__ void copy_ahead(uint8_t* to, const uint8_t* from) {
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+}
+__device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until all but the last `ahead` groups of copies have arrived; 0 to 2.
+__device__ __forceinline__ void wait_for_copies(int ahead) {
+    if (ahead == 0) asm volatile("cp.async.wait_group 0;" ::: "memory");
+    else if (ahead == 1) asm volatile("cp.async.wait_group 1;" ::: "memory");
+    else asm volatile("cp.async.wait_group 2;" ::: "memory");
+    __syncwarp();
+}
+
+// A warp's tiles: those of every eighth place in each strip of its block. It copies `ahead` of them ahead into a ring of its own, and goes on to
+// the block's next strip without a pause.
+template <Format F> struct Copier {
+    const uint8_t* from;
+    uint8_t* ring;
+    int strip, strips, step, tiles, stride, warp, lane, ahead;
+    int tile = warp, to_copy = 0, to_read = 0;
+    __device__ __forceinline__ void next() {
+        using L = Layout<F>;
+        if (strip < strips && tile < tiles) {
+            const uint8_t* at = from + ((size_t)strip * stride + tile) * L::BYTES;
+            uint8_t* to = ring + to_copy * L::BYTES;
+#pragma unroll
+            for (int i = 0; i < (L::BYTES + 511) / 512; i++) {
+                int byte = i * 512 + lane * 16;
+                if (byte < L::BYTES) copy_ahead(to + byte, at + byte);
+            }
+        }
+        end_copies();
+        to_copy = to_copy == ahead ? 0 : to_copy + 1;
+        tile += WARPS;
+        if (tile >= tiles) {
+            tile = warp;
+            strip += step;
+        }
+    }
+    // The oldest tile, which has arrived. Every lane is done with the one before it, which is overwritten now.
+    __device__ __forceinline__ const uint8_t* oldest() {
+        wait_for_copies(ahead - 1);
+        next();
+        const uint8_t* at = ring + to_read * Layout<F>::BYTES;
+        to_read = to_read == ahead ? 0 : to_read + 1;
+        return at;
+    }
+};
 
 // IQ4's sixteen weights, four to a word.
 __device__ __forceinline__ uint32_t looked_up(uint32_t nibbles) {

@@ -1,4 +1,6 @@
-// Operations on rows of activations: embedding lookup, RMS norm, the gated product of a prefill.
+// Operations on rows of activations: embedding lookup, RMS norm, the gated product of a prefill, the order for products with a few rows.
+#include <type_traits>
+
 #include "common.cuh"
 
 // Rows of the table, one for each id.
@@ -110,6 +112,67 @@ template <typename T> __device__ void add_bias(T* x, const T* bias, size_t rows,
     }
 }
 
+// Rows of activations in the order of `few_rows.cuh`: halves, each row times a power of two, and normed where `norm` is given. A lane's 16 bytes of 32 columns are
+// four columns from 4·(lane % 4) on and those 16 further; of FP8, eight neighbours. Columns beyond k are zeros. `factors` gets what a row's results are multiplied with,
+// times `times`. A block a row.
+template <typename T>
+__device__ void ordered_rows(uint4* ordered, float* factors, const T* x, int k, int groups, int fp8, float times,
+                             const float* norm, float eps) {
+    constexpr int WARPS = 8, THREADS = WARPS * 32;
+    let_next_start();
+    wait_for_previous();
+    const int row = blockIdx.x;
+    x += (size_t)row * k;
+    ordered += (size_t)(row / 8) * groups * 32 + row % 8 * 4;
+    auto load = [&](int column, float (&v)[4], float& squares) {
+        using Four = typename std::conditional<sizeof(T) == 2, uint2, uint4>::type;
+        Four raw = __ldcg(reinterpret_cast<const Four*>(x + column));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            v[i] = wide(reinterpret_cast<const T*>(&raw)[i]);
+            squares = fmaf(v[i], v[i], squares);
+        }
+        if (!norm) return;
+        float4 weights = __ldg(reinterpret_cast<const float4*>(norm + column));
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[i] *= reinterpret_cast<const float*>(&weights)[i];
+    };
+    float squares = 0.f, largest = 0.f;
+    for (int column = threadIdx.x * 4; column < k; column += THREADS * 4) {
+        float v[4];
+        load(column, v, squares);
+#pragma unroll
+        for (int i = 0; i < 4; i++) largest = fmaxf(largest, fabsf(v[i]));
+    }
+    __shared__ float most[WARPS];
+    // Positive numbers are ordered as their bits are.
+    largest = __uint_as_float(__reduce_max_sync(ALL_LANES, __float_as_uint(largest)));
+    if (threadIdx.x % 32 == 0) most[threadIdx.x / 32] = largest;
+    squares = block_sum(squares);
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) largest = fmaxf(largest, most[i]);
+    // The largest gets the exponent of 2^14.
+    const int up = min(14 + 127 - (int)(__float_as_uint(largest) >> 23), 120);
+    const float power = __uint_as_float((uint32_t)(up + 127) << 23);
+    if (threadIdx.x == 0)
+        factors[row] = __uint_as_float((uint32_t)(127 - up) << 23) * times * (norm ? rsqrtf(squares / k + eps) : 1.f);
+    for (int i = threadIdx.x; i < groups * 4; i += THREADS) {
+        const int group = i / 4, quad = i % 4;
+        // Of FP8, two neighbouring groups have the two halves of 16 columns.
+        const int first = fp8 ? group / 2 * 64 + quad * 16 + group % 2 * 8 : group * 32 + quad * 4, next = fp8 ? 4 : 16;
+        uint32_t packed[4] = {};
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float v[4], unused = 0.f;
+            if (first + half * next >= k) break;
+            load(first + half * next, v, unused);
+            packed[2 * half] = pack<f16>(v[0] * power, v[1] * power);
+            packed[2 * half + 1] = pack<f16>(v[2] * power, v[3] * power);
+        }
+        ordered[(size_t)group * 32 + quad] = make_uint4(packed[0], packed[1], packed[2], packed[3]);
+    }
+}
+
 #define ROWS_OF(T, NAME)                                                                                             \
     extern "C" __global__ void embed_##NAME(T* out, const T* table, const uint32_t* ids, int n, float scale) {       \
         embed(out, table, ids, n, scale);                                                                            \
@@ -124,6 +187,11 @@ template <typename T> __device__ void add_bias(T* x, const T* bias, size_t rows,
     }                                                                                                                \
     extern "C" __global__ void add_bias_##NAME(T* x, const T* bias, size_t rows, int n) {                            \
         add_bias(x, bias, rows, n);                                                                                  \
+    }                                                                                                                \
+    extern "C" __global__ void __launch_bounds__(256)                                                                \
+        ordered_rows_##NAME(uint4* ordered, float* factors, const T* x, int k, int groups, int fp8, float times,     \
+                            const float* norm, float eps) {                                                          \
+        ordered_rows(ordered, factors, x, k, groups, fp8, times, norm, eps);                                         \
     }
 FOR_BF16(ROWS_OF(bf16, bf16))
 FOR_F16(ROWS_OF(f16, f16))

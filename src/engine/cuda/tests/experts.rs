@@ -6,8 +6,9 @@ use rayon::prelude::*;
 use super::{
     super::{
         experts::{ExpertLayer, Routed},
+        few_rows::Scratch,
         kernels::Norm,
-        quantised::{Scratch, Tiles},
+        quantised::Tiles,
     },
     *,
 };
