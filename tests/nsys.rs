@@ -20,8 +20,11 @@ const INSTALL: &str = "\
     . /etc/os-release
     mirror=$(apt-get indextargets --format '$(REPO_URI)' | head -n 1)
     [ -n \"$mirror\" ]
-    echo \"deb $mirror $VERSION_CODENAME contrib non-free\" > /etc/apt/sources.list.d/nsight.list
-    apt-get update -qq
+    # apt refuses all sources where two entries of one name different keys.
+    key=$(sed -n 's/^Signed-By: *//p' /etc/apt/sources.list.d/*.sources 2>/dev/null | head -n 1)
+    list=/etc/apt/sources.list.d/nsight.list
+    echo \"deb ${key:+[signed-by=$key]} $mirror $VERSION_CODENAME contrib non-free\" > $list
+    apt-get update -qq || { rm $list; exit 1; }
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nsight-systems
     for kind in /usr/lib/nsight-systems/host-linux-*; do
         ln -sfn $kind /usr/lib/$(uname -m)-linux-gnu/nsight-systems/$(basename $kind)

@@ -197,6 +197,12 @@ impl Extent {
         self.shape(gpu, self.groups() * GROUP_BYTES)
     }
 
+    /// Blocks of such products that run at once.
+    fn at_once(&self, gpu: &Gpu) -> usize {
+        let resident = self.resident(gpu, self.groups() * GROUP_BYTES);
+        resident.map_or(0, |(blocks, ..)| blocks * gpu.multiprocessors)
+    }
+
     /// As [`shape`](Self::shape), of a product with one row of activations whose strips are few and long, so that several blocks
     /// share one; and how many.
     fn shared_shape(&self, gpu: &Gpu) -> Option<(Shape, usize, usize)> {
@@ -409,7 +415,10 @@ impl Kernels {
         launch.require_room("the ids", ids.bytes(), 4, &[pairs])?;
         launch.require_alignment("x", p.x.address(), 16)?;
         let (mut shape, ahead) = part.extent.one(&self.gpu).ok_or_else(|| self.too_small(launch))?;
-        shape.grid = (shape.grid.0.div_ceil(pairs).max(1).min(part.extent.strips()), pairs, 1);
+        // As many blocks as run at once have the strips of all pairs in turn, each as many as another.
+        let (strips, at_once) = (part.extent.strips(), part.extent.at_once(&self.gpu));
+        let rounds = (strips * pairs).div_ceil(at_once.max(1));
+        shape.grid = (strips.div_ceil(rounds.max(1)).max(1), pairs, 1);
         let (n, k) = (launch.arg("columns", p.n)?, launch.arg("k", p.k)?);
         let mut args = vec![p.y.into(), (&part.values).into(), p.x.into()];
         match part.extent.gated {
