@@ -150,7 +150,11 @@ pub struct LaneSums {
     pub steps: u64,
     #[serde(default, skip_serializing_if = "super::is_zero")]
     pub step_ns: u64,
-    /// One step: `c` computes, `n` NCCL, `w` waits in NCCL, `m` copies, `.` nothing. Equal times a character.
+    /// Times between the starts of steps, sorted, thinned out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub step_times_ns: Vec<u64>,
+    /// One step, equal times a character: what ran for the most of it. `c` computes, `n` NCCL, `w` waits in NCCL, `m` copies; in capital
+    /// letters where nothing ran for more than half of it; `.` nothing at all.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub picture: String,
 }

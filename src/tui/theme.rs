@@ -322,6 +322,14 @@ impl Theme {
         }
     }
 
+    /// Less of a style's colour: dim where colours cannot be mixed.
+    pub fn faint(&self, style: Style) -> Style {
+        match self.faded(style, 0.5) {
+            Some(rgb) => style.fg(Depth::True.colour(rgb)),
+            None => style.add_modifier(Modifier::DIM),
+        }
+    }
+
     /// So much of a style's colour on the background; `None` where these are not mixed.
     fn faded(&self, style: Style, part: f32) -> Option<u32> {
         let (Color::Rgb(r, g, b), Color::Rgb(ground_r, ground_g, ground_b)) = (style.fg?, self.ground.bg?)

@@ -96,6 +96,34 @@ fn ranks_have_their_pane() {
     insta::assert_snapshot!("ranks", at_all_sizes(&four_ranks(), &showing(Pane::Ranks)));
 }
 
+/// Two ranks that mostly wait for their hosts: what is short is seen.
+#[test]
+fn a_step_that_is_mostly_idle_shows_what_ran() {
+    let mut state = four_ranks();
+    let lane = |rank: u32, picture: &str| LaneSums {
+        lane: RankLane { rank: Some(rank), pid: Some(100 + rank), gpu: Some(rank), ..RankLane::default() },
+        compute_ns: 5 * MS,
+        nccl_ns: 2 * MS,
+        idle_ns: 93 * MS,
+        kernels: 50,
+        steps: 2,
+        step_ns: 240 * MS,
+        step_times_ns: vec![65 * MS, 65 * MS, 110 * MS],
+        picture: picture.repeat(40),
+        ..LaneSums::default()
+    };
+    let window = RanksWindow {
+        from: Stamp(5_000 * MS),
+        span_ns: 100 * MS,
+        lanes: vec![lane(0, "CC.N..cC.N.."), lane(1, ".CCN..MCcn.W")],
+        picture_ns: 65 * MS,
+        ..RanksWindow::default()
+    };
+    state.ranks = Default::default();
+    state.apply(&Envelope { t: Stamp(5_100 * MS), event: Event::Ranks(Box::new(window)) });
+    insta::assert_snapshot!("ranks_idle", at_all_sizes(&state, &showing(Pane::Ranks)));
+}
+
 /// Against hand arithmetic: 9 ms of 100, 600 of 640, 1 MiB in 20 µs.
 #[test]
 fn the_late_rank_is_named_with_the_clock_of_its_gpu() {

@@ -73,6 +73,35 @@ fn waits_are_those_for_the_last() {
     assert!(window.lanes[0].picture.contains('w') && !window.lanes[2].picture.contains('w'));
 }
 
+/// One kernel of 2 µs and a collective of 30 µs in a step of 100 ms, which is 208 µs a cell.
+#[test]
+fn what_is_short_is_seen_in_a_picture() {
+    let mut lanes = program(&[2], &[0], 2, 30);
+    lanes[0].pieces.truncate(2);
+    lanes[0].steps = vec![(10 * MS, 10 * MS), (110 * MS, 110 * MS)];
+    let seen = window(&lanes, 10 * MS, 111 * MS, 0);
+    assert_eq!(seen.lanes[0].picture, format!("N{}", ".".repeat(479)));
+    let all = window(&lanes, 10 * MS, 10 * MS + 32_000, 0);
+    assert!(all.lanes[0].picture.bytes().all(|cell| cell == b'n'), "{}", all.lanes[0].picture);
+}
+
+/// The first step is long, as are those between which the program waits: they are no part of the median.
+#[test]
+fn the_step_of_a_lane_is_a_median() {
+    let mut lanes = program(&[100, 100], &[0; 2], 50, 20);
+    let mut at = 20 * MS;
+    let starts = (0..50u64).map(|n| {
+        at += if n % 10 == 1 { 90 * MS } else { 3 * MS };
+        (at, at)
+    });
+    lanes[0].steps = starts.collect();
+    let mut totals = Totals::default();
+    totals.add(&window(&lanes, 10 * MS, 1000 * MS, 0));
+    let sums = &totals.lanes[0].sums;
+    assert_eq!((sums.steps, sums.step_ns / MS), (49, 44 * 3 + 5 * 90));
+    assert_eq!(totals.lanes[0].step_ms(), Some(3.0));
+}
+
 #[test]
 fn bandwidths_are_those_of_nccl_tests() {
     let totals = totals(&program(&[100, 100, 100, 100], &[0; 4], 50, 20));

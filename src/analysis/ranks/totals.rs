@@ -9,7 +9,7 @@ use crate::event::ranks::{Collective, CollectiveWindow, LaneSums, RankLane, Rank
 /// More than programs on one machine have.
 const MAX_LANES: usize = 64;
 const MAX_COLLECTIVES: usize = 64;
-/// Times of a collective that its median is of.
+/// Times of a collective, or of the steps of a lane, that the median is of.
 const KEPT_TIMES: usize = 2048;
 
 /// A lane over all windows.
@@ -21,6 +21,7 @@ pub struct LaneTotals {
     pub matched_ns: u64,
     /// Sums, and the picture of the last window that has one.
     pub sums: LaneSums,
+    step_times_ns: VecDeque<u64>,
 }
 
 impl LaneTotals {
@@ -37,9 +38,11 @@ impl LaneTotals {
         (self.matched_ns > 0).then(|| self.sums.wait_ns as f64 / self.matched_ns as f64)
     }
 
-    /// Mean time between the starts of steps.
+    /// Median time between the starts of two steps; the mean where a recording has no single times.
     pub fn step_ms(&self) -> Option<f64> {
-        (self.sums.steps > 0).then(|| self.sums.step_ns as f64 / self.sums.steps as f64 / 1e6)
+        let mean = || (self.sums.steps > 0).then(|| self.sums.step_ns as f64 / self.sums.steps as f64);
+        let ns = median(&self.step_times_ns).map(|ns| ns as f64).or_else(mean)?;
+        Some(ns / 1e6)
     }
 
     fn add(&mut self, span_ns: u64, window: &LaneSums) {
@@ -68,7 +71,21 @@ impl LaneTotals {
         if !window.picture.is_empty() {
             sums.picture.clone_from(&window.picture);
         }
+        keep(&mut self.step_times_ns, &window.step_times_ns);
     }
+}
+
+/// Adds the times of a window, and forgets the oldest beyond a limit.
+fn keep(times: &mut VecDeque<u64>, window: &[u64]) {
+    times.extend(window.iter().take(64));
+    let over = times.len().saturating_sub(KEPT_TIMES);
+    times.drain(..over);
+}
+
+fn median(times: &VecDeque<u64>) -> Option<u64> {
+    let mut times: Vec<u64> = times.iter().copied().collect();
+    let middle = times.len().checked_sub(1)? / 2;
+    Some(*times.select_nth_unstable(middle).1)
 }
 
 /// Collectives of one kind, size and number of ranks over all windows.
@@ -93,9 +110,7 @@ pub struct Bandwidth {
 impl CollectiveTotals {
     /// Of the time from the start on the last rank to the end on all; of single kernels where ranks do not need each other.
     pub fn median_ns(&self) -> Option<u64> {
-        let mut times: Vec<u64> = self.times_ns.iter().copied().collect();
-        let middle = times.len().checked_sub(1)? / 2;
-        Some(*times.select_nth_unstable(middle).1)
+        median(&self.times_ns)
     }
 
     /// `None` where size or time is not known.
@@ -172,9 +187,7 @@ impl Totals {
         known.calls = known.calls.saturating_add(row.calls);
         known.matched = known.matched.saturating_add(row.matched);
         known.wait_ns = known.wait_ns.saturating_add(row.wait_ns);
-        known.times_ns.extend(row.times_ns.iter().take(64));
-        let over = known.times_ns.len().saturating_sub(KEPT_TIMES);
-        known.times_ns.drain(..over);
+        keep(&mut known.times_ns, &row.times_ns);
     }
 
     /// The collectives that took the most time first.

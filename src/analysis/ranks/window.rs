@@ -15,7 +15,7 @@ use crate::event::{
 const CELLS: u64 = 480;
 /// The longest time that a picture shows where steps are not known.
 const PICTURE_NS: u64 = 20_000_000;
-/// Times of a collective that a window keeps.
+/// Times of a collective, or of steps, that a window keeps.
 const KEPT_TIMES: usize = 15;
 /// Rows of collectives in a window; operations beyond them have no size.
 const MAX_ROWS: usize = 64;
@@ -109,8 +109,11 @@ impl Lane {
                 let times = kinds.map(|(sign, times)| (times.within(start, end), sign));
                 let busy: u64 = times.iter().map(|(ns, _)| ns).sum();
                 let idle = (end - start).saturating_sub(busy);
-                let (most, sign) = times.into_iter().max_by_key(|(ns, _)| *ns).unwrap_or((0, '.'));
-                if most == 0 || idle > busy { '.' } else { sign }
+                match times.into_iter().max_by_key(|(ns, _)| *ns) {
+                    Some((1.., sign)) if idle > busy => sign.to_ascii_uppercase(),
+                    Some((1.., sign)) => sign,
+                    _ => '.',
+                }
             })
             .collect()
     }
@@ -154,10 +157,12 @@ pub fn window(lanes: &[LanePieces], from_ns: u64, to_ns: u64, slack_ns: u64) -> 
                 PieceKind::Copy => {}
             }
         }
-        for pair in work.steps.windows(2).filter(|pair| begins(pair[0].0) && begins(pair[1].0)) {
-            sums.steps += 1;
-            sums.step_ns += pair[1].0.saturating_sub(pair[0].0);
-        }
+        let whole = work.steps.windows(2).filter(|pair| begins(pair[0].0) && begins(pair[1].0));
+        let mut times: Vec<u64> = whole.map(|pair| pair[1].0.saturating_sub(pair[0].0)).collect();
+        times.sort_unstable();
+        sums.steps = times.len() as u64;
+        sums.step_ns = times.iter().sum();
+        sums.step_times_ns = thinned(times);
         if let Some((from, to)) = picture {
             sums.picture = lane.picture(from, to);
         }

@@ -11,6 +11,7 @@ use ratatui::{
 use crate::{
     analysis::ranks::{LaneColumn, Late, Totals, collective_rows},
     base::units::{clock, millis, percent},
+    event::EngineKind,
     tui::{
         theme::Theme,
         view::View,
@@ -26,8 +27,8 @@ fn signs(theme: &Theme) -> [(char, &'static str, &'static str, Style); 5] {
     [
         ('c', "computes", glyph("█", "#"), theme.utilisation),
         ('n', "NCCL", glyph("▓", "="), theme.prefill),
-        ('w', "waits for others", glyph("░", "~"), theme.warn),
-        ('m', "copies", glyph("▒", ":"), theme.memory),
+        ('w', "waits", glyph("░", "~"), theme.warn),
+        ('m', "copies", glyph("▒", ":"), theme.clock),
         ('.', "nothing", glyph("·", "."), theme.dim),
     ]
 }
@@ -53,8 +54,14 @@ impl Widget for RanksPane<'_> {
         let (totals, late, span) = shown(view);
         if !view.state.ranks.is_there() {
             let inner = draw_box(theme, ("ranks", ""), area, buf);
-            let text =
-                " no ranks: llmprof-tui exec -- torchrun --nproc-per-node 2 PROGRAM, or kernels TRACE TRACE…";
+            let is_followed = view.state.run.as_ref().is_some_and(|run| run.engine == EngineKind::Program)
+                && !is_over(view);
+            let text = match is_followed {
+                true => " nothing of several GPUs, and no collective, was recorded yet",
+                false => {
+                    " no ranks: llmprof-tui exec -- torchrun --nproc-per-node 2 PROGRAM, or kernels TRACE TRACE…"
+                }
+            };
             return note(theme, text).render(inner, buf);
         }
         let words = words(view, totals, &late);
@@ -163,8 +170,10 @@ fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), are
     if inner.height < 2 || totals.lanes.is_empty() {
         return note(theme, " no time in which all ranks were recorded yet").render(inner, buf);
     }
+    // Two lines are for a lane and how many do not fit.
+    let has_heading = inner.height > 2 || totals.lanes.len() == 1;
     let mut x = picture.right();
-    for (column, width) in &columns {
+    for (column, width) in columns.iter().filter(|_| has_heading) {
         let place = Rect { x, width: *width, height: 1, ..inner };
         Line::styled(column.heading(), theme.dim).right_aligned().render(place.intersection(inner), buf);
         x += width;
@@ -173,16 +182,17 @@ fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), are
         Late::Straggler(straggler) => Some(&straggler.lane),
         _ => None,
     };
-    let has_legend = inner.height >= totals.lanes.len() as u16 + 3;
-    let body = inner.height - 1 - u16::from(has_legend);
+    let has_legend = inner.height >= totals.lanes.len() as u16 + 2;
+    let body = inner.height - u16::from(has_heading) - u16::from(has_legend);
     let height = (body / totals.lanes.len() as u16).clamp(1, 3);
     // A lane is two lines and a free one at most.
     let drawn = height.min(2);
     let fits = (body / height) as usize;
     // The last line says how many do not fit.
-    let fitting = if fits < totals.lanes.len() { (inner.height - 2) as usize } else { fits };
+    let fitting = if fits < totals.lanes.len() { (body - 1) as usize } else { fits };
+    let first = inner.y + u16::from(has_heading);
     for ((lane, name), y) in
-        totals.lanes.iter().zip(&names).zip((inner.y + 1..).step_by(height as usize)).take(fitting)
+        totals.lanes.iter().zip(&names).zip((first..).step_by(height as usize)).take(fitting)
     {
         let is_late = late.is_some_and(|late| late.is(lane.lane()));
         let style = if is_late { theme.warn.add_modifier(Modifier::BOLD) } else { theme.text };
@@ -212,8 +222,10 @@ fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), are
         let mut legend = vec![Text::raw(" ")];
         for (_, name, glyph, style) in signs(theme) {
             legend.push(Text::styled(format!("{glyph} "), style));
-            legend.push(Text::styled(format!("{name}   "), theme.dim));
+            legend.push(Text::styled(format!("{name}  "), theme.dim));
         }
+        let part = if drawn > 1 { "low" } else { "dim" };
+        legend.push(Text::styled(format!("{part}: under half the time"), theme.dim));
         Line::from(legend).render(Rect { y: inner.bottom() - 1, height: 1, ..inner }, buf);
     }
 }
@@ -234,21 +246,29 @@ fn shown_part(picture_ns: u64, totals: &Totals, width: u16) -> Option<String> {
     Some(if drawn < cells { format!("{time} of a step") } else { format!("one step: {time}") })
 }
 
-/// A column shows what most of its time was.
+/// A column has the sign of what ran in it for the longest. It is full where that was at least half of the time.
 fn draw_picture(theme: &Theme, picture: &str, area: Rect, buf: &mut Buffer) {
     let cells = &picture.as_bytes()[..drawn_cells(picture.len(), area.width)];
     let signs = signs(theme);
     for (i, x) in (area.left()..area.right()).enumerate() {
         let edge = |i: usize| i * cells.len() / area.width as usize;
         let part = cells.get(edge(i)..edge(i + 1).max(edge(i) + 1)).unwrap_or_default();
-        let count = |sign: char| part.iter().filter(|cell| char::from(**cell) == sign).count();
-        let Some((_, _, glyph, style)) =
-            signs.iter().max_by_key(|(sign, ..)| count(*sign)).filter(|_| !part.is_empty())
-        else {
+        if part.is_empty() {
             continue;
+        }
+        let count = |sign: char| part.iter().filter(|cell| char::from(**cell) == sign).count();
+        let most = |(sign, ..): &&(char, &str, &str, Style)| {
+            // Where something ran, however short, the column is not empty.
+            (*sign != '.', 4 * count(*sign) + count(sign.to_ascii_uppercase()))
         };
-        for y in area.top()..area.bottom() {
-            buf[(x, y)].set_symbol(glyph).set_style(*style);
+        let ran = signs.iter().filter(|(sign, ..)| count(*sign) + count(sign.to_ascii_uppercase()) > 0);
+        let Some((sign, _, glyph, style)) = ran.max_by_key(most) else { continue };
+        let full = part.iter().filter(|cell| cell.is_ascii_lowercase()).count();
+        let is_full = *sign != '.' && 2 * full >= part.len();
+        let style = if is_full || *sign == '.' { *style } else { theme.faint(*style) };
+        let top = if is_full { area.top() } else { area.bottom().saturating_sub(1) };
+        for y in top..area.bottom() {
+            buf[(x, y)].set_symbol(glyph).set_style(style);
         }
     }
 }
