@@ -2,6 +2,8 @@
 //! installed (`apt-get install prometheus`), the real one with an exporter that plays 64 GPUs.
 
 mod common;
+#[path = "common/terminal.rs"]
+mod terminal;
 
 use std::{
     fs,
@@ -21,6 +23,7 @@ use llmprof::{
 };
 use ratatui::layout::Rect;
 use serde_json::{Value, json};
+use terminal::Terminal;
 
 const RECORDING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/fleet/recording.ndjson");
 
@@ -114,7 +117,11 @@ fn each_trouble_has_its_words_and_a_remedy() {
     );
     let page = always("200 OK", "<!DOCTYPE html><html>Grafana\u{1b}[2J</html>");
     fails_with(&["--prometheus", &page], 1, &["a web page", "not of Grafana or a login page"]);
-    fails_with(&["--prometheus", &format!("https://{page}")], 1, &["the TLS handshake failed", "--ca-file"]);
+    fails_with(
+        &["--prometheus", &format!("https://{page}")],
+        1,
+        &["the TLS handshake failed", "is it https there?"],
+    );
     let refused = always(
         "422 Unprocessable Entity",
         r#"{"status":"error","errorType":"execution","error":"too many samples"}"#,
@@ -338,6 +345,43 @@ fn text(buffer: &ratatui::buffer::Buffer) -> String {
     buffer.content.chunks(width).map(|cells| line(cells).trim_end().to_owned() + "\n").collect()
 }
 
+/// Keys and the mouse, through a recording of two refreshes.
+#[test]
+fn a_recording_on_the_screen() {
+    let dir = tempfile::tempdir().unwrap();
+    let terminal = Terminal::start_in(dir, &["fleet", "--replay", RECORDING], &[], (120, 40));
+    terminal.see("64 GPUs");
+    terminal.see("refresh 2/2");
+    terminal.press("\x1b[D", "refresh 1/2");
+    terminal.press(">", "refresh 2/2");
+    terminal.press("<", "refresh 1/2");
+    terminal.press(".", "refresh 2/2");
+    // From its end it plays from the beginning.
+    terminal.press(" ", "refresh 1/2");
+    terminal.see("refresh 2/2");
+    terminal.press("j", "2 of 64");
+    // The wheel moves, a click selects, and one more opens.
+    terminal.send("\x1b[<65;20;10M");
+    terminal.see("5 of 64");
+    terminal.send("\x1b[<64;20;10M");
+    terminal.see("2 of 64");
+    terminal.click("thermal slowd");
+    terminal.see("3 of 64");
+    terminal.click("thermal slowd");
+    terminal.see("node2 GPU 5");
+    terminal.see("SM clock");
+    terminal.send("\x1b[<64;20;10M\x1b");
+    terminal.see("3 of 64");
+    terminal.press("n", "n GPUs");
+    terminal.click("node3");
+    terminal.press("\r", "of node3");
+    terminal.press("?", "list nodes, or GPUs");
+    terminal.send("\x1b[<65;20;10M?");
+    terminal.see_no("list nodes, or GPUs");
+    terminal.send("q");
+    assert_eq!(terminal.exit_code(), 0);
+}
+
 /// Ended with the test, however that ends.
 struct Ended(Child);
 
@@ -474,6 +518,106 @@ fn a_real_prometheus_with_64_gpus() {
     assert_eq!(memory, (2619.0, 0.0));
     let lost = of("node7", "1")["lost_pct"].as_f64().unwrap();
     assert!((lost - 100.0 * (1.0 - 1593.0 / 2619.0)).abs() < 1e-9);
+}
+
+/// Runs openssl in `dir`.
+fn openssl(dir: &Path, arguments: &str) {
+    let done = Command::new("openssl").args(arguments.split(' ')).current_dir(dir).output().expect("openssl");
+    assert!(done.status.success(), "{arguments}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// A certificate `name.pem` with its key for `alt`, signed by the authority `by`.
+fn certificate(dir: &Path, name: &str, by: &str, alt: &str, days: &str) {
+    openssl(dir, &format!("req -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.csr -subj /CN={name}"));
+    fs::write(dir.join("alt"), format!("subjectAltName={alt}\n")).unwrap();
+    openssl(
+        dir,
+        &format!(
+            "x509 -req -in {name}.csr -CA {by}.pem -CAkey {by}.key -CAcreateserial -out {name}.pem -extfile alt {days}"
+        ),
+    );
+}
+
+fn authority(dir: &Path, name: &str) {
+    openssl(
+        dir,
+        &format!(
+            "req -x509 -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.pem -days 2 -subj /CN={name}"
+        ),
+    );
+}
+
+#[test]
+#[ignore = "needs prometheus and openssl; .ci/run installs them"]
+fn a_real_prometheus_over_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    authority(dir.path(), "ours");
+    authority(dir.path(), "other");
+    certificate(dir.path(), "good", "ours", "DNS:localhost", "-days 2");
+    certificate(dir.path(), "elsewhere", "ours", "DNS:prometheus.example.com", "-days 2");
+    // OpenSSL 3.0 takes no date in the past but by -days.
+    certificate(dir.path(), "old", "ours", "DNS:localhost", "-days -1");
+    fs::write(dir.path().join("prometheus.yml"), "global:\n  scrape_interval: 2s\n").unwrap();
+    let serve = |name: &str| {
+        fs::write(
+            dir.path().join("web.yml"),
+            format!("tls_server_config:\n  cert_file: {name}.pem\n  key_file: {name}.key\n"),
+        )
+        .unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let prometheus = Command::new("prometheus")
+            .current_dir(dir.path())
+            .args(["--config.file=prometheus.yml", "--web.config.file=web.yml"])
+            .args([
+                format!("--storage.tsdb.path=data-{name}"),
+                format!("--web.listen-address=127.0.0.1:{port}"),
+            ])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("prometheus");
+        eventually("its port", || TcpStream::connect(("127.0.0.1", port)).ok());
+        (Ended(prometheus), format!("https://localhost:{port}"))
+    };
+    let (_good, url) = serve("good");
+    // It answers, and has no GPU.
+    for file in ["ours.pem", "good.pem"] {
+        fails_with(&["--prometheus", &url, "--ca-file", &path(file)], 1, &["has no GPU metric"]);
+    }
+    fails_with(&["--prometheus", &url], 1, &["not of a known authority", "--ca-file names a file"]);
+    fails_with(
+        &["--prometheus", &url, "--ca-file", &path("other.pem")],
+        1,
+        &["not of a known authority", "none of the certificates in --ca-file has signed it"],
+    );
+    // Prometheus says so, and closes the connection; its words may be lost with it.
+    let plain = fleet(&["--prometheus", &url.replace("https", "http"), "--ca-file", &path("ours.pem")]);
+    assert!(plain.code == 1 && plain.err.to_lowercase().contains("https"), "{}", plain.err);
+    fails_with(
+        &["--prometheus", &url.replace("localhost", "127.0.0.1"), "--ca-file", &path("ours.pem")],
+        1,
+        &["its certificate is for localhost only", "a name that the certificate is for"],
+    );
+    fails_with(
+        &["--prometheus", &url, "--ca-file", &path("good.key")],
+        2,
+        &["--ca-file", "it has no certificate"],
+    );
+    let (_elsewhere, url) = serve("elsewhere");
+    fails_with(
+        &["--prometheus", &url, "--ca-file", &path("ours.pem")],
+        1,
+        &["its certificate is for prometheus.example.com only"],
+    );
+    let (_old, url) = serve("old");
+    fails_with(
+        &["--prometheus", &url, "--ca-file", &path("ours.pem")],
+        1,
+        &["its certificate has expired", "renew it there"],
+    );
+    // The certificate itself is named: it is trusted, and has expired all the same.
+    fails_with(&["--prometheus", &url, "--ca-file", &path("old.pem")], 1, &["has expired"]);
 }
 
 #[test]

@@ -332,7 +332,8 @@ impl Client {
     async fn fetch(&self, path: &str) -> Result<Fetched, FleetError> {
         let Source { endpoint, login, timeout, .. } = &self.source;
         let fetched = fetch(endpoint, path, login.as_ref(), &self.tls, MAX_ANSWER_BYTES, *timeout).await;
-        fetched.map_err(|cause| FleetError::Fetch { url: self.url(), cause })
+        let with_ca_file = !self.source.authorities.is_empty();
+        fetched.map_err(|cause| FleetError::Fetch { url: self.url(), cause, with_ca_file })
     }
 
     fn read(&self, fetched: &Fetched, each: &mut dyn FnMut(Series<'_>)) -> Result<Answer, FleetError> {

@@ -8,15 +8,20 @@ use super::{answer::AnswerError, labels::Matcher, metrics::HEARTBEATS};
 use crate::{
     base::foreign,
     event::HttpStep,
-    server::{FetchError, HttpError},
+    server::{FetchError, HttpError, Untrusted},
 };
 
 #[derive(Debug, Error)]
 pub enum FleetError {
     #[error("{0}")]
     Usage(String),
-    #[error("{url}: {cause}; {}", remedy(.cause))]
-    Fetch { url: String, cause: FetchError },
+    #[error("{url}: {cause}; {}", remedy(.cause, *.with_ca_file))]
+    Fetch {
+        url: String,
+        cause: FetchError,
+        /// The user has named certificates to trust.
+        with_ca_file: bool,
+    },
     #[error(
         "{url} redirects to {to}, which is not followed; pass the address it redirects to, if you trust it"
     )]
@@ -62,7 +67,22 @@ fn empty_remedy(matchers: &[Matcher]) -> &'static str {
     }
 }
 
-fn remedy(cause: &FetchError) -> &'static str {
+fn remedy(cause: &FetchError, with_ca_file: bool) -> &'static str {
+    if let FetchError::Http(http) = cause
+        && let Some(untrusted) = http.untrusted()
+    {
+        return match untrusted {
+            Untrusted::Expired => "renew it there, or check the date of this machine",
+            Untrusted::NotYetValid => "check the dates of both machines",
+            Untrusted::OtherName(_) => "pass the address with a name that the certificate is for",
+            Untrusted::UnknownAuthority | Untrusted::Other(_) if with_ca_file => {
+                "none of the certificates in --ca-file has signed it, nor is it one of them"
+            }
+            Untrusted::UnknownAuthority | Untrusted::Other(_) => {
+                "--ca-file names a file with the certificate to trust, or with that of its authority (PEM)"
+            }
+        };
+    }
     match cause {
         FetchError::TooLarge(_) => "select some GPUs with --match",
         FetchError::Gzip(_) => "is there a proxy in between?",
@@ -73,10 +93,12 @@ fn remedy(cause: &FetchError) -> &'static str {
         FetchError::Http(HttpError::Io { step: HttpStep::Connect, .. }) => {
             "is Prometheus running there, and is the port right (9090 is usual)?"
         }
-        FetchError::Http(HttpError::Io { step: HttpStep::Tls, .. }) => {
-            "is it https there? --ca-file names a certificate to trust"
-        }
+        FetchError::Http(HttpError::Io { step: HttpStep::Tls, .. }) => "is it https there?",
         FetchError::Http(HttpError::NotHttp(_)) => "is it https, or another service?",
+        FetchError::Http(
+            HttpError::Closed(HttpStep::Head)
+            | HttpError::Io { step: HttpStep::Send | HttpStep::Head | HttpStep::Body, .. },
+        ) => "asked again at the next refresh; is it https there?",
         FetchError::Http(_) => "asked again at the next refresh",
     }
 }

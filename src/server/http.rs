@@ -23,7 +23,7 @@ use super::{
     body::{Body, BodyError},
     endpoint::Endpoint,
     timed::{Arrival, TimedStream},
-    tls::{self, Tls},
+    tls::{self, Tls, Untrusted},
 };
 use crate::event::{Connecting, HttpStep};
 
@@ -48,6 +48,14 @@ pub enum HttpError {
 impl HttpError {
     fn io(step: HttpStep, cause: io::Error) -> HttpError {
         HttpError::Io { step, cause }
+    }
+
+    /// What is wrong with the certificate of the server, if that is it.
+    pub fn untrusted(&self) -> Option<&Untrusted> {
+        match self {
+            HttpError::Io { cause, .. } => cause.get_ref()?.downcast_ref(),
+            _ => None,
+        }
     }
 }
 

@@ -40,7 +40,7 @@ pub use self::{
     load::{Arrivals, LoadError, LoadPlan, Prompts, run},
     picture::data_url,
     scrape::MetricsAt,
-    tls::Tls,
+    tls::{Tls, Untrusted},
     trace::{TraceEntry, TraceError, read as read_trace},
     watch::watch,
 };

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 
-use super::{client::Client, load::LoadPlan};
+use super::{client::Client, load::LoadPlan, tls::Untrusted};
 use crate::event::{Event, EventTx, Level, Preparing, Ready, ServerFound};
 
 const RETRY: Duration = Duration::from_millis(250);
@@ -58,6 +58,9 @@ pub async fn wait(client: &Client, plan: &LoadPlan, tx: &EventTx) -> Result<Serv
             Ok((status @ (401 | 403), _)) => return Err(NotReady::Key { url, status }),
             Ok((404 | 405, _)) => break None,
             Ok((status, _)) => format!("HTTP {status}"),
+            Err(error) if error.untrusted() == Some(&Untrusted::UnknownAuthority) => {
+                format!("{error}; runtime.server.ca_file names a file with the certificate to trust (PEM)")
+            }
             Err(error) => error.to_string(),
         };
         if waited >= plan.ready {

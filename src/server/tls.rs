@@ -1,6 +1,6 @@
 //! Which servers are trusted: those with a certificate of the usual authorities, or one that the user names.
 
-use std::{io, sync::Arc};
+use std::{fmt, io, sync::Arc};
 
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
@@ -13,6 +13,8 @@ use rustls::{
     server::ParsedCertificate,
 };
 
+use crate::base::foreign;
+
 #[derive(Clone)]
 pub struct Tls(Arc<ClientConfig>);
 
@@ -24,6 +26,9 @@ impl Tls {
         let named: Result<Vec<CertificateDer<'static>>, _> =
             CertificateDer::pem_slice_iter(authorities).collect();
         let named = named.map_err(|e| format!("not a PEM file: {e}"))?;
+        if named.is_empty() && !authorities.is_empty() {
+            return Err("it has no certificate (PEM)".to_owned());
+        }
         for certificate in &named {
             roots.add(certificate.clone()).map_err(|e| format!("a certificate cannot be used: {e}"))?;
         }
@@ -47,26 +52,66 @@ impl Tls {
     }
 }
 
-/// An error of the handshake; a certificate that is not trusted in words, with the remedy.
-pub fn in_words(error: io::Error) -> io::Error {
-    let untrusted = |e: &Error| match e {
-        Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
-            Some("its certificate has expired")
-        }
-        Error::InvalidCertificate(
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => Some("its certificate is for another name"),
-        Error::InvalidCertificate(_) => Some(
-            "its certificate is not of a known authority; name a file with the certificate that is to be trusted (runtime.server.ca_file, or --ca-file of fleet)",
-        ),
-        _ => None,
-    };
-    let known = error.get_ref().and_then(|e| e.downcast_ref::<Error>()).and_then(untrusted);
-    known.map_or(error, io::Error::other)
+/// Why the certificate of a server is not accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Untrusted {
+    Expired,
+    NotYetValid,
+    /// The names that it is for.
+    OtherName(Vec<String>),
+    UnknownAuthority,
+    /// The words of the library.
+    Other(String),
 }
 
-/// A server whose own certificate the user named is trusted, as one that signed itself is no authority. Its name and its signatures
-/// are checked as always.
+impl Untrusted {
+    fn of(error: &CertificateError) -> Untrusted {
+        use CertificateError as E;
+        match error {
+            E::Expired | E::ExpiredContext { .. } => Untrusted::Expired,
+            E::NotValidYet | E::NotValidYetContext { .. } => Untrusted::NotYetValid,
+            E::NotValidForName => Untrusted::OtherName(Vec::new()),
+            E::NotValidForNameContext { presented, .. } => {
+                // As `DnsName("box")`.
+                let plain = |name: &String| {
+                    let inside = name.split_once('(').map_or(name.as_str(), |(_, rest)| rest);
+                    foreign::line(inside.trim_end_matches(')').trim_matches('"'), 80)
+                };
+                Untrusted::OtherName(presented.iter().take(4).map(plain).collect())
+            }
+            E::UnknownIssuer => Untrusted::UnknownAuthority,
+            other => Untrusted::Other(foreign::line(&other.to_string(), 200)),
+        }
+    }
+}
+
+impl fmt::Display for Untrusted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Untrusted::Expired => f.write_str("its certificate has expired"),
+            Untrusted::NotYetValid => f.write_str("its certificate is not valid yet"),
+            Untrusted::OtherName(names) if names.is_empty() => {
+                f.write_str("its certificate is for another name")
+            }
+            Untrusted::OtherName(names) => write!(f, "its certificate is for {} only", names.join(", ")),
+            Untrusted::UnknownAuthority => f.write_str("its certificate is not of a known authority"),
+            Untrusted::Other(words) => write!(f, "its certificate cannot be used: {words}"),
+        }
+    }
+}
+
+impl std::error::Error for Untrusted {}
+
+/// An error of the handshake; a certificate that is not accepted as [`Untrusted`].
+pub fn in_words(error: io::Error) -> io::Error {
+    match error.get_ref().and_then(|e| e.downcast_ref::<Error>()) {
+        Some(Error::InvalidCertificate(cause)) => io::Error::other(Untrusted::of(cause)),
+        _ => error,
+    }
+}
+
+/// A server whose own certificate the user named is trusted, as one that signed itself is no authority. Its name, its dates and its
+/// signatures are checked as always.
 #[derive(Debug)]
 struct Named {
     usual: Arc<WebPkiServerVerifier>,
@@ -82,8 +127,16 @@ impl ServerCertVerifier for Named {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if !self.named.iter().any(|named| named.as_ref() == certificate.as_ref()) {
-            return self.usual.verify_server_cert(certificate, others, name, ocsp, now);
+        use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
+        let found = self.usual.verify_server_cert(certificate, others, name, ocsp, now);
+        match &found {
+            Ok(_) => return found,
+            // Dates come before the question who has signed it.
+            Err(Error::InvalidCertificate(
+                Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. },
+            )) => return found,
+            Err(_) if !self.named.iter().any(|named| named.as_ref() == certificate.as_ref()) => return found,
+            Err(_) => {}
         }
         let parsed = ParsedCertificate::try_from(certificate)
             .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;

@@ -141,7 +141,10 @@ fn header(view: &FleetView<'_>, area: Rect, buf: &mut Buffer) {
                 right.push(label_value(theme, "asked in", &took, "ms"));
             }
         }
-        (None, None) => right.insert(0, vec![Span::styled("asking Prometheus", theme.warn)]),
+        (None, None) => {
+            let text = if view.error.is_some() { "no answer" } else { "asking Prometheus" };
+            right.insert(0, vec![Span::styled(text, theme.warn)]);
+        }
     }
     let right = fit(theme, right, area.width / 2);
     let badge = vec![Span::styled(" llmprof fleet ", theme.badge)];
@@ -401,38 +404,35 @@ fn draw_history(view: &FleetView<'_>, opened: &Opened, area: Rect, buf: &mut Buf
         }
     }
     let arrows = if theme.glyphs.ascii { ["left right", "up down"] } else { ["← →", "↑ ↓"] };
-    let keys = [
-        (arrows[0], "cursor"),
-        (arrows[1], "reading"),
-        ("+ -", "zoom"),
-        ("r", "refresh"),
-        ("Esc", "back"),
-        ("?", "help"),
-        ("q", "quit"),
-    ];
+    let refresh = view.replay.is_none().then_some(("r", "refresh"));
+    let first = [(arrows[0], "cursor"), (arrows[1], "reading"), ("+ -", "zoom")].into_iter().chain(refresh);
+    let keys: Vec<(&str, &str)> = first.chain([("Esc", "back"), ("?", "help"), ("q", "quit")]).collect();
     key_line(view, &keys, foot, buf);
 }
 
 fn key_line(view: &FleetView<'_>, keys: &[(&str, &str)], area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let spans = keys.iter().flat_map(|(key, what)| {
+    let place = Rect { width: area.width.saturating_sub(1), ..area };
+    let width = place.width as usize;
+    // A message goes first; the last keys stay.
+    let mut left = width;
+    if let Some(message) = &view.ui.message {
+        let text = cut(message, width.saturating_sub(1), theme.glyphs.ascii);
+        buf.set_stringn(area.x + 1, area.y, &text, width.saturating_sub(1), theme.warn);
+        left = width.saturating_sub(text.width() + 1);
+    }
+    let fits = |(key, what): &&(&str, &str)| {
+        let needed = key.width() + what.width() + 3;
+        let fits = left >= needed;
+        left = if fits { left - needed } else { 0 };
+        fits
+    };
+    let mut shown: Vec<&(&str, &str)> = keys.iter().rev().take_while(fits).collect();
+    shown.reverse();
+    let spans = shown.into_iter().flat_map(|(key, what)| {
         [Span::styled(format!("  {key}"), theme.accent), Span::styled(format!(" {what}"), theme.dim)]
     });
-    let line: Line<'_> = spans.collect();
-    let place = Rect { width: area.width.saturating_sub(1), ..area };
-    line.right_aligned().render(place, buf);
-    if let Some(message) = &view.ui.message {
-        let room = place
-            .width
-            .saturating_sub(keys.iter().map(|(k, w)| k.width() + w.width() + 3).sum::<usize>() as u16);
-        buf.set_stringn(
-            area.x + 1,
-            area.y,
-            cut(message, room as usize, theme.glyphs.ascii),
-            room as usize,
-            theme.warn,
-        );
-    }
+    spans.collect::<Line<'_>>().right_aligned().render(place, buf);
 }
 
 fn footer(view: &FleetView<'_>, area: Rect, buf: &mut Buffer) {

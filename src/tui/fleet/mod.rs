@@ -59,6 +59,8 @@ pub enum Feed {
 const HISTORY_SNAPSHOTS: usize = 240;
 /// While a recording is played.
 const PLAY_INTERVAL: Duration = Duration::from_millis(500);
+/// That one step of the wheel moves by.
+const WHEEL_LINES: isize = 3;
 /// Ages on the screen.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -228,10 +230,7 @@ impl FleetApp {
     fn handle(&mut self, event: Event) -> Option<Effect> {
         match event {
             Event::Key(key) if key.kind != KeyEventKind::Release => self.handle_key(key),
-            Event::Mouse(mouse) => {
-                self.handle_mouse(mouse);
-                None
-            }
+            Event::Mouse(mouse) => self.handle_mouse(mouse),
             Event::Paste(text) => {
                 if let Overlay::Filter(input) = &mut self.ui.overlay {
                     for c in text.chars().filter(|c| !c.is_control()) {
@@ -256,9 +255,10 @@ impl FleetApp {
         }
         let is_replay = matches!(self.feed, Feed::Recorded(_));
         let action = keys::action(key, is_replay)?;
-        if self.ui.opened.is_some()
-            && matches!(action, Action::AskFilter | Action::Sort | Action::Nodes | Action::Open)
-        {
+        use Action as A;
+        let of_the_list =
+            matches!(action, A::AskFilter | A::Sort | A::Nodes | A::Open | A::Step(_) | A::TogglePlay);
+        if self.ui.opened.is_some() && of_the_list {
             return None;
         }
         let page = self.page();
@@ -271,18 +271,27 @@ impl FleetApp {
 
     /// Whether the GPU pane has used the key.
     fn history_key(&mut self, key: KeyEvent) -> bool {
-        let Some(opened) = &mut self.ui.opened else { return false };
-        let Some(state) = &opened.state else { return false };
-        use pane_ui::Action as A;
-        let action = match pane_keys::action(key, Pane::Gpu, Mode::Single) {
-            Some(A::CloseCursor) if opened.ui.cursor.is_none() => return false,
-            Some(action @ (A::Move(_) | A::MoveCursor(_) | A::Zoom(_) | A::CloseCursor)) => action,
-            _ => return false,
+        let Some(opened) = self.ui.opened.as_ref().filter(|opened| opened.state.is_some()) else {
+            return false;
         };
+        use pane_ui::Action as A;
+        match pane_keys::action(key, Pane::Gpu, Mode::Single) {
+            Some(A::CloseCursor) if opened.ui.cursor.is_none() => false,
+            Some(action @ (A::Move(_) | A::MoveCursor(_) | A::Zoom(_) | A::CloseCursor)) => {
+                self.pane_action(action);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// An action of the GPU pane in an open history.
+    fn pane_action(&mut self, action: pane_ui::Action) {
+        let Some(opened) = &mut self.ui.opened else { return };
+        let Some(state) = &opened.state else { return };
         let theme = Theme::new(self.ui.theme, self.depth, self.glyphs);
         let extent = View::of(state, &opened.ui, &theme).extent();
         pane_ui::update(&mut opened.ui, action, extent);
-        true
     }
 
     fn overlay_key(&mut self, key: KeyEvent) {
@@ -324,26 +333,45 @@ impl FleetApp {
         }
     }
 
-    fn handle_mouse(&mut self, mouse: MouseEvent) {
-        if !matches!(self.ui.overlay, Overlay::None) || self.ui.opened.is_some() {
-            return;
-        }
-        let page = self.page();
+    fn handle_mouse(&mut self, mouse: MouseEvent) -> Option<Effect> {
         match mouse.kind {
-            MouseEventKind::ScrollUp | MouseEventKind::ScrollDown => {
-                let by = if mouse.kind == MouseEventKind::ScrollUp { -3 } else { 3 };
-                // A move has no effect beyond the screen's own state.
-                let _ = update(&mut self.ui, Action::Move(by), self.fleet.as_ref(), page);
-            }
+            MouseEventKind::ScrollUp => self.scroll(-1),
+            MouseEventKind::ScrollDown => self.scroll(1),
             MouseEventKind::Down(MouseButton::Left) => {
-                let layout = self.with_view(|view| list_layout(&view, self.size));
-                let row = layout.row_at(Position::new(mouse.column, mouse.row));
-                if let (Some(row), Some(fleet)) = (row, &self.fleet) {
-                    self.ui.select(row, fleet);
-                }
+                return self.click(Position::new(mouse.column, mouse.row));
             }
             _ => {}
         }
+        None
+    }
+
+    /// The wheel moves through the help or the list, and zooms a history.
+    fn scroll(&mut self, direction: isize) {
+        let end = self.with_view(|view| help_end(&view, self.size));
+        match &mut self.ui.overlay {
+            Overlay::Help { scroll } => {
+                *scroll = scroll.saturating_add_signed(WHEEL_LINES * direction).min(end);
+            }
+            Overlay::Filter(_) => {}
+            Overlay::None if self.ui.opened.is_some() => self.pane_action(pane_ui::Action::Zoom(-direction)),
+            Overlay::None => {
+                let (page, action) = (self.page(), Action::Move(WHEEL_LINES * direction));
+                // A move has no effect beyond the screen's own state.
+                let _ = update(&mut self.ui, action, self.fleet.as_ref(), page);
+            }
+        }
+    }
+
+    /// Selects a row; where it is selected, opens it.
+    fn click(&mut self, position: Position) -> Option<Effect> {
+        if !matches!(self.ui.overlay, Overlay::None) || self.ui.opened.is_some() {
+            return None;
+        }
+        let row = self.with_view(|view| list_layout(&view, self.size)).row_at(position)?;
+        let before = self.ui.row;
+        self.ui.select(row, self.fleet.as_ref()?);
+        let page = self.page();
+        (before == row).then(|| update(&mut self.ui, Action::Open, self.fleet.as_ref(), page)).flatten()
     }
 
     fn perform(&mut self, effect: Effect) {
@@ -361,11 +389,16 @@ impl FleetApp {
                 }
             }
             (Effect::AskHistory, Feed::Recorded(recorded)) => {
+                // It is of the moment that is shown.
+                self.playing = false;
                 let Some(opened) = &self.ui.opened else { return };
                 let gpu = opened.gpu.clone();
                 let snapshots = recorded.up_to(self.at, HISTORY_SNAPSHOTS).map_err(|e| e.to_string());
                 let history = snapshots.map(|all| from_recording(&gpu, all.iter()));
                 self.show_history(&gpu.key, history);
+            }
+            (Effect::Refresh, Feed::Recorded(_)) => {
+                self.ui.message = Some("a recording is not refreshed".to_owned());
             }
             (Effect::Step(by), Feed::Recorded(_)) => self.step(by),
             (Effect::TogglePlay, Feed::Recorded(recorded)) => {
