@@ -168,7 +168,13 @@ impl<'a> View<'a> {
 
     /// Why an action has no effect now.
     pub fn obstacle(&self, action: &Action) -> Option<&'static str> {
-        let Action::Do(effect) = action else { return None };
+        let effect = match action {
+            Action::Do(effect) => effect,
+            Action::ShowSnapshots | Action::NextComparePart if self.mode() == Mode::Jobs => {
+                return Some("there is no comparison here: the table has all jobs; Enter opens one");
+            }
+            _ => return None,
+        };
         match effect {
             Effect::Run(RunCommand::TogglePause | RunCommand::ToggleKernels | RunCommand::RunUnder(_))
                 if self.state.watches() =>

@@ -66,6 +66,8 @@ fn short(view: &View<'_>, b: &Binding) -> &'static str {
         Action::Do(Effect::Replay(ReplayCommand::TogglePlay)) if view.replay.is_some_and(|r| r.playing) => {
             "pause"
         }
+        // From a job that was opened.
+        Action::Do(Effect::Replay(ReplayCommand::Leave)) if is_of_jobs(view) => "jobs",
         Action::Do(Effect::Run(RunCommand::TogglePause)) if view.state.workload_paused_at.is_some() => {
             "resume"
         }
@@ -92,6 +94,11 @@ fn short(view: &View<'_>, b: &Binding) -> &'static str {
     }
 }
 
+/// The sweep has a table of jobs that run in other processes.
+fn is_of_jobs(view: &View<'_>) -> bool {
+    view.sweep.is_some_and(|view| view.elsewhere.is_some())
+}
+
 /// As many keys as there is room for; help and quit always.
 fn keys(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
@@ -103,7 +110,8 @@ fn keys(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let mut optional: Vec<&Binding> =
         BINDINGS.iter().filter(|b| is_active(b) && !always(b) && !short(view, b).is_empty()).collect();
     // The most specific first.
-    optional.sort_by_key(|b| if b.scope == Scope::Sweep { 0 } else { b.scope.priority() });
+    let leaves = |b: &Binding| matches!(b.action, Action::Do(Effect::Replay(ReplayCommand::Leave)));
+    optional.sort_by_key(|b| if b.scope == Scope::Sweep || leaves(b) { 0 } else { b.scope.priority() });
     let fixed: Vec<&Binding> = BINDINGS.iter().filter(|b| always(b)).rev().collect();
     let mut left = (area.width as usize).saturating_sub(fixed.iter().map(|b| width(b)).sum());
     optional.retain(|b| {
