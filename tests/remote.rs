@@ -357,8 +357,129 @@ fn a_program_there_is_followed_and_a_command_answers() {
         "{}",
         nowhere.err
     );
-    let sweep = sshd.run(here.path(), &["run", "-m", "runtime.batch_size=1,2"]);
-    assert!(sweep.code == 2 && sweep.err.contains("a sweep is not run over --host"), "{}", sweep.err);
+}
+
+/// The result is that of `watch` here: what was seen, or why nothing can be.
+#[test]
+fn gpus_there_are_watched() {
+    let Some(sshd) = Sshd::start() else { return };
+    let here = tempfile::tempdir().unwrap();
+    let seen = sshd.run(here.path(), &["watch", "--for", "2", "--json", "telemetry=sim"]);
+    assert_eq!(seen.code, 0, "{}", seen.err);
+    let found: serde_json::Value = serde_json::from_str(&seen.out).unwrap();
+    assert!(seen.out.contains("verdict"), "{found}");
+    let text = sshd.run(here.path(), &["watch", "--for", "1", "telemetry=sim"]);
+    assert!(text.code == 0 && !text.out.contains("TTFT"), "{} {}", text.out, text.err);
+    let args = ["watch", "--host", "box", "--remote-program", PROGRAM, "telemetry=sim"];
+    let terminal =
+        Terminal::start_in(tempfile::tempdir().unwrap(), &args, &[("LLMPROF_SSH", &sshd.ssh())], (120, 40));
+    terminal.see("over ssh to box");
+    terminal.see("SM clock");
+    terminal.send("q");
+    terminal.see("leave it running");
+    terminal.send("c");
+    assert_eq!(terminal.exit_code(), 0);
+}
+
+const SWEEP: [&str; 7] = [
+    "-m",
+    "runtime=sim",
+    "runtime.requests=5",
+    "runtime.sim.itl_ms=1",
+    "runtime.warmup=0",
+    "runtime.batch_size=1,2",
+    "hydra.sweep.dir=sweep",
+];
+
+#[test]
+fn the_jobs_of_a_sweep_run_there_one_after_another() {
+    let Some(sshd) = Sshd::start() else { return };
+    let here = tempfile::tempdir().unwrap();
+    let ran = sshd.run(here.path(), &[&["run", "--json"][..], &SWEEP].concat());
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let found: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let jobs = found["jobs"].as_array().unwrap();
+    assert_eq!(jobs.len(), 2, "{found}");
+    assert_eq!(common::run_dirs(&sshd.home()).len(), 2);
+    for job in 0..2 {
+        let copy = here.path().join(format!("sweep/{job}"));
+        let origin = fs::read(copy.join("remote.json")).unwrap();
+        let origin: serde_json::Value = serde_json::from_slice(&origin).unwrap();
+        assert_copied(&copy, Path::new(origin["dir"].as_str().unwrap()));
+        assert_eq!(jobs[job]["outcome"], "completed", "{found}");
+        assert_eq!(jobs[job]["on"], "box", "{found}");
+    }
+    let compared = common::run(here.path(), &["compare", "sweep/0", "sweep/1"]);
+    assert!(compared.code != 2, "{}", compared.err);
+    // It is resumed on the same machine, or not at all.
+    fs::remove_dir_all(here.path().join("sweep/1")).unwrap();
+    let forgotten = common::run(here.path(), &["run", "--resume", "sweep"]);
+    assert!(forgotten.code == 2 && forgotten.err.contains("pass --host box"), "{}", forgotten.err);
+    let resumed = sshd.run(here.path(), &["run", "--resume", "sweep"]);
+    assert_eq!(resumed.code, 0, "{}", resumed.err);
+    assert_eq!(common::run_dirs(&sshd.home()).len(), 3);
+    assert!(here.path().join("sweep/1/report.md").exists());
+    let slurm = sshd.run(here.path(), &[&["run", "hydra/launcher=slurm"][..], &SWEEP].concat());
+    assert!(slurm.code == 2 && slurm.err.contains("one after another on box"), "{}", slurm.err);
+}
+
+#[test]
+fn a_sweep_there_has_the_screen_and_ends_with_it() {
+    let Some(sshd) = Sshd::start() else { return };
+    let long =
+        ["-m", "runtime=sim", "runtime.requests=100000", "runtime.sim.itl_ms=3.8", "hydra.sweep.dir=sweep"];
+    let args =
+        [&["--host", "box", "--remote-program", PROGRAM][..], &long, &["runtime.batch_size=1,2"]].concat();
+    let terminal =
+        Terminal::start_in(tempfile::tempdir().unwrap(), &args, &[("LLMPROF_SSH", &sshd.ssh())], (120, 40));
+    terminal.see("running");
+    let copy = terminal.path().join("sweep/0");
+    eventually("events", || {
+        fs::metadata(copy.join("events.ndjson")).ok().filter(|about| about.len() > 3_000)
+    });
+    terminal.press("\r", "decode, mean");
+    terminal.press("b", "running");
+    terminal.send("q");
+    assert_eq!(terminal.exit_code(), 0, "{}", terminal.text());
+    terminal.see("--host box --resume sweep");
+    assert_eq!(common::finished(&copy).outcome, llmprof::event::Outcome::Interrupted);
+    assert_copied(&copy, &sshd.run_there());
+    let listed = sshd.run(terminal.path(), &["--reconnect", "list"]);
+    assert!(!listed.out.contains("goes on"), "{}", listed.out);
+}
+
+/// A key with a passphrase, which ssh asks for before the screen is there.
+#[test]
+fn ssh_asks_on_the_terminal() {
+    let Some(sshd) = Sshd::start() else { return };
+    let key = sshd.dir.path().join("user_key");
+    let locked = Command::new("ssh-keygen")
+        .args(["-q", "-p", "-P", "", "-N", "s3cret", "-f"])
+        .arg(&key)
+        .output()
+        .unwrap();
+    assert!(locked.status.success(), "{}", String::from_utf8_lossy(&locked.stderr));
+    let args = [&["--host", "box", "--remote-program", PROGRAM][..], &ENDLESS].concat();
+    let (ssh, dir) = (sshd.ssh(), tempfile::tempdir().unwrap());
+    let terminal = Terminal::start_in(dir, &args, &[("LLMPROF_SSH", &ssh), ("SSH_AUTH_SOCK", "")], (120, 40));
+    terminal.see("Enter passphrase for key");
+    terminal.send("s3cret\r");
+    terminal.see("decode, mean");
+    assert!(!terminal.text().contains("s3cret"));
+    // It cannot ask on this screen.
+    sshd.sessions().into_iter().for_each(|pid| signal(pid, "KILL"));
+    terminal.see("ssh has to ask, for a password or about a key");
+    terminal.send("q");
+    terminal.see("leave it running");
+    terminal.send("\r");
+    let id = names(&sshd.home()).remove(0);
+    terminal.see(&format!("--reconnect {id}"));
+    terminal.exit_code();
+    // A sweep would have to ask for each job, and there is nobody to ask.
+    let here = tempfile::tempdir().unwrap();
+    let sweep = sshd.run(here.path(), &[&["run"][..], &SWEEP].concat());
+    assert!(sweep.code == 1 && sweep.err.contains("ssh-copy-id"), "{}", sweep.err);
+    assert!(!here.path().join("sweep").exists());
 }
 
 #[test]

@@ -23,15 +23,17 @@ pub(super) async fn run(
     remote: &RemoteArgs,
     session: &RemoteSessionArgs,
 ) -> Result<u8, Failure> {
-    remote::refuse_sweep(remote, sweep.is_asked())?;
     if let Some(code) = remote::session(remote, session, sweep.yes).await? {
         return Ok(code);
     }
-    if let Some(code) = remote::profile(remote, &config, None, Shown::default()).await? {
+    if !sweep.is_asked()
+        && let Some(code) = remote::profile(remote, &config, None, Shown::default()).await?
+    {
         return Ok(code);
     }
-    match sweep.runner(&config, || require_terminal("llmprof-tui run"))? {
-        Some(runner) => match sweep.launched(runner, &config, false)? {
+    let possible = || require_terminal("llmprof-tui run").and_then(|()| remote.can_run_sweeps());
+    match sweep.runner(&config, remote.host.as_deref(), possible)? {
+        Some(runner) => match sweep.launched(runner, &config, remote.machine()?, false)? {
             Started::Here(runner) => profile_sweep(*runner).await,
             Started::Elsewhere(launch) => profile_launch(*launch).await,
         },

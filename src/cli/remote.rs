@@ -15,7 +15,7 @@ use super::{
     ask::ask,
     exec, print, print_data, print_json,
     profile::{report_exit, require_terminal},
-    run,
+    run, watch,
 };
 use crate::{
     base::{
@@ -30,11 +30,11 @@ use crate::{
         shutdown::{Cause, Shutdown},
     },
     remote::{
-        Connection, Frame, Host, Incoming, Link, Listed, Machine, Order, Place, Refusal, RemoteRun, Request,
-        Said, Start, Work, install, machine_there, serve, work,
+        Connection, Copies, Frame, Host, Incoming, Link, Listed, Machine, Order, Patience, Place, Refusal,
+        RemoteRun, Request, Said, Start, Work, install, machine_there, serve, work,
     },
     report::{kernels_text, run_json},
-    run::{headless, plan::Plan, progress_line::ProgressLine, time_left::TimeLeft},
+    run::{headless, plan::Plan, progress_line::ProgressLine, sweep, time_left::TimeLeft},
     tui::{App, Live, Workload},
 };
 
@@ -151,6 +151,58 @@ impl RemoteArgs {
     }
 }
 
+/// For sweeps, whose jobs run one after another, each with a connection of its own.
+impl RemoteArgs {
+    /// Checks that the jobs of a sweep can connect, each by itself.
+    pub(super) fn can_run_sweeps(&self) -> Result<(), Failure> {
+        let Some(host) = self.host()? else { return Ok(()) };
+        match Connection::open(&host, Patience::Never) {
+            Ok(connection) => {
+                connection.warning.iter().for_each(|warning| eprint_line(format_args!("warning: {warning}")));
+                Ok(())
+            }
+            Err(trouble) if trouble.asks() => Err(Failure::work(format_args!(
+                "{trouble}. Each job of a sweep connects by itself, and ssh asks nothing then: log in with a key (ssh-copy-id {}), or an agent that has it",
+                host.name
+            ))),
+            Err(trouble) => Err(Failure::work(trouble)),
+        }
+    }
+
+    /// The machine as the process of a job reaches it.
+    pub(super) fn machine(&self) -> Result<Option<sweep::Machine>, Failure> {
+        let Some(host) = self.host()? else { return Ok(None) };
+        let mut arguments = vec!["--host".to_owned(), host.argument()];
+        let fetch_limit = Some(self.fetch_limit.to_string());
+        let dir = self.remote_dir.as_ref().map(|dir| dir.display().to_string());
+        for (name, value) in [
+            ("--remote-program", &self.remote_program),
+            ("--remote-dir", &dir),
+            ("--fetch-limit", &fetch_limit),
+        ] {
+            arguments.extend(value.iter().map(|value| format!("{name}={value}")));
+        }
+        arguments.extend(self.ssh_option.iter().map(|option| format!("--ssh-option={option}")));
+        Ok(Some(sweep::Machine { name: host.short().to_owned(), arguments }))
+    }
+}
+
+/// One job of a sweep on another machine, recorded in its directory here.
+pub(super) async fn job(args: &RemoteArgs, task: &sweep::Task) -> Result<Option<u8>, Failure> {
+    let Some(host) = args.host()? else { return Ok(None) };
+    let work = Work {
+        overrides: task.plan.composed.overrides.clone(),
+        conf_dir: task.conf_dir.clone(),
+        command: None,
+        dir: args.remote_dir.clone(),
+    };
+    let connection = Connection::open(&host, Patience::Never).map_err(Failure::work)?;
+    let copies = Copies::At(task.plan.dir.clone());
+    let run = RemoteRun::new(host, connection, Start::New(work), copies, args.limit_bytes());
+    let shown = Shown { headless: true, quiet: true, ..Shown::default() };
+    without_screen(run, shown).await.map(Some)
+}
+
 /// A screen or text at this end, for what runs there.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shown {
@@ -161,6 +213,8 @@ pub(super) struct Shown {
     pub(super) seconds: Option<f64>,
     /// A program that is followed: its output and its exit code are those of the command.
     pub(super) program: bool,
+    /// Nothing runs: the result is what was seen of the GPUs or of a server.
+    pub(super) watch: bool,
 }
 
 /// Runs the command on another machine, where `--host` asks for it.
@@ -219,7 +273,7 @@ fn begin(args: &RemoteArgs, host: Host, start: Start) -> Result<RemoteRun, Failu
     if let Some(warning) = &connection.warning {
         eprint_line(format_args!("warning: {warning}"));
     }
-    Ok(RemoteRun::new(host, connection, start, root, args.limit_bytes()))
+    Ok(RemoteRun::new(host, connection, start, Copies::Below(root), args.limit_bytes()))
 }
 
 async fn follow(args: &RemoteArgs, host: Host, start: Start, shown: Shown) -> Result<u8, Failure> {
@@ -408,7 +462,9 @@ async fn without_screen(mut run: RemoteRun, shown: Shown) -> Result<u8, Failure>
         return Ok(cause.map_or(1, |cause| cause.exit_code()));
     };
     let dir = run.dir().map(Path::to_owned);
-    if shown.json {
+    if shown.watch {
+        watch::print_watched(&run.state, shown.json)?;
+    } else if shown.json {
         print_json(&run_json(&run.state, dir.as_deref()))?;
     } else {
         let text = match run.is_for_tools_alone() {
@@ -586,16 +642,6 @@ fn plan(work: &Work) -> Result<Plan, Refusal> {
         Some(command) => exec::planned_there(config, command),
     };
     planned.map_err(|failure| Refusal { usage: failure.exit_code() == 2, reason: failure.to_string() })
-}
-
-/// Whether `--host` can be used with a sweep, which it cannot.
-pub(super) fn refuse_sweep(args: &RemoteArgs, is_sweep: bool) -> Result<(), Failure> {
-    match args.host.is_some() && is_sweep {
-        true => Err(Failure::usage(
-            "a sweep is not run over --host: log in with ssh and start it there (llmprof-tui run -m …), or run its jobs one by one",
-        )),
-        false => Ok(()),
-    }
 }
 
 pub(super) fn is_command(word: &str) -> bool {

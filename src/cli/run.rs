@@ -68,15 +68,18 @@ pub(super) async fn run(args: RunArgs) -> Result<u8, Failure> {
         env::set_current_dir(dir).map_err(|e| Failure::usage(format_args!("{}: {e}", dir.display())))?;
     }
     if let (Some(dir), Some(number)) = (&args.job_of, args.job) {
-        return run_job(dir, number, args.ends_with_parent).await;
+        return run_job(dir, number, args.ends_with_parent, &args.remote).await;
     }
-    remote::refuse_sweep(&args.remote, args.sweep.is_asked())?;
     let shown = Shown { headless: true, json: args.json, quiet: args.quiet, ..Shown::default() };
-    if let Some(code) = remote::profile(&args.remote, &args.config, None, shown).await? {
+    if !args.sweep.is_asked()
+        && let Some(code) = remote::profile(&args.remote, &args.config, None, shown).await?
+    {
         return Ok(code);
     }
-    if let Some(runner) = args.sweep.runner(&args.config, || Ok(()))? {
-        return match args.sweep.launched(runner, &args.config, args.quiet)? {
+    let host = args.remote.host.as_deref();
+    if let Some(runner) = args.sweep.runner(&args.config, host, || args.remote.can_run_sweeps())? {
+        let machine = args.remote.machine()?;
+        return match args.sweep.launched(runner, &args.config, machine, args.quiet)? {
             Started::Here(runner) => run_sweep(*runner, args.json, args.quiet).await,
             Started::Elsewhere(launch) => run_launch(*launch, args.json, args.quiet).await,
         };
@@ -128,7 +131,12 @@ async fn run_launch(mut launch: Launch, json: bool, quiet: bool) -> Result<u8, F
 }
 
 /// One job of a sweep, recorded in its directory. Its messages are in the log of its launcher.
-async fn run_job(dir: &Path, number: usize, ends_with_parent: bool) -> Result<u8, Failure> {
+async fn run_job(
+    dir: &Path,
+    number: usize,
+    ends_with_parent: bool,
+    remote: &RemoteArgs,
+) -> Result<u8, Failure> {
     if ends_with_parent {
         end_with_parent()?;
     }
@@ -138,6 +146,9 @@ async fn run_job(dir: &Path, number: usize, ends_with_parent: bool) -> Result<u8
     };
     if let Some(aside) = &task.aside {
         eprint_line(format_args!("an earlier recording of this job is kept as {}", aside.display()));
+    }
+    if let Some(code) = remote::job(remote, &task).await? {
+        return Ok(code);
     }
     let finished = headless::job(task).await?;
     print(&summary(&finished.state, finished.summary.dir.as_deref()))?;

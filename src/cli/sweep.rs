@@ -14,7 +14,7 @@ use crate::{
     config::{ConfTree, Launcher, expand_sweep},
     event::Outcome,
     process::{eprint_line, eprint_lines, shutdown::Cause},
-    run::sweep::{Consent, Launch, Runner, SweepError, Task},
+    run::sweep::{Consent, Launch, Machine, Runner, SweepError, Task},
 };
 
 #[derive(Debug, Clone, Default, Args)]
@@ -39,10 +39,11 @@ impl SweepArgs {
     }
 
     /// The requested sweep, if any: every job validated, the directory created. `precondition` is checked before
-    /// anything is written.
+    /// anything is written. `host` is the machine to run it on, where it is not this one.
     pub(super) fn runner(
         &self,
         config: &ConfigArgs,
+        host: Option<&str>,
         precondition: impl FnOnce() -> Result<(), Failure>,
     ) -> Result<Option<Runner>, Failure> {
         if let Some(dir) = &self.resume {
@@ -55,6 +56,7 @@ impl SweepArgs {
                 )));
             }
             let runner = Runner::resume(dir, tree_of, |consent| self.confirm(consent))?;
+            same_host(runner.host(), host)?;
             if runner.sweep.is_complete() {
                 eprint_line("every job of this sweep has already completed");
             }
@@ -68,18 +70,32 @@ impl SweepArgs {
         let jobs = expand_sweep(&tree, &typed).map_err(Failure::usage)?;
         let jobs = jobs.into_iter().map(with_model_name).collect();
         precondition()?;
-        Ok(Some(Runner::begin(tree, config.conf_dir.clone(), typed, jobs)?))
+        Ok(Some(Runner::begin(tree, config.conf_dir.clone(), host.map(str::to_owned), typed, jobs)?))
     }
 
-    /// The sweep with its launcher, or as it is where its jobs run in this process.
+    /// The sweep with its launcher, on another machine, or as it is where its jobs run in this process.
     pub(super) fn launched(
         &self,
         runner: Runner,
         config: &ConfigArgs,
+        machine: Option<Machine>,
         quiet: bool,
     ) -> Result<Started, Failure> {
         let overrides = if self.resume.is_some() { &config.overrides[..] } else { &[] };
         let launcher = runner.launcher(overrides)?;
+        if let Some(machine) = machine {
+            if runner.sweep.waiting().is_empty() {
+                return Ok(Started::Here(Box::new(runner)));
+            }
+            if launcher != Launcher::Basic || self.cancel {
+                return Err(Failure::usage(format_args!(
+                    "with --host the jobs run one after another on {}, without hydra/launcher and --cancel: log in there to use Slurm or several GPUs at once",
+                    machine.name
+                )));
+            }
+            let launch = Launch::on_machine(runner, machine).map_err(Failure::work)?;
+            return Ok(Started::Elsewhere(Box::new(launch)));
+        }
         let elsewhere = launcher != Launcher::Basic || self.cancel;
         // A complete sweep has nothing to launch.
         if !elsewhere || runner.sweep.waiting().is_empty() {
@@ -120,6 +136,19 @@ pub(super) enum Started {
     Elsewhere(Box<Launch>),
 }
 
+/// A sweep is resumed on the machine that it was started on: its jobs are to be compared.
+fn same_host(started: Option<&str>, given: Option<&str>) -> Result<(), Failure> {
+    match (started, given) {
+        (started, given) if started == given => Ok(()),
+        (Some(host), _) => {
+            Err(Failure::usage(format_args!("the jobs of this sweep run on {host}: pass --host {host}")))
+        }
+        (None, _) => {
+            Err(Failure::usage("the jobs of this sweep run on this machine: resume it without --host"))
+        }
+    }
+}
+
 fn tree_of(conf_dir: Option<&Path>) -> Result<ConfTree, Failure> {
     ConfigArgs { conf_dir: conf_dir.map(Path::to_owned), ..ConfigArgs::default() }.tree()
 }
@@ -155,8 +184,9 @@ pub(super) fn report_end(runner: &Runner, cause: Option<&Cause>, command: &str) 
     if !sweep.is_complete() {
         let (total, completed) = (sweep.jobs.len(), sweep.count(Outcome::Completed));
         let dir = quoted(&sweep.dir.display().to_string());
+        let host = runner.host().map(|host| format!(" --host {}", quoted(host))).unwrap_or_default();
         eprint_line(format_args!(
-            "{completed} of {total} jobs completed; to run the others: {command} --resume {dir}"
+            "{completed} of {total} jobs completed; to run the others: {command}{host} --resume {dir}"
         ));
     }
     cause.map_or_else(|| runner.exit_code(), Cause::exit_code)

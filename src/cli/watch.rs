@@ -12,6 +12,7 @@ use crate::{
     process::eprint_line,
     report::{watched_server_json, watched_server_text},
     run::headless,
+    state::RunState,
 };
 
 #[derive(Debug, Args)]
@@ -70,6 +71,7 @@ pub(super) async fn with_remark(args: WatchArgs, remark: Option<String>) -> Resu
             headless: args.seconds.is_some(),
             json: args.json,
             seconds: args.seconds,
+            watch: true,
             ..Shown::default()
         };
         if let Some(code) = remote::profile(&args.remote, &config, None, shown).await? {
@@ -82,21 +84,25 @@ pub(super) async fn with_remark(args: WatchArgs, remark: Option<String>) -> Resu
     let watched_url = plan.composed.config.telemetry.server.clone();
     remark.iter().for_each(eprint_line);
     let watched = headless::watch(plan, time).await?;
-    let server = &watched.state.server;
-    if let Some(url) = &watched_url {
-        let code = watched.cause.as_ref().map_or(0, |cause| cause.exit_code());
-        return match (server.is_there(), args.json) {
-            (false, _) => Err(Failure::work(format_args!(
-                "{url} has no metrics that are known here: vLLM, SGLang (--enable-metrics), TensorRT-LLM, Triton, llama.cpp (--metrics) and TGI \
-                 are; name the page itself where it is not at /metrics"
-            ))),
-            (true, true) => print_json(&watched_server_json(&watched.state)).map(|()| code),
-            (true, false) => print_data(&watched_server_text(&watched.state)).map(|()| code),
-        };
+    if let Some(url) = watched_url.filter(|_| !watched.state.server.is_there()) {
+        return Err(Failure::work(format_args!(
+            "{url} has no metrics that are known here: vLLM, SGLang (--enable-metrics), TensorRT-LLM, Triton, llama.cpp (--metrics) and TGI \
+             are; name the page itself where it is not at /metrics"
+        )));
     }
-    if let Some(absent) = watched.state.gpu_absent.as_ref().filter(|_| watched.state.gpus.is_empty()) {
+    print_watched(&watched.state, args.json)?;
+    Ok(watched.cause.map_or(0, |cause| cause.exit_code()))
+}
+
+/// What was seen, of a server or of the GPUs.
+pub(super) fn print_watched(state: &RunState, json: bool) -> Result<(), Failure> {
+    match (state.server.is_there(), json) {
+        (true, true) => return print_json(&watched_server_json(state)),
+        (true, false) => return print_data(&watched_server_text(state)),
+        (false, _) => {}
+    }
+    if let Some(absent) = state.gpu_absent.as_ref().filter(|_| state.gpus.is_empty()) {
         return Err(Failure::work(format_args!("{}; {}", absent.reason, absent.remedy)));
     }
-    diagnose::print_all(&diagnose::of_state(&watched.state), args.json)?;
-    Ok(watched.cause.map_or(0, |cause| cause.exit_code()))
+    diagnose::print_all(&diagnose::of_state(state), json)
 }

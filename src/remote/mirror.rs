@@ -28,6 +28,15 @@ struct Origin {
     dir: PathBuf,
 }
 
+/// Where copies of runs go.
+#[derive(Debug, Clone)]
+pub enum Copies {
+    /// Each into a directory below this one, by its machine, model and date.
+    Below(PathBuf),
+    /// The only one into this directory.
+    At(PathBuf),
+}
+
 pub struct Mirror {
     dir: RunDir,
     file: File,
@@ -43,7 +52,7 @@ pub struct Mirror {
 impl Mirror {
     /// The directory here for a run on `host`: the one of an earlier connection, or a new one.
     pub fn open(
-        root: &Path,
+        copies: &Copies,
         host: &str,
         id: &str,
         run: u32,
@@ -51,7 +60,10 @@ impl Mirror {
         limit_bytes: u64,
     ) -> io::Result<Mirror> {
         let origin = Origin { host: host.to_owned(), id: id.to_owned(), run, dir: there.to_owned() };
-        let wanted = local_dir(root, host, there);
+        let wanted = match copies {
+            Copies::Below(root) => local_dir(root, host, there),
+            Copies::At(dir) => dir.clone(),
+        };
         let dir = match existing(&wanted, &origin) {
             Some(dir) => dir,
             None => {
@@ -207,7 +219,8 @@ mod tests {
     fn a_copy_goes_on_where_it_ended() {
         let root = tempfile::tempdir().unwrap();
         let there = Path::new("/home/me/runs/b/model/date");
-        let open = |id: &str| Mirror::open(root.path(), "box", id, 0, there, 10).unwrap();
+        let copies = Copies::Below(root.path().to_owned());
+        let open = |id: &str| Mirror::open(&copies, "box", id, 0, there, 10).unwrap();
         let mut mirror = open("aaaaaa");
         mirror.append(0, b"12\n").unwrap();
         assert_eq!(mirror.append(1, b"3").unwrap_err().kind(), ErrorKind::InvalidData);

@@ -18,6 +18,7 @@ mod worker;
 pub use connection::{Connection, Incoming, Patience};
 pub use host::{Host, HostError};
 pub use install::{Machine, install, machine_there};
+pub use mirror::Copies;
 pub use place::Place;
 pub use protocol::{Ended, Frame, Listed, Order, Request, Work};
 pub use relay::serve;

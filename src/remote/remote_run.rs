@@ -1,25 +1,24 @@
 //! A run on another machine as this end has it: the fold of its events, orders to it, and a connection that comes back by itself.
 
 mod intake;
+mod link;
 
 use std::{
     collections::{HashSet, VecDeque},
     hash::{BuildHasher, Hasher, RandomState},
     path::{Path, PathBuf},
-    thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use tokio::sync::oneshot;
-
+pub use self::link::Link;
+use self::link::State;
 use super::{
-    connection::{Connection, Patience},
+    connection::Connection,
     files::Inbox,
     host::Host,
     lag::Lag,
-    mirror::Mirror,
-    protocol::{Ended, Join, Order, Request, Work},
-    trouble::Trouble,
+    mirror::{Copies, Mirror},
+    protocol::{Ended, Order, Request, Work},
 };
 use crate::{
     base::foreign::message,
@@ -29,21 +28,12 @@ use crate::{
     state::{RunState, Snapshot},
 };
 
-/// After so long without an answer the screen says so.
-const SILENT: Duration = Duration::from_secs(3);
-/// After so long the connection is given up.
-const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Between two attempts to connect again: the first, and the longest.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// Events taken in before keys and frames have their turn.
 const BATCH_EVENTS: usize = 4096;
 /// Frames taken in at a time.
 const BATCH_FRAMES: usize = 32;
 /// What the screen may still have to say.
 const MAX_SAID: usize = 16;
-/// While the connection is lost, the time since is shown.
-const REDRAW: Duration = Duration::from_millis(250);
 
 /// What to do there.
 #[derive(Debug, Clone)]
@@ -53,39 +43,11 @@ pub enum Start {
     Again(String),
 }
 
-/// The connection, for the screen.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Link {
-    /// How far this end is behind, once it was measured.
-    Up {
-        behind_ms: Option<f64>,
-    },
-    /// There is no answer.
-    Silent {
-        since: Duration,
-    },
-    Lost {
-        since: Duration,
-        next: Option<Duration>,
-        reason: String,
-    },
-    /// Nothing more comes.
-    Closed,
-}
-
 /// What the far end answered, for the screen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Said {
     Message(String),
     Error(String),
-}
-
-enum State {
-    Up(Box<Connection>),
-    Opening(oneshot::Receiver<Result<Connection, Trouble>>),
-    Waiting,
-    /// Trying again by itself does not help.
-    GivenUp,
 }
 
 /// The files of a run that are fetched, or are to be.
@@ -107,8 +69,7 @@ pub struct RemoteRun {
     pub state: RunState,
     host: Host,
     start: Start,
-    /// Below it are the copies of runs.
-    root: PathBuf,
+    copies: Copies,
     limit_bytes: u64,
     connection: State,
     id: Option<String>,
@@ -143,12 +104,12 @@ pub struct RemoteRun {
 }
 
 impl RemoteRun {
-    /// Uses `connection` for what `start` says. Copies of runs go below `root`; no run may be larger than `limit_bytes`.
+    /// Uses `connection` for what `start` says. No copy of a run may be larger than `limit_bytes`.
     pub fn new(
         host: Host,
         connection: Connection,
         start: Start,
-        root: PathBuf,
+        copies: Copies,
         limit_bytes: u64,
     ) -> RemoteRun {
         let now = Instant::now();
@@ -156,7 +117,7 @@ impl RemoteRun {
             state: RunState::default(),
             host,
             start,
-            root,
+            copies,
             limit_bytes,
             connection: State::Waiting,
             id: None,
@@ -271,24 +232,6 @@ impl RemoteRun {
         Some((inbox.bytes, inbox.total_bytes))
     }
 
-    pub fn link(&self) -> Link {
-        let reason = || self.lost.as_ref().map(|(_, reason)| reason.clone()).unwrap_or_default();
-        let since = self.lost.as_ref().map(|(at, _)| at.elapsed()).unwrap_or_default();
-        match &self.connection {
-            State::Up(_) => match self.lag.silence(Instant::now()) {
-                since if since > SILENT => Link::Silent { since },
-                _ => Link::Up { behind_ms: self.lag.behind_ms() },
-            },
-            _ if self.is_complete() => Link::Closed,
-            State::Opening(_) => Link::Lost { since, next: Some(Duration::ZERO), reason: reason() },
-            State::Waiting => {
-                let next = self.next_attempt.saturating_duration_since(Instant::now());
-                Link::Lost { since, next: Some(next), reason: reason() }
-            }
-            State::GivenUp => Link::Lost { since, next: None, reason: reason() },
-        }
-    }
-
     /// The tool of the re-run in progress.
     pub fn tool(&self) -> Option<Tool> {
         let run = self.state.kernels.tool_run.as_ref()?;
@@ -311,164 +254,6 @@ impl RemoteRun {
     pub fn loss(&self) -> Option<Loss> {
         let words = self.done.as_ref()?.loss.clone()?;
         Some(Loss::There { words: message(&words) })
-    }
-
-    /// Takes what has come: keeps it, then applies its events to the state. Connects again where that is due. Returns how much
-    /// has changed.
-    pub async fn pump(&mut self) -> usize {
-        tokio::task::yield_now().await;
-        let is_read = self.begun.as_ref().is_none_or(|begun| begun.mirror.is_read);
-        let wake = self.wake();
-        let mut changed = 0;
-        match &mut self.connection {
-            _ if !is_read => {}
-            State::Up(connection) => {
-                tokio::select! {
-                    incoming = connection.frames.recv() => changed += self.take_frames(incoming),
-                    () = tokio::time::sleep_until(wake.into()) => {}
-                }
-                // The lag, or the time without an answer.
-                changed += 1;
-            }
-            State::Opening(opening) => {
-                tokio::select! {
-                    opened = opening => {
-                        match opened.unwrap_or_else(|_| Err(Trouble::NoSsh("its thread is gone".to_owned()))) {
-                            Ok(connection) => self.connected(connection),
-                            Err(trouble) => self.not_connected(&trouble),
-                        }
-                    }
-                    () = tokio::time::sleep_until(wake.into()) => {}
-                }
-                changed += 1;
-            }
-            State::Waiting => {
-                tokio::time::sleep_until(wake.into()).await;
-                changed += 1;
-            }
-            State::GivenUp => {
-                tokio::time::sleep_until(wake.into()).await;
-                changed += usize::from(!self.is_complete());
-            }
-        }
-        self.tick();
-        changed + self.take_events()
-    }
-
-    fn wake(&self) -> Instant {
-        let redraw = Instant::now() + REDRAW;
-        match &self.connection {
-            State::Up(_) => self.lag.next(),
-            State::Waiting => self.next_attempt.min(redraw),
-            State::Opening(_) | State::GivenUp => redraw,
-        }
-    }
-
-    fn tick(&mut self) {
-        let now = Instant::now();
-        if let State::Up(connection) = &self.connection {
-            if let Some(n) = self.lag.due(now) {
-                connection.send(Request::Ping { n });
-            }
-            if let Some(fetch) = self.fetches.front_mut().filter(|fetch| fetch.inbox.is_none()) {
-                match Inbox::new(&fetch.dir, self.limit_bytes) {
-                    Ok(inbox) => {
-                        fetch.inbox = Some(inbox);
-                        connection.send(Request::Fetch { run: fetch.run, limit_bytes: self.limit_bytes });
-                    }
-                    Err(e) => {
-                        let text = format!("{}: {e}: the files of the run stay there", fetch.dir.display());
-                        self.fetches.pop_front();
-                        self.say(Said::Message(text));
-                    }
-                }
-            }
-            if self.lag.silence(now) > PING_TIMEOUT {
-                self.lose(format!("no answer for {} s", PING_TIMEOUT.as_secs()));
-            }
-        } else if matches!(self.connection, State::Waiting) && now >= self.next_attempt && !self.is_complete()
-        {
-            self.reconnect();
-        }
-    }
-
-    /// Connects again now, in the background and without questions.
-    pub fn reconnect(&mut self) {
-        if matches!(self.connection, State::Up(_) | State::Opening(_)) {
-            return;
-        }
-        let (tx, rx) = oneshot::channel();
-        let host = self.host.clone();
-        thread::spawn(move || drop(tx.send(Connection::open(&host, Patience::Never))));
-        self.connection = State::Opening(rx);
-    }
-
-    /// Sends which run this is about, and what was not answered.
-    fn connected(&mut self, connection: Connection) {
-        let join = |id: &String, events: u64, run: u32| {
-            Request::Join(Join { id: id.clone(), news: self.news_at, run, events })
-        };
-        let begun = self.begun.as_ref().map_or((0, 0), |begun| (begun.mirror.bytes(), begun.run));
-        connection.send(match (&self.id, &self.start) {
-            (Some(id), _) => join(id, begun.0, begun.1),
-            (None, Start::New(work)) => Request::Start(work.clone()),
-            (None, Start::Again(id)) => join(id, 0, 0),
-        });
-        for (id, order) in &self.orders {
-            connection.send(Request::Order { id: *id, order: order.clone() });
-        }
-        self.connection = State::Up(Box::new(connection));
-        if let Some((since, _)) = self.lost.take() {
-            let text = format!(
-                "connected to {} again after {:.0} s",
-                self.host.short(),
-                since.elapsed().as_secs_f64()
-            );
-            self.say(Said::Message(text));
-        }
-        self.attempts = 0;
-        self.lag.begin(Instant::now());
-        // What came of a file is not kept; it is sent again.
-        self.fetches.iter_mut().for_each(|fetch| fetch.inbox = None);
-    }
-
-    fn not_connected(&mut self, trouble: &Trouble) {
-        if trouble.is_lasting() {
-            return self.give_up(trouble.to_string());
-        }
-        self.lose(trouble.to_string());
-    }
-
-    /// The connection is gone; the run is not.
-    fn lose(&mut self, reason: String) {
-        let since = self.lost.as_ref().map_or_else(Instant::now, |(since, _)| *since);
-        self.lost = Some((since, reason));
-        let wait = FIRST_WAIT.saturating_mul(1 << self.attempts.min(5)).min(LONGEST_WAIT);
-        self.attempts += 1;
-        if let State::Up(connection) = std::mem::replace(&mut self.connection, State::Waiting) {
-            // A connection that hangs takes a moment to end.
-            thread::spawn(move || drop(connection));
-        }
-        self.next_attempt = Instant::now() + wait;
-        self.lag.begin(Instant::now());
-        if self.id.is_none() && self.failed.is_none() {
-            let (_, reason) = self.lost.clone().unwrap_or((Instant::now(), String::new()));
-            let text = format!(
-                "the connection to {} broke before it named a run: {reason}; {} --reconnect list shows whether one was started",
-                self.host.short(),
-                self.host.command_line()
-            );
-            self.failed = Some((text, false));
-        }
-    }
-
-    fn give_up(&mut self, reason: String) {
-        self.lose(reason.clone());
-        self.connection = State::GivenUp;
-        if self.begun.is_none() {
-            self.failed.get_or_insert((reason.clone(), false));
-        }
-        self.say(Said::Error(reason));
     }
 
     /// Gives an order, now or when the connection is back.

@@ -2,7 +2,7 @@
 
 use std::{io, time::Instant};
 
-use super::{BATCH_EVENTS, BATCH_FRAMES, Begun, Fetch, MAX_SAID, RemoteRun, Said, State};
+use super::{BATCH_EVENTS, BATCH_FRAMES, Begun, Fetch, MAX_SAID, RemoteRun, Said, link::State};
 use crate::{
     base::foreign::{line, message},
     event::{Envelope, Event, Outcome, RunFinished},
@@ -125,7 +125,7 @@ impl RemoteRun {
                 }
                 (self.restarts, self.wants_pause, self.left) = (false, None, false);
                 let host = self.host.short();
-                let mirror = Mirror::open(&self.root, host, &id, run, &dir, self.limit_bytes)?;
+                let mirror = Mirror::open(&self.copies, host, &id, run, &dir, self.limit_bytes)?;
                 self.earlier_snapshots.extend(std::mem::take(&mut self.state).snapshots);
                 let overrides = overrides.iter().map(|text| line(text, 2_000)).collect();
                 self.begun = Some(Begun { run, overrides, for_tools, mirror });

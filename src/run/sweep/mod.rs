@@ -18,7 +18,7 @@ pub use consent::Consent;
 pub use cooldown::{CooldownRule, CooldownStatus, CooldownStep, Temperature};
 pub use error::SweepError;
 pub use jobs::{Job, JobResult, JobState, Place, Sweep};
-pub use launch::{Launch, LaunchError};
+pub use launch::{Launch, LaunchError, Machine};
 pub use runner::Runner;
 pub use table::{Column, PLACE_HEADINGS, csv_rows, sweep_json, table_text};
 pub use task::Task;

@@ -46,10 +46,11 @@ pub struct Runner {
 impl Runner {
     /// Validates every job, and creates the sweep's directory if all of them are valid.
     ///
-    /// `jobs` are the overrides of each job; `overrides` and `conf_dir` are stored as typed.
+    /// `jobs` are the overrides of each job; `overrides`, `conf_dir` and `host` are stored as typed.
     pub fn begin(
         tree: ConfTree,
         conf_dir: Option<PathBuf>,
+        host: Option<String>,
         overrides: Vec<String>,
         jobs: Vec<Vec<String>>,
     ) -> Result<Runner, SweepError> {
@@ -68,7 +69,7 @@ impl Runner {
         let wanted = PathBuf::from(wanted.ok_or(SweepError::NoJobs)?);
         RunDir::name_in(&wanted)?;
         let started = context.now.to_string();
-        let stored = StoredSweep { schema: SCHEMA, started, conf_dir, overrides, jobs: stored_jobs };
+        let stored = StoredSweep { schema: SCHEMA, started, conf_dir, host, overrides, jobs: stored_jobs };
         let dir = RunDir::create(&wanted).map_err(|source| SweepError::Io { path: wanted, source })?;
         let lock = stored.write(dir.path(), &yaml)?;
         let sweep = stored.sweep(dir.path().to_owned());
@@ -284,6 +285,11 @@ impl Runner {
             }
         }
         Ok(false)
+    }
+
+    /// The machine that the jobs run on, where it is not this one.
+    pub fn host(&self) -> Option<&str> {
+        self.stored.host.as_deref()
     }
 
     /// The configuration of the first job, for what all jobs have in common.

@@ -34,6 +34,9 @@ pub(super) struct StoredSweep {
     pub(super) started: String,
     /// As given to `--conf-dir`.
     pub(super) conf_dir: Option<PathBuf>,
+    /// The machine that the jobs run on, as given to `--host`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) host: Option<String>,
     /// As they were typed.
     pub(super) overrides: Vec<String>,
     pub(super) jobs: Vec<StoredJob>,

@@ -24,6 +24,8 @@ pub struct Task {
     pub plan: Plan,
     /// Where an earlier recording of the job is now.
     pub aside: Option<PathBuf>,
+    /// As given to `--conf-dir` when the sweep was started.
+    pub conf_dir: Option<PathBuf>,
     config: RunConfig,
     device: Device,
 }
@@ -40,7 +42,8 @@ impl Task {
         let Some(job) = stored.jobs.get(number) else {
             return Err(not_a_sweep(format!("it has no job {number}; the first is 0")).into());
         };
-        let tree = open_tree(stored.conf_dir.as_deref())?;
+        let conf_dir = stored.conf_dir.clone();
+        let tree = open_tree(conf_dir.as_deref())?;
         let now =
             stored.started.parse().map_err(|e| not_a_sweep(format!("sweep.json has no start time: {e}")))?;
         let context = ComposeContext { now, ..current_context() };
@@ -59,7 +62,7 @@ impl Task {
         let aside =
             sweep.set_aside(number).map_err(|source| SweepError::Io { path: path.clone(), source })?;
         let device = plan.device.clone();
-        Ok(Some(Task { plan: Plan { dir: path, ..plan }, aside, config, device }))
+        Ok(Some(Task { plan: Plan { dir: path, ..plan }, aside, conf_dir, config, device }))
     }
 
     /// The cool-down after the run whose state this is, which holds the node or the GPU until it is over.

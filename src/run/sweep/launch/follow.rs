@@ -134,10 +134,11 @@ impl Follower {
 
     /// Ends the jobs whose end is known.
     fn settle(&mut self, now: Instant) {
+        let by_files = self.launcher.ends_by_files();
         let results: Vec<(usize, JobResult)> = self
             .open
             .iter()
-            .filter(|(_, job)| job.running || job.ended.is_some())
+            .filter(|(_, job)| job.ended.is_some() || job.running && by_files)
             .filter_map(|(number, job)| Some((*number, job.result(now)?)))
             .collect();
         for (number, result) in results {

@@ -1,10 +1,11 @@
-//! Several jobs of a sweep at once on this machine: one on each GPU, or on the CPU.
+//! Jobs of a sweep in processes of this machine: several at once, one on each GPU or on the CPU; or one after another, each of which follows
+//! its run on another machine.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     env,
     fs::{self, File},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -16,17 +17,27 @@ use super::{
     last_words,
 };
 use crate::{
-    config::LocalLauncher,
-    event::Outcome,
-    run::sweep::{Place, Runner},
+    config::{HardwareConfig, LocalLauncher},
+    event::{Device, Event, Outcome},
+    run::sweep::{CooldownRule, Place, Runner},
+    rundir::{EventReader, Next, RunDir},
     tools::process::Running,
 };
 
 const INTERVAL: Duration = Duration::from_millis(200);
-/// For a job that was asked to end: its recording is completed.
+/// For a job that was asked to end: its recording is completed, and copied from another machine.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
+const END_TIMEOUT_THERE: Duration = Duration::from_secs(40);
 /// Of scripts and logs, in the sweep's directory.
 const FOLDER: &str = ".jobs";
+
+/// Another machine, as the process of a job reaches it.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    pub name: String,
+    /// Arguments of the process.
+    pub arguments: Vec<String>,
+}
 
 /// Room for one job.
 struct Slot {
@@ -34,18 +45,26 @@ struct Slot {
     /// Of the GPU, if it has one.
     uuid: Option<String>,
     job: Option<Started>,
+    /// The next job waits until then: the GPU cools.
+    free_at: Instant,
 }
 
 struct Started {
     number: usize,
     process: Running,
     log: PathBuf,
+    /// Of its recording.
+    dir: PathBuf,
 }
 
 pub(super) struct LocalJobs {
     program: PathBuf,
     sweep: PathBuf,
+    /// Where the jobs do not run here; and the pause after a job on a GPU there.
+    machine: Option<(Machine, HardwareConfig)>,
     slots: Vec<Slot>,
+    /// Of the recordings.
+    dirs: BTreeMap<usize, PathBuf>,
     waiting: VecDeque<usize>,
     cancelled: bool,
 }
@@ -70,17 +89,34 @@ impl LocalJobs {
         if let Some(warning) = gpus::shared(&gpus, slots.len()) {
             runner.add_remark(format!("warning: {warning}"));
         }
-        let mut waiting = VecDeque::new();
-        for job in jobs.iter().copied() {
-            runner.set_aside(job)?;
-            waiting.push_back(job);
-        }
+        LocalJobs::new(runner, slots, jobs, None)
+    }
+
+    pub(super) fn on_machine(
+        runner: &mut Runner,
+        machine: Machine,
+        jobs: &[usize],
+    ) -> Result<LocalJobs, LaunchError> {
+        let hardware = runner.first()?.config.hardware;
+        let slots = vec![slot(machine.name.clone(), None)];
+        LocalJobs::new(runner, slots, jobs, Some((machine, hardware)))
+    }
+
+    fn new(
+        runner: &mut Runner,
+        slots: Vec<Slot>,
+        jobs: &[usize],
+        machine: Option<(Machine, HardwareConfig)>,
+    ) -> Result<LocalJobs, LaunchError> {
+        jobs.iter().try_for_each(|job| runner.set_aside(*job))?;
         fs::create_dir_all(runner.sweep.dir.join(FOLDER))?;
         Ok(LocalJobs {
             program: env::current_exe()?,
             sweep: runner.sweep.dir.clone(),
+            machine,
             slots,
-            waiting,
+            dirs: jobs.iter().map(|job| (*job, runner.sweep.job_dir(*job))).collect(),
+            waiting: jobs.iter().copied().collect(),
             cancelled: false,
         })
     }
@@ -92,13 +128,15 @@ impl LocalJobs {
         let mut command = Command::new(&self.program);
         command.args(["run", "--quiet", "--ends-with-parent", "--job-of"]).arg(&self.sweep);
         command.args(["--job", &number.to_string()]);
+        command.args(self.machine.iter().flat_map(|(machine, _)| &machine.arguments));
         if let Some(uuid) = &slot.uuid {
             command.env("CUDA_VISIBLE_DEVICES", uuid);
         }
         let (out, err) = (file.try_clone().map_err(|e| e.to_string())?, file);
         command.stdin(Stdio::null()).stdout(out).stderr(err);
         let process = Running::start(&mut command).map_err(|e| e.to_string())?;
-        Ok(Started { number, process, log })
+        let dir = self.dirs.get(&number).cloned().unwrap_or_default();
+        Ok(Started { number, process, log, dir })
     }
 
     /// Ends the jobs that have ended, and returns how.
@@ -118,9 +156,26 @@ impl LocalJobs {
                     End { outcome: Outcome::Failed, reason: format!("{status}{words}"), wait: Duration::ZERO }
                 }
             };
+            if let Some((_, hardware)) = &self.machine {
+                // Its process has no thermometer there.
+                let pause = CooldownRule::new(hardware, &device_of(&job.dir)).min;
+                slot.free_at = Instant::now() + pause;
+            }
             seen.push((job.number, Seen::Ended(place(&job, &slot.name), end)));
         }
         seen
+    }
+}
+
+/// What a recorded job has run on.
+fn device_of(dir: &Path) -> Device {
+    let first = EventReader::open(&RunDir::open(dir).events()).and_then(|mut events| events.read_next());
+    match first {
+        Ok(Next::Event(envelope)) => match envelope.event {
+            Event::RunStarted(run) => run.device,
+            _ => Device::None,
+        },
+        _ => Device::None,
     }
 }
 
@@ -136,7 +191,6 @@ fn slots(options: &LocalLauncher, gpus: &[Gpu], jobs: usize) -> Vec<Slot> {
         None => gpus.len(),
         Some(n) => usize::try_from(n).unwrap_or(cpus),
     };
-    let slot = |name: String, uuid: Option<&String>| Slot { name, uuid: uuid.cloned(), job: None };
     match gpus.is_empty() {
         true => (1..=wanted.min(jobs).max(1)).map(|n| slot(format!("process {n}"), None)).collect(),
         false => {
@@ -144,6 +198,10 @@ fn slots(options: &LocalLauncher, gpus: &[Gpu], jobs: usize) -> Vec<Slot> {
             gpus.map(|gpu| slot(format!("GPU {}", gpu.index), Some(&gpu.uuid))).collect()
         }
     }
+}
+
+fn slot(name: String, uuid: Option<&String>) -> Slot {
+    Slot { name, uuid: uuid.cloned(), job: None, free_at: Instant::now() }
 }
 
 impl Launcher for LocalJobs {
@@ -158,7 +216,7 @@ impl Launcher for LocalJobs {
             jobs.extend(self.waiting.drain(..).map(|job| (job, Seen::Ended(Place::default(), end.clone()))));
         }
         for at in 0..self.slots.len() {
-            if self.slots[at].job.is_some() {
+            if self.slots[at].job.is_some() || Instant::now() < self.slots[at].free_at {
                 continue;
             }
             let Some(number) = self.waiting.pop_front() else { break };
@@ -187,7 +245,8 @@ impl Launcher for LocalJobs {
 
     fn leave(&mut self) -> Vec<(usize, Seen)> {
         let _ = self.cancel();
-        let until = Instant::now() + END_TIMEOUT;
+        let limit = if self.machine.is_some() { END_TIMEOUT_THERE } else { END_TIMEOUT };
+        let until = Instant::now() + limit;
         let mut seen = self.reap();
         while self.slots.iter().any(|slot| slot.job.is_some()) && Instant::now() < until {
             thread::sleep(Duration::from_millis(20));
@@ -209,5 +268,10 @@ impl Launcher for LocalJobs {
 
     fn interval(&self) -> Duration {
         INTERVAL
+    }
+
+    /// The files of a run on another machine come after its end.
+    fn ends_by_files(&self) -> bool {
+        self.machine.is_none()
     }
 }

@@ -9,6 +9,7 @@ mod gpus;
 mod local;
 mod on_slurm;
 
+pub use self::local::Machine;
 use std::{
     io,
     path::Path,
@@ -82,6 +83,10 @@ trait Launcher: Send {
     fn leave(&mut self) -> Vec<(usize, Seen)>;
     /// Until the next look.
     fn interval(&self) -> Duration;
+    /// A job that runs has ended as soon as its directory says so; else only with its process.
+    fn ends_by_files(&self) -> bool {
+        true
+    }
 }
 
 /// What a launcher has seen.
@@ -143,9 +148,30 @@ impl Launch {
             }
             Configured::Basic => return Err(LaunchError::Gpus("this launcher starts no processes".into())),
         };
+        let mut launch = Launch::follow(runner, launcher, jobs, goes_on, stop)?;
+        if cancel {
+            launch.cancel();
+        }
+        Ok(launch)
+    }
+
+    /// Starts the jobs that are not completed on another machine, one after another.
+    pub fn on_machine(mut runner: Runner, machine: Machine) -> Result<Launch, LaunchError> {
+        let jobs = runner.sweep.waiting();
+        let launcher = Box::new(local::LocalJobs::on_machine(&mut runner, machine, &jobs)?);
+        Launch::follow(runner, launcher, jobs, false, Arc::default())
+    }
+
+    fn follow(
+        runner: Runner,
+        launcher: Box<dyn Launcher>,
+        jobs: Vec<usize>,
+        goes_on: bool,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Launch, LaunchError> {
         let watched = jobs.into_iter().map(|job| (job, runner.sweep.job_dir(job))).collect();
         let (orders, updates, thread) = follow::start(launcher, watched, Arc::clone(&stop))?;
-        let mut launch = Launch {
+        Ok(Launch {
             runner,
             trouble: None,
             goes_on,
@@ -155,11 +181,7 @@ impl Launch {
             stop,
             thread: Some(thread),
             over: false,
-        };
-        if cancel {
-            launch.cancel();
-        }
-        Ok(launch)
+        })
     }
 
     /// Waits for news of the jobs. `None` once there will be none.
