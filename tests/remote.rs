@@ -401,13 +401,12 @@ fn the_jobs_of_a_sweep_run_there_one_after_another() {
     let jobs = found["jobs"].as_array().unwrap();
     assert_eq!(jobs.len(), 2, "{found}");
     assert_eq!(common::run_dirs(&sshd.home()).len(), 2);
-    for job in 0..2 {
+    for (job, found) in jobs.iter().enumerate() {
         let copy = here.path().join(format!("sweep/{job}"));
         let origin = fs::read(copy.join("remote.json")).unwrap();
         let origin: serde_json::Value = serde_json::from_slice(&origin).unwrap();
         assert_copied(&copy, Path::new(origin["dir"].as_str().unwrap()));
-        assert_eq!(jobs[job]["outcome"], "completed", "{found}");
-        assert_eq!(jobs[job]["on"], "box", "{found}");
+        assert_eq!((&found["outcome"], &found["on"]), (&"completed".into(), &"box".into()), "{found}");
     }
     let compared = common::run(here.path(), &["compare", "sweep/0", "sweep/1"]);
     assert!(compared.code != 2, "{}", compared.err);

@@ -194,7 +194,7 @@ impl RemoteRun {
     fn not_connected(&mut self, trouble: &Trouble) {
         if trouble.asks() && self.begun.is_some() {
             return self.give_up(
-                "ssh has to ask, for a password or about a key: leave with q, and show the run again from the shell"
+                "ssh has to ask, for a password or about a key, and cannot here: show the run again from a shell (--reconnect)"
                     .to_owned(),
             );
         }
