@@ -418,6 +418,12 @@ fn the_jobs_of_a_sweep_run_there_one_after_another() {
     assert_eq!(resumed.code, 0, "{}", resumed.err);
     assert_eq!(common::run_dirs(&sshd.home()).len(), 3);
     assert!(here.path().join("sweep/1/report.md").exists());
+    // Weights are those of the other machine: it refuses what it does not have, and the next job follows.
+    let missing =
+        ["run", "-m", "model.weights=/only/there", "runtime.batch_size=1,2", "hydra.sweep.dir=missing"];
+    let refused = sshd.run(here.path(), &missing);
+    assert_eq!(refused.code, 1, "{}", refused.err);
+    assert_eq!(refused.out.matches("cannot read /only/there").count(), 2, "{} {}", refused.out, refused.err);
     let slurm = sshd.run(here.path(), &[&["run", "hydra/launcher=slurm"][..], &SWEEP].concat());
     assert!(slurm.code == 2 && slurm.err.contains("one after another on box"), "{}", slurm.err);
 }

@@ -140,16 +140,22 @@ async fn run_job(
     if ends_with_parent {
         end_with_parent()?;
     }
-    let Some(task) = sweep::task(dir, number)? else {
+    let done = || {
         eprint_line(format_args!("job {number} has already completed"));
-        return Ok(0);
+        Ok(0)
     };
-    if let Some(aside) = &task.aside {
-        eprint_line(format_args!("an earlier recording of this job is kept as {}", aside.display()));
+    let kept = |aside: &Option<PathBuf>| {
+        if let Some(aside) = aside {
+            eprint_line(format_args!("an earlier recording of this job is kept as {}", aside.display()));
+        }
+    };
+    if remote.host.is_some() {
+        let Some(task) = sweep::task_there(dir, number)? else { return done() };
+        kept(&task.aside);
+        return remote::job(remote, task).await;
     }
-    if let Some(code) = remote::job(remote, &task).await? {
-        return Ok(code);
-    }
+    let Some(task) = sweep::task(dir, number)? else { return done() };
+    kept(&task.aside);
     let finished = headless::job(task).await?;
     print(&summary(&finished.state, finished.summary.dir.as_deref()))?;
     let code = report_end(&finished.summary);

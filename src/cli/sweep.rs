@@ -14,7 +14,7 @@ use crate::{
     config::{ConfTree, Launcher, expand_sweep},
     event::Outcome,
     process::{eprint_line, eprint_lines, shutdown::Cause},
-    run::sweep::{Consent, Launch, Machine, Runner, SweepError, Task},
+    run::sweep::{Consent, Launch, Machine, Runner, SweepError, Task, TaskThere},
 };
 
 #[derive(Debug, Clone, Default, Args)]
@@ -156,6 +156,11 @@ fn tree_of(conf_dir: Option<&Path>) -> Result<ConfTree, Failure> {
 /// The job that a launcher has started this process for.
 pub(super) fn task(dir: &Path, number: usize) -> Result<Option<Task>, Failure> {
     Task::open(dir, number, tree_of)
+}
+
+/// The same for a job that another machine runs.
+pub(super) fn task_there(dir: &Path, number: usize) -> Result<Option<TaskThere>, Failure> {
+    TaskThere::open(dir, number, tree_of)
 }
 
 /// As [`report_end`], for jobs in other processes.

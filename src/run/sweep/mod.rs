@@ -21,4 +21,4 @@ pub use jobs::{Job, JobResult, JobState, Place, Sweep};
 pub use launch::{Launch, LaunchError, Machine};
 pub use runner::Runner;
 pub use table::{Column, PLACE_HEADINGS, csv_rows, sweep_json, table_text};
-pub use task::Task;
+pub use task::{Task, TaskThere};

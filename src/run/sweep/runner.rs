@@ -44,7 +44,7 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Validates every job, and creates the sweep's directory if all of them are valid.
+    /// Validates every job as far as possible without the machine, and creates the sweep's directory if all of them are valid.
     ///
     /// `jobs` are the overrides of each job; `overrides`, `conf_dir` and `host` are stored as typed.
     pub fn begin(
@@ -60,11 +60,17 @@ impl Runner {
         let mut taken: HashMap<String, usize> = HashMap::new();
         let mut wanted: Option<String> = None;
         for (job, overrides) in jobs.into_iter().enumerate() {
-            let (composed, subdir) = validate(&tree, &context, job, &overrides, &mut wanted)?;
+            let composed = composed(&tree, &context, job, &overrides)?;
+            let subdir = subdir(&composed, job, &mut wanted)?;
+            let sha256 = fingerprint(&composed);
+            // Another machine has weights and tools of its own: it validates its jobs.
+            if host.is_none() {
+                Plan::new(composed).map_err(SweepError::of_job(job, &overrides))?;
+            }
             if let Some(first) = taken.insert(subdir.clone(), job + 1) {
                 return Err(SweepError::SameSubdir { first, job: job + 1, subdir });
             }
-            stored_jobs.push(StoredJob { overrides, subdir, config_sha256: fingerprint(&composed) });
+            stored_jobs.push(StoredJob { overrides, subdir, config_sha256: sha256 });
         }
         let wanted = PathBuf::from(wanted.ok_or(SweepError::NoJobs)?);
         RunDir::name_in(&wanted)?;
@@ -107,8 +113,8 @@ impl Runner {
         if consent.is_needed() {
             confirm(&consent)?;
         }
-        for job in waiting {
-            runner.plan(job)?;
+        if runner.host().is_none() {
+            waiting.into_iter().try_for_each(|job| runner.plan(job).map(drop))?;
         }
         runner.write_table();
         Ok(runner)
@@ -330,22 +336,13 @@ pub(super) fn composed(
     compose_in(tree, overrides, &context).map_err(SweepError::of_job(job, overrides))
 }
 
-/// Validates a job as far as possible without the machine; returns its configuration and its directory. `dir` is the
-/// sweep's, which must be the same for all jobs.
-fn validate(
-    tree: &ConfTree,
-    context: &ComposeContext,
-    job: usize,
-    overrides: &[String],
-    dir: &mut Option<String>,
-) -> Result<(Composed, String), SweepError> {
-    let composed = composed(tree, context, job, overrides)?;
+/// The directory of a job below the sweep's, which is `dir` and must be the same for all jobs.
+fn subdir(composed: &Composed, job: usize, dir: &mut Option<String>) -> Result<String, SweepError> {
     let (wanted, subdir) = composed.sweep_dirs()?;
     check_subdir(job, &subdir)?;
     let first = dir.get_or_insert_with(|| wanted.clone());
     if *first != wanted {
         return Err(SweepError::SeveralDirs { job: job + 1, first: first.clone(), other: wanted });
     }
-    let plan = Plan::new(composed).map_err(SweepError::of_job(job, overrides))?;
-    Ok((plan.composed, subdir))
+    Ok(subdir)
 }

@@ -8,12 +8,12 @@ use std::{
 use super::{
     cooldown::{Cooldown, CooldownStatus, CooldownStep},
     error::SweepError,
-    jobs::JobState,
+    jobs::{JobState, Sweep},
     runner::{composed, fingerprint},
     store::StoredSweep,
 };
 use crate::{
-    config::{ComposeContext, ConfTree, RunConfig, current_context},
+    config::{ComposeContext, Composed, ConfTree, RunConfig, current_context},
     event::{Device, readings::Reading},
     run::plan::Plan,
     state::RunState,
@@ -24,19 +24,36 @@ pub struct Task {
     pub plan: Plan,
     /// Where an earlier recording of the job is now.
     pub aside: Option<PathBuf>,
-    /// As given to `--conf-dir` when the sweep was started.
-    pub conf_dir: Option<PathBuf>,
     config: RunConfig,
     device: Device,
 }
 
-impl Task {
-    /// The job `number` of the sweep in `dir`; `None` if it has completed already. An earlier recording of it is moved away.
-    pub fn open<E: From<SweepError>>(
+/// A job that another machine is to run.
+pub struct TaskThere {
+    pub overrides: Vec<String>,
+    /// As given to `--conf-dir` when the sweep was started.
+    pub conf_dir: Option<PathBuf>,
+    /// For the copy of its recording.
+    pub dir: PathBuf,
+    /// Where an earlier recording of the job is now.
+    pub aside: Option<PathBuf>,
+}
+
+/// A job as the sweep has it.
+struct Found {
+    sweep: Sweep,
+    number: usize,
+    composed: Composed,
+    conf_dir: Option<PathBuf>,
+}
+
+impl Found {
+    /// The job `number` of the sweep in `dir`; `None` if it has completed already.
+    fn open<E: From<SweepError>>(
         dir: &Path,
         number: usize,
         open_tree: impl FnOnce(Option<&Path>) -> Result<ConfTree, E>,
-    ) -> Result<Option<Task>, E> {
+    ) -> Result<Option<Found>, E> {
         let not_a_sweep = |reason: String| SweepError::NotASweep { dir: dir.to_owned(), reason };
         let stored = StoredSweep::read_unlocked(dir)?;
         let Some(job) = stored.jobs.get(number) else {
@@ -53,16 +70,49 @@ impl Task {
         }
         let mut sweep = stored.sweep(dir.to_owned());
         sweep.read_results();
-        if sweep.jobs[number].state == JobState::Finished {
-            return Ok(None);
-        }
-        let config = composed.config.clone();
-        let plan = Plan::new(composed).map_err(SweepError::of_job(number, &job.overrides))?;
-        let path = sweep.job_dir(number);
-        let aside =
-            sweep.set_aside(number).map_err(|source| SweepError::Io { path: path.clone(), source })?;
+        let is_done = sweep.jobs[number].state == JobState::Finished;
+        Ok((!is_done).then_some(Found { sweep, number, composed, conf_dir }))
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.sweep.job_dir(self.number)
+    }
+
+    /// Moves an earlier recording away.
+    fn set_aside(&mut self) -> Result<Option<PathBuf>, SweepError> {
+        let path = self.dir();
+        self.sweep.set_aside(self.number).map_err(|source| SweepError::Io { path, source })
+    }
+}
+
+impl TaskThere {
+    /// As [`Task::open`], for another machine, which validates the job itself.
+    pub fn open<E: From<SweepError>>(
+        dir: &Path,
+        number: usize,
+        open_tree: impl FnOnce(Option<&Path>) -> Result<ConfTree, E>,
+    ) -> Result<Option<TaskThere>, E> {
+        let Some(mut found) = Found::open(dir, number, open_tree)? else { return Ok(None) };
+        let aside = found.set_aside()?;
+        let overrides = found.sweep.jobs[number].overrides.clone();
+        Ok(Some(TaskThere { overrides, dir: found.dir(), conf_dir: found.conf_dir, aside }))
+    }
+}
+
+impl Task {
+    /// The job `number` of the sweep in `dir`; `None` if it has completed already. An earlier recording of it is moved away.
+    pub fn open<E: From<SweepError>>(
+        dir: &Path,
+        number: usize,
+        open_tree: impl FnOnce(Option<&Path>) -> Result<ConfTree, E>,
+    ) -> Result<Option<Task>, E> {
+        let Some(mut found) = Found::open(dir, number, open_tree)? else { return Ok(None) };
+        let config = found.composed.config.clone();
+        let plan = Plan::new(found.composed.clone())
+            .map_err(SweepError::of_job(number, &found.sweep.jobs[number].overrides))?;
+        let aside = found.set_aside()?;
         let device = plan.device.clone();
-        Ok(Some(Task { plan: Plan { dir: path, ..plan }, aside, conf_dir, config, device }))
+        Ok(Some(Task { plan: Plan { dir: found.dir(), ..plan }, aside, config, device }))
     }
 
     /// The cool-down after the run whose state this is, which holds the node or the GPU until it is over.

@@ -1,0 +1,240 @@
+//! A run on another machine, followed here: on the screen, or as text.
+
+use std::{path::Path, time::Duration};
+
+use super::{RemoteArgs, Shown, begin, print_there};
+use crate::{
+    base::{shell::quoted, units::bytes},
+    cli::{
+        Failure,
+        args::{ConfigArgs, runs_root, time_of},
+        print, print_json,
+        profile::report_exit,
+        run, watch,
+    },
+    event::Outcome,
+    process::{
+        eprint_line, eprint_lines,
+        shutdown::{Cause, Shutdown},
+    },
+    remote::{Host, Link, Order, RemoteRun, Said, Start},
+    report::{kernels_text, run_json},
+    run::{headless, progress_line::ProgressLine, time_left::TimeLeft},
+    tui::{App, Live, Workload},
+};
+
+/// How long a run that has ended may take to be left.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
+
+pub(super) async fn follow(args: &RemoteArgs, host: Host, start: Start, shown: Shown) -> Result<u8, Failure> {
+    let overrides = match &start {
+        Start::New(work) => work.overrides.iter().filter(|o| o.starts_with("output.tui.")).cloned().collect(),
+        Start::Again(_) => Vec::new(),
+    };
+    let run = begin(args, host, start)?;
+    match shown.headless {
+        true => without_screen(run, shown).await,
+        false => on_screen(run, &overrides).await,
+    }
+}
+
+/// Waits for the run there to begin: what is wrong with it is said before the screen is taken.
+async fn begun(run: &mut RemoteRun, shutdown: &mut Shutdown) -> Result<(), Failure> {
+    let mut line = ProgressLine::new(false, "");
+    let text = format!("starting on {}", run.host().short());
+    while run.dir().is_none() {
+        line.show(text.clone(), "", None);
+        tokio::select! {
+            cause = shutdown.requested() => return Err(Failure::Interrupted(cause)),
+            _ = run.pump() => {}
+        }
+        if let Some((reason, usage)) = run.failed().cloned() {
+            line.clear();
+            return Err(if usage { Failure::Usage(reason) } else { Failure::Work(reason) });
+        }
+    }
+    line.clear();
+    Ok(())
+}
+
+async fn on_screen(mut run: RemoteRun, overrides: &[String]) -> Result<u8, Failure> {
+    let composed = ConfigArgs::with_overrides(overrides).compose()?;
+    let tui = composed.config.output.tui.clone();
+    let mut shutdown = Shutdown::listen()?;
+    begun(&mut run, &mut shutdown).await?;
+    let live = Live {
+        session: Workload::There(Box::new(run)),
+        replan: Box::new(|_| Err(String::new())),
+        sweep: None,
+    };
+    let mut stopped = App::of_run(&tui, live, runs_root(&composed)).run(tui.mouse, shutdown).await;
+    let Some(mut run) = stopped.remote.take() else { return report_exit(stopped) };
+    let mut shutdown = Shutdown::listen()?;
+    let leaves = stopped.cause.is_some() || stopped.error.is_some();
+    if !leaves && (run.has_orders() || !run.goes_on()) {
+        finish(&mut run, &mut shutdown, false).await;
+    }
+    stopped.runs = run.summaries();
+    let program = run.done().and_then(|ended| ended.exit_code);
+    report_left(&run);
+    let code = report_exit(stopped)?;
+    Ok(program.unwrap_or(code))
+}
+
+/// Waits for the end of the run and for its files, and leaves it. A signal ends the waiting.
+async fn finish(run: &mut RemoteRun, shutdown: &mut Shutdown, quiet: bool) -> Option<Cause> {
+    let mut line = ProgressLine::new(quiet, "");
+    while !run.is_complete() && run.failed().is_none() {
+        show_copy(&mut line, run);
+        tokio::select! {
+            cause = shutdown.requested() => {
+                line.clear();
+                return Some(cause);
+            }
+            _ = run.pump() => {}
+        }
+        if let Link::Lost { next: None, .. } = run.link() {
+            break;
+        }
+    }
+    line.clear();
+    leave(run).await;
+    None
+}
+
+/// The process of a run that has ended need not wait for orders.
+async fn leave(run: &mut RemoteRun) {
+    if run.done().is_none() || !run.is_connected() {
+        return;
+    }
+    run.order(Order::Leave);
+    let answered = async {
+        while run.has_orders() && run.is_connected() {
+            run.pump().await;
+        }
+    };
+    // It leaves by itself a little later.
+    let _ = tokio::time::timeout(LEAVE_TIMEOUT, answered).await;
+}
+
+fn show_copy(line: &mut ProgressLine, run: &RemoteRun) {
+    let host = run.host().short();
+    let text = match (run.link(), run.fetching()) {
+        (Link::Lost { since, reason, .. }, _) => {
+            format!("connection to {host} lost for {:.0} s: {reason}", since.as_secs_f64())
+        }
+        (_, Some((done, total))) => {
+            line.show_share(done as f64 / total.max(1) as f64);
+            format!("copying {} of {} from {host}", bytes(done), bytes(total.max(done)))
+        }
+        (_, None) => format!("waiting for {host}"),
+    };
+    line.show(text, "", None);
+}
+
+/// Says what goes on there and what stayed there.
+fn report_left(run: &RemoteRun) {
+    let (host, command) = (run.host().short(), run.host().command_line());
+    if let (true, Some(id)) = (run.goes_on(), run.id()) {
+        eprint_line(format_args!("the run {id} goes on on {host}"));
+        eprint_line(format_args!("  show it again:  {command} --reconnect {id}"));
+        eprint_line(format_args!("  end it:         {command} --end {id}"));
+        return;
+    }
+    if !run.is_complete() && run.done().is_some() {
+        let id = run.id().unwrap_or_default();
+        eprint_line(format_args!(
+            "the files of the run are not all here; copy them with {command} --reconnect {id}"
+        ));
+    }
+    for name in run.left_out() {
+        eprint_line(format_args!("left there, beyond --fetch-limit: {name}"));
+    }
+    if let Some(file) = run.left_out().first().and_then(|name| name.rsplit_once(" (")) {
+        eprint_line(format_args!("  copy one with scp {}:{} .", run.host().name, quoted(file.0)));
+    }
+}
+
+/// Progress on stderr, and the result as `run` and `exec` print it.
+pub(super) async fn without_screen(mut run: RemoteRun, shown: Shown) -> Result<u8, Failure> {
+    let time = shown.seconds.map(time_of).transpose()?;
+    let mut shutdown = Shutdown::listen()?;
+    begun(&mut run, &mut shutdown).await?;
+    let until = tokio::time::Instant::now() + time.unwrap_or(Duration::from_secs(u32::MAX.into()));
+    let mut line = ProgressLine::new(shown.quiet, "");
+    let time_left = TimeLeft::start();
+    let (mut cause, mut timed_out) = (None, false);
+    if shown.program {
+        run.keep_output();
+    }
+    while !run.is_complete() && run.failed().is_none() {
+        tokio::select! {
+            requested = shutdown.requested() => match cause.replace(requested.clone()) {
+                // A terminal that is closed leaves the run going on; so does the second signal.
+                Some(_) => break,
+                None if requested == Cause::HangUp => break,
+                None => run.order(Order::End { outcome: Outcome::Interrupted, cause: Some(requested.to_string()) }),
+            },
+            () = tokio::time::sleep_until(until), if !timed_out => {
+                timed_out = true;
+                run.order(Order::End { outcome: Outcome::Completed, cause: None });
+            }
+            _ = run.pump() => {}
+        }
+        while let Some(said) = run.take_said() {
+            let (Said::Message(text) | Said::Error(text)) = said;
+            line.clear();
+            eprint_line(text);
+            line = ProgressLine::new(shown.quiet, "");
+        }
+        while let Some((stderr, text)) = run.take_output() {
+            line.clear();
+            print_there(stderr || shown.json, text.as_bytes())?;
+            line = ProgressLine::new(shown.quiet, "");
+        }
+        match (run.link(), run.fetching()) {
+            (Link::Lost { next: None, .. }, _) => break,
+            (Link::Up { .. }, None) => {
+                headless::show(&mut line, &run.state, |share| time_left.estimate(1, share));
+            }
+            _ => show_copy(&mut line, &run),
+        }
+    }
+    line.clear();
+    if let Some((reason, usage)) = run.failed().cloned() {
+        return Err(if usage { Failure::Usage(reason) } else { Failure::Work(reason) });
+    }
+    if cause.is_none() || run.is_complete() {
+        leave(&mut run).await;
+    }
+    report_left(&run);
+    let Some(ended) = run.done().cloned() else {
+        return Ok(cause.map_or(1, |cause| cause.exit_code()));
+    };
+    let dir = run.dir().map(Path::to_owned);
+    if shown.watch {
+        watch::print_watched(&run.state, shown.json)?;
+    } else if shown.json {
+        print_json(&run_json(&run.state, dir.as_deref()))?;
+    } else {
+        let text = match run.is_for_tools_alone() {
+            true => run::recorded_in(dir.as_deref()),
+            false => run::summary(&run.state, dir.as_deref()),
+        };
+        let parts = [kernels_text(&run.state, run::KERNEL_ROWS), text.trim().to_owned()];
+        let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        match shown.program {
+            true => eprint_lines(parts.join("\n\n")),
+            false => print(&parts.join("\n\n"))?,
+        }
+    }
+    let code = run.summaries().last().map_or(0, run::report_end).max(u8::from(!run.is_complete()));
+    match (&cause, ended.exit_code.filter(|_| shown.program)) {
+        (_, Some(code)) => Ok(code),
+        (Some(cause), None) => {
+            eprint_line(format_args!("interrupted: {cause}"));
+            Ok(cause.exit_code())
+        }
+        (None, None) => Ok(code),
+    }
+}

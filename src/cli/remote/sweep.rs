@@ -1,0 +1,61 @@
+//! Sweeps on another machine.
+
+use super::{RemoteArgs, Shown, follow::without_screen};
+use crate::{
+    cli::Failure,
+    process::eprint_line,
+    remote::{Connection, Copies, Patience, RemoteRun, Start, Work},
+    run::sweep::{Machine, TaskThere},
+};
+
+/// For sweeps, whose jobs run one after another, each with a connection of its own.
+impl RemoteArgs {
+    /// Checks that the jobs of a sweep can connect, each by itself.
+    pub(in crate::cli) fn can_run_sweeps(&self) -> Result<(), Failure> {
+        let Some(host) = self.host()? else { return Ok(()) };
+        match Connection::open(&host, Patience::Never) {
+            Ok(connection) => {
+                connection.warning.iter().for_each(|warning| eprint_line(format_args!("warning: {warning}")));
+                Ok(())
+            }
+            Err(trouble) if trouble.asks() => Err(Failure::work(format_args!(
+                "{trouble}. Each job of a sweep connects by itself, and ssh asks nothing then: log in with a key (ssh-copy-id {}), or an agent that has it",
+                host.name
+            ))),
+            Err(trouble) => Err(Failure::work(trouble)),
+        }
+    }
+
+    /// The machine as the process of a job reaches it.
+    pub(in crate::cli) fn machine(&self) -> Result<Option<Machine>, Failure> {
+        let Some(host) = self.host()? else { return Ok(None) };
+        let mut arguments = vec!["--host".to_owned(), host.argument()];
+        let fetch_limit = Some(self.fetch_limit.to_string());
+        let dir = self.remote_dir.as_ref().map(|dir| dir.display().to_string());
+        for (name, value) in [
+            ("--remote-program", &self.remote_program),
+            ("--remote-dir", &dir),
+            ("--fetch-limit", &fetch_limit),
+        ] {
+            arguments.extend(value.iter().map(|value| format!("{name}={value}")));
+        }
+        arguments.extend(self.ssh_option.iter().map(|option| format!("--ssh-option={option}")));
+        Ok(Some(Machine { name: host.short().to_owned(), arguments }))
+    }
+}
+
+/// One job of a sweep on another machine, recorded in its directory here.
+pub(in crate::cli) async fn job(args: &RemoteArgs, task: TaskThere) -> Result<u8, Failure> {
+    let host = args.host()?.ok_or_else(|| Failure::usage("--host is missing"))?;
+    let work = Work {
+        overrides: task.overrides,
+        conf_dir: task.conf_dir,
+        command: None,
+        dir: args.remote_dir.clone(),
+    };
+    let connection = Connection::open(&host, Patience::Never).map_err(Failure::work)?;
+    let copies = Copies::At(task.dir);
+    let run = RemoteRun::new(host, connection, Start::New(work), copies, args.limit_bytes());
+    let shown = Shown { headless: true, quiet: true, ..Shown::default() };
+    without_screen(run, shown).await
+}
