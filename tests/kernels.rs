@@ -222,6 +222,20 @@ fn the_command_prints_hints_and_a_table() {
 }
 
 #[test]
+fn the_kernels_of_a_recorded_run_are_read_from_its_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/demo");
+    let output = run(dir.path(), &["kernels", demo.join("h200_kernels").to_str().unwrap(), "-k", "3"]);
+    assert_eq!((output.code, output.err.as_str()), (0, ""));
+    for words in ["CUPTI", "decode", "share"] {
+        assert!(output.out.contains(words), "{words}: {}", output.out);
+    }
+    let output = run(dir.path(), &["kernels", demo.join("h200_prefill").to_str().unwrap()]);
+    assert_eq!(output.code, 1);
+    assert!(output.err.contains("recorded no kernels; run with profiling.cupti.enable=true"), "{}", output.err);
+}
+
+#[test]
 fn a_trace_of_pytorch_is_shown_by_operator() {
     let dir = tempfile::tempdir().unwrap();
     let trace = fixture("torch/gpu_rank1.json");

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     config::yaml_text,
     event::{
-        Envelope, Event, KernelReport, Level, Notice, Stamp,
+        Envelope, Event, KernelReport, Level, Notice, Phase, Stamp,
         kernels::{Group, KernelTable, SortBy},
     },
     kernels::{
@@ -28,6 +28,7 @@ use crate::{
     },
     process::{eprint_line, shutdown::Shutdown},
     report::{ranks_json, ranks_text},
+    rundir::{EventReader, Next, RunDir},
     state::{KEPT_REPORTS, RunState},
     tui::{self, App, ui::KernelsSettings},
 };
@@ -38,6 +39,7 @@ Examples:
   llmprof-tui kernels base_cuda_gpu_kern_sum.csv   from nsys stats, in any format
   llmprof-tui kernels trace.json.gz                from torch.profiler: kernels by operator
   llmprof-tui kernels rank0.json rank1.json        the ranks of one run side by side; a directory of traces too
+  llmprof-tui kernels runs/NAME                    the kernels that a run of ours recorded
   llmprof-tui kernels nccl.log                     from NCCL_DEBUG=INFO: rings, channels, transports, warnings
   llmprof-tui kernels ncu.csv --group family       from ncu --csv --page raw (or details)
   llmprof-tui kernels cublas.log                   from CUBLAS_LOGINFO_DBG=1: shapes and FLOPs
@@ -57,7 +59,7 @@ const DEFAULT_ROWS: usize = 20;
 pub(super) struct KernelsArgs {
     #[command(subcommand)]
     command: Option<KernelsCommand>,
-    /// Files written by nsys, ncu, PyTorch's profiler, cuBLAS or NCCL, or directories with such files
+    /// Files written by nsys, ncu, PyTorch's profiler, cuBLAS or NCCL, directories with such files, or of recorded runs
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Print one JSON object on stdout instead of text
@@ -135,7 +137,13 @@ pub(super) async fn run(args: KernelsArgs) -> Result<u8, Failure> {
     }
     let (mut read, mut traces, mut errors) = (Vec::new(), Vec::new(), Vec::new());
     let mut side_by_side = RunState::default();
-    let files = files(&args.files)?;
+    let (runs, given): (Vec<PathBuf>, Vec<PathBuf>) =
+        args.files.iter().cloned().partition(|path| path.is_dir() && RunDir::open(path).events().is_file());
+    for run in runs {
+        let tables = recorded(&run)?;
+        read.push((run, tables));
+    }
+    let files = files(&given)?;
     for (n, file) in files.iter().enumerate() {
         if files.len() > 1 && tui::terminal::is_there() && !args.json {
             eprint_line(format_args!("reading {} ({} of {})", file.display(), n + 1, files.len()));
@@ -166,6 +174,29 @@ pub(super) async fn run(args: KernelsArgs) -> Result<u8, Failure> {
     };
     errors.iter().for_each(|e| eprint_line(format_args!("error: {e}")));
     Ok(code.max(u8::from(!errors.is_empty())))
+}
+
+/// The kernels that a run recorded itself, by phase, and those of its reports.
+fn recorded(run: &Path) -> Result<Vec<KernelTable>, Failure> {
+    let mut reader = EventReader::open(&RunDir::open(run).events()).map_err(Failure::work)?;
+    let mut state = RunState::for_comparison();
+    while let Next::Event(envelope) = reader.read_next().map_err(Failure::work)? {
+        state.apply(&envelope);
+    }
+    let tool = state.kernels.trace.as_ref().map_or("CUPTI", |trace| trace.tool.as_str());
+    let live = Phase::WORK.into_iter().filter_map(|phase| {
+        let live = state.kernels.live(phase).filter(|live| !live.is_empty())?;
+        Some(live.table(&format!("{tool}, {}", phase.name())))
+    });
+    let reports = state.kernels.reports.iter().flat_map(|report| report.tables.iter().cloned());
+    let tables: Vec<KernelTable> = live.chain(reports).collect();
+    match tables.is_empty() {
+        false => Ok(tables),
+        true => Err(Failure::work(format_args!(
+            "the run in {} recorded no kernels; run with profiling.cupti.enable=true, or press K while it runs",
+            run.display()
+        ))),
+    }
 }
 
 /// Files that are read of a directory.

@@ -444,7 +444,7 @@ impl Kernels {
             let here = at_a_time.min(count - first);
             let w: Slice<'_> = match &matrix.values {
                 Values::Plain(_) | Values::Fp8(_) => self.check_experts(launch, layer, matrix, n)?.into(),
-                Values::Tiles(parts) => self.dequantised_experts(parts, (first, here), (n, k))?,
+                Values::Tiles(parts) => self.dequantised_experts(parts, first, here)?,
             };
             let args = [
                 y.into(),
@@ -493,6 +493,6 @@ impl Kernels {
             launch.arg("columns", n)?,
         ];
         // SAFETY: the kernel's parameters, on buffers of these sizes.
-        unsafe { self.gpu.launch(launch, Shape::early((rows, 1, 1), THREADS), &args) }
+        unsafe { self.gpu.launch(launch, Shape::early((rows, n.div_ceil(THREADS), 1), THREADS), &args) }
     }
 }

@@ -439,12 +439,12 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, shape, &args) }
     }
 
-    /// The matrices of `count` experts from `first` on as plain numbers, each of `n` × `k`.
+    /// The matrices of `count` experts from `first` on as plain numbers.
     pub(super) fn dequantised_experts<'a>(
         &'a self,
         parts: &[Tiles],
-        (first, count): (usize, usize),
-        (n, k): (usize, usize),
+        first: usize,
+        count: usize,
     ) -> Result<Slice<'a>, CudaError> {
         let [part] = parts else {
             return Err(Launch::of("dequantised")
@@ -452,11 +452,8 @@ impl Kernels {
                 .into());
         };
         let plain = self.plain(Launch::of("dequantised"))?;
-        for expert in 0..count {
-            let from = part.values.slice_from((first + expert) * part.extent.bytes());
-            let to = plain.slice_from(expert * n * k * self.dtype.bytes() as usize);
-            self.dequantise(to, from, part.extent)?;
-        }
+        let from = part.values.slice_from(first * part.extent.bytes());
+        self.dequantise(plain.into(), from, part.extent, count)?;
         Ok(plain.into())
     }
 
@@ -467,18 +464,25 @@ impl Kernels {
         let mut first = 0;
         for part in parts {
             let out = plain.slice_from(first * w.columns * element);
-            self.dequantise(out, (&part.values).into(), part.extent)?;
+            self.dequantise(out, (&part.values).into(), part.extent, 1)?;
             first += part.extent.rows;
         }
         Ok(plain.into())
     }
 
-    fn dequantise(&self, out: Slice<'_>, from: Slice<'_>, extent: Extent) -> Result<(), CudaError> {
+    /// `count` matrices that follow each other.
+    fn dequantise(
+        &self,
+        out: Slice<'_>,
+        from: Slice<'_>,
+        extent: Extent,
+        count: usize,
+    ) -> Result<(), CudaError> {
         let name = extent.kernel("dequantised", self.dtype);
         let launch = Launch::of(&name);
         let element = self.dtype.bytes() as usize;
-        launch.require_room("the output", out.bytes(), element, &[extent.rows, extent.columns])?;
-        launch.require_room("the tiles", from.bytes(), 1, &[extent.bytes()])?;
+        launch.require_room("the output", out.bytes(), element, &[count, extent.rows, extent.columns])?;
+        launch.require_room("the tiles", from.bytes(), 1, &[count, extent.bytes()])?;
         let args = [
             out.into(),
             from.into(),
@@ -487,7 +491,7 @@ impl Kernels {
             Arg::Int(extent.gated.into()),
         ];
         let warps = extent.strips() * extent.tiles_of_row();
-        let grid = (warps.div_ceil(8).clamp(1, self.gpu.multiprocessors * 16), 1, 1);
+        let grid = (warps.div_ceil(8).clamp(1, self.gpu.multiprocessors * 16), count, 1);
         // SAFETY: the kernel's parameters, on buffers of these sizes.
         unsafe { self.gpu.launch(launch, Shape::early(grid, THREADS), &args) }
     }

@@ -160,7 +160,7 @@ fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), are
         .collect();
     let right: u16 = columns.iter().map(|(_, width)| width).sum();
     let picture = Rect { x: inner.x + label, width: inner.width.saturating_sub(label + right + 1), ..inner };
-    let title = format!("{} GPUs of one program", totals.lanes.len());
+    let title = title_of(totals);
     let aside = match shown_part(view.state.ranks.picture_ns, totals, picture.width) {
         Some(step) if area.width >= 76 => format!("{step} · shares: {span}"),
         Some(step) => step,
@@ -227,6 +227,16 @@ fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), are
         let part = if drawn > 1 { "low" } else { "dim" };
         legend.push(Text::styled(format!("{part}: under half the time"), theme.dim));
         Line::from(legend).render(Rect { y: inner.bottom() - 1, height: 1, ..inner }, buf);
+    }
+}
+
+/// What the lanes are: GPUs, or ranks where several share one.
+fn title_of(totals: &Totals) -> String {
+    let known: Option<BTreeSet<u32>> = totals.lanes.iter().map(|lane| lane.lane().gpu).collect();
+    let lanes = totals.lanes.len();
+    match known.map(|gpus| gpus.len() as u64) {
+        Some(gpus) if gpus < lanes as u64 => format!("{lanes} ranks on {}", counted(gpus, "GPU")),
+        _ => format!("{lanes} GPUs of one program"),
     }
 }
 

@@ -576,20 +576,23 @@ __device__ void expert_product_f32(float* y, const float* x, const float* w, con
     }
 }
 
-// x[row] += Σ weight · y of the row's pairs, at their places, or in their own order without those.
+// x[row] += Σ weight · y of the row's pairs, at their places, or in their own order without those. A thread a number.
 template <typename T>
 __device__ void combine(T* x, const T* y, const int* place, const float* weights, int active, int n) {
     let_next_start();
     wait_for_previous();
     const size_t row = blockIdx.x;
-    for (int at = threadIdx.x; at < n; at += blockDim.x) {
-        float sum = 0.f;
-        for (int slot = 0; slot < active; slot++) {
-            size_t pair = row * active + slot, from = place ? __ldcg(place + pair) : pair;
-            sum += __ldcg(weights + pair) * wide(y[from * n + at]);
-        }
-        x[row * n + at] = narrow<T>(wide(x[row * n + at]) + sum);
+    const int at = blockIdx.y * blockDim.x + threadIdx.x;
+    if (at >= n) return;
+    const float before = wide(x[row * n + at]);
+    float sum = 0.f;
+    // Several loads in flight: each takes long.
+#pragma unroll 8
+    for (int slot = 0; slot < active; slot++) {
+        size_t pair = row * active + slot, from = place ? __ldcg(place + pair) : pair;
+        sum += __ldcg(weights + pair) * wide(y[from * n + at]);
     }
+    x[row * n + at] = narrow<T>(before + sum);
 }
 
 // Multiplies each row of x with the sigmoid of its score.

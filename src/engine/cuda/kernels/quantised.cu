@@ -309,7 +309,7 @@ __device__ __forceinline__ void plain_row(T* row, const Span<F>& span, int r, in
     }
 }
 
-// out (n or 2n, k) = w, in rows. A warp a tile.
+// out (n or 2n, k) = w, in rows; of matrix blockIdx.y of several that follow each other. A warp a tile.
 template <Format F, typename T> __device__ void dequantised(T* out, const uint8_t* w, int n, int k, int gated) {
     using L = Layout<F>;
     let_next_start();
@@ -317,6 +317,8 @@ template <Format F, typename T> __device__ void dequantised(T* out, const uint8_
     const int lane = threadIdx.x % 32, quad = lane % 4;
     const int tiles = (k + L::COLUMNS - 1) / L::COLUMNS, rows = gated ? 8 : 16, strips = (n + rows - 1) / rows;
     const size_t all = (size_t)strips * tiles;
+    w += blockIdx.y * all * L::BYTES;
+    out += blockIdx.y * (size_t)(gated ? 2 * n : n) * k;
     for (size_t at = blockIdx.x * (size_t)WARPS + threadIdx.x / 32; at < all; at += gridDim.x * (size_t)WARPS) {
         int strip = at / tiles, tile = at % tiles;
         Span<F> span;
