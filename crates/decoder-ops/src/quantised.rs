@@ -1,6 +1,9 @@
 //! Products with quantised weights on the CPU: activations become bytes once, codes are multiplied as integers.
 #![allow(unsafe_code, reason = "vector instructions that this CPU was found to have")]
 
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor, bail};
 use half::f16;
 use rayon::prelude::*;
@@ -279,25 +282,25 @@ fn pass<V: Vectors, K: Known, const WIDE: bool, const M: usize>(
                 *codes = quad_codes::<V>(rule, planes, quad);
             }
             let [low, high] = scales::<V>(rule, small, first, second);
-            for (total, x) in totals.iter_mut().zip(x) {
-                let x = &x[super_group * rule.groups() + g];
-                let scale = V::all(x.scale);
-                let mut sums = V::no_sums();
-                for (&codes, &x) in codes[..QUADS / 2].iter().zip(&x.quads[..QUADS / 2]) {
-                    sums = V::dot::<WIDE>(sums, codes, x);
-                }
+            let mut rows = [&x[0][super_group * rule.groups() + g]; M];
+            for (row, x) in rows.iter_mut().zip(x) {
+                *row = &x[super_group * rule.groups() + g];
+            }
+            let mut sums = [V::no_sums(); M];
+            dots::<V, WIDE, M>(&mut sums, &codes, &rows, 0);
+            for ((total, sums), x) in totals.iter_mut().zip(&mut sums).zip(rows) {
                 if rule.has_halves() {
                     *total = V::fused(low.1, V::all(x.sums[0]), *total);
-                    *total = V::fused(V::floats(sums), V::times(low.0, scale), *total);
-                    sums = V::no_sums();
+                    *total = V::fused(V::floats(*sums), V::times(low.0, V::all(x.scale)), *total);
+                    *sums = V::no_sums();
                     *total = V::fused(high.1, V::all(x.sums[1]), *total);
                 } else {
                     *total = V::fused(low.1, V::all(x.sums[0] + x.sums[1]), *total);
                 }
-                for (&codes, &x) in codes[QUADS / 2..].iter().zip(&x.quads[QUADS / 2..]) {
-                    sums = V::dot::<WIDE>(sums, codes, x);
-                }
-                *total = V::fused(V::floats(sums), V::times(high.0, scale), *total);
+            }
+            dots::<V, WIDE, M>(&mut sums, &codes, &rows, QUADS / 2);
+            for ((total, sums), x) in totals.iter_mut().zip(sums).zip(rows) {
+                *total = V::fused(V::floats(sums), V::times(high.0, V::all(x.scale)), *total);
             }
         }
     }
@@ -305,6 +308,21 @@ fn pass<V: Vectors, K: Known, const WIDE: bool, const M: usize>(
         V::store(total, y);
     }
     M
+}
+
+/// The products of half a group, from quad `first` on. Quads outside, rows inside: codes are loaded once for all rows.
+#[inline(always)]
+fn dots<V: Vectors, const WIDE: bool, const M: usize>(
+    sums: &mut [V::Sums; M],
+    codes: &[V::Codes; QUADS],
+    rows: &[&Group; M],
+    first: usize,
+) {
+    for (&codes, quad) in codes[first..].iter().zip(first..first + QUADS / 2) {
+        for (sums, x) in sums.iter_mut().zip(rows) {
+            *sums = V::dot::<WIDE>(*sums, codes, x.quads[quad]);
+        }
+    }
 }
 
 #[inline(always)]
@@ -370,6 +388,23 @@ fn nibbles<V: Vectors>(both: &[u8; ROWS], first: V::Floats, second: V::Floats) -
     (V::times(first, V::unsigned(&scale)), V::times(least, V::all(-1.0)))
 }
 
+/// What codes stand for in formats with a table, plus 128.
+const TABLE: [u8; 16] = {
+    let mut table = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        table[i] = IQ4[i] as u8 ^ 0x80;
+        i += 1;
+    }
+    table
+};
+
+/// Four activations as they are in memory.
+#[inline(always)]
+fn four(x: [i8; QUAD]) -> i32 {
+    i32::from_ne_bytes([x[0] as u8, x[1] as u8, x[2] as u8, x[3] as u8])
+}
+
 /// Plain loops, which the compiler turns into what the target always has.
 struct Any;
 
@@ -396,7 +431,7 @@ impl Vectors for Any {
 
     #[inline(always)]
     fn look_up(codes: [u8; LANES]) -> [u8; LANES] {
-        codes.map(|code| IQ4[usize::from(code & 15)] as u8 ^ 0x80)
+        codes.map(|code| TABLE[usize::from(code & 15)])
     }
 
     #[inline(always)]
@@ -452,261 +487,6 @@ impl Vectors for Any {
     #[inline(always)]
     fn store(x: [f32; ROWS], to: &mut [f32; ROWS]) {
         *to = x;
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use std::arch::x86_64::*;
-
-    use super::{Format, Group, HALVES, IQ4, LANES, QUAD, ROWS, Vectors, all_panels};
-
-    #[target_feature(enable = "avx2,fma,f16c,avx512bw,avx512vnni")]
-    pub(super) fn vnni(format: Format, y: &mut [[f32; ROWS]], w: &[u8], x: &[Group], m: usize) {
-        all_panels::<Vnni>(format, y, w, x, m);
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn avx2(format: Format, y: &mut [[f32; ROWS]], w: &[u8], x: &[Group], m: usize) {
-        all_panels::<Avx2>(format, y, w, x, m);
-    }
-
-    // SAFETY of all below: only the functions above use the two types, and they are called where these instructions
-    // were found. What is loaded and stored is as long as its type says, at any alignment.
-    struct Vnni;
-    struct Avx2;
-
-    const TABLE: [u8; 16] = {
-        let mut table = [0; 16];
-        let mut i = 0;
-        while i < 16 {
-            table[i] = IQ4[i] as u8 ^ 0x80;
-            i += 1;
-        }
-        table
-    };
-
-    #[inline(always)]
-    fn four(x: [i8; QUAD]) -> i32 {
-        i32::from_ne_bytes([x[0] as u8, x[1] as u8, x[2] as u8, x[3] as u8])
-    }
-
-    #[inline(always)]
-    fn sixteen(bytes: &[u8; ROWS]) -> __m128i {
-        unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
-    }
-
-    impl Vectors for Vnni {
-        type Codes = __m512i;
-        type Sums = __m512i;
-        type Floats = __m512;
-        const PASS: usize = 8;
-
-        #[inline(always)]
-        fn codes(bytes: &[u8; LANES]) -> __m512i {
-            unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
-        }
-
-        #[inline(always)]
-        fn bits(codes: __m512i, shift: usize, mask: u8, place: usize) -> __m512i {
-            // One shift of 16 bits does for both; what comes over from the other byte is masked.
-            unsafe {
-                let mask = _mm512_set1_epi8((u16::from(mask) << place) as i8);
-                let right = _mm_cvtsi32_si128(shift.saturating_sub(place) as i32);
-                let left = _mm_cvtsi32_si128(place.saturating_sub(shift) as i32);
-                _mm512_and_si512(_mm512_sll_epi16(_mm512_srl_epi16(codes, right), left), mask)
-            }
-        }
-
-        #[inline(always)]
-        fn or(a: __m512i, b: __m512i) -> __m512i {
-            unsafe { _mm512_or_si512(a, b) }
-        }
-
-        #[inline(always)]
-        fn look_up(codes: __m512i) -> __m512i {
-            unsafe { _mm512_shuffle_epi8(_mm512_broadcast_i32x4(sixteen(&TABLE)), codes) }
-        }
-
-        #[inline(always)]
-        fn no_sums() -> __m512i {
-            unsafe { _mm512_setzero_si512() }
-        }
-
-        #[inline(always)]
-        fn dot<const WIDE: bool>(sums: __m512i, codes: __m512i, x: [i8; QUAD]) -> __m512i {
-            unsafe { _mm512_dpbusd_epi32(sums, codes, _mm512_set1_epi32(four(x))) }
-        }
-
-        #[inline(always)]
-        fn floats(sums: __m512i) -> __m512 {
-            unsafe { _mm512_cvtepi32_ps(sums) }
-        }
-
-        #[inline(always)]
-        fn halves(bytes: &[u8; HALVES]) -> __m512 {
-            unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(bytes.as_ptr().cast())) }
-        }
-
-        #[inline(always)]
-        fn unsigned(bytes: &[u8; ROWS]) -> __m512 {
-            unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(sixteen(bytes))) }
-        }
-
-        #[inline(always)]
-        fn signed(bytes: &[u8; ROWS]) -> __m512 {
-            unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(sixteen(bytes))) }
-        }
-
-        #[inline(always)]
-        fn all(x: f32) -> __m512 {
-            unsafe { _mm512_set1_ps(x) }
-        }
-
-        #[inline(always)]
-        fn times(a: __m512, b: __m512) -> __m512 {
-            unsafe { _mm512_mul_ps(a, b) }
-        }
-
-        #[inline(always)]
-        fn fused(a: __m512, b: __m512, c: __m512) -> __m512 {
-            unsafe { _mm512_fmadd_ps(a, b, c) }
-        }
-
-        #[inline(always)]
-        fn store(x: __m512, to: &mut [f32; ROWS]) {
-            unsafe { _mm512_storeu_ps(to.as_mut_ptr(), x) }
-        }
-    }
-
-    /// Sixteen rows in two vectors.
-    impl Vectors for Avx2 {
-        type Codes = [__m256i; 2];
-        type Sums = [__m256i; 2];
-        type Floats = [__m256; 2];
-        const PASS: usize = 4;
-
-        #[inline(always)]
-        fn codes(bytes: &[u8; LANES]) -> [__m256i; 2] {
-            let [low, high] = halves::<LANES, 32>(bytes);
-            unsafe { [_mm256_loadu_si256(low.as_ptr().cast()), _mm256_loadu_si256(high.as_ptr().cast())] }
-        }
-
-        #[inline(always)]
-        fn bits(codes: [__m256i; 2], shift: usize, mask: u8, place: usize) -> [__m256i; 2] {
-            unsafe {
-                let mask = _mm256_set1_epi8((u16::from(mask) << place) as i8);
-                let right = _mm_cvtsi32_si128(shift.saturating_sub(place) as i32);
-                let left = _mm_cvtsi32_si128(place.saturating_sub(shift) as i32);
-                let low = _mm256_sll_epi16(_mm256_srl_epi16(codes[0], right), left);
-                let high = _mm256_sll_epi16(_mm256_srl_epi16(codes[1], right), left);
-                [_mm256_and_si256(low, mask), _mm256_and_si256(high, mask)]
-            }
-        }
-
-        #[inline(always)]
-        fn or(a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
-            unsafe { [_mm256_or_si256(a[0], b[0]), _mm256_or_si256(a[1], b[1])] }
-        }
-
-        #[inline(always)]
-        fn look_up(codes: [__m256i; 2]) -> [__m256i; 2] {
-            unsafe {
-                let table = _mm256_broadcastsi128_si256(sixteen(&TABLE));
-                [_mm256_shuffle_epi8(table, codes[0]), _mm256_shuffle_epi8(table, codes[1])]
-            }
-        }
-
-        #[inline(always)]
-        fn no_sums() -> [__m256i; 2] {
-            [unsafe { _mm256_setzero_si256() }; 2]
-        }
-
-        #[inline(always)]
-        fn dot<const WIDE: bool>(sums: [__m256i; 2], codes: [__m256i; 2], x: [i8; QUAD]) -> [__m256i; 2] {
-            unsafe {
-                let x = _mm256_set1_epi32(four(x));
-                let low = if WIDE { wide(codes[0], x) } else { narrow(codes[0], x) };
-                let high = if WIDE { wide(codes[1], x) } else { narrow(codes[1], x) };
-                [_mm256_add_epi32(sums[0], low), _mm256_add_epi32(sums[1], high)]
-            }
-        }
-
-        #[inline(always)]
-        fn floats(sums: [__m256i; 2]) -> [__m256; 2] {
-            unsafe { [_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])] }
-        }
-
-        #[inline(always)]
-        fn halves(bytes: &[u8; HALVES]) -> [__m256; 2] {
-            let [low, high] = halves(bytes);
-            unsafe { [_mm256_cvtph_ps(sixteen(low)), _mm256_cvtph_ps(sixteen(high))] }
-        }
-
-        #[inline(always)]
-        fn unsigned(bytes: &[u8; ROWS]) -> [__m256; 2] {
-            unsafe {
-                let (low, high) = (sixteen(bytes), _mm_srli_si128::<8>(sixteen(bytes)));
-                Avx2::floats([_mm256_cvtepu8_epi32(low), _mm256_cvtepu8_epi32(high)])
-            }
-        }
-
-        #[inline(always)]
-        fn signed(bytes: &[u8; ROWS]) -> [__m256; 2] {
-            unsafe {
-                let (low, high) = (sixteen(bytes), _mm_srli_si128::<8>(sixteen(bytes)));
-                Avx2::floats([_mm256_cvtepi8_epi32(low), _mm256_cvtepi8_epi32(high)])
-            }
-        }
-
-        #[inline(always)]
-        fn all(x: f32) -> [__m256; 2] {
-            [unsafe { _mm256_set1_ps(x) }; 2]
-        }
-
-        #[inline(always)]
-        fn times(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-            unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
-        }
-
-        #[inline(always)]
-        fn fused(a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
-            unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
-        }
-
-        #[inline(always)]
-        fn store(x: [__m256; 2], to: &mut [f32; ROWS]) {
-            let to = to.as_chunks_mut::<8>().0;
-            unsafe {
-                _mm256_storeu_ps(to[0].as_mut_ptr(), x[0]);
-                _mm256_storeu_ps(to[1].as_mut_ptr(), x[1]);
-            }
-        }
-    }
-
-    /// Both halves of `bytes`.
-    #[inline(always)]
-    fn halves<const N: usize, const HALF: usize>(bytes: &[u8; N]) -> [&[u8; HALF]; 2] {
-        let halves = bytes.as_chunks::<HALF>().0;
-        [&halves[0], &halves[1]]
-    }
-
-    /// Sums of four products each. Two of them fit 16 bits where codes are at most 127.
-    #[inline(always)]
-    fn narrow(codes: __m256i, x: __m256i) -> __m256i {
-        unsafe { _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1)) }
-    }
-
-    /// The same for any codes: even and odd ones in 16 bits each.
-    #[inline(always)]
-    fn wide(codes: __m256i, x: __m256i) -> __m256i {
-        unsafe {
-            let even = _mm256_and_si256(codes, _mm256_set1_epi16(255));
-            let odd = _mm256_srli_epi16::<8>(codes);
-            let even_x = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
-            let odd_x = _mm256_srai_epi16::<8>(x);
-            _mm256_add_epi32(_mm256_madd_epi16(even, even_x), _mm256_madd_epi16(odd, odd_x))
-        }
     }
 }
 
@@ -817,15 +597,18 @@ mod tests {
         rounded.chunks_exact(columns).flat_map(|x| w.iter().map(|w| dot(x, w)).collect::<Vec<_>>()).collect()
     }
 
+    /// What this machine can do, plain loops first.
+    fn kinds() -> Vec<Cpu> {
+        match Cpu::found() {
+            #[cfg(target_arch = "x86_64")]
+            Cpu::Vnni => vec![Cpu::Any, Cpu::Avx2, Cpu::Vnni],
+            Cpu::Any => vec![Cpu::Any],
+            vectors => vec![Cpu::Any, vectors],
+        }
+    }
+
     #[test]
     fn products_are_those_of_the_definition_on_every_kind_of_cpu() {
-        let mut kinds = vec![Cpu::Any];
-        #[cfg(target_arch = "x86_64")]
-        match Cpu::found() {
-            Cpu::Vnni => kinds.extend([Cpu::Avx2, Cpu::Vnni]),
-            Cpu::Avx2 => kinds.push(Cpu::Avx2),
-            Cpu::Any => {}
-        }
         for (m, n, k) in [(1, 9, 256usize), (3, 4, 512), (4, 17, 256), (13, 33, 768), (5, 16, 96)] {
             let fits = |format: Format| k.is_multiple_of(format.weights());
             let x = Tensor::randn(0f32, 1.0, (m, k), &Device::Cpu).unwrap();
@@ -845,8 +628,8 @@ mod tests {
             for (w, plain) in candles.chain(tables) {
                 let expected = by_definition(&flat, &plain, k);
                 let size = expected.iter().fold(0f64, |most, x| most.max(x.abs()));
-                for kind in &kinds {
-                    let found = product(&flat, &w, *kind);
+                for kind in kinds() {
+                    let found = product(&flat, &w, kind);
                     assert_eq!(found.len(), expected.len());
                     for (found, expected) in found.iter().zip(&expected) {
                         // A value half way between two bytes may go either way.
@@ -858,6 +641,25 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    /// The number is of all bits of all results: the same with every kind of vectors.
+    #[test]
+    fn results_are_equal_with_every_kind_of_vectors() {
+        for kind in kinds().into_iter().skip(1) {
+            let mut bits = 0;
+            for format in Format::ALL {
+                for (m, n, k) in [(1, 9, 256), (4, 17, 512), (13, 33, 768)] {
+                    let w = Panels::new(format, &crate::random_blocks(format, 7, n, k), k).unwrap();
+                    let x: Vec<f32> =
+                        (0..m * k).map(|i| (crate::mix64(i as u64) >> 40) as f32 - 8_388_608.0).collect();
+                    bits = product(&x, &w, kind)
+                        .iter()
+                        .fold(bits, |bits, y| crate::mix64(bits ^ u64::from(y.to_bits())));
+                }
+            }
+            assert_eq!(bits, 7_398_915_010_135_445_704, "{kind:?}");
         }
     }
 
