@@ -1,6 +1,8 @@
 //! Products with quantised weights on the CPU: activations become bytes once, codes are multiplied as integers.
 #![allow(unsafe_code, reason = "vector instructions that this CPU was found to have")]
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -153,6 +155,10 @@ enum Cpu {
     Vnni,
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    #[cfg(target_arch = "aarch64")]
+    Dotprod,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
     Any,
 }
 
@@ -170,16 +176,29 @@ impl Cpu {
                 _ => {}
             }
         }
+        #[cfg(target_arch = "aarch64")]
+        {
+            use std::arch::is_aarch64_feature_detected as found;
+            match (found!("neon"), found!("dotprod")) {
+                (true, true) => return Cpu::Dotprod,
+                (true, false) => return Cpu::Neon,
+                _ => {}
+            }
+        }
         Cpu::Any
     }
 
     fn work(self) -> Work {
         match self {
-            // SAFETY of both: `found` has seen the instructions that the function is compiled for.
+            // SAFETY of all: `found` has seen the instructions that the function is compiled for.
             #[cfg(target_arch = "x86_64")]
             Cpu::Vnni => |format, y, w, x, m| unsafe { x86::vnni(format, y, w, x, m) },
             #[cfg(target_arch = "x86_64")]
             Cpu::Avx2 => |format, y, w, x, m| unsafe { x86::avx2(format, y, w, x, m) },
+            #[cfg(target_arch = "aarch64")]
+            Cpu::Dotprod => |format, y, w, x, m| unsafe { neon::dotprod(format, y, w, x, m) },
+            #[cfg(target_arch = "aarch64")]
+            Cpu::Neon => |format, y, w, x, m| unsafe { neon::neon(format, y, w, x, m) },
             Cpu::Any => all_panels::<Any>,
         }
     }
@@ -602,6 +621,8 @@ mod tests {
         match Cpu::found() {
             #[cfg(target_arch = "x86_64")]
             Cpu::Vnni => vec![Cpu::Any, Cpu::Avx2, Cpu::Vnni],
+            #[cfg(target_arch = "aarch64")]
+            Cpu::Dotprod => vec![Cpu::Any, Cpu::Neon, Cpu::Dotprod],
             Cpu::Any => vec![Cpu::Any],
             vectors => vec![Cpu::Any, vectors],
         }
@@ -644,7 +665,7 @@ mod tests {
         }
     }
 
-    /// The number is of all bits of all results: the same with every kind of vectors.
+    /// The number is of all bits of all results: the same with every kind of vectors, of x86 and of ARM.
     #[test]
     fn results_are_equal_with_every_kind_of_vectors() {
         for kind in kinds().into_iter().skip(1) {

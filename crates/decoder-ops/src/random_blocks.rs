@@ -39,8 +39,9 @@ fn scale(format: Format, block: &mut [u8], deviation: f64) {
         (squares / f64::from(high - low + 1)).sqrt()
     };
     let table = || (IQ4.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / 16.0).sqrt();
+    // From f32, which is rounded alike on every CPU; from f64 it is not.
     let mut float =
-        |at: usize, value: f64| block[at..at + 2].copy_from_slice(&f16::from_f64(value).to_le_bytes());
+        |at: usize, value: f64| block[at..at + 2].copy_from_slice(&f16::from_f32(value as f32).to_le_bytes());
     match format {
         Format::Q4_0 => float(0, deviation / rms(0, 15, 8.0)),
         Format::Q5_0 => float(0, deviation / rms(0, 31, 16.0)),
