@@ -232,7 +232,11 @@ fn the_kernels_of_a_recorded_run_are_read_from_its_directory() {
     }
     let output = run(dir.path(), &["kernels", demo.join("h200_prefill").to_str().unwrap()]);
     assert_eq!(output.code, 1);
-    assert!(output.err.contains("recorded no kernels; run with profiling.cupti.enable=true"), "{}", output.err);
+    assert!(
+        output.err.contains("recorded no kernels; run with profiling.cupti.enable=true"),
+        "{}",
+        output.err
+    );
 }
 
 #[test]

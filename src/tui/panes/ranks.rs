@@ -1,5 +1,7 @@
 //! Ranks: the GPUs of one program side by side, their collectives, and who waits for whom.
 
+use std::collections::BTreeSet;
+
 use ratatui::{
     buffer::Buffer,
     layout::{Constraint, Layout, Rect},
@@ -234,8 +236,9 @@ fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), are
 fn title_of(totals: &Totals) -> String {
     let known: Option<BTreeSet<u32>> = totals.lanes.iter().map(|lane| lane.lane().gpu).collect();
     let lanes = totals.lanes.len();
-    match known.map(|gpus| gpus.len() as u64) {
-        Some(gpus) if gpus < lanes as u64 => format!("{lanes} ranks on {}", counted(gpus, "GPU")),
+    match known.map(|gpus| gpus.len()) {
+        Some(1) if lanes > 1 => format!("{lanes} ranks on one GPU"),
+        Some(gpus) if gpus < lanes => format!("{lanes} ranks on {gpus} GPUs"),
         _ => format!("{lanes} GPUs of one program"),
     }
 }
