@@ -129,7 +129,8 @@ impl ValueEnum for SortBy {
     }
 }
 
-type FileTables = (PathBuf, Vec<KernelTable>);
+/// Tables of one file, or of one phase of a run.
+type FileTables = (PathBuf, Option<Phase>, Vec<KernelTable>);
 
 pub(super) async fn run(args: KernelsArgs) -> Result<u8, Failure> {
     if let Some(KernelsCommand::Top { from, k, output }) = &args.command {
@@ -140,8 +141,7 @@ pub(super) async fn run(args: KernelsArgs) -> Result<u8, Failure> {
     let (runs, given): (Vec<PathBuf>, Vec<PathBuf>) =
         args.files.iter().cloned().partition(|path| path.is_dir() && RunDir::open(path).events().is_file());
     for run in runs {
-        let tables = recorded(&run)?;
-        read.push((run, tables));
+        read.extend(recorded(&run)?);
     }
     let files = files(&given)?;
     for (n, file) in files.iter().enumerate() {
@@ -155,7 +155,7 @@ pub(super) async fn run(args: KernelsArgs) -> Result<u8, Failure> {
                     side_by_side.ranks.nccl.add(nccl);
                 }
                 if !opened.tables.is_empty() {
-                    read.push((file.clone(), opened.tables));
+                    read.push((file.clone(), None, opened.tables));
                 }
             }
             Err(e) => errors.push(e),
@@ -177,21 +177,22 @@ pub(super) async fn run(args: KernelsArgs) -> Result<u8, Failure> {
 }
 
 /// The kernels that a run recorded itself, by phase, and those of its reports.
-fn recorded(run: &Path) -> Result<Vec<KernelTable>, Failure> {
+fn recorded(run: &Path) -> Result<Vec<FileTables>, Failure> {
     let mut reader = EventReader::open(&RunDir::open(run).events()).map_err(Failure::work)?;
     let mut state = RunState::for_comparison();
     while let Next::Event(envelope) = reader.read_next().map_err(Failure::work)? {
         state.apply(&envelope);
     }
-    let tool = state.kernels.trace.as_ref().map_or("CUPTI", |trace| trace.tool.as_str());
+    let kernels = &state.kernels;
+    let tool = kernels.trace.as_ref().map_or("CUPTI", |trace| trace.tool.as_str());
     let live = Phase::WORK.into_iter().filter_map(|phase| {
-        let live = state.kernels.live(phase).filter(|live| !live.is_empty())?;
-        Some(live.table(&format!("{tool}, {}", phase.name())))
+        let live = kernels.live(phase).filter(|live| !live.is_empty())?;
+        Some((run.to_owned(), Some(phase), vec![live.table(&format!("{tool}, {}", phase.name()))]))
     });
-    let reports = state.kernels.reports.iter().flat_map(|report| report.tables.iter().cloned());
-    let tables: Vec<KernelTable> = live.chain(reports).collect();
-    match tables.is_empty() {
-        false => Ok(tables),
+    let reports = kernels.reports.iter().map(|report| (run.to_owned(), report.phase, report.tables.clone()));
+    let all: Vec<FileTables> = live.chain(reports).collect();
+    match all.is_empty() {
+        false => Ok(all),
         true => Err(Failure::work(format_args!(
             "the run in {} recorded no kernels; run with profiling.cupti.enable=true, or press K while it runs",
             run.display()
@@ -270,7 +271,7 @@ fn print_tables(
     };
     let shown: Vec<(String, Vec<TableView>)> = read
         .iter()
-        .map(|(file, tables)| {
+        .map(|(file, _, tables)| {
             (file.display().to_string(), tables.iter().map(|table| TableView::new(table, &asked)).collect())
         })
         .collect();
@@ -320,11 +321,11 @@ async fn show_in_tui(
     }
     errors.iter().for_each(|e| add(notice(Level::Error, e.to_string())));
     notes.into_iter().for_each(|note| add(notice(Level::Info, note)));
-    for (file, tables) in read {
+    for (file, phase, tables) in read {
         let source = tables.first().map(|table| table.source.as_str()).unwrap_or_default();
         let tool = source.split(',').next().unwrap_or(source).to_owned();
         let file = file.display().to_string();
-        add(Event::KernelReport(Box::new(KernelReport { tool, phase: None, file, tables })));
+        add(Event::KernelReport(Box::new(KernelReport { tool, phase, file, tables })));
     }
     let settings = KernelsSettings {
         source: Some(0),
