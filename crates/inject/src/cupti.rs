@@ -6,7 +6,10 @@ use std::{
     mem,
     path::Path,
     ptr,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use crate::{
@@ -71,7 +74,11 @@ fn buffer_layout() -> Layout {
     Layout::from_size_align(BUFFER_BYTES, 64).unwrap_or(Layout::new::<u64>())
 }
 
+/// A record needed a buffer: the program has a context, and has launched something.
+static HAS_WORK: AtomicBool = AtomicBool::new(false);
+
 extern "C" fn on_request(buffer: *mut *mut u8, size: *mut usize, max_records: *mut usize) {
+    HAS_WORK.store(true, Ordering::Relaxed);
     let mut buffers = BUFFERS.lock().unwrap_or_else(PoisonError::into_inner);
     let base = match buffers.spare.pop() {
         Some(base) => base as *mut u8,
@@ -124,9 +131,15 @@ impl Cupti {
 
     /// After a fork: the parent's CUPTI is not the child's.
     pub fn forget() {
+        HAS_WORK.store(false, Ordering::Relaxed);
         if let Ok(mut loaded) = LOADED.try_lock() {
             *loaded = None;
         }
+    }
+
+    /// Whether there was anything to record yet.
+    pub fn has_work() -> bool {
+        HAS_WORK.load(Ordering::Relaxed)
     }
 
     /// Whether somebody else uses CUPTI. There is room for one subscriber.

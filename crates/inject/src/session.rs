@@ -33,6 +33,10 @@ const SETTLE: Duration = Duration::from_millis(100);
 const CLOCK: Duration = Duration::from_secs(1);
 /// How often it is asked whether the program profiles itself.
 const ASK: Duration = Duration::from_millis(100);
+/// How long after a program's first work its contexts are taken to be made.
+const SET_UP: Duration = Duration::from_millis(300);
+/// How long that is waited for.
+const SET_UP_AT_MOST: Duration = Duration::from_secs(10);
 /// A profiler that has not read for so long has stopped.
 const STALLED: Duration = Duration::from_secs(2);
 
@@ -142,6 +146,9 @@ struct Session {
     named: bool,
     asked_at: Instant,
     taken: bool,
+    since: Instant,
+    /// When there was something to record for the first time.
+    work_at: Option<Instant>,
     heartbeat: (u64, Instant),
     noise: u32,
 }
@@ -167,6 +174,8 @@ impl Session {
             named: false,
             asked_at: now,
             taken: false,
+            since: now,
+            work_at: None,
             heartbeat: (0, now),
             noise: std::process::id() | 1,
         }
@@ -226,7 +235,24 @@ impl Session {
         }
     }
 
+    /// Whether the program is still making its contexts. Then CUPTI is left alone after it was switched on: a program crashed when it was asked
+    /// something, or switched, meanwhile.
+    fn is_setting_up(&mut self) -> bool {
+        if self.mode == Mode::Nothing {
+            return false;
+        }
+        if self.work_at.is_none() && (Cupti::has_work() || self.since.elapsed() >= SET_UP_AT_MOST) {
+            self.work_at = Some(Instant::now());
+            // The program's GPUs can be named now.
+            self.clock_at = None;
+        }
+        self.work_at.is_none_or(|at| at.elapsed() < SET_UP)
+    }
+
     fn follow(&mut self) {
+        if self.is_setting_up() {
+            return;
+        }
         if self.command == Command::Rest {
             set_recording(false);
             return self.switch(Mode::Nothing);
@@ -362,7 +388,10 @@ impl Session {
             cupti_version: cupti.version,
         };
         WORK.with(|writer| writer.write(clock));
-        if let Some(uuids) = devices::uuids().filter(|_| !self.named) {
+        if self.named || self.work_at.is_none() {
+            return;
+        }
+        if let Some(uuids) = devices::uuids() {
             self.named = true;
             for (number, uuid) in (0..).zip(uuids) {
                 WORK.with(|writer| writer.write(Record::Device { number, uuid }));
