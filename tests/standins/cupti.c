@@ -10,6 +10,9 @@
 enum { MEMCPY = 1, MEMSET = 2, KERNEL = 10, SYNC = 38, GRAPH = 51, KINDS = 64 };
 
 static atomic_int enabled[KINDS], taken, dropped;
+// Calls but those that switch kinds on, from the first ones on to the first record: a program makes its contexts then.
+static atomic_int switched_on, has_records, meanwhile;
+static void called(void) { if (switched_on && !has_records) meanwhile++; }
 static void (*request)(uint8_t **, size_t *, size_t *);
 static void (*complete)(void *, uint32_t, uint8_t *, size_t, size_t);
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -33,9 +36,15 @@ int cuptiGetTimestamp(uint64_t *now) {
     *now = at.tv_sec * 1000000000ull + at.tv_nsec;
     return 0;
 }
-int cuptiActivityEnable(uint32_t kind) { if (kind >= KINDS) return 2; enabled[kind] = 1; return 0; }
+int cuptiActivityEnable(uint32_t kind) {
+    if (kind >= KINDS) return 2;
+    enabled[kind] = 1;
+    if (kind == MEMSET) switched_on = 1;
+    return 0;
+}
 int cuptiActivityDisable(uint32_t kind) {
     if (kind >= KINDS) return 2;
+    called();
     enabled[kind] = 0;
     // As CUPTI 13.0 does.
     if (kind == MEMSET) enabled[MEMCPY] = 0;
@@ -47,6 +56,7 @@ int cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *co
     return 0;
 }
 int cuptiSubscribe(void **subscriber, void *callback, void *data) {
+    called();
     if (taken) return 39;
     *subscriber = (void *)1;
     return 0;
@@ -59,6 +69,7 @@ int cuptiActivityGetNextRecord(uint8_t *base, size_t valid, uint8_t **record) {
     return 0;
 }
 int cuptiActivityFlushAll(uint32_t flag) {
+    called();
     pthread_mutex_lock(&lock);
     uint8_t *full = buffer;
     size_t valid = used, whole = size;
@@ -72,10 +83,12 @@ int cuptiActivityFlushAll(uint32_t flag) {
 // What follows is for the scripted program.
 int standin_enabled(uint32_t kind) { return enabled[kind]; }
 void standin_take(int is_taken) { taken = is_taken; }
+int standin_calls_meanwhile(void) { return meanwhile; }
 
 static void record(uint32_t kind, const uint8_t *bytes) {
     size_t length = bytes_of(kind);
     if (!enabled[kind] || !request) return;
+    has_records = 1;
     for (;;) {
         pthread_mutex_lock(&lock);
         if (!buffer) {

@@ -1,6 +1,7 @@
 // A program that decodes with a model of four layers, as its GPU would show it: program MODE STEPS [EXIT_CODE]
 // MODE is eager or graph, with letters after a colon: p profiles itself in the middle, w starts two workers, k ends by SIGKILL, x by
-// _exit, f forks a child that does nothing, n has 100,000 kernel names, q is quick (no waiting between steps).
+// _exit, f forks a child that does nothing, n has 100,000 kernel names, q is quick (no waiting between steps),
+// c says how often CUPTI was called before the first kernel.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
@@ -16,6 +17,7 @@ extern int cuptiGetTimestamp(uint64_t *);
 extern int cuptiActivityFlushAll(uint32_t);
 extern int standin_enabled(uint32_t);
 extern void standin_take(int);
+extern int standin_calls_meanwhile(void);
 extern void standin_kernel(const char *, uint64_t, uint64_t, uint32_t, uint32_t, uint32_t, uint64_t);
 extern void standin_copy(uint8_t, uint64_t, uint64_t, uint64_t, uint32_t);
 extern void standin_graph(uint64_t, uint64_t, uint32_t, uint32_t);
@@ -119,6 +121,7 @@ int main(int count, char **arguments) {
         if (!quick) sleep_ms(5);
     }
     for (int i = 0; i < 2; i++) if (workers[i]) waitpid(workers[i], NULL, 0);
+    if (strchr(extras, 'c')) printf("%d calls of CUPTI before the first kernel\n", standin_calls_meanwhile());
     printf("%d steps\n", steps);
     fflush(stdout);
     if (strchr(extras, 'k')) kill(getpid(), SIGKILL);

@@ -282,6 +282,9 @@ impl Session {
         }
         self.switch(wanted);
         self.record_waits(cupti, self.command == Command::Everything && self.mode == Mode::Burst);
+        if self.is_setting_up() {
+            return;
+        }
         if self.settle_at.is_some_and(|at| Instant::now() >= at) && self.mode == Mode::Light {
             self.settle_at = None;
             cupti.flush(true);
@@ -304,7 +307,8 @@ impl Session {
         if burst.is_zero() {
             return Mode::Light;
         }
-        if burst >= period {
+        // It begins with a burst, which lasts until the program has work.
+        if burst >= period || self.work_at.is_none() {
             return Mode::Burst;
         }
         let since = self.burst_at.elapsed();
