@@ -424,8 +424,17 @@ fn the_jobs_of_a_sweep_run_there_one_after_another() {
     let refused = sshd.run(here.path(), &missing);
     assert_eq!(refused.code, 1, "{}", refused.err);
     assert_eq!(refused.out.matches("cannot read /only/there").count(), 2, "{} {}", refused.out, refused.err);
-    let slurm = sshd.run(here.path(), &[&["run", "hydra/launcher=slurm"][..], &SWEEP].concat());
+    let slurm = [
+        "run",
+        "-m",
+        "hydra/launcher=slurm",
+        "runtime=sim",
+        "runtime.batch_size=1,2",
+        "hydra.sweep.dir=slurm",
+    ];
+    let slurm = sshd.run(here.path(), &slurm);
     assert!(slurm.code == 2 && slurm.err.contains("one after another on box"), "{}", slurm.err);
+    assert!(!here.path().join("slurm").exists());
 }
 
 #[test]

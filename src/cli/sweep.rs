@@ -88,10 +88,7 @@ impl SweepArgs {
                 return Ok(Started::Here(Box::new(runner)));
             }
             if launcher != Launcher::Basic || self.cancel {
-                return Err(Failure::usage(format_args!(
-                    "with --host the jobs run one after another on {}, without hydra/launcher and --cancel: log in there to use Slurm or several GPUs at once",
-                    machine.name
-                )));
+                return Err(SweepError::OneByOne { host: machine.name }.into());
             }
             let launch = Launch::on_machine(runner, machine).map_err(Failure::work)?;
             return Ok(Started::Elsewhere(Box::new(launch)));

@@ -13,6 +13,11 @@ pub enum SweepError {
     #[error("no jobs: one of the overrides has no values")]
     NoJobs,
     #[error(
+        "with --host the jobs run one after another on {host}, without hydra/launcher and --cancel: log in there to use \
+         Slurm or several GPUs at once"
+    )]
+    OneByOne { host: String },
+    #[error(
         "hydra.sweep.dir is {first:?} for the first job and {other:?} for job {job}; all jobs share one directory, put \
          what differs into hydra.sweep.subdir"
     )]

@@ -64,8 +64,14 @@ impl Runner {
             let subdir = subdir(&composed, job, &mut wanted)?;
             let sha256 = fingerprint(&composed);
             // Another machine has weights and tools of its own: it validates its jobs.
-            if host.is_none() {
-                Plan::new(composed).map_err(SweepError::of_job(job, &overrides))?;
+            match &host {
+                None => _ = Plan::new(composed).map_err(SweepError::of_job(job, &overrides))?,
+                Some(host) => {
+                    let launcher = launcher(&composed).map_err(SweepError::of_job(job, &overrides))?;
+                    if launcher != Launcher::Basic {
+                        return Err(SweepError::OneByOne { host: host.clone() });
+                    }
+                }
             }
             if let Some(first) = taken.insert(subdir.clone(), job + 1) {
                 return Err(SweepError::SameSubdir { first, job: job + 1, subdir });
