@@ -9,7 +9,7 @@ use std::{
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Failure, print, print_data};
+use super::{Failure, print, print_data, read_run};
 use crate::{
     analysis::{
         energy::{Energy, energy},
@@ -20,7 +20,6 @@ use crate::{
         units::three_digits,
     },
     event::readings::Reading,
-    rundir::{EventReader, Next, RunDir},
     state::{GpuState, RunState},
     telemetry::log::{self, LoggedGpu, TelemetryLog},
 };
@@ -81,11 +80,7 @@ fn no_samples(path: &Path, why: &str) -> Failure {
 }
 
 fn of_run(path: &Path) -> Result<Vec<Diagnosed>, Failure> {
-    let mut reader = EventReader::open(&RunDir::open(path).events()).map_err(Failure::work)?;
-    let mut state = RunState::default();
-    while let Next::Event(envelope) = reader.read_next().map_err(Failure::work)? {
-        state.apply(&envelope);
-    }
+    let (state, skipped) = read_run(path)?;
     if state.gpus.is_empty() {
         let why = state.gpu_absent.as_ref().map_or_else(String::new, |absent| format!(": {}", absent.reason));
         return Err(no_samples(path, &why));
@@ -95,8 +90,8 @@ fn of_run(path: &Path) -> Result<Vec<Diagnosed>, Failure> {
         if state.finished.is_none() {
             of_gpu.source += ", without an end: the run is still being recorded, or was interrupted";
         }
-        if reader.skipped() > 0 {
-            of_gpu.source += &format!(", {} unreadable lines skipped", reader.skipped());
+        if skipped > 0 {
+            of_gpu.source += &format!(", {skipped} unreadable lines skipped");
         }
     }
     Ok(found)

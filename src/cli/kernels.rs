@@ -13,6 +13,7 @@ use super::{
     args::{ConfigArgs, runs_root},
     print, print_data,
     profile::report_exit,
+    read_run,
 };
 use crate::{
     config::yaml_text,
@@ -28,7 +29,7 @@ use crate::{
     },
     process::{eprint_line, shutdown::Shutdown},
     report::{ranks_json, ranks_text},
-    rundir::{EventReader, Next, RunDir},
+    rundir::RunDir,
     state::{KEPT_REPORTS, RunState},
     tui::{self, App, ui::KernelsSettings},
 };
@@ -178,10 +179,9 @@ pub(super) async fn run(args: KernelsArgs) -> Result<u8, Failure> {
 
 /// The kernels that a run recorded itself, by phase, and those of its reports.
 fn recorded(run: &Path) -> Result<Vec<FileTables>, Failure> {
-    let mut reader = EventReader::open(&RunDir::open(run).events()).map_err(Failure::work)?;
-    let mut state = RunState::for_comparison();
-    while let Next::Event(envelope) = reader.read_next().map_err(Failure::work)? {
-        state.apply(&envelope);
+    let (state, skipped) = read_run(run)?;
+    if skipped > 0 {
+        eprint_line(format_args!("{skipped} unreadable lines of {} skipped", run.display()));
     }
     let kernels = &state.kernels;
     let tool = kernels.trace.as_ref().map_or("CUPTI", |trace| trace.tool.as_str());

@@ -50,6 +50,8 @@ use crate::{
         stops,
     },
     run::plan::PlanError,
+    rundir::{EventReader, Next, RunDir},
+    state::RunState,
 };
 use args::ConfigArgs;
 
@@ -411,6 +413,16 @@ pub fn commands_markdown() -> String {
 /// Prints a result for people to stdout.
 fn print(text: &str) -> Result<(), Failure> {
     print_styled(&Lines(text).to_string())
+}
+
+/// The state at the end of a recorded run, and how many lines of it could not be read.
+fn read_run(path: &Path) -> Result<(RunState, u64), Failure> {
+    let mut reader = EventReader::open(&RunDir::open(path).events()).map_err(Failure::work)?;
+    let mut state = RunState::default();
+    while let Next::Event(envelope) = reader.read_next().map_err(Failure::work)? {
+        state.apply(&envelope);
+    }
+    Ok((state, reader.skipped()))
 }
 
 /// Prints a result for programs to stdout: lines of any length.
