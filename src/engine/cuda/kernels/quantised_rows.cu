@@ -2,6 +2,7 @@
 //
 // Weights are read once and copied ahead as for one row. They become halves in registers, already in the order that the tensor cores want, and each is
 // multiplied with all rows. Activations come from `ordered_rows`: the blocks of a multiprocessor read the same ones again for each strip, mostly from its L1.
+// That may not have old ones: after `wait_for_previous`, plain loads see all that the kernels before have written.
 #include "few_rows.cuh"
 #include "quantised.cuh"
 
