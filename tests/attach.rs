@@ -71,13 +71,14 @@ fn the_program_keeps_its_output_and_its_exit_code() {
 }
 
 #[test]
-fn cupti_is_left_alone_while_a_program_makes_its_contexts() {
+fn cupti_is_switched_on_before_a_program_makes_its_contexts_and_left_alone_meanwhile() {
     let dir = tempfile::tempdir().unwrap();
     for duty in ["0.3", "1.0"] {
         let duty = format!("profiling.cupti.duty={duty}");
         let done = exec(dir.path(), &["--headless", &duty], &["eager:c", "200"]);
         let out = text(&done.stdout);
-        assert!(out.contains("0 calls of CUPTI before the first kernel"), "{out}{}", text(&done.stderr));
+        let both = "recording when CUDA was ready: 1, 0 calls of CUPTI before the first kernel";
+        assert!(out.contains(both), "{out}{}", text(&done.stderr));
     }
 }
 

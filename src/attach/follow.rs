@@ -35,6 +35,8 @@ use crate::{
     },
 };
 
+/// One burst without an end.
+const EVERY_KERNEL: Command = Command::Record { burst_ms: 1, period_ms: 1 };
 /// How often rings are read.
 const READ_INTERVAL: Duration = Duration::from_millis(20);
 const WINDOW: Duration = Duration::from_secs(1);
@@ -334,6 +336,7 @@ pub(super) struct Followed {
     switches: u32,
     /// Its bursts are those of the run: workers have theirs at about the same time.
     leads: bool,
+    has_worked: bool,
     ranks: RankRecord,
 }
 
@@ -411,6 +414,7 @@ impl Watched {
             obstacles: Vec::new(),
             switches: 0,
             leads: false,
+            has_worked: false,
             ranks: RankRecord::new(pid, info.as_ref()),
         });
     }
@@ -424,6 +428,11 @@ impl Watched {
         let first = self.guests.first().map(Followed::pid);
         for followed in &mut self.guests {
             followed.leads = self.leading.or(first) == Some(followed.pid());
+            // A program begins with a burst until it has work: CUPTI is not switched on later, while it makes its contexts.
+            let command = match command {
+                Command::Rest if self.duty.is_none() && !followed.has_worked => EVERY_KERNEL,
+                other => other,
+            };
             if followed.asked != Some(command) {
                 followed.asked = Some(command);
                 followed.guest.ask(command);
@@ -496,14 +505,14 @@ impl Watched {
         if self.control.everything.load(Ordering::Acquire) {
             let until = *self.everything_until.get_or_insert_with(|| Instant::now() + EVERYTHING);
             if Instant::now() < until {
-                return Command::Record { burst_ms: 1, period_ms: 1 };
+                return EVERY_KERNEL;
             }
             self.control.everything.store(false, Ordering::Release);
         }
         self.everything_until = None;
         if !self.reports && self.duty.is_none() {
             let in_burst = self.since.elapsed().as_millis() % SERVER_PERIOD_MS < u128::from(BURST_MS);
-            return if in_burst { Command::Record { burst_ms: 1, period_ms: 1 } } else { Command::Rest };
+            return if in_burst { EVERY_KERNEL } else { Command::Rest };
         }
         if !self.reports && self.duty.is_some_and(|duty| duty <= 0.0) {
             return Command::Rest;
@@ -537,7 +546,7 @@ impl Watched {
         }
         let is_on = self.burst.0.elapsed().as_millis() < u128::from(BURST_MS);
         match is_on {
-            true => Command::Record { burst_ms: 1, period_ms: 1 },
+            true => EVERY_KERNEL,
             false => Command::Record { burst_ms: 0, period_ms: 1000 },
         }
     }
@@ -545,13 +554,26 @@ impl Watched {
 
 impl Followed {
     fn read(&mut self, tx: &EventTx, clock: RunClock) -> bool {
-        let Followed { guest, fold, mode, version, last_said, leads, obstacles, switches, ranks, .. } = self;
+        let Followed {
+            guest,
+            fold,
+            mode,
+            version,
+            last_said,
+            leads,
+            has_worked,
+            obstacles,
+            switches,
+            ranks,
+            ..
+        } = self;
         let pid = guest.pid;
         let mut count = 0u64;
         let more = guest.read(clock, &mut |what| {
             count += 1;
             match what {
                 Said::Work { work, name } => {
+                    *has_worked = true;
                     let work = device_work(fold, &work, name);
                     ranks.work(&work, |name| fold.class(name));
                     fold.add(work);

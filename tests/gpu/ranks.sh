@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Several ranks under exec, on a machine with PyTorch and one GPU or more: what it shows beside what the program says of itself.
-# ranks.sh [PART…]: parts are plain, slow, traces, screen. RANKS=2 by default. On one GPU the ranks share it: by NCCL 2.30
+# ranks.sh [PART…]: parts are plain, slow, traces, screen, starts. RANKS=2 by default. On one GPU the ranks share it: by NCCL 2.30
 # (target/gpu/libnccl.so.2.xz, where it is there), or else over sockets. Needs target/gpu/llmprof-tui.xz.
 cd "$(dirname "$0")"
 P=$PWD; G=$P/../../target/gpu; N=${RANKS:-2}
@@ -49,5 +49,14 @@ screen() {
   tmux send-keys 0; sleep 3; tmux capture-pane -e -p > $T/ranks.ansi; tmux resize-window -x 80 -y 24; sleep 2; tmux capture-pane -e -p > $T/ranks-small.ansi
   tmux resize-window -x 200 -y 50; tmux send-keys 2; sleep 1; tmux capture-pane -e -p > $T/gpu.ansi; tmux send-keys 8; sleep 1; tmux capture-pane -e -p > $T/log.ansi; tmux send-keys q; sleep 4; tmux kill-server
 }
-for part in ${@:-plain slow traces screen}; do echo "=== $part"; $part; done 2>&1 | tee $T/table.txt
+# Hundreds of ranks that start: none may crash.
+starts() {
+  export NCCL_SOCKET_IFNAME=lo
+  for n in 1 5; do
+    timeout 150 $PYTHON $P/starts.py 12 $n > starts.txt 2>&1; echo "alone, $n at a time: $(grep -h 'own ends' starts.txt) $(median starts.txt)"
+    timeout 200 $X exec --headless hydra.run.dir=runs/starts$n -- $PYTHON $P/starts.py ${SECONDS_:-60} $n > starts.txt 2> starts.err; echo "exec, $n at a time: $(grep -h 'own ends' starts.txt) $(median starts.txt)"
+  done
+}
+median() { grep -h 'own init' $1 | sort -k3 -n | awk '{v[NR]=$3} END {print "init " v[int((NR+1)/2)] " s"}'; }
+for part in ${@:-plain slow traces screen starts}; do echo "=== $part"; $part; done 2>&1 | tee $T/table.txt
 [ -n "$CUDA_MPS_PIPE_DIRECTORY" ] && echo quit | nvidia-cuda-mps-control

@@ -102,6 +102,7 @@ int main(int count, char **arguments) {
                 _exit(99);
             }
     if (!workers[0]) initialise();
+    int was_on = standin_enabled(2);
     if (strchr(extras, 'f') && !fork()) { sleep_ms(50); exit(0); }
     sleep_ms(400);
     quick = strchr(extras, 'q') != NULL;
@@ -121,7 +122,7 @@ int main(int count, char **arguments) {
         if (!quick) sleep_ms(5);
     }
     for (int i = 0; i < 2; i++) if (workers[i]) waitpid(workers[i], NULL, 0);
-    if (strchr(extras, 'c')) printf("%d calls of CUPTI before the first kernel\n", standin_calls_meanwhile());
+    if (strchr(extras, 'c')) printf("recording when CUDA was ready: %d, %d calls of CUPTI before the first kernel\n", was_on, standin_calls_meanwhile());
     printf("%d steps\n", steps);
     fflush(stdout);
     if (strchr(extras, 'k')) kill(getpid(), SIGKILL);

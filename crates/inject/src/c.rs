@@ -10,6 +10,7 @@ pub const MAP_FAILED: *mut c_void = usize::MAX as *mut c_void;
 pub const SOL_SOCKET: c_int = 1;
 pub const SO_PEERCRED: c_int = 17;
 pub const SCM_RIGHTS: c_int = 1;
+pub const MSG_NOSIGNAL: c_int = 0x4000;
 pub const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
 pub const SIG_SETMASK: c_int = 2;
 pub const POLLIN: i16 = 1;
@@ -91,6 +92,7 @@ unsafe extern "C" {
         offset: i64,
     ) -> *mut c_void;
     pub fn munmap(at: *mut c_void, bytes: usize) -> c_int;
+    pub fn send(fd: c_int, bytes: *const c_void, count: usize, flags: c_int) -> isize;
     pub fn recvmsg(fd: c_int, message: *mut Msghdr, flags: c_int) -> isize;
     pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, bytes: *mut u32) -> c_int;
     pub fn poll(fds: *mut PollFd, count: u64, timeout_ms: c_int) -> c_int;

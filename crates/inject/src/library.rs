@@ -1,4 +1,5 @@
-//! The library in the other program. It never blocks a thread of it, prints nothing, and lets no panic out.
+//! The library in the other program. It holds up its start by some milliseconds and blocks no thread of it afterwards, prints nothing,
+//! and lets no panic out.
 
 #![allow(unsafe_code)] // it is called by the driver and calls CUPTI, both in C
 
@@ -80,8 +81,9 @@ fn start() {
         // The thread inherits the mask: the program's signals are not its.
         c::pthread_sigmask(c::SIG_SETMASK, &all, &mut before);
     }
+    let begun = session::begin();
     let _ = thread::Builder::new().name("llmprof".to_owned()).stack_size(256 << 10).spawn(|| {
-        let _ = panic::catch_unwind(session::run);
+        let _ = panic::catch_unwind(panic::AssertUnwindSafe(|| session::run(begun)));
     });
     // SAFETY: the mask of before.
     unsafe { c::pthread_sigmask(c::SIG_SETMASK, &before, ptr::null_mut()) };

@@ -3,7 +3,7 @@
 use std::{
     env,
     ffi::c_int,
-    io::{Read, Write},
+    io::Read,
     os::{
         fd::{AsRawFd, FromRawFd, OwnedFd},
         unix::net::UnixStream,
@@ -26,6 +26,8 @@ use crate::{
 
 /// How often a program without a profiler looks for one.
 const LOOK: Duration = Duration::from_secs(1);
+/// How long the program waits for the profiler's first word.
+const FIRST_COMMAND: Duration = Duration::from_millis(500);
 /// How often buffers are collected.
 const FLUSH: Duration = Duration::from_millis(50);
 /// By then what was launched in a burst has run.
@@ -46,21 +48,44 @@ static FINISHING: AtomicBool = AtomicBool::new(false);
 /// Nothing is left to send.
 pub static FINISHED: AtomicBool = AtomicBool::new(true);
 
+/// Where the profiler listens: for the programs that it starts, or for this one.
+struct Place {
+    sockets: [PathBuf; 2],
+    token: String,
+}
+
+impl Place {
+    fn given() -> Option<Place> {
+        let directory = env::var_os(wire::DIRECTORY).map(PathBuf::from)?;
+        let own = directory.join(format!("{}.socket", std::process::id()));
+        Some(Place {
+            sockets: [directory.join(wire::SOCKET), own],
+            token: env::var(wire::TOKEN).unwrap_or_default(),
+        })
+    }
+
+    fn connect(&self) -> Option<Session> {
+        let (stream, shared) = self.sockets.iter().find_map(|path| connect(path, &self.token))?;
+        Some(Session::new(stream, shared))
+    }
+}
+
+/// Begins to record, in the thread that initialises CUDA: CUPTI may crash a program that makes its first context in one thread while
+/// it is switched on in another. A profiler that has said nothing by then is waited for no longer.
+pub fn begin() -> Option<Session> {
+    let mut session = Place::given()?.connect()?;
+    let since = Instant::now();
+    while session.command.is_none() && since.elapsed() < FIRST_COMMAND && session.hear() {}
+    session.follow();
+    Some(session)
+}
+
 /// Runs until the process ends.
-pub fn run() {
-    let Some(directory) = env::var_os(wire::DIRECTORY).map(PathBuf::from) else { return };
-    let token = env::var(wire::TOKEN).unwrap_or_default();
-    let own = directory.join(format!("{}.socket", std::process::id()));
-    let common = directory.join(wire::SOCKET);
+pub fn run(mut begun: Option<Session>) {
+    let Some(place) = Place::given() else { return };
     loop {
-        for path in [&common, &own] {
-            if let Some((stream, shared)) = connect(path, &token) {
-                SOCKET.store(stream.as_raw_fd(), Ordering::Relaxed);
-                FINISHED.store(false, Ordering::Relaxed);
-                Session::new(stream, shared).run();
-                SOCKET.store(-1, Ordering::Relaxed);
-                FINISHED.store(true, Ordering::Relaxed);
-            }
+        if let Some(mut session) = begun.take().or_else(|| place.connect()) {
+            session.run();
         }
         if FINISHING.load(Ordering::Relaxed) {
             return;
@@ -79,14 +104,19 @@ pub extern "C" fn finish() {
 }
 
 fn connect(path: &Path, token: &str) -> Option<(UnixStream, Shared)> {
-    let mut stream = UnixStream::connect(path).ok()?;
+    let stream = UnixStream::connect(path).ok()?;
     if !is_own(&stream) {
         return None;
     }
     let timeout = Some(Duration::from_millis(500));
     stream.set_read_timeout(timeout).ok()?;
     stream.set_write_timeout(timeout).ok()?;
-    stream.write_all(wire::hello(token).as_bytes()).ok()?;
+    let hello = wire::hello(token);
+    // SAFETY: the bytes of the text. Unlike `write` it raises no signal when the profiler has gone.
+    let sent = unsafe { c::send(stream.as_raw_fd(), hello.as_ptr().cast(), hello.len(), c::MSG_NOSIGNAL) };
+    if sent != hello.len() as isize {
+        return None;
+    }
     let memory = receive_descriptor(&stream)?;
     stream.set_nonblocking(true).ok()?;
     Some((stream, Shared::map(memory.as_raw_fd())?))
@@ -126,10 +156,11 @@ fn receive_descriptor(stream: &UnixStream) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(rights.fd) })
 }
 
-struct Session {
+pub struct Session {
     stream: UnixStream,
     shared: Shared,
-    command: Command,
+    /// The last one.
+    command: Option<Command>,
     cupti: Option<Cupti>,
     mode: Mode,
     /// Waits of the host are recorded too.
@@ -155,13 +186,15 @@ struct Session {
 
 impl Session {
     fn new(stream: UnixStream, shared: Shared) -> Session {
+        SOCKET.store(stream.as_raw_fd(), Ordering::Relaxed);
+        FINISHED.store(false, Ordering::Relaxed);
         WORK.open(shared.work());
         RANGES.open(shared.ranges());
         let now = Instant::now();
         Session {
             stream,
             shared,
-            command: Command::Rest,
+            command: None,
             cupti: None,
             mode: Mode::Nothing,
             waits: false,
@@ -193,6 +226,8 @@ impl Session {
         set_recording(false);
         WORK.close();
         RANGES.close();
+        SOCKET.store(-1, Ordering::Relaxed);
+        FINISHED.store(true, Ordering::Relaxed);
     }
 
     /// Waits for a command or the next moment to act. False when the profiler has gone.
@@ -227,7 +262,7 @@ impl Session {
 
     fn obey(&mut self, line: &str) {
         let Some(command) = Command::read(line) else { return };
-        self.command = command;
+        self.command = Some(command);
         // A new command begins with a burst.
         self.burst_at = Instant::now();
         if let Command::Record { period_ms, .. } = command {
@@ -235,8 +270,7 @@ impl Session {
         }
     }
 
-    /// Whether the program is still making its contexts. Then CUPTI is left alone after it was switched on: a program crashed when it was asked
-    /// something, or switched, meanwhile.
+    /// Whether the program is still making its contexts. Then CUPTI is left alone after it was switched on.
     fn is_setting_up(&mut self) -> bool {
         if self.mode == Mode::Nothing {
             return false;
@@ -253,10 +287,10 @@ impl Session {
         if self.is_setting_up() {
             return;
         }
-        if self.command == Command::Rest {
+        let Some(command) = self.command.filter(|command| *command != Command::Rest) else {
             set_recording(false);
             return self.switch(Mode::Nothing);
-        }
+        };
         let Some(cupti) = self.cupti.or_else(Cupti::load) else {
             return self.report(Obstacle::NoCupti);
         };
@@ -274,14 +308,14 @@ impl Session {
             return self.report(Obstacle::InUse);
         }
         set_recording(true);
-        let wanted = self.wanted();
+        let wanted = self.wanted(command);
         // Before the first record: its times mean nothing without.
         if self.clock_at.is_none_or(|at| at.elapsed() >= CLOCK) {
             self.clock_at = Some(Instant::now());
             self.tell_clock(cupti);
         }
         self.switch(wanted);
-        self.record_waits(cupti, self.command == Command::Everything && self.mode == Mode::Burst);
+        self.record_waits(cupti, command == Command::Everything && self.mode == Mode::Burst);
         if self.is_setting_up() {
             return;
         }
@@ -296,8 +330,8 @@ impl Session {
         }
     }
 
-    fn wanted(&mut self) -> Mode {
-        let (burst, period) = match self.command {
+    fn wanted(&mut self, command: Command) -> Mode {
+        let (burst, period) = match command {
             Command::Rest => return Mode::Nothing,
             Command::Everything => return Mode::Burst,
             Command::Record { burst_ms, period_ms } => {
