@@ -136,6 +136,7 @@ pub enum DtypeChoice {
     Q6K,
     Iq4Nl,
     Iq4Xs,
+    Mxfp4,
     Fp8,
 }
 
@@ -166,6 +167,7 @@ impl DtypeChoice {
             DtypeChoice::Q6K => Scheme::Q6K,
             DtypeChoice::Iq4Nl => Scheme::Iq4Nl,
             DtypeChoice::Iq4Xs => Scheme::Iq4Xs,
+            DtypeChoice::Mxfp4 => Scheme::Mxfp4,
             DtypeChoice::Fp8 => Scheme::Fp8,
         })
     }
@@ -187,6 +189,8 @@ pub enum Scheme {
     Q6K,
     Iq4Nl,
     Iq4Xs,
+    /// Four bits with an exponent in the MLP or the experts, eight elsewhere.
+    Mxfp4,
     /// Eight bits with an exponent of four, on a GPU.
     Fp8,
 }
@@ -206,6 +210,7 @@ impl Scheme {
             Scheme::Q6K => "q6_k",
             Scheme::Iq4Nl => "iq4_nl",
             Scheme::Iq4Xs => "iq4_xs",
+            Scheme::Mxfp4 => "mxfp4",
             Scheme::Fp8 => "fp8",
         }
     }

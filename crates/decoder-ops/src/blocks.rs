@@ -1,5 +1,7 @@
 //! Quantised weights as GGUF stores them: blocks of codes with scales. A weight is `scale · code + offset`.
 
+use half::f16;
+
 /// Weights of the smallest block; larger blocks consist of groups of as many.
 pub(crate) const GROUP: usize = 32;
 /// Weights that share a scale in some formats.
@@ -20,13 +22,16 @@ pub enum Format {
     Q6K,
     Iq4Nl,
     Iq4Xs,
+    Mxfp4,
 }
 
 /// The weights that the codes of IQ4_NL and IQ4_XS stand for.
 pub(crate) const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+/// Twice the numbers that have a sign, two bits of exponent and one of fraction, as MXFP4 has them.
+pub(crate) const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 impl Format {
-    pub const ALL: [Format; 12] = [
+    pub const ALL: [Format; 13] = [
         Format::Q4_0,
         Format::Q4_1,
         Format::Q5_0,
@@ -39,12 +44,19 @@ impl Format {
         Format::Q6K,
         Format::Iq4Nl,
         Format::Iq4Xs,
+        Format::Mxfp4,
     ];
 
     /// Weights of a block.
     pub fn weights(self) -> usize {
         match self {
-            Format::Q4_0 | Format::Q4_1 | Format::Q5_0 | Format::Q5_1 | Format::Q8_0 | Format::Iq4Nl => 32,
+            Format::Q4_0
+            | Format::Q4_1
+            | Format::Q5_0
+            | Format::Q5_1
+            | Format::Q8_0
+            | Format::Iq4Nl
+            | Format::Mxfp4 => 32,
             Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K | Format::Iq4Xs => 256,
         }
     }
@@ -63,6 +75,7 @@ impl Format {
             Format::Q5K => 176,
             Format::Q6K => 210,
             Format::Iq4Xs => 136,
+            Format::Mxfp4 => 17,
         }
     }
 }
@@ -70,6 +83,7 @@ impl Format {
 /// The half floats of a block: its scale, and the second one that some formats have.
 pub(crate) fn halves(format: Format, block: &[u8]) -> [[u8; 2]; 2] {
     let (first, second) = match format {
+        Format::Mxfp4 => return [power_of_two(block[0]).to_le_bytes(), [0; 2]],
         Format::Q4_0 | Format::Q5_0 | Format::Q8_0 | Format::Iq4Nl | Format::Iq4Xs => (0, None),
         Format::Q4_1 | Format::Q5_1 | Format::Q4K | Format::Q5K => (0, Some(2)),
         Format::Q2K => (80, Some(82)),
@@ -77,6 +91,12 @@ pub(crate) fn halves(format: Format, block: &[u8]) -> [[u8; 2]; 2] {
         Format::Q6K => (208, None),
     };
     [Some(first), second].map(|at| at.map_or([0; 2], |at| [block[at], block[at + 1]]))
+}
+
+/// Half of 2 to the power of `exponent` - 127: codes stand for twice their numbers. What no half float can be is the nearest that can: weights of
+/// less than 2⁻²⁰ become zero, and none are as large as 2¹⁵.
+fn power_of_two(exponent: u8) -> f16 {
+    f16::from_f32(2f32.powi(i32::from(exponent.min(143)) - 128))
 }
 
 /// The small scales of both halves of group `g`, as a format has them: of Q2_K with the minimum in the upper bits, of Q4_K
@@ -107,7 +127,13 @@ pub(crate) fn small_scales(format: Format, block: &[u8], g: usize) -> [u8; 2] {
             let high = (u16::from_le_bytes([block[2], block[3]]) >> (2 * g)) as u8 & 3;
             [(low | high << 4).wrapping_sub(32); 2]
         }
-        Format::Q4_0 | Format::Q4_1 | Format::Q5_0 | Format::Q5_1 | Format::Q8_0 | Format::Iq4Nl => [1; 2],
+        Format::Q4_0
+        | Format::Q4_1
+        | Format::Q5_0
+        | Format::Q5_1
+        | Format::Q8_0
+        | Format::Iq4Nl
+        | Format::Mxfp4 => [1; 2],
     }
 }
 
@@ -119,6 +145,7 @@ pub(crate) fn codes(format: Format, block: &[u8], g: usize) -> [u8; GROUP] {
     let two = |at: usize, i: usize| (block[at + 32 * (g / 4) + i] >> (2 * (g % 4))) & 3;
     std::array::from_fn(|i| match format {
         Format::Q4_0 | Format::Iq4Nl => nibble(2, i),
+        Format::Mxfp4 => nibble(1, i),
         Format::Q4_1 => nibble(4, i),
         Format::Q5_0 => nibble(6, i) | bit(2, i) << 4,
         Format::Q5_1 => nibble(8, i) | bit(4, i) << 4,

@@ -8,7 +8,7 @@ use candle_core::{Result, bail};
 use half::f16;
 use rayon::prelude::*;
 
-use crate::blocks::{self, Format, GROUP, HALF, IQ4};
+use crate::blocks::{self, Format, E2M1, GROUP, HALF, IQ4};
 
 /// Rows of a panel.
 pub(crate) const ROWS: usize = 16;
@@ -43,8 +43,8 @@ pub(crate) struct Rule {
     pub scales: Scales,
     /// The code of a weight of zero, where offsets follow from it.
     pub zero: f32,
-    /// Codes are places in a table.
-    pub table: bool,
+    /// Codes are places in this table, whose numbers are 128 too large.
+    pub table: Option<&'static [u8; 16]>,
 }
 
 impl Rule {
@@ -60,10 +60,15 @@ impl Rule {
             Format::Q4K => (4, Scales::Pairs, 0.0),
             Format::Q5K => (5, Scales::Pairs, 0.0),
             Format::Q6K => (6, Scales::Signed, 32.0),
-            Format::Iq4Nl => (4, Scales::One, 128.0),
+            Format::Iq4Nl | Format::Mxfp4 => (4, Scales::One, 128.0),
             Format::Iq4Xs => (4, Scales::Signed, 128.0),
         };
-        Rule { bits, scales, zero, table: matches!(format, Format::Iq4Nl | Format::Iq4Xs) }
+        let table = match format {
+            Format::Iq4Nl | Format::Iq4Xs => Some(&OF_IQ4),
+            Format::Mxfp4 => Some(&OF_E2M1),
+            _ => None,
+        };
+        Rule { bits, scales, zero, table }
     }
 
     /// Groups that share half floats.
@@ -107,8 +112,21 @@ impl Rule {
 
     /// Codes above 127 occur.
     pub const fn is_wide(self) -> bool {
-        self.table || self.bits == 8
+        self.table.is_some() || self.bits == 8
     }
+}
+
+static OF_IQ4: [u8; 16] = above_zero(IQ4);
+static OF_E2M1: [u8; 16] = above_zero(E2M1);
+
+const fn above_zero(numbers: [i8; 16]) -> [u8; 16] {
+    let mut table = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        table[i] = numbers[i] as u8 ^ 0x80;
+        i += 1;
+    }
+    table
 }
 
 /// A code of `bits` bits consists of these: the lower ones, and those above them, which may be none.
@@ -227,7 +245,7 @@ fn code(rule: Rule, planes: &[u8], row: usize, column: usize) -> u8 {
         (planes[from + plane * LANES + lane] >> shift) & mask(bits)
     };
     let code = of(0, base) | if top > 0 { of(base * LANES, top) << base } else { 0 };
-    if rule.table { IQ4[usize::from(code)] as u8 ^ 0x80 } else { code }
+    rule.table.map_or(code, |table| table[usize::from(code)])
 }
 
 pub(crate) const fn mask(bits: usize) -> u8 {

@@ -4,7 +4,7 @@ use half::f16;
 use rayon::prelude::*;
 
 use crate::{
-    blocks::{Format, IQ4},
+    blocks::{E2M1, Format, IQ4},
     uniform::mix64,
 };
 
@@ -38,7 +38,8 @@ fn scale(format: Format, block: &mut [u8], deviation: f64) {
         let squares = (low..=high).map(|n| (f64::from(n) - zero).powi(2)).sum::<f64>();
         (squares / f64::from(high - low + 1)).sqrt()
     };
-    let table = || (IQ4.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / 16.0).sqrt();
+    let of_table = |table: [i8; 16]| (table.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / 16.0).sqrt();
+    let table = || of_table(IQ4);
     // From f32, which is rounded alike on every CPU; from f64 it is not.
     let mut float =
         |at: usize, value: f64| block[at..at + 2].copy_from_slice(&f16::from_f32(value as f32).to_le_bytes());
@@ -47,6 +48,13 @@ fn scale(format: Format, block: &mut [u8], deviation: f64) {
         Format::Q5_0 => float(0, deviation / rms(0, 31, 16.0)),
         Format::Q8_0 => float(0, deviation / rms(-128, 127, 0.0)),
         Format::Iq4Nl => float(0, deviation / table()),
+        Format::Mxfp4 => {
+            // A power of two or the next one, as often as makes the mean square right.
+            let scale = deviation / of_table(E2M1);
+            let exponent = scale.log2().floor();
+            let share = ((scale / exponent.exp2()).powi(2) - 1.0) / 3.0;
+            block[0] = (exponent as i32 + 128 + i32::from(f64::from(block[0]) < 256.0 * share)) as u8;
+        }
         Format::Q4_1 | Format::Q5_1 => {
             let middle = if format == Format::Q4_1 { 7.5 } else { 15.5 };
             let d = deviation / rms(0, (2.0 * middle) as i32, middle);

@@ -57,6 +57,7 @@ impl Kind {
             14 => Kind::Quantised(Format::Q6K),
             20 => Kind::Quantised(Format::Iq4Nl),
             23 => Kind::Quantised(Format::Iq4Xs),
+            39 => Kind::Quantised(Format::Mxfp4),
             other => Kind::Other(other),
         }
     }
@@ -82,7 +83,7 @@ impl Kind {
                 Format::Q4K => GgmlDType::Q4K,
                 Format::Q5K => GgmlDType::Q5K,
                 Format::Q6K => GgmlDType::Q6K,
-                Format::Iq4Nl | Format::Iq4Xs => return None,
+                Format::Iq4Nl | Format::Iq4Xs | Format::Mxfp4 => return None,
             },
             Kind::Other(9) => GgmlDType::Q8_1,
             Kind::Other(15) => GgmlDType::Q8K,
@@ -105,7 +106,7 @@ impl Kind {
             Kind::Quantised(Format::Iq4Xs) => "iq4_xs".to_owned(),
             Kind::Quantised(format) => format!("{format:?}").replace('K', "_K").to_lowercase(),
             Kind::Other(number) => {
-                const NAMES: [(u32, &str); 13] = [
+                const NAMES: [(u32, &str); 12] = [
                     (9, "q8_1"),
                     (15, "q8_k"),
                     (16, "iq2_xxs"),
@@ -117,7 +118,6 @@ impl Kind {
                     (29, "iq1_m"),
                     (34, "tq1_0"),
                     (35, "tq2_0"),
-                    (39, "mxfp4"),
                     (40, "nvfp4"),
                 ];
                 let known = NAMES.iter().find(|(known, _)| *known == number);
@@ -181,7 +181,7 @@ pub(super) fn read_header(path: &Path) -> Result<(BufReader<File>, Header), Chec
         if matches!(info.kind, Kind::Other(_)) && info.kind.candle().is_none() {
             let key = format!("the type of {tensor}");
             let supported =
-                "f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k to q6_k, iq4_nl and iq4_xs are";
+                "f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k to q6_k, iq4_nl, iq4_xs and mxfp4 are";
             let (file, found) = (path.to_owned(), info.kind.name());
             return Err(CheckpointError::Unsupported { file, key, found, supported });
         }

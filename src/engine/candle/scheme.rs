@@ -16,7 +16,7 @@ pub(super) fn format_of(scheme: Scheme, of: &Architecture, tensor: &TensorShape)
     let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next()?.parse().ok());
     let mixed = if name == "lm_head.weight" || (of.tied && name == "model.embed_tokens.weight") {
         match scheme {
-            Scheme::Q8_0 => Format::Q8_0,
+            Scheme::Q8_0 | Scheme::Mxfp4 => Format::Q8_0,
             Scheme::Fp8 => return None,
             _ => Format::Q6K,
         }
@@ -63,6 +63,8 @@ fn of_layer(scheme: Scheme, of: &Architecture, name: &str, i: usize) -> Option<F
         Scheme::Q5_1 => Format::Q5_1,
         Scheme::Q8_0 => Format::Q8_0,
         Scheme::Q6K => Format::Q6K,
+        Scheme::Mxfp4 if has(".mlp.") || has(".block_sparse_moe.") => Format::Mxfp4,
+        Scheme::Mxfp4 => Format::Q8_0,
         Scheme::Iq4Nl if down && i < n / 8 => Format::Q5K,
         Scheme::Iq4Nl => Format::Iq4Nl,
         Scheme::Iq4Xs if (values && of.group >= 4) || (down && i < n / 8) => Format::Q5K,

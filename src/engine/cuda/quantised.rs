@@ -55,7 +55,7 @@ struct Extent {
 /// The size of tiles, as `Layout` in `quantised.cuh` computes it.
 fn tile(format: Format) -> (usize, usize) {
     let (groups, bits, scale_bytes) = match format {
-        Format::Q4_0 | Format::Iq4Nl => (4, 4, 8),
+        Format::Q4_0 | Format::Iq4Nl | Format::Mxfp4 => (4, 4, 8),
         Format::Q4_1 => (4, 4, 16),
         Format::Q5_0 => (4, 5, 8),
         Format::Q5_1 => (4, 5, 16),
@@ -86,6 +86,7 @@ fn name_of(format: Format) -> &'static str {
         Format::Q6K => "Q6K",
         Format::Iq4Nl => "IQ4NL",
         Format::Iq4Xs => "IQ4XS",
+        Format::Mxfp4 => "MXFP4",
     }
 }
 

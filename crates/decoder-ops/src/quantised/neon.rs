@@ -3,7 +3,7 @@
 
 use std::arch::{aarch64::*, asm};
 
-use super::{Format, Group, HALVES, LANES, QUAD, ROWS, TABLE, Vectors, all_panels, four};
+use super::{Format, Group, HALVES, LANES, QUAD, ROWS, Vectors, all_panels, four};
 
 #[target_feature(enable = "neon,dotprod")]
 pub(super) fn dotprod(format: Format, y: &mut [[f32; ROWS]], w: &[u8], x: &[Group], m: usize) {
@@ -59,9 +59,9 @@ impl<const DOTPROD: bool> Vectors for Neon<DOTPROD> {
     }
 
     #[inline(always)]
-    fn look_up(mut codes: [uint8x16_t; 4]) -> [uint8x16_t; 4] {
+    fn look_up(mut codes: [uint8x16_t; 4], table: &[u8; 16]) -> [uint8x16_t; 4] {
         for codes in &mut codes {
-            *codes = unsafe { vqtbl1q_u8(sixteen(&TABLE), *codes) };
+            *codes = unsafe { vqtbl1q_u8(sixteen(table), *codes) };
         }
         codes
     }

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Format, Group, HALVES, LANES, QUAD, ROWS, TABLE, Vectors, all_panels, four};
+use super::{Format, Group, HALVES, LANES, QUAD, ROWS, Vectors, all_panels, four};
 
 #[target_feature(enable = "avx2,fma,f16c,avx512bw,avx512vnni")]
 pub(super) fn vnni(format: Format, y: &mut [[f32; ROWS]], w: &[u8], x: &[Group], m: usize) {
@@ -52,8 +52,8 @@ impl Vectors for Vnni {
     }
 
     #[inline(always)]
-    fn look_up(codes: __m512i) -> __m512i {
-        unsafe { _mm512_shuffle_epi8(_mm512_broadcast_i32x4(sixteen(&TABLE)), codes) }
+    fn look_up(codes: __m512i, table: &[u8; 16]) -> __m512i {
+        unsafe { _mm512_shuffle_epi8(_mm512_broadcast_i32x4(sixteen(table)), codes) }
     }
 
     #[inline(always)]
@@ -138,9 +138,9 @@ impl Vectors for Avx2 {
     }
 
     #[inline(always)]
-    fn look_up(codes: [__m256i; 2]) -> [__m256i; 2] {
+    fn look_up(codes: [__m256i; 2], table: &[u8; 16]) -> [__m256i; 2] {
         unsafe {
-            let table = _mm256_broadcastsi128_si256(sixteen(&TABLE));
+            let table = _mm256_broadcastsi128_si256(sixteen(table));
             [_mm256_shuffle_epi8(table, codes[0]), _mm256_shuffle_epi8(table, codes[1])]
         }
     }

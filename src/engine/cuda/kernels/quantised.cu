@@ -392,10 +392,11 @@ __device__ __forceinline__ void of_expert(void*& y, const uint8_t*& w, const T*&
 #define ALL_SHARED(T)                                                                                                \
     SHARED_KERNEL(Q4_0, T) SHARED_KERNEL(Q4_1, T) SHARED_KERNEL(Q5_0, T) SHARED_KERNEL(Q5_1, T)                      \
     SHARED_KERNEL(Q8_0, T) SHARED_KERNEL(Q2K, T) SHARED_KERNEL(Q3K, T) SHARED_KERNEL(Q4K, T)                         \
-    SHARED_KERNEL(Q5K, T) SHARED_KERNEL(Q6K, T) SHARED_KERNEL(IQ4NL, T) SHARED_KERNEL(IQ4XS, T)
+    SHARED_KERNEL(Q5K, T) SHARED_KERNEL(Q6K, T) SHARED_KERNEL(IQ4NL, T) SHARED_KERNEL(IQ4XS, T)                      \
+    SHARED_KERNEL(MXFP4, T)
 #define ALL(T)                                                                                                       \
     KERNELS(Q4_0, T) KERNELS(Q4_1, T) KERNELS(Q5_0, T) KERNELS(Q5_1, T) KERNELS(Q8_0, T) KERNELS(Q2K, T)             \
-    KERNELS(Q3K, T) KERNELS(Q4K, T) KERNELS(Q5K, T) KERNELS(Q6K, T) KERNELS(IQ4NL, T) KERNELS(IQ4XS, T)
+    KERNELS(Q3K, T) KERNELS(Q4K, T) KERNELS(Q5K, T) KERNELS(Q6K, T) KERNELS(IQ4NL, T) KERNELS(IQ4XS, T) KERNELS(MXFP4, T)
 FOR_BF16(ALL(bf16) ALL_SHARED(bf16))
 FOR_F16(ALL(f16) ALL_SHARED(f16))
 FOR_F32(ALL(f32))

@@ -19,7 +19,7 @@ constexpr int GROUP = 32;
 constexpr float LIFT = 16.f;
 
 // The types, as `Format` in blocks.rs numbers them.
-enum Format { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K, IQ4NL, IQ4XS };
+enum Format { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K, IQ4NL, IQ4XS, MXFP4 };
 
 template <Format F> struct Layout {
     static constexpr bool LARGE = F == Q2K || F == Q3K || F == Q4K || F == Q5K || F == Q6K || F == IQ4XS;
@@ -32,7 +32,7 @@ template <Format F> struct Layout {
     static constexpr int LOW = GROUPS * LOW_BITS / 4, HIGH = GROUPS * HIGH_BITS / 4, WORDS = 2 * (LOW + HIGH);
     // Each half of a group has a scale of its own.
     static constexpr bool HALVES = F == Q2K || F == Q3K || F == Q6K;
-    static constexpr bool IS_SIGNED = F == Q8_0 || F == IQ4NL || F == IQ4XS;
+    static constexpr bool IS_SIGNED = F == Q8_0 || F == IQ4NL || F == IQ4XS || F == MXFP4;
     static constexpr bool HAS_OFFSET = !IS_SIGNED;
     // Bytes of a row's scales: small ones, then half floats.
     static constexpr int SMALL = F == Q4K || F == Q5K ? 12 : HALVES ? 16 : F == IQ4XS ? 8 : 0;
@@ -44,7 +44,7 @@ template <Format F> struct Layout {
     static constexpr int BLOCK_GROUPS = LARGE ? 8 : 1;
     static constexpr int BLOCK_BYTES = F == Q4_0 || F == IQ4NL ? 18 : F == Q4_1 ? 20 : F == Q5_0 ? 22 : F == Q5_1 ? 24
                                      : F == Q8_0 ? 34 : F == Q2K ? 84 : F == Q3K ? 110 : F == Q4K ? 144 : F == Q5K ? 176
-                                     : F == Q6K ? 210 : 136;
+                                     : F == Q6K ? 210 : F == IQ4XS ? 136 : 17;
 };
 
 // What a lane has of a tile.
@@ -148,9 +148,10 @@ template <Format F> struct Copier {
     }
 };
 
-// IQ4's sixteen weights, four to a word.
-__device__ __forceinline__ uint32_t looked_up(uint32_t nibbles) {
-    constexpr uint32_t T0 = 0xbfad9881, T1 = 0xf6eaddcf, T2 = 0x26190d01, T3 = 0x71594535;
+// The sixteen weights of IQ4 or those of MXFP4, four to a word.
+template <Format F> __device__ __forceinline__ uint32_t looked_up(uint32_t nibbles) {
+    constexpr uint32_t T0 = F == MXFP4 ? 0x03020100 : 0xbfad9881, T1 = F == MXFP4 ? 0x0c080604 : 0xf6eaddcf;
+    constexpr uint32_t T2 = F == MXFP4 ? 0xfdfeff00 : 0x26190d01, T3 = F == MXFP4 ? 0xf4f8fafc : 0x71594535;
     // `prmt` takes selectors of four bits whose upper bit replicates the sign: selectors of three bits, and a choice by the fourth.
     uint32_t even = nibbles | nibbles >> 4;
     uint32_t selector = (even & 0xff) | (even >> 8 & 0xff00);
@@ -188,9 +189,9 @@ __device__ __forceinline__ void codes(const Span<F>& span, int r, int j, uint32_
         first |= (word & 0x03030303) << 4;
         second |= (word >> 2 & 0x03030303) << 4;
     }
-    if (F == IQ4NL || F == IQ4XS) {
-        first = looked_up(first);
-        second = looked_up(second);
+    if (F == IQ4NL || F == IQ4XS || F == MXFP4) {
+        first = looked_up<F>(first);
+        second = looked_up<F>(second);
     }
 }
 

@@ -9,6 +9,7 @@ template <Format F> __device__ uint32_t code(const uint8_t* block, int g, int i)
     auto two = [&](int at) { return (uint32_t)(block[at + 32 * (g / 4) + i] >> (2 * (g % 4)) & 3); };
     switch (F) {
     case Q4_0: case IQ4NL: return nibble(2);
+    case MXFP4: return nibble(1);
     case Q4_1: return nibble(4);
     case Q5_0: return nibble(6) | bit(2) << 4;
     case Q5_1: return nibble(8) | bit(4) << 4;
@@ -63,7 +64,10 @@ template <Format F> __device__ void tiled(uint8_t* out, const uint8_t* blocks, i
                 // The scales of the row: once a block.
                 if (L::LARGE && j) continue;
                 constexpr int EACH = L::LARGE ? 2 * L::FLOATS : 2 * L::FLOATS / L::GROUPS;
-                for (int i = 0; i < EACH; i++) floats[(L::LARGE ? 0 : j * EACH) + i] = inside ? block[floats_at<F>() + i] : 0;
+                // MXFP4's is an exponent: half of 2 to the power of it less 127, as blocks.rs has it.
+                uint16_t power = F == MXFP4 ? __half_as_ushort(__float2half_rn(exp2f((float)min((int)block[0], 143) - 128.f))) : 0;
+                for (int i = 0; i < EACH; i++) floats[(L::LARGE ? 0 : j * EACH) + i] =
+                        !inside ? 0 : F == MXFP4 ? (uint8_t)(power >> (8 * i)) : block[floats_at<F>() + i];
                 if (!inside) continue;
                 for (int i = 0; i < L::SMALL; i++) {
                     if (F == Q4K || F == Q5K) small[i] = block[4 + i];
@@ -94,4 +98,4 @@ template <Format F> __device__ void tiled(uint8_t* out, const uint8_t* blocks, i
         tiled<F>(out, blocks, n, k, gated);                                                                          \
     }
 TILED(Q4_0) TILED(Q4_1) TILED(Q5_0) TILED(Q5_1) TILED(Q8_0) TILED(Q2K)
-TILED(Q3K) TILED(Q4K) TILED(Q5K) TILED(Q6K) TILED(IQ4NL) TILED(IQ4XS)
+TILED(Q3K) TILED(Q4K) TILED(Q5K) TILED(Q6K) TILED(IQ4NL) TILED(IQ4XS) TILED(MXFP4)
