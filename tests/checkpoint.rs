@@ -458,6 +458,7 @@ fn gguf(
         "mixtral" => "llama",
         "qwen2_moe" => "qwen2moe",
         "qwen3_moe" => "qwen3moe",
+        "gpt_oss" => "gpt-oss",
         other => other,
     };
     let number = |key: &str| Gguf::U32(config[key].as_u64().unwrap() as u32);
@@ -479,8 +480,11 @@ fn gguf(
             None => metadata.remove(*key),
         };
     }
-    let after_attention = if spec.post_norms { "post_attention_norm" } else { "ffn_norm" };
+    let is_named_so = spec.post_norms || arch == "gpt-oss";
+    let after_attention = if is_named_so { "post_attention_norm" } else { "ffn_norm" };
     let renames = [
+        ("self_attn.sinks", "attn_sinks.weight"),
+        ("mlp.router.", "mlp.gate_inp."),
         ("pre_feedforward_layernorm", "ffn_norm"),
         ("post_feedforward_layernorm", "post_ffw_norm"),
         ("gate_up_proj", "up"),
@@ -509,12 +513,13 @@ fn gguf(
     for shape in spec.tensors() {
         if let Some((layer, part)) = shape.name.split_once(".experts.") {
             let layer = layer.split('.').nth(2).unwrap();
-            let part = match part.split('.').nth(1).unwrap() {
+            let (part, kind) = part.split_once('.').unwrap().1.split_once('.').unwrap();
+            let part = match part {
                 "gate_proj" | "w1" => "gate",
                 "up_proj" | "w3" => "up",
                 _ => "down",
             };
-            experts.entry(format!("blk.{layer}.ffn_{part}_exps.weight")).or_default().push(tensor(&shape));
+            experts.entry(format!("blk.{layer}.ffn_{part}_exps.{kind}")).or_default().push(tensor(&shape));
             continue;
         }
         let name = renames.iter().fold(shape.name.clone(), |name, (from, to)| name.replace(from, to));
@@ -529,7 +534,7 @@ fn gguf(
         saved.push((name, QTensor::quantize(&values, dtype).unwrap()));
     }
     for (name, all) in experts {
-        let dtype = kind(&name);
+        let dtype = if name.ends_with("bias") { GgmlDType::F32 } else { kind(&name) };
         saved.push((name, QTensor::quantize(&Tensor::stack(&all, 0).unwrap(), dtype).unwrap()));
     }
     let dir = tempfile::tempdir().unwrap();
@@ -571,14 +576,20 @@ fn unquantised_gguf_is_read_back() {
 
 #[test]
 fn experts_of_gguf_are_read_back() {
-    for (family, arch) in [("mixtral", "llama"), ("qwen2_moe", "qwen2moe"), ("qwen3_moe", "qwen3moe")] {
+    for (family, arch) in
+        [("mixtral", "llama"), ("qwen2_moe", "qwen2moe"), ("qwen3_moe", "qwen3moe"), ("gpt_oss", "gpt-oss")]
+    {
         let mut config = config(family);
         let more = json!({
             "num_experts": 6, "num_experts_per_tok": 2, "norm_topk_prob": family == "qwen3_moe", "sliding_window": null
         });
+        let is_gpt_oss = family == "gpt_oss";
         config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let mut changes = vec![("expert_count", 6), ("expert_used_count", 2)];
-        if family != "mixtral" {
+        if is_gpt_oss {
+            config["sliding_window"] = json!(3);
+            changes.push(("attention.sliding_window", 3));
+        } else if family != "mixtral" {
             config["moe_intermediate_size"] = json!(64);
             changes.push(("expert_feed_forward_length", 64));
         }
@@ -605,6 +616,101 @@ fn experts_of_gguf_are_read_back() {
         assert!(diff > 0.0 && diff < 0.2, "{family}: {diff}");
         assert!(checkpoint.weight_bytes(Dtype::F32) < spec.weight_bytes(Dtype::F32) / 3);
     }
+}
+
+/// The experts of gpt-oss as its files have them: one tensor for all of a layer, rows of gate and up in turn, weights by column.
+fn fused_experts(tensors: HashMap<String, Tensor>, experts: usize) -> HashMap<String, Tensor> {
+    let stacked = |layer: &str, part: &str, kind: &str| {
+        let one = |expert| tensors[&format!("{layer}{expert}.{part}.{kind}")].clone();
+        Tensor::stack(&(0..experts).map(one).collect::<Vec<_>>(), 0).unwrap()
+    };
+    let mut fused = HashMap::new();
+    for (name, tensor) in &tensors {
+        let Some((before, _)) = name.split_once("experts.") else {
+            fused.insert(name.clone(), tensor.clone());
+            continue;
+        };
+        let layer = format!("{before}experts.");
+        for (kind, end) in [("weight", ""), ("bias", "_bias")] {
+            let both = ["gate_proj", "up_proj"].map(|part| stacked(&layer, part, kind));
+            let in_turn = Tensor::stack(&both, 2).unwrap();
+            let in_turn = match kind {
+                "bias" => in_turn.flatten_from(1).unwrap(),
+                _ => in_turn.flatten(1, 2).unwrap().transpose(1, 2).unwrap().contiguous().unwrap(),
+            };
+            let down = stacked(&layer, "down_proj", kind);
+            let down =
+                if kind == "bias" { down } else { down.transpose(1, 2).unwrap().contiguous().unwrap() };
+            fused.insert(format!("{layer}gate_up_proj{end}"), in_turn);
+            fused.insert(format!("{layer}down_proj{end}"), down);
+        }
+    }
+    fused
+}
+
+#[test]
+fn experts_of_gpt_oss_are_read_from_one_tensor() {
+    let mut config = config("gpt_oss");
+    config["num_local_experts"] = json!(5);
+    config["num_experts_per_tok"] = json!(2);
+    let spec = ModelSpec::from_hf(&config).unwrap();
+    let expected = logits(&SyntheticWeights::new(SEED), &spec, Dtype::F32);
+    let plain = dir(&config, |dir, tensors| single(dir, fused_experts(tensors, 5)));
+    let checkpoint = Checkpoint::open(plain.path(), None).unwrap();
+    assert!(!checkpoint.is_quantised());
+    assert_eq!(max_diff(&logits(&checkpoint, &spec, Dtype::F32), &expected), 0.0);
+
+    // In four bits: random ones, and what they stand for as plain numbers.
+    let numbers = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    let in_four_bits = |dir: &Path, tensors: HashMap<String, Tensor>, as_numbers: bool| {
+        let mut all = fused_experts(tensors, 5);
+        for layer in 0..2 {
+            for (matrix, rows, columns) in [("gate_up_proj", 192, 64), ("down_proj", 64, 96)] {
+                let name = format!("model.layers.{layer}.mlp.experts.{matrix}");
+                let count = 5 * rows * columns;
+                let bits = |i: usize| noise::bits(layer + 3 * rows as u64, i as u64);
+                let bytes: Vec<u8> = (0..count / 2).map(|i| bits(i) as u8).collect();
+                let exponents: Vec<u8> = (0..count / 32).map(|i| 120 + (bits(count + i) % 4) as u8).collect();
+                let weight = |i: usize| {
+                    let code = usize::from(bytes[i / 2] >> (4 * (i % 2)) & 15);
+                    let size = numbers[code % 8] * 2f32.powi(i32::from(exponents[i / 32]) - 127);
+                    if code < 8 { size } else { -size }
+                };
+                let plain: Vec<f32> = (0..count).map(weight).collect();
+                all.remove(&name);
+                if as_numbers {
+                    let plain = Tensor::from_vec(plain, (5, rows, columns), &Device::Cpu).unwrap();
+                    all.insert(name, plain.transpose(1, 2).unwrap().contiguous().unwrap());
+                    continue;
+                }
+                let blocks = Tensor::from_vec(bytes, (5, rows, columns / 32, 16), &Device::Cpu).unwrap();
+                let scales = Tensor::from_vec(exponents, (5, rows, columns / 32), &Device::Cpu).unwrap();
+                all.insert(format!("{name}_blocks"), blocks);
+                all.insert(format!("{name}_scales"), scales);
+            }
+        }
+        single(dir, all);
+    };
+    let four_bits = dir(&config, |dir, tensors| in_four_bits(dir, tensors, false));
+    let as_numbers = dir(&config, |dir, tensors| in_four_bits(dir, tensors, true));
+    let checkpoint = Checkpoint::open(four_bits.path(), None).unwrap();
+    assert!(checkpoint.is_quantised() && checkpoint.type_name(Dtype::Bf16) == "mxfp4");
+    assert!(checkpoint.weight_bytes(Dtype::F32) < spec.weight_bytes(Dtype::F32) / 2);
+    let plain = logits(&Checkpoint::open(as_numbers.path(), None).unwrap(), &spec, Dtype::F32);
+    assert_eq!(max_diff(&logits(&Dequantised(&checkpoint), &spec, Dtype::F32), &plain), 0.0);
+    // Products with blocks round the activations.
+    let diff = max_diff(&logits(&checkpoint, &spec, Dtype::F32), &plain);
+    assert!(diff > 0.0 && diff < 0.1, "{diff}");
+
+    let without_scales = dir(&config, |dir, tensors| {
+        in_four_bits(dir, tensors, false);
+        let file = dir.join("model.safetensors");
+        let mut all = candle_core::safetensors::load(&file, &Device::Cpu).unwrap();
+        all.remove("model.layers.1.mlp.experts.down_proj_scales");
+        single(dir, all);
+    });
+    let message = refusal(without_scales.path());
+    assert!(message.contains("down_proj_blocks is stored in parts"), "{message}");
 }
 
 /// The dequantised weights.

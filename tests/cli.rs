@@ -544,7 +544,9 @@ fn cost_knows_more_than_the_engine_runs() {
     // Weights that the engine cannot run are estimated too.
     let output = run(dir.path(), &["cost", "model=local", "model.weights=.", "model.dtype=bf16"]);
     assert!(output.out.contains("20,914,757,184 parameters"), "{}", output.err);
-    assert_refused(dir.path(), &["run", file], &["cannot run", "gpt_oss", "llama", "llmprof-tui cost"]);
+    let other = config.to_string().replace("gpt_oss", "olmo2");
+    fs::write(dir.path().join("config.json"), other).unwrap();
+    assert_refused(dir.path(), &["run", file], &["cannot run", "olmo2", "gpt_oss", "llmprof-tui cost"]);
 }
 
 #[test]

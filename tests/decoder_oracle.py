@@ -85,22 +85,45 @@ CASES = [
 ]
 FEW = {"intermediate_size": 52, "rope_theta": 10000.0, "tie_word_embeddings": False, "num_experts_per_tok": 2}
 QWEN_MOE = {**FEW, "num_experts": 8, "moe_intermediate_size": 24, "decoder_sparse_step": 1, "mlp_only_layers": []}
+GPT_OSS = {**FEW, "rope_theta": 150000.0, "intermediate_size": 24, "num_local_experts": 8, "sliding_window": 9,
+           "layer_types": ["sliding_attention", "full_attention"] * 2, "swiglu_limit": 7.0, "attention_bias": True}
+YARN = {"rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+        "original_max_position_embeddings": 32}
 EXPERTS = [
     ("mixtral", config("mixtral", **FEW, num_local_experts=8), 20),
     ("qwen2_moe", config("qwen2_moe", **QWEN_MOE, shared_expert_intermediate_size=40, norm_topk_prob=False), 20),
     ("qwen2_moe, dense layers between", config("qwen2_moe", **{**QWEN_MOE, "decoder_sparse_step": 2}, shared_expert_intermediate_size=40, norm_topk_prob=True), 20),
     ("qwen3_moe", config("qwen3_moe", **QWEN_MOE, norm_topk_prob=True), 20),
+    ("gpt_oss", config("gpt_oss", **GPT_OSS, rope_parameters={"rope_type": "default", "rope_theta": 150000.0}), 30),
+    ("gpt_oss, stretched", config("gpt_oss", **GPT_OSS, initial_context_length=32, rope_parameters=YARN), 70),
 ]
 STEPS = 4
 
 
-def tensor(name, shape, norm_middle, mixtral):
+def of_gpt_oss(block, name, shape):
+    """The parameters of all experts are one: weights by column, and those of gate and up in turn."""
+    kind = "bias" if name.endswith("bias") else "weight"
+
+    def of(expert, part, rows):
+        one = values(f"{block}.{expert}.{part}.{kind}", (rows,) if kind == "bias" else (rows, shape[1]), 1.0)
+        return one if kind == "bias" else one.T
+
+    if "down_proj" in name:
+        return numpy.stack([of(expert, "down_proj", shape[-1]) for expert in range(shape[0])])
+    both = [[of(expert, part, shape[-1] // 2) for part in ("gate_proj", "up_proj")] for expert in range(shape[0])]
+    return numpy.stack([numpy.stack(pair, axis=-1).reshape(shape[1:]) for pair in both])
+
+
+def tensor(name, shape, norm_middle, model_type):
     """A parameter. Those of all experts may be one, and mixtral's have names of their own in files."""
+    mixtral, gpt_oss = model_type == "mixtral", model_type == "gpt_oss"
     if mixtral:
         name = name.replace(".mlp.", ".block_sparse_moe.")
-    if ".experts." not in name or len(shape) == 2:
+    if ".experts." not in name or len(shape) == 2 and not gpt_oss:
         return values(name, shape, norm_middle)
     block = name[: name.index(".experts.")] + ".experts"
+    if gpt_oss:
+        return of_gpt_oss(block, name, shape)
     gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
     of = lambda expert, part, rows: values(f"{block}.{expert}.{part}.weight", (rows, shape[2]), norm_middle)
     if name.endswith("down_proj"):
@@ -115,8 +138,7 @@ def logits_of(case, prompt):
     norm_middle = 0.0 if case["model_type"].startswith("gemma") else 1.0
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            mixtral = case["model_type"] == "mixtral"
-            parameter.copy_(torch.from_numpy(tensor(name, tuple(parameter.shape), norm_middle, mixtral)))
+            parameter.copy_(torch.from_numpy(tensor(name, tuple(parameter.shape), norm_middle, case["model_type"]).copy()))
         cache, rows, next_ids = None, [], ids(prompt, 1)
         for step in range(STEPS + 1):
             out = model(torch.tensor([next_ids]), past_key_values=cache, use_cache=True)

@@ -407,7 +407,7 @@ fn logits_are_those_of_transformers() {
         file["cases"].as_array().unwrap().clone()
     };
     let all = [cases("transformers_logits.json"), cases("transformers_experts.json")].concat();
-    assert_eq!(all.len(), 13);
+    assert_eq!(all.len(), 15);
     for case in &all {
         let prompt = case["prompt"].as_u64().unwrap() as usize;
         let expected: Vec<Vec<f32>> = serde_json::from_value(case["logits"].clone()).unwrap();

@@ -206,10 +206,11 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { model_type: "kimi_k2", ..DEEPSEEK },
     Architecture { model_type: "deepseek_ocr2_text", attention: Attention::Grouped, ..DEEPSEEK },
     Architecture {
+        runs: true,
         windows: Windows::LayerTypes,
         experts: ExpertStyle::GptOss,
         attention: Attention::Sinks,
-        ..like(Family::Llama, "gpt_oss")
+        ..like(Family::GptOss, "gpt_oss")
     },
     Architecture {
         windows: Windows::Chunks,

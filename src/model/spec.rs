@@ -24,6 +24,8 @@ pub(super) const MAX_LAYERS: u64 = 4096;
 /// Experts of all layers that the engine reads; published models have up to 23,424.
 const MAX_EXPERTS: u64 = 1 << 16;
 
+const EMBEDDING: &str = "model.embed_tokens.weight";
+
 /// The model families this program can build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
@@ -35,10 +37,11 @@ pub enum Family {
     Gemma2,
     /// The text decoder, if the model has other parts.
     Gemma3,
+    GptOss,
 }
 
 impl Family {
-    pub const ALL: [Family; 7] = [
+    pub const ALL: [Family; 8] = [
         Family::Llama,
         Family::Mistral,
         Family::Qwen2,
@@ -46,6 +49,7 @@ impl Family {
         Family::Phi3,
         Family::Gemma2,
         Family::Gemma3,
+        Family::GptOss,
     ];
 
     /// The `model_type` of a `config.json`.
@@ -58,6 +62,7 @@ impl Family {
             Family::Phi3 => "phi3",
             Family::Gemma2 => "gemma2",
             Family::Gemma3 => "gemma3_text",
+            Family::GptOss => "gpt_oss",
         }
     }
 
@@ -74,6 +79,8 @@ pub enum Activation {
     GeluTanh,
     /// GELU with the error function.
     Gelu,
+    /// gpt-oss's: limited, with one added to what the gate scales.
+    SwigluOai,
 }
 
 /// Scaling of the rotary frequencies for contexts longer than in training.
@@ -91,6 +98,8 @@ pub enum RopeScaling {
         /// Frequencies with fewer rotations than this are scaled by the full factor.
         beta_slow: f64,
         original_max_positions: usize,
+        /// Whether the first and the last frequency between those are rounded to whole ones.
+        truncate: bool,
         /// Factor of the cosines and sines.
         attention_factor: f64,
     },
@@ -142,6 +151,8 @@ pub struct ModelSpec {
     pub output_bias: bool,
     /// RMS norm over each query and key head.
     pub qk_norm: bool,
+    /// A learned score for no position, of each head.
+    pub sinks: bool,
     pub max_positions: usize,
     /// Attention window in positions, including the current one.
     pub sliding_window: Option<usize>,
@@ -164,6 +175,8 @@ pub struct Experts {
     pub shared_intermediate: usize,
     /// Whether the weights of the chosen ones are scaled to a sum of one.
     pub normalised: bool,
+    /// Of the router and of all matrices.
+    pub biased: bool,
     pub naming: ExpertNaming,
 }
 
@@ -172,13 +185,21 @@ pub struct Experts {
 pub enum ExpertNaming {
     Mixtral,
     Qwen,
+    GptOss,
 }
 
 impl ExpertNaming {
     fn block(self) -> &'static str {
         match self {
             ExpertNaming::Mixtral => "block_sparse_moe",
-            ExpertNaming::Qwen => "mlp",
+            ExpertNaming::Qwen | ExpertNaming::GptOss => "mlp",
+        }
+    }
+
+    fn router(self) -> &'static str {
+        match self {
+            ExpertNaming::Mixtral | ExpertNaming::Qwen => "gate",
+            ExpertNaming::GptOss => "router",
         }
     }
 
@@ -186,7 +207,7 @@ impl ExpertNaming {
     fn parts(self) -> [&'static str; 3] {
         match self {
             ExpertNaming::Mixtral => ["w1", "w3", "w2"],
-            ExpertNaming::Qwen => ["gate_proj", "up_proj", "down_proj"],
+            ExpertNaming::Qwen | ExpertNaming::GptOss => ["gate_proj", "up_proj", "down_proj"],
         }
     }
 }
@@ -295,7 +316,7 @@ impl ModelSpec {
             return Err(SpecError::OddHeadDim(head_dim));
         }
         let Sizes { hidden, heads, kv_heads, layers } = sizes;
-        let attention_bias = keys.flag("attention_bias")?.unwrap_or(false);
+        let attention_bias = keys.flag("attention_bias")?.unwrap_or(family == Family::GptOss);
         let sliding_window = keys.window(family)?;
         let rope = keys.rope(family, head_dim)?;
         let spec = ModelSpec {
@@ -321,12 +342,12 @@ impl ModelSpec {
             tied_embeddings: keys.flag("tie_word_embeddings")?.unwrap_or(false),
             qkv_bias: match family {
                 Family::Qwen2 => true,
-                Family::Llama | Family::Qwen3 | Family::Gemma2 | Family::Gemma3 => attention_bias,
                 Family::Mistral | Family::Phi3 => false,
+                _ => attention_bias,
             },
-            output_bias: attention_bias
-                && matches!(family, Family::Llama | Family::Qwen3 | Family::Gemma2 | Family::Gemma3),
+            output_bias: attention_bias && !matches!(family, Family::Qwen2 | Family::Mistral | Family::Phi3),
             qk_norm: matches!(family, Family::Qwen3 | Family::Gemma3),
+            sinks: family == Family::GptOss,
             max_positions: keys.size("max_position_embeddings")? as usize,
             sliding_window,
             windowed_layers: keys.windowed_layers(family, layers)?,
@@ -346,6 +367,7 @@ impl ModelSpec {
                 }
                 let naming = match family {
                     Family::Mistral => ExpertNaming::Mixtral,
+                    Family::GptOss => ExpertNaming::GptOss,
                     _ => ExpertNaming::Qwen,
                 };
                 let experts = Experts {
@@ -353,8 +375,8 @@ impl ModelSpec {
                     active: experts.active as usize,
                     intermediate: experts.intermediate as usize,
                     shared_intermediate: experts.shared_intermediate as usize,
-                    normalised: naming == ExpertNaming::Mixtral
-                        || keys.flag("norm_topk_prob")?.unwrap_or(false),
+                    normalised: naming != ExpertNaming::Qwen || keys.flag("norm_topk_prob")?.unwrap_or(false),
+                    biased: naming == ExpertNaming::GptOss,
                     naming,
                 };
                 ModelSpec { experts: Some(experts), expert_layers, ..spec }
@@ -391,16 +413,16 @@ impl ModelSpec {
         self.parameters().saturating_mul(dtype.bytes())
     }
 
-    /// Weight bytes read by a decode step of `batch` sequences. A separate embedding table is not counted: only one row is read. Of the
-    /// experts, the expected number of those that are chosen counts, if all are equally likely.
-    pub fn step_weight_bytes(&self, dtype: Dtype, batch: usize) -> u64 {
-        let table = if self.tied_embeddings { 0 } else { self.vocab as u64 * self.hidden as u64 };
-        let idle = self.experts.map_or(0.0, |experts| {
-            let of_layer = 3.0 * self.hidden as f64 * experts.intermediate as f64;
-            let layers = self.expert_layers.iter().filter(|&&has| has).count();
-            layers as f64 * of_layer * (experts.count as f64 - experts.touched(batch as f64))
-        });
-        self.weight_bytes(dtype).saturating_sub((table + idle.round() as u64).saturating_mul(dtype.bytes()))
+    /// Weight bytes read by a decode step of `batch` sequences, where `bytes` gives those of a tensor. A separate embedding table is not counted: only one row
+    /// is read. Of the experts, the expected number of those that are chosen counts, if all are equally likely.
+    pub fn step_bytes(&self, batch: usize, bytes: impl Fn(&TensorShape) -> u64) -> u64 {
+        let touched = self.experts.map_or(1.0, |all| all.touched(batch as f64) / all.count as f64);
+        let share = |tensor: &TensorShape| match tensor.name.as_str() {
+            EMBEDDING if !self.tied_embeddings => 0.0,
+            name if name.contains(".experts.") => touched,
+            _ => 1.0,
+        };
+        self.tensors().iter().map(|tensor| bytes(tensor) as f64 * share(tensor)).sum::<f64>().round() as u64
     }
 
     /// KV cache bytes per position of one sequence, over all layers.
@@ -494,10 +516,8 @@ impl ModelSpec {
     fn outer_tensors(&self) -> Vec<TensorShape> {
         let tensor =
             |name: &str, shape: &[usize]| TensorShape { name: name.to_owned(), shape: shape.to_vec() };
-        let mut tensors = vec![
-            tensor("model.embed_tokens.weight", &[self.vocab, self.hidden]),
-            tensor("model.norm.weight", &[self.hidden]),
-        ];
+        let mut tensors =
+            vec![tensor(EMBEDDING, &[self.vocab, self.hidden]), tensor("model.norm.weight", &[self.hidden])];
         if !self.tied_embeddings {
             tensors.push(tensor("lm_head.weight", &[self.vocab, self.hidden]));
         }
@@ -531,6 +551,9 @@ impl ModelSpec {
             push("self_attn.q_norm.weight", &[self.head_dim]);
             push("self_attn.k_norm.weight", &[self.head_dim]);
         }
+        if self.sinks {
+            push("self_attn.sinks", &[self.heads]);
+        }
         push(self.mlp_norm_name(), &[hidden]);
         for name in self.post_norm_names().into_iter().flatten() {
             push(name, &[hidden]);
@@ -558,14 +581,15 @@ impl Experts {
         touched(self.count as f64, self.active as f64, rows)
     }
 
-    pub fn router_name(&self, layer: usize) -> String {
-        format!("model.layers.{layer}.{}.gate.weight", self.naming.block())
+    /// `kind` is `weight` or, of experts that are biased, `bias`; below too.
+    pub fn router_name(&self, layer: usize, kind: &str) -> String {
+        format!("model.layers.{layer}.{}.{}.{kind}", self.naming.block(), self.naming.router())
     }
 
     /// Names of the tensors of an expert: gate and up, to be stacked, and down.
-    pub fn names(&self, layer: usize, expert: usize) -> ([String; 2], String) {
+    pub fn names(&self, layer: usize, expert: usize, kind: &str) -> ([String; 2], String) {
         let [gate, up, down] = self.naming.parts().map(|part| {
-            format!("model.layers.{layer}.{}.experts.{expert}.{part}.weight", self.naming.block())
+            format!("model.layers.{layer}.{}.experts.{expert}.{part}.{kind}", self.naming.block())
         });
         ([gate, up], down)
     }
@@ -582,12 +606,19 @@ impl Experts {
     /// Names without the layer, and shapes.
     fn tensors(&self, hidden: usize) -> Vec<(String, Vec<usize>)> {
         let (block, [gate, up, down]) = (self.naming.block(), self.naming.parts());
-        let mut tensors = vec![(format!("{block}.gate.weight"), vec![self.count, hidden])];
+        let router = self.naming.router();
+        let mut tensors = vec![(format!("{block}.{router}.weight"), vec![self.count, hidden])];
+        if self.biased {
+            tensors.push((format!("{block}.{router}.bias"), vec![self.count]));
+        }
         let mut mlp = |owner: &str, intermediate: usize| {
             for (part, shape) in
                 [(gate, [intermediate, hidden]), (up, [intermediate, hidden]), (down, [hidden, intermediate])]
             {
                 tensors.push((format!("{block}.{owner}.{part}.weight"), shape.to_vec()));
+                if self.biased {
+                    tensors.push((format!("{block}.{owner}.{part}.bias"), vec![shape[0]]));
+                }
             }
         };
         (0..self.count).for_each(|expert| mlp(&format!("experts.{expert}"), self.intermediate));

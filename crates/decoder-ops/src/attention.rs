@@ -34,31 +34,33 @@ impl Sight {
         1.0 / (self.scalar as f32).sqrt()
     }
 
-    /// Softmax of the scores, in place.
+    /// Softmax of the scores, in place; a `sink` takes a share that no position gets.
     #[inline(always)]
-    fn shares(&self, scores: &mut [f32]) {
+    fn shares(&self, scores: &mut [f32], sink: Option<f32>) {
         let scale = self.scale();
-        let Some(cap) = self.softcap else { return softmax(scores, scale) };
+        let Some(cap) = self.softcap else { return softmax(scores, scale, sink) };
         for score in scores.iter_mut() {
             *score = cap * tanh(*score * scale / cap);
         }
-        softmax(scores, 1.0);
+        softmax(scores, 1.0, sink);
     }
 }
 
 /// Attention of `q` (b, heads, t, d), whose first query is at `position`, over keys and values
-/// (b, kv heads, capacity, d) that are filled up to `position + t`. Gives (b, t, heads · d).
+/// (b, kv heads, capacity, d) that are filled up to `position + t`. `sinks`: a score for no position, of each head.
+/// Gives (b, t, heads · d).
 pub fn attention(
     q: &Tensor,
     keys: &Tensor,
     values: &Tensor,
     position: usize,
     sight: Sight,
+    sinks: Option<&[f32]>,
 ) -> Result<Tensor> {
     let (b, heads, t, d) = q.dims4()?;
     let kv_heads = keys.dim(1)?;
     if t == 1 && q.device().is_cpu() {
-        let op = DecodeAttention { span: sight.at(position), sight };
+        let op = DecodeAttention { span: sight.at(position), sight, sinks };
         return q.apply_op3_no_bwd(keys, values, &op);
     }
     let mut blocks = Vec::with_capacity(t.div_ceil(QUERY_BLOCK));
@@ -72,7 +74,7 @@ pub fn attention(
         let queries = q.narrow(2, start, rows)?.contiguous()?.reshape((b, kv_heads, (), d))?;
         let keys = filled(keys, from, to)?;
         let scores = queries.matmul(&keys.transpose(2, 3)?)?;
-        let softmax = CausalSoftmax { rows, first_query, first_key: from, sight };
+        let softmax = CausalSoftmax { rows, first_query, first_key: from, sight, sinks };
         let shares = softmax.apply(scores)?;
         let out = shares.matmul(&filled(values, from, to)?)?;
         blocks.push(out.reshape((b, heads, rows, d))?.transpose(1, 2)?.reshape((b, rows, heads * d))?);
@@ -91,6 +93,7 @@ pub fn attention_step_by_step(
     values: &Tensor,
     position: usize,
     sight: Sight,
+    sinks: Option<&[f32]>,
 ) -> Result<Tensor> {
     let (b, heads, t, d) = q.dims4()?;
     let (kv_heads, to) = (keys.dim(1)?, position + t);
@@ -115,8 +118,17 @@ pub fn attention_step_by_step(
         })
         .collect();
     let scores = scores.broadcast_add(&Tensor::from_vec(mask, (t, to), q.device())?)?;
-    let out = candle_nn::ops::softmax_last_dim(&scores)?.matmul(&values)?;
+    let out = softmax_with_sinks(&scores, sinks)?.matmul(&values)?;
     out.transpose(1, 2)?.reshape((b, t, heads * d))
+}
+
+/// Softmax of scores (b, heads, rows, keys), with a column for the sinks that is left out of the result.
+fn softmax_with_sinks(scores: &Tensor, sinks: Option<&[f32]>) -> Result<Tensor> {
+    let Some(sinks) = sinks else { return candle_nn::ops::softmax_last_dim(scores) };
+    let (b, heads, rows, keys) = scores.dims4()?;
+    let sinks = Tensor::from_slice(sinks, (1, heads, 1, 1), scores.device())?;
+    let all = Tensor::cat(&[scores, &sinks.broadcast_as((b, heads, rows, 1))?.contiguous()?], 3)?;
+    candle_nn::ops::softmax_last_dim(&all)?.narrow(3, 0, keys)?.contiguous()
 }
 
 /// Positions `from..to` of a cache, ready for a product with f32.
@@ -129,14 +141,15 @@ fn filled(cache: &Tensor, from: usize, to: usize) -> Result<Tensor> {
 }
 
 /// Softmax over the last dimension of (…, group · rows, keys), with masked positions at zero.
-struct CausalSoftmax {
+struct CausalSoftmax<'a> {
     rows: usize,
     first_query: usize,
     first_key: usize,
     sight: Sight,
+    sinks: Option<&'a [f32]>,
 }
 
-impl CausalSoftmax {
+impl CausalSoftmax<'_> {
     fn apply(&self, scores: Tensor) -> Result<Tensor> {
         if scores.device().is_cpu() {
             scores.inplace_op1(self)?;
@@ -160,7 +173,7 @@ impl CausalSoftmax {
             scores = softcapped_step_by_step(&scores, cap)?;
         }
         let scores = scores.broadcast_add(&mask)?;
-        candle_nn::ops::softmax_last_dim(&scores)?.reshape((b, kv_heads, grouped, keys))
+        softmax_with_sinks(&scores, self.sinks)?.reshape((b, kv_heads, grouped, keys))
     }
 
     /// The columns that row `row` of a block attends to.
@@ -170,7 +183,7 @@ impl CausalSoftmax {
     }
 }
 
-impl InplaceOp1 for CausalSoftmax {
+impl InplaceOp1 for CausalSoftmax<'_> {
     fn name(&self) -> &'static str {
         "causal-softmax"
     }
@@ -179,7 +192,9 @@ impl InplaceOp1 for CausalSoftmax {
         let (_, _, _, keys) = layout.shape().dims4()?;
         let CpuStorage::F32(scores) = scores else { bail!("causal-softmax: expected f32") };
         let Some((from, to)) = layout.contiguous_offsets() else { bail!("causal-softmax: not contiguous") };
-        scores[from..to].par_chunks_mut(self.rows * keys).for_each(|block| {
+        // A block is a head of a sequence.
+        scores[from..to].par_chunks_mut(self.rows * keys).enumerate().for_each(|(i, block)| {
+            let sink = self.sinks.map(|sinks| sinks[i % sinks.len()]);
             vectorised(
                 #[inline(always)]
                 || {
@@ -187,7 +202,7 @@ impl InplaceOp1 for CausalSoftmax {
                         let seen = self.seen(row);
                         scores[..seen.start].fill(0.0);
                         scores[seen.end..].fill(0.0);
-                        self.sight.shares(&mut scores[seen]);
+                        self.sight.shares(&mut scores[seen], sink);
                     }
                 },
             );
@@ -197,12 +212,13 @@ impl InplaceOp1 for CausalSoftmax {
 }
 
 /// One query for each head over the cache in its storage type: no view, no copy, no widened keys.
-struct DecodeAttention {
+struct DecodeAttention<'a> {
     span: std::ops::Range<usize>,
     sight: Sight,
+    sinks: Option<&'a [f32]>,
 }
 
-impl CustomOp3 for DecodeAttention {
+impl CustomOp3 for DecodeAttention<'_> {
     fn name(&self) -> &'static str {
         "decode-attention"
     }
@@ -236,7 +252,7 @@ impl CustomOp3 for DecodeAttention {
     }
 }
 
-impl DecodeAttention {
+impl DecodeAttention<'_> {
     /// `group` counts the floats of all queries that share one key/value head.
     fn all_heads<T: Stored>(
         &self,
@@ -253,20 +269,20 @@ impl DecodeAttention {
             let span = (head * capacity + self.span.start) * d..(head * capacity + self.span.end) * d;
             vectorised(
                 #[inline(always)]
-                || self.one_head(out, q, &k[span.clone()], &v[span.clone()], d),
+                || self.one_head(out, q, &k[span.clone()], &v[span.clone()], (d, head * group / d)),
             );
         });
         out
     }
 
     #[inline(always)]
-    fn one_head<T: Stored>(&self, out: &mut [f32], q: &[f32], k: &[T], v: &[T], d: usize) {
+    fn one_head<T: Stored>(&self, out: &mut [f32], q: &[f32], k: &[T], v: &[T], (d, first): (usize, usize)) {
         let mut scores = vec![0f32; self.span.len()];
-        for (out, q) in out.chunks_exact_mut(d).zip(q.chunks_exact(d)) {
+        for (i, (out, q)) in out.chunks_exact_mut(d).zip(q.chunks_exact(d)).enumerate() {
             for (score, k) in scores.iter_mut().zip(k.chunks_exact(d)) {
                 *score = dot(k, q);
             }
-            self.sight.shares(&mut scores);
+            self.sight.shares(&mut scores, self.sinks.map(|sinks| sinks[(first + i) % sinks.len()]));
             for (&share, v) in scores.iter().zip(v.chunks_exact(d)) {
                 accumulate(out, v, share);
             }
@@ -289,7 +305,14 @@ mod tests {
     }
 
     /// The definition, query by query and head by head.
-    fn by_definition(q: &Tensor, k: &Tensor, v: &Tensor, position: usize, sight: Sight) -> Vec<f32> {
+    fn by_definition(
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        position: usize,
+        sight: Sight,
+        sinks: Option<&[f32]>,
+    ) -> Vec<f32> {
         let (b, heads, t, d) = q.dims4().unwrap();
         let group = heads / k.dim(1).unwrap();
         let at = |x: &Tensor, b: usize, h: usize, t: usize| -> Vec<f32> {
@@ -310,7 +333,8 @@ mod tests {
                 })
                 .map(f64::exp)
                 .collect();
-            let total: f64 = scores.iter().sum();
+            let of_sink = sinks.map_or(0.0, |sinks| f64::from(sinks[h]).exp());
+            let total = scores.iter().sum::<f64>() + of_sink;
             let mut sum = vec![0f64; d];
             for (s, share) in seen.zip(&scores) {
                 for (sum, v) in sum.iter_mut().zip(at(v, b, h / group, s)) {
@@ -340,17 +364,22 @@ mod tests {
             let q = randn(&[b, heads, t, 8]);
             let (k, v) =
                 (randn(&[b, kv_heads, position + t + 3, 8]), randn(&[b, kv_heads, position + t + 3, 8]));
-            for dtype in [DType::F32, DType::BF16, DType::F16] {
+            let of_heads: Vec<f32> = (0..heads).map(|head| head as f32 - 1.0).collect();
+            for (dtype, sinks) in [DType::F32, DType::BF16, DType::F16]
+                .into_iter()
+                .flat_map(|dtype| [(dtype, None), (dtype, Some(of_heads.as_slice()))])
+            {
                 let (k, v) = (k.to_dtype(dtype).unwrap(), v.to_dtype(dtype).unwrap());
-                let out = attention(&q, &k, &v, position, sight).unwrap();
-                let expected = by_definition(&q, &k, &v, position, sight);
+                let out = attention(&q, &k, &v, position, sight, sinks).unwrap();
+                let expected = by_definition(&q, &k, &v, position, sight, sinks);
                 let expected = Tensor::from_vec(expected, (b, t, heads * 8), &Device::Cpu).unwrap();
                 let diff = max_diff(&out, &expected);
                 assert!(
                     diff < 1e-4,
                     "{heads}/{kv_heads} heads, {t} at {position}, {sight:?}, {dtype:?}: {diff}"
                 );
-                let diff = max_diff(&attention_step_by_step(&q, &k, &v, position, sight).unwrap(), &expected);
+                let by_steps = attention_step_by_step(&q, &k, &v, position, sight, sinks).unwrap();
+                let diff = max_diff(&by_steps, &expected);
                 assert!(diff < 1e-4, "{heads}/{kv_heads} heads step by step, {t} at {position}: {diff}");
             }
         }
@@ -364,9 +393,12 @@ mod tests {
             let sight = Sight { window, scalar: 10.0, softcap };
             let keys = first_query + 6 - first_key;
             let scores = randn(&[2, 3, 2 * 6, keys]);
-            let op = CausalSoftmax { rows: 6, first_query, first_key, sight };
-            let by_mask = op.by_mask(&scores).unwrap();
-            assert!(max_diff(&op.apply(scores).unwrap(), &by_mask) < 1e-6, "{window:?} {first_query}");
+            for sinks in [None, Some([0.5, -3.0, 2.0, 0.0, 1.0, -1.0].as_slice())] {
+                let op = CausalSoftmax { rows: 6, first_query, first_key, sight, sinks };
+                let by_mask = op.by_mask(&scores).unwrap();
+                let looped = op.apply(scores.copy().unwrap()).unwrap();
+                assert!(max_diff(&looped, &by_mask) < 1e-6, "{window:?} {first_query}");
+            }
         }
     }
 }

@@ -19,7 +19,12 @@ pub enum Activation {
     GeluTanh,
     /// GELU with the error function.
     Gelu,
+    /// gpt-oss's: gate and up limited to ±7, `gate · sigmoid(1.702 · gate) · (up + 1)`.
+    SwigluOai,
 }
+
+const OAI_LIMIT: f32 = 7.0;
+const OAI_ALPHA: f32 = 1.702;
 
 /// Elements per work item of the loops below.
 const UNIT: usize = 16 * 1024;
@@ -52,13 +57,17 @@ pub fn gated(gate_up: &Tensor, activation: Activation) -> Result<Tensor> {
 /// As [`gated`], in candle's own operations.
 pub fn gated_step_by_step(gate_up: &Tensor, activation: Activation) -> Result<Tensor> {
     let half = gate_up.dim(D::Minus1)? / 2;
-    let gate = gate_up.narrow(D::Minus1, 0, half)?;
-    let gate = match activation {
-        Activation::Silu => gate.silu(),
-        Activation::GeluTanh => gate.gelu(),
-        Activation::Gelu => gate.gelu_erf(),
-    };
-    gate? * gate_up.narrow(D::Minus1, half, half)?
+    let (gate, up) = (gate_up.narrow(D::Minus1, 0, half)?, gate_up.narrow(D::Minus1, half, half)?);
+    match activation {
+        Activation::Silu => gate.silu()? * up,
+        Activation::GeluTanh => gate.gelu()? * up,
+        Activation::Gelu => gate.gelu_erf()? * up,
+        Activation::SwigluOai => {
+            let gate = gate.minimum(OAI_LIMIT)?;
+            let sigmoid = candle_nn::ops::sigmoid(&(&gate * f64::from(OAI_ALPHA))?)?;
+            (gate * sigmoid)? * (up.clamp(-OAI_LIMIT, OAI_LIMIT)? + 1.0)?
+        }
+    }
 }
 
 /// `x · by`.
@@ -194,6 +203,10 @@ impl Gated {
             Activation::Gelu => {
                 product(out, gate, up, |gate, up| up * 0.5 * gate * (1.0 + erf_f32(gate * FRAC_1_SQRT_2)))
             }
+            Activation::SwigluOai => product(out, gate, up, |gate, up| {
+                let gate = gate.min(OAI_LIMIT);
+                (up.clamp(-OAI_LIMIT, OAI_LIMIT) + 1.0) * gate / (1.0 + exp(-OAI_ALPHA * gate))
+            }),
         }
     }
 }
@@ -253,7 +266,7 @@ mod tests {
     #[test]
     fn fused_loops_equal_candles_operations() {
         let x = Tensor::randn(0f32, 4.0, (2, 3, 74), &Device::Cpu).unwrap();
-        for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu] {
+        for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::SwigluOai] {
             let expected = gated_step_by_step(&x, activation).unwrap();
             assert!(max_diff(&gated(&x, activation).unwrap(), &expected) < 1e-5, "{activation:?}");
         }

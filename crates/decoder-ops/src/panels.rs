@@ -8,7 +8,7 @@ use candle_core::{Result, bail};
 use half::f16;
 use rayon::prelude::*;
 
-use crate::blocks::{self, Format, E2M1, GROUP, HALF, IQ4};
+use crate::blocks::{self, E2M1, Format, GROUP, HALF, IQ4};
 
 /// Rows of a panel.
 pub(crate) const ROWS: usize = 16;

@@ -630,7 +630,8 @@ mod tests {
                 let w = QTensor::quantize(&plain, dtype).unwrap();
                 (panels(&w, format), w.dequantize(&Device::Cpu).unwrap())
             });
-            let tables = [Format::Iq4Nl, Format::Iq4Xs, Format::Mxfp4].into_iter().filter(|&format| fits(format));
+            let tables =
+                [Format::Iq4Nl, Format::Iq4Xs, Format::Mxfp4].into_iter().filter(|&format| fits(format));
             let tables = tables.map(|format| {
                 let w = Panels::new(format, &random(format, n, k, &[0]), k).unwrap();
                 let all: Vec<u32> = (0..n as u32).collect();

@@ -128,9 +128,9 @@ pub(crate) fn tanh(x: f32) -> f32 {
     ((1.0 - t) / (1.0 + t)).copysign(x)
 }
 
-/// Softmax of `scale · scores`, in place.
+/// Softmax of `scale · scores` and of a `sink`, whose share is left out, in place.
 #[inline(always)]
-pub(crate) fn softmax(scores: &mut [f32], scale: f32) {
+pub(crate) fn softmax(scores: &mut [f32], scale: f32, sink: Option<f32>) {
     let mut maxima = [f32::NEG_INFINITY; 16];
     for block in scores.chunks(16) {
         for (max, &score) in maxima.iter_mut().zip(block) {
@@ -145,7 +145,8 @@ pub(crate) fn softmax(scores: &mut [f32], scale: f32) {
             *sum += *score;
         }
     }
-    let share = 1.0 / sums.iter().sum::<f32>();
+    let of_sink = sink.map_or(0.0, |sink| (sink - max * scale).exp());
+    let share = 1.0 / (sums.iter().sum::<f32>() + of_sink);
     for score in scores.iter_mut() {
         *score *= share;
     }
@@ -205,7 +206,7 @@ mod tests {
     fn softmax_sums_to_one_and_keeps_ratios() {
         for n in [1, 2, 15, 16, 17, 100] {
             let mut scores: Vec<f32> = (0..n).map(|i| 500.0 + (i % 7) as f32).collect();
-            softmax(&mut scores, 0.5);
+            softmax(&mut scores, 0.5, None);
             assert!((scores.iter().sum::<f32>() - 1.0).abs() < 1e-5);
             if n > 1 {
                 assert!((scores[1] / scores[0] - 0.5f32.exp()).abs() < 1e-5);

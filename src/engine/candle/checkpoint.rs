@@ -43,7 +43,7 @@ pub enum CheckpointError {
     #[error("{}: {tensor} is {got}; f32, f16 and bf16 can be read", file.display())]
     WrongType { file: PathBuf, tensor: String, got: String },
     #[error(
-        "{}: {tensor} is stored in parts whose shapes or types do not fit together; four bits of AWQ and GPTQ can be read",
+        "{}: {tensor} is stored in parts whose shapes or types do not fit together; four bits of AWQ, GPTQ and gpt-oss can be read",
         file.display()
     )]
     Packed { file: PathBuf, tensor: String },
@@ -122,7 +122,7 @@ impl Checkpoint {
         match &self.files {
             Files::Gguf(_) => true,
             Files::Safetensors(files) => {
-                let keeps = |tensor| files.keeps_blocks(tensor) || files.keeps_fp8(tensor);
+                let keeps = |tensor| files.kept_format(tensor).is_some() || files.keeps_fp8(tensor);
                 self.spec.tensors().iter().any(keeps)
             }
         }
@@ -148,18 +148,21 @@ impl Checkpoint {
 
     /// Bytes of the weights in memory, with unquantised ones as `dtype`.
     pub fn weight_bytes(&self, dtype: Dtype) -> u64 {
+        self.spec.tensors().iter().map(|tensor| self.tensor_bytes(tensor, dtype)).sum()
+    }
+
+    /// The same of one tensor.
+    pub fn tensor_bytes(&self, tensor: &TensorShape, dtype: Dtype) -> u64 {
         match &self.files {
-            Files::Gguf(file) if !self.dequantised => file.weight_bytes(&self.spec, dtype),
+            Files::Gguf(file) if !self.dequantised => file.tensor_bytes(&self.spec, tensor, dtype),
             Files::Safetensors(files) if !self.dequantised => {
-                let bytes = |tensor: &TensorShape| match (files.keeps_blocks(tensor), tensor.shape.as_slice())
-                {
+                match (files.kept_format(tensor), tensor.shape.as_slice()) {
                     (_, &[rows, columns]) if files.keeps_fp8(tensor) => fp8::bytes(rows, columns),
-                    (true, &[rows, columns]) => Panels::size(Format::Q4_1, rows, columns) as u64,
+                    (Some(format), &[rows, columns]) => Panels::size(format, rows, columns) as u64,
                     _ => tensor.elements() * dtype.bytes(),
-                };
-                self.spec.tensors().iter().map(bytes).sum()
+                }
             }
-            _ => self.spec.weight_bytes(dtype),
+            _ => tensor.elements() * dtype.bytes(),
         }
     }
 
@@ -168,7 +171,10 @@ impl Checkpoint {
         match &self.files {
             Files::Gguf(file) if !self.dequantised => file.type_name(&self.spec, dtype),
             Files::Safetensors(_) if self.is_fp8() => "fp8".to_owned(),
-            Files::Safetensors(_) if self.is_quantised() => "int4".to_owned(),
+            Files::Safetensors(files) if self.is_quantised() => {
+                let format = self.spec.tensors().iter().find_map(|tensor| files.kept_format(tensor));
+                if format == Some(Format::Mxfp4) { "mxfp4" } else { "int4" }.to_owned()
+            }
             _ => dtype.name().to_owned(),
         }
     }

@@ -61,6 +61,7 @@ struct Layer {
     qkv: Matrix,
     qkv_bias: Option<Tensor>,
     qk_norm: Option<(Tensor, Tensor)>,
+    sinks: Option<Vec<f32>>,
     output: Matrix,
     output_bias: Option<Tensor>,
     mlp_norm: Tensor,
@@ -239,6 +240,10 @@ impl Layer {
             } else {
                 None
             },
+            sinks: match spec.sinks {
+                true => Some(loader.vector(&[&name("self_attn.sinks")])?.to_vec1()?),
+                false => None,
+            },
             output: loader.matrix(&[&name("self_attn.o_proj.weight")])?,
             output_bias: match spec.output_bias {
                 true => Some(loader.vector(&[&name("self_attn.o_proj.bias")])?),
@@ -284,7 +289,7 @@ impl Layer {
         match &self.mlp {
             LayerMlp::Dense(mlp) => {
                 let thought = self.think(mlp, &normed, model)?;
-                let down = || mlp.down.linear(&thought, None);
+                let down = || mlp.down.linear(&thought, mlp.down_bias.as_ref());
                 add(&x, (Operator::Down, &down), (Operator::PostMlpNorm, &self.post_mlp_norm))
             }
             LayerMlp::Experts(experts) => {
@@ -306,7 +311,8 @@ impl Layer {
 
     /// Gate, up and activation, without the product with `down`.
     fn think(&self, mlp: &Mlp, x: &Tensor, model: &Decoder) -> Result<Tensor> {
-        let gate_up = self.part(model, Operator::GateUp, || mlp.gate_up.linear(x, None))?;
+        let gate_up =
+            self.part(model, Operator::GateUp, || mlp.gate_up.linear(x, mlp.gate_up_bias.as_ref()))?;
         let gated = if model.step_by_step { gated_step_by_step } else { gated };
         self.part(model, Operator::Activation, || gated(&gate_up, activation(&model.spec)))
     }
@@ -334,7 +340,8 @@ impl Layer {
         })?;
         let attention = if model.step_by_step { attention_step_by_step } else { attention };
         self.part(model, Operator::Attention, || {
-            attention(&q, &seen.keys, &seen.values, position - seen.first, self.sight)
+            let (first, sinks) = (position - seen.first, self.sinks.as_deref());
+            attention(&q, &seen.keys, &seen.values, first, self.sight, sinks)
         })
     }
 }
@@ -367,6 +374,7 @@ fn activation(spec: &ModelSpec) -> Activation {
         spec::Activation::Silu => Activation::Silu,
         spec::Activation::GeluTanh => Activation::GeluTanh,
         spec::Activation::Gelu => Activation::Gelu,
+        spec::Activation::SwigluOai => Activation::SwigluOai,
     }
 }
 
@@ -398,16 +406,27 @@ impl<'a> Loader<'a> {
     }
 
     fn mlp(&mut self, gate_up: &[impl AsRef<str>], down: &str) -> std::result::Result<Mlp, EngineError> {
-        Ok(Mlp { gate_up: self.matrix(gate_up)?, down: self.matrix(&[down])? })
+        let (gate_up, down) = (self.matrix(gate_up)?, self.matrix(&[down])?);
+        Ok(Mlp { gate_up, gate_up_bias: None, down, down_bias: None })
     }
 
     fn experts(&mut self, spec: spec::Experts, layer: usize) -> std::result::Result<Experts, EngineError> {
-        let router = self.matrix(&[spec.router_name(layer)])?;
+        let router = self.matrix(&[spec.router_name(layer, "weight")])?;
+        let router_bias = match spec.biased {
+            true => Some(self.vector(&[spec.router_name(layer, "bias")])?),
+            false => None,
+        };
         let all = (0..spec.count).map(|expert| {
-            let (gate_up, down) = spec.names(layer, expert);
-            self.mlp(&gate_up, &down)
+            let (gate_up, down) = spec.names(layer, expert, "weight");
+            let mlp = self.mlp(&gate_up, &down)?;
+            if !spec.biased {
+                return Ok(mlp);
+            }
+            let (gate_up, down) = spec.names(layer, expert, "bias");
+            let (gate_up_bias, down_bias) = (Some(self.vector(&gate_up)?), Some(self.vector(&[down])?));
+            Ok(Mlp { gate_up_bias, down_bias, ..mlp })
         });
-        let all = all.collect::<std::result::Result<Vec<_>, _>>()?;
+        let all = all.collect::<std::result::Result<Vec<_>, EngineError>>()?;
         let shared = match spec.shared_intermediate {
             0 => None,
             _ => {
@@ -415,7 +434,7 @@ impl<'a> Loader<'a> {
                 Some(Shared { mlp: self.mlp(&gate_up, &down)?, gate: self.matrix(&[gate])? })
             }
         };
-        Ok(Experts { spec, router, all, shared, tally: Mutex::default() })
+        Ok(Experts { spec, router, router_bias, all, shared, tally: Mutex::default() })
     }
 
     /// The scale of a norm, with the model's offset added.

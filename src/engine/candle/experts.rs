@@ -16,6 +16,7 @@ use crate::{
 pub(super) struct Experts {
     pub spec: spec::Experts,
     pub router: Matrix,
+    pub router_bias: Option<Tensor>,
     pub all: Vec<Mlp>,
     pub shared: Option<Shared>,
     /// Of the steps of one position.
@@ -25,7 +26,9 @@ pub(super) struct Experts {
 /// Gate and up in one product, and down.
 pub(super) struct Mlp {
     pub gate_up: Matrix,
+    pub gate_up_bias: Option<Tensor>,
     pub down: Matrix,
+    pub down_bias: Option<Tensor>,
 }
 
 /// The expert of all tokens, and the row whose product with a token decides how much it counts.
@@ -58,7 +61,7 @@ impl Experts {
         };
         let (mut shares, mut shared_weights) = (Vec::new(), Vec::new());
         operator(Operator::Router, &mut || {
-            let scores = self.router.linear(x, None)?.flatten_all()?.to_vec1::<f32>()?;
+            let scores = self.router.linear(x, self.router_bias.as_ref())?.flatten_all()?.to_vec1::<f32>()?;
             shares = self.shares(&scores);
             if t == 1 {
                 self.tally().count(b, shares.iter().map(|share| share.rows.len()));
@@ -76,7 +79,8 @@ impl Experts {
         operator(Operator::GateUp, &mut || {
             for (mlp, share) in &used {
                 let ids = Tensor::from_slice(&share.rows, share.rows.len(), &Device::Cpu)?;
-                wide.push(mlp.gate_up.linear(&rows.index_select(&ids, 0)?.unsqueeze(0)?, None)?);
+                let x = rows.index_select(&ids, 0)?.unsqueeze(0)?;
+                wide.push(mlp.gate_up.linear(&x, mlp.gate_up_bias.as_ref())?);
             }
             if let Some(shared) = &self.shared {
                 wide.push(shared.mlp.gate_up.linear(&rows.unsqueeze(0)?, None)?);
@@ -93,7 +97,7 @@ impl Experts {
         let mut sums = vec![0f32; b * t * hidden];
         operator(Operator::Down, &mut || {
             let mut add = |mlp: &Mlp, x: &Tensor, share: &Share| -> Result<()> {
-                let results = mlp.down.linear(x, None)?.flatten_all()?.to_vec1::<f32>()?;
+                let results = mlp.down.linear(x, mlp.down_bias.as_ref())?.flatten_all()?.to_vec1::<f32>()?;
                 let results = results.chunks_exact(hidden);
                 for ((row, weight), result) in share.rows.iter().zip(&share.weights).zip(results) {
                     let to = &mut sums[*row as usize * hidden..][..hidden];
@@ -160,6 +164,7 @@ mod tests {
             intermediate: 8,
             shared_intermediate: 0,
             normalised,
+            biased: false,
             naming: ExpertNaming::Qwen,
         };
         // Exponentials 1, 4, 1, 2.

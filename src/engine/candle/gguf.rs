@@ -24,7 +24,10 @@ use super::{
 };
 use crate::{
     config::Dtype,
-    model::{ModelSpec, spec::TensorShape},
+    model::{
+        ModelSpec,
+        spec::{Family, TensorShape},
+    },
     text::Vocabulary,
 };
 
@@ -124,10 +127,6 @@ impl GgufFile {
         Ok(())
     }
 
-    pub fn weight_bytes(&self, spec: &ModelSpec, dtype: Dtype) -> u64 {
-        self.bytes_by_type(spec, dtype).values().sum()
-    }
-
     /// The type of most bytes.
     pub fn type_name(&self, spec: &ModelSpec, dtype: Dtype) -> String {
         let by_type = self.bytes_by_type(spec, dtype);
@@ -137,19 +136,28 @@ impl GgufFile {
     fn bytes_by_type(&self, spec: &ModelSpec, dtype: Dtype) -> BTreeMap<String, u64> {
         let mut bytes = BTreeMap::new();
         for tensor in spec.tensors() {
-            if let Some(info) = self.tensors.get(&place(spec, &tensor.name).tensor) {
-                let numbers = tensor.elements();
-                let (name, size) = match (info.kind, tensor.shape.as_slice()) {
-                    (Kind::Quantised(format), &[rows, columns]) => {
-                        (info.kind.name(), Panels::size(format, rows, columns) as u64)
-                    }
-                    (kind, _) if kind.is_plain() => (dtype.name().to_owned(), numbers * dtype.bytes()),
-                    (kind, _) => (kind.name(), info.size().unwrap_or(u64::MAX)),
-                };
+            if let Some((name, size)) = self.stored(spec, &tensor, dtype) {
                 *bytes.entry(name).or_default() += size;
             }
         }
         bytes
+    }
+
+    /// Bytes of a tensor in memory, of plain numbers as `dtype`.
+    pub fn tensor_bytes(&self, spec: &ModelSpec, tensor: &TensorShape, dtype: Dtype) -> u64 {
+        self.stored(spec, tensor, dtype).map_or(0, |(_, bytes)| bytes)
+    }
+
+    /// The name of a tensor's type, and its bytes.
+    fn stored(&self, spec: &ModelSpec, tensor: &TensorShape, dtype: Dtype) -> Option<(String, u64)> {
+        let info = self.tensors.get(&place(spec, &tensor.name).tensor)?;
+        Some(match (info.kind, tensor.shape.as_slice()) {
+            (Kind::Quantised(format), &[rows, columns]) => {
+                (info.kind.name(), Panels::size(format, rows, columns) as u64)
+            }
+            (kind, _) if kind.is_plain() => (dtype.name().to_owned(), tensor.elements() * dtype.bytes()),
+            (kind, _) => (kind.name(), info.size().unwrap_or(u64::MAX)),
+        })
     }
 
     /// The tensors, dequantised.
@@ -300,13 +308,14 @@ fn place(spec: &ModelSpec, name: &str) -> Place {
         let (layer, inner) = name.strip_prefix("model.layers.")?.split_once('.')?;
         let (_, expert) = inner.split_once(".experts.")?;
         let (expert, part) = expert.split_once('.')?;
-        let part = match part.strip_suffix(".weight")? {
+        let (part, kind) = part.split_once('.')?;
+        let part = match part {
             "gate_proj" | "w1" => "gate",
             "up_proj" | "w3" => "up",
             "down_proj" | "w2" => "down",
             _ => return None,
         };
-        let tensor = format!("blk.{layer}.ffn_{part}_exps.weight");
+        let tensor = format!("blk.{layer}.ffn_{part}_exps.{kind}");
         Some(Place { tensor, expert: Some(expert.parse().ok()?) })
     };
     of_expert().unwrap_or_else(|| Place { tensor: gguf_name(spec, name), expert: None })
@@ -316,7 +325,7 @@ fn place(spec: &ModelSpec, name: &str) -> Place {
 fn gguf_name(spec: &ModelSpec, name: &str) -> String {
     const OUTER: [(&str, &str); 3] =
         [("model.embed_tokens.", "token_embd."), ("model.norm.", "output_norm."), ("lm_head.", "output.")];
-    const INNER: [(&str, &str); 20] = [
+    const INNER: [(&str, &str); 22] = [
         ("input_layernorm.", "attn_norm."),
         ("self_attn.qkv_proj.", "attn_qkv."),
         ("self_attn.q_proj.", "attn_q."),
@@ -332,14 +341,17 @@ fn gguf_name(spec: &ModelSpec, name: &str) -> String {
         ("mlp.gate_up_proj.", "ffn_up."),
         ("mlp.down_proj.", "ffn_down."),
         ("mlp.gate.", "ffn_gate_inp."),
+        ("mlp.router.", "ffn_gate_inp."),
+        ("self_attn.sinks", "attn_sinks.weight"),
         ("block_sparse_moe.gate.", "ffn_gate_inp."),
         ("mlp.shared_expert.gate_proj.", "ffn_gate_shexp."),
         ("mlp.shared_expert.up_proj.", "ffn_up_shexp."),
         ("mlp.shared_expert.down_proj.", "ffn_down_shexp."),
         ("mlp.shared_expert_gate.", "ffn_gate_inp_shexp."),
     ];
-    // The norm after attention is before the MLP, or, where there is another before it, of attention's output.
-    let after_attention = if spec.post_norms { "post_attention_norm." } else { "ffn_norm." };
+    // The norm after attention is before the MLP, or, where there is another before it, of attention's output. gpt-oss has the first under the name of the second.
+    let is_named_so = spec.post_norms || spec.family == Family::GptOss;
+    let after_attention = if is_named_so { "post_attention_norm." } else { "ffn_norm." };
     let inner_names = [&INNER[..], &[("post_attention_layernorm.", after_attention)]].concat();
     let renamed = |name: &str, table: &[(&str, &str)]| {
         table.iter().find_map(|(from, to)| name.strip_prefix(from).map(|rest| format!("{to}{rest}")))

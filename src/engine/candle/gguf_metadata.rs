@@ -9,7 +9,7 @@ use super::{checkpoint::CheckpointError, gguf_header::TensorInfo};
 use crate::text::Vocabulary;
 
 /// As `general.architecture` names them, and as a `config.json` does.
-const ARCHITECTURES: [(&str, &str); 8] = [
+const ARCHITECTURES: [(&str, &str); 9] = [
     ("llama", "llama"),
     ("qwen2", "qwen2"),
     ("qwen3", "qwen3"),
@@ -18,6 +18,7 @@ const ARCHITECTURES: [(&str, &str); 8] = [
     ("phi3", "phi3"),
     ("gemma2", "gemma2"),
     ("gemma3", "gemma3_text"),
+    ("gpt-oss", "gpt_oss"),
 ];
 
 /// The key/value part of a GGUF header.
@@ -34,7 +35,7 @@ impl Metadata<'_> {
     ) -> Result<serde_json::Value, CheckpointError> {
         let arch = self.text("general.architecture").ok_or_else(|| self.missing("general.architecture"))?;
         let Some((_, model_type)) = ARCHITECTURES.iter().find(|(name, _)| *name == arch) else {
-            let supported = "llama, qwen2, qwen3, qwen2moe, qwen3moe, phi3, gemma2 and gemma3 are";
+            let supported = "llama, qwen2, qwen3, qwen2moe, qwen3moe, phi3, gemma2, gemma3 and gpt-oss are";
             return Err(self.unsupported("general.architecture", arch, supported));
         };
         let key = |name: &str| format!("{arch}.{name}");
@@ -43,7 +44,7 @@ impl Metadata<'_> {
         let experts = self.number(&key("expert_count")).filter(|&n| n > 0);
         let model_type = match (arch, experts) {
             ("llama", Some(_)) => "mixtral",
-            ("llama" | "qwen2moe" | "qwen3moe", _) | (_, None) => model_type,
+            ("llama" | "qwen2moe" | "qwen3moe" | "gpt-oss", _) | (_, None) => model_type,
             (_, Some(experts)) => {
                 let experts = experts.to_string();
                 return Err(self.unsupported(
@@ -81,6 +82,8 @@ impl Metadata<'_> {
                 "rope_type": kind,
                 "factor": self.real(&key("rope.scaling.factor")),
                 "original_max_position_embeddings": self.number(&key("rope.scaling.original_context_length")),
+                // The file does not have it.
+                "truncate": arch != "gpt-oss",
             })),
             "tie_word_embeddings": !tensors.contains_key("output.weight"),
             "max_position_embeddings": size("context_length")?,

@@ -8,6 +8,7 @@ pub mod fp8;
 mod gguf;
 mod gguf_header;
 mod gguf_metadata;
+mod gpt_oss;
 pub mod host_values;
 mod load;
 mod matrix;

@@ -32,7 +32,7 @@ impl Stored<'_> {
         matches!(self.dtype, Some(DType::I32 | DType::U32)) && self.holds(4)
     }
 
-    fn holds(&self, bytes: usize) -> bool {
+    pub(super) fn holds(&self, bytes: usize) -> bool {
         let count = self.shape.iter().try_fold(bytes, |all, size| all.checked_mul(*size));
         count == Some(self.data.len())
     }
@@ -123,13 +123,7 @@ impl<'a> Packed<'a> {
     }
 
     fn scale(&self, row: usize, group: usize) -> f32 {
-        let (at, data) = (group * self.rows + row, self.scales.data);
-        let two = |at: usize| [data[2 * at], data[2 * at + 1]];
-        match self.scales.dtype {
-            Some(DType::F16) => f16::from_le_bytes(two(at)).to_f32(),
-            Some(DType::BF16) => bf16::from_le_bytes(two(at)).to_f32(),
-            _ => f32::from_bits(word(data, at)),
-        }
+        number(&self.scales, group * self.rows + row)
     }
 
     /// The weights as plain numbers, in rows.
@@ -186,6 +180,21 @@ impl<'a> Packed<'a> {
         });
         Some(QuantisedRows { format, bytes, rows: self.rows })
     }
+}
+
+/// The `at`-th number of a tensor of plain numbers.
+fn number(stored: &Stored<'_>, at: usize) -> f32 {
+    let data = stored.data;
+    let two = || [data[2 * at], data[2 * at + 1]];
+    match stored.dtype {
+        Some(DType::F16) => f16::from_le_bytes(two()).to_f32(),
+        Some(DType::BF16) => bf16::from_le_bytes(two()).to_f32(),
+        _ => f32::from_bits(word(data, at)),
+    }
+}
+
+pub(super) fn numbers(stored: &Stored<'_>, range: std::ops::Range<usize>) -> Vec<f32> {
+    range.map(|at| number(stored, at)).collect()
 }
 
 fn awq_nibble(row: usize) -> usize {

@@ -80,14 +80,17 @@ fn frequencies(spec: &ModelSpec, capacity: usize) -> Vec<f32> {
             let [factor, low, high] = [factor, low_freq_factor, high_freq_factor].map(|x| x as f32);
             plain.map(|w| by_wavelength(w, original_max_positions as f32, factor, low, high)).collect()
         }
-        &Some(RopeScaling::Yarn { factor, beta_fast, beta_slow, original_max_positions, .. }) => {
+        &Some(RopeScaling::Yarn {
+            factor, beta_fast, beta_slow, original_max_positions, truncate, ..
+        }) => {
             // The index of the frequency that rotates `turns` times over the original context.
             let turning = |turns: f64| {
                 let positions = original_max_positions as f64 / (turns * 2.0 * std::f64::consts::PI);
                 d as f64 * positions.ln() / (2.0 * spec.rope_theta.ln())
             };
-            let first = turning(beta_fast).floor().max(0.0);
-            let last = turning(beta_slow).ceil().min(d as f64 - 1.0).max(first + 0.001);
+            let whole = |at: f64, to_whole: fn(f64) -> f64| if truncate { to_whole(at) } else { at };
+            let first = whole(turning(beta_fast), f64::floor).max(0.0);
+            let last = whole(turning(beta_slow), f64::ceil).min(d as f64 - 1.0).max(first + 0.001);
             let stretched = |(i, w): (usize, f32)| {
                 let share = ((i as f64 - first) / (last - first)).clamp(0.0, 1.0);
                 (f64::from(w) * (share / factor + 1.0 - share)) as f32

@@ -7,11 +7,13 @@ use std::{
 };
 
 use candle_core::{DType, Device, Tensor, safetensors::MmapedSafetensors};
+use decoder_ops::Format;
 use serde::Deserialize;
 
 use super::{
     checkpoint::{CheckpointError, below_each_other, candle_dtype},
     fp8::{Fp8, Fp8Rows, stacked},
+    gpt_oss::{OfExpert, Place},
     packed::{Packed, Stored},
     scheme::stays_fp8,
     weights::{QuantisedRows, joined},
@@ -125,6 +127,11 @@ impl SafetensorsFiles {
                 self.packed(tensor).ok_or(CheckpointError::Packed { file, tensor: name })?;
                 continue;
             }
+            if let Some(place) = self.in_all_experts(tensor) {
+                let (file, name) = (self.whole.clone(), place.names().swap_remove(0));
+                self.of_expert(tensor).ok_or(CheckpointError::Packed { file, tensor: name })?;
+                continue;
+            }
             let missing =
                 |file: &Path| CheckpointError::MissingTensor { file: file.into(), tensor: name.clone() };
             let (kept_as, place) = self.place_of(name).ok_or_else(|| missing(&self.whole))?;
@@ -156,6 +163,16 @@ impl SafetensorsFiles {
         let matrix = tensor.name.strip_suffix(".weight");
         matrix.is_some_and(|matrix| self.contains(&format!("{matrix}.qweight")))
             && !self.contains(&tensor.name)
+    }
+
+    /// Where the tensor is one expert's part of a stored one.
+    fn in_all_experts(&self, tensor: &TensorShape) -> Option<Place> {
+        let place = Place::of(&tensor.name).filter(|_| !self.contains(&tensor.name))?;
+        place.names().iter().any(|name| self.contains(name)).then_some(place)
+    }
+
+    fn of_expert(&self, tensor: &TensorShape) -> Option<OfExpert<'_>> {
+        OfExpert::new(self.in_all_experts(tensor)?, tensor, |name| self.stored(name))
     }
 
     fn packed(&self, tensor: &TensorShape) -> Option<Packed<'_>> {
@@ -192,15 +209,18 @@ impl SafetensorsFiles {
         stacked(&parts.iter().map(of).collect::<Option<Vec<_>>>()?)
     }
 
-    /// Whether the tensor stays in four bits when it is read.
-    pub fn keeps_blocks(&self, tensor: &TensorShape) -> bool {
-        self.is_packed(tensor) && self.packed(tensor).is_some_and(|packed| packed.fits_blocks())
+    /// The type in which the tensor stays in four bits when it is read, if it does.
+    pub fn kept_format(&self, tensor: &TensorShape) -> Option<Format> {
+        if self.is_packed(tensor) {
+            return self.packed(tensor).filter(|packed| packed.fits_blocks()).map(|_| Format::Q4_1);
+        }
+        self.of_expert(tensor)?.format()
     }
 
     /// The tensors as blocks, where all of them are stored in four bits.
     pub fn blocks(&self, parts: &[TensorShape]) -> Option<Vec<QuantisedRows>> {
         let blocks = |part: &TensorShape| {
-            if self.is_packed(part) { self.packed(part)?.blocks() } else { None }
+            if self.is_packed(part) { self.packed(part)?.blocks() } else { self.of_expert(part)?.blocks() }
         };
         Some(joined(parts.iter().map(blocks).collect::<Option<Vec<_>>>()?.into_iter()))
     }
@@ -212,6 +232,10 @@ impl SafetensorsFiles {
                     candle_core::bail!("{} is not as AWQ and GPTQ store it", part.name)
                 };
                 let plain = Tensor::from_vec(packed.values(), part.shape.as_slice(), &Device::Cpu)?;
+                return plain.to_dtype(candle_dtype(dtype));
+            }
+            if let Some(of_expert) = self.of_expert(part) {
+                let plain = Tensor::from_vec(of_expert.values()?, part.shape.as_slice(), &Device::Cpu)?;
                 return plain.to_dtype(candle_dtype(dtype));
             }
             if let Some(fp8) = self.fp8_of(part) {

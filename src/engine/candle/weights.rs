@@ -141,14 +141,18 @@ impl SyntheticWeights {
         self.quantised.is_some_and(|(scheme, _)| scheme == Scheme::Fp8) && stays_fp8(tensor)
     }
 
-    /// Bytes of a model's weights in memory, with plain ones as `dtype`.
-    pub fn weight_bytes(&self, spec: &ModelSpec, dtype: Dtype) -> u64 {
-        let bytes = |tensor: &TensorShape| match self.format(tensor) {
+    /// Bytes of a tensor in memory, of plain numbers as `dtype`.
+    pub fn tensor_bytes(&self, tensor: &TensorShape, dtype: Dtype) -> u64 {
+        match self.format(tensor) {
             _ if self.is_fp8(tensor) => fp8::bytes(tensor.shape[0], tensor.shape[1]),
             Some(format) => Panels::size(format, tensor.shape[0], tensor.shape[1]) as u64,
             None => tensor.elements() * dtype.bytes(),
-        };
-        spec.tensors().iter().map(bytes).sum()
+        }
+    }
+
+    /// The same of all weights of a model.
+    pub fn weight_bytes(&self, spec: &ModelSpec, dtype: Dtype) -> u64 {
+        spec.tensors().iter().map(|tensor| self.tensor_bytes(tensor, dtype)).sum()
     }
 
     /// The same for a model that may add an offset to its norm weights.

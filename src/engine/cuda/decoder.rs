@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use super::{
     error::CudaError,
-    experts::{EXPERT_ROWS, ExpertLayer, PLAIN_BYTES, Routed, routed_bytes},
+    experts::{Biases, EXPERT_ROWS, ExpertLayer, PLAIN_BYTES, Routed, ordered_rows, routed_bytes},
     few_rows::Scratch,
     fp8::Fp8Matrix,
     gpu::{Buffer, Gpu},
@@ -79,6 +79,7 @@ struct Layer {
     qkv_bias: Option<Buffer>,
     query_norm: Option<Buffer>,
     key_norm: Option<Buffer>,
+    sinks: Option<Buffer>,
     output: Matrix,
     output_bias: Option<Buffer>,
     mlp_norm: Buffer,
@@ -126,7 +127,8 @@ impl Layer {
     }
 
     fn kept(&self, dtype: KvCacheDtype) -> KvCache<'_> {
-        KvCache { keys: &self.keys, values: &self.values, window: self.window, slots: self.slots, dtype }
+        let (keys, values, sinks) = (&self.keys, &self.values, self.sinks.as_ref());
+        KvCache { keys, values, window: self.window, slots: self.slots, dtype, sinks }
     }
 
     /// Those of experts are not among them.
@@ -211,7 +213,10 @@ pub fn footprint(
         false => 0,
     };
     let plain = match spec.experts {
-        Some(_) if quantised => plain.max(PLAIN_BYTES as u64),
+        Some(experts) if quantised => {
+            let widest = spec.hidden.max(experts.intermediate);
+            plain.max(PLAIN_BYTES as u64).saturating_add(product(&[ordered_rows(&experts, rows), widest, 2]))
+        }
         _ => plain,
     };
     let routed = spec.experts.map_or(0, |experts| routed_bytes(&experts, spec.hidden, rows, dtype));
@@ -283,7 +288,9 @@ impl Decoder {
                 true => plain.chain(of_experts().map(|(_, bytes)| bytes)).max().unwrap_or(0),
                 false => 0,
             };
-            kernels.scratch = Some(Scratch::new(gpu, columns, plain_bytes)?);
+            let columns = columns.max(spec.experts.map_or(0, |experts| experts.intermediate));
+            let rows = spec.experts.map_or(0, |experts| ordered_rows(&experts, activations.rows));
+            kernels.scratch = Some(Scratch::new(gpu, (rows, columns), plain_bytes)?);
         }
         Ok(Decoder {
             spec: spec.clone(),
@@ -713,6 +720,10 @@ impl Layer {
             qkv_bias,
             query_norm,
             key_norm,
+            sinks: match spec.sinks {
+                true => Some(loader.wide_vector(&name("self_attn.sinks"), 0.0)?),
+                false => None,
+            },
             output: loader.matrix(&[&name("self_attn.o_proj.weight")])?,
             output_bias: match spec.output_bias {
                 true => Some(loader.bias(&[&name("self_attn.o_proj.bias")])?),
@@ -831,7 +842,7 @@ impl Loader<'_> {
     }
 
     fn experts(&mut self, experts: Experts, layer: usize) -> Result<ExpertLayer, EngineError> {
-        let mut router = vec![experts.router_name(layer)];
+        let mut router = vec![experts.router_name(layer, "weight")];
         let shared = match experts.shared_intermediate {
             0 => None,
             _ => {
@@ -842,15 +853,29 @@ impl Loader<'_> {
         };
         let (mut gate_ups, mut downs) = (Vec::new(), Vec::new());
         for expert in 0..experts.count {
-            let (gate_up, down) = experts.names(layer, expert);
+            let (gate_up, down) = experts.names(layer, expert, "weight");
             gate_ups.push(self.shapes(&gate_up)?);
             downs.push(self.shapes(&[down])?);
         }
+        let biases = match experts.biased {
+            true => Some(self.biases(&experts, layer)?),
+            false => None,
+        };
         let gpu = &self.kernels.gpu;
         let tally = gpu.zeros("activations", ExpertLayer::tally_bytes(&experts))?;
         let router = self.matrix(&router)?;
         let (gate_up, down) = (self.of_experts(&gate_ups, true)?, self.of_experts(&downs, false)?);
-        Ok(ExpertLayer { experts, router, gate_up, down, shared, tally })
+        Ok(ExpertLayer { experts, router, gate_up, down, biases, shared, tally })
+    }
+
+    fn biases(&mut self, experts: &Experts, layer: usize) -> Result<Biases, EngineError> {
+        let names = (0..experts.count).map(|expert| experts.names(layer, expert, "bias"));
+        let (gate_ups, downs): (Vec<_>, Vec<_>) = names.unzip();
+        Ok(Biases {
+            router: self.wide_vector(&experts.router_name(layer, "bias"), 0.0)?,
+            gate_up: self.bias(&gate_ups.concat())?,
+            down: self.bias(&downs)?,
+        })
     }
 
     /// The matrices of all experts, below each other.
@@ -940,9 +965,14 @@ impl Loader<'_> {
 
     /// A norm's weights plus the model's offset, in f32, from their values in the model's type.
     fn norm(&mut self, name: &str) -> Result<Buffer, EngineError> {
+        self.wide_vector(name, self.norm_offset)
+    }
+
+    /// A vector plus an offset, in f32.
+    fn wide_vector(&mut self, name: &str, offset: f32) -> Result<Buffer, EngineError> {
         let shapes = self.shapes(&[name])?;
         let mut values = widened(self.weights.source(), &shapes, self.kernels.dtype)?;
-        values.iter_mut().for_each(|weight| *weight += self.norm_offset);
+        values.iter_mut().for_each(|weight| *weight += offset);
         let buffer = self.kernels.gpu.alloc("the weights", values.len() * 4)?;
         self.kernels.gpu.upload(&buffer, &values)?;
         Ok(buffer)

@@ -6,6 +6,7 @@
 
 use super::{
     error::CudaError,
+    few_rows::{EIGHT, ROWS_AT_ONCE, Tiled},
     gpu::{Buffer, Gpu, Product, Shape, Slice},
     kernels::{Carry, FEW_ROWS, Kernels, Matrix, Norm, Values},
 };
@@ -25,6 +26,8 @@ pub const MAX_EXPERTS: usize = 512;
 pub const MAX_ACTIVE: usize = 32;
 /// Rows of a prefill that go through the experts at a time.
 pub const EXPERT_ROWS: usize = 2048;
+/// From so many pairs of an expert on, plain numbers are faster than quantised weights.
+const MOST_PAIRS: usize = 64;
 /// Experts of quantised weights that are plain numbers at a time take at most this.
 pub const PLAIN_BYTES: usize = 512 << 20;
 const COLUMNS: usize = 128;
@@ -42,12 +45,44 @@ pub struct ExpertLayer {
     pub router: Matrix,
     pub gate_up: Matrix,
     pub down: Matrix,
+    pub biases: Option<Biases>,
     pub shared: Option<(Matrix, Matrix)>,
     /// The choices in decode steps, as `route` counts them.
     pub tally: Buffer,
 }
 
+/// Of the experts that have some.
+pub struct Biases {
+    /// In f32, one for each expert.
+    pub router: Buffer,
+    /// Of all experts one after the other; gates before ups.
+    pub gate_up: Buffer,
+    pub down: Buffer,
+}
+
+impl Biases {
+    fn check(&self, launch: Launch<'_>, layer: &ExpertLayer, element: usize) -> Launched {
+        let of_experts = [("gate and up", &self.gate_up, &layer.gate_up), ("down", &self.down, &layer.down)];
+        for (what, bias, matrix) in of_experts {
+            launch.require_room(&format!("the bias of {what}"), bias.bytes(), element, &[matrix.rows])?;
+        }
+        Ok(launch.require_room("the router's bias", self.router.bytes(), 4, &[layer.experts.count])?)
+    }
+}
+
 impl ExpertLayer {
+    /// Of the router, of gate and up, and of down, as kernels take them.
+    fn bias_args(&self, launch: Launch<'_>, element: usize) -> Result<[Arg; 3], CudaError> {
+        let Some(biases) = &self.biases else { return Ok([Arg::NULL; 3]) };
+        biases.check(launch, self, element)?;
+        Ok([&biases.router, &biases.gate_up, &biases.down].map(Arg::from))
+    }
+
+    /// There are kernels for experts with biases, and for others.
+    fn kernel(&self, name: &str) -> String {
+        if self.biases.is_some() { format!("{name}_biased") } else { name.to_owned() }
+    }
+
     pub fn tally_bytes(experts: &Experts) -> usize {
         (experts.count + TALLY_SUMS) * ID_BYTES
     }
@@ -129,7 +164,7 @@ impl Routed {
             scores: words(rows * (experts.count + 1))?,
             ids: words(pairs)?,
             weights: words(pairs)?,
-            plan: words(1 + 3 * most_tiles(pairs, experts.count, 16))?,
+            plan: words(1 + 3 * most_tiles(pairs, experts.count, EIGHT))?,
             order: words(pairs)?,
             place: words(pairs)?,
             counter: gpu.zeros("activations", ID_BYTES)?,
@@ -141,6 +176,18 @@ impl Routed {
 }
 
 impl Routed {
+    /// The plan of `pairs` pairs, by row where they are `gathered`, else by position.
+    fn tiled(&self, layer: &ExpertLayer, pairs: usize, tile_rows: usize, gathered: bool) -> Tiled<'_> {
+        let Experts { count, active, .. } = layer.experts;
+        Tiled {
+            plan: &self.plan,
+            order: gathered.then_some(&self.order),
+            active,
+            tiles: most_tiles(pairs, count, tile_rows),
+            tile_rows,
+        }
+    }
+
     /// Ids, weights, experts, active ones and whether their weights are normalised, as kernels take them.
     fn choice(&self, launch: Launch<'_>, layer: &ExpertLayer, rows: usize) -> Result<[Arg; 5], CudaError> {
         let Experts { count, active, normalised, .. } = layer.experts;
@@ -162,14 +209,45 @@ impl Routed {
     }
 }
 
+/// The two products of experts.
+#[derive(Clone, Copy)]
+enum Half {
+    GateUp,
+    Down,
+}
+
 /// Every expert may have a tile that is not full.
 fn most_tiles(pairs: usize, experts: usize, tile_rows: usize) -> usize {
     pairs / tile_rows + experts.min(pairs)
 }
 
 /// Positions of a tile: few where experts have few pairs, whose weights are most of what is read.
-fn tile_rows(pairs: usize, experts: usize, dtype: Dtype) -> usize {
-    if dtype == Dtype::F32 || pairs < 24 * experts { 16 } else { 128 }
+fn tile_rows(layer: &ExpertLayer, pairs: usize, dtype: Dtype) -> usize {
+    let count = layer.experts.count;
+    if let Some(rows) = few_rows_of(layer, pairs) {
+        return rows;
+    }
+    if dtype == Dtype::F32 || pairs < 24 * count { 16 } else { 128 }
+}
+
+/// Positions of a tile in products that read quantised weights as they are; `None` where plain numbers are faster.
+fn few_rows_of(layer: &ExpertLayer, pairs: usize) -> Option<usize> {
+    let are_tiles =
+        [&layer.gate_up, &layer.down].iter().all(|matrix| matches!(matrix.values, Values::Tiles(_)));
+    match pairs / layer.experts.count {
+        _ if !are_tiles => None,
+        0..4 => Some(EIGHT),
+        4..12 => Some(2 * EIGHT),
+        12..MOST_PAIRS => Some(ROWS_AT_ONCE),
+        _ => None,
+    }
+}
+
+/// Rows of activations in order for such products of up to `rows` rows.
+pub fn ordered_rows(experts: &Experts, rows: usize) -> usize {
+    let pairs = (rows.min(EXPERT_ROWS) * experts.active).min(MOST_PAIRS * experts.count);
+    // The last tile of each expert may have one row.
+    pairs + ROWS_AT_ONCE * experts.count.min(pairs)
 }
 
 impl Kernels {
@@ -183,7 +261,7 @@ impl Kernels {
         rows: usize,
         counted: bool,
     ) -> Launched {
-        let name = self.name("norm_and_route");
+        let name = self.name(&layer.kernel("norm_and_route"));
         let launch = Launch::of(&name);
         let (k, stride, element) = (layer.router.columns, layer.router.rows, self.dtype.bytes() as usize);
         let Values::Plain(router) = &layer.router.values else {
@@ -199,12 +277,14 @@ impl Kernels {
         launch.require_room("the scores", routed.scores.bytes(), ID_BYTES, &[rows, stride])?;
         let [ids, weights, experts, active, normalised] = routed.choice(launch, layer, rows)?;
         let [norm, eps] = Norm::args(Some(norm), launch, k)?;
+        let [bias, ..] = layer.bias_args(launch, element)?;
         let args = [
             normed.into(),
             x.into(),
             norm,
             eps,
             router.into(),
+            bias,
             (&routed.scores).into(),
             if layer.is_plain() { Arg::NULL } else { ids },
             weights,
@@ -235,8 +315,10 @@ impl Kernels {
         self.logits(&routed.scores, normed, &layer.router, rows)?;
         let launch = Launch::of("route");
         let [ids, weights, experts, active, normalised] = routed.choice(launch, layer, rows)?;
+        let [bias, ..] = layer.bias_args(launch, self.dtype.bytes() as usize)?;
         let args = [
             (&routed.scores).into(),
+            bias,
             launch.arg("scores", layer.router.rows)?,
             ids,
             weights,
@@ -250,7 +332,7 @@ impl Kernels {
         let launch = Launch::of("sort_pairs");
         let Experts { count, active: each, .. } = layer.experts;
         let pairs = rows * each;
-        let tile_rows = tile_rows(pairs, count, self.dtype);
+        let tile_rows = tile_rows(layer, pairs, self.dtype);
         let plan = 1 + 3 * most_tiles(pairs, count, tile_rows);
         launch.require_room("the plan", routed.plan.bytes(), ID_BYTES, &[plan])?;
         launch.require_room("the order", routed.order.bytes(), ID_BYTES, &[pairs])?;
@@ -281,15 +363,23 @@ impl Kernels {
     ) -> Launched {
         let Experts { active, intermediate, .. } = layer.experts;
         let pairs = rows * active;
+        let few = few_rows_of(layer, pairs).filter(|_| rows > FEW_ROWS);
+        if let (Some(tile_rows), Values::Tiles(parts)) = (few, &layer.gate_up.values) {
+            let p =
+                Product { m: pairs, ..self.of_pair(&routed.gated, x, intermediate, layer.gate_up.columns) };
+            let bias = layer.biases.as_ref().map(|biases| &biases.gate_up);
+            return self.quantised_expert_rows(parts, &p, bias, routed.tiled(layer, pairs, tile_rows, true));
+        }
         if rows > FEW_ROWS {
-            self.expert_product(&routed.wide, x, routed, layer, &layer.gate_up, (rows, true))?;
+            self.expert_product(&routed.wide, x, routed, layer, Half::GateUp, rows)?;
             return self.activated(&routed.gated, &routed.wide, pairs, intermediate);
         }
         if let Values::Tiles(parts) = &layer.gate_up.values {
             let p = self.of_pair(&routed.gated, x, intermediate, layer.gate_up.columns);
-            return self.quantised_experts("quantised_gated", parts, &p, (&routed.ids, pairs, active));
+            let bias = layer.biases.as_ref().map(|biases| &biases.gate_up);
+            return self.quantised_experts("quantised_gated", parts, &p, bias, (&routed.ids, pairs, active));
         }
-        let name = self.name("expert_gated");
+        let name = self.name(&layer.kernel("expert_gated"));
         let launch = Launch::of(&name);
         let (n, k, element) = (intermediate, layer.gate_up.columns, self.dtype.bytes() as usize);
         let w = self.check_experts(launch, layer, &layer.gate_up, 2 * n)?;
@@ -298,10 +388,12 @@ impl Kernels {
         let [ids, weights, experts, active, normalised] = routed.choice(launch, layer, rows)?;
         let stride = layer.router.rows;
         launch.require_room("the scores", routed.scores.bytes(), ID_BYTES, &[rows, stride])?;
+        let [_, bias, _] = layer.bias_args(launch, element)?;
         let args = [
             (&routed.gated).into(),
             w.into(),
             x.into(),
+            bias,
             (&routed.scores).into(),
             ids,
             weights,
@@ -333,17 +425,25 @@ impl Kernels {
         let Experts { active, intermediate: k, .. } = layer.experts;
         let (n, element) = (layer.down.rows / layer.experts.count, self.dtype.bytes() as usize);
         let pairs = rows * active;
+        let few = few_rows_of(layer, pairs).filter(|_| rows > FEW_ROWS);
+        if let (Some(tile_rows), Values::Tiles(parts)) = (few, &layer.down.values) {
+            let p = Product { m: pairs, ..self.of_pair(&routed.results, (&routed.gated).into(), n, k) };
+            let bias = layer.biases.as_ref().map(|biases| &biases.down);
+            self.quantised_expert_rows(parts, &p, bias, routed.tiled(layer, pairs, tile_rows, false))?;
+            return self.combine(to, routed, Some(&routed.place), (rows, active, n));
+        }
         if rows > FEW_ROWS {
             let gated = (&routed.gated).into();
-            self.expert_product(&routed.results, gated, routed, layer, &layer.down, (rows, false))?;
+            self.expert_product(&routed.results, gated, routed, layer, Half::Down, rows)?;
             return self.combine(to, routed, Some(&routed.place), (rows, active, n));
         }
         if let Values::Tiles(parts) = &layer.down.values {
             let p = self.of_pair(&routed.results, (&routed.gated).into(), n, k);
-            self.quantised_experts("quantised", parts, &p, (&routed.ids, pairs, 1))?;
+            let bias = layer.biases.as_ref().map(|biases| &biases.down);
+            self.quantised_experts("quantised", parts, &p, bias, (&routed.ids, pairs, 1))?;
             return self.combine(to, routed, None, (rows, active, n));
         }
-        let name = self.name("expert_down");
+        let name = self.name(&layer.kernel("expert_down"));
         let launch = Launch::of(&name);
         let w = self.check_experts(launch, layer, &layer.down, n)?;
         launch.require_room("x", routed.gated.bytes(), element, &[pairs, k])?;
@@ -352,10 +452,12 @@ impl Kernels {
         let stride = layer.router.rows;
         launch.require_room("the scores", routed.scores.bytes(), ID_BYTES, &[rows, stride])?;
         let [weight, scaled, squares] = Carry::args(carry, launch, element, (rows, n))?;
+        let [_, _, bias] = layer.bias_args(launch, element)?;
         let args = [
             to.into(),
             w.into(),
             (&routed.gated).into(),
+            bias,
             (&routed.scores).into(),
             launch.arg("rows", rows)?,
             launch.arg("scores", stride)?,
@@ -417,25 +519,31 @@ impl Kernels {
         Ok(values)
     }
 
-    /// The products of all pairs with their experts, tile by tile, into y by position. x is by row where it is to be `gathered`.
+    /// The products of all pairs with their experts, tile by tile, into y by position. x is by row for gate and up, else by position.
     fn expert_product(
         &self,
         y: &Buffer,
         x: Slice<'_>,
         routed: &Routed,
         layer: &ExpertLayer,
-        matrix: &Matrix,
-        (rows, gathered): (usize, bool),
+        half: Half,
+        rows: usize,
     ) -> Launched {
+        let (matrix, gathered) = match half {
+            Half::GateUp => (&layer.gate_up, true),
+            Half::Down => (&layer.down, false),
+        };
         let Experts { count, active, .. } = layer.experts;
         let (pairs, element) = (rows * active, self.dtype.bytes() as usize);
         let (n, k) = (matrix.rows / count, matrix.columns);
-        let tile_rows = tile_rows(pairs, count, self.dtype);
+        let tile_rows = tile_rows(layer, pairs, self.dtype);
         let name = self.name(&format!("expert_product_{tile_rows}"));
         let launch = Launch::of(&name);
         launch.require(rows <= routed.rows, || format!("{rows} rows, there is room for {}", routed.rows))?;
         launch.require_room("y", y.bytes(), element, &[pairs, n])?;
         launch.require_room("x", x.bytes(), element, &[if gathered { rows } else { pairs }, k])?;
+        let [_, of_gate_up, of_down] = layer.bias_args(launch, element)?;
+        let bias = if gathered { of_gate_up } else { of_down };
         let at_a_time = match &matrix.values {
             Values::Plain(_) | Values::Fp8(_) => count,
             Values::Tiles(_) => layer.plain_at_a_time(matrix, self.dtype),
@@ -450,6 +558,7 @@ impl Kernels {
                 y.into(),
                 x.into(),
                 w.into(),
+                bias,
                 (&routed.plan).into(),
                 if gathered { (&routed.order).into() } else { Arg::NULL },
                 launch.arg("active experts", active)?,

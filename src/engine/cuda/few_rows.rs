@@ -16,9 +16,9 @@ use crate::{
 /// Rows of activations up to which products read such weights as they are, and those that one product takes. Each product reads the
 /// weights again; with more rows, plain numbers are faster.
 pub const MOST_ROWS: usize = 64;
-const ROWS_AT_ONCE: usize = 32;
+pub const ROWS_AT_ONCE: usize = 32;
 /// Rows of activations lie together by eights.
-const EIGHT: usize = 8;
+pub const EIGHT: usize = 8;
 const GROUP: usize = 32;
 /// A group of a row as halves.
 const GROUP_BYTES: usize = GROUP * 2;
@@ -42,6 +42,18 @@ pub enum Order {
     Fp8,
 }
 
+/// Rows of activations by the tiles of a plan, each with those of one expert.
+#[derive(Clone, Copy)]
+pub struct Tiled<'a> {
+    pub plan: &'a Buffer,
+    /// The pairs by position, `active` of which share a row; without them, rows are positions.
+    pub order: Option<&'a Buffer>,
+    pub active: usize,
+    /// The most tiles of the plan, and the most rows of one.
+    pub tiles: usize,
+    pub tile_rows: usize,
+}
+
 /// Some rows of a product.
 pub struct Part<'a> {
     first: usize,
@@ -57,7 +69,12 @@ pub fn parts<'a>(p: &Product<'a>, stride: usize) -> impl Iterator<Item = Part<'a
     })
 }
 
-impl Part<'_> {
+impl<'a> Part<'a> {
+    /// All of it, in one kernel.
+    pub fn whole(product: Product<'a>) -> Part<'a> {
+        Part { first: 0, product }
+    }
+
     /// The eights of rows that its kernel is for.
     pub fn eights(&self) -> usize {
         self.product.m.div_ceil(EIGHT).next_power_of_two()
@@ -70,11 +87,12 @@ fn groups(columns: usize) -> usize {
 }
 
 impl Scratch {
-    /// For rows of up to `columns`; with `plain_bytes` for the largest matrix of more rows.
-    pub fn new(gpu: &Gpu, columns: usize, plain_bytes: usize) -> Result<Scratch, CudaError> {
+    /// For `rows` rows of up to `columns`, at least [`MOST_ROWS`]; with `plain_bytes` for the largest matrix of more rows.
+    pub fn new(gpu: &Gpu, (rows, columns): (usize, usize), plain_bytes: usize) -> Result<Scratch, CudaError> {
+        let rows = rows.max(MOST_ROWS);
         Ok(Scratch {
-            ordered: gpu.alloc("activations", MOST_ROWS * groups(columns) * GROUP_BYTES)?,
-            factors: gpu.alloc("activations", MOST_ROWS * size_of::<f32>())?,
+            ordered: gpu.alloc("activations", rows * groups(columns) * GROUP_BYTES)?,
+            factors: gpu.alloc("activations", rows * size_of::<f32>())?,
             plain: gpu.alloc("dequantised weights", plain_bytes)?,
         })
     }
@@ -124,21 +142,24 @@ impl Kernels {
         Ok(&self.few_rows(launch)?.plain)
     }
 
-    /// Puts the rows of x into the order of the kernels, normed where asked.
+    /// Puts the rows of x into the order of the kernels, normed where asked; or those of a plan's tiles.
     pub(super) fn ordered_rows(
         &self,
         p: &Product<'_>,
         order: Order,
         norm: Option<Norm<'_>>,
+        tiled: Option<Tiled<'_>>,
     ) -> Result<(), CudaError> {
         let name = self.name("ordered_rows");
         let launch = Launch::of(&name);
         let (scratch, groups) = (self.few_rows(launch)?, groups(p.k));
-        let rows = p.m.next_multiple_of(EIGHT);
+        let grid = tiled.map_or((p.m, 1), |tiled| (tiled.tile_rows, tiled.tiles));
+        let rows = (grid.0 * grid.1).next_multiple_of(EIGHT);
         launch.require(p.k.is_multiple_of(16), || format!("rows of {} are no multiple of 16", p.k))?;
         launch.require_room("the ordered rows", scratch.ordered.bytes(), GROUP_BYTES, &[rows, groups])?;
-        launch.require_room("the factors", scratch.factors.bytes(), size_of::<f32>(), &[p.m])?;
-        launch.require_room("x", p.x.bytes(), p.dtype.bytes() as usize, &[p.m, p.k])?;
+        launch.require_room("the factors", scratch.factors.bytes(), size_of::<f32>(), &[grid.0, grid.1])?;
+        let shared_by = tiled.filter(|tiled| tiled.order.is_some()).map_or(1, |tiled| tiled.active);
+        launch.require_room("x", p.x.bytes(), p.dtype.bytes() as usize, &[p.m / shared_by, p.k])?;
         launch.require_alignment("x", p.x.address(), 16)?;
         let args = [
             (&scratch.ordered).into(),
@@ -149,8 +170,14 @@ impl Kernels {
             Arg::Int((order == Order::Fp8).into()),
             Arg::Float(if order == Order::Fp8 { 1.0 } else { 1.0 / LIFT }),
         ];
-        let args = [args.as_slice(), &Norm::args(norm, launch, p.k)?].concat();
-        // SAFETY: the kernel's parameters, on buffers of these sizes.
-        unsafe { self.gpu.launch(launch, Shape::early((p.m, 1, 1), THREADS), &args) }
+        let of_plan = match tiled {
+            Some(tiled) => {
+                [tiled.plan.into(), tiled.order.into(), launch.arg("active experts", tiled.active)?]
+            }
+            None => [Arg::NULL, Arg::NULL, Arg::Int(1)],
+        };
+        let args = [args.as_slice(), &Norm::args(norm, launch, p.k)?, &of_plan].concat();
+        // SAFETY: the kernel's parameters, on buffers of these sizes; a plan's rows are those of x.
+        unsafe { self.gpu.launch(launch, Shape::early((grid.0, grid.1, 1), THREADS), &args) }
     }
 }

@@ -219,7 +219,7 @@ impl Kernels {
         bias: Option<&Buffer>,
         activation: Option<i32>,
     ) -> Result<(), CudaError> {
-        self.ordered_rows(p, Order::Fp8, None)?;
+        self.ordered_rows(p, Order::Fp8, None, None)?;
         for some in few_rows::parts(p, p.n) {
             let name = format!("fp8_rows_{}", some.eights());
             let launch = Launch::of(&name);

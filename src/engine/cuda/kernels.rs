@@ -55,6 +55,8 @@ pub struct KvCache<'a> {
     /// Positions that are kept of each sequence, in turn.
     pub slots: usize,
     pub dtype: KvCacheDtype,
+    /// A score for no position, of each head.
+    pub sinks: Option<&'a Buffer>,
 }
 
 impl KvCache<'_> {
@@ -66,6 +68,9 @@ impl KvCache<'_> {
         launch.require(self.dtype != KvCacheDtype::Q8_0 || heads.dim.is_multiple_of(Q8_0_STEP), || {
             format!("a head dimension of {} is no multiple of {Q8_0_STEP}", heads.dim)
         })?;
+        if let Some(sinks) = self.sinks {
+            launch.require_room("the sinks", sinks.bytes(), FLOAT_BYTES, &[heads.heads])?;
+        }
         let seen = self.window.unwrap_or(heads.capacity).min(heads.capacity);
         Ok(launch.require((1..=self.slots).contains(&seen), || {
             format!("{seen} positions are attended to, and {} are kept", self.slots)
@@ -501,6 +506,7 @@ impl Kernels {
             Activation::Silu => 0,
             Activation::GeluTanh => 1,
             Activation::Gelu => 2,
+            Activation::SwigluOai => 3,
         }
     }
 
@@ -666,10 +672,10 @@ impl Kernels {
             format!("{length} positions are not in the cache as plain numbers")
         })?;
         self.check_attention(launch, [out, qkv], cache, length, h)?;
-        let [heads, scores] = attention_args(launch, cache, h)?;
+        let common = attention_args(launch, cache, h)?;
         let length_arg = launch.arg("length", length)?;
         let buffers = [out.into(), qkv.into(), cache.keys.into(), cache.values.into(), length_arg];
-        let args = [&buffers[..], &heads, &scores, &[launch.arg("the head dimension", h.dim)?]].concat();
+        let args = [&buffers[..], &common, &[launch.arg("the head dimension", h.dim)?]].concat();
         let shape = if let Some(HopperAttention { rows, threads, shared_bytes }) = for_hopper {
             // Each of the GPU's multiprocessors takes parts in turn; the grid's third size is the batch.
             let parts = length.div_ceil(rows) * h.heads;
@@ -726,7 +732,7 @@ impl Kernels {
             format!("{length} positions are not rotated here")
         })?;
         let length_arg = launch.arg("length", length)?;
-        let [heads, scores] = attention_args(launch, cache, h)?;
+        let common = attention_args(launch, cache, h)?;
         let buffers: [Arg; 4] = [out.into(), qkv.into(), cache.keys.into(), cache.values.into()];
         let (args, shape) = if tensor_cores {
             splits.check(launch, h, length)?;
@@ -741,12 +747,12 @@ impl Kernels {
                 }
                 None => [Arg::NULL, Arg::NULL, Arg::NULL, Arg::NULL, Arg::NULL, Arg::Float(0.0)],
             };
-            let args = [&buffers[..], &partial, &heads, &scores, &transformed].concat();
+            let args = [&buffers[..], &partial, &common, &transformed].concat();
             let cluster = if self.gpu.has_clusters() { splits.count } else { 0 };
             (args, Shape { cluster, ..Shape::early(grid, threads) })
         } else {
             let dim = launch.arg("the head dimension", h.dim)?;
-            let args = [&buffers[..], &[progress.into(), length_arg], &heads, &scores, &[dim]].concat();
+            let args = [&buffers[..], &[progress.into(), length_arg], &common, &[dim]].concat();
             (args, Shape::early((h.heads, h.batch * length, 1), 256))
         };
         // SAFETY: the kernel's parameters, on buffers of these sizes; the caller guarantees the position.
@@ -892,13 +898,16 @@ impl HopperAttention {
 }
 
 /// What all attention kernels take in this order: the sizes of the heads, then how scores are computed.
-fn attention_args(launch: Launch<'_>, cache: &KvCache<'_>, h: &Heads) -> Result<[[Arg; 3]; 2], CudaError> {
-    let heads = [
+fn attention_args(launch: Launch<'_>, cache: &KvCache<'_>, h: &Heads) -> Result<[Arg; 7], CudaError> {
+    Ok([
         launch.arg("heads", h.heads)?,
         launch.arg("key/value heads", h.kv_heads)?,
         launch.arg("the slots", cache.slots)?,
-    ];
-    Ok([heads, [cache.window(launch, h)?, Arg::Float(h.scale), Arg::Float(h.softcap)]])
+        cache.window(launch, h)?,
+        Arg::Float(h.scale),
+        Arg::Float(h.softcap),
+        cache.sinks.into(),
+    ])
 }
 
 /// How the decode attention is divided among blocks, and the buffers for their partial results.

@@ -72,6 +72,7 @@ impl Instance {
             && spec.local_rope_theta.is_none()
             && !spec.post_norms
             && !spec.output_bias
+            && !spec.sinks
             && (0..spec.layers).all(sees_all);
         if !(one_sequence && plain && simple && spec.layers > 0) {
             return None;

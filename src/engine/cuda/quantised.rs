@@ -7,7 +7,7 @@ use decoder_ops::Format;
 
 use super::{
     error::CudaError,
-    few_rows::{self, MOST_ROWS, Order},
+    few_rows::{self, EIGHT, MOST_ROWS, Order, Part, Tiled},
     gpu::{Buffer, Gpu, Product, Shape, Slice},
     kernels::{Kernels, Matrix, Norm, Values},
 };
@@ -262,7 +262,7 @@ impl Kernels {
         let (element, out) = (product.dtype.bytes() as usize, product.out.bytes() as usize);
         let is_one = product.m == 1 && parts.iter().all(|part| part.extent.one(&self.gpu).is_some());
         if !is_one {
-            self.ordered_rows(product, Order::Groups, norm)?;
+            self.ordered_rows(product, Order::Groups, norm, None)?;
         }
         let mut first = 0;
         for (i, part) in parts.iter().enumerate() {
@@ -300,7 +300,7 @@ impl Kernels {
         if product.m == 1 && part.extent.one(&self.gpu).is_some() {
             return self.quantised("quantised_gated", part, product, &also);
         }
-        self.ordered_rows(product, Order::Groups, norm)?;
+        self.ordered_rows(product, Order::Groups, norm, None)?;
         self.quantised_rows(part, product, part.extent.n(), &also)
     }
 
@@ -355,7 +355,7 @@ impl Kernels {
         }
         let (shape, ahead) = part.extent.one(&self.gpu).ok_or_else(|| self.too_small(launch))?;
         match gated {
-            true => args.extend([n, k, Arg::Int(also.activation)]),
+            true => args.extend([bias, n, k, Arg::Int(also.activation)]),
             false => args.extend([bias, residual, n, k, wide]),
         }
         args.extend(Norm::args(also.norm, launch, p.k)?);
@@ -385,7 +385,7 @@ impl Kernels {
             let launch = Launch::of(&name);
             Self::require_operands(launch, part, &some.product, stride, also)?;
             let (shape, ahead) = part.extent.shape(&self.gpu, 0).ok_or_else(|| self.too_small(launch))?;
-            let weights = [Arg::from(&part.values), Arg::Int(ahead as i32)];
+            let weights = [Arg::from(&part.values), Arg::Int(ahead as i32), Arg::NULL, Arg::size(0)];
             let gated = part.extent.gated.then_some(also.activation);
             let rows = self.few_rows(launch)?.args(launch, &some, also.bias, gated, stride)?;
             // SAFETY: the kernel's parameters, on buffers of these sizes.
@@ -394,12 +394,14 @@ impl Kernels {
         Ok(())
     }
 
-    /// y[pair] = w·x, or the product of gate and up, of the expert that `ids` names for each of `pairs`; `share` of them share a row of x.
+    /// y[pair] = w·x + bias, or the product of gate and up, of the expert that `ids` names for each of `pairs`; `share` of them share a row of x. `bias` has
+    /// those of all experts.
     pub(super) fn quantised_experts(
         &self,
         kernel: &str,
         parts: &[Tiles],
         p: &Product<'_>,
+        bias: Option<&Buffer>,
         (ids, pairs, share): (&Buffer, usize, usize),
     ) -> Result<(), CudaError> {
         let [part] = parts else {
@@ -423,8 +425,8 @@ impl Kernels {
         let (n, k) = (launch.arg("columns", p.n)?, launch.arg("k", p.k)?);
         let mut args = vec![p.y.into(), (&part.values).into(), p.x.into()];
         match part.extent.gated {
-            true => args.extend([n, k, Arg::Int(self.activation_number())]),
-            false => args.extend([Arg::NULL, Arg::NULL, n, k, Arg::Int(0)]),
+            true => args.extend([bias.into(), n, k, Arg::Int(self.activation_number())]),
+            false => args.extend([bias.into(), Arg::NULL, n, k, Arg::Int(0)]),
         }
         args.extend(Norm::args(None, launch, p.k)?);
         args.extend([
@@ -438,6 +440,45 @@ impl Kernels {
         }
         // SAFETY: the kernel's parameters, on buffers of these sizes; the ids are below the number of experts.
         unsafe { self.gpu.launch(launch, shape, &args) }
+    }
+
+    /// The same by the tiles of a plan, so that an expert's weights are read once for several rows. y is by position, and so is x where the tiles have no order.
+    pub(super) fn quantised_expert_rows(
+        &self,
+        parts: &[Tiles],
+        p: &Product<'_>,
+        bias: Option<&Buffer>,
+        tiled: Tiled<'_>,
+    ) -> Result<(), CudaError> {
+        let [part] = parts else {
+            return Err(Launch::of("quantised_rows")
+                .error("the experts of a layer differ in type".to_owned())
+                .into());
+        };
+        self.ordered_rows(p, Order::Groups, None, Some(tiled))?;
+        let name = format!("quantised_rows_{}_{}", tiled.tile_rows / EIGHT, name_of(part.extent.format));
+        let launch = Launch::of(&name);
+        launch.require(p.k == part.extent.columns && p.n == part.extent.n(), || {
+            format!("{} by {} × {} is no product", p.k, part.extent.n(), part.extent.columns)
+        })?;
+        launch.require_room("y", p.y.bytes(), p.out.bytes() as usize, &[p.m, p.n])?;
+        let (mut shape, ahead) = part.extent.shape(&self.gpu, 0).ok_or_else(|| self.too_small(launch))?;
+        let strips = part.extent.strips();
+        let at_once =
+            part.extent.resident(&self.gpu, 0).map_or(1, |(blocks, ..)| blocks) * self.gpu.multiprocessors;
+        let rounds = (strips * tiled.tiles).div_ceil(at_once.max(1));
+        shape.grid = (strips.div_ceil(rounds.max(1)).max(1), tiled.tiles, 1);
+        let weights = [
+            Arg::from(&part.values),
+            Arg::Int(ahead as i32),
+            tiled.plan.into(),
+            Arg::size(part.extent.bytes()),
+        ];
+        let activation = part.extent.gated.then_some(self.activation_number());
+        let rows =
+            self.few_rows(launch)?.args(launch, &Part::whole(*p), bias.map(Slice::from), activation, p.n)?;
+        // SAFETY: the kernel's parameters, on buffers of these sizes; the plan's experts are below their number.
+        unsafe { self.gpu.launch(launch, shape, &[weights.as_slice(), &rows].concat()) }
     }
 
     /// The matrices of `count` experts from `first` on as plain numbers.

@@ -54,7 +54,7 @@ fn kernels_with(dtype: Dtype, cublas: bool) -> Kernels {
 
 /// Keys and values of all positions, as plain numbers.
 fn plain_cache<'a>([keys, values]: [&'a Buffer; 2], window: Option<usize>, h: &Heads) -> KvCache<'a> {
-    KvCache { keys, values, window, slots: h.capacity, dtype: KvCacheDtype::Auto }
+    KvCache { keys, values, window, slots: h.capacity, dtype: KvCacheDtype::Auto, sinks: None }
 }
 
 /// The random draws of one test, the same every time.
@@ -219,7 +219,7 @@ fn own_products_match() {
 #[ignore = "needs a GPU"]
 fn gated_products_match() {
     for dtype in TYPES {
-        for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu] {
+        for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::SwigluOai] {
             let (k, mut draws) = (Kernels { activation, ..kernels(dtype) }, Draws::new(2));
             for _ in 0..30 {
                 let (rows, n, columns) =
@@ -230,13 +230,13 @@ fn gated_products_match() {
                     draws.values(2 * n * columns, dtype).iter().map(|v| rounded(v * scale, dtype)).collect();
                 let both =
                     tensor(&x, &[rows, columns]).matmul(&tensor(&w, &[2 * n, columns]).t().unwrap()).unwrap();
-                let gate = both.narrow(1, 0, n).unwrap();
-                let gate = match activation {
-                    Activation::Silu => gate.silu(),
-                    Activation::GeluTanh => gate.gelu(),
-                    Activation::Gelu => gate.gelu_erf(),
+                let of_ops = match activation {
+                    Activation::Silu => decoder_ops::Activation::Silu,
+                    Activation::GeluTanh => decoder_ops::Activation::GeluTanh,
+                    Activation::Gelu => decoder_ops::Activation::Gelu,
+                    Activation::SwigluOai => decoder_ops::Activation::SwigluOai,
                 };
-                let expected = (gate.unwrap() * both.narrow(1, n, n).unwrap()).unwrap();
+                let expected = decoder_ops::gated_step_by_step(&both, of_ops).unwrap();
                 let (x, w) = (put(&k, &x), matrix(&k, &w, 2 * n, columns));
                 let (out, wide) = (room(&k, rows * n), room(&k, rows * 2 * n));
                 k.gated(&out, &wide, &x, &w, rows).unwrap();
@@ -318,7 +318,7 @@ fn attention(
     keys: &Tensor,
     values: &Tensor,
     context: usize,
-    window: Option<usize>,
+    (window, sinks): (Option<usize>, Option<&[f32]>),
     h: &Heads,
 ) -> Tensor {
     let (batch, length, _, dim) = q.dims4().unwrap();
@@ -340,7 +340,11 @@ fn attention(
         .flat_map(|row| (0..context).map(move |key| if seen(row, key) { 0.0 } else { f32::NEG_INFINITY }))
         .collect();
     let scores = scores.broadcast_add(&tensor(&mask, &[length, context])).unwrap();
+    let sinks = sinks.map_or_else(|| vec![f32::NEG_INFINITY; h.heads], <[f32]>::to_vec);
+    let sinks = tensor(&sinks, &[1, h.heads, 1, 1]).broadcast_as((batch, h.heads, length, 1)).unwrap();
+    let scores = Tensor::cat(&[scores, sinks.contiguous().unwrap()], 3).unwrap();
     let shares = candle_nn::ops::softmax(&scores, D::Minus1).unwrap();
+    let shares = shares.narrow(3, 0, context).unwrap().contiguous().unwrap();
     shares.matmul(&expand(values)).unwrap().transpose(1, 2).unwrap().contiguous().unwrap()
 }
 
@@ -360,6 +364,7 @@ fn prefill_attention_matches() {
             let qkv = draws.values(h.batch * length * h.columns(), dtype);
             let cache = h.batch * h.kv_heads * capacity * h.dim;
             let (keys, values) = (draws.values(cache, dtype), draws.values(cache, dtype));
+            let sinks = draws.values(h.heads, Dtype::F32);
             let cache_shape = [h.batch, h.kv_heads, capacity, h.dim];
             let all = tensor(&qkv, &[h.batch, length, h.heads + 2 * h.kv_heads, h.dim]);
             let q = all.narrow(2, 0, h.heads).unwrap();
@@ -368,13 +373,14 @@ fn prefill_attention_matches() {
                 &tensor(&keys, &cache_shape),
                 &tensor(&values, &cache_shape),
                 length,
-                window,
+                (window, Some(sinks.as_slice()).filter(|_| case % 2 > 0)),
                 &h,
             );
             let n = h.batch * length * h.heads * h.dim;
             let out = room(&k, n);
-            let (keys, values) = (put(&k, &keys), put(&k, &values));
+            let (keys, values, sinks) = (put(&k, &keys), put(&k, &values), put32(&k, &sinks));
             let cache = plain_cache([&keys, &values], window, &h);
+            let cache = KvCache { sinks: Some(&sinks).filter(|_| case % 2 > 0), ..cache };
             k.prefill_attention(&out, &put(&k, &qkv), &cache, length, &h).unwrap();
             assert_close(
                 &get(&k, &out, n),
@@ -410,6 +416,7 @@ fn decode_attention_matches() {
             let qkv = draws.values(h.batch * h.columns(), dtype);
             let cache_len = h.batch * h.kv_heads * capacity * h.dim;
             let (keys, values) = (draws.values(cache_len, dtype), draws.values(cache_len, dtype));
+            let sinks = draws.values(h.heads, Dtype::F32);
             let table = |draws: &mut Draws| put32(&k, &draws.values(capacity * h.dim / 2, Dtype::F32));
             let (cosines, sines) = (table(&mut draws), table(&mut draws));
             let bias = put(&k, &draws.values(h.columns(), dtype));
@@ -439,13 +446,15 @@ fn decode_attention_matches() {
                 &tensor(&all_keys, &cache_shape),
                 &tensor(&all_values, &cache_shape),
                 context,
-                window,
+                (window, Some(sinks.as_slice()).filter(|_| case % 4 > 1)),
                 &h,
             );
+            let sinks = put32(&k, &sinks);
             let splits = AttentionSplits::new(&k.gpu, &h, 1).unwrap();
             let within = (put(&k, &qkv), put(&k, &keys), put(&k, &values));
             let (qkv, keys, values) = if k.rotates_in_attention(&h, &cache) { within } else { apart };
             let cache = plain_cache([&keys, &values], window, &h);
+            let cache = KvCache { sinks: Some(&sinks).filter(|_| case % 4 > 1), ..cache };
             let n = h.batch * h.heads * h.dim;
             // Twice: the counters must be zero again after the first.
             for _ in 0..2 {
@@ -490,7 +499,7 @@ fn kept_rows_match() {
             let of_prompt = fresh.clone().map(|values| put(&k, &values));
             let bytes = h.cache_bytes(slots, kind, dtype.bytes() as usize);
             let kept = [(); 2].map(|()| k.gpu.zeros("a test", bytes).unwrap());
-            let cache = KvCache { keys: &kept[0], values: &kept[1], window, slots, dtype: kind };
+            let cache = KvCache { keys: &kept[0], values: &kept[1], window, slots, dtype: kind, sinks: None };
             let own = Heads { capacity: prompt, ..h };
             k.keep(&cache, &plain_cache([&of_prompt[0], &of_prompt[1]], window, &own), prompt, &h).unwrap();
             // The new rows, kept plainly too.
@@ -536,7 +545,12 @@ fn kept_rows_match() {
             );
             let q = q.narrow(2, 0, heads).unwrap();
             let of_context = Heads { capacity: context, ..h };
-            let expected = attention(&q, &rows[0], &rows[1], context, window, &of_context);
+            let sinks = Draws::new(case as u64).values(heads, Dtype::F32);
+            let has_sinks = case % 2 > 0;
+            let of_rows = (window, Some(sinks.as_slice()).filter(|_| has_sinks));
+            let expected = attention(&q, &rows[0], &rows[1], context, of_rows, &of_context);
+            let sinks = put32(&k, &sinks);
+            let cache = KvCache { sinks: Some(&sinks).filter(|_| has_sinks), ..cache };
             let splits = AttentionSplits::new(&k.gpu, &h, length).unwrap();
             let n = batch * length * heads * dim;
             let what = format!("{kind:?}, {length} after {prompt}, window {window:?}, {h:?}");
@@ -553,7 +567,12 @@ fn kept_rows_match() {
                         .unwrap();
                 }
                 // New keys are rounded from f32 there, and from the model's type here: some fall to the other side.
-                let allowed = if kind == KvCacheDtype::Auto { 1.0 } else { 2.0 };
+                // With sinks, a new key decides how large the result is.
+                let allowed = match kind {
+                    KvCacheDtype::Auto => 1.0,
+                    _ if has_sinks => 6.0,
+                    _ => 2.0,
+                };
                 assert_within(&get(&k, &out, n), &flat(&expected), dtype, allowed, &what);
             }
         }
@@ -774,6 +793,15 @@ fn tiny_models() -> Vec<(&'static str, ModelSpec)> {
             spec(serde_json::json!({
                 "model_type": "qwen3_moe", "num_experts": 40, "num_experts_per_tok": 8, "moe_intermediate_size": 64,
                 "norm_topk_prob": true, "head_dim": 64
+            })),
+        ),
+        (
+            "gpt_oss",
+            spec(serde_json::json!({
+                "model_type": "gpt_oss", "num_local_experts": 8, "num_experts_per_tok": 4, "intermediate_size": 96,
+                "head_dim": 64, "sliding_window": 20, "attention_bias": true, "rope_scaling": {
+                    "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "truncate": false
+                }
             })),
         ),
         ("llama with GELU", spec(serde_json::json!({"model_type": "llama", "hidden_act": "gelu"}))),

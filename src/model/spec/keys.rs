@@ -59,6 +59,10 @@ fn defaults(family: Family) -> Value {
             "tie_word_embeddings": true, "query_pre_attn_scalar": 256, "sliding_window": 4096,
             "sliding_window_pattern": 6, "rope_theta": 1_000_000.0, "rope_local_base_freq": 10_000.0
         }),
+        Family::GptOss => json!({
+            "vocab_size": 201_088, "head_dim": 64, "sliding_window": 128, "sliding_window_pattern": 2,
+            "rope_theta": 150_000.0
+        }),
         _ => json!({}),
     }
 }
@@ -193,6 +197,10 @@ impl<'a> Keys<'a> {
         // Gemma's older key `hidden_act` has "gelu" for the tanh form.
         let key = if family.is_gemma() { "hidden_activation" } else { "hidden_act" };
         match self.text(key)? {
+            None | Some("silu") if family == Family::GptOss => match self.positive("swiglu_limit")? {
+                None | Some(7.0) => Ok(Activation::SwigluOai),
+                Some(other) => Err(unsupported("swiglu_limit", &other.to_string(), "7")),
+            },
             None | Some("silu") => Ok(Activation::Silu),
             Some("gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
             Some("gelu") => Ok(Activation::Gelu),
@@ -204,7 +212,7 @@ impl<'a> Keys<'a> {
     pub(in crate::model) fn window(&self, family: Family) -> Result<Option<usize>, SpecError> {
         let used = match family {
             Family::Llama => false,
-            Family::Mistral | Family::Phi3 | Family::Gemma2 | Family::Gemma3 => true,
+            Family::Mistral | Family::Phi3 | Family::Gemma2 | Family::Gemma3 | Family::GptOss => true,
             Family::Qwen2 | Family::Qwen3 => self.flag("use_sliding_window")? == Some(true),
         };
         Ok(if used { self.optional_size("sliding_window")?.map(|w| w as usize) } else { None })
@@ -222,7 +230,9 @@ impl<'a> Keys<'a> {
         }
         let (mut full, mut pattern) = (0, u64::MAX);
         match family {
-            Family::Gemma2 | Family::Gemma3 => pattern = self.size("sliding_window_pattern")?,
+            Family::Gemma2 | Family::Gemma3 | Family::GptOss => {
+                pattern = self.size("sliding_window_pattern")?;
+            }
             Family::Qwen2 | Family::Qwen3 => {
                 if let Some(v) = self.get("max_window_layers") {
                     full = v.as_u64().ok_or_else(|| wrong("max_window_layers", "an integer", v))?;
@@ -301,6 +311,7 @@ impl<'a> Keys<'a> {
                         .or(positions()?)
                         .ok_or(missing("original_max_position_embeddings"))?
                         as usize,
+                    truncate: self.flag("truncate")?.unwrap_or(true),
                     attention_factor,
                 }
             }

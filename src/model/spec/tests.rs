@@ -248,7 +248,7 @@ fn refusals_name_the_key() {
         (
             json!({"model_type": "mamba"}),
             "unknown model_type \"mamba\"; the engine runs llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3_text, mixtral, \
-             qwen2_moe, qwen3_moe, gemma3; cost knows qwen3_next, deepseek_v2, deepseek_v3, kimi_k2, deepseek_ocr2_text, gpt_oss, llama4_text, \
+             qwen2_moe, qwen3_moe, gpt_oss, gemma3; cost knows qwen3_next, deepseek_v2, deepseek_v3, kimi_k2, deepseek_ocr2_text, llama4_text, \
              phi4, qwen2_vl_text, qwen2_5_vl_text, qwen3_vl_text, qwen3_vl_moe_text, gemma, olmo2, olmo3, granite, granitemoe, \
              smollm3, glm, glm4, glm4_moe, cohere, cohere2, falcon, gpt2, gpt_bigcode, gpt_neox, opt, phi, starcoder2, mistral3, llama4, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, \
              got_ocr2, deepseek_ocr2, deepseek_vl_v2, deepseek_vl, deepseek_vl_hybrid as well",

@@ -304,10 +304,12 @@ impl Model {
     /// The part that a decode step reads; `None` where that depends on the tokens.
     pub fn step_weight_bytes(&self, dtype: Dtype, batch: usize) -> Option<u64> {
         match self {
-            Model::Own { spec, .. } => {
-                let share =
-                    spec.step_weight_bytes(dtype, batch) as f64 / spec.weight_bytes(dtype).max(1) as f64;
-                Some((self.weight_bytes(dtype) as f64 * share) as u64)
+            Model::Own { spec, checkpoint: Some(checkpoint), .. } => {
+                Some(spec.step_bytes(batch, |tensor| checkpoint.tensor_bytes(tensor, dtype)))
+            }
+            Model::Own { spec, scheme, .. } => {
+                let weights = synthetic(spec, *scheme);
+                Some(spec.step_bytes(batch, |tensor| weights.tensor_bytes(tensor, dtype)))
             }
             Model::Stock(model) => model.step_weight_bytes(dtype, batch),
             Model::Python(model) => {

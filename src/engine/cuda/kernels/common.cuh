@@ -182,8 +182,20 @@ __device__ __forceinline__ float activate(float x, int activation) {
     return 0.5f * x * (1.f + tanhf(inner));
 }
 
+// activate(gate) · up; with 3 that of gpt-oss: both limited to 7, SiLU by 1.702, and up plus one.
+__device__ __forceinline__ float gated_value(float gate, float up, int activation) {
+    if (activation != 3) return activate(gate, activation) * up;
+    gate = fminf(gate, 7.f);
+    return (fminf(fmaxf(up, -7.f), 7.f) + 1.f) * gate / (1.f + __expf(-1.702f * gate));
+}
+
 // Limited to ±cap; 0 means no limit.
 __device__ __forceinline__ float softcapped(float x, float cap) { return cap > 0.f ? cap * tanhf(x / cap) : x; }
+
+// What the learned score for no position adds to a sum of weights that are relative to `top`; nothing without sinks.
+__device__ __forceinline__ float of_sink(const float* sinks, int head, float top) {
+    return sinks ? __expf(__ldg(sinks + head) - top) : 0.f;
+}
 
 // Weights are read once: not cached in L1, and in full lines of L2.
 __device__ __forceinline__ uint4 load_once(const void* at) {

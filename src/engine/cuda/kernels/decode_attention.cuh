@@ -50,7 +50,7 @@ __device__ __forceinline__ uint32_t upper_halves(uint32_t a, uint32_t b) { retur
 template <typename T, typename Rows, int DIM, bool AHEAD>
 __device__ void decode_attention(T* out, const T* qkv, void* keys, void* values, float* parts, unsigned* arrived,
                                  const int* position, int length, int heads, int kv_heads, int slots, int window,
-                                 float scale, float cap, const Transform<T>& transform) {
+                                 float scale, float cap, const float* sinks, const Transform<T>& transform) {
     using Eight = typename Rows::Eight;
     constexpr int WARPS = WARPS_OF(DIM), K_CHUNKS = (DIM + 31) / 32, V_CHUNKS = (DIM + 63) / 64;
     [[maybe_unused]] constexpr int PITCH = DIM + 4;
@@ -328,7 +328,7 @@ __device__ void decode_attention(T* out, const T* qkv, void* keys, void* values,
             total += share * merged_sum[w][h];
         }
         if (used == 1) {
-            my_out[i] = narrow<T>(all / total);
+            my_out[i] = narrow<T>(all / (total + of_sink(sinks, first_head + h, now)));
             continue;
         }
 #if __CUDA_ARCH__ >= 900
@@ -357,7 +357,7 @@ __device__ void decode_attention(T* out, const T* qkv, void* keys, void* values,
             all += share * of_blocks[b][d];
             total += share * of_blocks[b][DIM + 1];
         }
-        my_out[h * DIM + d] = narrow<T>(all / total);
+        my_out[h * DIM + d] = narrow<T>(all / (total + of_sink(sinks, first_head + h, now)));
     }
 #else
     // The blocks of the head: a warp combines a query head.
@@ -394,6 +394,7 @@ __device__ void decode_attention(T* out, const T* qkv, void* keys, void* values,
                 all[i][3] += share * four.w;
             }
         }
+        total += of_sink(sinks, first_head + h, now);
 #pragma unroll
         for (int i = 0; i < FOURS; i++) {
             int d = (i * 32 + lane) * 4;
@@ -410,7 +411,7 @@ __device__ void decode_attention(T* out, const T* qkv, void* keys, void* values,
 template <typename T, typename Rows>
 __device__ void plain_decode_attention(T* out, const T* qkv, void* keys, void* values, const int* position, int length,
                                        int heads, int kv_heads, int slots, int window, float scale, float cap,
-                                       int dim) {
+                                       const float* sinks, int dim) {
     constexpr int MOST = 8, WARPS = PLAIN_WARPS;
     __shared__ float merged[WARPS][32 * MOST], merged_top[WARPS], merged_sum[WARPS];
     let_next_start();
@@ -452,7 +453,7 @@ __device__ void plain_decode_attention(T* out, const T* qkv, void* keys, void* v
             all += share * merged[w][d];
             total += share * merged_sum[w];
         }
-        out[((size_t)row * heads + head) * dim + d] = narrow<T>(all / total);
+        out[((size_t)row * heads + head) * dim + d] = narrow<T>(all / (total + of_sink(sinks, head, now)));
     }
 }
 
@@ -464,17 +465,18 @@ __device__ void plain_decode_attention(T* out, const T* qkv, void* keys, void* v
 #define DECODE_AS(NAME, ROWS, T, DIM, AHEAD)                                                                         \
     extern "C" __global__ void __launch_bounds__(WARPS_OF(DIM) * 32, (AHEAD) ? 1 : 2)                                \
         NAME(T* out, const T* qkv, void* keys, void* values, float* parts, unsigned* arrived, const int* position,   \
-             int length, int heads, int kv_heads, int slots, int window, float scale, float cap, const T* bias,      \
+             int length, int heads, int kv_heads, int slots, int window, float scale, float cap,                     \
+             const float* sinks, const T* bias,                                                                      \
              const float* query_norm, const float* key_norm, const float* cosines, const float* sines, float eps) {  \
         decode_attention<T, ROWS<T>, DIM, AHEAD>(out, qkv, keys, values, parts, arrived, position, length, heads,    \
-                                                 kv_heads, slots, window, scale, cap,                                \
+                                                 kv_heads, slots, window, scale, cap, sinks,                         \
                                                  Transform<T>{bias, query_norm, key_norm, cosines, sines, eps});     \
     }
 #define PLAIN_DECODE(ROWS, PREFIX, T, NAME)                                                                          \
     extern "C" __global__ void __launch_bounds__(PLAIN_WARPS * 32)                                                   \
         PREFIX##plain_decode_attention_##NAME(T* out, const T* qkv, void* keys, void* values, const int* position,   \
                                               int length, int heads, int kv_heads, int slots, int window,            \
-                                              float scale, float cap, int dim) {                                     \
+                                              float scale, float cap, const float* sinks, int dim) {                 \
         plain_decode_attention<T, ROWS<T>>(out, qkv, keys, values, position, length, heads, kv_heads, slots, window, \
-                                           scale, cap, dim);                                                         \
+                                           scale, cap, sinks, dim);                                                  \
     }

@@ -94,19 +94,21 @@ __device__ __forceinline__ void choose(const float* scores, int* ids, float* wei
 
 // The choice for each row, a warp for each.
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
-    route(const float* scores, int stride, int* ids, float* weights, int rows, int experts, int active, int normalised) {
+    route(float* scores, const float* bias, int stride, int* ids, float* weights, int rows, int experts, int active, int normalised) {
     let_next_start();
     wait_for_previous();
     const size_t row = blockIdx.x * WARPS + threadIdx.x / 32;
     if (row >= rows) return;
+    for (int i = threadIdx.x % 32; bias && i < experts; i += 32) scores[row * stride + i] += bias[i];
+    __syncwarp();
     choose(scores + row * stride, ids + row * active, weights + row * active, nullptr, nullptr, experts, active, normalised);
 }
 
 // Norm, scores and choice for at most eight rows: normed = norm(x), scores = normed·routerᵀ, where a warp computes the scores of one of `stride` rows of the router. The
 // block that is last to finish chooses. `counter` is zero before and after. `tally`, where there is one: the rows of each expert, then the number of experts with
 // rows, rows and steps. k is divisible by eight. Without `ids` there are scores alone.
-template <typename T>
-__device__ void norm_and_route(T* normed, const T* x, const float* norm, float eps, const T* router, float* scores, int* ids,
+template <typename T, bool BIASED>
+__device__ void norm_and_route(T* normed, const T* x, const float* norm, float eps, const T* router, const float* bias, float* scores, int* ids,
                                float* weights, uint32_t* tally, uint32_t* counter, int rows, int stride, int experts, int active,
                                int normalised, int k) {
     constexpr int AHEAD = 8, STEP = 32 * 8, ALL = WARPS * 32 * 8;
@@ -178,7 +180,7 @@ __device__ void norm_and_route(T* normed, const T* x, const float* norm, float e
             add(of_router, at);
         }
         sum = warp_sum(sum);
-        if (lane == 0 && own < stride) scores[(size_t)row * stride + own] = sum;
+        if (lane == 0 && own < stride) scores[(size_t)row * stride + own] = BIASED && own < experts ? sum + bias[own] : sum;
         // The row is read before the next one overwrites it.
         __syncthreads();
     }
@@ -292,10 +294,10 @@ __device__ __forceinline__ void choose_all(Chosen& chosen, const Choice& c, bool
     }
 }
 
-// y[pair] = activate(gate) · up of the pair's expert, for k divisible by eight. The experts' matrices follow each other. As `skinny`, but blocks take strips of eight
+// y[pair] = activate(gate) · up of the pair's expert, each with its bias where BIASED, for k divisible by eight. The experts' matrices follow each other. As `skinny`, but blocks take strips of eight
 // rows in turn: the next one is on its way while the sums of the last are added up.
-template <typename T>
-__device__ void expert_gated(T* y, const T* w, const T* x, const Choice& choice, int n, int k, int activation) {
+template <typename T, bool BIASED>
+__device__ void expert_gated(T* y, const T* w, const T* x, const T* bias, const Choice& choice, int n, int k, int activation) {
     constexpr int ROWS = 8, STRIDE = WARPS * SPAN;
     const int active = choice.active, pairs = choice.rows * active;
     __shared__ Chosen chosen;
@@ -348,15 +350,20 @@ __device__ void expert_gated(T* y, const T* w, const T* x, const Choice& choice,
                 gate += parts[buffer][i][threadIdx.x];
                 up += parts[buffer][i][threadIdx.x + ROWS];
             }
+            if (BIASED) {
+                const T* of_expert = bias + (size_t)chosen.ids[pair] * 2 * n + row;
+                gate += wide(of_expert[0]), up += wide(of_expert[n]);
+            }
             // Rounded as the results of separate products are.
-            y[(size_t)pair * n + row] = narrow<T>(activate(wide(narrow<T>(gate)), activation) * wide(narrow<T>(up)));
+            gate = wide(narrow<T>(gate)), up = wide(narrow<T>(up));
+            y[(size_t)pair * n + row] = narrow<T>(BIASED ? gated_value(gate, up, activation) : activate(gate, activation) * up);
         }
     }
 }
 
 // The same without tensor cores: a warp for each number.
-template <>
-__device__ void expert_gated<float>(float* y, const float* w, const float* x, const Choice& choice, int n, int k, int activation) {
+__device__ void expert_gated_f32(float* y, const float* w, const float* x, const float* bias, const Choice& choice, int n, int k,
+                                    int activation) {
     const int active = choice.active, pairs = choice.rows * active;
     __shared__ Chosen chosen;
     wait_for_previous();
@@ -373,14 +380,18 @@ __device__ void expert_gated<float>(float* y, const float* w, const float* x, co
         }
         gate = warp_sum(gate);
         up = warp_sum(up);
-        if (lane == 0) y[item] = activate(gate, activation) * up;
+        if (bias) {
+            const float* of_expert = bias + (size_t)chosen.ids[pair] * 2 * n + item % n;
+            gate += of_expert[0], up += of_expert[n];
+        }
+        if (lane == 0) y[item] = gated_value(gate, up, activation);
     }
 }
 
 // y[row] += Σ weight · w·x[pair] over the pairs of a row. k is divisible by eight. A block has eight rows of the weights: a tile of 16 rows is theirs of two experts, whose
 // activations are two columns. So its registers leave room for a block of the kernel before, and its first weights are on their way early.
-template <typename T>
-__device__ void expert_down(T* y, const T* w, const T* x, const Choice& choice, int n, int k, const Carry<T>& carry) {
+template <typename T, bool BIASED>
+__device__ void expert_down(T* y, const T* w, const T* x, const T* bias, const Choice& choice, int n, int k, const Carry<T>& carry) {
     constexpr int ROWS = 8;
     const int active = choice.active;
     __shared__ Chosen chosen;
@@ -434,6 +445,8 @@ __device__ void expert_down(T* y, const T* w, const T* x, const Choice& choice, 
     sum = 0.f;
 #pragma unroll
     for (int i = 0; i < WARPS; i++) sum += parts[i][threadIdx.x];
+    for (int slot = 0; BIASED && slot < active; slot++)
+        sum += chosen.weights[first_pair + slot] * wide(bias[(size_t)chosen.ids[first_pair + slot] * n + at]);
     T* to = y + (size_t)blockIdx.y * n + at;
     const T result = narrow<T>(wide(narrow<T>(sum)) + wide(*to));
     *to = result;
@@ -441,8 +454,7 @@ __device__ void expert_down(T* y, const T* w, const T* x, const Choice& choice, 
 }
 
 // The same without tensor cores: a warp for each number.
-template <>
-__device__ void expert_down<float>(float* y, const float* w, const float* x, const Choice& choice, int n, int k, const Carry<float>&) {
+__device__ void expert_down_f32(float* y, const float* w, const float* x, const float* bias, const Choice& choice, int n, int k) {
     const int active = choice.active;
     __shared__ Chosen chosen;
     let_next_start();
@@ -457,6 +469,10 @@ __device__ void expert_down<float>(float* y, const float* w, const float* x, con
         for (int i = lane; i < k; i += 32) sum += weight * row[i] * __ldcg(x + (size_t)pair * k + i);
     }
     sum = warp_sum(sum);
+    for (int slot = 0; bias && slot < active; slot++) {
+        const int pair = blockIdx.y * active + slot;
+        sum += chosen.weights[pair] * bias[(size_t)chosen.ids[pair] * n + at];
+    }
     if (lane == 0) y[(size_t)blockIdx.y * n + at] += sum;
 }
 
@@ -473,8 +489,8 @@ __device__ __forceinline__ void load_fragments(uint32_t (&to)[4], uint32_t from)
 // y[position] = w·x of the position's expert, for a tile of the plan. The rows of x are those of the pairs in `order`, `active` of which share a row; without an `order`
 // they are the positions. w has the experts from `first_expert` on. k is divisible by eight. Eight warps, each with 64 rows and 32 columns, or 16 and 16.
 template <typename T, int ROWS>
-__device__ void expert_product(T* y, const T* x, const T* w, const int* plan, const int* order, int active, int first_expert,
-                               int experts, int n, int k) {
+__device__ void expert_product(T* y, const T* x, const T* w, const T* bias, const int* plan, const int* order, int active,
+                               int first_expert, int experts, int n, int k) {
     constexpr int TILE_BYTES = (ROWS + COLUMNS) * ROW_BYTES;
     constexpr int WARP_ROWS = ROWS == 128 ? 64 : 16, ROW_WARPS = ROWS / WARP_ROWS, WARP_COLUMNS = COLUMNS * ROW_WARPS / WARPS;
     constexpr int I = WARP_ROWS / 16, J = WARP_COLUMNS / 8, PIECES = (ROWS + COLUMNS) * 8, EACH = (PIECES + THREADS - 1) / THREADS;
@@ -547,6 +563,11 @@ __device__ void expert_product(T* y, const T* x, const T* w, const int* plan, co
 #pragma unroll
         for (int j = 0; j < J; j++) {
             int row = first + row_of_warp + i * 16 + lane / 4, column = first_column + column_of_warp + j * 8 + lane % 4 * 2;
+            if (bias) {
+                const T* of_expert = bias + (size_t)(first_expert + expert) * n;
+                float left = column < n ? wide(of_expert[column]) : 0.f, right = column + 1 < n ? wide(of_expert[column + 1]) : 0.f;
+                sums[i][j][0] += left, sums[i][j][1] += right, sums[i][j][2] += left, sums[i][j][3] += right;
+            }
             store_pair<T>(y, end, n, row, column, sums[i][j][0], sums[i][j][1], false);
             store_pair<T>(y, end, n, row + 8, column, sums[i][j][2], sums[i][j][3], false);
         }
@@ -554,7 +575,7 @@ __device__ void expert_product(T* y, const T* x, const T* w, const int* plan, co
 }
 
 // The same without tensor cores, a warp for each number.
-__device__ void expert_product_f32(float* y, const float* x, const float* w, const int* plan, const int* order, int active,
+__device__ void expert_product_f32(float* y, const float* x, const float* w, const float* bias, const int* plan, const int* order, int active,
                                    int first_expert, int experts, int n, int k) {
     constexpr int ROWS = 16;
     let_next_start();
@@ -571,6 +592,7 @@ __device__ void expert_product_f32(float* y, const float* x, const float* w, con
             float sum = 0.f;
             for (int i = lane; i < k; i += 32) sum += row[i] * __ldcg(from + i);
             sum = warp_sum(sum);
+            if (bias) sum += bias[(size_t)(first_expert + expert) * n + column];
             if (lane == 0) y[(size_t)position * n + column] = sum;
         }
     }
@@ -604,28 +626,46 @@ template <typename T> __device__ void scale_rows(T* x, const float* scores, int 
     for (int at = threadIdx.x; at < n; at += blockDim.x) x[row * n + at] = narrow<T>(wide(x[row * n + at]) * times);
 }
 
-#define EXPERTS_OF(T, NAME)                                                                                          \
+template <> __device__ void expert_gated<float, false>(float* y, const float* w, const float* x, const float*, const Choice& choice, int n, int k, int activation) {
+    expert_gated_f32(y, w, x, nullptr, choice, n, k, activation);
+}
+template <> __device__ void expert_gated<float, true>(float* y, const float* w, const float* x, const float* bias, const Choice& choice, int n, int k, int activation) {
+    expert_gated_f32(y, w, x, bias, choice, n, k, activation);
+}
+template <> __device__ void expert_down<float, false>(float* y, const float* w, const float* x, const float*, const Choice& choice, int n, int k, const Carry<float>&) {
+    expert_down_f32(y, w, x, nullptr, choice, n, k);
+}
+template <> __device__ void expert_down<float, true>(float* y, const float* w, const float* x, const float* bias, const Choice& choice, int n, int k, const Carry<float>&) {
+    expert_down_f32(y, w, x, bias, choice, n, k);
+}
+
+// For a model without biases there are kernels of its own: what is left out of them takes 1 % of a step.
+#define EXPERTS_AS(T, NAME, BIASED)                                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                         \
-        expert_gated_##NAME(T* y, const T* w, const T* x, const float* scores, int* ids, float* weights,             \
-                            uint32_t* tally, int rows, int stride, int experts, int active, int normalised, int n,   \
-                            int k, int activation) {                                                                 \
-        expert_gated<T>(y, w, x, Choice{scores, ids, weights, tally, rows, stride, experts, active, normalised}, n,  \
-                        k, activation);                                                                              \
+        expert_gated_##NAME(T* y, const T* w, const T* x, const T* bias, const float* scores, int* ids,              \
+                            float* weights, uint32_t* tally, int rows, int stride, int experts, int active,          \
+                            int normalised, int n, int k, int activation) {                                          \
+        const Choice choice{scores, ids, weights, tally, rows, stride, experts, active, normalised};                 \
+        expert_gated<T, BIASED>(y, w, x, bias, choice, n, k, activation);                                            \
     }                                                                                                                \
     extern "C" __global__ void __launch_bounds__(THREADS)                                                            \
-        norm_and_route_##NAME(T* normed, const T* x, const float* norm, float eps, const T* router, float* scores,   \
-                              int* ids, float* weights, uint32_t* tally, uint32_t* counter, int rows, int stride,    \
-                              int experts, int active, int normalised, int k) {                                      \
-        norm_and_route<T>(normed, x, norm, eps, router, scores, ids, weights, tally, counter, rows, stride, experts, \
-                          active, normalised, k);                                                                    \
+        norm_and_route_##NAME(T* normed, const T* x, const float* norm, float eps, const T* router,                  \
+                              const float* bias, float* scores, int* ids, float* weights, uint32_t* tally,           \
+                              uint32_t* counter, int rows, int stride, int experts, int active, int normalised,      \
+                              int k) {                                                                               \
+        norm_and_route<T, BIASED>(normed, x, norm, eps, router, bias, scores, ids, weights, tally, counter, rows,    \
+                                  stride, experts, active, normalised, k);                                           \
     }                                                                                                                \
     extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                         \
-        expert_down_##NAME(T* y, const T* w, const T* x, const float* scores, int rows, int stride, int experts,     \
-                           int active, int normalised, int n, int k, const float* next_weight, T* scaled,            \
-                           float* next_squares) {                                                                    \
-        expert_down<T>(y, w, x, Choice{scores, nullptr, nullptr, nullptr, rows, stride, experts, active, normalised}, \
-                       n, k, Carry<T>{next_weight, scaled, next_squares});                                           \
-    }                                                                                                                \
+        expert_down_##NAME(T* y, const T* w, const T* x, const T* bias, const float* scores, int rows, int stride,   \
+                           int experts, int active, int normalised, int n, int k, const float* next_weight,          \
+                           T* scaled, float* next_squares) {                                                         \
+        const Choice choice{scores, nullptr, nullptr, nullptr, rows, stride, experts, active, normalised};           \
+        expert_down<T, BIASED>(y, w, x, bias, choice, n, k, Carry<T>{next_weight, scaled, next_squares});            \
+    }
+#define EXPERTS_OF(T, NAME)                                                                                          \
+    EXPERTS_AS(T, NAME, false)                                                                                       \
+    EXPERTS_AS(T, biased_##NAME, true)                                                                               \
     extern "C" __global__ void combine_##NAME(T* x, const T* y, const int* place, const float* weights, int active,  \
                                               int n) {                                                               \
         combine<T>(x, y, place, weights, active, n);                                                                 \
@@ -635,17 +675,17 @@ template <typename T> __device__ void scale_rows(T* x, const float* scores, int 
     }
 #define EXPERT_PRODUCT(T, ROWS, BLOCKS)                                                                              \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                    \
-        expert_product_##ROWS##_##T(T* y, const T* x, const T* w, const int* plan, const int* order, int active,     \
+        expert_product_##ROWS##_##T(T* y, const T* x, const T* w, const T* bias, const int* plan, const int* order, int active, \
                                     int first_expert, int experts, int n, int k) {                                   \
-        expert_product<T, ROWS>(y, x, w, plan, order, active, first_expert, experts, n, k);                          \
+        expert_product<T, ROWS>(y, x, w, bias, plan, order, active, first_expert, experts, n, k);                          \
     }
 FOR_BF16(EXPERTS_OF(bf16, bf16) EXPERT_PRODUCT(bf16, 16, 3) EXPERT_PRODUCT(bf16, 128, 1))
 FOR_F16(EXPERTS_OF(f16, f16) EXPERT_PRODUCT(f16, 16, 3) EXPERT_PRODUCT(f16, 128, 1))
 FOR_F32(EXPERTS_OF(float, f32))
 #ifdef OF_f32
 extern "C" __global__ void __launch_bounds__(THREADS)
-    expert_product_16_f32(float* y, const float* x, const float* w, const int* plan, const int* order, int active,
+    expert_product_16_f32(float* y, const float* x, const float* w, const float* bias, const int* plan, const int* order, int active,
                           int first_expert, int experts, int n, int k) {
-    expert_product_f32(y, x, w, plan, order, active, first_expert, experts, n, k);
+    expert_product_f32(y, x, w, bias, plan, order, active, first_expert, experts, n, k);
 }
 #endif

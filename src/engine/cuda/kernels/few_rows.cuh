@@ -30,6 +30,9 @@ struct FewRows {
     int m, n, k, groups, stride;
     bool gated, wide_y;
     int activation;
+    // Of the first row, and of the first bias.
+    int first = 0;
+    size_t of_bias = 0;
 
     // Adds up what WARPS warps have of a strip. By all threads of the block, after a barrier.
     template <int WARPS, int COLUMNS> __device__ __forceinline__ void finish(const float (&parts)[WARPS][16][COLUMNS], int strip) const {
@@ -37,7 +40,7 @@ struct FewRows {
         for (int i = threadIdx.x; i < rows * m; i += WARPS * 32) {
             const int of = i / rows, row = i % rows, column = strip * rows + row;
             if (column >= n) continue;
-            const size_t to = (size_t)of * stride + column;
+            const size_t to = (size_t)(first + of) * stride + column;
             auto total = [&](int at) {
                 float sum = 0.f;
 #pragma unroll
@@ -45,11 +48,13 @@ struct FewRows {
                 return sum * __ldcg(factors + of);
             };
             float sum = total(row);
+            if (bias) sum += number_at(bias, of_bias + column, kind);
             if (gated) {
+                float up = total(row + 8);
+                if (bias) up += number_at(bias, of_bias + n + column, kind);
                 // Rounded as the result of a separate product is.
-                sum = activate(rounded(sum, kind), activation) * rounded(total(row + 8), kind);
+                sum = gated_value(rounded(sum, kind), rounded(up, kind), activation);
             } else {
-                if (bias) sum += number_at(bias, column, kind);
                 if (residual) sum = rounded(sum, kind) + number_at(residual, to, kind);
             }
             put(y, to, sum, wide_y ? Kind::F32 : kind);

@@ -80,7 +80,7 @@ __device__ void fp8(T* y, const Weights& w, const T* x, const T* bias, const T* 
             float sum = total(row);
             if (GATED) {
                 // Rounded as the result of a separate product is.
-                sum = activate(wide(narrow<T>(sum)), activation) * wide(narrow<T>(total(row + 8)));
+                sum = gated_value(wide(narrow<T>(sum)), wide(narrow<T>(total(row + 8))), activation);
             } else {
                 sum += of_bias;
                 if (residual) sum = wide(narrow<T>(sum)) + of_residual;
@@ -162,7 +162,7 @@ __device__ void fp8_f32(float* y, const Weights& w, const float* x, const float*
             if (GATED) up += weight(n + row, i) * value;
         }
         sum = warp_sum(sum);
-        if (GATED) sum = activate(sum, activation) * warp_sum(up);
+        if (GATED) sum = gated_value(sum, warp_sum(up), activation);
         if (lane) continue;
         size_t to = (size_t)of * n + row;
         if (!GATED && bias) sum += bias[row];

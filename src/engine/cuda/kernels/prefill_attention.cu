@@ -37,7 +37,7 @@ __device__ __forceinline__ void load_transposed(uint32_t (&r)[4], const void* at
 // DIM), filled from position 0. out: (batch·length, heads·DIM). window 0 means no window.
 template <typename T, int DIM, int M_TILES, int TILE>
 __device__ void prefill_attention(T* out, const T* qkv, const T* keys, const T* values, int length, int heads,
-                                  int kv_heads, int capacity, int window, float scale, float cap) {
+                                  int kv_heads, int capacity, int window, float scale, float cap, const float* sinks) {
     constexpr int ROWS = WARPS * M_TILES * 16, PITCH = DIM + 8, CHUNKS = DIM / 8, N_TILES = TILE / 8;
     extern __shared__ __align__(16) unsigned char shared[];
     T* query_tile = reinterpret_cast<T*>(shared);
@@ -207,6 +207,7 @@ __device__ void prefill_attention(T* out, const T* qkv, const T* keys, const T* 
             const int row = first_row + warp_row + m * 16 + half * 8 + group;
             if (row >= length) continue;
             T* to = out + (((size_t)sequence * length + row) * heads + head) * DIM + quad * 2;
+            total += of_sink(sinks, head, top[m][half] * to_log2 / LOG2_E);
             float by = 1.f / total;
 #pragma unroll
             for (int d = 0; d < DIM / 8; d++) {
@@ -220,7 +221,7 @@ __device__ void prefill_attention(T* out, const T* qkv, const T* keys, const T* 
 // Any number type and head dimension, without tensor cores: a warp computes one query. dim is at most 256.
 template <typename T>
 __device__ void plain_attention(T* out, const T* qkv, const T* keys, const T* values, int length, int heads,
-                                int kv_heads, int capacity, int window, float scale, float cap, int dim) {
+                                int kv_heads, int capacity, int window, float scale, float cap, const float* sinks, int dim) {
     constexpr int MOST = 8;
     const int lane = threadIdx.x % 32, row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
     if (row >= length) return;
@@ -249,6 +250,7 @@ __device__ void plain_attention(T* out, const T* qkv, const T* keys, const T* va
         }
     }
     T* to = out + (((size_t)sequence * length + row) * heads + head) * dim;
+    sum += of_sink(sinks, head, top);
 #pragma unroll
     for (int i = 0; i < MOST; i++) {
         if (lane + 32 * i < dim) to[lane + 32 * i] = narrow<T>(acc[i] / sum);
@@ -258,9 +260,10 @@ __device__ void plain_attention(T* out, const T* qkv, const T* keys, const T* va
 #define PREFILL(T, DIM, M_TILES, TILE)                                                                               \
     extern "C" __global__ void __launch_bounds__(WARPS * 32)                                                         \
         prefill_attention_##DIM##_##T(T* out, const T* qkv, const T* keys, const T* values, int length, int heads,   \
-                                      int kv_heads, int capacity, int window, float scale, float cap, int) {         \
+                                      int kv_heads, int capacity, int window, float scale, float cap,                \
+                                      const float* sinks, int) {                                                     \
         prefill_attention<T, DIM, M_TILES, TILE>(out, qkv, keys, values, length, heads, kv_heads, capacity, window,  \
-                                                 scale, cap);                                                        \
+                                                 scale, cap, sinks);                                                 \
     }
 #define PREFILL_OF(T)                                                                                                \
     PREFILL(T, 64, 2, 64)                                                                                            \
@@ -273,8 +276,8 @@ FOR_F16(PREFILL_OF(f16))
 #define PLAIN_OF(T, NAME)                                                                                            \
     extern "C" __global__ void plain_attention_##NAME(T* out, const T* qkv, const T* keys, const T* values,          \
                                                       int length, int heads, int kv_heads, int capacity, int window, \
-                                                      float scale, float cap, int dim) {                             \
-        plain_attention(out, qkv, keys, values, length, heads, kv_heads, capacity, window, scale, cap, dim);         \
+                                                      float scale, float cap, const float* sinks, int dim) {         \
+        plain_attention(out, qkv, keys, values, length, heads, kv_heads, capacity, window, scale, cap, sinks, dim);  \
     }
 FOR_BF16(PLAIN_OF(bf16, bf16))
 FOR_F16(PLAIN_OF(f16, f16))

@@ -316,15 +316,15 @@ __device__ __forceinline__ void narrow_weights(uint32_t (&weight)[TILE / 4], con
 
 // Divides by the sums and stores the warp's 16 rows, in pieces of 16 bytes. `row`: the first of them.
 template <typename T, int DIM>
-__device__ __forceinline__ void store_rows(T* out, const float (&acc)[DIM / 2], const float (&sum)[2], int row,
-                                           int length, int heads, int head, int sequence) {
+__device__ __forceinline__ void store_rows(T* out, const float (&acc)[DIM / 2], const Softmax& softmax, const float* sinks,
+                                           int row, int length, int heads, int head, int sequence) {
     const int lane = threadIdx.x % 32, group = lane / 4, quad = lane % 4;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float total = sum[half];
+        float total = softmax.sum[half];
         total += __shfl_xor_sync(ALL_LANES, total, 1);
         total += __shfl_xor_sync(ALL_LANES, total, 2);
-        const float by = 1.f / total;
+        const float by = 1.f / (total + of_sink(sinks, head, softmax.top[half] * softmax.to_log2 / LOG2_E));
         const int at = row + half * 8 + group;
         T* to = out + (((size_t)sequence * length + at) * heads + head) * DIM + quad * 8;
 #pragma unroll
@@ -365,7 +365,7 @@ constexpr int shared_bytes(int dim, int tile, int groups, int stages) {
 // with fewer blocks than there are parts of the work, a block computes several.
 template <typename T, int DIM, int TILE, int GROUPS, int STAGES>
 __device__ __forceinline__ void attention(T* out, const T* qkv, const T* keys, const T* values, int length, int heads,
-                                          int kv_heads, int capacity, int window, float scale, float cap) {
+                                          int kv_heads, int capacity, int window, float scale, float cap, const float* sinks) {
     constexpr int ROWS = GROUPS * 64, TILE_BYTES = TILE * DIM * 2;
     constexpr int COPIER_REGISTERS = GROUPS == 2 ? 40 : 32, REGISTERS = GROUPS == 2 ? 232 : 160;
     static_assert(GROUPS == 2 || GROUPS == 3);
@@ -529,7 +529,7 @@ __device__ __forceinline__ void attention(T* out, const T* qkv, const T* keys, c
         wait_for_products<0>();
         settle(acc);
         free_values();
-        store_rows<T, DIM>(out, acc, softmax.sum, row, length, heads, p.head, p.sequence);
+        store_rows<T, DIM>(out, acc, softmax, sinks, row, length, heads, p.head, p.sequence);
     }
     // The last turn was passed on to the first group.
     if (group == 0) begin_turn();
@@ -538,9 +538,9 @@ __device__ __forceinline__ void attention(T* out, const T* qkv, const T* keys, c
 #define PREFILL_HOPPER(T, DIM, TILE, GROUPS, STAGES)                                                                 \
     extern "C" __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, 1) prefill_attention_hopper_##DIM##_##T( \
         T* out, const T* qkv, const T* keys, const T* values, int length, int heads, int kv_heads, int capacity,     \
-        int window, float scale, float cap, int) {                                                                   \
+        int window, float scale, float cap, const float* sinks, int) {                                               \
         attention<T, DIM, TILE, GROUPS, STAGES>(out, qkv, keys, values, length, heads, kv_heads, capacity,      \
-                                                     window, scale, cap);                                            \
+                                                     window, scale, cap, sinks);                                     \
     }
 FOR_BF16(PREFILL_HOPPER(bf16, 64, 128, 3, 2) PREFILL_HOPPER(bf16, 128, 128, 2, 2))
 FOR_F16(PREFILL_HOPPER(f16, 64, 128, 3, 2) PREFILL_HOPPER(f16, 128, 128, 2, 2))

@@ -127,7 +127,7 @@ __device__ __forceinline__ float round_row(uint8_t* rounded, float4* scales, con
     return squares;
 }
 
-// y[n] = Σ_k w[n, k] · x[k] + bias + residual, where those are given; or activate(gate) · up of a gated matrix. Its numbers
+// y[n] = Σ_k w[n, k] · x[k] + bias + residual, where those are given; or activate(gate) · up of a gated matrix, each plus its bias. Its numbers
 // are f32 where `wide_y`. A warp copies `ahead` tiles ahead. Each block rounds x itself, and norms it where `norm` is given.
 // SHARED: `shared_by` blocks of a cluster have a strip.
 template <Format F, typename T, bool GATED, bool SHARED = false>
@@ -259,8 +259,10 @@ __device__ void quantised(void* y, const uint8_t* w, const T* x, const T* bias, 
         if (threadIdx.x >= ROWS || at >= n) continue;
         float sum = total(threadIdx.x);
         if (GATED) {
+            float up = total(threadIdx.x + 8);
+            if (bias) sum += wide(bias[at]), up += wide(bias[n + at]);
             // Rounded as the result of a separate product is.
-            sum = activate(wide(narrow<T>(sum)), activation) * wide(narrow<T>(total(threadIdx.x + 8)));
+            sum = gated_value(wide(narrow<T>(sum)), wide(narrow<T>(up)), activation);
         } else {
             if (bias) sum += wide(bias[at]);
             if (residual) sum = wide(narrow<T>(sum)) + wide(residual[at]);
@@ -348,14 +350,16 @@ __device__ void embedded(T* out, const uint8_t* w, const uint32_t* ids, int k, f
     }
 }
 
-// Where `ids` are given, row blockIdx.y of y is the product of one of `active` experts with a row of x.
+// Where `ids` are given, row blockIdx.y of y is the product of one of `active` experts with a row of x. An expert has `biases` biases.
 template <typename T>
-__device__ __forceinline__ void of_expert(void*& y, const uint8_t*& w, const T*& x, int n, int k, const int* ids, int active,
-                                          size_t expert_bytes) {
+__device__ __forceinline__ void of_expert(void*& y, const uint8_t*& w, const T*& x, const T*& bias, int biases, int n, int k,
+                                          const int* ids, int active, size_t expert_bytes) {
     if (!ids) return;
     wait_for_previous();
     const int pair = blockIdx.y;
-    w += __ldcg(ids + pair) * expert_bytes;
+    const int expert = __ldcg(ids + pair);
+    w += expert * expert_bytes;
+    if (bias) bias += (size_t)expert * biases;
     x += (size_t)(pair / active) * k;
     y = reinterpret_cast<T*>(y) + (size_t)pair * n;
 }
@@ -365,15 +369,15 @@ __device__ __forceinline__ void of_expert(void*& y, const uint8_t*& w, const T*&
         quantised_one_##F##_##T(void* y, const uint8_t* w, const T* x, const T* bias, const T* residual, int n, int k,     \
                                 int wide_y, const float* norm, float eps, int ahead, const int* ids, int active,     \
                                 size_t expert_bytes, int turn) {                                                     \
-        of_expert<T>(y, w, x, n, k, ids, active, expert_bytes);                                                      \
+        of_expert<T>(y, w, x, bias, n, n, k, ids, active, expert_bytes);                                             \
         quantised<F, T, false>(y, w, x, bias, residual, n, k, 0, wide_y, norm, eps, ahead, (Turn)turn);              \
     }                                                                                                                \
     extern "C" __global__ void __launch_bounds__(THREADS, 4)                                       \
-        quantised_gated_one_##F##_##T(void* y, const uint8_t* w, const T* x, int n, int k, int activation,                 \
+        quantised_gated_one_##F##_##T(void* y, const uint8_t* w, const T* x, const T* bias, int n, int k, int activation,  \
                                       const float* norm, float eps, int ahead, const int* ids, int active,           \
                                       size_t expert_bytes) {                                                         \
-        of_expert<T>(y, w, x, n, k, ids, active, expert_bytes);                                                      \
-        quantised<F, T, true>(y, w, x, nullptr, nullptr, n, k, activation, 0, norm, eps, ahead);                     \
+        of_expert<T>(y, w, x, bias, 2 * n, n, k, ids, active, expert_bytes);                                         \
+        quantised<F, T, true>(y, w, x, bias, nullptr, n, k, activation, 0, norm, eps, ahead);                        \
     }                                                                                                                \
     extern "C" __global__ void __launch_bounds__(THREADS)                                                            \
         dequantised_##F##_##T(T* out, const uint8_t* w, int n, int k, int gated) {                                     \

@@ -60,7 +60,7 @@ template <Format F> __device__ __forceinline__ void weights(uint32_t four, const
 }
 
 // EIGHTS: groups of eight rows of activations.
-template <Format F, int EIGHTS> __device__ void quantised_rows(const uint8_t* w, int ahead, const FewRows& p) {
+template <Format F, int EIGHTS> __device__ void quantised_rows(const uint8_t* w, int ahead, const FewRows p) {
     using L = Layout<F>;
     const int rows = p.gated ? 8 : 16;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, quad = lane % 4;
@@ -121,10 +121,29 @@ template <Format F, int EIGHTS> __device__ void quantised_rows(const uint8_t* w,
     }
 }
 
+// Rows of one expert: those of tile blockIdx.y of a plan, as `sort_pairs` in experts.cu makes it. False where there is no such tile.
+template <int EIGHTS> __device__ __forceinline__ bool of_tile(const uint8_t*& w, FewRows& p, const int* plan, size_t expert_bytes) {
+    wait_for_previous();
+    const int tile = blockIdx.y;
+    if (tile >= __ldcg(plan)) return false;
+    const int* own = plan + 1 + 3 * tile;
+    const int expert = __ldcg(own), first = __ldcg(own + 1), end = __ldcg(own + 2);
+    w += expert * expert_bytes;
+    p.x += (size_t)tile * EIGHTS * p.groups * 32;
+    p.factors += tile * EIGHTS * 8;
+    p.first = first;
+    p.m = min(end - first, EIGHTS * 8);
+    p.of_bias = (size_t)expert * (p.gated ? 2 * p.n : p.n);
+    return true;
+}
+
 #define KERNEL(F, EIGHTS)                                                                                            \
     extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                         \
-        quantised_rows_##EIGHTS##_##F(const uint8_t* w, int ahead, FEW_ROWS_PARAMETERS) {                            \
-        quantised_rows<F, EIGHTS>(w, ahead, FEW_ROWS);                                                               \
+        quantised_rows_##EIGHTS##_##F(const uint8_t* w, int ahead, const int* plan, size_t expert_bytes,             \
+                                      FEW_ROWS_PARAMETERS) {                                                         \
+        FewRows p = FEW_ROWS;                                                                                        \
+        if (plan && !of_tile<EIGHTS>(w, p, plan, expert_bytes)) return;                                              \
+        quantised_rows<F, EIGHTS>(w, ahead, p);                                                                      \
     }
 #define KERNELS(F) KERNEL(F, 1) KERNEL(F, 2) KERNEL(F, 4)
 KERNELS(Q4_0) KERNELS(Q4_1) KERNELS(Q5_0) KERNELS(Q5_1) KERNELS(Q8_0) KERNELS(Q2K)

@@ -81,7 +81,7 @@ template <typename T> __device__ void gated(T* out, const T* gate_up, size_t row
             load8(gate_up + row * 2 * n + column, gate);
             load8(gate_up + row * 2 * n + n + column, up);
 #pragma unroll
-            for (int j = 0; j < 8; j++) gate[j] = activate(gate[j], activation) * up[j];
+            for (int j = 0; j < 8; j++) gate[j] = gated_value(gate[j], up[j], activation);
             store8(out + row * n + column, gate);
         }
         return;
@@ -89,7 +89,7 @@ template <typename T> __device__ void gated(T* out, const T* gate_up, size_t row
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows * n; i += stride) {
         size_t row = i / n, column = i % n;
         float gate = wide(gate_up[row * 2 * n + column]), up = wide(gate_up[row * 2 * n + n + column]);
-        out[i] = narrow<T>(activate(gate, activation) * up);
+        out[i] = narrow<T>(gated_value(gate, up, activation));
     }
 }
 
@@ -114,15 +114,23 @@ template <typename T> __device__ void add_bias(T* x, const T* bias, size_t rows,
 
 // Rows of activations in the order of `few_rows.cuh`: halves, each row times a power of two, and normed where `norm` is given. A lane's 16 bytes of 32 columns are
 // four columns from 4·(lane % 4) on and those 16 further; of FP8, eight neighbours. Columns beyond k are zeros. `factors` gets what a row's results are multiplied with,
-// times `times`. A block a row.
+// times `times`. A block a row; with a `plan` of experts, that of position blockIdx.x in tile blockIdx.y, from the row of its pair in `order`, `active` of which share one.
 template <typename T>
 __device__ void ordered_rows(uint4* ordered, float* factors, const T* x, int k, int groups, int fp8, float times,
-                             const float* norm, float eps) {
+                             const float* norm, float eps, const int* plan, const int* order, int active) {
     constexpr int WARPS = 8, THREADS = WARPS * 32;
     let_next_start();
     wait_for_previous();
-    const int row = blockIdx.x;
-    x += (size_t)row * k;
+    int row = blockIdx.x, from = row;
+    if (plan) {
+        if (blockIdx.y >= __ldcg(plan)) return;
+        const int* own = plan + 1 + 3 * blockIdx.y;
+        const int position = __ldcg(own + 1) + row;
+        if (position >= __ldcg(own + 2)) return;
+        from = order ? __ldcg(order + position) / active : position;
+        row += blockIdx.y * gridDim.x;
+    }
+    x += (size_t)from * k;
     ordered += (size_t)(row / 8) * groups * 32 + row % 8 * 4;
     auto load = [&](int column, float (&v)[4], float& squares) {
         using Four = typename std::conditional<sizeof(T) == 2, uint2, uint4>::type;
@@ -190,8 +198,8 @@ __device__ void ordered_rows(uint4* ordered, float* factors, const T* x, int k, 
     }                                                                                                                \
     extern "C" __global__ void __launch_bounds__(256)                                                                \
         ordered_rows_##NAME(uint4* ordered, float* factors, const T* x, int k, int groups, int fp8, float times,     \
-                            const float* norm, float eps) {                                                          \
-        ordered_rows(ordered, factors, x, k, groups, fp8, times, norm, eps);                                         \
+                            const float* norm, float eps, const int* plan, const int* order, int active) {           \
+        ordered_rows(ordered, factors, x, k, groups, fp8, times, norm, eps, plan, order, active);                    \
     }
 FOR_BF16(ROWS_OF(bf16, bf16))
 FOR_F16(ROWS_OF(f16, f16))

@@ -98,7 +98,7 @@ __device__ void skinny(Out* y, const T* w, const T* x, const T* bias, const T* r
         if constexpr (CARRIED) sum *= carried.factor<ROWS>(squares, of, k);
         if (GATED) {
             // Rounded as the result of a separate product is.
-            sum = activate(wide(narrow<T>(sum)), activation) * wide(narrow<T>(total(row + 8, of)));
+            sum = gated_value(wide(narrow<T>(sum)), wide(narrow<T>(total(row + 8, of))), activation);
         } else {
             if (bias) sum += wide(bias[at]);
             if (residual) sum = wide(narrow<T>(sum)) + wide(residual[to]);
@@ -123,7 +123,7 @@ __device__ void skinny_f32(float* y, const float* w, const float* x, const float
             if (GATED) up += w[(size_t)(n + row) * k + i] * value;
         }
         sum = warp_sum(sum);
-        if (GATED) sum = activate(sum, activation) * warp_sum(up);
+        if (GATED) sum = gated_value(sum, warp_sum(up), activation);
         if (lane) continue;
         size_t to = (size_t)of * n + row;
         if (!GATED && bias) sum += bias[row];

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use super::{
     super::{
-        experts::{ExpertLayer, Routed},
+        experts::{Biases, ExpertLayer, Routed},
         few_rows::Scratch,
         kernels::Norm,
         quantised::Tiles,
@@ -56,22 +56,33 @@ fn a_layer_of_experts_matches() {
     let sizes = [(8, 2, 200, 264), (40, 4, 160, 512), (128, 8, 96, 256), (5, 5, 64, 72)];
     for dtype in TYPES {
         let mut k = kernels(dtype);
-        k.scratch = Some(Scratch::new(&k.gpu, 512, 64 << 20).unwrap());
+        k.scratch = Some(Scratch::new(&k.gpu, (8192, 512), 64 << 20).unwrap());
         for (count, active, intermediate, hidden) in sizes {
-            for format in [None, Some(Format::Q8_0), Some(Format::Q4_1)] {
+            for format in [None, Some(Format::Q8_0), Some(Format::Q4_1), Some(Format::Mxfp4)] {
                 if format.is_some() && (intermediate % 32 > 0 || hidden % 32 > 0) {
                     continue;
                 }
-                for (rows, normalised) in
-                    [(1, true), (1, false), (3, true), (8, false), (9, true), (40, false), (140, true)]
-                {
-                    let naming = ExpertNaming::Qwen;
-                    let experts =
-                        Experts { count, active, intermediate, shared_intermediate: 0, normalised, naming };
+                // The last number of rows is enough for plain numbers where experts are few.
+                let all = [(1, true), (9, true), (40, false), (140, true), (1, false), (3, true), (8, false)];
+                for (rows, normalised) in all[..if format.is_some() { 4 } else { 7 }].iter().copied() {
+                    // As in gpt-oss, and as elsewhere.
+                    let biased = format == Some(Format::Mxfp4) || (format.is_none() && rows % 2 > 0);
+                    k.activation = if biased { Activation::SwigluOai } else { Activation::Silu };
+                    let experts = Experts {
+                        count,
+                        active,
+                        intermediate,
+                        shared_intermediate: 0,
+                        normalised,
+                        biased,
+                        naming: ExpertNaming::Qwen,
+                    };
                     let error = layer_error(&k, experts, hidden, format, rows);
                     let allowed = match (format, dtype) {
                         // Activations are rounded to eight bits in products of few rows.
                         (Some(_), _) if rows <= 8 => 2.5e-2,
+                        // Weights become halves.
+                        (Some(_), Dtype::F32) => 1e-3,
                         (_, Dtype::F32) => 2e-5,
                         (_, Dtype::F16) => 2e-3,
                         (_, Dtype::Bf16) => 1.2e-2,
@@ -96,11 +107,24 @@ fn layer_error(k: &Kernels, experts: Experts, hidden: usize, format: Option<Form
     let (gate_up, gate_up_values) = matrices(k, &mut draws, format, (count, 2 * intermediate, hidden), true);
     let (down, down_values) = matrices(k, &mut draws, format, (count, hidden, intermediate), false);
     let tally = k.gpu.zeros("a test", ExpertLayer::tally_bytes(&experts)).unwrap();
+    let of_size = |draws: &mut Draws, n: usize, dtype| match experts.biased {
+        true => draws.values(n, dtype),
+        false => vec![0.0; n],
+    };
+    let router_bias = of_size(&mut draws, count, Dtype::F32);
+    let gate_up_bias = of_size(&mut draws, count * 2 * intermediate, dtype);
+    let down_bias = of_size(&mut draws, count * hidden, dtype);
+    let biases = experts.biased.then(|| Biases {
+        router: put32(k, &router_bias),
+        gate_up: put(k, &gate_up_bias),
+        down: put(k, &down_bias),
+    });
     let layer = ExpertLayer {
         experts,
         router: matrix(k, &router, count, hidden),
         gate_up,
         down,
+        biases,
         shared: None,
         tally,
     };
@@ -155,7 +179,8 @@ fn layer_error(k: &Kernels, experts: Experts, hidden: usize, format: Option<Form
     assert_eq!((&tally.tokens, tally.routed, tally.steps), (&counts, rows as u64, 1));
     assert_eq!(tally.touched, counts.iter().filter(|count| **count > 0).count() as u64);
 
-    let exact: Vec<f32> = x.chunks(hidden).flat_map(|x| product(&router, x)).collect();
+    let sum_of = |a: Vec<f32>, b: &[f32]| a.iter().zip(b).map(|(a, b)| a + b).collect::<Vec<f32>>();
+    let exact: Vec<f32> = x.chunks(hidden).flat_map(|x| sum_of(product(&router, x), &router_bias)).collect();
     assert_close(&scores, &exact, Dtype::F16, "the scores");
     let error_of_row = |row: usize| {
         let (mut error, mut size) = (0f64, 0f64);
@@ -167,13 +192,22 @@ fn layer_error(k: &Kernels, experts: Experts, hidden: usize, format: Option<Form
                 values[expert * rows * columns..][..rows * columns].to_vec()
             };
             let wide = product(&of(&gate_up_values, 2 * intermediate, hidden), x);
+            let wide = sum_of(wide, &of(&gate_up_bias, 2 * intermediate, 1));
             let gated: Vec<f32> = (0..intermediate)
                 .map(|i| {
                     let (gate, up) = (rounded(wide[i], dtype), rounded(wide[intermediate + i], dtype));
-                    rounded(gate / (1.0 + (-gate).exp()) * up, dtype)
+                    let value = match experts.biased {
+                        true => {
+                            let gate = gate.min(7.0);
+                            gate / (1.0 + (-1.702 * gate).exp()) * (up.clamp(-7.0, 7.0) + 1.0)
+                        }
+                        false => gate / (1.0 + (-gate).exp()) * up,
+                    };
+                    rounded(value, dtype)
                 })
                 .collect();
             let result = product(&of(&down_values, hidden, intermediate), &gated);
+            let result = sum_of(result, &of(&down_bias, hidden, 1));
             let weight = weights[row * active + slot];
             sums.iter_mut().zip(&result).for_each(|(sum, value)| *sum += weight * value);
         }

@@ -55,7 +55,7 @@ fn normed(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
 
 fn kernels_for(dtype: Dtype, columns: usize, rows: usize) -> Kernels {
     let mut k = kernels(dtype);
-    k.scratch = Some(Scratch::new(&k.gpu, columns, rows * columns * dtype.bytes() as usize).unwrap());
+    k.scratch = Some(Scratch::new(&k.gpu, (0, columns), rows * columns * dtype.bytes() as usize).unwrap());
     k
 }
 
@@ -206,6 +206,12 @@ fn quantised_logits_equal_those_of_the_cpu() {
             "gemma3",
             spec(serde_json::json!({"model_type": "gemma3_text", "head_dim": 64, "sliding_window": 12})),
         ),
+        (
+            "gpt_oss",
+            spec(serde_json::json!({
+                "model_type": "gpt_oss", "num_local_experts": 8, "num_experts_per_tok": 8, "head_dim": 64, "sliding_window": 12
+            })),
+        ),
     ];
     let schemes = [
         Scheme::Q4_0,
@@ -220,6 +226,7 @@ fn quantised_logits_equal_those_of_the_cpu() {
         Scheme::Q6K,
         Scheme::Iq4Nl,
         Scheme::Iq4Xs,
+        Scheme::Mxfp4,
     ];
     for (name, spec) in models {
         for scheme in schemes {
