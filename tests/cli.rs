@@ -544,9 +544,9 @@ fn cost_knows_more_than_the_engine_runs() {
     // Weights that the engine cannot run are estimated too.
     let output = run(dir.path(), &["cost", "model=local", "model.weights=.", "model.dtype=bf16"]);
     assert!(output.out.contains("20,914,757,184 parameters"), "{}", output.err);
-    let other = config.to_string().replace("gpt_oss", "olmo2");
+    let other = config.to_string().replace("gpt_oss", "granitemoe");
     fs::write(dir.path().join("config.json"), other).unwrap();
-    assert_refused(dir.path(), &["run", file], &["cannot run", "olmo2", "gpt_oss", "llmprof-tui cost"]);
+    assert_refused(dir.path(), &["run", file], &["cannot run", "granitemoe", "gpt_oss", "llmprof-tui cost"]);
 }
 
 #[test]
