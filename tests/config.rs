@@ -122,6 +122,7 @@ fn every_option_of_every_group_composes() {
 /// sliding window.
 #[test]
 fn shapes_equal_the_published_ones() {
+    const YARN: &str = "yarn 32, 32 to 1, from 4096, by 1.347";
     struct Published(&'static str, &'static str, f64, f64, usize, bool, usize, &'static str, Option<usize>);
     let table = [
         Published("smollm2_135m", "HuggingFaceTB/SmolLM2-135M", 1e5, 1e-5, 8192, true, 64, "", None),
@@ -209,6 +210,8 @@ fn shapes_equal_the_published_ones() {
             "longrope 1.00 to 2.84 and 1.08 to 64.84, from 4096, by 1.190",
             Some(262_144),
         ),
+        Published("gpt_oss_20b", "openai/gpt-oss-20b", 1.5e5, 1e-5, 131072, false, 64, YARN, Some(128)),
+        Published("gpt_oss_120b", "openai/gpt-oss-120b", 1.5e5, 1e-5, 131072, false, 64, YARN, Some(128)),
     ];
     // The shape of `local` comes with its weights.
     assert_eq!(built_in().options("model").len(), table.len() + WITH_VISION.len() + 1);
@@ -283,7 +286,19 @@ fn scaling_text(scaling: Option<&RopeScaling>) -> String {
             let (short, long) = (ends(short), ends(long));
             format!("longrope {short} and {long}, from {original_max_positions}, by {attention_factor:.3}")
         }
-        Some(other) => format!("{other:?}"),
+        Some(RopeScaling::Yarn {
+            factor,
+            beta_fast,
+            beta_slow,
+            original_max_positions,
+            truncate,
+            attention_factor,
+        }) => {
+            let whole = if *truncate { ", whole" } else { "" };
+            format!(
+                "yarn {factor}, {beta_fast} to {beta_slow}{whole}, from {original_max_positions}, by {attention_factor:.3}"
+            )
+        }
     }
 }
 
@@ -311,6 +326,12 @@ fn parameters(arch: &serde_json::Value) -> u64 {
         // Norms after attention and MLP, and norms of the heads.
         "gemma2" => 2 * hidden,
         "gemma3_text" => 2 * hidden + 2 * head_dim,
+        // Biases of all matrices, and sinks.
+        "gpt_oss" => {
+            let wide = number("intermediate_size").unwrap();
+            let experts = number("num_local_experts").unwrap();
+            (heads + 2 * kv_heads) * head_dim + hidden + heads + experts * (1 + 2 * wide + hidden)
+        }
         _ => 0,
     };
     let intermediate = number("moe_intermediate_size").or(number("intermediate_size")).unwrap();
@@ -357,6 +378,8 @@ fn shapes_have_the_published_parameter_counts() {
         ("gemma3_1b", 999_885_952),
         ("gemma3_4b", 3_880_263_168),
         ("phi3_5_mini", 3_821_079_552),
+        ("gpt_oss_20b", 20_914_757_184),
+        ("gpt_oss_120b", 116_829_156_672),
     ];
     let mut models: Vec<_> = table.iter().map(|(name, _)| name.to_string()).collect();
     models.extend(WITH_VISION.iter().map(|(name, ..)| name.to_string()));

@@ -37,6 +37,8 @@ use crate::{
 
 /// One burst without an end.
 const EVERY_KERNEL: Command = Command::Record { burst_ms: 1, period_ms: 1 };
+/// How long a program is taken to make its contexts, at most; the library waits as long.
+const SET_UP_AT_MOST: Duration = Duration::from_secs(10);
 /// How often rings are read.
 const READ_INTERVAL: Duration = Duration::from_millis(20);
 const WINDOW: Duration = Duration::from_secs(1);
@@ -337,6 +339,7 @@ pub(super) struct Followed {
     /// Its bursts are those of the run: workers have theirs at about the same time.
     leads: bool,
     has_worked: bool,
+    joined_at: Instant,
     ranks: RankRecord,
 }
 
@@ -415,6 +418,7 @@ impl Watched {
             switches: 0,
             leads: false,
             has_worked: false,
+            joined_at: Instant::now(),
             ranks: RankRecord::new(pid, info.as_ref()),
         });
     }
@@ -425,12 +429,14 @@ impl Watched {
         let now = self.tx.clock().now();
         let mut more = false;
         let due = self.window_at.elapsed() >= WINDOW;
-        let first = self.guests.first().map(Followed::pid);
+        // A server's processes that only ask for the GPUs have nothing to show.
+        let is_shown = |followed: &&Followed| self.reports || followed.has_worked;
+        let first = self.guests.iter().find(is_shown).map(Followed::pid);
         for followed in &mut self.guests {
             followed.leads = self.leading.or(first) == Some(followed.pid());
             // A program begins with a burst until it has work: CUPTI is not switched on later, while it makes its contexts.
             let command = match command {
-                Command::Rest if self.duty.is_none() && !followed.has_worked => EVERY_KERNEL,
+                Command::Rest if self.duty.is_none() && followed.may_make_contexts() => EVERY_KERNEL,
                 other => other,
             };
             if followed.asked != Some(command) {
@@ -553,6 +559,10 @@ impl Watched {
 }
 
 impl Followed {
+    fn may_make_contexts(&self) -> bool {
+        !self.has_worked && self.joined_at.elapsed() < SET_UP_AT_MOST
+    }
+
     fn read(&mut self, tx: &EventTx, clock: RunClock) -> bool {
         let Followed {
             guest,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     ModelSpec,
     quantisation::{Part, Quantisation},
-    spec::ExpertNaming,
+    spec::{ExpertNaming, TensorShape},
     vision::VisionShape,
 };
 use crate::config::{Dtype, KvCacheDtype};
@@ -80,6 +80,9 @@ pub struct Shape {
     /// How the matrices are stored, where the model says so; else all weights have equal size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantisation: Option<Quantisation>,
+    /// The parts of `weight_bytes`, where the tensors say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part_bytes: Option<PartBytes>,
     /// Bits of 32 numbers of the KV cache, where they are not of the model's type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_bits_of_32: Option<u64>,
@@ -87,6 +90,37 @@ pub struct Shape {
     /// [`parameters`](Shape::parameters), which are the decoder's: a decode step does not read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vision: Option<VisionShape>,
+}
+
+/// Bytes of all weights of attention, of the MLP or the experts, of the head, and of the rest.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartBytes {
+    attention: u64,
+    mlp: u64,
+    head: u64,
+    other: u64,
+}
+
+impl PartBytes {
+    fn of(&mut self, part: Part) -> &mut u64 {
+        match part {
+            Part::Attention => &mut self.attention,
+            Part::Mlp => &mut self.mlp,
+            Part::Head => &mut self.head,
+            Part::Other => &mut self.other,
+        }
+    }
+}
+
+/// The part that a tensor belongs to.
+fn part_of(tensor: &TensorShape) -> Part {
+    let is_in = |block: &str| tensor.name.contains(block);
+    match tensor.shape.len() {
+        2 if tensor.name == "lm_head.weight" => Part::Head,
+        2 if is_in(".self_attn.") => Part::Attention,
+        2 if (is_in(".mlp.") || is_in(".block_sparse_moe.")) && !tensor.is_router() => Part::Mlp,
+        _ => Part::Other,
+    }
 }
 
 fn yes() -> bool {
@@ -245,14 +279,26 @@ impl Shape {
             number_bytes: dtype.bytes(),
             weight_bytes,
             quantisation: None,
+            part_bytes: None,
             vision: None,
         }
+    }
+
+    /// The same model with tensors of these bytes.
+    pub fn stored_as(self, tensors: &[TensorShape], bytes: impl Fn(&TensorShape) -> u64) -> Shape {
+        let mut parts = PartBytes::default();
+        for tensor in tensors {
+            *parts.of(part_of(tensor)) += bytes(tensor);
+        }
+        let weight_bytes = [parts.attention, parts.mlp, parts.head, parts.other].iter().sum();
+        Shape { weight_bytes, part_bytes: Some(parts), ..self }
     }
 
     /// The shape with weights of `bits` bits each.
     pub fn quantised(mut self, bits: f64) -> Shape {
         let bytes = |parameters: u64| (parameters as f64 * bits / 8.0).round() as u64;
         self.quantisation = None;
+        self.part_bytes = None;
         self.weight_bytes = bytes(self.parameters());
         if let Some(vision) = &mut self.vision {
             vision.weight_bytes = bytes(vision.parameters());
@@ -376,9 +422,14 @@ impl Shape {
 
     /// Mean bytes of a weight of `part`.
     pub(super) fn weight_size(&self, part: Part) -> f64 {
-        match &self.quantisation {
-            None => self.bytes_per_weight(),
-            Some(quantisation) => quantisation.bytes(part, self.number_bytes as f64),
+        match (&self.quantisation, self.part_bytes) {
+            (Some(quantisation), _) => quantisation.bytes(part, self.number_bytes as f64),
+            (None, Some(mut bytes)) => {
+                let all = self.parameters_by_part(|experts| experts.count);
+                let weights = all.iter().find(|(of, _)| *of == part).map_or(0, |(_, n)| *n);
+                *bytes.of(part) as f64 / weights.max(1) as f64
+            }
+            (None, None) => self.bytes_per_weight(),
         }
     }
 

@@ -220,6 +220,11 @@ pub struct TensorShape {
 }
 
 impl TensorShape {
+    /// Whether it is the router's matrix, or the gate's of a shared expert.
+    pub fn is_router(&self) -> bool {
+        [".gate.weight", ".router.weight", "_gate.weight"].iter().any(|end| self.name.ends_with(end))
+    }
+
     /// The number of its values.
     pub fn elements(&self) -> u64 {
         self.shape.iter().map(|&size| size as u64).product()

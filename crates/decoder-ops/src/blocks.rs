@@ -93,8 +93,8 @@ pub(crate) fn halves(format: Format, block: &[u8]) -> [[u8; 2]; 2] {
     [Some(first), second].map(|at| at.map_or([0; 2], |at| [block[at], block[at + 1]]))
 }
 
-/// Half of 2 to the power of `exponent` - 127: codes stand for twice their numbers. What no half float can be is the nearest that can: weights of
-/// less than 2⁻²⁰ become zero, and none are as large as 2¹⁵.
+/// Half of 2 to the power of `exponent` - 127: codes stand for twice their numbers. What no half float can be is the nearest that can: scales
+/// below 2⁻²⁴ are zero, and none is above 2¹⁵.
 fn power_of_two(exponent: u8) -> f16 {
     f16::from_f32(2f32.powi(i32::from(exponent.min(143)) - 128))
 }
@@ -127,13 +127,8 @@ pub(crate) fn small_scales(format: Format, block: &[u8], g: usize) -> [u8; 2] {
             let high = (u16::from_le_bytes([block[2], block[3]]) >> (2 * g)) as u8 & 3;
             [(low | high << 4).wrapping_sub(32); 2]
         }
-        Format::Q4_0
-        | Format::Q4_1
-        | Format::Q5_0
-        | Format::Q5_1
-        | Format::Q8_0
-        | Format::Iq4Nl
-        | Format::Mxfp4 => [1; 2],
+        // Groups are blocks.
+        _ => [1; 2],
     }
 }
 

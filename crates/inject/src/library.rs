@@ -81,7 +81,7 @@ fn start() {
         // The thread inherits the mask: the program's signals are not its.
         c::pthread_sigmask(c::SIG_SETMASK, &all, &mut before);
     }
-    let begun = session::begin();
+    let begun = panic::catch_unwind(session::begin).ok().flatten();
     let _ = thread::Builder::new().name("llmprof".to_owned()).stack_size(256 << 10).spawn(|| {
         let _ = panic::catch_unwind(panic::AssertUnwindSafe(|| session::run(begun)));
     });

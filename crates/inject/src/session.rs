@@ -26,8 +26,8 @@ use crate::{
 
 /// How often a program without a profiler looks for one.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long the program waits for the profiler's first word.
-const FIRST_COMMAND: Duration = Duration::from_millis(500);
+/// How long the program waits for the profiler.
+const ANSWER: Duration = Duration::from_millis(500);
 /// How often buffers are collected.
 const FLUSH: Duration = Duration::from_millis(50);
 /// By then what was launched in a burst has run.
@@ -73,9 +73,9 @@ impl Place {
 /// Begins to record, in the thread that initialises CUDA: CUPTI may crash a program that makes its first context in one thread while
 /// it is switched on in another. A profiler that has said nothing by then is waited for no longer.
 pub fn begin() -> Option<Session> {
-    let mut session = Place::given()?.connect()?;
     let since = Instant::now();
-    while session.command.is_none() && since.elapsed() < FIRST_COMMAND && session.hear() {}
+    let mut session = Place::given()?.connect()?;
+    while session.command.is_none() && since.elapsed() < ANSWER && session.hear() {}
     session.follow();
     Some(session)
 }
@@ -108,7 +108,7 @@ fn connect(path: &Path, token: &str) -> Option<(UnixStream, Shared)> {
     if !is_own(&stream) {
         return None;
     }
-    let timeout = Some(Duration::from_millis(500));
+    let timeout = Some(ANSWER / 2);
     stream.set_read_timeout(timeout).ok()?;
     stream.set_write_timeout(timeout).ok()?;
     let hello = wire::hello(token);
@@ -184,6 +184,21 @@ pub struct Session {
     noise: u32,
 }
 
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.switch(Mode::Nothing);
+        if let Some(cupti) = self.cupti {
+            cupti.flush(true);
+            self.report_dropped(cupti);
+        }
+        set_recording(false);
+        WORK.close();
+        RANGES.close();
+        SOCKET.store(-1, Ordering::Relaxed);
+        FINISHED.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Session {
     fn new(stream: UnixStream, shared: Shared) -> Session {
         SOCKET.store(stream.as_raw_fd(), Ordering::Relaxed);
@@ -218,16 +233,6 @@ impl Session {
         while !FINISHING.load(Ordering::Relaxed) && self.hear() {
             self.follow();
         }
-        self.switch(Mode::Nothing);
-        if let Some(cupti) = self.cupti {
-            cupti.flush(true);
-            self.report_dropped(cupti);
-        }
-        set_recording(false);
-        WORK.close();
-        RANGES.close();
-        SOCKET.store(-1, Ordering::Relaxed);
-        FINISHED.store(true, Ordering::Relaxed);
     }
 
     /// Waits for a command or the next moment to act. False when the profiler has gone.

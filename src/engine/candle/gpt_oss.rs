@@ -53,10 +53,14 @@ impl Place {
         Some(Place { stored: format!("{before}.mlp.experts.{matrix}"), expert, is_bias, first, step })
     }
 
+    pub fn bias(&self) -> String {
+        format!("{}_bias", self.stored)
+    }
+
     /// The names under which a file may have it.
     pub fn names(&self) -> Vec<String> {
         match self.is_bias {
-            true => vec![format!("{}_bias", self.stored)],
+            true => vec![self.bias()],
             false => vec![format!("{}_blocks", self.stored), self.stored.clone()],
         }
     }

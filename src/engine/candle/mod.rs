@@ -42,7 +42,7 @@ use crate::profile::listener::{Listeners, Span};
 use crate::{
     config::{Dtype, KvCacheDtype, Scheme},
     event::{ExpertUse, Phase},
-    model::{ModelSpec, Operator},
+    model::{ModelSpec, Operator, spec::TensorShape},
 };
 
 impl From<candle_core::Error> for EngineError {
@@ -101,9 +101,13 @@ impl CandleOptions {
 
     /// Bytes of the weights, with plain ones as `dtype`.
     pub fn weight_bytes(&self, dtype: Dtype) -> u64 {
+        self.spec.tensors().iter().map(|tensor| self.tensor_bytes(tensor, dtype)).sum()
+    }
+
+    pub fn tensor_bytes(&self, tensor: &TensorShape, dtype: Dtype) -> u64 {
         match &self.checkpoint {
-            Some(checkpoint) => checkpoint.weight_bytes(dtype),
-            None => self.synthetic().weight_bytes(&self.spec, dtype),
+            Some(checkpoint) => checkpoint.tensor_bytes(tensor, dtype),
+            None => self.synthetic().tensor_bytes(tensor, dtype),
         }
     }
 

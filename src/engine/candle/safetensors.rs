@@ -128,7 +128,8 @@ impl SafetensorsFiles {
                 continue;
             }
             if let Some(place) = self.in_all_experts(tensor) {
-                let (file, name) = (self.whole.clone(), place.names().swap_remove(0));
+                let stored = place.names().into_iter().find(|name| self.contains(name));
+                let (file, name) = (self.whole.clone(), stored.unwrap_or_else(|| name.clone()));
                 self.of_expert(tensor).ok_or(CheckpointError::Packed { file, tensor: name })?;
                 continue;
             }
@@ -168,7 +169,9 @@ impl SafetensorsFiles {
     /// Where the tensor is one expert's part of a stored one.
     fn in_all_experts(&self, tensor: &TensorShape) -> Option<Place> {
         let place = Place::of(&tensor.name).filter(|_| !self.contains(&tensor.name))?;
-        place.names().iter().any(|name| self.contains(name)).then_some(place)
+        // Other models whose experts are one tensor have no biases, and another order.
+        let is_there = place.names().iter().any(|name| self.contains(name)) && self.contains(&place.bias());
+        is_there.then_some(place)
     }
 
     fn of_expert(&self, tensor: &TensorShape) -> Option<OfExpert<'_>> {

@@ -9,7 +9,7 @@ use crate::{config::Scheme, model::spec::TensorShape};
 pub(super) fn format_of(scheme: Scheme, of: &Architecture, tensor: &TensorShape) -> Option<Format> {
     let &[_, columns] = tensor.shape.as_slice() else { return None };
     let name = tensor.name.as_str();
-    if is_router(name) {
+    if tensor.is_router() {
         return None;
     }
     let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next()?.parse().ok());
@@ -34,11 +34,6 @@ pub(super) fn format_of(scheme: Scheme, of: &Architecture, tensor: &TensorShape)
         other => other,
     };
     columns.is_multiple_of(smaller.weights()).then_some(smaller)
-}
-
-/// The router's matrix, or the gate's of a shared expert.
-fn is_router(name: &str) -> bool {
-    [".gate.weight", ".router.weight", "_gate.weight"].iter().any(|end| name.ends_with(end))
 }
 
 fn of_layer(scheme: Scheme, of: &Architecture, name: &str, i: usize) -> Option<Format> {
@@ -94,7 +89,7 @@ fn of_layer(scheme: Scheme, of: &Architecture, name: &str, i: usize) -> Option<F
 pub(super) fn stays_fp8(tensor: &TensorShape) -> bool {
     let name = tensor.name.as_str();
     // Tables and heads are published as plain numbers; products with experts need them.
-    let is_plain = is_router(name) || name.contains(".experts.");
+    let is_plain = tensor.is_router() || name.contains(".experts.");
     tensor.shape.len() == 2
         && tensor.shape[1].is_multiple_of(16)
         && name.starts_with("model.layers.")

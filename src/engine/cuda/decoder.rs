@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::{
     error::CudaError,
     experts::{Biases, EXPERT_ROWS, ExpertLayer, PLAIN_BYTES, Routed, ordered_rows, routed_bytes},
-    few_rows::Scratch,
+    few_rows::{Scratch, ordered_bytes},
     fp8::Fp8Matrix,
     gpu::{Buffer, Gpu},
     kernels::{
@@ -214,8 +214,8 @@ pub fn footprint(
     };
     let plain = match spec.experts {
         Some(experts) if quantised => {
-            let widest = spec.hidden.max(experts.intermediate);
-            plain.max(PLAIN_BYTES as u64).saturating_add(product(&[ordered_rows(&experts, rows), widest, 2]))
+            let (rows, columns) = ordered_rows(&experts, spec.hidden, rows);
+            plain.max(PLAIN_BYTES as u64).saturating_add(ordered_bytes(rows, columns) as u64)
         }
         _ => plain,
     };
@@ -288,9 +288,10 @@ impl Decoder {
                 true => plain.chain(of_experts().map(|(_, bytes)| bytes)).max().unwrap_or(0),
                 false => 0,
             };
-            let columns = columns.max(spec.experts.map_or(0, |experts| experts.intermediate));
-            let rows = spec.experts.map_or(0, |experts| ordered_rows(&experts, activations.rows));
-            kernels.scratch = Some(Scratch::new(gpu, (rows, columns), plain_bytes)?);
+            let are_tiles = of_experts().any(|(matrix, _)| matches!(matrix.values, Values::Tiles(_)));
+            let experts = spec.experts.filter(|_| are_tiles);
+            let of_experts = experts.map_or((0, 0), |all| ordered_rows(&all, spec.hidden, activations.rows));
+            kernels.scratch = Some(Scratch::new(gpu, columns, of_experts, plain_bytes)?);
         }
         Ok(Decoder {
             spec: spec.clone(),

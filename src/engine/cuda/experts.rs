@@ -243,11 +243,11 @@ fn few_rows_of(layer: &ExpertLayer, pairs: usize) -> Option<usize> {
     }
 }
 
-/// Rows of activations in order for such products of up to `rows` rows.
-pub fn ordered_rows(experts: &Experts, rows: usize) -> usize {
+/// Rows of activations in order for such products of up to `rows` rows, and their most columns.
+pub fn ordered_rows(experts: &Experts, hidden: usize, rows: usize) -> (usize, usize) {
     let pairs = (rows.min(EXPERT_ROWS) * experts.active).min(MOST_PAIRS * experts.count);
     // The last tile of each expert may have one row.
-    pairs + ROWS_AT_ONCE * experts.count.min(pairs)
+    (pairs + ROWS_AT_ONCE * experts.count.min(pairs), hidden.max(experts.intermediate))
 }
 
 impl Kernels {

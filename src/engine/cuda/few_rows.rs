@@ -86,13 +86,23 @@ fn groups(columns: usize) -> usize {
     columns.div_ceil(GROUP).next_multiple_of(8)
 }
 
+/// Bytes of rows in the order of the kernels.
+pub fn ordered_bytes(rows: usize, columns: usize) -> usize {
+    rows * groups(columns) * GROUP_BYTES
+}
+
 impl Scratch {
-    /// For `rows` rows of up to `columns`, at least [`MOST_ROWS`]; with `plain_bytes` for the largest matrix of more rows.
-    pub fn new(gpu: &Gpu, (rows, columns): (usize, usize), plain_bytes: usize) -> Result<Scratch, CudaError> {
-        let rows = rows.max(MOST_ROWS);
+    /// For [`MOST_ROWS`] rows of up to `columns`, and for rows of experts, which are so many of so many columns; with `plain_bytes` for the largest matrix of more rows.
+    pub fn new(
+        gpu: &Gpu,
+        columns: usize,
+        of_experts: (usize, usize),
+        plain_bytes: usize,
+    ) -> Result<Scratch, CudaError> {
+        let bytes = ordered_bytes(MOST_ROWS, columns).max(ordered_bytes(of_experts.0, of_experts.1));
         Ok(Scratch {
-            ordered: gpu.alloc("activations", rows * groups(columns) * GROUP_BYTES)?,
-            factors: gpu.alloc("activations", rows * size_of::<f32>())?,
+            ordered: gpu.alloc("activations", bytes)?,
+            factors: gpu.alloc("activations", of_experts.0.max(MOST_ROWS) * size_of::<f32>())?,
             plain: gpu.alloc("dequantised weights", plain_bytes)?,
         })
     }

@@ -50,9 +50,9 @@ use super::{
     speculation::Revisable,
 };
 use crate::{
-    config::KvCacheDtype,
+    config::{Dtype, KvCacheDtype},
     event::{AllocatorSample, ExpertUse, Phase},
-    model::Operator,
+    model::{Operator, spec::TensorShape},
     profile::listener::{Listener, Listeners, OperatorInstance, Span},
 };
 
@@ -101,6 +101,18 @@ enum Sampler {
     Host(Picker),
 }
 
+/// Bytes of a tensor of so many on the host: tiles of weights in fewer bits have full groups of columns.
+fn tiled_bytes(tensor: &TensorShape, bytes: u64, dtype: Dtype) -> u64 {
+    const COLUMNS: u64 = 128;
+    match *tensor.shape.as_slice() {
+        [_, columns] if columns > 0 && bytes < tensor.elements() * dtype.bytes() => {
+            let columns = columns as u64;
+            (bytes as f64 * columns.next_multiple_of(COLUMNS) as f64 / columns as f64) as u64
+        }
+        _ => bytes,
+    }
+}
+
 impl CudaEngine {
     /// Whether the model fits on the device, without making it.
     pub fn check(options: &CandleOptions, index: usize) -> Result<(), EngineError> {
@@ -122,7 +134,9 @@ impl CudaEngine {
             experts::check(&experts, spec.hidden).map_err(EngineError::Backend)?;
         }
         let footprint = |dtype, positions: usize| {
-            let weight_bytes = options.weight_bytes(dtype);
+            let tensors = spec.tensors();
+            let bytes = |tensor| tiled_bytes(tensor, options.tensor_bytes(tensor, dtype), dtype);
+            let weight_bytes = tensors.iter().map(bytes).sum();
             let given = Self::sizes(options);
             let cache = KvShape { positions, ..given.cache };
             let sizes = Sizes { cache, prompt: given.prompt.min(positions), ..given };

@@ -151,9 +151,33 @@ impl Tiles {
         gpu.synchronize()
     }
 
+    /// Checks the biases of all experts.
+    fn require_biases(
+        &self,
+        launch: Launch<'_>,
+        bias: Option<&Buffer>,
+        element: usize,
+    ) -> Result<(), CudaError> {
+        let experts = self.values.bytes() / self.extent.bytes().max(1);
+        match bias {
+            Some(bias) => {
+                Ok(launch.require_room("the bias", bias.bytes(), element, &[experts, self.extent.rows])?)
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Whether it is one product of gate and up with their activation.
     pub fn is_gated(&self) -> bool {
         self.extent.gated
+    }
+}
+
+/// The matrices of a layer's experts.
+fn of_one_type<'a>(parts: &'a [Tiles], kernel: &str) -> Result<&'a Tiles, CudaError> {
+    match parts {
+        [part] => Ok(part),
+        _ => Err(Launch::of(kernel).error("the experts of a layer differ in type".to_owned()).into()),
     }
 }
 
@@ -404,15 +428,14 @@ impl Kernels {
         bias: Option<&Buffer>,
         (ids, pairs, share): (&Buffer, usize, usize),
     ) -> Result<(), CudaError> {
-        let [part] = parts else {
-            return Err(Launch::of(kernel).error("the experts of a layer differ in type".to_owned()).into());
-        };
+        let part = of_one_type(parts, kernel)?;
         let name = part.extent.kernel(&format!("{kernel}_one"), p.dtype);
         let launch = Launch::of(&name);
         let element = p.dtype.bytes() as usize;
         launch.require(p.k == part.extent.columns && p.n == part.extent.n(), || {
             format!("{} by {} × {} is no product", p.k, part.extent.n(), part.extent.columns)
         })?;
+        part.require_biases(launch, bias, element)?;
         launch.require_room("y", p.y.bytes(), element, &[pairs, p.n])?;
         launch.require_room("x", p.x.bytes(), element, &[pairs.div_ceil(share), p.k])?;
         launch.require_room("the ids", ids.bytes(), 4, &[pairs])?;
@@ -450,17 +473,14 @@ impl Kernels {
         bias: Option<&Buffer>,
         tiled: Tiled<'_>,
     ) -> Result<(), CudaError> {
-        let [part] = parts else {
-            return Err(Launch::of("quantised_rows")
-                .error("the experts of a layer differ in type".to_owned())
-                .into());
-        };
+        let part = of_one_type(parts, "quantised_rows")?;
         self.ordered_rows(p, Order::Groups, None, Some(tiled))?;
         let name = format!("quantised_rows_{}_{}", tiled.tile_rows / EIGHT, name_of(part.extent.format));
         let launch = Launch::of(&name);
         launch.require(p.k == part.extent.columns && p.n == part.extent.n(), || {
             format!("{} by {} × {} is no product", p.k, part.extent.n(), part.extent.columns)
         })?;
+        part.require_biases(launch, bias, p.dtype.bytes() as usize)?;
         launch.require_room("y", p.y.bytes(), p.out.bytes() as usize, &[p.m, p.n])?;
         let (mut shape, ahead) = part.extent.shape(&self.gpu, 0).ok_or_else(|| self.too_small(launch))?;
         let strips = part.extent.strips();
@@ -488,11 +508,7 @@ impl Kernels {
         first: usize,
         count: usize,
     ) -> Result<Slice<'a>, CudaError> {
-        let [part] = parts else {
-            return Err(Launch::of("dequantised")
-                .error("the experts of a layer differ in type".to_owned())
-                .into());
-        };
+        let part = of_one_type(parts, "dequantised")?;
         let plain = self.plain(Launch::of("dequantised"))?;
         let from = part.values.slice_from(first * part.extent.bytes());
         self.dequantise(plain.into(), from, part.extent, count)?;

@@ -194,6 +194,7 @@ impl Architecture {
             number_bytes: dtype.bytes(),
             weight_bytes: 0,
             quantisation: None,
+            part_bytes: None,
             vision: None,
         })
     }

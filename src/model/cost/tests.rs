@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     config::{Dtype, KvCacheDtype},
-    model::ModelSpec,
+    model::{ModelSpec, spec::TensorShape},
 };
 
 fn qwen2_5_7b() -> Value {
@@ -111,6 +111,15 @@ fn costs_of_all_built_in_models_sum_up() {
             (read / spec.step_bytes(1, |tensor| 2 * tensor.elements()) as f64 - 1.0).abs() < 1e-9,
             "{model}"
         );
+        // Parts of different sizes: what a step reads of each counts with its own.
+        let bytes = |tensor: &TensorShape| match tensor.name.as_str() {
+            name if name.contains(".experts.") || name.contains(".mlp.") => tensor.elements() / 2,
+            _ => tensor.elements(),
+        };
+        let mixed = shape.stored_as(&spec.tensors(), bytes);
+        assert_eq!(mixed.weight_bytes, spec.tensors().iter().map(bytes).sum::<u64>(), "{model}");
+        let read = mixed.cost(Step::decode(1, 16)).total().weight_bytes;
+        assert!((read / spec.step_bytes(1, bytes) as f64 - 1.0).abs() < 2e-3, "{model}");
         models += 1;
     }
     assert!(models > 20, "{models}");

@@ -14,7 +14,10 @@ use crate::{
         Checkpoint, CheckpointError, SyntheticWeights,
         stock::{self, StockModel},
     },
-    model::{ModelSpec, Shape, SpecError, Step, spec::read_config_json},
+    model::{
+        ModelSpec, Shape, SpecError, Step,
+        spec::{TensorShape, read_config_json},
+    },
     text::Vocabulary,
 };
 
@@ -301,15 +304,20 @@ impl Model {
         }
     }
 
+    /// The same of a tensor of our own decoder.
+    fn tensor_bytes(&self, tensor: &TensorShape, dtype: Dtype) -> u64 {
+        match self {
+            Model::Own { checkpoint: Some(checkpoint), .. } => checkpoint.tensor_bytes(tensor, dtype),
+            Model::Own { spec, scheme, .. } => synthetic(spec, *scheme).tensor_bytes(tensor, dtype),
+            Model::Stock(_) | Model::Python(_) => 0,
+        }
+    }
+
     /// The part that a decode step reads; `None` where that depends on the tokens.
     pub fn step_weight_bytes(&self, dtype: Dtype, batch: usize) -> Option<u64> {
         match self {
-            Model::Own { spec, checkpoint: Some(checkpoint), .. } => {
-                Some(spec.step_bytes(batch, |tensor| checkpoint.tensor_bytes(tensor, dtype)))
-            }
-            Model::Own { spec, scheme, .. } => {
-                let weights = synthetic(spec, *scheme);
-                Some(spec.step_bytes(batch, |tensor| weights.tensor_bytes(tensor, dtype)))
+            Model::Own { spec, .. } => {
+                Some(spec.step_bytes(batch, |tensor| self.tensor_bytes(tensor, dtype)))
             }
             Model::Stock(model) => model.step_weight_bytes(dtype, batch),
             Model::Python(model) => {
@@ -331,7 +339,15 @@ impl Model {
     /// The shape that its cost is computed from; `None` where this program cannot compute it.
     pub fn shape(&self, dtype: Dtype) -> Option<Shape> {
         match self {
-            Model::Own { spec, .. } => Some(Shape::new(spec, dtype, self.weight_bytes(dtype))),
+            Model::Own { spec, checkpoint, scheme } => {
+                let shape = Shape::new(spec, dtype, self.weight_bytes(dtype));
+                let is_quantised =
+                    scheme.is_some() || checkpoint.as_ref().is_some_and(|all| all.is_quantised());
+                Some(match is_quantised {
+                    true => shape.stored_as(&spec.tensors(), |tensor| self.tensor_bytes(tensor, dtype)),
+                    false => shape,
+                })
+            }
             Model::Stock(model) => model.shape(dtype),
             Model::Python(model) => model.shape(dtype),
         }

@@ -53,10 +53,10 @@ fn product(w: &[f32], x: &[f32]) -> Vec<f32> {
 fn a_layer_of_experts_matches() {
     let mut largest = 0f64;
     // Experts, chosen ones, intermediate, hidden.
-    let sizes = [(8, 2, 200, 264), (40, 4, 160, 512), (128, 8, 96, 256), (5, 5, 64, 72)];
+    let sizes = [(8, 2, 200, 264), (40, 4, 160, 512), (128, 8, 96, 256), (5, 5, 64, 96), (5, 5, 64, 72)];
     for dtype in TYPES {
         let mut k = kernels(dtype);
-        k.scratch = Some(Scratch::new(&k.gpu, (8192, 512), 64 << 20).unwrap());
+        k.scratch = Some(Scratch::new(&k.gpu, 512, (8192, 512), 64 << 20).unwrap());
         for (count, active, intermediate, hidden) in sizes {
             for format in [None, Some(Format::Q8_0), Some(Format::Q4_1), Some(Format::Mxfp4)] {
                 if format.is_some() && (intermediate % 32 > 0 || hidden % 32 > 0) {

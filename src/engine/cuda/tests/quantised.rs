@@ -55,7 +55,7 @@ fn normed(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
 
 fn kernels_for(dtype: Dtype, columns: usize, rows: usize) -> Kernels {
     let mut k = kernels(dtype);
-    k.scratch = Some(Scratch::new(&k.gpu, (0, columns), rows * columns * dtype.bytes() as usize).unwrap());
+    k.scratch = Some(Scratch::new(&k.gpu, columns, (0, 0), rows * columns * dtype.bytes() as usize).unwrap());
     k
 }
 
