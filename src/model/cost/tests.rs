@@ -113,6 +113,7 @@ fn costs_of_all_built_in_models_sum_up() {
         );
         // Parts of different sizes: what a step reads of each counts with its own.
         let bytes = |tensor: &TensorShape| match tensor.name.as_str() {
+            _ if tensor.is_router() => tensor.elements(),
             name if name.contains(".experts.") || name.contains(".mlp.") => tensor.elements() / 2,
             _ => tensor.elements(),
         };
