@@ -108,7 +108,7 @@ fn connect(path: &Path, token: &str) -> Option<(UnixStream, Shared)> {
     if !is_own(&stream) {
         return None;
     }
-    let timeout = Some(ANSWER / 2);
+    let timeout = Some(ANSWER);
     stream.set_read_timeout(timeout).ok()?;
     stream.set_write_timeout(timeout).ok()?;
     let hello = wire::hello(token);
