@@ -37,8 +37,6 @@ use crate::{
 
 /// One burst without an end.
 const EVERY_KERNEL: Command = Command::Record { burst_ms: 1, period_ms: 1 };
-/// How long a program is taken to make its contexts, at most; the library waits as long.
-const SET_UP_AT_MOST: Duration = Duration::from_secs(10);
 /// How often rings are read.
 const READ_INTERVAL: Duration = Duration::from_millis(20);
 const WINDOW: Duration = Duration::from_secs(1);
@@ -560,7 +558,7 @@ impl Watched {
 
 impl Followed {
     fn may_make_contexts(&self) -> bool {
-        !self.has_worked && self.joined_at.elapsed() < SET_UP_AT_MOST
+        !self.has_worked && self.joined_at.elapsed() < wire::SET_UP_AT_MOST
     }
 
     fn read(&mut self, tx: &EventTx, clock: RunClock) -> bool {

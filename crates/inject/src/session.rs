@@ -37,8 +37,6 @@ const CLOCK: Duration = Duration::from_secs(1);
 const ASK: Duration = Duration::from_millis(100);
 /// How long after a program's first work its contexts are taken to be made.
 const SET_UP: Duration = Duration::from_millis(300);
-/// How long that is waited for.
-const SET_UP_AT_MOST: Duration = Duration::from_secs(10);
 /// A profiler that has not read for so long has stopped.
 const STALLED: Duration = Duration::from_secs(2);
 
@@ -280,7 +278,7 @@ impl Session {
         if self.mode == Mode::Nothing {
             return false;
         }
-        if self.work_at.is_none() && (Cupti::has_work() || self.since.elapsed() >= SET_UP_AT_MOST) {
+        if self.work_at.is_none() && (Cupti::has_work() || self.since.elapsed() >= wire::SET_UP_AT_MOST) {
             self.work_at = Some(Instant::now());
             // The program's GPUs can be named now.
             self.clock_at = None;

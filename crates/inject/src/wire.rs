@@ -7,13 +7,15 @@
 //! A record is one slot; a text follows its slot in as many more as it needs. The reader copies slots before it reads them:
 //! the program at the other end may write anything, at any time.
 
-use std::sync::atomic::AtomicU64;
+use std::{sync::atomic::AtomicU64, time::Duration};
 
 /// The variables that the library reads: the directory of the socket, and the word it must say.
 pub const DIRECTORY: &str = "LLMPROF_ATTACH";
 pub const TOKEN: &str = "LLMPROF_TOKEN";
 /// The socket of a profiler that starts programs. One that joins the program `1234` later listens on `1234.socket`.
 pub const SOCKET: &str = "socket";
+/// How long a program that has no work yet is taken to make its contexts, at most.
+pub const SET_UP_AT_MOST: Duration = Duration::from_secs(10);
 
 pub const VERSION: u32 = 3;
 /// The first word of the shared memory.

@@ -51,7 +51,7 @@ pub struct ExpertLayer {
     pub tally: Buffer,
 }
 
-/// Of the experts that have some.
+/// The biases of a layer's experts.
 pub struct Biases {
     /// In f32, one for each expert.
     pub router: Buffer,

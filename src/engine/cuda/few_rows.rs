@@ -92,7 +92,7 @@ pub fn ordered_bytes(rows: usize, columns: usize) -> usize {
 }
 
 impl Scratch {
-    /// For [`MOST_ROWS`] rows of up to `columns`, and for rows of experts, which are so many of so many columns; with `plain_bytes` for the largest matrix of more rows.
+    /// For [`MOST_ROWS`] rows of up to `columns`, or for the rows and columns of `of_experts` where they take more; with `plain_bytes` for the largest matrix of more rows.
     pub fn new(
         gpu: &Gpu,
         columns: usize,

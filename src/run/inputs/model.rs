@@ -304,20 +304,12 @@ impl Model {
         }
     }
 
-    /// The same of a tensor of our own decoder.
-    fn tensor_bytes(&self, tensor: &TensorShape, dtype: Dtype) -> u64 {
-        match self {
-            Model::Own { checkpoint: Some(checkpoint), .. } => checkpoint.tensor_bytes(tensor, dtype),
-            Model::Own { spec, scheme, .. } => synthetic(spec, *scheme).tensor_bytes(tensor, dtype),
-            Model::Stock(_) | Model::Python(_) => 0,
-        }
-    }
-
     /// The part that a decode step reads; `None` where that depends on the tokens.
     pub fn step_weight_bytes(&self, dtype: Dtype, batch: usize) -> Option<u64> {
         match self {
-            Model::Own { spec, .. } => {
-                Some(spec.step_bytes(batch, |tensor| self.tensor_bytes(tensor, dtype)))
+            Model::Own { spec, checkpoint, scheme } => {
+                let bytes = tensor_bytes(spec, checkpoint.as_deref(), *scheme, dtype);
+                Some(spec.step_bytes(batch, bytes))
             }
             Model::Stock(model) => model.step_weight_bytes(dtype, batch),
             Model::Python(model) => {
@@ -344,7 +336,10 @@ impl Model {
                 let is_quantised =
                     scheme.is_some() || checkpoint.as_ref().is_some_and(|all| all.is_quantised());
                 Some(match is_quantised {
-                    true => shape.stored_as(&spec.tensors(), |tensor| self.tensor_bytes(tensor, dtype)),
+                    true => {
+                        let bytes = tensor_bytes(spec, checkpoint.as_deref(), *scheme, dtype);
+                        shape.stored_as(&spec.tensors(), bytes)
+                    }
                     false => shape,
                 })
             }
@@ -368,6 +363,20 @@ impl Model {
 /// Weights as those of a run, with any seed.
 fn synthetic(spec: &ModelSpec, scheme: Option<Scheme>) -> SyntheticWeights {
     SyntheticWeights::new(0).quantised(scheme, spec)
+}
+
+/// Bytes of a tensor of our own decoder in memory.
+fn tensor_bytes(
+    spec: &ModelSpec,
+    checkpoint: Option<&Checkpoint>,
+    scheme: Option<Scheme>,
+    dtype: Dtype,
+) -> impl Fn(&TensorShape) -> u64 {
+    let weights = synthetic(spec, scheme);
+    move |tensor| match checkpoint {
+        Some(checkpoint) => checkpoint.tensor_bytes(tensor, dtype),
+        None => weights.tensor_bytes(tensor, dtype),
+    }
 }
 
 /// A key of a `config.json` and how its value is read.
