@@ -601,6 +601,7 @@ impl Decoder {
         };
         let eps = spec.rms_eps as f32;
         let few = rows <= FEW_ROWS;
+        let within = kernels.routes_within(experts, rows);
         if !few {
             operator(Operator::MlpNorm, &|| {
                 kernels.rms_norm(&a.normed, &a.x, &layer.mlp_norm, (rows, spec.hidden), eps, (1, 0))
@@ -612,14 +613,19 @@ impl Decoder {
         for first in (0..rows).step_by(EXPERT_ROWS) {
             let count = EXPERT_ROWS.min(rows - first);
             let (normed, x) = (a.normed.slice_from(first * row_bytes), a.x.slice_from(first * row_bytes));
-            operator(Operator::Router, &|| match few {
-                true => kernels.norm_and_route((&a.normed, &a.x), norm, routed, experts, rows, !is_prompt),
-                false => kernels.route(routed, experts, normed, count, !is_prompt),
-            })?;
+            if !within {
+                operator(Operator::Router, &|| match few {
+                    true => {
+                        kernels.norm_and_route((&a.normed, &a.x), norm, routed, experts, rows, !is_prompt)
+                    }
+                    false => kernels.route(routed, experts, normed, count, !is_prompt),
+                })?;
+            }
             operator(Operator::GateUp, &|| {
-                kernels.experts_gated(routed, experts, normed, count, !is_prompt)
+                let router = within.then_some((&a.x, norm));
+                kernels.experts_gated(routed, experts, normed, count, !is_prompt, router)
             })?;
-            operator(Operator::Down, &|| kernels.experts_down(x, routed, experts, count, carry))?;
+            operator(Operator::Down, &|| kernels.experts_down(x, routed, experts, count, carry, within))?;
             let Some((gate_up, down)) = &experts.shared else { continue };
             operator(Operator::GateUp, &|| {
                 kernels.gated(&a.gated, &a.wide, normed, gate_up, count)?;

@@ -78,9 +78,11 @@ impl ExpertLayer {
         Ok([&biases.router, &biases.gate_up, &biases.down].map(Arg::from))
     }
 
-    /// There are kernels for experts with biases, and for others.
-    fn kernel(&self, name: &str) -> String {
-        if self.biases.is_some() { format!("{name}_biased") } else { name.to_owned() }
+    /// There are kernels for one row whose router is within the products, for experts with biases, and for others.
+    fn kernel(&self, name: &str, alone: bool) -> String {
+        let alone = if alone { "_alone" } else { "" };
+        let biased = if self.biases.is_some() { "_biased" } else { "" };
+        format!("{name}{alone}{biased}")
     }
 
     pub fn tally_bytes(experts: &Experts) -> usize {
@@ -135,6 +137,8 @@ pub struct Routed {
     place: Buffer,
     /// Blocks that are done.
     counter: Buffer,
+    /// Scores of one row that blocks wait for; all bits set where there is none.
+    pub(super) posted: Buffer,
     /// Gate and up, their product, and the results of all pairs.
     wide: Buffer,
     gated: Buffer,
@@ -159,6 +163,8 @@ impl Routed {
         let pairs = rows * experts.active;
         let numbers = |count: usize| gpu.alloc("activations", count * dtype.bytes() as usize);
         let words = |count: usize| gpu.alloc("activations", count * ID_BYTES);
+        let posted = words(experts.count + 1)?;
+        gpu.fill(&posted, u8::MAX)?;
         Ok(Routed {
             rows,
             scores: words(rows * (experts.count + 1))?,
@@ -168,6 +174,7 @@ impl Routed {
             order: words(pairs)?,
             place: words(pairs)?,
             counter: gpu.zeros("activations", ID_BYTES)?,
+            posted,
             wide: numbers(if rows > FEW_ROWS { pairs * 2 * experts.intermediate } else { 0 })?,
             gated: numbers(pairs * experts.intermediate)?,
             results: numbers(pairs * hidden)?,
@@ -261,7 +268,7 @@ impl Kernels {
         rows: usize,
         counted: bool,
     ) -> Launched {
-        let name = self.name(&layer.kernel("norm_and_route"));
+        let name = self.name(&layer.kernel("norm_and_route", false));
         let launch = Launch::of(&name);
         let (k, stride, element) = (layer.router.columns, layer.router.rows, self.dtype.bytes() as usize);
         let Values::Plain(router) = &layer.router.values else {
@@ -352,15 +359,31 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, Shape::early((1, 1, 1), MAX_EXPERTS), &args) }
     }
 
-    /// Gate and up of all pairs with their activation, after [`route`](Self::route) or [`norm_and_route`](Self::norm_and_route) of the same rows.
+    /// Whether the product of gate and up has the norm and the router of these rows within it, so that no kernel is needed for them: for one row of plain numbers, where the GPU runs
+    /// all its blocks at once.
+    pub fn routes_within(&self, layer: &ExpertLayer, rows: usize) -> bool {
+        rows == 1 && self.dtype != Dtype::F32 && layer.is_plain() && self.blocks_alone(layer) > 0
+    }
+
+    /// Blocks of such a product that run at once.
+    fn blocks_alone(&self, layer: &ExpertLayer) -> usize {
+        let name = self.name(&layer.kernel("expert_gated", true));
+        let shared_bytes = layer.gate_up.columns * self.dtype.bytes() as usize;
+        self.gpu.blocks_at_once(Launch::of(&name), THREADS, shared_bytes)
+    }
+
+    /// Gate and up of all pairs with their activation, after [`route`](Self::route) or [`norm_and_route`](Self::norm_and_route) of the same rows; or with norm and router
+    /// of one row, x, which is then normed into `normed`.
     pub fn experts_gated(
         &self,
         routed: &Routed,
         layer: &ExpertLayer,
-        x: Slice<'_>,
+        normed: Slice<'_>,
         rows: usize,
         counted: bool,
+        within: Option<(&Buffer, Norm<'_>)>,
     ) -> Launched {
+        let x = normed;
         let Experts { active, intermediate, .. } = layer.experts;
         let pairs = rows * active;
         let few = few_rows_of(layer, pairs).filter(|_| rows > FEW_ROWS);
@@ -379,21 +402,39 @@ impl Kernels {
             let bias = layer.biases.as_ref().map(|biases| &biases.gate_up);
             return self.quantised_experts("quantised_gated", parts, &p, bias, (&routed.ids, pairs, active));
         }
-        let name = self.name(&layer.kernel("expert_gated"));
+        let name = self.name(&layer.kernel("expert_gated", within.is_some()));
         let launch = Launch::of(&name);
         let (n, k, element) = (intermediate, layer.gate_up.columns, self.dtype.bytes() as usize);
         let w = self.check_experts(launch, layer, &layer.gate_up, 2 * n)?;
-        launch.require_room("x", x.bytes(), element, &[rows, k])?;
+        launch.require_room("the normed rows", normed.bytes(), element, &[rows, k])?;
         launch.require_room("the output", routed.gated.bytes(), element, &[pairs, n])?;
         let [ids, weights, experts, active, normalised] = routed.choice(launch, layer, rows)?;
         let stride = layer.router.rows;
         launch.require_room("the scores", routed.scores.bytes(), ID_BYTES, &[rows, stride])?;
-        let [_, bias, _] = layer.bias_args(launch, element)?;
+        let [router_bias, bias, _] = layer.bias_args(launch, element)?;
+        let [x, norm, eps, router] = match (within, &layer.router.values) {
+            (None, _) => [Arg::NULL, Arg::NULL, Arg::Float(0.0), Arg::NULL],
+            (Some((x, norm)), Values::Plain(router)) => {
+                launch.require(rows == 1, || format!("{rows} rows, one is routed within its product"))?;
+                launch.require_room("x", x.bytes(), element, &[k])?;
+                launch.require_room("the router", router.bytes(), element, &[stride, k])?;
+                launch.require_room("the posted scores", routed.posted.bytes(), ID_BYTES, &[stride])?;
+                let [norm, eps] = Norm::args(Some(norm), launch, k)?;
+                [x.into(), norm, eps, router.into()]
+            }
+            _ => return Err(launch.error("the router is quantised".to_owned()).into()),
+        };
         let args = [
             (&routed.gated).into(),
             w.into(),
-            x.into(),
             bias,
+            x,
+            normed.into(),
+            norm,
+            eps,
+            router,
+            router_bias,
+            (&routed.posted).into(),
             (&routed.scores).into(),
             ids,
             weights,
@@ -408,8 +449,15 @@ impl Kernels {
             Arg::Int(self.activation_number()),
         ];
         let strips = n.div_ceil(8) * pairs;
-        let shape = Shape::early((strips.min(2 * self.gpu.multiprocessors), 1, 1), THREADS);
-        // SAFETY: the kernel's parameters, on buffers of these sizes.
+        let shape = match within {
+            None => Shape::early((strips.min(2 * self.gpu.multiprocessors), 1, 1), THREADS),
+            Some(_) => Shape {
+                shared_bytes: k * element,
+                at_once: true,
+                ..Shape::early((strips.min(self.blocks_alone(layer)), 1, 1), THREADS)
+            },
+        };
+        // SAFETY: the kernel's parameters, on buffers of these sizes; no score is posted between launches.
         unsafe { self.gpu.launch(launch, shape, &args) }
     }
 
@@ -421,6 +469,7 @@ impl Kernels {
         layer: &ExpertLayer,
         rows: usize,
         carry: Option<Carry<'_>>,
+        routed_within: bool,
     ) -> Launched {
         let Experts { active, intermediate: k, .. } = layer.experts;
         let (n, element) = (layer.down.rows / layer.experts.count, self.dtype.bytes() as usize);
@@ -443,7 +492,7 @@ impl Kernels {
             self.quantised_experts("quantised", parts, &p, bias, (&routed.ids, pairs, 1))?;
             return self.combine(to, routed, None, (rows, active, n));
         }
-        let name = self.name(&layer.kernel("expert_down"));
+        let name = self.name(&layer.kernel("expert_down", routed_within));
         let launch = Launch::of(&name);
         let w = self.check_experts(launch, layer, &layer.down, n)?;
         launch.require_room("x", routed.gated.bytes(), element, &[pairs, k])?;
@@ -459,6 +508,7 @@ impl Kernels {
             (&routed.gated).into(),
             bias,
             (&routed.scores).into(),
+            (&routed.posted).into(),
             launch.arg("rows", rows)?,
             launch.arg("scores", stride)?,
             experts,

@@ -483,6 +483,20 @@ impl Gpu {
         asked.map_or(0, |()| usize::try_from(count).unwrap_or(0).min(all))
     }
 
+    /// How many blocks of a kernel run at once.
+    pub fn blocks_at_once(&self, launch: Launch<'_>, threads: usize, shared_bytes: usize) -> usize {
+        let mut each = 0;
+        let shape = Shape { shared_bytes, ..Shape::early((1, 1, 1), threads) };
+        let asked = self.configured(launch, shape, false, |function, config| {
+            let (threads, shared_bytes) = (config.blockDimX as i32, config.sharedMemBytes as usize);
+            // SAFETY: the kernel lives until the call returns.
+            unsafe {
+                sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut each, function, threads, shared_bytes)
+            }
+        });
+        asked.map_or(0, |()| usize::try_from(each).unwrap_or(0) * self.multiprocessors)
+    }
+
     /// Calls the driver with a kernel and the configuration of its launch, which is refused where the grid does not run at once, if
     /// `at_once`.
     fn configured(

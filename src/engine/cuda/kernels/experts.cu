@@ -2,95 +2,13 @@
 //
 // A pair is a row and one of its experts. With few rows, each pair reads its expert's weights. With many, pairs are sorted by expert, and a block multiplies a tile of
 // one expert's pairs, so that the weights of an expert are read once for all of them.
+#include "experts.cuh"
 #include "product.cuh"
 
 constexpr int WARPS = 8;
 constexpr int CHUNK = 32;            // columns of one pair of products
 constexpr int UNROLL = 8;            // chunks in flight
 constexpr int SPAN = UNROLL * CHUNK; // columns of one iteration of a warp
-
-constexpr int MAX_EXPERTS = 512;
-constexpr int MAX_ACTIVE = 32;
-
-// Numbers in the order of floats.
-__device__ __forceinline__ uint32_t ordered(float x) {
-    uint32_t bits = __float_as_uint(x);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-__device__ __forceinline__ float from_ordered(uint32_t key) {
-    return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
-}
-
-// Chooses the `active` experts with the highest scores of a row, and their weights: shares of the softmax of all scores, or of its sum over the chosen ones. By one
-// warp, whose lanes have EACH scores. `touched` gets a bit for each chosen expert, `tally` a count. Of equal scores the first is chosen.
-template <int EACH>
-__device__ __forceinline__ void choose(const float* scores, int* ids, float* weights, uint32_t* touched, uint32_t* tally,
-                                       int experts, int active, int normalised) {
-    const int lane = threadIdx.x % 32;
-    // No score has the key 0: it marks what is not there.
-    uint32_t keys[EACH], best = 0;
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        int expert = lane + 32 * i;
-        float score = expert < experts ? __ldcg(scores + expert) : 0.f;
-        keys[i] = expert < experts ? max(ordered(score), 1u) : 0;
-        best = max(best, keys[i]);
-    }
-    const float highest = from_ordered(__reduce_max_sync(ALL_LANES, best));
-    float sum = 0.f, of_chosen = 0.f, weight = 0.f;
-    if (!normalised) {
-#pragma unroll
-        for (int i = 0; i < EACH; i++) sum += keys[i] ? __expf(from_ordered(keys[i]) - highest) : 0.f;
-        sum = warp_sum(sum);
-    }
-    // Each lane has its keys in order, the highest first; of equal ones the first. So the next one is at the head of a lane.
-    uint32_t experts_of[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; i++) experts_of[i] = lane + 32 * i;
-#pragma unroll
-    for (int end = EACH - 1; end > 0; end--) {
-#pragma unroll
-        for (int i = 0; i < end; i++) {
-            const bool swap = keys[i] < keys[i + 1];
-            const uint32_t key = keys[i], expert = experts_of[i];
-            keys[i] = swap ? keys[i + 1] : key, keys[i + 1] = swap ? key : keys[i + 1];
-            experts_of[i] = swap ? experts_of[i + 1] : expert, experts_of[i + 1] = swap ? expert : experts_of[i + 1];
-        }
-    }
-    int chosen = 0;
-    for (int slot = 0; slot < active; slot++) {
-        const uint32_t most = __reduce_max_sync(ALL_LANES, keys[0]);
-        // Equal keys are rare: then the lowest number of an expert decides.
-        uint32_t lanes = __ballot_sync(ALL_LANES, keys[0] == most);
-        if (lanes & (lanes - 1)) {
-            const uint32_t lowest = __reduce_min_sync(ALL_LANES, keys[0] == most ? experts_of[0] : 0xffffffffu);
-            lanes = __ballot_sync(ALL_LANES, keys[0] == most && experts_of[0] == lowest);
-        }
-        const int of_lane = __ffs(lanes) - 1;
-        const uint32_t at = min(__shfl_sync(ALL_LANES, experts_of[0], of_lane), (uint32_t)experts - 1);
-        if (lane == of_lane) {
-#pragma unroll
-            for (int i = 0; i + 1 < EACH; i++) keys[i] = keys[i + 1], experts_of[i] = experts_of[i + 1];
-            keys[EACH - 1] = 0;
-        }
-        float share = __expf(from_ordered(most) - highest);
-        of_chosen += share;
-        if (lane == slot) chosen = at, weight = share;
-    }
-    if (lane >= active) return;
-    ids[lane] = chosen;
-    weights[lane] = weight / (normalised ? of_chosen : sum);
-    if (!tally) return;
-    atomicAdd(tally + chosen, 1);
-    atomicOr(touched + chosen / 32, 1u << chosen % 32);
-}
-
-__device__ __forceinline__ void choose(const float* scores, int* ids, float* weights, uint32_t* touched, uint32_t* tally,
-                                       int experts, int active, int normalised) {
-    if (experts <= 64) choose<2>(scores, ids, weights, touched, tally, experts, active, normalised);
-    else if (experts <= 128) choose<4>(scores, ids, weights, touched, tally, experts, active, normalised);
-    else choose<MAX_EXPERTS / 32>(scores, ids, weights, touched, tally, experts, active, normalised);
-}
 
 // The choice for each row, a warp for each.
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
@@ -253,54 +171,15 @@ extern "C" __global__ void __launch_bounds__(MAX_EXPERTS)
     }
 }
 
-// What the products of few rows need for the choice of experts from scores, which every block makes for itself: that takes less time than to wait
-// for another kernel. The first block of `expert_gated` writes ids and weights, and counts them.
-struct Choice {
-    const float* scores; // (rows, stride)
-    int* ids;
-    float* weights;
-    uint32_t* tally;
-    int rows, stride, experts, active, normalised;
-};
-constexpr int MAX_PAIRS = 8 * MAX_ACTIVE;
-struct Chosen {
-    int ids[MAX_PAIRS];
-    float weights[MAX_PAIRS];
-    uint32_t touched[MAX_EXPERTS / 32];
-};
-// A warp for each row. All threads of the block; those of `is_first` count.
-__device__ __forceinline__ void choose_all(Chosen& chosen, const Choice& c, bool is_first) {
-    const int warp = threadIdx.x / 32;
-    uint32_t* tally = is_first ? c.tally : nullptr;
-    if (is_first) {
-        if (threadIdx.x < MAX_EXPERTS / 32) chosen.touched[threadIdx.x] = 0;
-        __syncthreads();
-    }
-    if (warp < c.rows) {
-        choose(c.scores + (size_t)warp * c.stride, chosen.ids + warp * c.active, chosen.weights + warp * c.active, chosen.touched,
-               tally, c.experts, c.active, c.normalised);
-    }
-    __syncthreads();
-    if (!is_first) return;
-    for (int i = threadIdx.x; i < c.rows * c.active; i += blockDim.x) {
-        c.ids[i] = chosen.ids[i];
-        c.weights[i] = chosen.weights[i];
-    }
-    if (!tally) return;
-    if (threadIdx.x < MAX_EXPERTS / 32 && chosen.touched[threadIdx.x]) atomicAdd(tally + c.experts, __popc(chosen.touched[threadIdx.x]));
-    if (threadIdx.x == 0) {
-        atomicAdd(tally + c.experts + 1, c.rows);
-        atomicAdd(tally + c.experts + 2, 1);
-    }
-}
-
 // y[pair] = activate(gate) · up of the pair's expert, each with its bias where BIASED, for k divisible by eight. The experts' matrices follow each other. As `skinny`, but blocks take strips of eight
-// rows in turn: the next one is on its way while the sums of the last are added up.
-template <typename T, bool BIASED>
-__device__ void expert_gated(T* y, const T* w, const T* x, const T* bias, const Choice& choice, int n, int k, int activation) {
+// rows in turn: the next one is on its way while the sums of the last are added up. ALONE: of one row, whose norm and scores are computed here.
+template <typename T, bool BIASED, bool ALONE>
+__device__ void expert_gated(T* y, const T* w, const T* bias, const Router<T>& router, const Choice& choice, int n, int k, int activation) {
     constexpr int ROWS = 8, STRIDE = WARPS * SPAN;
-    const int active = choice.active, pairs = choice.rows * active;
-    __shared__ Chosen chosen;
+    const int active = choice.active, pairs = ALONE ? active : choice.rows * active;
+    extern __shared__ __align__(128) unsigned char shared[];
+    const T* x = ALONE ? reinterpret_cast<const T*>(shared) : router.normed;
+    __shared__ typename ChosenBy<ALONE>::Type chosen;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, quad = lane % 4;
     const int strips = (n + ROWS - 1) / ROWS, all = pairs * strips;
     const uint4 nothing = make_uint4(0, 0, 0, 0);
@@ -315,22 +194,35 @@ __device__ void expert_gated(T* y, const T* w, const T* x, const T* bias, const 
             high[u] = inside ? load_once(at + (size_t)n * k + column + u * CHUNK) : nothing;
         }
     };
-    wait_for_previous();
-    choose_all(chosen, choice, blockIdx.x == 0);
+    if constexpr (ALONE) {
+        post_scores<T, BIASED, WARPS * 32>(router, choice, k, reinterpret_cast<T*>(shared));
+        choose_by_place<WARPS * 32>(chosen, choice, [&](int expert) { return posted(router.posted + expert); });
+    } else {
+        wait_for_previous();
+        choose_all(chosen, choice, blockIdx.x == 0);
+    }
     if (blockIdx.x < all) fetch(blockIdx.x, warp * SPAN);
     let_next_start();
+    if constexpr (ALONE) {
+        if (blockIdx.x == 0) {
+            weigh(chosen, choice);
+            publish(chosen, choice);
+        }
+    }
     __shared__ float parts[2][WARPS][2 * ROWS];
     int buffer = 0;
     for (int item = blockIdx.x; item < all; item += gridDim.x, buffer ^= 1) {
         const int pair = item / strips;
-        const T* row_of_x = x + (size_t)(pair / active) * k + quad * 8;
+        const T* row_of_x = x + (ALONE ? 0 : (size_t)(pair / active) * k) + quad * 8;
         float sums[4] = {};
         for (int column = warp * SPAN; column < k; column += STRIDE) {
             if (column >= STRIDE) fetch(item, column);
 #pragma unroll
             for (int u = 0; u < UNROLL; u++) {
                 int at = column + u * CHUNK;
-                uint4 b = group == 0 && at + quad * 8 < k ? __ldcg(reinterpret_cast<const uint4*>(row_of_x + at)) : nothing;
+                const uint4* from = reinterpret_cast<const uint4*>(row_of_x + at);
+                uint4 b = make_uint4(0, 0, 0, 0);
+                if (group == 0 && at + quad * 8 < k) b = ALONE ? *from : __ldcg(from);
                 mma<T>(sums, low[u].x, high[u].x, low[u].y, high[u].y, b.x, b.y);
                 mma<T>(sums, low[u].z, high[u].z, low[u].w, high[u].w, b.z, b.w);
             }
@@ -390,14 +282,15 @@ __device__ void expert_gated_f32(float* y, const float* w, const float* x, const
 
 // y[row] += Σ weight · w·x[pair] over the pairs of a row. k is divisible by eight. A block has eight rows of the weights: a tile of 16 rows is theirs of two experts, whose
 // activations are two columns. So its registers leave room for a block of the kernel before, and its first weights are on their way early.
-template <typename T, bool BIASED>
-__device__ void expert_down(T* y, const T* w, const T* x, const T* bias, const Choice& choice, int n, int k, const Carry<T>& carry) {
+// ALONE: of one row.
+template <typename T, bool BIASED, bool ALONE>
+__device__ void expert_down(T* y, const T* w, const T* x, const T* bias, const Choice& choice, uint32_t* posted, int n, int k, const Carry<T>& carry) {
     constexpr int ROWS = 8;
     const int active = choice.active;
-    __shared__ Chosen chosen;
+    __shared__ typename ChosenBy<ALONE>::Type chosen;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, quad = lane % 4;
     const int first_row = blockIdx.x * ROWS, row = min(first_row + group, n - 1);
-    const int spans = (k + SPAN - 1) / SPAN, couples = (active + 1) / 2, all = couples * spans, first_pair = blockIdx.y * active;
+    const int spans = (k + SPAN - 1) / SPAN, couples = (active + 1) / 2, all = couples * spans, first_pair = ALONE ? 0 : blockIdx.y * active;
     const uint4 nothing = make_uint4(0, 0, 0, 0);
     uint4 low[UNROLL], high[UNROLL];
     auto fetch = [&](int item) {
@@ -413,12 +306,22 @@ __device__ void expert_down(T* y, const T* w, const T* x, const T* bias, const C
         }
     };
     // The scores are there already: the kernel before this one lets it start after it has waited for them itself.
-    choose_all(chosen, choice, false);
+    if constexpr (ALONE) choose_by_place<WARPS * 32>(chosen, choice, [&](int expert) { return __ldcg(choice.scores + expert); });
+    else choose_all(chosen, choice, false);
     __shared__ __align__(16) float next_weights[ROWS];
     carry.copy(next_weights, first_row);
     if (warp < all) fetch(warp);
     let_next_start();
+    if constexpr (ALONE) {
+        weigh(chosen, choice);
+        __syncthreads();
+    }
     wait_for_previous();
+    if constexpr (ALONE) {
+        // Nobody waits for them any more.
+        if (blockIdx.x == 0)
+            for (int i = threadIdx.x; i < choice.stride; i += WARPS * 32) posted[i] = NO_SCORE;
+    }
     float sum = 0.f;
     for (int item = warp; item < all; item += WARPS) {
         const int slot = item / spans * 2, column = item % spans * SPAN + quad * 8, own = slot + group;
@@ -626,28 +529,39 @@ template <typename T> __device__ void scale_rows(T* x, const float* scores, int 
     for (int at = threadIdx.x; at < n; at += blockDim.x) x[row * n + at] = narrow<T>(wide(x[row * n + at]) * times);
 }
 
-template <> __device__ void expert_gated<float, false>(float* y, const float* w, const float* x, const float*, const Choice& choice, int n, int k, int activation) {
-    expert_gated_f32(y, w, x, nullptr, choice, n, k, activation);
+template <> __device__ void expert_gated<float, false, false>(float* y, const float* w, const float*, const Router<float>& router, const Choice& choice, int n, int k, int activation) {
+    expert_gated_f32(y, w, router.normed, nullptr, choice, n, k, activation);
 }
-template <> __device__ void expert_gated<float, true>(float* y, const float* w, const float* x, const float* bias, const Choice& choice, int n, int k, int activation) {
-    expert_gated_f32(y, w, x, bias, choice, n, k, activation);
+template <> __device__ void expert_gated<float, true, false>(float* y, const float* w, const float* bias, const Router<float>& router, const Choice& choice, int n, int k, int activation) {
+    expert_gated_f32(y, w, router.normed, bias, choice, n, k, activation);
 }
-template <> __device__ void expert_down<float, false>(float* y, const float* w, const float* x, const float*, const Choice& choice, int n, int k, const Carry<float>&) {
+template <> __device__ void expert_down<float, false, false>(float* y, const float* w, const float* x, const float*, const Choice& choice, uint32_t*, int n, int k, const Carry<float>&) {
     expert_down_f32(y, w, x, nullptr, choice, n, k);
 }
-template <> __device__ void expert_down<float, true>(float* y, const float* w, const float* x, const float* bias, const Choice& choice, int n, int k, const Carry<float>&) {
+template <> __device__ void expert_down<float, true, false>(float* y, const float* w, const float* x, const float* bias, const Choice& choice, uint32_t*, int n, int k, const Carry<float>&) {
     expert_down_f32(y, w, x, bias, choice, n, k);
 }
 
 // For a model without biases there are kernels of its own: what is left out of them takes 1 % of a step.
-#define EXPERTS_AS(T, NAME, BIASED)                                                                                  \
+#define EXPERTS_AS(T, NAME, BIASED, ALONE)                                                                           \
     extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                         \
-        expert_gated_##NAME(T* y, const T* w, const T* x, const T* bias, const float* scores, int* ids,              \
+        expert_gated_##NAME(T* y, const T* w, const T* bias, const T* x, T* normed, const float* norm, float eps,    \
+                            const T* router, const float* router_bias, uint32_t* posted, float* scores, int* ids,    \
                             float* weights, uint32_t* tally, int rows, int stride, int experts, int active,          \
                             int normalised, int n, int k, int activation) {                                          \
         const Choice choice{scores, ids, weights, tally, rows, stride, experts, active, normalised};                 \
-        expert_gated<T, BIASED>(y, w, x, bias, choice, n, k, activation);                                            \
+        const Router<T> of_row{x, norm, eps, router, router_bias, normed, posted, scores};                           \
+        expert_gated<T, BIASED, ALONE>(y, w, bias, of_row, choice, n, k, activation);                                \
     }                                                                                                                \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                         \
+        expert_down_##NAME(T* y, const T* w, const T* x, const T* bias, const float* scores, uint32_t* posted,       \
+                           int rows, int stride, int experts, int active, int normalised, int n, int k,              \
+                           const float* next_weight, T* scaled, float* next_squares) {                               \
+        const Choice choice{scores, nullptr, nullptr, nullptr, rows, stride, experts, active, normalised};           \
+        expert_down<T, BIASED, ALONE>(y, w, x, bias, choice, posted, n, k,                                           \
+                                      Carry<T>{next_weight, scaled, next_squares});                                  \
+    }
+#define ROUTER_AS(T, NAME, BIASED)                                                                                   \
     extern "C" __global__ void __launch_bounds__(THREADS)                                                            \
         norm_and_route_##NAME(T* normed, const T* x, const float* norm, float eps, const T* router,                  \
                               const float* bias, float* scores, int* ids, float* weights, uint32_t* tally,           \
@@ -655,17 +569,12 @@ template <> __device__ void expert_down<float, true>(float* y, const float* w, c
                               int k) {                                                                               \
         norm_and_route<T, BIASED>(normed, x, norm, eps, router, bias, scores, ids, weights, tally, counter, rows,    \
                                   stride, experts, active, normalised, k);                                           \
-    }                                                                                                                \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                         \
-        expert_down_##NAME(T* y, const T* w, const T* x, const T* bias, const float* scores, int rows, int stride,   \
-                           int experts, int active, int normalised, int n, int k, const float* next_weight,          \
-                           T* scaled, float* next_squares) {                                                         \
-        const Choice choice{scores, nullptr, nullptr, nullptr, rows, stride, experts, active, normalised};           \
-        expert_down<T, BIASED>(y, w, x, bias, choice, n, k, Carry<T>{next_weight, scaled, next_squares});            \
     }
 #define EXPERTS_OF(T, NAME)                                                                                          \
-    EXPERTS_AS(T, NAME, false)                                                                                       \
-    EXPERTS_AS(T, biased_##NAME, true)                                                                               \
+    EXPERTS_AS(T, NAME, false, false)                                                                                \
+    EXPERTS_AS(T, biased_##NAME, true, false)                                                                        \
+    ROUTER_AS(T, NAME, false)                                                                                        \
+    ROUTER_AS(T, biased_##NAME, true)                                                                                \
     extern "C" __global__ void combine_##NAME(T* x, const T* y, const int* place, const float* weights, int active,  \
                                               int n) {                                                               \
         combine<T>(x, y, place, weights, active, n);                                                                 \
@@ -673,14 +582,17 @@ template <> __device__ void expert_down<float, true>(float* y, const float* w, c
     extern "C" __global__ void scale_rows_##NAME(T* x, const float* scores, int stride, int n) {                     \
         scale_rows<T>(x, scores, stride, n);                                                                         \
     }
+#define EXPERTS_ALONE(T)                                                                                             \
+    EXPERTS_AS(T, alone_##T, false, true)                                                                            \
+    EXPERTS_AS(T, alone_biased_##T, true, true)
 #define EXPERT_PRODUCT(T, ROWS, BLOCKS)                                                                              \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                    \
         expert_product_##ROWS##_##T(T* y, const T* x, const T* w, const T* bias, const int* plan, const int* order, int active, \
                                     int first_expert, int experts, int n, int k) {                                   \
         expert_product<T, ROWS>(y, x, w, bias, plan, order, active, first_expert, experts, n, k);                          \
     }
-FOR_BF16(EXPERTS_OF(bf16, bf16) EXPERT_PRODUCT(bf16, 16, 3) EXPERT_PRODUCT(bf16, 128, 1))
-FOR_F16(EXPERTS_OF(f16, f16) EXPERT_PRODUCT(f16, 16, 3) EXPERT_PRODUCT(f16, 128, 1))
+FOR_BF16(EXPERTS_OF(bf16, bf16) EXPERTS_ALONE(bf16) EXPERT_PRODUCT(bf16, 16, 3) EXPERT_PRODUCT(bf16, 128, 1))
+FOR_F16(EXPERTS_OF(f16, f16) EXPERTS_ALONE(f16) EXPERT_PRODUCT(f16, 16, 3) EXPERT_PRODUCT(f16, 128, 1))
 FOR_F32(EXPERTS_OF(float, f32))
 #ifdef OF_f32
 extern "C" __global__ void __launch_bounds__(THREADS)
