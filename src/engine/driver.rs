@@ -164,7 +164,7 @@ impl Driver<'_> {
                 if answers.iter().all(|answer| answer.ended) {
                     break;
                 }
-                self.check_control()?;
+                self.between_steps(engine)?;
                 let ids = self.during(warmup, Span::DecodeStep, || engine.decode())?;
                 let left = (self.workload.output_tokens - index) as usize;
                 // A step may give more than there is room for, or go on after the end of the answer.
@@ -237,6 +237,18 @@ impl Driver<'_> {
         let device_ns = engine.device_time().map(|time: Duration| time.as_nanos() as u64);
         let id = id.copied().unwrap_or_default();
         self.tx.send(Event::Token(Token { request, index, id, device_ns, speculation }));
+    }
+
+    /// A pause begins when no step is on its way: the time of a step that ends in a pause is not known.
+    fn between_steps(&self, engine: &mut dyn Engine) -> Result<(), EngineError> {
+        let pausing = self.control.is_paused();
+        engine.work_ahead(!pausing);
+        if pausing && engine.steps_ahead() > 0 {
+            return Ok(());
+        }
+        self.check_control()?;
+        engine.work_ahead(true);
+        Ok(())
     }
 
     /// Between tokens: waits while paused, and stops when cancelled.

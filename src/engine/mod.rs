@@ -67,6 +67,14 @@ pub trait Engine {
     /// by several.
     fn decode(&mut self) -> Result<Vec<u32>, EngineError>;
 
+    /// Whether steps may start before their tokens are asked for, where an engine does so.
+    fn work_ahead(&mut self, _may: bool) {}
+
+    /// Steps that have started and whose tokens have not been asked for.
+    fn steps_ahead(&self) -> usize {
+        0
+    }
+
     /// Waits until the device is idle.
     fn synchronize(&mut self) -> Result<(), EngineError>;
 

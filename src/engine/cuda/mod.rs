@@ -74,6 +74,7 @@ pub struct CudaEngine {
     /// The numbers of steps queued on the stream, and of steps whose tokens were returned, over all requests.
     queued: u32,
     taken: u32,
+    may_work_ahead: bool,
     /// The position that the next queued step writes; 0 before prefill.
     position: usize,
     /// Events at the beginning and the end of the steps that are queued and not yet taken.
@@ -200,6 +201,7 @@ impl CudaEngine {
             sampler: Sampler::new(&options.sampling),
             queued: 0,
             taken: 0,
+            may_work_ahead: true,
             position: 0,
             events: VecDeque::new(),
             spare_events: Vec::new(),
@@ -502,7 +504,11 @@ impl Engine for CudaEngine {
         }
         let capacity = self.decoder.heads().capacity;
         // The next step needs the token that the host chooses.
-        let ahead = if matches!(self.sampler, Sampler::Host(_)) { 0 } else { QUEUED_AHEAD };
+        let ahead = match self.sampler {
+            Sampler::Host(_) => 0,
+            _ if !self.may_work_ahead => 0,
+            _ => QUEUED_AHEAD,
+        };
         while self.queued.wrapping_sub(self.taken) <= ahead && self.position < capacity {
             self.queue_decode()?;
         }
@@ -524,6 +530,14 @@ impl Engine for CudaEngine {
             listeners.graph_captured(&checking.nodes);
         }
         self.decoder.listeners = listeners;
+    }
+
+    fn work_ahead(&mut self, may: bool) {
+        self.may_work_ahead = may;
+    }
+
+    fn steps_ahead(&self) -> usize {
+        self.queued.wrapping_sub(self.taken) as usize
     }
 
     fn synchronize(&mut self) -> Result<(), EngineError> {

@@ -132,3 +132,83 @@ fn requests_and_the_phases_of_measured_ones_are_spans() {
     let expected = "(Warmup )(Request (Prefill )(Decode (DecodeStep )(DecodeStep )))";
     assert_eq!(*text.0.lock().unwrap(), expected);
 }
+
+/// Starts steps before it is asked for them, and pauses the workload in the third step.
+struct Ahead<'a> {
+    control: &'a Control,
+    started: usize,
+    taken: usize,
+    may: bool,
+}
+
+impl Engine for Ahead<'_> {
+    fn prefill(&mut self, _: &Prompts) -> Result<Vec<u32>, EngineError> {
+        (self.started, self.taken) = (0, 0);
+        Ok(vec![0])
+    }
+
+    fn decode(&mut self) -> Result<Vec<u32>, EngineError> {
+        self.started = self.started.max(self.taken + if self.may { 3 } else { 1 });
+        self.taken += 1;
+        if self.taken == 3 {
+            self.control.set_paused(true);
+        }
+        Ok(vec![0])
+    }
+
+    fn work_ahead(&mut self, may: bool) {
+        self.may = may;
+    }
+
+    fn steps_ahead(&self) -> usize {
+        self.started - self.taken
+    }
+
+    fn synchronize(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn reset(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_pause_begins_when_no_step_is_on_its_way() {
+    let workload = Workload {
+        requests: 1,
+        warmup: 0,
+        open_ended: false,
+        batch: 1,
+        prompts: PromptSet::Random { tokens: 3, vocab: 4 },
+        output_tokens: 12,
+        stop_ids: Vec::new(),
+        seed: 0,
+    };
+    let (tx, mut rx) = channel(Clock::virtual_clock());
+    let control = Control::default();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let driver = Driver {
+                workload: &workload,
+                control: &control,
+                listeners: &Listeners::default(),
+                tx: &tx,
+                predictions: None,
+            };
+            driver.run(&mut Ahead { control: &control, started: 0, taken: 0, may: true }).unwrap();
+        });
+        let mut tokens = Vec::new();
+        while tokens.len() < 12 {
+            match rx.blocking_recv().unwrap().event {
+                Event::Token(token) => tokens.push(token.index),
+                // The third step and the two that had started; the first token is the prefill's.
+                Event::WorkloadPaused => {
+                    assert_eq!(tokens, (0..6).collect::<Vec<u32>>());
+                    control.set_paused(false);
+                }
+                _ => {}
+            }
+        }
+    });
+}

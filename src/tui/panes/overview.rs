@@ -18,7 +18,7 @@ use crate::{
     analysis::{distribution::Distribution, throttle::Tone},
     base::units::{grouped, millis, percent, scaled, three_digits},
     event::{Outcome, Phase, readings::Reading},
-    state::GpuState,
+    state::{Bucket, GpuState},
     tui::{
         view::View,
         widgets::{Chart, Span, TICKS, before_now, cut, draw_box, fit, label_value, note, spans, wrapped},
@@ -232,17 +232,23 @@ fn tok_s_columns(view: &View<'_>, cells: u16) -> Vec<Option<Span>> {
     let tokens = (f64::from(view.state.batch()) * view.state.tokens_per_step()) as f32;
     let per_second = |itl_ms: f32| tokens * 1e3 / itl_ms.max(1e-6);
     let columns = view.state.itl_columns(from, to, cells as usize * 2);
-    join_gaps(columns.into_iter().map(|b| b.map(|b| Span::flat(per_second(b.mean())))).collect())
+    let column_ms = to.since(from).as_secs_f64() * 1e3 / columns.len().max(1) as f64;
+    let prefill_ms = view.state.ttft_ms.last().map_or(0.0, |(_, ttft_ms)| ttft_ms);
+    join_gaps(columns, column_ms, prefill_ms)
+        .into_iter()
+        .map(|b| b.map(|b| Span::flat(per_second(b.mean()))))
+        .collect()
 }
 
-/// Slow tokens leave columns empty; a column between two tokens gets the value of the later one.
-fn join_gaps(mut columns: Vec<Option<Span>>) -> Vec<Option<Span>> {
-    const MAX_GAP: usize = 12;
-    let mut next: Option<(usize, Span)> = None;
+/// Slow tokens and prefills leave columns empty: those that a token took, and a prefill before it, get its value. A pause belongs to no token.
+fn join_gaps(mut columns: Vec<Option<Bucket>>, column_ms: f64, prefill_ms: f32) -> Vec<Option<Bucket>> {
+    let mut next: Option<(usize, Bucket)> = None;
     for i in (0..columns.len()).rev() {
         match (columns[i], next) {
-            (Some(span), _) => next = Some((i, span)),
-            (None, Some((at, span))) if at - i < MAX_GAP && i > 0 => columns[i] = Some(span),
+            (Some(itl), _) => next = Some((i, itl)),
+            (None, Some((at, itl))) if (at - i) as f64 * column_ms <= f64::from(itl.max + prefill_ms) => {
+                columns[i] = Some(itl);
+            }
             _ => {}
         }
     }
