@@ -3,7 +3,7 @@
 // Reason: some kernels rely on token ids and positions in device memory, which this file keeps within their ranges.
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
+use std::{cell::OnceCell, collections::HashMap};
 
 use super::{
     error::CudaError,
@@ -872,7 +872,8 @@ impl Loader<'_> {
         let tally = gpu.zeros("activations", ExpertLayer::tally_bytes(&experts))?;
         let router = self.matrix(&router)?;
         let (gate_up, down) = (self.of_experts(&gate_ups, true)?, self.of_experts(&downs, false)?);
-        Ok(ExpertLayer { experts, router, gate_up, down, biases, shared, tally })
+        let blocks_alone = OnceCell::new();
+        Ok(ExpertLayer { experts, router, gate_up, down, biases, shared, tally, blocks_alone })
     }
 
     fn biases(&mut self, experts: &Experts, layer: usize) -> Result<Biases, EngineError> {

@@ -1,13 +1,16 @@
 //! Mixtures of experts on a GPU; `kernels/experts.cu` has the kernels.
 
 // Reason: launching a kernel is unsafe. Each launch passes the parameters of its kernel, on buffers whose sizes are checked; the ids of experts are those
-// that `route` writes, which are below their number.
+// that kernels choose, which are below their number.
 #![allow(unsafe_code)]
+
+use std::cell::OnceCell;
 
 use super::{
     error::CudaError,
     few_rows::{EIGHT, ROWS_AT_ONCE, Tiled},
     gpu::{Buffer, Gpu, Product, Shape, Slice},
+    images::HOPPER,
     kernels::{Carry, FEW_ROWS, Kernels, Matrix, Norm, Values},
 };
 use crate::{
@@ -49,6 +52,8 @@ pub struct ExpertLayer {
     pub shared: Option<(Matrix, Matrix)>,
     /// The choices in decode steps, as `route` counts them.
     pub tally: Buffer,
+    /// Blocks of the product of gate and up with the router within it that run at once.
+    pub blocks_alone: OnceCell<usize>,
 }
 
 /// The biases of a layer's experts.
@@ -365,11 +370,12 @@ impl Kernels {
         rows == 1 && self.dtype != Dtype::F32 && layer.is_plain() && self.blocks_alone(layer) > 0
     }
 
-    /// Blocks of such a product that run at once.
     fn blocks_alone(&self, layer: &ExpertLayer) -> usize {
-        let name = self.name(&layer.kernel("expert_gated", true));
-        let shared_bytes = layer.gate_up.columns * self.dtype.bytes() as usize;
-        self.gpu.blocks_at_once(Launch::of(&name), THREADS, shared_bytes)
+        *layer.blocks_alone.get_or_init(|| {
+            let name = self.name(&layer.kernel("expert_gated", true));
+            let shared_bytes = layer.gate_up.columns * self.dtype.bytes() as usize;
+            self.gpu.blocks_at_once(Launch::of(&name), THREADS, shared_bytes)
+        })
     }
 
     /// Gate and up of all pairs with their activation, after [`route`](Self::route) or [`norm_and_route`](Self::norm_and_route) of the same rows; or with norm and router
@@ -383,22 +389,23 @@ impl Kernels {
         counted: bool,
         within: Option<(&Buffer, Norm<'_>)>,
     ) -> Launched {
-        let x = normed;
         let Experts { active, intermediate, .. } = layer.experts;
         let pairs = rows * active;
         let few = few_rows_of(layer, pairs).filter(|_| rows > FEW_ROWS);
         if let (Some(tile_rows), Values::Tiles(parts)) = (few, &layer.gate_up.values) {
-            let p =
-                Product { m: pairs, ..self.of_pair(&routed.gated, x, intermediate, layer.gate_up.columns) };
+            let p = Product {
+                m: pairs,
+                ..self.of_pair(&routed.gated, normed, intermediate, layer.gate_up.columns)
+            };
             let bias = layer.biases.as_ref().map(|biases| &biases.gate_up);
             return self.quantised_expert_rows(parts, &p, bias, routed.tiled(layer, pairs, tile_rows, true));
         }
         if rows > FEW_ROWS {
-            self.expert_product(&routed.wide, x, routed, layer, Half::GateUp, rows)?;
+            self.expert_product(&routed.wide, normed, routed, layer, Half::GateUp, rows)?;
             return self.activated(&routed.gated, &routed.wide, pairs, intermediate);
         }
         if let Values::Tiles(parts) = &layer.gate_up.values {
-            let p = self.of_pair(&routed.gated, x, intermediate, layer.gate_up.columns);
+            let p = self.of_pair(&routed.gated, normed, intermediate, layer.gate_up.columns);
             let bias = layer.biases.as_ref().map(|biases| &biases.gate_up);
             return self.quantised_experts("quantised_gated", parts, &p, bias, (&routed.ids, pairs, active));
         }
@@ -454,6 +461,8 @@ impl Kernels {
             Some(_) => Shape {
                 shared_bytes: k * element,
                 at_once: true,
+                // Both together have been tried on this capability alone.
+                early: self.gpu.capability == HOPPER,
                 ..Shape::early((strips.min(self.blocks_alone(layer)), 1, 1), THREADS)
             },
         };
@@ -500,6 +509,7 @@ impl Kernels {
         let [_, _, experts, active, normalised] = routed.choice(launch, layer, rows)?;
         let stride = layer.router.rows;
         launch.require_room("the scores", routed.scores.bytes(), ID_BYTES, &[rows, stride])?;
+        launch.require_room("the posted scores", routed.posted.bytes(), ID_BYTES, &[stride])?;
         let [weight, scaled, squares] = Carry::args(carry, launch, element, (rows, n))?;
         let [_, _, bias] = layer.bias_args(launch, element)?;
         let args = [

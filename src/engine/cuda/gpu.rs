@@ -67,7 +67,7 @@ pub struct Gpu {
     /// Shared memory that a block may have.
     pub shared_bytes: usize,
     /// As 90 for 9.0. From 9.0 on kernels can start before the previous one has ended, and blocks can form clusters.
-    capability: u32,
+    pub capability: u32,
     memory_use: Arc<MemoryUse>,
 }
 

@@ -857,6 +857,29 @@ fn tokens_equal_those_of_the_cpu() {
     }
 }
 
+/// Kernels that wait for each other's results within a step: the same tokens in every run, as a graph and kernel by kernel.
+#[test]
+#[ignore = "needs a GPU"]
+fn tokens_of_experts_are_the_same_in_every_run() {
+    for (name, spec) in tiny_models().into_iter().filter(|(_, spec)| spec.experts.is_some()) {
+        let prompts = Prompts { ids: (0..45).map(|i| (noise::bits(4, i) % 331) as u32).collect(), batch: 1 };
+        for dtype in [Dtype::Bf16, Dtype::F16] {
+            let tokens = |cuda_graphs| {
+                let options = CandleOptions { cuda_graphs, ..options(&spec, dtype, 1, 45, 64) };
+                let mut engine = CudaEngine::new(&options, 0, &mut |_, _, _| true).unwrap();
+                [(); 3].map(|()| generate(&mut engine, &prompts, 64))
+            };
+            let [first, again, last] = tokens(true);
+            assert_eq!((&again, &last), (&first, &first), "{name}, {dtype:?}");
+            assert_eq!(
+                tokens(false),
+                [first.clone(), first.clone(), first],
+                "{name}, {dtype:?}, kernel by kernel"
+            );
+        }
+    }
+}
+
 /// The same in a cache of eight bits, and with tokens that are proposed by another model or found in the text.
 #[test]
 #[ignore = "needs a GPU"]

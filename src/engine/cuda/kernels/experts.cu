@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     choose(scores + row * stride, ids + row * active, weights + row * active, nullptr, nullptr, experts, active, normalised);
 }
 
-// Norm, scores and choice for at most eight rows: normed = norm(x), scores = normed·routerᵀ, where a warp computes the scores of one of `stride` rows of the router. The
+// Norm, scores and choice for at most eight rows: normed = norm(x), scores = normed·routerᵀ with rows that are not rounded, where a warp computes the scores of one of `stride` rows of the router. The
 // block that is last to finish chooses. `counter` is zero before and after. `tally`, where there is one: the rows of each expert, then the number of experts with
 // rows, rows and steps. k is divisible by eight. Without `ids` there are scores alone.
 template <typename T, bool BIASED>
@@ -31,7 +31,7 @@ __device__ void norm_and_route(T* normed, const T* x, const float* norm, float e
                                int normalised, int k) {
     constexpr int AHEAD = 8, STEP = 32 * 8, ALL = WARPS * 32 * 8;
     extern __shared__ __align__(128) unsigned char shared[];
-    T* row_of_x = reinterpret_cast<T*>(shared);
+    float* row_of_x = reinterpret_cast<float*>(shared);
     __shared__ uint32_t touched[MAX_EXPERTS / 32];
     __shared__ bool is_last;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = blockIdx.x * WARPS + warp, first = threadIdx.x * 8;
@@ -77,15 +77,9 @@ __device__ void norm_and_route(T* normed, const T* x, const float* norm, float e
         __syncthreads();
         float sum = 0.f;
         auto add = [&](const float (&of_router)[8], int at) {
-            if constexpr (sizeof(T) == 4) {
-#pragma unroll
-                for (int i = 0; i < 8; i++) sum += of_router[i] * wide(row_of_x[at + i]);
-            } else {
-                uint4 raw = *reinterpret_cast<const uint4*>(row_of_x + at);
-                const T* eight = reinterpret_cast<const T*>(&raw);
-#pragma unroll
-                for (int i = 0; i < 8; i++) sum += of_router[i] * wide(eight[i]);
-            }
+            const float4 *four = reinterpret_cast<const float4*>(row_of_x + at), low = four[0], high = four[1];
+            sum += of_router[0] * low.x + of_router[1] * low.y + of_router[2] * low.z + of_router[3] * low.w;
+            sum += of_router[4] * high.x + of_router[5] * high.y + of_router[6] * high.z + of_router[7] * high.w;
         };
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {
@@ -305,7 +299,8 @@ __device__ void expert_down(T* y, const T* w, const T* x, const T* bias, const C
             high[u] = at < k && has_second ? load_once(second + at) : nothing;
         }
     };
-    // The scores are there already: the kernel before this one lets it start after it has waited for them itself.
+    // The scores are in L2 already: the kernel before this one lets it start after it has waited for them itself, or, ALONE, after its blocks have written them and have seen those of
+    // all others.
     if constexpr (ALONE) choose_by_place<WARPS * 32>(chosen, choice, [&](int expert) { return __ldcg(choice.scores + expert); });
     else choose_all(chosen, choice, false);
     __shared__ __align__(16) float next_weights[ROWS];

@@ -1,4 +1,4 @@
-// The choice of experts for a row, which several kernels make.
+// The choice of experts for a row, which several kernels make, and the router of one row.
 #pragma once
 
 #include "common.cuh"
@@ -137,7 +137,7 @@ template <typename T> struct Router {
     const float* bias;
     T* normed;        // norm(x)
     uint32_t* posted; // `stride` scores, NO_SCORE before and after
-    float* scores;
+    float* scores;    // the same for the next kernel
 };
 __device__ __forceinline__ void post(uint32_t* to, float score) {
     const uint32_t value = min(__float_as_uint(score), NO_SCORE - 1);
@@ -164,7 +164,7 @@ template <int THREADS> __device__ __forceinline__ float2 block_sums(float a, flo
     return sum;
 }
 
-// Scores by a norm whose factor is known at the end: score = factor · Σ router · weight · x. `to` gets norm(x). Waits for the previous kernel.
+// Scores by a norm whose factor is known at the end: score = factor · Σ router · weight · x + bias. `to` gets norm(x). Waits for the previous kernel.
 template <typename T, bool BIASED, int THREADS> __device__ __forceinline__ void post_scores(const Router<T>& r, const Choice& c, int k, T* to) {
     constexpr int ALL = THREADS * 8;
     const int first = threadIdx.x * 8, own = blockIdx.x;
@@ -229,8 +229,8 @@ struct Places {
     float weights[MAX_ACTIVE]; // scores until `weigh`
 };
 template <int THREADS, typename Score> __device__ __forceinline__ void choose_by_place(Places& places, const Choice& c, const Score& score_of) {
-    // Both halves of the keys are fours.
-    const int width = (c.experts + 7) / 8 * 8, half = threadIdx.x % 2, first = half * width / 2;
+    // The experts of whole warps, a lane of a pair for each half of the keys.
+    const int width = (c.experts + 15) / 16 * 16, half = threadIdx.x % 2, first = half * width / 2;
     for (int i = threadIdx.x; i < width; i += THREADS) places.keys[i] = i < c.experts ? max(ordered(score_of(i)), 1u) : 0;
     __syncthreads();
 #pragma unroll 1
@@ -243,8 +243,7 @@ template <int THREADS, typename Score> __device__ __forceinline__ void choose_by
             const int before = expert - first - i;
             place += (four.x > key - (before > 0)) + (four.y > key - (before > 1)) + (four.z > key - (before > 2)) + (four.w > key - (before > 3));
         }
-        // Lanes of the same expert go through the loop together.
-        place += __shfl_xor_sync(__activemask(), place, 1);
+        place += __shfl_xor_sync(ALL_LANES, place, 1);
         if (half == 0 && expert < c.experts && place < c.active) {
             places.ids[place] = expert;
             places.weights[place] = from_ordered(key);
@@ -276,8 +275,10 @@ __device__ __forceinline__ void publish(const Places& places, const Choice& c) {
     c.weights[lane] = places.weights[lane];
     if (!c.tally) return;
     atomicAdd(c.tally + places.ids[lane], 1);
-    if (lane == 0) atomicAdd(c.tally + c.experts, c.active);
-    if (lane < 2) atomicAdd(c.tally + c.experts + 1 + lane, 1);
+    if (lane) return;
+    atomicAdd(c.tally + c.experts, c.active);
+    atomicAdd(c.tally + c.experts + 1, 1);
+    atomicAdd(c.tally + c.experts + 2, 1);
 }
 
 template <bool ALONE> struct ChosenBy {
