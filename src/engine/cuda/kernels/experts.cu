@@ -31,7 +31,8 @@ __device__ void norm_and_route(T* normed, const T* x, const float* norm, float e
                                int normalised, int k) {
     constexpr int AHEAD = 8, STEP = 32 * 8, ALL = WARPS * 32 * 8;
     extern __shared__ __align__(128) unsigned char shared[];
-    float* row_of_x = reinterpret_cast<float*>(shared);
+    // The first four of every eight numbers of a row, then the others: neighbouring lanes read neighbours.
+    float4 *first_fours = reinterpret_cast<float4*>(shared), *last_fours = first_fours + k / 8;
     __shared__ uint32_t touched[MAX_EXPERTS / 32];
     __shared__ bool is_last;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = blockIdx.x * WARPS + warp, first = threadIdx.x * 8;
@@ -64,7 +65,8 @@ __device__ void norm_and_route(T* normed, const T* x, const float* norm, float e
         auto keep = [&](const float (&weights)[8], int at) {
 #pragma unroll
             for (int i = 0; i < 8; i++) values[i] *= scale * weights[i];
-            store8(row_of_x + at, values);
+            first_fours[at / 8] = make_float4(values[0], values[1], values[2], values[3]);
+            last_fours[at / 8] = make_float4(values[4], values[5], values[6], values[7]);
             if (blockIdx.x == row % gridDim.x) store8(normed + (size_t)row * k + at, values);
         };
         if (first < k) keep(first_norm, first);
@@ -77,7 +79,7 @@ __device__ void norm_and_route(T* normed, const T* x, const float* norm, float e
         __syncthreads();
         float sum = 0.f;
         auto add = [&](const float (&of_router)[8], int at) {
-            const float4 *four = reinterpret_cast<const float4*>(row_of_x + at), low = four[0], high = four[1];
+            const float4 low = first_fours[at / 8], high = last_fours[at / 8];
             sum += of_router[0] * low.x + of_router[1] * low.y + of_router[2] * low.z + of_router[3] * low.w;
             sum += of_router[4] * high.x + of_router[5] * high.y + of_router[6] * high.z + of_router[7] * high.w;
         };
