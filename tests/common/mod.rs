@@ -84,10 +84,10 @@ pub fn events(run: &Path) -> Vec<Envelope> {
     events
 }
 
-/// How a run ended. Only measurements of the profiler itself may follow that.
+/// How a run ended. Only measurements of the profiler itself may follow that, and what a run that ended at once found late.
 pub fn finished(run: &Path) -> RunFinished {
     let mut events = events(run);
-    while let Some(Event::Observer(_)) = events.last().map(|envelope| &envelope.event) {
+    while let Some(Event::Observer(_) | Event::HostFound(_)) = events.last().map(|envelope| &envelope.event) {
         events.pop();
     }
     match events.pop().map(|envelope| envelope.event) {
