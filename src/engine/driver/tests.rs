@@ -32,6 +32,20 @@ impl Engine for Scripted {
     }
 }
 
+/// One request.
+fn workload(batch: u32, output_tokens: u32) -> Workload {
+    Workload {
+        requests: 1,
+        warmup: 0,
+        open_ended: false,
+        batch,
+        prompts: PromptSet::Random { tokens: 3, vocab: 4 },
+        output_tokens,
+        stop_ids: Vec::new(),
+        seed: 0,
+    }
+}
+
 /// Every event of one warm-up request and one measured request.
 fn events(steps: &[[u32; 2]], stop_ids: &[u32], tokenizer: Option<&Tokenizer>) -> Vec<Event> {
     events_with(steps, stop_ids, tokenizer, &Listeners::default())
@@ -43,16 +57,7 @@ fn events_with(
     tokenizer: Option<&Tokenizer>,
     listeners: &Listeners,
 ) -> Vec<Event> {
-    let workload = Workload {
-        requests: 1,
-        warmup: 1,
-        open_ended: false,
-        batch: 2,
-        prompts: PromptSet::Random { tokens: 3, vocab: 4 },
-        output_tokens: 5,
-        stop_ids: stop_ids.to_vec(),
-        seed: 0,
-    };
+    let workload = Workload { warmup: 1, stop_ids: stop_ids.to_vec(), ..workload(2, 5) };
     let (tx, mut rx) = channel(Clock::virtual_clock());
     let driver = Driver {
         workload: &workload,
@@ -175,16 +180,7 @@ impl Engine for Ahead<'_> {
 
 #[test]
 fn a_pause_begins_when_no_step_is_on_its_way() {
-    let workload = Workload {
-        requests: 1,
-        warmup: 0,
-        open_ended: false,
-        batch: 1,
-        prompts: PromptSet::Random { tokens: 3, vocab: 4 },
-        output_tokens: 12,
-        stop_ids: Vec::new(),
-        seed: 0,
-    };
+    let workload = workload(1, 12);
     let (tx, mut rx) = channel(Clock::virtual_clock());
     let control = Control::default();
     std::thread::scope(|scope| {

@@ -75,30 +75,32 @@ fn a_layer_of_experts_matches() {
                 if format.is_some() && (large || intermediate % 32 > 0 || hidden % 32 > 0) {
                     continue;
                 }
-                // The last number of rows is enough for plain numbers where experts are few.
-                // Rows, whether weights are normalised, whether there are biases.
-                let of_tiles = [(1, true), (9, true), (40, false), (140, true)];
-                let of_plain =
-                    [(1, true), (1, false), (3, true), (8, false), (9, true), (40, false), (140, true)];
-                let sizes: Vec<(usize, bool, bool)> = match format {
-                    // As in gpt-oss, and as elsewhere.
-                    Some(format) => {
-                        of_tiles.map(|(rows, share)| (rows, share, format == Format::Mxfp4)).to_vec()
-                    }
-                    None if large && dtype == Dtype::F32 => continue,
-                    None if large => vec![(1, true, false), (1, false, true)],
-                    None => {
-                        let odd = of_plain.iter().map(|(rows, share)| (*rows, *share, rows % 2 > 0));
-                        odd.chain([(1, true, false), (1, false, false)]).collect()
-                    }
+                // As in gpt-oss, and as elsewhere.
+                let mxfp4 = format == Some(Format::Mxfp4);
+                // Rows, whether weights are normalised, whether there are biases. The last number of rows is enough for plain numbers where experts are few.
+                let of_tiles = [(1, true, mxfp4), (9, true, mxfp4), (40, false, mxfp4), (140, true, mxfp4)];
+                let of_one_row = [(1, true, false), (1, false, true), (1, true, true), (1, false, false)];
+                let of_more = [
+                    (3, true, true),
+                    (8, false, false),
+                    (9, true, true),
+                    (40, false, false),
+                    (140, true, false),
+                ];
+                let of_plain = [&of_one_row[..], &of_more].concat();
+                let cases = match format {
+                    Some(_) => &of_tiles[..],
+                    None if large && dtype == Dtype::F32 => &[],
+                    None if large => &of_plain[..2],
+                    None => &of_plain,
                 };
-                for (rows, normalised, biased) in sizes {
+                for (rows, normalised, biased) in cases.iter().copied() {
                     k.activation = if biased { Activation::SwigluOai } else { Activation::Silu };
                     let experts = Experts {
                         count,
                         active,
                         intermediate,
-                        // The router has a row for the shared expert's gate.
+                        // Where there is a shared expert, the router has a row for its gate.
                         shared_intermediate: if normalised { 0 } else { 8 },
                         normalised,
                         biased,
