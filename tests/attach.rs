@@ -1,7 +1,5 @@
 //! Other programs, followed by `exec` and `attach`: a scripted program with a stand-in for CUPTI (`tests/standins`).
 
-mod common;
-
 use std::{
     fs,
     io::Read,
@@ -11,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{compiled_standin, program};
+use crate::common::{compiled_standin, program};
 use serde_json::Value;
 
 /// The scripted program, compiled once.

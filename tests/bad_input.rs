@@ -1,11 +1,9 @@
 //! Invalid, truncated and corrupt runs, given to every command that reads runs: an error that names the thing and the
 //! remedy, or a result with a note; a documented exit code; never a panic, never 0 for a missing value.
 
-mod common;
-
 use std::{fs, path::Path};
 
-use common::{Said, program, record, run, said};
+use crate::common::{Said, program, record, run, said};
 use serde_json::Value;
 
 const DEMO: &str = include_str!("../assets/demo/events.ndjson");

@@ -3,10 +3,6 @@
 //!
 //! `LLMPROF_CHAOS_SEED` repeats a seed that was printed, `LLMPROF_CHAOS_SECONDS` makes it longer.
 
-mod common;
-#[path = "common/terminal.rs"]
-mod terminal;
-
 use std::{
     env, fs,
     os::unix::process::{CommandExt, ExitStatusExt},
@@ -21,14 +17,14 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use common::{PROGRAM, eventually, run_dirs, signal};
+use crate::common::terminal::Terminal;
+use crate::common::{PROGRAM, eventually, run_dirs, signal};
 use llmprof::{
     base::noise,
     event::{Envelope, Event},
     rundir::{EventReader, Next},
     state::RunState,
 };
-use terminal::Terminal;
 
 const ENDLESS: [&str; 4] = ["runtime=sim", "runtime.warmup=0", "runtime.requests=100000", "infer=long"];
 /// Runs at the same time.

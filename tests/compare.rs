@@ -1,10 +1,8 @@
 //! `compare` and `baseline`: their output on recordings, and their exit codes.
 
-mod common;
-
 use std::{fs, io::Write, path::Path};
 
-use common::{Said, record, run};
+use crate::common::{Said, record, run};
 use serde_json::Value;
 
 const STEADY: [&str; 3] = ["runtime.requests=16", "infer=short", "runtime.sim.scenario=steady"];
@@ -182,7 +180,7 @@ fn the_newest_run_is_saved_unless_it_is_part_of_a_sweep() {
     args.extend(STEADY);
     args.push("hardware.cooldown_s=0");
     assert_eq!(run(dir, &args).code, 0);
-    common::run_dirs(dir).iter().take(2).for_each(|job| as_measured(job));
+    crate::common::run_dirs(dir).iter().take(2).for_each(|job| as_measured(job));
     let refused = run(dir, &["baseline", "save", "main"]);
     assert_eq!(refused.code, 2, "{}", refused.out);
     assert!(refused.err.contains("is a job of a sweep"), "{}", refused.err);

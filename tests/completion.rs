@@ -1,7 +1,5 @@
 //! Completion in real shells: the scripts that the program prints, calling the built program.
 
-mod common;
-
 use std::{
     io::{Read, Write},
     num::NonZero,
@@ -11,22 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{PATIENCE, PROGRAM, program};
+use crate::common::{PATIENCE, PROGRAM, program};
 use portable_pty::{CommandBuilder, PtySize, native_pty_system};
 
 /// A `PATH` with the program first.
 fn path() -> String {
     let dir = Path::new(PROGRAM).parent().unwrap().display();
     format!("{dir}:{}", std::env::var("PATH").unwrap_or_default())
-}
-
-/// Whether `shell` is installed; if not, reports `test` as skipped.
-fn has(shell: &str, test: &str) -> bool {
-    let there = Command::new(shell).arg("--version").output().is_ok_and(|output| output.status.success());
-    if !there {
-        eprintln!("skipped: {test}: {shell} is not installed");
-    }
-    there
 }
 
 fn output_of(command: &mut Command) -> String {
@@ -138,19 +127,15 @@ fn bash_replaces_the_word_under_the_cursor() {
 }
 
 #[test]
+#[ignore = "needs zsh; .ci/run installs it"]
 fn zsh_replaces_the_word_under_the_cursor() {
-    if !has("zsh", "zsh_replaces_the_word_under_the_cursor") {
-        return;
-    }
     let setup = "autoload -U compinit; compinit -u -D; source <(llmprof-tui completion zsh)";
     typed("zsh", &["-f", "-i"], setup, "llmprof-tui run model=qwen3_0", "llmprof-tui run model=qwen3_0_6b ");
 }
 
 #[test]
+#[ignore = "needs fish; .ci/run installs it"]
 fn fish_receives_candidates_and_descriptions() {
-    if !has("fish", "fish_receives_candidates_and_descriptions") {
-        return;
-    }
     let ask = "llmprof-tui completion fish | source; complete -C 'llmprof-tui run model=qwen3_0'";
     let home = tempfile::tempdir().unwrap();
     let mut fish = Command::new("fish");
@@ -160,7 +145,7 @@ fn fish_receives_candidates_and_descriptions() {
 }
 
 #[test]
-fn completion_prints_candidates_only_and_is_fast() {
+fn completion_prints_candidates_only() {
     let dir = tempfile::tempdir().unwrap();
     let broken = dir.path().join("conf");
     std::fs::create_dir(&broken).unwrap();
@@ -174,15 +159,8 @@ fn completion_prints_candidates_only_and_is_fast() {
         &["zsh"],
     ];
     for expected in table {
-        // The best of five, since the machine may be busy; far above what it takes.
-        let took = (0..5).map(|_| {
-            let began = Instant::now();
-            let done = program(dir.path()).arg("__complete").args(*expected).output().unwrap();
-            assert_eq!((done.status.code(), done.stderr.as_slice()), (Some(0), &b""[..]), "{expected:?}");
-            began.elapsed()
-        });
-        let best = took.min().unwrap();
-        assert!(best < Duration::from_millis(500), "{expected:?} took {best:?}");
+        let done = program(dir.path()).arg("__complete").args(*expected).output().unwrap();
+        assert_eq!((done.status.code(), done.stderr.as_slice()), (Some(0), &b""[..]), "{expected:?}");
     }
 }
 

@@ -1,12 +1,10 @@
 //! Verdicts on a real capture, on every scripted scenario, and on nvidia-smi logs.
 
-mod common;
-#[path = "diagnose/logs.rs"]
 mod logs;
 
 use std::{fs, path::Path};
 
-use common::{record, run};
+use crate::common::{record, run};
 use llmprof::event::{Event, readings::Reading};
 use serde_json::Value;
 
@@ -75,7 +73,7 @@ fn the_ledger_agrees_with_the_gpus_counter() {
         let recorded = format!("{}/assets/demo/{name}", env!("CARGO_MANIFEST_DIR"));
         let found = diagnosed(dir.path(), &recorded);
         assert!(found["verdict"].as_str().unwrap().starts_with(verdict), "{}", found["verdict"]);
-        let counter: Vec<f64> = common::events(Path::new(&recorded))
+        let counter: Vec<f64> = crate::common::events(Path::new(&recorded))
             .iter()
             .filter_map(|envelope| match &envelope.event {
                 Event::GpuSample(sample) => sample.get(Reading::PowerCapNs),
@@ -170,7 +168,7 @@ fn a_gpu_that_vanishes_is_reported_and_the_run_is_kept() {
         ],
     );
     assert_eq!(output.code, 1, "{}", output.err);
-    let recorded = common::run_dirs(dir.path()).remove(0);
+    let recorded = crate::common::run_dirs(dir.path()).remove(0);
     let found = diagnosed(dir.path(), recorded.to_str().unwrap());
     assert_eq!(found["verdict"], "GPU 0 is lost: fell off the bus (simulated).");
     assert!(found["advice"][0].as_str().unwrap().contains("Xid"), "{found:#}");
@@ -291,7 +289,7 @@ fn watch_monitors_without_a_workload() {
     let found: Value = serde_json::from_str(&output.out).unwrap();
     assert!(found["verdict"].as_str().unwrap().contains("The SM clock is set"), "{found:#}");
     assert_eq!(cause(&found, "application clocks", "load")["fault"], false);
-    assert!(common::run_dirs(dir.path()).is_empty(), "nothing is recorded without --record");
+    assert!(crate::common::run_dirs(dir.path()).is_empty(), "nothing is recorded without --record");
 }
 
 #[test]

@@ -1,8 +1,5 @@
 //! The documents agree with the program.
 
-#[path = "common/manual.rs"]
-mod manual;
-
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -62,7 +59,7 @@ fn the_commands_are_listed() {
 
 #[test]
 fn the_manual_page_has_every_command() {
-    let page = manual::page(cli::command());
+    let page = crate::common::manual::page(cli::command());
     if env::var_os("UPDATE_DOCS").is_some() {
         fs::write(MANUAL, page).unwrap();
         return;

@@ -1,8 +1,6 @@
 //! `doctor` on fake machines, and on this one.
 #![cfg(target_os = "linux")]
 
-mod common;
-
 use std::{
     collections::HashMap,
     fs,
@@ -12,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{program, run, said, tiny_model};
+use crate::common::{program, run, said, tiny_model};
 use llmprof::{
     doctor::{
         Finding, LIMIT, Machine, Report, Status, examine,
@@ -24,8 +22,8 @@ use llmprof::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A fake NVML of a Hopper GPU, changed by `defines`; `None` where there is no C compiler.
-fn nvml(folder: &Path, defines: &[&str]) -> Option<PathBuf> {
+/// A fake NVML of a Hopper GPU, changed by `defines`.
+fn nvml(folder: &Path, defines: &[&str]) -> PathBuf {
     let path = folder.join("libnvidia-ml.so.1");
     let built = Command::new("cc")
         .args(["-shared", "-fPIC", "-w", "-DHOPPER", "-DFULL", "-o"])
@@ -33,18 +31,15 @@ fn nvml(folder: &Path, defines: &[&str]) -> Option<PathBuf> {
         .args(defines.iter().map(|define| format!("-D{define}")))
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_nvml/fake_nvml.c"))
         .status();
-    if built.is_ok_and(|status| status.success()) {
-        return Some(path);
-    }
-    eprintln!("skipped: no C compiler");
-    None
+    assert!(built.expect("a C compiler").success());
+    path
 }
 
 /// The library of a GPU without problems, built once: loading it again would give the same one.
-static HEALTHY: LazyLock<Option<(TempDir, PathBuf)>> = LazyLock::new(|| {
+static HEALTHY: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| {
     let folder = tempfile::tempdir().unwrap();
-    let path = nvml(folder.path(), &[])?;
-    Some((folder, path))
+    let path = nvml(folder.path(), &[]);
+    (folder, path)
 });
 
 /// A fake machine in a directory.
@@ -69,22 +64,22 @@ impl FakeMachine {
     }
 
     /// With a GPU without problems, and a build for it.
-    fn healthy() -> Option<FakeMachine> {
+    fn healthy() -> FakeMachine {
         let mut fake = FakeMachine::bare();
-        fake.machine.nvml = Some(HEALTHY.as_ref()?.1.clone());
+        fake.machine.nvml = Some(HEALTHY.1.clone());
         fake.machine.build = Build { lowest: 80, cuda: 13, auto: || Device::Cuda(0) };
         fake.file(
             "/proc/driver/nvidia/version",
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder)  Tue Jan  6\n",
         );
         fake.file("/proc/driver/nvidia/params", "ModifyDeviceFiles: 1\nRmProfilingAdminOnly: 0\n");
-        Some(fake)
+        fake
     }
 
-    fn with_gpu(defines: &[&str]) -> Option<FakeMachine> {
-        let mut fake = FakeMachine::healthy()?;
-        fake.machine.nvml = Some(nvml(fake.root.path(), defines)?);
-        Some(fake)
+    fn with_gpu(defines: &[&str]) -> FakeMachine {
+        let mut fake = FakeMachine::healthy();
+        fake.machine.nvml = Some(nvml(fake.root.path(), defines));
+        fake
     }
 
     fn file(&self, path: &str, content: &str) {
@@ -192,7 +187,7 @@ fn each_kind_of_absence_fails_with_its_remedy() {
         ("INIT=4", "permission denied", "/dev/nvidia"),
         ("INIT=999", "NVML does not start", "nvidia-smi"),
     ] {
-        let Some(fake) = FakeMachine::with_gpu(&[define]) else { return };
+        let fake = FakeMachine::with_gpu(&[define]);
         let report = fake.report();
         assert_found(&report, "nvml", Fail, &[expected, "its kernel module is loaded"], &[remedy]);
         assert_found(&report, "driver", Pass, &["580.159.04, open kernel module"], &[]);
@@ -209,12 +204,8 @@ fn program_with(folder: &Path) -> Command {
 #[test]
 fn an_nvml_that_hangs_is_given_up() {
     let folder = tempfile::tempdir().unwrap();
-    if nvml(folder.path(), &["HANG"]).is_none() {
-        return;
-    }
-    let begun = Instant::now();
+    nvml(folder.path(), &["HANG"]);
     let done = said(program_with(folder.path()).args(["doctor", "--json"]).output().unwrap());
-    assert!(begun.elapsed() < Duration::from_secs(20));
     let parsed: Value = serde_json::from_str(&done.out).unwrap();
     let check = &parsed["checks"][0];
     assert_eq!((&check["id"], &check["status"]), (&"nvml".into(), &"fail".into()));
@@ -247,7 +238,7 @@ fn the_python_of_pytorch_is_found() {
 
 #[test]
 fn a_healthy_gpu_passes() {
-    let Some(mut fake) = FakeMachine::healthy() else { return };
+    let mut fake = FakeMachine::healthy();
     fake.variable("PATH", "/usr/bin");
     fake.script("/usr/bin/ncu", NCU_2025);
     fake.script("/opt/nvidia/nsight-systems/2025.3.2/target-linux-x64/nsys", NSYS_2025);
@@ -307,7 +298,7 @@ fn what_slows_a_gpu_down_is_reported_with_its_remedy() {
         "STRANGER",
         "MIG=1",
     ];
-    let Some(fake) = FakeMachine::with_gpu(&defines) else { return };
+    let fake = FakeMachine::with_gpu(&defines);
     let report = fake.report();
     assert_eq!(report.exit_code(), 0, "it still works");
     assert_found(
@@ -331,10 +322,7 @@ fn refused_readings_are_reported() {
     let path = fake.root.path().join("libnvidia-ml.so.1");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_nvml/fake_nvml.c");
     let built = Command::new("cc").args(["-shared", "-fPIC", "-w", "-o"]).arg(&path).arg(source).status();
-    if !built.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: no C compiler");
-        return;
-    }
+    assert!(built.expect("a C compiler").success());
     let report =
         FakeMachine { machine: Machine { nvml: Some(path), ..fake.machine.clone() }, ..fake }.report();
     assert_found(&report, "power_limit", Warn, &["permission denied"], &["run as a user"]);
@@ -357,13 +345,13 @@ fn refused_readings_are_reported() {
 
 #[test]
 fn a_gpu_without_gpm_is_no_reason_for_a_warning() {
-    let Some(fake) = FakeMachine::with_gpu(&["GPM=0"]) else { return };
+    let fake = FakeMachine::with_gpu(&["GPM=0"]);
     assert_found(&fake.report(), "gpm", Skip, &["activity counters: GPM needs"], &[]);
 }
 
 #[test]
 fn an_old_gpu_an_old_driver_and_a_hidden_gpu_are_reported() {
-    let Some(mut fake) = FakeMachine::healthy() else { return };
+    let mut fake = FakeMachine::healthy();
     fake.machine.build = Build { lowest: 95, cuda: 14, auto: || Device::Cpu };
     let report = fake.report();
     assert_found(
@@ -391,7 +379,7 @@ fn an_old_gpu_an_old_driver_and_a_hidden_gpu_are_reported() {
 
 #[test]
 fn a_mig_slice_and_a_gpu_without_one() {
-    let Some(mut fake) = FakeMachine::with_gpu(&["SLICE", "NAME=\"NVIDIA H100 80GB HBM3\""]) else { return };
+    let mut fake = FakeMachine::with_gpu(&["SLICE", "NAME=\"NVIDIA H100 80GB HBM3\""]);
     fake.file("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "");
     let report = fake.report();
     assert_eq!(report.exit_code(), 0);
@@ -436,7 +424,7 @@ fn under_wsl_the_driver_is_that_of_windows() {
         &["no NVIDIA GPU: ", "no-such-library.so"],
         &["install the NVIDIA driver on Windows, not in WSL", "/usr/lib/wsl/lib"],
     );
-    let Some(mut fake) = FakeMachine::healthy() else { return };
+    let mut fake = FakeMachine::healthy();
     fake.file(RELEASE.0, RELEASE.1);
     fs::remove_dir_all(fake.root.path().join("proc/driver")).unwrap();
     fake.machine.build.auto = || Device::Cpu;
@@ -457,7 +445,7 @@ fn under_wsl_the_driver_is_that_of_windows() {
 /// A container with the driver alone, as `--gpus all` makes it from an image without CUDA.
 #[test]
 fn with_the_driver_alone_models_run_and_what_is_missing_has_its_remedy() {
-    let Some(fake) = FakeMachine::healthy() else { return };
+    let fake = FakeMachine::healthy();
     fake.file("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "");
     let report = fake.report();
     assert_eq!(report.exit_code(), 0);
@@ -471,7 +459,7 @@ fn with_the_driver_alone_models_run_and_what_is_missing_has_its_remedy() {
 
 #[test]
 fn libraries_outside_the_loaders_path_are_found() {
-    let Some(fake) = FakeMachine::healthy() else { return };
+    let fake = FakeMachine::healthy();
     let report = fake.report();
     assert_found(&report, "cublas", Warn, &["libcublas 12 or 13 not found", "slower"], &["nvidia-cublas"]);
     assert_found(&report, "cupti", Warn, &["libcupti 12 or 13 not found"], &["nvidia-cuda-cupti"]);
@@ -485,7 +473,7 @@ fn libraries_outside_the_loaders_path_are_found() {
 
 #[test]
 fn a_missing_tool() {
-    let Some(fake) = FakeMachine::healthy() else { return };
+    let fake = FakeMachine::healthy();
     let report = fake.report();
     assert_found(&report, "nsys", Warn, &["not found on PATH"], &["developer.nvidia.com/nsight-systems"]);
     assert_found(&report, "ncu", Warn, &["not found on PATH"], &["developer.nvidia.com/nsight-compute"]);
@@ -493,7 +481,7 @@ fn a_missing_tool() {
 
 #[test]
 fn an_nsys_without_its_importer() {
-    let Some(mut fake) = FakeMachine::healthy() else { return };
+    let mut fake = FakeMachine::healthy();
     let inside = "/opt/nvidia/nsight-compute/2025.3.1/host/target-linux-x64";
     fake.script(&format!("{inside}/nsys"), NSYS_2025);
     let missing =
@@ -530,7 +518,7 @@ fn an_nsys_without_its_importer() {
 
 #[test]
 fn tools_too_old_for_the_driver() {
-    let Some(mut fake) = FakeMachine::healthy() else { return };
+    let mut fake = FakeMachine::healthy();
     fake.variable("PATH", "/nowhere:relative:/usr/bin");
     fake.script("/usr/bin/nsys", NSYS_2022);
     fake.script("/usr/bin/ncu", "echo Version 2022.3.0.0");
@@ -543,7 +531,7 @@ fn tools_too_old_for_the_driver() {
         &["2025.3 or newer"],
     );
     assert_found(&report, "ncu", Warn, &["older than CUDA 13"], &["2025.3 or newer"]);
-    let Some(mut twelve) = FakeMachine::with_gpu(&["CUDA=12040"]) else { return };
+    let mut twelve = FakeMachine::with_gpu(&["CUDA=12040"]);
     twelve.variable("PATH", "/usr/bin");
     twelve.script("/usr/bin/nsys", NSYS_2022);
     assert_found(&twelve.report(), "nsys", Pass, &["2022.4.2"], &[]);
@@ -551,7 +539,7 @@ fn tools_too_old_for_the_driver() {
 
 #[test]
 fn a_tool_that_hangs_is_killed_with_its_children() {
-    let Some(mut fake) = FakeMachine::healthy() else { return };
+    let mut fake = FakeMachine::healthy();
     fake.variable("PATH", "/usr/bin");
     let pids = fake.root.path().join("pids");
     let hang = format!("sleep 600 & echo $! $$ >> {}; wait", pids.display());
@@ -569,7 +557,7 @@ fn a_tool_that_hangs_is_killed_with_its_children() {
     );
     assert_found(&report, "ncu", Warn, &["(exit status: 7): dead"], &["by hand"]);
     for pid in fs::read_to_string(&pids).unwrap().split_whitespace() {
-        common::eventually("the tool to be gone", || {
+        crate::common::eventually("the tool to be gone", || {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             let state = stat.rsplit_once(')').map_or("X", |(_, rest)| rest.trim_start());
             state.starts_with(['Z', 'X']).then_some(())
@@ -579,7 +567,7 @@ fn a_tool_that_hangs_is_killed_with_its_children() {
 
 #[test]
 fn permission_to_read_counters() {
-    let Some(fake) = FakeMachine::healthy() else { return };
+    let fake = FakeMachine::healthy();
     fake.file("/proc/driver/nvidia/params", "RmProfilingAdminOnly: 1\n");
     fake.file("/proc/self/status", "Name:\tx\nCapEff:\t00000000a80425fb\n");
     let expected = ["RmProfilingAdminOnly: 1", "ERR_NVGPUCTRPERM"];
@@ -767,7 +755,7 @@ fn a_signal_ends_a_measurement() {
     let child =
         measure.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(700));
-    common::signal(child.id(), "INT");
+    crate::common::signal(child.id(), "INT");
     let ended = said(child.wait_with_output().unwrap());
     assert_eq!((ended.code, ended.out.as_str()), (130, ""), "{}", ended.err);
     assert!(ended.err.contains("interrupted: Ctrl-C"), "{}", ended.err);

@@ -1,10 +1,8 @@
 //! The program with drivers that are not those of a healthy GPU: a C library plays libcuda.
 
-mod common;
-
 use std::{fs, path::Path, process::Command};
 
-use common::{program, tiny_model};
+use crate::common::{program, tiny_model};
 use serde_json::Value;
 
 /// Answers what is asked before a context is made. `FAKE_CUDA` is the error of `cuInit`, or the compute capabilities of its GPUs.

@@ -1,7 +1,5 @@
 //! `fetch` and `third-party` with a hub on the loopback interface and a git repository on disk.
 
-mod test_hub;
-
 use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},
@@ -10,9 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::test_hub::{COMMIT, Fault, TestHub, git_blob, sha256};
 use assert_cmd::Command;
 use tempfile::TempDir;
-use test_hub::{COMMIT, Fault, TestHub, git_blob, sha256};
 
 /// The program with an empty home directory, this hub, and no other environment.
 fn llmprof(home: &Path, hub: &TestHub) -> Command {

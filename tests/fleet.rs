@@ -1,10 +1,6 @@
 //! Fleets: a stand-in for Prometheus and everything that goes wrong with one, a recording on the screen, and, where it is
 //! installed (`apt-get install prometheus`), the real one with an exporter that plays 64 GPUs.
 
-mod common;
-#[path = "common/terminal.rs"]
-mod terminal;
-
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
@@ -16,14 +12,14 @@ use std::{
     time::Duration,
 };
 
-use common::{Said, eventually, program, said};
+use crate::common::terminal::Terminal;
+use crate::common::{Said, eventually, program, said};
 use llmprof::{
     fleet::{Fleet, from_recording, read_recording},
     tui::fleet::still,
 };
 use ratatui::layout::Rect;
 use serde_json::{Value, json};
-use terminal::Terminal;
 
 const RECORDING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/fleet/recording.ndjson");
 

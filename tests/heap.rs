@@ -1,11 +1,8 @@
-//! The counting heap, installed as in a program.
+//! The counting heap, installed by `main.rs` as in the program.
 
 use std::thread;
 
 use llmprof::{event::Allocator, profile::heap};
-
-#[global_allocator]
-static HEAP: heap::CountingHeap = heap::CountingHeap;
 
 const MIB: usize = 1 << 20;
 

@@ -1,8 +1,6 @@
 //! Directories, names and recordings of others: nothing is written through links, nothing waits for a FIFO, and no text
 //! acts on the terminal or in a document.
 
-mod common;
-
 use std::{
     collections::HashMap,
     fs,
@@ -12,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Said, eventually, program, record, run, run_dirs, said};
+use crate::common::{Said, eventually, program, record, run, run_dirs, said};
 use llmprof::{
     base::foreign::is_hidden,
     cli::commands_markdown,
@@ -512,7 +510,7 @@ fn a_deleted_directory_is_not_said_to_have_the_recording() {
     let run = dir.path().join("run");
     eventually("the recording", || run.join("llmprof.log").is_file().then_some(()));
     eventually("the end of the directory", || fs::remove_dir_all(&run).ok());
-    common::signal(child.id(), "TERM");
+    crate::common::signal(child.id(), "TERM");
     let said = said(child.wait_with_output().unwrap());
     assert_eq!(said.code, 143, "{}", said.err);
     assert!(!said.out.contains("recorded in"), "{}", said.out);

@@ -3,16 +3,13 @@
 //! `fixtures/nsys/kernels.sqlite` has the schema of nsys 2022.4; the CSV and JSON files next to it are the reports of that
 //! nsys (`nsys stats -r REPORT -f csv kernels.sqlite`).
 
-mod common;
-
 use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
-use common::run;
+use crate::common::run;
 use llmprof::{
     config::parse_yaml,
     event::kernels::{Group, KernelRow, KernelTable, Kind},
@@ -395,33 +392,4 @@ fn unreadable_files_are_named_and_the_others_are_shown() {
     assert!(output.out.contains("rmsnorm_bf16") && output.err.contains("empty.csv"), "{}", output.err);
     assert_eq!(run(dir.path(), &["kernels"]).code, 2);
     assert_eq!(run(dir.path(), &["kernels", "x", "--group", "colour"]).code, 2);
-}
-
-/// Whether nsys is installed; if not, prints that `test` is skipped.
-fn has_nsys(test: &str) -> bool {
-    let installed =
-        Command::new("nsys").arg("--version").output().is_ok_and(|output| output.status.success());
-    if !installed {
-        eprintln!("skipped: {test}: nsys is not installed");
-    }
-    installed
-}
-
-#[test]
-fn a_report_is_converted_by_the_installed_profiler() {
-    if !has_nsys("a_report_is_converted_by_the_installed_profiler") {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let args = ["profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none", "-f", "true", "-o", "out", "true"];
-    let done = Command::new("nsys").args(args).current_dir(dir.path()).output().unwrap();
-    let report = dir.path().join("out.nsys-rep");
-    if !done.status.success() || !report.exists() {
-        eprintln!("skipped: a_report_is_converted_by_the_installed_profiler: nsys wrote no report");
-        return;
-    }
-    let output = run(dir.path(), &["kernels", "out.nsys-rep"]);
-    assert_eq!((output.code, output.out.as_str()), (1, ""));
-    // It was exported and read: a program that does nothing has neither.
-    assert!(output.err.contains("out.nsys-rep has neither kernels nor ranges"), "{}", output.err);
 }

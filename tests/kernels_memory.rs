@@ -1,18 +1,11 @@
 //! Memory use does not depend on the length of a kernel file, or hardly.
 
-use std::{
-    io::{BufReader, Read},
-    sync::{Mutex, PoisonError},
+use std::io::{BufReader, Read};
+
+use llmprof::{
+    kernels::{ncu::read_raw, torch::read_trace},
+    profile::heap,
 };
-
-use llmprof::kernels::{ncu::read_raw, torch::read_trace};
-use peak_alloc::PeakAlloc;
-
-#[global_allocator]
-static MEMORY: PeakAlloc = PeakAlloc;
-
-/// One measurement at a time: the tests share the allocator.
-static ALONE: Mutex<()> = Mutex::new(());
 
 const RAW: &str = include_str!("fixtures/h200_ncu_raw.csv");
 
@@ -65,14 +58,12 @@ impl Steps {
 
 #[test]
 fn a_trace_keeps_only_the_links_between_its_events() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let peak = |steps: u64| {
         let input = BufReader::new(Steps { steps, done: 0, ready: Default::default() });
-        MEMORY.reset_peak_usage();
-        let before = MEMORY.current_usage();
+        let before = heap::checkpoint().unwrap();
         let tables = read_trace("trace", input).unwrap();
         assert_eq!((tables[0].calls(), tables[0].total()), (steps, Some(steps as f64 * 4250.0)));
-        MEMORY.peak_usage() - before
+        before.growth().peak_bytes
     };
     // Links of 16 bytes for the operator and twice for the call, doubled while they are sorted, and times of the kernel for the lanes of several
     // GPUs, of a kilobyte.
@@ -82,14 +73,12 @@ fn a_trace_keeps_only_the_links_between_its_events() {
 
 #[test]
 fn memory_does_not_grow_with_the_launches() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let peak = |times: usize| {
         let input = BufReader::new(repeated(times));
-        MEMORY.reset_peak_usage();
-        let before = MEMORY.current_usage();
+        let before = heap::checkpoint().unwrap();
         let table = read_raw("raw", input).unwrap();
         assert_eq!(table.calls(), 60 * times as u64);
-        MEMORY.peak_usage() - before
+        before.growth().peak_bytes
     };
     let (short, long) = (peak(2), peak(400));
     // The long file has 50 MB; only four bytes per launch are kept, for its duration.

@@ -11,8 +11,8 @@ use llmprof::{
 
 const FAST: Selection = Selection::Tier(Tier::Fast);
 
-/// Builds the stand-in with `defines`; `None` where there is no C compiler.
-fn library(folder: &tempfile::TempDir, defines: &[&str]) -> Option<PathBuf> {
+/// Builds the stand-in with `defines`.
+fn library(folder: &tempfile::TempDir, defines: &[&str]) -> PathBuf {
     let path = folder.path().join("libnvidia-ml.so.1");
     let built = Command::new("cc")
         .args(["-shared", "-fPIC", "-w", "-o"])
@@ -20,19 +20,14 @@ fn library(folder: &tempfile::TempDir, defines: &[&str]) -> Option<PathBuf> {
         .args(defines.iter().map(|define| format!("-D{define}")))
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_nvml/fake_nvml.c"))
         .status();
-    match built {
-        Ok(status) if status.success() => Some(path),
-        _ => {
-            eprintln!("skipped: no C compiler");
-            None
-        }
-    }
+    assert!(built.expect("a C compiler").success());
+    path
 }
 
 #[test]
 fn refused_readings_are_absent_with_their_reason() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(path) = library(&folder, &[]) else { return };
+    let path = library(&folder, &[]);
     let mut probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
     let gpus = probe.gpus();
     assert_eq!(gpus.len(), 1);
@@ -70,7 +65,7 @@ fn refused_readings_are_absent_with_their_reason() {
 #[test]
 fn a_gpu_that_reports_everything_is_sampled_in_tiers() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(path) = library(&folder, &["HOPPER", "COUNT=2"]) else { return };
+    let path = library(&folder, &["HOPPER", "COUNT=2"]);
     let mut probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
     assert_eq!(
         probe.gpus().iter().map(|gpu| gpu.uuid.as_str()).collect::<Vec<_>>(),
@@ -129,7 +124,7 @@ fn count(events: &[Event], reading: Reading) -> usize {
 fn expensive_calls_are_made_between_the_cheap_ones() {
     let folder = tempfile::tempdir().unwrap();
     // Within what the slow tier allows, and most of a fast interval.
-    let Some(path) = library(&folder, &["HOPPER", "SLOW_ENERGY_US=25000"]) else { return };
+    let path = library(&folder, &["HOPPER", "SLOW_ENERGY_US=25000"]);
     let events = sampled(&path, 2100);
     let (fast, energy) = (count(&events, Reading::SmClock), count(&events, Reading::Energy));
     assert!(energy >= 3, "{energy}");
@@ -139,7 +134,7 @@ fn expensive_calls_are_made_between_the_cheap_ones() {
 #[test]
 fn a_slow_call_moves_to_a_slower_tier_with_a_notice() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(path) = library(&folder, &["HOPPER", "SLOW_UTIL_US=8000"]) else { return };
+    let path = library(&folder, &["HOPPER", "SLOW_UTIL_US=8000"]);
     let events = sampled(&path, 1500);
     let notices: Vec<&str> = events
         .iter()
@@ -156,7 +151,7 @@ fn a_slow_call_moves_to_a_slower_tier_with_a_notice() {
 #[test]
 fn other_processes_are_named() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(path) = library(&folder, &["HOPPER", "STRANGER=1"]) else { return };
+    let path = library(&folder, &["HOPPER", "STRANGER=1"]);
     let mut probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
     let others = probe.other_processes(0).unwrap();
     assert_eq!((others.len(), others[0].pid, others[0].mem_bytes), (1, 1, Some(9 << 30)));
@@ -170,7 +165,7 @@ fn other_processes_are_named() {
 #[test]
 fn a_use_that_is_not_reported_has_its_reason() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(path) = library(&folder, &["HOPPER", "STRANGER=2"]) else { return };
+    let path = library(&folder, &["HOPPER", "STRANGER=2"]);
     let mut probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
     assert_eq!(probe.processes(0).unwrap()[0].sm_pct, None);
     let refused = probe.gpus()[0].refusal(Query::ProcessUtilisation).cloned();
@@ -182,7 +177,7 @@ fn a_use_that_is_not_reported_has_its_reason() {
 fn a_run_on_a_mig_slice_says_what_its_readings_cover() {
     let folder = tempfile::tempdir().unwrap();
     let defines = ["HOPPER", "FULL", "SLICE", "NAME=\"NVIDIA H100 80GB HBM3\""];
-    let Some(path) = library(&folder, &defines) else { return };
+    let path = library(&folder, &defines);
     let probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
     let info = probe.gpus().remove(0);
     assert_eq!((info.mig, info.mem_total_bytes), (Some(true), None));
@@ -223,20 +218,19 @@ fn a_run_on_a_mig_slice_says_what_its_readings_cover() {
 fn a_fan_is_read_where_there_is_one() {
     let health = |defines: &[&str]| {
         let folder = tempfile::tempdir().unwrap();
-        let mut probe = NvmlProbe::open_library(library(&folder, defines)?.as_os_str()).unwrap();
+        let mut probe = NvmlProbe::open_library(library(&folder, defines).as_os_str()).unwrap();
         let sample = probe.sample(0, Selection::Tier(Tier::Slow), Stamp(0)).unwrap();
-        Some([Reading::Fan, Reading::FanRpm].map(|reading| sample.get(reading)))
+        [Reading::Fan, Reading::FanRpm].map(|reading| sample.get(reading))
     };
-    let Some(without) = health(&["HOPPER"]) else { return };
-    assert_eq!(without, [None; 2]);
-    assert_eq!(health(&["HOPPER", "FAN=40"]), Some([Some(40.0), Some(1200.0)]));
+    assert_eq!(health(&["HOPPER"]), [None; 2]);
+    assert_eq!(health(&["HOPPER", "FAN=40"]), [Some(40.0), Some(1200.0)]);
 }
 
 #[test]
 fn a_gpu_that_falls_off_the_bus_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     // Opening and every sample ask for two clocks.
-    let Some(path) = library(&folder, &["LOSE_AFTER=6"]) else { return };
+    let path = library(&folder, &["LOSE_AFTER=6"]);
     let mut probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
     assert!(!probe.gpus()[0].profiled);
     assert!(probe.sample(0, FAST, Stamp(0)).is_ok());
@@ -260,7 +254,7 @@ fn each_kind_of_absence_has_its_reason_and_remedy() {
     for (define, reason, remedy) in cases {
         // A loaded library stays loaded: each has its own path.
         let folder = tempfile::tempdir().unwrap();
-        let Some(path) = library(&folder, &[define]) else { return };
+        let path = library(&folder, &[define]);
         let absence = NvmlProbe::open_library(path.as_os_str()).err().expect("there is no GPU");
         let absent = GpuAbsent::from(&absence);
         assert!(absent.reason.contains(reason) && absent.remedy.contains(remedy), "{define}: {absent:?}");

@@ -1,10 +1,8 @@
 //! The ranges of a run, as a tool sees them that the environment names.
 
-mod common;
-
 use std::{fs, process::Command};
 
-use common::{program, tiny_model};
+use crate::common::{program, tiny_model};
 
 /// A tool that writes every range to a file, in the order of the calls. It takes the functions of all modules, as nsys does.
 const TOOL: &str = r#"

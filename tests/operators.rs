@@ -1,13 +1,11 @@
 //! The operator profile of real runs: times that add up, memory that was counted, rows and traces that read back.
 
-mod common;
-
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-use common::{events, program, record, run_dirs, tiny_model};
+use crate::common::{events, program, record, run_dirs, tiny_model};
 use llmprof::{
     event::{Event, Phase},
     report::OPS_COLUMNS,

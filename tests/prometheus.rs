@@ -1,7 +1,5 @@
 //! The metrics of a run, read by a real Prometheus: `apt-get install prometheus`.
 
-mod common;
-
 use std::{
     fs,
     io::{Read, Write},
@@ -10,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use common::{eventually, program};
+use crate::common::{eventually, program};
 use serde_json::Value;
 
 /// Ended with the test, however that ends.

@@ -1,16 +1,13 @@
 //! The program on a real terminal: keys, mouse, sizes, and every way it can end.
 
-mod common;
-#[path = "common/terminal.rs"]
-mod terminal;
-
 use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
-use common::{events, eventually, finished, program, record, run_dirs, signal, tiny_model};
+use crate::common::terminal::{Terminal, sent_for};
+use crate::common::{events, eventually, finished, program, record, run_dirs, signal, tiny_model};
 use llmprof::{
     event::{Event, Outcome},
     report::NAMES,
@@ -19,7 +16,6 @@ use llmprof::{
         ui::{Action, Effect, Pane, RunCommand, RunsCommand},
     },
 };
-use terminal::{Terminal, sent_for};
 
 /// Goes on for longer than any test.
 const ENDLESS: [&str; 4] = ["runtime=sim", "runtime.warmup=0", "runtime.requests=200", "infer=long"];
@@ -305,7 +301,7 @@ fn snapshots_are_kept_and_compared() {
     let read = || NAMES.map(|name| fs::read(recorded.join(name)).ok());
     let live = read();
     NAMES.iter().for_each(|name| drop(fs::remove_file(recorded.join(name))));
-    assert_eq!(common::run(recorded, &["report", "."]).code, 0);
+    assert_eq!(crate::common::run(recorded, &["report", "."]).code, 0);
     assert!(live[0].is_some());
     for (name, (live, again)) in NAMES.into_iter().zip(live.into_iter().zip(read())) {
         assert!(live == again, "{name}");
@@ -766,7 +762,7 @@ fn the_demo_plays() {
 #[test]
 fn a_recording_without_tokens_shows_the_panes_that_it_fills() {
     let dir = tempfile::tempdir().unwrap();
-    let watched = common::run(dir.path(), &["watch", "--record", "--for", "0.3", "telemetry=sim"]);
+    let watched = crate::common::run(dir.path(), &["watch", "--record", "--for", "0.3", "telemetry=sim"]);
     assert_eq!(watched.code, 0, "{}", watched.err);
     let terminal = Terminal::start_in(dir, &["replay", "latest"], &[], (120, 40));
     terminal.see("mem util");

@@ -2,8 +2,6 @@
 //! `--ignored` also the real torch and transformers.
 #![cfg(unix)]
 
-mod common;
-
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
@@ -11,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Said, program, said};
+use crate::common::{Said, program, said};
 use llmprof::event::Event;
 use tempfile::TempDir;
 
@@ -78,7 +76,10 @@ impl Bench {
     }
 
     fn events(&self) -> Vec<Event> {
-        common::events(&self.dir.path().join("out")).into_iter().map(|envelope| envelope.event).collect()
+        crate::common::events(&self.dir.path().join("out"))
+            .into_iter()
+            .map(|envelope| envelope.event)
+            .collect()
     }
 }
 

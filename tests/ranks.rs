@@ -1,7 +1,5 @@
 //! Several GPUs of one program: scripted ranks (`tests/standins/ranks.c`), databases of nsys, traces of PyTorch, logs of NCCL.
 
-mod common;
-
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -9,7 +7,7 @@ use std::{
     sync::OnceLock,
 };
 
-use common::{compiled_standin, program};
+use crate::common::{compiled_standin, program};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

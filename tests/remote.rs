@@ -1,8 +1,4 @@
-//! Runs on another machine: over a real sshd on loopback where one is installed, and against far ends that misbehave.
-
-mod common;
-#[path = "common/terminal.rs"]
-mod terminal;
+//! Runs on another machine: over a real sshd on loopback, and against far ends that misbehave.
 
 use std::{
     collections::BTreeMap,
@@ -19,11 +15,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{PATIENCE, PROGRAM, Said, eventually, program, said, signal};
+use crate::common::terminal::Terminal;
+use crate::common::{PATIENCE, PROGRAM, Said, eventually, program, said, signal};
 use llmprof::{event::SCHEMA, remote::Frame};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
-use terminal::Terminal;
 
 /// About four seconds of a run.
 const SHORT: [&str; 4] = ["runtime=sim", "runtime.requests=30", "runtime.sim.itl_ms=2", "runtime.warmup=0"];
@@ -36,21 +32,12 @@ struct Sshd {
 }
 
 impl Sshd {
-    /// `None` where no sshd is installed, and says so.
-    fn start() -> Option<Sshd> {
-        let there = |name: &str| {
-            Path::new("/usr/sbin").join(name).exists() || Path::new("/usr/bin").join(name).exists()
-        };
-        if !there("sshd") || !there("ssh-keygen") {
-            assert!(std::env::var_os("LLMPROF_NEEDS_SSHD").is_none(), "sshd is not installed");
-            eprintln!("NOT CHECKED: runs over a real sshd; install openssh-server");
-            return None;
-        }
+    fn start() -> Sshd {
         let dir = tempfile::tempdir().unwrap();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/remote/start-sshd.sh");
         let out = Command::new(script).arg(dir.path()).output().unwrap();
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        Some(Sshd { dir })
+        Sshd { dir }
     }
 
     fn home(&self) -> PathBuf {
@@ -89,7 +76,7 @@ impl Sshd {
 
     /// The only run directory there.
     fn run_there(&self) -> PathBuf {
-        eventually("a run there", || common::run_dirs(&self.home()).into_iter().next())
+        eventually("a run there", || crate::common::run_dirs(&self.home()).into_iter().next())
     }
 }
 
@@ -159,14 +146,15 @@ fn assert_copied(here: &Path, there: &Path) {
 }
 
 fn only_run(dir: &Path) -> PathBuf {
-    let runs = common::run_dirs(dir);
+    let runs = crate::common::run_dirs(dir);
     assert_eq!(runs.len(), 1, "{runs:?}");
     runs[0].clone()
 }
 
 #[test]
+#[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
 fn a_run_there_is_copied_here_byte_for_byte() {
-    let Some(sshd) = Sshd::start() else { return };
+    let sshd = Sshd::start();
     let here = tempfile::tempdir().unwrap();
     let hostile = "model.name='a; touch evil; $(touch evil) `touch evil` \"x\"'";
     let args = [&["run", "--json", hostile][..], &SHORT].concat();
@@ -178,10 +166,10 @@ fn a_run_there_is_copied_here_byte_for_byte() {
     assert!(here.path().join(result["run_dir"].as_str().unwrap()).exists());
     assert_copied(&copy, &original);
     assert!(!sshd.home().join("evil").exists() && !here.path().join("evil").exists());
-    let started = &common::events(&copy)[0];
+    let started = &crate::common::events(&copy)[0];
     assert!(serde_json::to_string(started).unwrap().contains("touch evil"), "{started:?}");
     // Reports are made again from the copy as they were made there.
-    let reported = common::run(here.path(), &["report", &copy.display().to_string()]);
+    let reported = crate::common::run(here.path(), &["report", &copy.display().to_string()]);
     assert_eq!(reported.code, 0, "{}", reported.err);
     assert_copied(&copy, &original);
     // Nothing is left running.
@@ -192,14 +180,15 @@ fn a_run_there_is_copied_here_byte_for_byte() {
 }
 
 #[test]
+#[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
 fn a_lost_connection_loses_and_repeats_nothing() {
-    let Some(sshd) = Sshd::start() else { return };
+    let sshd = Sshd::start();
     let here = tempfile::tempdir().unwrap();
     let args = ["run", "runtime=sim", "runtime.requests=90", "runtime.sim.itl_ms=2", "runtime.warmup=0"];
     let quick = ["--ssh-option", "ServerAliveInterval=1", "--ssh-option", "ServerAliveCountMax=2"];
     let mut command = sshd.program(here.path(), &[&args[..], &quick].concat());
     let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let copy = eventually("a copy of the run", || common::run_dirs(here.path()).into_iter().next());
+    let copy = eventually("a copy of the run", || crate::common::run_dirs(here.path()).into_iter().next());
     let size = || fs::metadata(copy.join("events.ndjson")).map_or(0, |about| about.len());
     let grown = |than: u64| eventually("more events", || (size() > than).then(size));
     let first = grown(2_000);
@@ -223,12 +212,13 @@ fn a_lost_connection_loses_and_repeats_nothing() {
 }
 
 #[test]
+#[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
 fn a_run_goes_on_without_this_end_and_is_found_again() {
-    let Some(sshd) = Sshd::start() else { return };
+    let sshd = Sshd::start();
     let here = tempfile::tempdir().unwrap();
     let mut command = sshd.program(here.path(), &[&["run"][..], &ENDLESS].concat());
     let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let copy = eventually("a copy of the run", || common::run_dirs(here.path()).into_iter().next());
+    let copy = eventually("a copy of the run", || crate::common::run_dirs(here.path()).into_iter().next());
     eventually("events", || {
         fs::metadata(copy.join("events.ndjson")).ok().filter(|about| about.len() > 3_000)
     });
@@ -249,7 +239,7 @@ fn a_run_goes_on_without_this_end_and_is_found_again() {
 
     let ended = sshd.run(here.path(), &["--end", &id]);
     assert_eq!(ended.code, 0, "{}", ended.err);
-    assert_eq!(common::finished(&copy).cause.as_deref(), Some("cancelled by the user"));
+    assert_eq!(crate::common::finished(&copy).cause.as_deref(), Some("cancelled by the user"));
     assert_eq!(only_run(here.path()), copy, "the copy goes on where it was");
     assert_copied(&copy, &original);
 
@@ -265,8 +255,9 @@ fn a_run_goes_on_without_this_end_and_is_found_again() {
 }
 
 #[test]
+#[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
 fn the_screen_shows_it_and_its_keys_reach_it() {
-    let Some(sshd) = Sshd::start() else { return };
+    let sshd = Sshd::start();
     let args = [&["--host", "box", "--remote-program", PROGRAM][..], &ENDLESS].concat();
     let terminal =
         Terminal::start_in(tempfile::tempdir().unwrap(), &args, &[("LLMPROF_SSH", &sshd.ssh())], (120, 40));
@@ -294,12 +285,12 @@ fn the_screen_shows_it_and_its_keys_reach_it() {
     terminal.send(" nonsense=1\r");
     terminal.see("unknown key \"nonsense\"");
     // Another run in place of this one.
-    let known = common::run_dirs(terminal.path());
+    let known = crate::common::run_dirs(terminal.path());
     terminal.send("r");
     terminal.see("End this run and start it again");
     terminal.send("y");
     let next = eventually("the next run", || {
-        common::run_dirs(terminal.path()).into_iter().find(|run| !known.contains(run))
+        crate::common::run_dirs(terminal.path()).into_iter().find(|run| !known.contains(run))
     });
     eventually("the files of the run before", || known[0].join("report.html").exists().then_some(()));
     eventually("its events", || {
@@ -309,8 +300,8 @@ fn the_screen_shows_it_and_its_keys_reach_it() {
     terminal.see("leave it running");
     terminal.send("c");
     assert_eq!(terminal.exit_code(), 0);
-    assert_eq!(common::finished(&next).cause.as_deref(), Some("quit by the user"));
-    let there = common::run_dirs(&sshd.home());
+    assert_eq!(crate::common::finished(&next).cause.as_deref(), Some("quit by the user"));
+    let there = crate::common::run_dirs(&sshd.home());
     for copy in [&known[0], &next] {
         let original = there.iter().find(|dir| dir.file_name() == copy.file_name()).unwrap();
         assert_copied(copy, original);
@@ -319,8 +310,9 @@ fn the_screen_shows_it_and_its_keys_reach_it() {
 }
 
 #[test]
+#[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
 fn a_program_there_is_followed_and_a_command_answers() {
-    let Some(sshd) = Sshd::start() else { return };
+    let sshd = Sshd::start();
     let here = tempfile::tempdir().unwrap();
     let mut command = program(here.path());
     command.env("LLMPROF_SSH", sshd.ssh()).args(["--host", "box", "--remote-program", PROGRAM]);
@@ -361,8 +353,9 @@ fn a_program_there_is_followed_and_a_command_answers() {
 
 /// The result is that of `watch` here: what was seen, or why nothing can be.
 #[test]
+#[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
 fn gpus_there_are_watched() {
-    let Some(sshd) = Sshd::start() else { return };
+    let sshd = Sshd::start();
     let here = tempfile::tempdir().unwrap();
     let seen = sshd.run(here.path(), &["watch", "--for", "2", "--json", "telemetry=sim"]);
     assert_eq!(seen.code, 0, "{}", seen.err);
@@ -392,15 +385,16 @@ const SWEEP: [&str; 7] = [
 ];
 
 #[test]
+#[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
 fn the_jobs_of_a_sweep_run_there_one_after_another() {
-    let Some(sshd) = Sshd::start() else { return };
+    let sshd = Sshd::start();
     let here = tempfile::tempdir().unwrap();
     let ran = sshd.run(here.path(), &[&["run", "--json"][..], &SWEEP].concat());
     assert_eq!(ran.code, 0, "{}", ran.err);
     let found: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     let jobs = found["jobs"].as_array().unwrap();
     assert_eq!(jobs.len(), 2, "{found}");
-    assert_eq!(common::run_dirs(&sshd.home()).len(), 2);
+    assert_eq!(crate::common::run_dirs(&sshd.home()).len(), 2);
     for (job, found) in jobs.iter().enumerate() {
         let copy = here.path().join(format!("sweep/{job}"));
         let origin = fs::read(copy.join("remote.json")).unwrap();
@@ -408,15 +402,15 @@ fn the_jobs_of_a_sweep_run_there_one_after_another() {
         assert_copied(&copy, Path::new(origin["dir"].as_str().unwrap()));
         assert_eq!((&found["outcome"], &found["on"]), (&"completed".into(), &"box".into()), "{found}");
     }
-    let compared = common::run(here.path(), &["compare", "sweep/0", "sweep/1"]);
+    let compared = crate::common::run(here.path(), &["compare", "sweep/0", "sweep/1"]);
     assert!(compared.code != 2, "{}", compared.err);
     // It is resumed on the same machine, or not at all.
     fs::remove_dir_all(here.path().join("sweep/1")).unwrap();
-    let forgotten = common::run(here.path(), &["run", "--resume", "sweep"]);
+    let forgotten = crate::common::run(here.path(), &["run", "--resume", "sweep"]);
     assert!(forgotten.code == 2 && forgotten.err.contains("pass --host box"), "{}", forgotten.err);
     let resumed = sshd.run(here.path(), &["run", "--resume", "sweep"]);
     assert_eq!(resumed.code, 0, "{}", resumed.err);
-    assert_eq!(common::run_dirs(&sshd.home()).len(), 3);
+    assert_eq!(crate::common::run_dirs(&sshd.home()).len(), 3);
     assert!(here.path().join("sweep/1/report.md").exists());
     // Weights are those of the other machine: it refuses what it does not have, and the next job follows.
     let missing =
@@ -438,8 +432,9 @@ fn the_jobs_of_a_sweep_run_there_one_after_another() {
 }
 
 #[test]
+#[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
 fn a_sweep_there_has_the_screen_and_ends_with_it() {
-    let Some(sshd) = Sshd::start() else { return };
+    let sshd = Sshd::start();
     let long =
         ["-m", "runtime=sim", "runtime.requests=100000", "runtime.sim.itl_ms=3.8", "hydra.sweep.dir=sweep"];
     let args =
@@ -456,7 +451,7 @@ fn a_sweep_there_has_the_screen_and_ends_with_it() {
     terminal.send("q");
     assert_eq!(terminal.exit_code(), 0, "{}", terminal.text());
     terminal.see("--host box --resume sweep");
-    assert_eq!(common::finished(&copy).outcome, llmprof::event::Outcome::Interrupted);
+    assert_eq!(crate::common::finished(&copy).outcome, llmprof::event::Outcome::Interrupted);
     assert_copied(&copy, &sshd.run_there());
     let listed = sshd.run(terminal.path(), &["--reconnect", "list"]);
     assert!(!listed.out.contains("goes on"), "{}", listed.out);
@@ -464,8 +459,9 @@ fn a_sweep_there_has_the_screen_and_ends_with_it() {
 
 /// A key with a passphrase, which ssh asks for before the screen is there.
 #[test]
+#[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
 fn ssh_asks_on_the_terminal() {
-    let Some(sshd) = Sshd::start() else { return };
+    let sshd = Sshd::start();
     let key = sshd.dir.path().join("user_key");
     let locked = Command::new("ssh-keygen")
         .args(["-q", "-p", "-P", "", "-N", "s3cret", "-f"])
@@ -497,12 +493,13 @@ fn ssh_asks_on_the_terminal() {
 }
 
 #[test]
+#[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
 fn a_process_that_is_killed_there_is_reported() {
-    let Some(sshd) = Sshd::start() else { return };
+    let sshd = Sshd::start();
     let here = tempfile::tempdir().unwrap();
     let mut command = sshd.program(here.path(), &[&["run"][..], &ENDLESS].concat());
     let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    eventually("a copy of the run", || common::run_dirs(here.path()).into_iter().next());
+    eventually("a copy of the run", || crate::common::run_dirs(here.path()).into_iter().next());
     let id = names(&sshd.home()).remove(0);
     let pid = worker(&id).expect("the process of the run");
     signal(pid, "KILL");
@@ -513,8 +510,9 @@ fn a_process_that_is_killed_there_is_reported() {
 }
 
 #[test]
+#[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
 fn what_ssh_refuses_has_a_remedy() {
-    let Some(sshd) = Sshd::start() else { return };
+    let sshd = Sshd::start();
     let here = tempfile::tempdir().unwrap();
     let config = fs::read_to_string(sshd.dir.path().join("ssh_config")).unwrap();
     let with = |change: &dyn Fn(&str) -> String| {
@@ -554,8 +552,9 @@ fn what_ssh_refuses_has_a_remedy() {
 }
 
 #[test]
+#[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
 fn the_program_is_copied_there_when_asked() {
-    let Some(sshd) = Sshd::start() else { return };
+    let sshd = Sshd::start();
     let here = tempfile::tempdir().unwrap();
     let install = |more: &[&str]| {
         let mut command = program(here.path());

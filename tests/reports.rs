@@ -1,18 +1,14 @@
 //! The documents of a run: identical whether written live or from a recording, and well-formed for any recording.
 
-mod common;
-#[path = "common/markup.rs"]
-mod markup;
-
 use std::{fs, path::Path};
 
-use common::{events, record, run};
+use crate::common::markup::assert_well_formed;
+use crate::common::{events, record, run};
 use llmprof::{
     event::{EngineKind, Envelope, Event},
     report::{DEFINITIONS, Document, NAMES, documents},
     state::RunState,
 };
-use markup::assert_well_formed;
 use proptest::prelude::*;
 
 const DEMOS: [&str; 4] =

@@ -1,7 +1,5 @@
 //! Re-runs under nsys and ncu, with stand-ins for the tools on a system of their own, and their failures.
 
-mod common;
-
 use std::{
     collections::HashMap,
     fs,
@@ -11,7 +9,7 @@ use std::{
     thread,
 };
 
-use common::{PROGRAM, eventually, program, said, signal, tiny_model};
+use crate::common::{PROGRAM, eventually, program, said, signal, tiny_model};
 use llmprof::{
     config::{RunConfig, built_in, compose},
     event::{Clock, Event, KernelReport, Outcome, Phase, ToolState, channel, kernels::Kind},
@@ -188,7 +186,7 @@ fn a_rerun_under_nsys_becomes_a_report() {
     assert_eq!(metrics["trust"]["score"], 0);
     assert!(metrics["trust"]["doubts"][0].as_str().unwrap().contains("it ran under nsys"));
     assert!(bench.text("nsys/child/report.md").contains("**Recorded under nsys"));
-    assert_eq!(common::finished(&child).outcome, Outcome::Completed);
+    assert_eq!(crate::common::finished(&child).outcome, Outcome::Completed);
 
     // The next one does not overwrite it.
     let again = observe_again(&bench);
@@ -477,10 +475,10 @@ fn a_run_for_nsys_alone_prints_its_table_and_can_be_replayed() {
     assert!(done.out.starts_with("nsys 2099.1.1") && done.out.contains("launches"), "{}", done.out);
     assert!(done.out.trim_end().ends_with("recorded in r"), "{}", done.out);
     assert!(!done.out.contains("TTFT"), "there is no other workload: {}", done.out);
-    let events = common::events(&bench.dir.path().join("r"));
+    let events = crate::common::events(&bench.dir.path().join("r"));
     assert!(matches!(events[0].event, Event::RunStarted(_)));
     assert!(events.iter().any(|envelope| matches!(envelope.event, Event::KernelReport(_))));
-    assert_eq!(common::finished(&bench.dir.path().join("r")).outcome, Outcome::Completed);
+    assert_eq!(crate::common::finished(&bench.dir.path().join("r")).outcome, Outcome::Completed);
     // The child is not listed as a run.
     let listed = llmprof::rundir::list_runs(bench.dir.path());
     assert_eq!(listed.iter().filter(|run| run.dir.path().starts_with(bench.dir.path().join("r"))).count(), 1);
@@ -494,7 +492,7 @@ fn a_run_for_nsys_alone_without_a_table_fails_with_a_message() {
     assert!(done.err.contains("error: nsys: nsys "), "{}", done.err);
     let object: serde_json::Value = serde_json::from_str(&done.out).unwrap();
     assert_eq!((&object["outcome"], &object["kernel_reports"]), (&"failed".into(), &serde_json::json!([])));
-    assert_eq!(common::finished(&bench.dir.path().join("r")).outcome, Outcome::Failed);
+    assert_eq!(crate::common::finished(&bench.dir.path().join("r")).outcome, Outcome::Failed);
 }
 
 #[test]
@@ -507,7 +505,7 @@ fn a_signal_ends_the_tool_and_its_processes() {
     signal(child.id(), "INT");
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_gone(&pids);
-    assert_eq!(common::finished(&bench.dir.path().join("r")).outcome, Outcome::Interrupted);
+    assert_eq!(crate::common::finished(&bench.dir.path().join("r")).outcome, Outcome::Interrupted);
 }
 
 #[test]
@@ -520,7 +518,7 @@ fn with_samplers_the_rerun_follows_the_run() {
     let object: serde_json::Value = serde_json::from_str(&done.out).unwrap();
     assert_eq!((&object["requests"], &object["perturbed"]), (&2.into(), &serde_json::Value::Null));
     assert_eq!(object["kernel_reports"].as_array().unwrap().len(), 1);
-    let events = common::events(&bench.dir.path().join("r"));
+    let events = crate::common::events(&bench.dir.path().join("r"));
     let position =
         |wanted: fn(&Event) -> bool| events.iter().position(|envelope| wanted(&envelope.event)).unwrap();
     let (finished, report) =

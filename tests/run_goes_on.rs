@@ -1,9 +1,5 @@
 //! What must not stop a run, lose it or keep it from ending: terminals that are not read, signals, limits.
 
-mod common;
-#[path = "common/terminal.rs"]
-mod terminal;
-
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -11,12 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{PROGRAM, events, eventually, finished, program, run_dirs, said, signal, tiny_model};
+use crate::common::terminal::Terminal;
+use crate::common::{
+    PROGRAM, events, eventually, finished, limited, program, run_dirs, said, signal, tiny_model,
+};
 use llmprof::{
     event::{Event, Outcome},
     state::RunState,
 };
-use terminal::Terminal;
 
 /// Goes on for longer than any test.
 const ENDLESS: [&str; 4] = ["runtime=sim", "runtime.warmup=0", "runtime.requests=100000", "infer=long"];
@@ -177,13 +175,6 @@ fn a_run_under_nohup_survives_the_hang_up() {
     assert_eq!(finished(&recorded).cause.as_deref(), Some("SIGTERM"));
 }
 
-/// The program with `limit`, as the shell's `ulimit` takes it.
-fn limited(dir: &Path, limit: &str, args: &[&str]) -> common::Said {
-    let mut shell = Command::new("sh");
-    shell.args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh", PROGRAM]).args(args).current_dir(dir);
-    said(shell.output().unwrap())
-}
-
 #[test]
 fn a_limit_on_the_size_of_files_is_a_counted_loss() {
     let dir = tempfile::tempdir().unwrap();
@@ -226,7 +217,7 @@ fn a_run_that_is_killed_at_once_has_its_start_on_disk() {
 }
 
 /// The lines of stderr that no user should see.
-fn assert_words(said: &common::Said, expected: &str) {
+fn assert_words(said: &crate::common::Said, expected: &str) {
     assert_eq!(said.code, 1, "{}{}", said.out, said.err);
     assert!(said.err.contains(expected), "{}", said.err);
     for bug in ["panicked", "bug in the program"] {

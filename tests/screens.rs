@@ -1,18 +1,9 @@
 //! Every pane at three sizes, in four states: no data yet, running, not available, too small.
 
-#[path = "screens/export.rs"]
 mod export;
-#[path = "common/h200_step.rs"]
-mod h200_step;
-#[path = "screens/kernels.rs"]
 mod kernels;
-#[path = "common/markup.rs"]
-mod markup;
-#[path = "screens/ranks.rs"]
 mod ranks;
-#[path = "screens/runs.rs"]
 mod runs;
-#[path = "screens/server.rs"]
 mod server;
 
 use std::time::Duration;
@@ -104,7 +95,7 @@ fn without_gpu() -> RunState {
     state
 }
 
-fn run_started() -> RunStarted {
+pub fn run_started() -> RunStarted {
     RunStarted {
         schema: SCHEMA,
         program: "llmprof-tui".into(),

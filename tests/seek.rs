@@ -1,17 +1,14 @@
 //! A seek, forwards or back, shows the state at that moment.
 
-#[path = "../benches/support/mod.rs"]
-mod support;
-
 use std::time::Duration;
 
+use crate::support::MadeUpRun;
 use llmprof::{
     base::noise,
     event::Stamp,
     rundir::{EventReader, Player, Recorder, RunDir},
     state::RunState,
 };
-use support::MadeUpRun;
 
 /// Several checkpoints long.
 const RUN: MadeUpRun = MadeUpRun { tokens_per_s: 200, secs: 400 };

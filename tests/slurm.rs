@@ -1,10 +1,6 @@
 //! Sweeps on a real Slurm: `apt-get install slurm-wlm munge`, and root to start its daemons. Each test has a cluster of its own with
 //! two nodes, which tests/slurm/start.sh starts.
 
-mod common;
-#[path = "common/terminal.rs"]
-mod terminal;
-
 use std::{
     fs,
     net::TcpListener,
@@ -13,10 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{SIM_TIMES, Said, column, eventually, finished, program, rows, said, signal};
+use crate::common::terminal::Terminal;
+use crate::common::{SIM_TIMES, Said, column, eventually, finished, program, rows, said, signal};
 use llmprof::event::Outcome;
 use serde_json::Value;
-use terminal::Terminal;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/slurm/start.sh");
 

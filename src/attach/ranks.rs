@@ -177,6 +177,21 @@ impl RankRecord {
         })
     }
 
+    /// The recorded time with most of the span in it, and how much that is.
+    fn best_overlap(&self, (from, to): (u64, u64), horizon: u64) -> Option<((u64, u64), u64)> {
+        let overlaps = self
+            .recorded(horizon)
+            .map(|(start, end, _)| ((start, end), end.min(to).saturating_sub(start.max(from))));
+        overlaps.max_by_key(|(_, overlap_ns)| *overlap_ns)
+    }
+
+    /// Where a span is divided because this process was recorded in less than half of it: where it joined, or left.
+    fn division(&self, (from, to): (u64, u64), horizon: u64) -> Option<u64> {
+        let ((start, end), overlap_ns) = self.best_overlap((from, to), horizon)?;
+        let is_short = overlap_ns >= MIN_NS && 2 * overlap_ns < to - from;
+        is_short.then_some(if start > from { start } else { end })
+    }
+
     /// The rank that the environment names, or else the program's largest communicator.
     fn rank(&self) -> Option<u32> {
         let largest = || self.communicators.values().max_by_key(|(ranks, _)| *ranks);
@@ -289,12 +304,12 @@ pub fn windows(mut records: Vec<&mut RankRecord>, now_ns: Option<u64>) -> Vec<Ra
             *is_closed || to - from >= PART_NS || (now_ns.is_none() && to - from >= MIN_NS)
         });
         let Some((from, to, _)) = next else { break };
+        let to = records.iter().filter_map(|record| record.division((from, to), horizon)).min().unwrap_or(to);
         let (mut common_from, mut common_to) = (from, to);
         let mut together: Vec<usize> = Vec::new();
         for (i, record) in records.iter().enumerate() {
-            let overlap = |(a, b, _): &(u64, u64, bool)| (*b).min(to).saturating_sub((*a).max(from));
-            let Some(best) = record.recorded(horizon).max_by_key(overlap) else { continue };
-            if 2 * overlap(&best) >= to - from {
+            let Some((best, overlap_ns)) = record.best_overlap((from, to), horizon) else { continue };
+            if 2 * overlap_ns >= to - from {
                 (common_from, common_to) = (common_from.max(best.0), common_to.min(best.1));
                 together.push(i);
             }
@@ -397,6 +412,20 @@ mod tests {
         let rest = windows(vec![&mut a, &mut b], None);
         assert_eq!(rest.len(), 1);
         assert_eq!(rest[0].lanes[0].matched, 1000);
+    }
+
+    /// The second dies after 0.7 of 1.7 s, the third joins after 1.2: both are seen, each in its time.
+    #[test]
+    fn a_process_that_leaves_early_or_joins_late_is_in_a_window_of_its_own() {
+        let (mut a, mut b, mut c) = (record(1, 0), record(2, 1), record(3, 2));
+        run(&mut a, 1000 * MS, 2700 * MS, 0);
+        run(&mut b, 1000 * MS, 1700 * MS, 0);
+        b.has_left();
+        run(&mut c, 2200 * MS, 2700 * MS, 0);
+        let found = windows(vec![&mut a, &mut b, &mut c], None);
+        let spans: Vec<(u64, usize)> =
+            found.iter().map(|window| (window.from.0 / MS, window.lanes.len())).collect();
+        assert_eq!(spans, [(1000, 2), (1699, 1), (2200, 2)]);
     }
 
     #[test]

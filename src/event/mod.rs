@@ -128,6 +128,27 @@ pub enum Event {
     RunFinished(RunFinished),
 }
 
+impl Event {
+    /// A reading of the machine, a server or the profiler itself, which belongs to the run only while it is in progress.
+    pub fn is_telemetry(&self) -> bool {
+        matches!(
+            self,
+            Event::GpuFound(_)
+                | Event::GpuAbsent(_)
+                | Event::GpuSample(_)
+                | Event::GpuProcesses(_)
+                | Event::GpuLost(_)
+                | Event::SamplerCost(_)
+                | Event::ServerSample(_)
+                | Event::ClientSample(_)
+                | Event::Allocator(_)
+                | Event::HostFound(_)
+                | Event::HostSample(_)
+                | Event::Observer(_)
+        )
+    }
+}
+
 fn is_zero(n: &u64) -> bool {
     *n == 0
 }

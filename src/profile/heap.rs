@@ -174,6 +174,11 @@ pub fn checkpoint() -> Option<Checkpoint> {
 }
 
 impl Checkpoint {
+    /// Bytes that the thread has allocated since and not freed.
+    pub fn held_bytes(&self) -> u64 {
+        THREAD.try_with(|account| (account.live.get() - self.live).max(0) as u64).unwrap_or(0)
+    }
+
     /// What the thread has allocated since. Call it once, on the thread that made the checkpoint, inner checkpoints first.
     pub fn growth(self) -> HeapGrowth {
         let growth = THREAD.try_with(|account| {

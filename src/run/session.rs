@@ -431,6 +431,10 @@ impl Session {
         self.mark_stop();
         for mut envelope in std::mem::take(&mut self.batch).drain(..) {
             if self.state.finished.is_some() {
+                // A thread that was asked to stop may still send what it has just read.
+                if envelope.event.is_telemetry() {
+                    continue;
+                }
                 // Events after the end, such as reports of tools, do not prolong the run.
                 envelope.t = self.state.now;
             }
@@ -690,9 +694,10 @@ impl Session {
         }
         self.control.cancel();
         self.endpoint = None;
+        // Before the documents: a reader that sees those finds the recording complete.
+        self.flush();
         self.recording.write_environment(&self.state);
         self.recording.write_reports(&self.state);
-        self.flush();
     }
 
     /// Writes what was recorded so far, for a reader of the file.

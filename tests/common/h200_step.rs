@@ -1,5 +1,4 @@
 //! Kernels as they run: decode steps of a 7B model in bf16 on an H200, made up with times of the right order.
-#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use llmprof::{
     event::{

@@ -1,8 +1,14 @@
 //! What the end-to-end tests share: the program in a directory of its own, and what it left there.
-#![allow(dead_code, reason = "each test file uses a part of it")]
+
+pub mod h200_step;
+pub mod manual;
+pub mod markup;
+pub mod terminal;
 
 use std::{
+    ffi::{OsStr, OsString},
     fs,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Output},
     time::{Duration, Instant},
@@ -12,6 +18,8 @@ use llmprof::{
     event::{Envelope, Event, RunFinished},
     rundir::{EventReader, Next, ReadError, list_runs},
 };
+use nix::sys::signal::{SigHandler, Signal};
+use rustix::fs::Mode;
 use serde_json::Value;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_llmprof-tui");
@@ -21,12 +29,41 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The program in `dir`, untouched by the environment of the tests.
 pub fn program(dir: &Path) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.current_dir(dir);
-    for name in ["LLMPROF_FAULT", "RUST_LOG", "NO_COLOR", "COLORTERM"] {
-        command.env_remove(name);
-    }
+    command(PROGRAM, dir)
+}
+
+/// A program in `dir` with the same surroundings wherever the tests run: default signals (a background job and `nohup` ignore
+/// SIGINT and SIGHUP), umask 022, English in UTF-8, UTC, `dir` as home, and nothing else of the tests' environment.
+pub fn command(name: impl AsRef<OsStr>, dir: &Path) -> Command {
+    let mut command = Command::new(name);
+    command.current_dir(dir).env_clear().envs(environment(dir));
+    // SAFETY: the closure runs between fork and exec and makes system calls only; it neither allocates nor locks.
+    #[allow(unsafe_code)]
+    unsafe {
+        command.pre_exec(|| {
+            for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGTSTP]
+            {
+                nix::sys::signal::signal(signal, SigHandler::SigDfl)?;
+            }
+            rustix::process::umask(Mode::from_raw_mode(0o022));
+            Ok(())
+        })
+    };
     command
+}
+
+/// The environment of [`command`]: where programs and libraries are is taken from that of the tests.
+pub fn environment(home: &Path) -> Vec<(&'static str, OsString)> {
+    let mut variables = vec![
+        ("HOME", home.into()),
+        ("LANG", "C.UTF-8".into()),
+        ("LC_ALL", "C.UTF-8".into()),
+        ("TZ", "UTC".into()),
+        ("TMPDIR", env!("CARGO_TARGET_TMPDIR").into()),
+    ];
+    let inherited = ["PATH", "LD_LIBRARY_PATH", "RUST_BACKTRACE"].into_iter();
+    variables.extend(inherited.filter_map(|name| Some((name, std::env::var_os(name)?))));
+    variables
 }
 
 /// What the program said, and how it ended.
@@ -48,6 +85,13 @@ pub fn said(output: Output) -> Said {
 /// Runs the program in `dir` to its end.
 pub fn run(dir: &Path, args: &[&str]) -> Said {
     said(program(dir).args(args).output().unwrap())
+}
+
+/// The program in `dir` with a limit, as the shell's `ulimit` takes it.
+pub fn limited(dir: &Path, limit: &str, args: &[&str]) -> Said {
+    let mut shell = command("sh", dir);
+    shell.args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh", PROGRAM]).args(args);
+    said(shell.output().unwrap())
 }
 
 /// Durations of a 7B model on an H200, whatever model is simulated.
@@ -84,13 +128,9 @@ pub fn events(run: &Path) -> Vec<Envelope> {
     events
 }
 
-/// How a run ended. Only measurements of the profiler itself may follow that, and what a run that ended at once found late.
+/// How a run ended: the last event of its recording.
 pub fn finished(run: &Path) -> RunFinished {
-    let mut events = events(run);
-    while let Some(Event::Observer(_) | Event::HostFound(_)) = events.last().map(|envelope| &envelope.event) {
-        events.pop();
-    }
-    match events.pop().map(|envelope| envelope.event) {
+    match events(run).pop().map(|envelope| envelope.event) {
         Some(Event::RunFinished(finished)) => finished,
         last => panic!("{} ends with {last:?}", run.display()),
     }

@@ -1,5 +1,4 @@
 //! The program on a terminal of its own: keys go in, a screen comes out.
-#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::{
     cell::RefCell,
@@ -19,7 +18,7 @@ use crossterm::event::KeyCode;
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use tempfile::TempDir;
 
-use super::common::{PATIENCE, PROGRAM, eventually, signal, signalled};
+use super::{PATIENCE, PROGRAM, environment, eventually, signal, signalled};
 
 /// A shell starts the program and writes down what a user would notice afterwards: the exit code, and the
 /// terminal's settings before and after. It outlives the signals that end the program. Its own word "Killed" does not go
@@ -83,10 +82,13 @@ impl Terminal {
         command.args(["-c", script, "sh", PROGRAM]);
         command.args(args);
         command.cwd(dir.path());
-        for name in ["LLMPROF_FAULT", "RUST_LOG", "NO_COLOR", "COLORTERM", "LC_ALL"] {
-            command.env_remove(name);
+        // Signals have their defaults: portable-pty sees to that.
+        command.umask(Some(0o022));
+        command.env_clear();
+        for (name, value) in environment(dir.path()) {
+            command.env(name, value);
         }
-        for (name, value) in [("TERM", "xterm-256color"), ("LANG", "C.UTF-8")].iter().chain(env) {
+        for (name, value) in [("TERM", "xterm-256color")].iter().chain(env) {
             command.env(name, value);
         }
         let shell = pty.slave.spawn_command(command).unwrap();

@@ -12,7 +12,8 @@ use llmprof::{
 };
 use ratatui::layout::Rect;
 
-use super::{markup::assert_well_formed, *};
+use super::*;
+use crate::common::markup::assert_well_formed;
 
 const DEMOS: [&str; 4] = ["", "h200_prefill/", "h200_decode/", "h200_kernels/"];
 

@@ -20,7 +20,8 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 
-use super::{h200_step, *};
+use super::*;
+use crate::common::h200_step;
 
 const SIZES: [(u16, u16); 4] = [(80, 24), (120, 40), (200, 50), (30, 8)];
 

@@ -1,5 +1,6 @@
 // A tensor-parallel program of several ranks, as its GPUs would show it: ranks STEPS CODE WORLD SLOW EXTRA_US [LETTERS]
-// Rank SLOW computes EXTRA_US longer in each of 16 layers; all ranks follow one plan by the clock, so that they need not talk to each other.
+// Rank SLOW computes EXTRA_US longer in each of 16 layers. Times are planned, not measured: rank 0 sets the start of each step in shared
+// memory, one period after the last one, or later where the machine was too busy to keep up. Under a profiler, nothing begins before it records.
 // Letters: h the host of the slow rank is late instead, d it dies by SIGKILL in the middle, l the last rank joins late, s the last rank
 // launches nothing, g one process drives all GPUs, v two sizes of messages, n NCCL's log on stdout.
 #define _GNU_SOURCE
@@ -7,18 +8,24 @@
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <limits.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 extern int cuptiGetTimestamp(uint64_t *);
+extern int standin_enabled(uint32_t);
 extern void standin_device(uint32_t);
 extern void standin_kernel(const char *, uint64_t, uint64_t, uint32_t, uint32_t, uint32_t, uint64_t);
 extern void standin_copy(uint8_t, uint64_t, uint64_t, uint64_t, uint32_t);
 
-enum { LAYERS = 16, COMPUTE_US = 100, TRANSFER_US = 20, GAP_US = 2 };
+enum { LAYERS = 16, COMPUTE_US = 100, TRANSFER_US = 20, GAP_US = 2, KERNEL = 10, RANKS = 64, AHEAD = 8, NOT_YET = -1, GONE = INT_MAX };
+// A plan that is later than this is moved: records arrive within a fraction of a second.
+static const uint64_t LATE_NS = 100000000;
 static uint32_t correlation = 100;
 static uint64_t now(void) { uint64_t ns; cuptiGetTimestamp(&ns); return ns; }
 static void sleep_until(uint64_t ns) {
@@ -79,33 +86,84 @@ static void initialise(void) {
     nvtx();
 }
 
-static void run(int rank, int world, int slow, int extra, int steps, uint64_t begin, const char *letters, int device) {
-    uint64_t period = (LAYERS * (COMPUTE_US + TRANSFER_US + GAP_US + extra) + 300) * 1000ull;
-    int host = strchr(letters, 'h') != NULL;
-    for (int step = 0; step < steps; step++) {
-        uint64_t at = begin + step * period;
-        if (!device || !strchr(letters, 'g')) sleep_until(at + period);
-        if (rank == slow && strchr(letters, 'd') && step == steps / 2) kill(getpid(), SIGKILL);
-        standin_device(device);
-        standin_kernel("void at::native::(anonymous namespace)::indexSelectSmallIndex<c10::BFloat16, long, unsigned int, 2, 2, -2>(T1)", at, at + 2000, ++correlation, 1, 0, 0);
-        at += 3000;
-        for (int layer = 0; layer < LAYERS; layer++) {
-            size_t bytes = strchr(letters, 'v') && layer % 2 ? 8192 : 1 << 20;
-            ReduceParams params = {0xabcdef, bytes, 0};
-            call("ncclAllReduce", SID_REDUCE, &params, sizeof params);
-            uint64_t late = rank == slow ? extra * 1000ull : 0, start = at + (host ? late : 0), end = at + COMPUTE_US * 1000ull + late;
-            uint64_t part = (end - start) / 4;
-            standin_kernel("void rms_norm_kernel<__nv_bfloat16>(T1 *, const T1 *, float, int)", start, start + part - 1000, ++correlation, 1, 0, 0);
-            standin_kernel("nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT", start + part, start + 2 * part - 1000, ++correlation, 132, 0, 0);
-            standin_kernel("void flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<(int)128, (int)64>, (bool)0>(Flash_fwd_params)", start + 2 * part, start + 3 * part - 1000, ++correlation, 132, 0, 0);
-            standin_kernel("nvjet_sm90_tst_64x8_64x16_2x1_v_bz_TNT", start + 3 * part, end, ++correlation, 132, 0, 0);
-            uint64_t last = at + (COMPUTE_US + extra) * 1000ull;
-            standin_kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", end, last + TRANSFER_US * 1000ull, ++correlation, 2, 0, 0);
-            at = last + (TRANSFER_US + GAP_US) * 1000ull;
-        }
-        standin_kernel("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::ArgMaxOps<float>, unsigned int, long, 4, 4>>(T3)", at, at + 5000, ++correlation, 1, 0, 0);
-        standin_copy(2, 8, at + 6000, at + 7000, ++correlation);
+// What the ranks agree on. The start of a step is valid once `step` has reached it.
+typedef struct { atomic_int step, at[RANKS]; _Atomic uint64_t start_ns[2 * AHEAD]; } Plan;
+static Plan alone, *plan = &alone;
+static void nap(void) { usleep(200); }
+
+static void await_recording(void) {
+    uint64_t give_up = now() + 20000000000ull;
+    while (getenv("CUDA_INJECTION64_PATH") && !standin_enabled(KERNEL) && now() < give_up) nap();
+}
+
+// When step `step` begins. Rank 0 decides, when no other rank is far behind and those that are to join have joined.
+static uint64_t start_of(int rank, int world, int step, int joins_at, uint64_t period) {
+    plan->at[rank] = step;
+    if (rank) {
+        while (plan->step < step) nap();
+        return plan->start_ns[step % (2 * AHEAD)];
     }
+    for (int other = 1; other < world; other++) {
+        int is_awaited = other < world - 1 || step >= joins_at;
+        while (is_awaited ? plan->at[other] < step - (step == joins_at || !step ? 0 : AHEAD) : 0) nap();
+    }
+    uint64_t planned = step ? plan->start_ns[(step - 1) % (2 * AHEAD)] + period : 0, is = now();
+    plan->start_ns[step % (2 * AHEAD)] = planned + LATE_NS < is ? is : planned;
+    plan->step = step;
+    return plan->start_ns[step % (2 * AHEAD)];
+}
+
+// The records of one step that began at `at`.
+static void record(int rank, int slow, int extra, uint64_t at, const char *letters, int device) {
+    int host = strchr(letters, 'h') != NULL;
+    standin_device(device);
+    standin_kernel("void at::native::(anonymous namespace)::indexSelectSmallIndex<c10::BFloat16, long, unsigned int, 2, 2, -2>(T1)", at, at + 2000, ++correlation, 1, 0, 0);
+    at += 3000;
+    for (int layer = 0; layer < LAYERS; layer++) {
+        size_t bytes = strchr(letters, 'v') && layer % 2 ? 8192 : 1 << 20;
+        ReduceParams params = {0xabcdef, bytes, 0};
+        call("ncclAllReduce", SID_REDUCE, &params, sizeof params);
+        uint64_t late = rank == slow ? extra * 1000ull : 0, start = at + (host ? late : 0), end = at + COMPUTE_US * 1000ull + late;
+        uint64_t part = (end - start) / 4;
+        standin_kernel("void rms_norm_kernel<__nv_bfloat16>(T1 *, const T1 *, float, int)", start, start + part - 1000, ++correlation, 1, 0, 0);
+        standin_kernel("nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT", start + part, start + 2 * part - 1000, ++correlation, 132, 0, 0);
+        standin_kernel("void flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<(int)128, (int)64>, (bool)0>(Flash_fwd_params)", start + 2 * part, start + 3 * part - 1000, ++correlation, 132, 0, 0);
+        standin_kernel("nvjet_sm90_tst_64x8_64x16_2x1_v_bz_TNT", start + 3 * part, end, ++correlation, 132, 0, 0);
+        uint64_t last = at + (COMPUTE_US + extra) * 1000ull;
+        standin_kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", end, last + TRANSFER_US * 1000ull, ++correlation, 2, 0, 0);
+        at = last + (TRANSFER_US + GAP_US) * 1000ull;
+    }
+    standin_kernel("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::ArgMaxOps<float>, unsigned int, long, 4, 4>>(T3)", at, at + 5000, ++correlation, 1, 0, 0);
+    standin_copy(2, 8, at + 6000, at + 7000, ++correlation);
+}
+
+static int start_ranks(int world, const char *letters, char **arguments) {
+    if (strchr(letters, 'n')) {
+        printf("node:1:1 [0] NCCL INFO NCCL version 2.30.7+cuda13.3\nnode:1:1 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks %d cudaDev 0 nvmlDev 0 busId 1000 commId 0x2 - Init COMPLETE\n", world);
+        printf("node:1:1 [0] NCCL INFO Channel 00/24 : 0 1 2 3\nnode:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n");
+        fflush(stdout);
+    }
+    int fd = memfd_create("plan", 0);
+    if (fd < 0 || ftruncate(fd, sizeof(Plan))) return 98;
+    plan = mmap(NULL, sizeof(Plan), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    plan->step = NOT_YET;
+    for (int i = 0; i < RANKS; i++) plan->at[i] = NOT_YET;
+    char text[16];
+    snprintf(text, sizeof text, "%d", fd);
+    setenv("PLAN", text, 1);
+    pid_t all[RANKS] = {0};
+    int worst = 0, status;
+    for (int i = 0; i < world && i < RANKS; i++)
+        if (!(all[i] = fork())) {
+            snprintf(text, sizeof text, "%d", i);
+            setenv("RANK", text, 1); setenv("LOCAL_RANK", text, 1); setenv("CUDA_VISIBLE_DEVICES", text, 1);
+            snprintf(text, sizeof text, "%d", world);
+            setenv("WORLD_SIZE", text, 1);
+            execv("/proc/self/exe", arguments);
+            _exit(99);
+        }
+    for (int i = 0; i < world; i++) { waitpid(all[i], &status, 0); if (WIFEXITED(status) && WEXITSTATUS(status) > worst) worst = WEXITSTATUS(status); }
+    return worst;
 }
 
 int main(int count, char **arguments) {
@@ -113,50 +171,36 @@ int main(int count, char **arguments) {
     int steps = atoi(arguments[1]), code = atoi(arguments[2]), world = atoi(arguments[3]), slow = atoi(arguments[4]), extra = atoi(arguments[5]);
     const char *letters = count > 6 ? arguments[6] : "";
     const char *rank_text = getenv("RANK");
-    if (!rank_text && !strchr(letters, 'g')) {
-        if (strchr(letters, 'n')) {
-            printf("node:1:1 [0] NCCL INFO NCCL version 2.30.7+cuda13.3\nnode:1:1 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks %d cudaDev 0 nvmlDev 0 busId 1000 commId 0x2 - Init COMPLETE\n", world);
-            printf("node:1:1 [0] NCCL INFO Channel 00/24 : 0 1 2 3\nnode:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n");
-            fflush(stdout);
-        }
-        char begin[32];
-        snprintf(begin, sizeof begin, "%llu", (unsigned long long)(now() + 700000000ull));
-        setenv("BEGIN", begin, 1);
-        pid_t all[64] = {0};
-        int worst = 0, status;
-        for (int i = 0; i < world && i < 64; i++)
-            if (!(all[i] = fork())) {
-                char text[16];
-                snprintf(text, sizeof text, "%d", i);
-                setenv("RANK", text, 1); setenv("LOCAL_RANK", text, 1); setenv("CUDA_VISIBLE_DEVICES", text, 1);
-                snprintf(text, sizeof text, "%d", world);
-                setenv("WORLD_SIZE", text, 1);
-                execv("/proc/self/exe", arguments);
-                _exit(99);
-            }
-        for (int i = 0; i < world; i++) { waitpid(all[i], &status, 0); if (WIFEXITED(status) && WEXITSTATUS(status) > worst) worst = WEXITSTATUS(status); }
+    int one_process = strchr(letters, 'g') != NULL;
+    if (!rank_text && !one_process) {
+        int worst = start_ranks(world, letters, arguments);
         printf("%d steps of %d ranks\n", steps, world);
         return worst ? worst : code;
     }
-    int rank = rank_text ? atoi(rank_text) : 0, is_last = rank == world - 1;
-    uint64_t begin = getenv("BEGIN") ? strtoull(getenv("BEGIN"), NULL, 10) : now() + 700000000ull;
-    if (is_last && strchr(letters, 'l')) sleep_until(begin + 2000000000ull);
+    int rank = rank_text ? atoi(rank_text) : 0, is_last = rank == world - 1, first = 0, joins_at = 0;
+    if (getenv("PLAN")) plan = mmap(NULL, sizeof(Plan), PROT_READ | PROT_WRITE, MAP_SHARED, atoi(getenv("PLAN")), 0);
+    if (strchr(letters, 'l')) joins_at = steps / 2;
+    if (is_last && joins_at) {
+        while (plan->step < steps / 4) nap();
+        first = joins_at;
+    }
     initialise();
-    sleep_until(now() + 300000000ull);
+    await_recording();
     InitParams init = {0xabcdef, world, rank, 0};
     call("ncclCommInitRank", SID_INIT, &init, sizeof init);
-    if (is_last && strchr(letters, 's')) { sleep_until(begin + steps * 3000000ull); return 0; }
-    if (strchr(letters, 'g')) {
-        // Step by step, GPU by GPU.
-        uint64_t period = (LAYERS * (COMPUTE_US + TRANSFER_US + GAP_US + extra) + 300) * 1000ull;
-        for (int step = 0; step < steps; step++) {
-            sleep_until(begin + (step + 1) * period);
-            for (int gpu = 0; gpu < world; gpu++) run(gpu, world, slow, extra, 1, begin + step * period, letters, gpu);
-        }
+    if (is_last && strchr(letters, 's')) {
+        plan->at[rank] = GONE;
+        while (plan->step < steps - 1) nap();
         return code;
     }
-    int skipped = is_last && strchr(letters, 'l') ? (int)((now() - begin) / ((LAYERS * (COMPUTE_US + TRANSFER_US + GAP_US + extra) + 300) * 1000ull)) + 1 : 0;
     uint64_t period = (LAYERS * (COMPUTE_US + TRANSFER_US + GAP_US + extra) + 300) * 1000ull;
-    if (skipped < steps) run(rank, world, slow, extra, steps - skipped, begin + skipped * period, letters, 0);
+    for (int step = first; step < steps; step++) {
+        uint64_t at = start_of(rank, one_process ? 1 : world, step, joins_at, period);
+        sleep_until(at + period);
+        if (rank == slow && strchr(letters, 'd') && step == steps / 2) { plan->at[rank] = GONE; kill(getpid(), SIGKILL); }
+        if (!one_process) record(rank, slow, extra, at, letters, 0);
+        for (int gpu = 0; one_process && gpu < world; gpu++) record(gpu, slow, extra, at, letters, gpu);
+    }
+    plan->at[rank] = GONE;
     return code;
 }
