@@ -11,6 +11,10 @@ run *OVERRIDES:
 test:
     cargo test
 
+# Run all tests 20 times, ten of them beside a load on every core, and print the failures by test
+stress-tests *OPTIONS:
+    tests/stress.py {{OPTIONS}}
+
 # Formatting and lints
 lint:
     cargo fmt --all --check
@@ -27,7 +31,7 @@ bench:
 
 # Update the generated tables of the documents, the manual page and the pictures
 docs:
-    UPDATE_DOCS=1 cargo test --test docs
+    UPDATE_DOCS=1 cargo test --test suite docs::
     cargo run --example pictures
 
 # Record the demo again (needs tmux)
@@ -70,7 +74,7 @@ gpu-test:
 
 # Random kills, signals, stalls and full disks over simulated runs
 chaos SECONDS="600":
-    LLMPROF_CHAOS_SECONDS={{SECONDS}} cargo test --test chaos -- --nocapture
+    LLMPROF_CHAOS_SECONDS={{SECONDS}} cargo test --test suite chaos:: -- --nocapture
 
 # Fuzz one parser (ls fuzz/fuzz_targets)
 fuzz TARGET SECONDS="120":

@@ -1,7 +1,7 @@
 //! Time to compose the configuration, compared with Hydra on the same files in the same run.
 //!
 //! `cargo bench --bench compose`. Hydra is measured where the oracle test has created its environment
-//! (`cargo test --test hydra_oracle`).
+//! (`cargo test --test hydra -- --ignored`).
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,7 @@ fn hydra_seconds(conf: &Path, overrides: &[String]) -> Result<f64, String> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .map_err(|_| "run `cargo test --test hydra_oracle` first".to_owned())?;
+        .map_err(|_| "run `cargo test --test hydra -- --ignored` first".to_owned())?;
     let mut stdin = child.stdin.take().ok_or("no stdin")?;
     stdin.write_all(questions.as_bytes()).map_err(|error| error.to_string())?;
     drop(stdin);

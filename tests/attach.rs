@@ -2,14 +2,14 @@
 
 use std::{
     fs,
-    io::Read,
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::{Command, Output, Stdio},
     sync::OnceLock,
-    time::{Duration, Instant},
 };
 
-use crate::common::{compiled_standin, program};
+use crate::common::{command, compiled_standin, eventually, program, run_dirs, signal};
+use llmprof::event::{Envelope, Event};
 use serde_json::Value;
 
 /// The scripted program, compiled once.
@@ -28,7 +28,7 @@ fn llmprof(dir: &Path, arguments: &[&str]) -> Command {
 fn exec(dir: &Path, options: &[&str], standin_arguments: &[&str]) -> Output {
     let mut command = llmprof(dir, &["exec", "telemetry=none"]);
     command.args(options).arg("--").arg(standin()).args(standin_arguments);
-    command.output().unwrap()
+    command.env("STANDIN_WAITS", "1").output().unwrap()
 }
 
 fn json(output: &Output) -> Value {
@@ -114,7 +114,9 @@ fn between_bursts_steps_go_on() {
     let events = events(dir.path());
     let tokens = count(&events, "token");
     // Before the first burst has shown what a step is, none is claimed.
-    assert!((700..=900).contains(&tokens), "{tokens}");
+    let windows = events.iter().filter_map(|event| event["e"].get("kernels"));
+    let recorded: u64 = windows.map(|window| window["steps"].as_u64().unwrap()).sum();
+    assert!(recorded > 0 && tokens as u64 > recorded && tokens <= 900, "{tokens}, {recorded} in bursts");
     assert!(count(&events, "kernel_trace") >= 4);
 }
 
@@ -138,7 +140,7 @@ fn sudden_ends_lose_little_and_change_nothing() {
         let done = exec(dir.path(), &["--json", "profiling.cupti.duty=1.0"], &[mode, "200", "5"]);
         assert_eq!(done.status.code(), Some(code), "{mode}: {}", text(&done.stderr));
         let tokens = count(&events(dir.path()), "token");
-        assert!((150..=200).contains(&tokens), "{mode}: {tokens}");
+        assert!((199..=200).contains(&tokens), "{mode}: {tokens}");
     }
 }
 
@@ -151,10 +153,13 @@ fn a_program_that_profiles_itself_is_left_alone_meanwhile() {
     let said = notices(&events);
     assert!(said.iter().any(|text| text.contains("profiles itself")), "{said:?}");
     // It goes on afterwards.
-    let last =
-        events.iter().rev().find(|event| event["e"].get("token").is_some()).unwrap()["t"].as_u64().unwrap();
-    let end = events.last().unwrap()["t"].as_u64().unwrap();
-    assert!(end - last < 1_500_000_000, "{last} {end}");
+    let is_it = |event: &Value| {
+        event["e"]["notice"]["text"].as_str().is_some_and(|text| text.contains("profiles itself"))
+    };
+    let since = events.iter().find(|event| is_it(event)).unwrap()["t"].as_u64().unwrap();
+    let after =
+        events.iter().filter(|event| event["e"].get("token").is_some() && event["t"].as_u64() > Some(since));
+    assert!(after.count() >= 50, "{since}");
 }
 
 #[test]
@@ -195,18 +200,6 @@ fn another_tool_that_was_first_stays() {
     );
 }
 
-fn wait_for(child: &mut Child, seconds: u64) -> Option<i32> {
-    let since = Instant::now();
-    while since.elapsed() < Duration::from_secs(seconds) {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status.code();
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let _ = child.kill();
-    None
-}
-
 #[test]
 fn a_program_is_joined_and_left() {
     let dir = tempfile::tempdir().unwrap();
@@ -217,13 +210,11 @@ fn a_program_is_joined_and_left() {
         .map(|(name, value)| (name.to_owned(), value.trim_matches('\'').to_owned()))
         .collect();
     assert_eq!(variables.len(), 4, "{variables:?}");
-    let mut target = Command::new(standin())
-        .args(["graph", "1400", "4"])
-        .envs(variables)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    std::thread::sleep(Duration::from_millis(600));
+    let mut target = command(standin(), dir.path());
+    target.args(["graph:u", "1400", "4"]).envs(variables).stdout(Stdio::piped());
+    let mut target = target.spawn().unwrap();
+    let mut said = BufReader::new(target.stdout.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "ready");
     for _ in 0..2 {
         let pid = target.id().to_string();
         let joined = llmprof(
@@ -235,12 +226,12 @@ fn a_program_is_joined_and_left() {
         let result = json(&joined);
         assert!(result["program"]["decode"]["launches"].as_u64().unwrap() > 1000, "{result}");
     }
-    assert_eq!(wait_for(&mut target, 20), Some(4), "it goes on to its end");
-    let mut said = String::new();
-    target.stdout.take().unwrap().read_to_string(&mut said).unwrap();
-    assert_eq!(said, "1400 steps\n");
+    assert!(target.try_wait().unwrap().is_none(), "it goes on");
+    signal(target.id(), "TERM");
+    assert_eq!(target.wait().unwrap().code(), Some(4), "to its end");
+    assert_eq!(said.next().unwrap().unwrap(), "1400 steps");
 
-    let mut plain = Command::new("sleep").arg("5").spawn().unwrap();
+    let mut plain = Command::new("sleep").arg("600").spawn().unwrap();
     let outside = llmprof(dir.path(), &["attach", &plain.id().to_string(), "--for", "1"]).output().unwrap();
     let _ = plain.kill();
     let _ = plain.wait();
@@ -253,24 +244,24 @@ fn a_program_is_joined_and_left() {
 /// The profiler is killed or stopped: the program does not notice.
 #[test]
 fn the_program_outlives_the_profiler() {
-    for signal in ["KILL", "STOP"] {
+    for name in ["KILL", "STOP"] {
         let dir = tempfile::tempdir().unwrap();
         let marker = dir.path().join("done");
-        let script = format!("{} graph 400 0 && touch {}", standin().display(), marker.display());
+        let script = format!("{} graph 600 0 && touch {}", standin().display(), marker.display());
         let mut profiler =
             llmprof(dir.path(), &["exec", "--headless", "telemetry=none", "--", "sh", "-c", &script])
+                .env("STANDIN_WAITS", "1")
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()
                 .unwrap();
-        std::thread::sleep(Duration::from_millis(1500));
-        let sent = Command::new("kill").args(["-s", signal, &profiler.id().to_string()]).status().unwrap();
-        assert!(sent.success());
-        let since = Instant::now();
-        while !marker.exists() && since.elapsed() < Duration::from_secs(15) {
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        assert!(marker.exists(), "{signal}: the program ends by itself");
+        eventually("steps of the program", || {
+            let run = run_dirs(dir.path()).pop()?;
+            let is_token = |envelope: &Envelope| matches!(envelope.event, Event::Token(_));
+            crate::common::events(&run).iter().any(is_token).then_some(())
+        });
+        signal(profiler.id(), name);
+        eventually("the end of the program by itself", || marker.exists().then_some(()));
         let _ = profiler.kill();
         let _ = profiler.wait();
     }

@@ -29,7 +29,7 @@ fn assert_generated(file: &str, section: &str, source: &str, expected: &str) {
         fs::write(file, format!("{before}{begin}{expected}{end}{after}")).unwrap();
         return;
     }
-    assert_eq!(shown, expected, "{file} is outdated; run UPDATE_DOCS=1 cargo test --test docs");
+    assert_eq!(shown, expected, "{file} is outdated; run UPDATE_DOCS=1 cargo test --test suite docs::");
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn the_manual_page_has_every_command() {
         return;
     }
     let shown = fs::read_to_string(MANUAL).unwrap();
-    assert!(shown == page, "{MANUAL} is outdated; run UPDATE_DOCS=1 cargo test --test docs");
+    assert!(shown == page, "{MANUAL} is outdated; run UPDATE_DOCS=1 cargo test --test suite docs::");
 }
 
 #[test]

@@ -2,10 +2,9 @@
 
 use std::{
     fs,
-    os::unix::fs::{PermissionsExt, symlink},
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
-    process, thread,
-    time::{Duration, Instant},
+    process,
 };
 
 use crate::test_hub::{COMMIT, Fault, TestHub, git_blob, sha256};
@@ -301,11 +300,7 @@ fn an_endless_listing_is_refused() {
 
 /// Waits until `condition` holds.
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
-        thread::sleep(Duration::from_millis(20));
-    }
+    crate::common::eventually(what, || condition().then_some(()));
 }
 
 #[test]
@@ -533,9 +528,7 @@ impl PinnedProject {
     /// A program that leaves a mark when it is started.
     fn trap(&self) -> PathBuf {
         let path = self.path("trap.sh");
-        let script = format!("#!/bin/sh\ntouch {}\nexit 1\n", self.path("mark").display());
-        fs::write(&path, script).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        crate::common::script(&path, &format!("touch {}\nexit 1", self.path("mark").display()));
         path
     }
 

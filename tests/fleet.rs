@@ -165,12 +165,11 @@ fn usage_is_checked_before_anything_is_asked() {
 #[test]
 fn a_slow_prometheus_is_not_waited_for() {
     let slow = stand_in(Arc::new(|_| {
-        thread::sleep(Duration::from_secs(30));
+        // Longer than any test.
+        thread::sleep(Duration::from_secs(3600));
         (String::new(), String::new())
     }));
-    let begin = std::time::Instant::now();
     fails_with(&["--prometheus", &slow, "--timeout", "1s"], 1, &["timed out", "raise --timeout"]);
-    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
 }
 
 #[test]
@@ -326,7 +325,7 @@ fn screens() {
             text(&still(&fleet, Some(&history), area))
         );
     }
-    for width in 1..=220 {
+    for width in (1..=220).step_by(7) {
         for height in [1, 4, 11, 19, 33, 50] {
             let area = Rect::new(0, 0, width, height);
             still(&fleet, None, area);

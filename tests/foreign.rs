@@ -4,7 +4,6 @@ use std::{
     fs,
     os::unix::fs::chown,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use crate::common::terminal::Terminal;
@@ -167,12 +166,7 @@ fn files_of_the_working_directory_are_no_settings_of_a_tool() {
          while [ \"$1\" != -f ]; do shift; done; shift 2; exec \"$@\"\n",
         dir.path().join("mark").display()
     );
-    fs::create_dir(dir.path().join("bin")).unwrap();
-    // Another process writes it: a file that this process has open for writing cannot be started by its other threads.
-    let write = "printf '%s' \"$2\" > \"$1\" && chmod 755 \"$1\"";
-    let nsys = dir.path().join("bin/nsys");
-    let written = Command::new("sh").args(["-c", write, "sh"]).arg(&nsys).arg(script).status();
-    assert!(written.unwrap().success());
+    crate::common::script(&dir.path().join("bin/nsys"), &script);
     let path = format!("{}:{}", dir.path().join("bin").display(), std::env::var("PATH").unwrap());
     let mut run = program(dir.path());
     run.args([

@@ -1,7 +1,11 @@
 //! The NVML probe against a stand-in library, through the real wrapper.
 #![cfg(target_os = "linux")]
 
-use std::{path::PathBuf, process::Command};
+use std::{
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use llmprof::{
     config::{self, NvmlConfig},
@@ -77,11 +81,19 @@ fn a_gpu_that_reports_everything_is_sampled_in_tiers() {
     assert_eq!(fast.get(Reading::Energy), None, "that one is expensive");
 
     let gpm = Selection::Tier(Tier::Gpm);
-    std::thread::sleep(std::time::Duration::from_millis(110));
-    let activity = probe.sample(1, gpm, Stamp(0)).unwrap();
-    assert_eq!((activity.get(Reading::SmActive), activity.get(Reading::Dram)), (Some(2.0), Some(10.0)));
-    assert_eq!(activity.get(Reading::Tensor), None, "refused by itself");
-    assert!(probe.sample(1, gpm, Stamp(0)).unwrap().is_empty(), "too early for another sample");
+    loop {
+        std::thread::sleep(Duration::from_millis(110));
+        let activity = probe.sample(1, gpm, Stamp(0)).unwrap();
+        assert_eq!((activity.get(Reading::SmActive), activity.get(Reading::Dram)), (Some(2.0), Some(10.0)));
+        assert_eq!(activity.get(Reading::Tensor), None, "refused by itself");
+        let since = Instant::now();
+        let again = probe.sample(1, gpm, Stamp(0)).unwrap();
+        // This thread may have been interrupted for longer than the 100 ms between two samples.
+        if since.elapsed() < Duration::from_millis(50) {
+            assert!(again.is_empty(), "too early for another sample");
+            break;
+        }
+    }
 
     let mut round: Vec<Reading> = Vec::new();
     for call in 0..probe.slow_calls(1) {
@@ -99,19 +111,17 @@ fn a_gpu_that_reports_everything_is_sampled_in_tiers() {
     assert!(probe.costs(1).iter().any(|cost| cost.call == "energy" && cost.tier == "slow" && cost.n == 1));
 }
 
-/// Runs a sampler over the stand-in for `ms`, and gives what it sent.
+/// Runs a sampler over the stand-in for `ms` of a clock that goes from one sample to the next, and gives what it sent.
 fn sampled(path: &std::path::Path, ms: u64) -> Vec<Event> {
     let probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
     let intervals = NvmlConfig { enable: true, interval_ms: 50, gpm_interval_ms: 200, slow_interval_ms: 500 };
     let host = llmprof::config::SamplerConfig { enable: false, interval_ms: 1000 };
     let mut sampler = Sampler::new(Ok(Box::new(probe)), &intervals, None, &host);
-    let (tx, mut rx) = channel(Clock::wall());
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| sampler.run(&tx, &stop));
-        std::thread::sleep(std::time::Duration::from_millis(ms));
-        stop.store(true, std::sync::atomic::Ordering::Release);
-    });
+    let (tx, mut rx) = channel(Clock::virtual_clock());
+    let mut next = Some(Stamp(0));
+    while let Some(now) = next.filter(|now| now.0 <= ms * 1_000_000) {
+        next = sampler.sample_due(now, &tx);
+    }
     std::iter::from_fn(|| rx.try_recv().ok()).map(|envelope| envelope.event).collect()
 }
 
@@ -128,7 +138,7 @@ fn expensive_calls_are_made_between_the_cheap_ones() {
     let events = sampled(&path, 2100);
     let (fast, energy) = (count(&events, Reading::SmClock), count(&events, Reading::Energy));
     assert!(energy >= 3, "{energy}");
-    assert!(fast > 20, "{fast} of 42 samples: a loaded machine may lose some, the slow calls none");
+    assert!(fast >= 42, "{fast} samples: the slow calls lose none");
 }
 
 #[test]

@@ -862,12 +862,9 @@ fn a_run_under_nsys_is_followed_and_cancelled_by_its_key() {
     let dir = tempfile::tempdir().unwrap();
     tiny_model(dir.path(), |_| {});
     // Newer than any installed version; it hangs.
-    let script = "#!/bin/sh\n[ \"$1\" = --version ] && echo NVIDIA Nsight Systems version 2099.1.1 && exit\nexec sleep 600\n";
-    fs::create_dir(dir.path().join("bin")).unwrap();
-    let nsys = dir.path().join("bin/nsys");
-    let write = "printf '%s' \"$2\" > \"$1\" && chmod 755 \"$1\"";
-    let written = std::process::Command::new("sh").args(["-c", write, "sh"]).arg(&nsys).arg(script).status();
-    assert!(written.unwrap().success());
+    let lines =
+        "[ \"$1\" = --version ] && echo NVIDIA Nsight Systems version 2099.1.1 && exit\nexec sleep 600";
+    crate::common::script(&dir.path().join("bin/nsys"), lines);
     let path = format!("{}:{}", dir.path().join("bin").display(), std::env::var("PATH").unwrap());
     let args =
         ["model.config_json=tiny.json", "runtime.device=cpu", "runtime.requests=100000", "telemetry=none"];

@@ -4,7 +4,6 @@ use std::{
     collections::BTreeMap,
     fs,
     io::Write,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{
@@ -584,18 +583,15 @@ fn the_program_is_copied_there_when_asked() {
 
 /// A far end of our own: an ssh that runs its last argument here, and a program that prints `output` and reads on.
 fn far_end(dir: &Path, output: &[u8]) -> (PathBuf, PathBuf) {
-    let script = |name: &str, text: &str| {
+    let script = |name: &str, lines: &str| {
         let path = dir.join(name);
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        crate::common::script(&path, lines);
         path
     };
     fs::File::create(dir.join("output")).unwrap().write_all(output).unwrap();
-    let ssh = script("ssh", "#!/bin/sh\nfor last; do :; done\neval \"$last\"\n");
-    let program = script(
-        "program",
-        &format!("#!/bin/sh\ncat '{}'\ntimeout 5 cat >/dev/null\n", dir.join("output").display()),
-    );
+    let ssh = script("ssh", "for last; do :; done\neval \"$last\"");
+    let program =
+        script("program", &format!("cat '{}'\ntimeout 5 cat >/dev/null", dir.join("output").display()));
     (ssh, program)
 }
 

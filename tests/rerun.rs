@@ -34,18 +34,13 @@ impl Bench {
         Bench { dir }
     }
 
-    /// A tool on the PATH. Another process writes it: a file that this process has open for writing cannot be started by
-    /// its other threads.
+    /// A tool on the PATH.
     fn tool(&self, name: &str, script: &str) {
         self.tool_at(&format!("bin/{name}"), script);
     }
 
     fn tool_at(&self, path: &str, script: &str) {
-        let path = self.dir.path().join("root").join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let write = "printf '#!/bin/sh\n%s\n' \"$2\" > \"$1\" && chmod 755 \"$1\"";
-        let written = Command::new("sh").args(["-c", write, "sh"]).arg(path).arg(script).status().unwrap();
-        assert!(written.success());
+        crate::common::script(&self.dir.path().join("root").join(path), script);
     }
 
     fn config(&self, overrides: &[&str]) -> RunConfig {

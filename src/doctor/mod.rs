@@ -282,14 +282,14 @@ mod tests {
 
     #[test]
     fn work_that_takes_too_long_is_abandoned() {
-        let begun = Instant::now();
         let mut reported = Vec::new();
         let limit = Duration::from_millis(300);
-        let slow = within(limit, "slow", || thread::sleep(Duration::from_secs(30)), &mut |id| {
+        // It never ends.
+        let (_open, never) = mpsc::channel::<()>();
+        let slow = within(limit, "slow", move || never.recv().is_ok(), &mut |id| {
             reported.push(id.to_owned());
         });
         assert!(matches!(slow, Err(Unfinished::TimedOut)));
-        assert!(begun.elapsed() < Duration::from_secs(10));
         assert!(!reported.is_empty() && reported.iter().all(|id| id == "slow"), "{reported:?}");
     }
 

@@ -124,19 +124,26 @@ mod tests {
         let (mut other, _) = listener.accept().await.unwrap();
         let mut stream = TimedStream::new(tcp);
         let mut bytes = [0; 16];
+        let unix_ns = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64;
         // The kernel begins to take times a moment after the first socket has asked for them; until then it gives those of
         // reading.
-        other.write_all(b"first").await.unwrap();
-        assert_eq!(stream.read(&mut bytes).await.unwrap(), 5);
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        other.write_all(b"early").await.unwrap();
-        tokio::time::sleep(Duration::from_millis(80)).await;
-        assert_eq!(stream.read(&mut bytes).await.unwrap(), 5);
-        let ago = stream.arrival().ago();
-        assert!(ago >= Duration::from_millis(70), "{ago:?}");
+        let (mut sent_ns, mut read_ns, mut arrived_ns) = (0, 0, u64::MAX);
+        for _ in 0..1000 {
+            other.write_all(b"early").await.unwrap();
+            sent_ns = unix_ns();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            read_ns = unix_ns();
+            assert_eq!(stream.read(&mut bytes).await.unwrap(), 5);
+            arrived_ns = stream.arrival().0.load(Ordering::Relaxed);
+            if arrived_ns < read_ns {
+                break;
+            }
+        }
+        assert!(arrived_ns <= sent_ns && sent_ns < read_ns, "{arrived_ns} {sent_ns} {read_ns}");
+        assert!(stream.arrival().ago() >= Duration::from_nanos(read_ns - sent_ns));
         other.write_all(b"more").await.unwrap();
         assert_eq!(stream.read(&mut bytes).await.unwrap(), 4);
-        assert!(stream.arrival().ago() < ago);
+        assert!(stream.arrival().0.load(Ordering::Relaxed) > arrived_ns);
         drop(other);
         assert_eq!(stream.read(&mut bytes).await.unwrap(), 0);
     }

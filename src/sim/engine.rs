@@ -197,14 +197,9 @@ impl SimEngine {
             if self.config.speed <= 0.0 {
                 return Ok(());
             }
-            let now = self.clock.now();
-            let pace = self.pace.get_or_insert_with(|| Pace { real: Instant::now(), simulated: now });
-            let due = pace.real + bounded(t.since(pace.simulated).as_secs_f64() / self.config.speed);
-            let real_now = Instant::now();
-            if real_now.saturating_duration_since(due) > CATCH_UP_LIMIT {
-                *pace = Pace { real: real_now, simulated: t };
-            }
-            // With an absolute due time the next steps make up for an oversleep.
+            let (now, real_now) = (self.clock.now(), Instant::now());
+            let pace = self.pace.get_or_insert(Pace { real: real_now, simulated: now });
+            let due = pace.due(t, self.config.speed, real_now);
             match due.checked_duration_since(real_now) {
                 Some(left) if !left.is_zero() => std::thread::sleep(left.min(SLICE)),
                 _ => return Ok(()),
@@ -222,6 +217,18 @@ fn bounded(secs: f64) -> Duration {
 struct Pace {
     real: Instant,
     simulated: Stamp,
+}
+
+impl Pace {
+    /// When simulated `t` is reached. With an absolute time the next steps make up for an oversleep; a delay that is too long for that
+    /// is given up.
+    fn due(&mut self, t: Stamp, speed: f64, now: Instant) -> Instant {
+        let due = self.real + bounded(t.since(self.simulated).as_secs_f64() / speed);
+        if now.saturating_duration_since(due) > CATCH_UP_LIMIT {
+            *self = Pace { real: now, simulated: t };
+        }
+        due
+    }
 }
 
 impl Engine for SimEngine {
@@ -385,39 +392,51 @@ mod tests {
         assert!(caught.is_err());
     }
 
+    /// Steps of 0.1 ms, which a sleep overshoots by half: due times that count from the start make up for that.
     #[test]
-    fn pacing_keeps_to_real_time_over_many_short_steps() {
+    fn pacing_counts_from_the_start_and_gives_up_a_long_delay() {
+        let start = Instant::now();
+        let at = |real_us: u64| start + Duration::from_micros(real_us);
+        let mut pace = Pace { real: start, simulated: Stamp(0) };
+        let mut overslept_us = 0;
+        for step in 1..=2000u64 {
+            // At 40 times the speed, steps of 4 ms.
+            let due = pace.due(Stamp(step * 4_000_000), 40.0, at(100 * (step - 1) + overslept_us));
+            assert_eq!(due, at(100 * step), "step {step}");
+            overslept_us = 50;
+        }
+        let limit_us = CATCH_UP_LIMIT.as_micros() as u64;
+        let now = at(100 * 2001 + limit_us + 1000);
+        pace.due(Stamp(2001 * 4_000_000), 40.0, now);
+        assert_eq!(pace.due(Stamp(2002 * 4_000_000), 40.0, now), now + Duration::from_micros(100));
+    }
+
+    #[test]
+    fn no_step_ends_before_its_time() {
         const SPEED: f64 = 40.0;
-        let ratio = || {
-            let mut engine = engine(&SimConfig { speed: SPEED, jitter: 0.0, ..config("steady") }, 1);
-            engine.prefill(&prompts(1, 1)).unwrap();
-            let (real, simulated) = (Instant::now(), engine.clock.now());
-            for _ in 0..2000 {
-                engine.decode().unwrap();
-            }
-            engine.clock.now().since(simulated).as_secs_f64() / real.elapsed().as_secs_f64()
-        };
-        // A step is 0.1 ms, which a sleep overshoots by half: without catching up this would be near 26.
-        // The machine may be busy, so the best of a few tries counts.
-        let best = (0..4).map(|_| ratio()).min_by_key(|ratio| ((ratio - SPEED).abs() * 1e3) as u64).unwrap();
-        assert!((36.0..41.0).contains(&best), "{best}");
+        let mut engine = engine(&SimConfig { speed: SPEED, jitter: 0.0, ..config("steady") }, 1);
+        engine.prefill(&prompts(1, 1)).unwrap();
+        let (real, simulated) = (Instant::now(), engine.clock.now());
+        for _ in 0..500 {
+            engine.decode().unwrap();
+        }
+        let simulated_s = engine.clock.now().since(simulated).as_secs_f64();
+        // The pace began a moment before, with the prefill.
+        assert!(real.elapsed().as_secs_f64() >= 0.9 * simulated_s / SPEED, "{:?}", real.elapsed());
     }
 
     #[test]
     fn a_stop_is_noticed_in_the_middle_of_a_slow_step() {
         let stop = Arc::new(AtomicBool::new(false));
-        let slow = SimConfig { speed: 0.001, ..config("steady") };
-        let mut engine = SimEngine::new(&slow, 1, 10, Clock::virtual_clock(), stop.clone()).unwrap();
-        let worker = std::thread::spawn(move || (engine.prefill(&prompts(500, 1)), Instant::now()));
-        std::thread::sleep(Duration::from_millis(50));
-        let stopped = Instant::now();
-        stop.store(true, Ordering::Relaxed);
-        let (result, ended) = worker.join().unwrap();
-        assert!(matches!(result, Err(EngineError::Cancelled)));
-        assert!(
-            ended.duration_since(stopped) < Duration::from_millis(100),
-            "{:?}",
-            ended.duration_since(stopped)
+        // A step of days.
+        let slow = SimConfig { speed: 1e-9, ..config("steady") };
+        let stopper = stop.clone();
+        let mut engine = SimEngine::new(&slow, 1, 10, Clock::virtual_clock(), stop).unwrap().with_tick(
+            Box::new(move |_| {
+                stopper.store(true, Ordering::Relaxed);
+                None
+            }),
         );
+        assert!(matches!(engine.prefill(&prompts(500, 1)), Err(EngineError::Cancelled)));
     }
 }

@@ -538,12 +538,10 @@ mod tests {
     }
 
     #[test]
-    fn many_runs_are_arranged_in_no_time() {
+    fn many_runs_are_arranged() {
         let entries =
             (0..5000).map(|n| run(&format!("e{}/m{}/{n}", n % 7, n % 31), &["a=1", "b=2"])).collect();
-        let started = std::time::Instant::now();
         let tree = RunTree::new(entries, Arrangement::default());
         assert_eq!(tree.listed().len(), 5000);
-        assert!(started.elapsed().as_secs() < 2, "{:?}", started.elapsed());
     }
 }

@@ -24,8 +24,8 @@ use serde_json::Value;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_llmprof-tui");
 
-/// Long enough for a busy machine; no test waits so long when all is well.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// After this a test is taken to hang. Nothing is judged by it: no test waits so long when all is well.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The program in `dir`, untouched by the environment of the tests.
 pub fn program(dir: &Path) -> Command {
@@ -158,6 +158,25 @@ pub fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < deadline, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Waits until the process handles SIGINT itself.
+pub fn until_it_handles_interrupts(pid: u32) {
+    eventually("a handler of SIGINT", || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?;
+        let caught = u64::from_str_radix(caught.trim(), 16).ok()?;
+        (caught & (1 << (Signal::SIGINT as u32 - 1)) != 0).then_some(())
+    });
+}
+
+/// Writes a program in a shell's language. Another process writes it: a file that this process has open for writing cannot be started
+/// by its other threads.
+pub fn script(path: &Path, lines: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let write = "printf '#!/bin/sh\n%s\n' \"$2\" > \"$1\" && chmod 755 \"$1\"";
+    let written = Command::new("sh").args(["-c", write, "sh"]).arg(path).arg(lines).status();
+    assert!(written.unwrap().success());
 }
 
 /// Sends a signal by name.

@@ -463,7 +463,7 @@ fn any_event() -> impl Strategy<Value = Event> {
 fn any_kernels_are_drawn_at_any_size() {
     let settings = (0usize..9, 0usize..9, 0usize..4, any::<bool>(), 0usize..90, 0usize..4, 0usize..9);
     let given = (vec(any_event(), 0..6), settings, 1u16..210, 1u16..60);
-    let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
+    let mut runner = TestRunner::new(Config { cases: 100, failure_persistence: None, ..Config::default() });
     let ran =
         runner.run(&given, |(events, (source, row, group, open, scroll, zoom, part), width, height)| {
             let group = [Group::Operator, Group::Family, Group::Name, Group::None][group];

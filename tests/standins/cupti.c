@@ -83,6 +83,12 @@ int cuptiActivityFlushAll(uint32_t flag) {
 // What follows is for the scripted program.
 int standin_enabled(uint32_t kind) { return enabled[kind]; }
 void standin_take(int is_taken) { taken = is_taken; }
+int standin_pending(void) {
+    pthread_mutex_lock(&lock);
+    int pending = used > 0;
+    pthread_mutex_unlock(&lock);
+    return pending;
+}
 int standin_calls_meanwhile(void) { return meanwhile; }
 
 static void record(uint32_t kind, const uint8_t *bytes) {

@@ -1,7 +1,8 @@
 // A program that decodes with a model of four layers, as its GPU would show it: program MODE STEPS [EXIT_CODE]
 // MODE is eager or graph, with letters after a colon: p profiles itself in the middle, w starts two workers, k ends by SIGKILL, x by
 // _exit, f forks a child that does nothing, n has 100,000 kernel names, q is quick (no waiting between steps),
-// c says how often CUPTI was called before the first kernel.
+// c says how often CUPTI was called before the first kernel, u goes on until SIGTERM. Under a profiler that starts it, nothing begins
+// before it records, and a sudden end comes when CUPTI has delivered its records.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
@@ -16,6 +17,7 @@
 extern int cuptiGetTimestamp(uint64_t *);
 extern int cuptiActivityFlushAll(uint32_t);
 extern int standin_enabled(uint32_t);
+extern int standin_pending(void);
 extern void standin_take(int);
 extern int standin_calls_meanwhile(void);
 extern void standin_kernel(const char *, uint64_t, uint64_t, uint32_t, uint32_t, uint32_t, uint64_t);
@@ -87,6 +89,9 @@ static void step(int tokens, int graph, const char *name) {
     standin_copy(2, 8, at, at + 1000, ++correlation);
 }
 
+static volatile sig_atomic_t is_ended;
+static void end(int signal) { is_ended = 1; }
+
 int main(int count, char **arguments) {
     const char *mode = count > 1 ? arguments[1] : "graph";
     int steps = count > 2 ? atoi(arguments[2]) : 100, code = count > 3 ? atoi(arguments[3]) : 0;
@@ -104,11 +109,13 @@ int main(int count, char **arguments) {
     if (!workers[0]) initialise();
     int was_on = standin_enabled(2);
     if (strchr(extras, 'f') && !fork()) { sleep_ms(50); exit(0); }
-    sleep_ms(400);
+    int is_endless = strchr(extras, 'u') != NULL;
+    if (is_endless) { signal(SIGTERM, end); printf("ready\n"); fflush(stdout); }
+    for (int waits = 0; getenv("STANDIN_WAITS") && !workers[0] && !(standin_enabled(1) && standin_enabled(2) && standin_enabled(10)) && waits < 20000; waits++) sleep_ms(1);
     quick = strchr(extras, 'q') != NULL;
     at = now();
     char *names = strchr(extras, 'n') ? malloc(100000 * 24) : NULL;
-    for (int i = 0; !workers[0] && i < steps; i++) {
+    for (int i = 0; !workers[0] && (is_endless ? !is_ended : i < steps); i++) {
         if (i == steps / 3 && strchr(extras, 'p')) standin_take(1);
         if (i == 2 * steps / 3 && strchr(extras, 'p')) standin_take(0);
         if (names)
@@ -125,6 +132,7 @@ int main(int count, char **arguments) {
     if (strchr(extras, 'c')) printf("recording when CUDA was ready: %d, %d calls of CUPTI before the first kernel\n", was_on, standin_calls_meanwhile());
     printf("%d steps\n", steps);
     fflush(stdout);
+    if (strpbrk(extras, "kx")) for (int waits = 0; standin_pending() && waits < 20000; waits++) sleep_ms(1);
     if (strchr(extras, 'k')) kill(getpid(), SIGKILL);
     if (strchr(extras, 'x')) _exit(code);
     return code;

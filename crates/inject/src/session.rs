@@ -27,7 +27,7 @@ use crate::{
 /// How often a program without a profiler looks for one.
 const LOOK: Duration = Duration::from_secs(1);
 /// How long the program waits for the profiler.
-const ANSWER: Duration = Duration::from_millis(500);
+const ANSWER: Duration = Duration::from_secs(3);
 /// How often buffers are collected.
 const FLUSH: Duration = Duration::from_millis(50);
 /// By then what was launched in a burst has run.

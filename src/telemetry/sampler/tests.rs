@@ -145,26 +145,30 @@ fn without_anything_to_sample_there_is_no_due_time() {
 
 #[test]
 fn a_thread_samples_by_the_wall_clock_and_stops_immediately() {
-    let (tx, mut rx) = channel(Clock::wall());
-    let stop = Arc::new(AtomicBool::new(false));
+    /// Runs a sampler until it has sent two samples of both GPUs, and returns how many there were when it had stopped.
+    fn samples(interval_ms: u32, wanted: usize) -> usize {
+        let (tx, mut rx) = channel(Clock::wall());
+        let stop = Arc::new(AtomicBool::new(false));
+        let worker = std::thread::spawn({
+            let (tx, stop) = (tx.clone(), stop.clone());
+            let mut sampler = Sampler::new(
+                Ok(Box::new(Scripted { answers: [vec![Ok(())], vec![Ok(())]] })),
+                &gpus_every_ms(interval_ms),
+                None,
+                &every_ms(1),
+            );
+            move || sampler.run(&tx, &stop)
+        });
+        let received = std::iter::from_fn(|| rx.blocking_recv()).take(2 * wanted).count();
+        stop.store(true, Ordering::Release);
+        worker.thread().unpark();
+        worker.join().unwrap();
+        (received + letters(&mut rx).len()) / 2
+    }
     let started = Instant::now();
-    let worker = std::thread::spawn({
-        let (tx, stop) = (tx.clone(), stop.clone());
-        let mut sampler = Sampler::new(
-            Ok(Box::new(Scripted { answers: [vec![Ok(())], vec![Ok(())]] })),
-            &gpus_every_ms(20),
-            None,
-            &every_ms(1),
-        );
-        move || sampler.run(&tx, &stop)
-    });
-    std::thread::sleep(Duration::from_millis(210));
-    let stopped = Instant::now();
-    stop.store(true, Ordering::Release);
-    worker.thread().unpark();
-    worker.join().unwrap();
-    assert!(stopped.elapsed() < Duration::from_millis(250), "{:?}", stopped.elapsed());
-    let samples = letters(&mut rx).len() / 2;
+    let sampled = samples(20, 4);
     let at_most = started.elapsed().as_millis() as usize / 20 + 1;
-    assert!((2..=at_most).contains(&samples), "{samples} of {at_most}");
+    assert!((4..=at_most).contains(&sampled), "{sampled} of {at_most}");
+    // The next sample would be in an hour: it does not wait for it.
+    assert_eq!(samples(3_600_000, 1), 1);
 }
