@@ -71,20 +71,23 @@ fn latencies_are_those_of_the_server() {
     // its lateness is spread between the two.
     assert!(mean("ttft_ms") >= 39.9, "{run}");
     assert!(mean("ttft_ms") + 7.0 * mean("tpot_ms") >= 109.9, "{run}");
-    // Chunks that a busy machine read together have no gap between them; all gaps are the time from the first token to the last.
-    let served = crate::common::events(&dir.path().join("run")).into_iter().filter_map(|envelope| {
-        match envelope.event {
-            Event::RequestFinished(RequestFinished { served: Some(served), .. }) => Some(served),
-            _ => None,
-        }
+    // Chunks that a busy machine read together have no gap between them, and the gap before them is that of several tokens: neither is an
+    // ITL. All other gaps are the time from the first token to the last.
+    let events = crate::common::events(&dir.path().join("run"));
+    let served = events.iter().filter_map(|envelope| match &envelope.event {
+        Event::RequestFinished(RequestFinished { served: Some(served), .. }) => Some(served),
+        _ => None,
     });
     let (chunks, together) = served
         .fold((0, 0), |(chunks, together), served| (chunks + served.chunks, together + served.together));
     assert_eq!(chunks, (6 + 2) * 8, "those of the two warm-up requests too");
-    assert!(n("itl_ms") <= 42.0 && n("itl_ms") + f64::from(together) >= 42.0, "{together} together: {run}");
-    let gaps_ms = mean("itl_ms") * n("itl_ms");
-    let decode_ms = mean("tpot_ms") * 7.0 * 6.0;
-    assert!((gaps_ms / decode_ms - 1.0).abs() < 0.02, "{gaps_ms} and {decode_ms} ms: {run}");
+    assert!(
+        n("itl_ms") <= 42.0 && n("itl_ms") + 2.0 * f64::from(together) >= 42.0,
+        "{together} together: {run}"
+    );
+    let (gaps_ms, decode_ms) = (mean("itl_ms") * n("itl_ms"), mean("tpot_ms") * 7.0 * 6.0);
+    let share = gaps_ms / decode_ms;
+    assert!(share < 1.02 && (share > 0.98 || n("itl_ms") < 42.0), "{gaps_ms} of {decode_ms} ms: {run}");
 }
 
 #[test]

@@ -337,6 +337,8 @@ pub(super) struct Followed {
     /// Its bursts are those of the run: workers have theirs at about the same time.
     leads: bool,
     has_worked: bool,
+    /// All that it had written by then is read.
+    read_until_ns: u64,
     joined_at: Instant,
     ranks: RankRecord,
 }
@@ -417,6 +419,7 @@ impl Watched {
             leads: false,
             has_worked: false,
             joined_at: Instant::now(),
+            read_until_ns: self.tx.clock().now().0,
             ranks: RankRecord::new(pid, info.as_ref()),
         });
     }
@@ -441,7 +444,10 @@ impl Watched {
                 followed.asked = Some(command);
                 followed.guest.ask(command);
             }
-            more |= followed.read(&self.tx, self.clock);
+            match followed.read(&self.tx, self.clock) {
+                true => more = true,
+                false => followed.read_until_ns = now.0,
+            }
             followed.fold.end_batch(now.0);
             self.requests.take(&mut self.leading, followed);
             if due && followed.report(&self.tx) {
@@ -450,7 +456,9 @@ impl Watched {
         }
         if due {
             self.window_at = Instant::now();
-            self.report_ranks(Some(now.0));
+            // Of a time that is not read yet nothing is reported, however far behind the reading is.
+            let read_until_ns = self.guests.iter().map(|followed| followed.read_until_ns).min();
+            self.report_ranks(Some(read_until_ns.unwrap_or(now.0)));
         }
         let (gone, here): (Vec<_>, Vec<_>) =
             self.guests.drain(..).partition(|followed| followed.guest.is_gone);
