@@ -185,11 +185,11 @@ impl RankRecord {
         overlaps.max_by_key(|(_, overlap_ns)| *overlap_ns)
     }
 
-    /// Where a span is divided because this process was recorded in less than half of it: where it joined, or left.
+    /// Where a span is divided because this process was not recorded in more than a quarter of it: where it joined, or left.
     fn division(&self, (from, to): (u64, u64), horizon: u64) -> Option<u64> {
         let ((start, end), overlap_ns) = self.best_overlap((from, to), horizon)?;
-        let is_short = overlap_ns >= MIN_NS && 2 * overlap_ns < to - from;
-        is_short.then_some(if start > from { start } else { end })
+        let is_part = overlap_ns >= MIN_NS && 4 * overlap_ns < 3 * (to - from);
+        is_part.then_some(if start >= from + MIN_NS { start } else { end })
     }
 
     /// The rank that the environment names, or else the program's largest communicator.
@@ -414,9 +414,19 @@ mod tests {
         assert_eq!(rest[0].lanes[0].matched, 1000);
     }
 
-    /// The second dies after 0.7 of 1.7 s, the third joins after 1.2: both are seen, each in its time.
+    /// The second dies after 0.7 of 1.7 s, or after 1.0 of them; the third joins after 1.2: all are seen, and no time is lost.
     #[test]
     fn a_process_that_leaves_early_or_joins_late_is_in_a_window_of_its_own() {
+        let (mut a, mut b, mut c) = (record(1, 0), record(2, 1), record(3, 2));
+        run(&mut a, 1000 * MS, 2700 * MS, 0);
+        run(&mut b, 1001 * MS, 2000 * MS, 0);
+        b.has_left();
+        run(&mut c, 1000 * MS, 2700 * MS, 0);
+        let found = windows(vec![&mut a, &mut b, &mut c], Some(9000 * MS));
+        let spans: Vec<(u64, usize)> =
+            found.iter().map(|window| (window.from.0 / MS, window.lanes.len())).collect();
+        assert_eq!(spans, [(1001, 3), (2000, 2)]);
+
         let (mut a, mut b, mut c) = (record(1, 0), record(2, 1), record(3, 2));
         run(&mut a, 1000 * MS, 2700 * MS, 0);
         run(&mut b, 1000 * MS, 1700 * MS, 0);
@@ -425,7 +435,7 @@ mod tests {
         let found = windows(vec![&mut a, &mut b, &mut c], None);
         let spans: Vec<(u64, usize)> =
             found.iter().map(|window| (window.from.0 / MS, window.lanes.len())).collect();
-        assert_eq!(spans, [(1000, 2), (1699, 1), (2200, 2)]);
+        assert_eq!(spans, [(1000, 2), (1700, 1), (2200, 2)]);
     }
 
     #[test]

@@ -33,8 +33,6 @@ const FLUSH: Duration = Duration::from_millis(50);
 /// By then what was launched in a burst has run.
 const SETTLE: Duration = Duration::from_millis(100);
 const CLOCK: Duration = Duration::from_secs(1);
-/// Readings of both clocks, of which the closest counts.
-const CLOCK_TRIES: u32 = 16;
 /// How often it is asked whether the program profiles itself.
 const ASK: Duration = Duration::from_millis(100);
 /// How long after a program's first work its contexts are taken to be made.
@@ -182,18 +180,6 @@ pub struct Session {
     work_at: Option<Instant>,
     heartbeat: (u64, Instant),
     noise: u32,
-}
-
-/// The same moment by two clocks, `inner` read between two readings of `outer`. Of several tries the one with the least time
-/// between them: an interruption of the thread would shift every time that is converted by the result.
-fn closest(mut inner: impl FnMut() -> u64, mut outer: impl FnMut() -> u64) -> (u64, u64) {
-    let tries = (0..CLOCK_TRIES).map(|_| {
-        let (before, inner_ns, after) = (outer(), inner(), outer());
-        let apart_ns = after.saturating_sub(before);
-        (apart_ns, inner_ns, before + apart_ns / 2)
-    });
-    let (_, inner_ns, outer_ns) = tries.min().unwrap_or_default();
-    (inner_ns, outer_ns)
 }
 
 impl Drop for Session {
@@ -436,7 +422,7 @@ impl Session {
     }
 
     fn tell_clock(&mut self, cupti: Cupti) {
-        let (cupti_ns, monotonic_ns) = closest(|| cupti.now_ns(), || c::clock_ns(1));
+        let (cupti_ns, monotonic_ns) = wire::closest(|| cupti.now_ns(), || c::clock_ns(1));
         let clock = Record::Clock {
             cupti_ns,
             monotonic_ns,
@@ -461,29 +447,5 @@ impl Session {
             self.heartbeat = (beat, Instant::now());
         }
         self.heartbeat.1.elapsed() > STALLED
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A thread that is interrupted between two readings, for 7 µs on all occasions but one.
-    #[test]
-    fn an_interruption_between_the_clocks_does_not_shift_them() {
-        let now = std::cell::Cell::new(1_000);
-        let reads = std::cell::Cell::new(0);
-        let inner = || {
-            now.set(now.get() + 20);
-            5_000_000 + now.get()
-        };
-        let outer = || {
-            reads.set(reads.get() + 1);
-            let is_interrupted = reads.get() % 2 == 0 && reads.get() != 10;
-            now.set(now.get() + if is_interrupted { 7_000 } else { 20 });
-            now.get()
-        };
-        let (inner_ns, outer_ns) = closest(inner, outer);
-        assert_eq!(inner_ns - outer_ns, 5_000_000, "exactly in the middle of two readings 40 ns apart");
     }
 }

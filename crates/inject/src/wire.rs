@@ -460,6 +460,21 @@ impl Record {
     }
 }
 
+/// Readings of both clocks, of which the closest counts.
+const CLOCK_TRIES: u32 = 16;
+
+/// The same moment by two clocks, `inner` read between two readings of `outer`. Of several tries the one with the least time
+/// between them: an interruption of the thread would shift every time that is converted by the result.
+pub fn closest(mut inner: impl FnMut() -> u64, mut outer: impl FnMut() -> u64) -> (u64, u64) {
+    let tries = (0..CLOCK_TRIES).map(|_| {
+        let (before, inner_ns, after) = (outer(), inner(), outer());
+        let apart_ns = after.saturating_sub(before);
+        (apart_ns, inner_ns, before + apart_ns / 2)
+    });
+    let (_, inner_ns, outer_ns) = tries.min().unwrap_or_default();
+    (inner_ns, outer_ns)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -555,5 +570,24 @@ mod tests {
         for wrong in ["", "record", "record 1", "record x 2", "stop"] {
             assert_eq!(Command::read(wrong), None);
         }
+    }
+
+    /// A thread that is interrupted between two readings, for 7 µs on all occasions but one.
+    #[test]
+    fn an_interruption_between_the_clocks_does_not_shift_them() {
+        let now = std::cell::Cell::new(1_000);
+        let reads = std::cell::Cell::new(0);
+        let inner = || {
+            now.set(now.get() + 20);
+            5_000_000 + now.get()
+        };
+        let outer = || {
+            reads.set(reads.get() + 1);
+            let is_interrupted = reads.get() % 2 == 0 && reads.get() != 10;
+            now.set(now.get() + if is_interrupted { 7_000 } else { 20 });
+            now.get()
+        };
+        let (inner_ns, outer_ns) = closest(inner, outer);
+        assert_eq!(inner_ns - outer_ns, 5_000_000, "exactly in the middle of two readings 40 ns apart");
     }
 }
