@@ -59,6 +59,7 @@ def main():
     options = parser.parse_args()
     subprocess.run(["cargo", "test", "--no-run", "--quiet"], check=True)
     failures = collections.Counter()
+    os.makedirs(os.path.dirname(options.log) or ".", exist_ok=True)
     with open(options.log, "w") as log:
         # In turn, so that both see the machine at all times of the day.
         kinds = []
