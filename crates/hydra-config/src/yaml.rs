@@ -319,7 +319,7 @@ mod tests {
             "- ".repeat(30_000),
             "x".repeat(MAX_BYTES + 1),
         ] {
-            // What is not refused early would never end.
+            // An expansion that is not refused early would not end.
             assert!(read(&text).is_err(), "{}…", &text[..20]);
         }
     }

@@ -1,4 +1,4 @@
-//! Hostile or corrupt configuration ends with a clear error. What is not refused early would never end.
+//! Hostile or corrupt configuration ends with a clear error. An expansion that is not refused early would not end.
 
 use std::fs;
 use std::path::Path;

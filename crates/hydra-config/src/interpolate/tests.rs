@@ -106,7 +106,7 @@ fn growth_and_depth_are_bounded() {
         format!("a: '{}{}'", "${".repeat(20_000), "}".repeat(20_000)),
     ];
     for yaml in table {
-        // What is not refused early would never end.
+        // An expansion that is not refused early would not end.
         assert!(matches!(resolved(&yaml), Err(ConfigError::Interpolation { .. })), "{}…", &yaml[..40]);
     }
 }
