@@ -1,13 +1,11 @@
 //! Pure functions from measurements to findings. Uses `base`, `event` and `model`.
 
-pub mod bootstrap;
 pub mod classify;
 pub mod compare;
 pub mod distribution;
 pub mod energy;
 pub mod gpu_idle;
 pub mod heat;
-pub mod interval;
 pub mod kernel_hints;
 pub mod knee;
 pub mod late;
@@ -24,6 +22,8 @@ pub mod steps;
 pub mod throttle;
 pub mod trust;
 pub mod verdict;
+
+pub use llmprof_statistics::interval;
 
 /// Serialises a value as the text of its `Display`.
 fn as_text<T: std::fmt::Display, S: serde::Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {

@@ -7,7 +7,6 @@ pub mod dir;
 pub mod foreign;
 pub mod gz;
 pub mod markup;
-pub mod noise;
 pub mod own_children;
 pub mod png;
 pub mod read;
@@ -15,3 +14,5 @@ pub mod shell;
 pub mod table;
 pub mod units;
 pub mod user_data;
+
+pub use llmprof_statistics::noise;

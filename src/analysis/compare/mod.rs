@@ -1,7 +1,6 @@
 //! Did it help? Compares two runs: whether they are comparable and can be trusted, what differs, and whether the code or the
 //! clock is the cause. Pure functions from [`Sample`]s to a [`Comparison`].
 
-mod blocks;
 mod clock;
 mod comparison;
 mod difference;
@@ -9,7 +8,6 @@ mod estimate;
 mod gate;
 mod holm;
 mod metric;
-mod ratio;
 mod rows;
 mod sample;
 mod sentence;
@@ -25,6 +23,8 @@ mod verdict;
 #[cfg(test)]
 mod verdict_tests;
 mod waterfall;
+
+use llmprof_statistics::{blocks, ratio};
 
 pub use blocks::BlockHistogram;
 pub use comparison::{Cause, Comparison, Options, Row, RowTest, Side, Subject};

@@ -30,6 +30,11 @@ pub(super) fn metrics(names: &[&str]) -> Vec<Metric> {
 const MAX_FALSE: u32 = 100 + 3 * 10;
 
 #[test]
+fn a_run_that_is_fully_trusted_has_enough_requests_for_its_median() {
+    assert_eq!(ratio::values_needed(50.0), crate::analysis::trust::MIN_REQUESTS);
+}
+
+#[test]
 fn the_false_positive_rate_is_as_stated() {
     let names = ["tpot.p50", "tpot.mean"];
     let run = SimulatedRun { request_noise: 0.02, steps: 1, gpu: false, ..BASE_RUN };

@@ -1,6 +1,6 @@
 //! The bootstrap: a statistic of samples drawn with replacement. The same seed gives the same draws.
 
-use crate::base::noise;
+use crate::noise;
 
 /// Draws with replacement.
 pub struct Resampler {

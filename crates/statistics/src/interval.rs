@@ -3,7 +3,7 @@
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
-use super::bootstrap::{Resampler, bootstrap, quantile};
+use crate::bootstrap::{Resampler, bootstrap, quantile};
 
 /// The share of 95 % intervals that miss the true value.
 pub const ALPHA: f64 = 0.05;
@@ -263,7 +263,7 @@ fn normal_tail(z: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::noise;
+    use crate::noise;
 
     #[test]
     fn the_interval_contains_the_true_mean_as_often_as_stated() {

@@ -1,0 +1,7 @@
+//! Confidence intervals of means, rates and percentiles. The same seed gives the same draws on every machine.
+
+pub mod blocks;
+pub mod bootstrap;
+pub mod interval;
+pub mod noise;
+pub mod ratio;
