@@ -117,7 +117,7 @@ const ROOMS: [(&str, &[&str]); 29] = [
 ];
 
 /// Vendor crates and the one place of each.
-const VENDORS: [(&str, &str); 32] = [
+const VENDORS: [(&str, &str); 31] = [
     ("candle_core", "engine/candle"),
     ("candle_nn", "engine/candle"),
     ("candle_transformers", "engine/candle"),
@@ -133,7 +133,6 @@ const VENDORS: [(&str, &str); 32] = [
     ("hf_hub", "assets/hub"),
     ("ureq", "assets/hub"),
     ("pulldown_cmark", "base/markup.rs"),
-    ("statrs", "analysis"),
     ("zip", "assets/archive"),
     ("tar", "assets/archive"),
     ("flate2", "base/gz.rs"),

@@ -68,6 +68,31 @@ fn the_program_keeps_its_output_and_its_exit_code() {
     assert!(summary.contains("inferred steps") && summary.contains("gate_up"), "{summary}");
 }
 
+/// The program decides what a signal means that was sent to us alone.
+#[test]
+fn signals_reach_the_program_once() {
+    let script = "trap 'echo user' USR1; trap 'echo hang-up; exit 4' HUP; trap 'echo interrupt; exit 3' INT; \
+                  trap 'echo terminate; exit 5' TERM; echo ready; while :; do sleep 0.05; done";
+    for (last, said, code) in [("INT", "interrupt", 3), ("HUP", "hang-up", 4), ("TERM", "terminate", 5)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command =
+            llmprof(dir.path(), &["exec", "--headless", "telemetry=none", "output.record=false"]);
+        let mut exec = command
+            .args(["--", "sh", "-c", script])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(exec.stdout.take().unwrap()).lines().map(Result::unwrap);
+        assert_eq!(lines.next().as_deref(), Some("ready"));
+        signal(exec.id(), "USR1");
+        assert_eq!(lines.next().as_deref(), Some("user"));
+        signal(exec.id(), last);
+        assert_eq!(lines.collect::<Vec<_>>(), [said]);
+        assert_eq!(exec.wait().unwrap().code(), Some(code));
+    }
+}
+
 #[test]
 fn cupti_is_switched_on_before_a_program_makes_its_contexts_and_left_alone_meanwhile() {
     let dir = tempfile::tempdir().unwrap();
@@ -215,16 +240,23 @@ fn a_program_is_joined_and_left() {
     let mut target = target.spawn().unwrap();
     let mut said = BufReader::new(target.stdout.take().unwrap()).lines();
     assert_eq!(said.next().unwrap().unwrap(), "ready");
-    for _ in 0..2 {
+    for turn in ["first", "second"] {
         let pid = target.id().to_string();
-        let joined = llmprof(
-            dir.path(),
-            &["attach", &pid, "--for", "2.5", "--json", "telemetry=none", "output.record=false"],
-        );
-        let joined = { joined }.output().unwrap();
-        assert_eq!(joined.status.code(), Some(0), "{}", text(&joined.stderr));
-        let result = json(&joined);
-        assert!(result["program"]["decode"]["launches"].as_u64().unwrap() > 1000, "{result}");
+        let run = format!("hydra.run.dir={turn}");
+        let mut joined =
+            llmprof(dir.path(), &["attach", &pid, "--json", "--headless", "telemetry=none", &run]);
+        let joined = joined.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let recording = dir.path().join(turn).join("events.ndjson");
+        eventually("kernels of decode steps", || {
+            let events = fs::read_to_string(&recording).unwrap_or_default();
+            events.lines().any(|line| line.contains(r#""kernels":{"phase":"decode""#)).then_some(())
+        });
+        signal(joined.id(), "INT");
+        let joined = joined.wait_with_output().unwrap();
+        assert_eq!(joined.status.code(), Some(130), "{}", text(&joined.stderr));
+        let decode = &json(&joined)["program"]["decode"];
+        let [launches, steps] = ["launches", "steps"].map(|name| decode[name].as_u64().unwrap());
+        assert!(steps > 0 && launches >= 10 * steps, "{decode}");
     }
     assert!(target.try_wait().unwrap().is_none(), "it goes on");
     signal(target.id(), "TERM");

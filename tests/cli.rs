@@ -340,7 +340,7 @@ fn a_closed_stdout_or_stderr_is_no_panic() {
 
 #[test]
 fn an_interrupted_run_prints_progress_and_its_result() {
-    for (name, code, cause) in [("INT", 130, "Ctrl-C"), ("TERM", 143, "SIGTERM"), ("HUP", 129, "SIGHUP")] {
+    for (name, code, cause) in [("INT", 130, "SIGINT"), ("TERM", 143, "SIGTERM"), ("HUP", 129, "SIGHUP")] {
         let dir = tempfile::tempdir().unwrap();
         let mut child = program(dir.path());
         child.args([

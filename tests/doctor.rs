@@ -747,5 +747,5 @@ fn a_signal_ends_a_measurement() {
     crate::common::signal(child.id(), "INT");
     let ended = said(child.wait_with_output().unwrap());
     assert_eq!((ended.code, ended.out.as_str()), (130, ""), "{}", ended.err);
-    assert!(ended.err.contains("interrupted: Ctrl-C"), "{}", ended.err);
+    assert!(ended.err.contains("interrupted: SIGINT"), "{}", ended.err);
 }

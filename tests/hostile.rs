@@ -54,15 +54,16 @@ fn hostile(recording: &str, fields: usize) -> String {
         let kind = value["e"].as_object().and_then(|event| event.keys().next().cloned()).unwrap_or_default();
         for path in strings(&value) {
             let text = value.pointer(&path).and_then(Value::as_str).unwrap_or_default().to_owned();
-            let mut changed = value.clone();
-            *changed.pointer_mut(&path).unwrap() = Value::from(format!("=1+{text}{HOSTILE}"));
+            let hostile = Value::from(format!("=1+{text}{HOSTILE}"));
             // The same field of another element of a list is of the same type.
             let field: String = path.split('/').filter(|part| part.parse::<u32>().is_err()).collect();
-            let any = may_be_anything
-                .entry((kind.clone(), field))
-                .or_insert_with(|| serde_json::from_value::<Envelope>(changed.clone()).is_ok());
+            let any = may_be_anything.entry((kind.clone(), field)).or_insert_with(|| {
+                let mut changed = value.clone();
+                *changed.pointer_mut(&path).unwrap() = hostile.clone();
+                serde_json::from_value::<Envelope>(changed).is_ok()
+            });
             if *any {
-                value = changed;
+                *value.pointer_mut(&path).unwrap() = hostile;
             }
         }
         out += &value.to_string();

@@ -67,8 +67,8 @@ fn a_trace_keeps_only_the_links_between_its_events() {
     };
     // Links of 16 bytes for the operator and twice for the call, doubled while they are sorted, and times of the kernel for the lanes of several
     // GPUs, of a kilobyte.
-    let (short, long) = (peak(1000), peak(60_000));
-    assert!(long < short + 60_000 * 320, "{short} and {long} bytes");
+    let (short, long) = (peak(1000), peak(16_000));
+    assert!(long < short + 16_000 * 320, "{short} and {long} bytes");
 }
 
 #[test]

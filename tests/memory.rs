@@ -46,7 +46,7 @@ fn played(run: &RunDir) -> Player {
 
 #[test]
 fn an_hour_takes_no_more_than_ten_minutes() {
-    let lasting = |secs| MadeUpRun { tokens_per_s: 50, secs };
+    let lasting = |secs| MadeUpRun { tokens_per_s: 12, secs };
     let ten_minutes = held_bytes(|| folded(lasting(600))) as f64;
     let hour = held_bytes(|| folded(lasting(3600))) as f64;
     assert!(
@@ -62,7 +62,7 @@ fn an_hour_takes_no_more_than_ten_minutes() {
     assert!(grown.abs() < 0.05, "{hour_watched} bytes after an hour, {night} after six");
 
     let dir = tempfile::tempdir().unwrap();
-    let run = recorded(MadeUpRun { tokens_per_s: 20, secs: 3600 }, dir.path());
+    let run = recorded(MadeUpRun { tokens_per_s: 5, secs: 3600 }, dir.path());
     let replay = held_bytes(|| played(&run));
     let most = MOST_STATES * hour as usize + (1 << 20);
     assert!(replay < most, "{replay} bytes for a replay, {most} at most");

@@ -590,7 +590,7 @@ fn any_size_is_drawn() {
 fn signals_end_the_program() {
     let cases = [
         ("Ctrl-C", "Ctrl-C", 130),
-        ("INT", "Ctrl-C", 130),
+        ("INT", "SIGINT", 130),
         ("TERM", "SIGTERM", 143),
         ("HUP", "SIGHUP: the terminal was closed", 129),
     ];

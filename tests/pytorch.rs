@@ -234,7 +234,7 @@ fn settings_are_checked_before_a_process_is_started() {
 /// A worker that writes a line without end is neither kept in memory nor waited for.
 #[test]
 fn a_line_without_end_is_bounded() {
-    let bench = Bench::with("head -c 60000000 /dev/zero | tr '\\0' x; exit 0");
+    let bench = Bench::with("head -c 20000000 /dev/zero | tr '\\0' x; exit 0");
     let ran = bench.run(&[]);
     assert_eq!(ran.code, 1);
     assert!(ran.err.contains("the worker ended before the run"), "{}", ran.err);

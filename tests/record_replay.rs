@@ -42,9 +42,11 @@ fn assert_reports_match(run: &Path) {
 #[test]
 fn reports_of_a_simulated_run_follow_from_its_events() {
     let dir = tempfile::tempdir().unwrap();
-    for overrides in
-        [&["runtime.requests=30"][..], &["runtime.batch_size=3", "runtime.requests=2"], &["infer=long"]]
-    {
+    for overrides in [
+        &["runtime.requests=30"][..],
+        &["runtime.batch_size=3", "runtime.requests=2"],
+        &["infer=long", "runtime.requests=5"],
+    ] {
         assert_reports_match(&record(dir.path(), overrides));
     }
 }
@@ -214,7 +216,7 @@ fn the_player_shows_the_fold_up_to_its_position() {
         1 => Just(Step::TogglePlay),
         1 => Just(Step::End),
     ];
-    let mut runner = TestRunner::new(Config { cases: 12, failure_persistence: None, ..Config::default() });
+    let mut runner = TestRunner::new(Config { cases: 8, failure_persistence: None, ..Config::default() });
     // One player for all cases: its earlier position must not matter.
     let outcome = runner.run(&vec(step, 1..6), |steps| {
         let mut player = player.borrow_mut();

@@ -585,8 +585,8 @@ fn jobs_elsewhere_have_a_list_with_a_selected_one() {
 fn no_size_is_too_small_for_a_sweep() {
     let (state, waiting) = (running(), sweep(false));
     for pane in Pane::ALL {
-        for width in [1, 12, 13, 20, 30, 40, 56, 60, 80, 200] {
-            for height in [1, 3, 4, 6, 7, 8, 12, 24, 50] {
+        for width in [1, 12, 20, 40, 60, 200] {
+            for height in [1, 3, 6, 8, 12, 50] {
                 for cooling in [None, Some(cooling())] {
                     let mut ui = showing(pane);
                     ui.jobs_back = 5;
@@ -631,11 +631,11 @@ fn ascii_screens_are_ascii() {
 #[test]
 fn no_size_and_no_pane_panics() {
     let states = [RunState::default(), running(), without_gpu()];
-    let widths = [1, 5, 13, 30, 49, 56, 80, 101, 200];
+    let widths = [1, 13, 30, 56, 101, 200];
     for state in &states {
         for pane in Pane::ALL {
             for width in widths {
-                for height in [1, 2, 4, 8, 9, 15, 24, 50] {
+                for height in [1, 2, 8, 9, 24, 50] {
                     let mut ui = showing(pane);
                     for overlay in [Overlay::None, Overlay::ConfirmRerun, Overlay::Help { scroll: 99 }] {
                         ui.overlay = overlay;

@@ -285,7 +285,7 @@ fn an_interrupted_sweep_prints_how_to_resume() {
     assert_eq!(said.code, 130, "{}", said.err);
     let lines: Vec<&str> = said.out.lines().collect();
     assert!(lines[1].ends_with("completed"), "{}", said.out);
-    assert!(lines[2].ends_with("interrupted: Ctrl-C"), "{}", said.out);
+    assert!(lines[2].ends_with("interrupted: SIGINT"), "{}", said.out);
     assert!(lines[3].ends_with("not run"), "{}", said.out);
     let dir = sweep.strip_prefix(dir.path()).unwrap().display();
     assert!(said.err.contains(&format!("llmprof-tui run --resume {dir}")), "{}", said.err);

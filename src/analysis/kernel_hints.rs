@@ -2,7 +2,7 @@
 
 use super::{classify::Class, launches::LaunchMeter, operators::OperatorRow, roofline::Share};
 use crate::{
-    base::units::{percent, three_digits},
+    base::units::{grouped, percent, three_digits},
     event::{KernelWindow, Phase},
 };
 
@@ -30,8 +30,15 @@ pub fn hints(kernels: &PhaseKernels<'_>) -> Vec<String> {
     hints.push(launches(kernels));
     hints.extend(latency_bound(kernels));
     hints.extend(unattributed(kernels));
+    hints.extend(above_peak(kernels));
     if kernels.window.dropped > 0 {
         hints.push(format!("{} records were dropped: shares refer to the rest", kernels.window.dropped));
+    }
+    if kernels.window.unmeasured > 0 {
+        hints.push(format!(
+            "{} records without a measured duration were left out: recording began while the kernel ran",
+            grouped(kernels.window.unmeasured as i64)
+        ));
     }
     let phase = kernels.window.phase.name();
     hints.iter().map(|hint| format!("{phase}: {hint}")).collect()
@@ -43,6 +50,7 @@ fn unit(kernels: &PhaseKernels<'_>) -> &'static str {
         Phase::Decode if kernels.several_tokens => "step",
         Phase::Decode => "token",
         Phase::Vision => "request",
+        Phase::Mixed => "step",
         _ => "prefill",
     }
 }
@@ -80,7 +88,6 @@ fn bound(kernels: &PhaseKernels<'_>) -> Option<String> {
         _ => (pct(|share| share.bytes_pct), "DRAM bandwidth"),
     };
     let verdict = match pct {
-        pct if pct > 100.0 => "above the limit, because caches save some of it".to_owned(),
         pct if pct >= NEAR_PCT => "near the limit".to_owned(),
         pct => format!("up to {} × from the limit", three_digits(100.0 / pct.max(1.0))),
     };
@@ -119,6 +126,18 @@ fn latency_bound(kernels: &PhaseKernels<'_>) -> Option<String> {
     })
 }
 
+/// Operators with a cost that their time does not allow.
+fn above_peak(kernels: &PhaseKernels<'_>) -> Option<String> {
+    let rows: Vec<&OperatorRow> =
+        kernels.operators.iter().filter(|row| row.is_above_peak && row.share >= MIN_SHARE).collect();
+    let why = rows.first()?.verdict.as_ref().err()?;
+    Some(format!(
+        "{} ({} of GPU time): {why}",
+        named(&rows),
+        percent(rows.iter().map(|row| row.share).sum::<f64>() * 100.0)
+    ))
+}
+
 /// Kernels without an operator.
 fn unattributed(kernels: &PhaseKernels<'_>) -> Option<String> {
     let row = kernels.operators.iter().find(|row| row.operator.is_none())?;
@@ -145,6 +164,7 @@ mod tests {
             achieved: Some(Timed { flops: 1.0, bytes: 1.0, seconds: 1.0 }),
             pct_of_peaks: Some(Share { flops_pct: 1.0, bytes_pct }),
             verdict: Ok(Verdict { class, rule: String::new() }),
+            is_above_peak: false,
         }
     }
 

@@ -28,6 +28,8 @@ const GRAPH_GAP_NS: f64 = 500.0;
 pub(super) const SMALL_SHARE: f64 = 0.05;
 /// Steps in graphs may have a few launches outside of them.
 const MOSTLY_GRAPHS: f64 = 0.9;
+/// A program with a larger share of its launches in graphs uses them: they are not recommended.
+const SOME_GRAPHS: f64 = 0.1;
 
 impl LaunchMeter {
     /// The mean step of `window`; `None` without a step.
@@ -58,10 +60,15 @@ impl LaunchMeter {
         self.graph_share >= MOSTLY_GRAPHS
     }
 
-    /// The estimated time that running each step as one CUDA graph would save; `None` where it already does.
+    /// It launches CUDA graphs, for a part of its steps at least.
+    pub fn uses_graphs(&self) -> bool {
+        self.graph_share >= SOME_GRAPHS
+    }
+
+    /// The estimated time that running each step as one CUDA graph would save; `None` where the program launches graphs already.
     pub fn saved_by_graphs_ns(&self) -> Option<f64> {
         let gaps_of_a_graph = GRAPH_GAP_NS * (self.launches - 1.0).max(0.0);
-        (!self.in_graphs()).then_some((self.gaps_ns - gaps_of_a_graph).max(0.0))
+        (!self.uses_graphs()).then_some((self.gaps_ns - gaps_of_a_graph).max(0.0))
     }
 
     /// Whether it is launch-bound, and what CUDA graphs change or would change.
@@ -74,7 +81,10 @@ impl LaunchMeter {
             _ => format!("Not launch-bound: the GPU is idle {pct} of the time."),
         };
         text + &match self.saved_by_graphs_ns() {
-            None => " Each step runs as a CUDA graph.".to_owned(),
+            None if self.in_graphs() => " Each step runs as a CUDA graph.".to_owned(),
+            None => {
+                format!(" CUDA graphs have {} of the launches.", percent(100.0 * self.graph_share))
+            }
             Some(0.0) => " CUDA graphs would save nothing.".to_owned(),
             Some(ns) => {
                 let share = if self.step_ns() > 0.0 { ns / self.step_ns() * 100.0 } else { 0.0 };
@@ -110,6 +120,10 @@ mod tests {
             (
                 steps(2250, 3740, 50, 20),
                 "Not launch-bound: the GPU is idle 1.8 % of the time. Each step runs",
+            ),
+            (
+                steps(1400, 3740, 1740, 20),
+                "Launch-bound: the GPU is idle 32 % of the time. CUDA graphs have 62 % of the launches.",
             ),
             (
                 steps(0, 3740, 250, 20),

@@ -21,6 +21,8 @@ pub struct Metrics {
     pub device_vision: Distribution,
     pub device_prefill: Distribution,
     pub device_step: Distribution,
+    /// By the host, of the decode steps that the device has timed.
+    pub device_host_ns: u64,
     pub requests: u64,
     /// Prompt tokens of all sequences whose first token has arrived.
     pub prompt_tokens: u64,
@@ -45,7 +47,7 @@ impl Metrics {
         self.device_step.clear();
         (self.from, self.to) = (now, now);
         (self.requests, self.prompt_tokens, self.decode_tokens, self.output_tokens) = (0, 0, 0, 0);
-        self.wall_ns = 0;
+        (self.wall_ns, self.device_host_ns) = (0, 0);
     }
 
     pub fn first_token(&mut self, ttft_ns: u64, prompt_tokens: u64, batch: u64) {
@@ -81,9 +83,14 @@ impl Metrics {
         self.output_tokens = self.output_tokens.saturating_add(tokens);
     }
 
-    /// The duration of a step on the device; `first` for a prefill.
-    pub fn on_device(&mut self, first: bool, ns: u64) {
-        if first { self.device_prefill.record(ns) } else { self.device_step.record(ns) }
+    /// The duration of a step on the device, and of the same step by the host; `first` for a prefill.
+    pub fn on_device(&mut self, first: bool, ns: u64, host_ns: u64) {
+        if first {
+            self.device_prefill.record(ns);
+        } else {
+            self.device_step.record(ns);
+            self.device_host_ns += host_ns;
+        }
     }
 
     /// The measured latencies by name: those of the host, then those of the device if it has any. `gaps` names those between tokens.
@@ -103,8 +110,8 @@ impl Metrics {
 
     /// The share of the decode time in which a step was on the device, including waits for launches within the step.
     pub fn device_share(&self) -> Option<f64> {
-        let (device, host) = (self.device_step.sum_secs(), self.itl.sum_secs());
-        (self.device_step.n() > 0 && host > 0.0).then(|| device / host)
+        let (device, host) = (self.device_step.sum_secs(), self.device_host_ns as f64 / 1e9);
+        (self.device_step.n() > 0 && host > 0.0).then(|| (device / host).min(1.0))
     }
 
     /// Prompt tokens over the time to the first token, without that of images.

@@ -50,6 +50,9 @@ pub struct OperatorRow {
     pub achieved: Option<Timed>,
     /// Percentages of both ceilings, where they are known.
     pub pct_of_peaks: Option<Share>,
+    /// Its cost would take longer than it took.
+    #[serde(skip)]
+    pub is_above_peak: bool,
     /// What bounds it, by [`estimated`]; or why that is not known.
     #[serde(skip)]
     pub verdict: Result<Verdict, String>,
@@ -91,6 +94,7 @@ pub fn operator_rows(
                 kernels: Vec::new(),
                 achieved: None,
                 pct_of_peaks: None,
+                is_above_peak: false,
                 verdict: Err(String::new()),
             });
             rows.len() - 1
@@ -126,13 +130,21 @@ fn judge(
         .and_then(|cost| cost.of(operator))
         .ok_or_else(|| format!("the cost of {operator} in this model is not known"))?;
     let timed = Timed { flops: cost.all.flops(), bytes: cost.all.bytes(), seconds: row.ns_per_step * 1e-9 };
+    let roof = match roof {
+        Ok(roof) => roof,
+        Err(why) => {
+            row.achieved = Some(timed);
+            return Err(why.to_owned());
+        }
+    };
+    let share = timed.share_of(&roof);
+    row.is_above_peak = share.is_err();
+    row.pct_of_peaks = Some(share.map_err(|above| above.to_string())?);
     row.achieved = Some(timed);
-    let roof = roof?;
-    row.pct_of_peaks = Some(timed.share_of(&roof));
     let calls = cost.calls.max(1) as f64;
     let call =
         Timed { flops: timed.flops / calls, bytes: timed.bytes / calls, seconds: timed.seconds / calls };
-    Ok(estimated("operator", &call, &roof))
+    estimated("operator", &call, &roof).map_err(|above| above.to_string())
 }
 
 /// What bounds a kernel: by its counters where they were read, else by the cost of the operator that it represents.

@@ -82,7 +82,7 @@ impl fmt::Display for Remark {
             ),
             Remark::IdleBetweenGraphs { idle_share, between_ns } => write!(
                 f,
-                "The GPU is idle {} of a step although it runs as CUDA graphs: {} between steps are the host's.",
+                "The GPU is idle {} of a step although the program launches CUDA graphs: {} of it between steps.",
                 pct(idle_share),
                 time(between_ns)
             ),
@@ -163,7 +163,7 @@ pub fn remarks(window: &KernelWindow, attention_ns: &[f64]) -> Vec<Remark> {
 
 fn idle(window: &KernelWindow, meter: &LaunchMeter) -> Option<Remark> {
     let idle_share = meter.idle_share().filter(|share| *share >= BOUND_SHARE)?;
-    if meter.in_graphs() {
+    if meter.uses_graphs() {
         return Some(Remark::IdleBetweenGraphs { idle_share, between_ns: meter.between_ns });
     }
     let kernel_ns = window.busy_ns as f64 / window.launches.max(1) as f64;
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(
             text(&window(505, 500, 1_500_000, 100_000, 900_000)),
             [
-                "The GPU is idle 40 % of a step although it runs as CUDA graphs: 0.900 ms between steps are the host's."
+                "The GPU is idle 40 % of a step although the program launches CUDA graphs: 0.900 ms of it between steps."
             ]
         );
         assert!(text(&window(505, 500, 1_500_000, 10_000, 5_000)).is_empty(), "nothing limits it");

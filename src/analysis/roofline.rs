@@ -68,11 +68,31 @@ impl Timed {
         (self.bytes > 0.0).then(|| self.flops / self.bytes)
     }
 
-    pub fn share_of(&self, roof: &Roof) -> Share {
-        Share {
+    /// Percentages of both ceilings. More than all of one is no result.
+    pub fn share_of(&self, roof: &Roof) -> Result<Share, AbovePeak> {
+        let share = Share {
             flops_pct: self.flop_per_s() / roof.flops * 100.0,
             bytes_pct: self.bytes_per_s() / roof.bytes_per_s * 100.0,
-        }
+        };
+        if share.max_pct() <= 100.0 { Ok(share) } else { Err(AbovePeak { bytes: share.bytes_pct > 100.0 }) }
+    }
+}
+
+/// A rate that the device cannot have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AbovePeak {
+    /// Of memory; otherwise of arithmetic.
+    bytes: bool,
+}
+
+impl fmt::Display for AbovePeak {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.bytes {
+            true => {
+                "by its time it would read more than DRAM can deliver: a cache has its data, or its name, bytes or time are wrong"
+            }
+            false => "by its time it would compute more than the GPU can: its name, FLOPs or time are wrong",
+        })
     }
 }
 
@@ -92,15 +112,15 @@ impl Share {
 
 /// What bounds an operator or a step (`of` names which), by its operations, its bytes and its duration. Counters may
 /// disagree: they count the bytes that were actually moved.
-pub fn estimated(of: &str, call: &Timed, roof: &Roof) -> Verdict {
-    let Share { flops_pct, bytes_pct } = call.share_of(roof);
+pub fn estimated(of: &str, call: &Timed, roof: &Roof) -> Result<Verdict, AbovePeak> {
+    let Share { flops_pct, bytes_pct } = call.share_of(roof)?;
     let (class, rule) = class_of(bytes_pct, flops_pct, Some(call.seconds * 1e9));
     let rule = format!(
         "estimated from the {of}'s FLOPs and bytes: DRAM {}, FLOP/s {} of peak: {rule}",
         percent(bytes_pct),
         percent(flops_pct)
     );
-    Verdict { class, rule }
+    Ok(Verdict { class, rule })
 }
 
 /// What a point represents.
@@ -260,7 +280,7 @@ mod tests {
             (0.1, 3.0, 2.4, Class::Launch),
             (1.0, 80.0, 2.4, Class::Memory),
         ] {
-            let verdict = estimated("operator", &call(flops, bytes, us), &ROOF);
+            let verdict = estimated("operator", &call(flops, bytes, us), &ROOF).unwrap();
             assert_eq!(verdict.class, wanted, "{}", verdict.rule);
             assert!(
                 verdict.rule.starts_with("estimated from the operator's FLOPs and bytes")

@@ -3,10 +3,11 @@
 use std::{
     ffi::OsString,
     fs::File,
-    path::Path,
+    io::{BufWriter, Write},
+    path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
         mpsc::Sender,
     },
     thread,
@@ -14,6 +15,7 @@ use std::{
 };
 
 use llmprof_inject::wire::{self, Command, Mode, Obstacle};
+use rustix::process::Signal;
 
 use super::{
     guest::Guest,
@@ -27,11 +29,14 @@ use super::{
 };
 use crate::{
     analysis::steps::{Finding, Fold, Range},
-    base::foreign,
+    base::{foreign, gz},
     event::{
         Event, EventTx, KernelTrace, Level, Outcome, Preparing, ProcessJoined, ProcessLeft, Ready,
         RunFinished, Stamp, TraceState,
-        kernels::work::{Direction, KernelLaunch, Work, WorkKind},
+        kernels::{
+            records::{Entry, Writer},
+            work::{Direction, KernelLaunch, Work, WorkKind},
+        },
     },
 };
 
@@ -112,6 +117,8 @@ pub struct ProgramControl {
     pub everything: AtomicBool,
     /// The program is to end.
     pub end: AtomicBool,
+    /// Signals for the program, a bit for each.
+    signals: AtomicU32,
     /// How the program ended, as an exit code plus one.
     exit_code: AtomicU8,
     /// Kernels of it were recorded.
@@ -122,6 +129,16 @@ impl ProgramControl {
     /// Whether kernels of the program were recorded as they ran.
     pub fn has_recorded(&self) -> bool {
         self.recorded.load(Ordering::Acquire)
+    }
+
+    /// Passes a signal on to the program, once.
+    pub fn pass_on(&self, signal: Signal) {
+        self.signals.fetch_or(1 << signal.as_raw(), Ordering::AcqRel);
+    }
+
+    fn take_signals(&self) -> impl Iterator<Item = Signal> {
+        let signals = self.signals.swap(0, Ordering::AcqRel);
+        (1..32).filter(move |number| signals & (1 << number) != 0).filter_map(Signal::from_named_raw)
     }
 
     /// The exit code of the program that was started, once it has ended.
@@ -147,6 +164,8 @@ pub struct Follower {
     pub control: Arc<ProgramControl>,
     /// The share of the time in which kernels are recorded; `None` for as much as costs a hundredth.
     pub duty: Option<f64>,
+    /// Where every record is written too.
+    pub records: Option<PathBuf>,
     pub stop: Arc<AtomicBool>,
     pub role: Role,
     /// For the output of a program that is not on the screen.
@@ -185,6 +204,7 @@ impl Follower {
         }
         let started = Instant::now();
         let mut watched = Watched::new(self.tx.clone(), self.duty, Arc::clone(&self.control), is_observed);
+        watched.records_in = self.records.take();
         loop {
             for socket in &sockets {
                 while let Some(guest) = socket.accept() {
@@ -198,6 +218,9 @@ impl Follower {
             }
             let more = watched.read();
             let ended = program.as_mut().and_then(Program::ended);
+            for signal in self.control.take_signals() {
+                program.iter().for_each(|program| program.signal(signal));
+            }
             if self.control.end.load(Ordering::Relaxed) {
                 program.iter_mut().for_each(Program::end);
             }
@@ -319,6 +342,7 @@ struct Watched {
     /// Records of processes that have left, until they are reported.
     left: Vec<RankRecord>,
     picture_at: Option<Instant>,
+    records_in: Option<PathBuf>,
 }
 
 pub(super) struct Followed {
@@ -341,6 +365,9 @@ pub(super) struct Followed {
     read_until_ns: u64,
     joined_at: Instant,
     ranks: RankRecord,
+    records: Option<Records>,
+    /// When recording was last switched on or off.
+    switched_ns: u64,
 }
 
 impl Watched {
@@ -363,6 +390,7 @@ impl Watched {
             burst: (Instant::now(), 0),
             left: Vec::new(),
             picture_at: None,
+            records_in: None,
         }
     }
 
@@ -421,6 +449,8 @@ impl Watched {
             joined_at: Instant::now(),
             read_until_ns: self.tx.clock().now().0,
             ranks: RankRecord::new(pid, info.as_ref()),
+            switched_ns: 1,
+            records: self.records_in.as_deref().and_then(|dir| Records::create(dir, pid, &self.tx)),
         });
     }
 
@@ -581,6 +611,8 @@ impl Followed {
             obstacles,
             switches,
             ranks,
+            records,
+            switched_ns,
             ..
         } = self;
         let pid = guest.pid;
@@ -591,6 +623,7 @@ impl Followed {
                 Said::Work { work, name } => {
                     *has_worked = true;
                     let work = device_work(fold, &work, name);
+                    records.iter_mut().for_each(|records| records.write(&Entry::Work(work), name));
                     ranks.work(&work, |name| fold.class(name));
                     fold.add(work);
                 }
@@ -598,6 +631,9 @@ impl Followed {
                     ranks.call(text, (start_ns, end_ns), &payload);
                 }
                 Said::Range { domain, text, thread, start_ns, end_ns, payload: None } => {
+                    let thread_id = u64::from(thread);
+                    let range = Entry::Range { start_ns, end_ns, thread: thread_id, domain, text };
+                    records.iter_mut().for_each(|records| records.write(&range, None));
                     fold.add_range(&Range {
                         domain: domain.to_owned(),
                         text: text.to_owned(),
@@ -609,7 +645,13 @@ impl Followed {
                 Said::Device { number, uuid } => ranks.device(number, uuid),
                 Said::Mode { at_ns, mode: now } => {
                     let was = std::mem::replace(mode, now);
-                    let at = if at_ns > 0 { Stamp(at_ns) } else { tx.clock().now() };
+                    // A library that is ending has no clock any more.
+                    let at = if at_ns >= *switched_ns { Stamp(at_ns) } else { tx.clock().now() };
+                    *switched_ns = at.0;
+                    if (was == Mode::Burst) != (now == Mode::Burst) {
+                        let switch = Entry::Switch { at_ns: at.0, on: now == Mode::Burst };
+                        records.iter_mut().for_each(|records| records.write(&switch, None));
+                    }
                     let state = match (was == Mode::Burst, now == Mode::Burst) {
                         (false, true) => {
                             fold.begin_burst(at.0);
@@ -662,6 +704,9 @@ impl Followed {
             tx.send(Event::KernelTrace(KernelTrace { tool: tool(self.version), state }));
         }
         self.fold.finish();
+        if let Some(records) = &mut self.records {
+            records.finish();
+        }
     }
 
     /// Sends windows and timelines.
@@ -699,6 +744,41 @@ impl Followed {
 
     pub(super) fn ranks(&mut self) -> &mut RankRecord {
         &mut self.ranks
+    }
+}
+
+/// The file with every record of a process.
+pub(super) struct Records {
+    writer: Option<Writer<BufWriter<Box<dyn Write + Send>>>>,
+}
+
+impl Records {
+    fn create(dir: &Path, pid: u32, tx: &EventTx) -> Option<Records> {
+        let path = dir.join(format!("records-{pid}.tsv.gz"));
+        match File::create_new(&path) {
+            Ok(file) => {
+                let compressed: Box<dyn Write + Send> = Box::new(gz::writer(file));
+                Some(Records { writer: Some(Writer::new(BufWriter::new(compressed))) })
+            }
+            Err(e) => {
+                tx.notice(Level::Warn, "program", format!("cannot write {}: {e}", path.display()));
+                None
+            }
+        }
+    }
+
+    /// What cannot be written ends the file.
+    fn write(&mut self, entry: &Entry<'_>, name: Option<&str>) {
+        let Some(writer) = &mut self.writer else { return };
+        if writer.write(entry, name.unwrap_or("(unnamed)")).is_err() {
+            self.writer = None;
+        }
+    }
+
+    fn finish(&mut self) {
+        if let Some(mut writer) = self.writer.take() {
+            let _ = writer.flush();
+        }
     }
 }
 

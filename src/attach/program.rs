@@ -21,12 +21,14 @@ use crate::{
 };
 
 /// The longest line that is kept whole.
-const MAX_LINE: u64 = 4096;
+const MAX_LINE: usize = 4096;
 /// Lines a second in the log; a program may print any number.
 const LINES_PER_SECOND: u32 = 100;
 const NCCL_LINES_PER_SECOND: u32 = 4000;
 /// The size of `program.log`.
 const MAX_LOG_BYTES: u64 = 64 << 20;
+/// How often the state of a line that is overwritten is shown.
+const STATE_INTERVAL: Duration = Duration::from_millis(500);
 /// Between asking a program to end and ending it.
 const GRACE: Duration = Duration::from_secs(3);
 
@@ -172,6 +174,11 @@ impl Program {
             Some(asked) if asked.elapsed() > GRACE => Signal::KILL,
             Some(_) => return,
         };
+        self.signal(signal);
+    }
+
+    /// Sends a signal to it, and to its group where that is its own.
+    pub fn signal(&self, signal: Signal) {
         let _ = match self.group {
             Some(group) => kill_process_group(group, signal),
             None => rustix::process::kill_process(Pid::from_child(&self.child), signal),
@@ -203,14 +210,18 @@ impl Lines {
         Lines { tx, file, written: 0, second: Instant::now(), in_second: 0, left_out: 0 }
     }
 
-    fn add(&mut self, source: &'static str, line: &[u8]) {
+    /// Writes to the file, whatever it is.
+    fn keep(&mut self, bytes: &[u8]) {
         if let Some(file) = &mut self.file
             && self.written < MAX_LOG_BYTES
         {
-            self.written += line.len() as u64 + 1;
+            self.written += bytes.len() as u64;
             // A full disk is reported by the recording.
-            let _ = file.write_all(line).and_then(|()| file.write_all(b"\n"));
+            let _ = file.write_all(bytes);
         }
+    }
+
+    fn add(&mut self, source: &'static str, line: &[u8]) {
         if self.second.elapsed() >= Duration::from_secs(1) {
             self.second = Instant::now();
             self.in_second = 0;
@@ -226,7 +237,7 @@ impl Lines {
         }
         let text = foreign::message(text.trim_end());
         if !text.is_empty() {
-            self.tx.notice(Level::Info, source, text);
+            self.tx.notice(level_of(&text), source, text);
         }
     }
 
@@ -239,14 +250,163 @@ impl Lines {
     }
 }
 
+/// Reads lines to the end. A line that returns to its begin, as progress bars do, is shown in its state once in a while.
 fn pass_on(source: &'static str, stream: Box<dyn Read + Send>, lines: &Mutex<Lines>) {
     let mut stream = BufReader::new(stream);
-    let mut line = Vec::new();
     let lock = || lines.lock().unwrap_or_else(PoisonError::into_inner);
-    // The rest of a long line is another line.
-    while stream.by_ref().take(MAX_LINE).read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
-        lock().add(source, line.strip_suffix(b"\n").unwrap_or(&line));
-        line.clear();
+    let mut splitter = Splitter::default();
+    let mut shown_at: Option<Instant> = None;
+    loop {
+        let bytes = match stream.fill_buf() {
+            Ok([]) | Err(_) => break,
+            Ok(bytes) => bytes,
+        };
+        let read = bytes.len();
+        let mut lines = lock();
+        lines.keep(bytes);
+        splitter.read(bytes, &mut |piece| match piece {
+            Piece::Line(line) => lines.add(source, line),
+            Piece::State(line) => {
+                if shown_at.is_none_or(|at| at.elapsed() >= STATE_INTERVAL) {
+                    shown_at = Some(Instant::now());
+                    lines.add(source, line);
+                }
+            }
+        });
+        stream.consume(read);
     }
-    lock().report_left_out();
+    let mut lines = lock();
+    splitter.end(&mut |piece| {
+        let (Piece::Line(line) | Piece::State(line)) = piece;
+        lines.add(source, line);
+    });
+    lines.report_left_out();
+}
+
+/// A piece of output.
+#[derive(Debug, PartialEq, Eq)]
+enum Piece<'a> {
+    Line(&'a [u8]),
+    /// It is overwritten by what follows.
+    State(&'a [u8]),
+}
+
+/// Divides output into lines. The rest of a long line is another line.
+#[derive(Default)]
+struct Splitter {
+    line: Vec<u8>,
+    /// The cursor has returned to the begin of the line.
+    returned: bool,
+}
+
+impl Splitter {
+    fn read(&mut self, bytes: &[u8], each: &mut dyn FnMut(Piece<'_>)) {
+        for byte in bytes {
+            match byte {
+                b'\n' => self.end_line(each),
+                b'\r' => self.returned = true,
+                _ => {
+                    if std::mem::take(&mut self.returned) && !self.line.is_empty() {
+                        each(Piece::State(&self.line));
+                        self.line.clear();
+                    }
+                    self.line.push(*byte);
+                    if self.line.len() >= MAX_LINE {
+                        self.end_line(each);
+                    }
+                }
+            }
+        }
+    }
+
+    fn end_line(&mut self, each: &mut dyn FnMut(Piece<'_>)) {
+        each(Piece::Line(&self.line));
+        self.line.clear();
+        self.returned = false;
+    }
+
+    fn end(&mut self, each: &mut dyn FnMut(Piece<'_>)) {
+        if !self.line.is_empty() {
+            self.end_line(each);
+        }
+    }
+}
+
+/// The level that a line begins with, as Python's logging, uvicorn and glog write it: after the name of the process and the time.
+fn level_of(line: &str) -> Level {
+    let is_level = |word: &str| match word {
+        "WARNING" | "WARN" | "warning" | "warn" => Some(Level::Warn),
+        "ERROR" | "CRITICAL" | "FATAL" | "error" | "fatal" | "Traceback" => Some(Level::Error),
+        _ => None,
+    };
+    // `(EngineCore pid=71) WARNING 11-18 05:00:01 [file.py:12] …`, `[2026-11-18 05:00:01] ERROR: …`.
+    let mut rest = line.trim_start();
+    while let Some((open, close)) =
+        [('(', ')'), ('[', ']')].into_iter().find(|(open, _)| rest.starts_with(*open))
+    {
+        let Some((_, after)) = rest[open.len_utf8()..].split_once(close) else { break };
+        rest = after.trim_start_matches([':', ' ']);
+    }
+    let mut words =
+        rest.split(|c: char| c.is_whitespace() || c == ':' || c == '|').filter(|word| !word.is_empty());
+    let first = words.next().unwrap_or_default();
+    let glog = |word: &str| {
+        let mut chars = word.chars();
+        let level = match chars.next()? {
+            'W' => Level::Warn,
+            'E' | 'F' => Level::Error,
+            _ => return None,
+        };
+        let date = chars.as_str();
+        (date.len() == 4 && date.bytes().all(|byte| byte.is_ascii_digit())).then_some(level)
+    };
+    // An exception: `torch.OutOfMemoryError: CUDA out of memory`.
+    let is_exception = |word: &str| word.ends_with("Error") && rest[word.len()..].starts_with(':');
+    is_level(first)
+        .or_else(|| glog(first))
+        .or_else(|| is_exception(first).then_some(Level::Error))
+        .unwrap_or(Level::Info)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_those_of_the_program() {
+        use Level::{Error, Info, Warn};
+        for (line, wanted) in [
+            ("INFO 11-18 05:00:01 [api_server.py:1] Starting", Info),
+            ("(EngineCore pid=71) WARNING 11-18 05:00:01 [f.py:12] slow", Warn),
+            ("(APIServer pid=70) INFO:     127.0.0.1:1 - \"GET /error HTTP/1.1\" 200 OK", Info),
+            ("[2026-11-18 05:00:01] ERROR: out of memory", Error),
+            ("[rank0]:W1118 05:00:01.1 2 x.py:1] compiled", Warn),
+            ("E1118 05:00:01.1 2 x.cc:1] failed", Error),
+            ("Traceback (most recent call last):", Error),
+            ("torch.OutOfMemoryError: CUDA out of memory", Error),
+            ("no ERROR here", Info),
+            ("", Info),
+            ("(unclosed", Info),
+        ] {
+            assert_eq!(level_of(line), wanted, "{line}");
+        }
+    }
+
+    #[test]
+    fn progress_is_told_from_lines() {
+        let mut found = Vec::new();
+        let mut splitter = Splitter::default();
+        let mut take = |piece: Piece<'_>| match piece {
+            Piece::Line(line) => found.push(format!("line {}", String::from_utf8_lossy(line))),
+            Piece::State(line) => found.push(format!("state {}", String::from_utf8_lossy(line))),
+        };
+        for part in ["a\r\nb\n\nload: 1%\rload", ": 2%\r", "load: 3%\nrest\r"] {
+            splitter.read(part.as_bytes(), &mut take);
+        }
+        splitter.end(&mut take);
+        assert_eq!(
+            found,
+            ["line a", "line b", "line ", "state load: 1%", "state load: 2%", "line load: 3%", "line rest"]
+        );
+    }
 }

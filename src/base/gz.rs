@@ -16,6 +16,11 @@ pub fn decompressed_up_to(input: impl BufRead, limit: u64) -> impl Read {
     Limited { input: decompressed(input), left: limit, limit }
 }
 
+/// Compresses what is written to it into `file`.
+pub fn writer(file: std::fs::File) -> impl io::Write + Send {
+    flate2::write::GzEncoder::new(file, flate2::Compression::fast())
+}
+
 /// `bytes` as a zlib stream.
 pub fn zlib(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();

@@ -372,6 +372,7 @@ fn step_name(phase: Phase) -> &'static str {
         Phase::Prefill => "prefill",
         Phase::Decode => "decode step",
         Phase::Vision => "vision",
+        Phase::Mixed => "mixed step",
         Phase::Idle | Phase::Preparing => "step",
     }
 }

@@ -126,7 +126,7 @@ impl Scenario {
 #[test]
 fn the_score_agrees_with_what_compare_refuses() {
     let (mut trusted, mut lowered, mut refused) = (0, 0, 0);
-    for seed in 0..1000 {
+    for seed in 0..400 {
         let scenario = Scenario::random(seed);
         let state = scenario.state();
         let trust = state.trust().unwrap();
@@ -160,7 +160,7 @@ fn the_score_agrees_with_what_compare_refuses() {
             assert!(trust.score < MAX_SCORE, "{scenario:?}: {}", comparison.sentence);
         }
     }
-    assert!(trusted > 20 && lowered > 20 && refused > 200, "{trusted}, {lowered}, {refused}");
+    assert!(trusted > 8 && lowered > 8 && refused > 80, "{trusted}, {lowered}, {refused}");
 }
 
 #[test]

@@ -632,6 +632,9 @@ pub struct CuptiConfig {
     /// The share of time in which kernels of another program are recorded; null for as much as costs a hundredth.
     #[serde(default)]
     pub duty: Option<f64>,
+    /// Every record of another program is written to a file of the run too.
+    #[serde(default)]
+    pub records: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

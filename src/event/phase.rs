@@ -21,13 +21,16 @@ pub enum Phase {
     Decode = 3,
     /// Images become embeddings.
     Vision = 4,
+    /// Steps of a server with prompts and single tokens together.
+    Mixed = 5,
 }
 
 impl Phase {
-    pub const ALL: [Phase; 5] = [Phase::Idle, Phase::Preparing, Phase::Prefill, Phase::Decode, Phase::Vision];
+    pub const ALL: [Phase; 6] =
+        [Phase::Idle, Phase::Preparing, Phase::Prefill, Phase::Decode, Phase::Vision, Phase::Mixed];
 
     /// The phases of a request, in their order.
-    pub const WORK: [Phase; 3] = [Phase::Vision, Phase::Prefill, Phase::Decode];
+    pub const WORK: [Phase; 4] = [Phase::Vision, Phase::Prefill, Phase::Mixed, Phase::Decode];
 
     /// The phase once `event` has happened.
     pub fn after(self, event: &Event) -> Phase {
@@ -53,6 +56,7 @@ impl Phase {
             Phase::Prefill => "prefill",
             Phase::Decode => "decode",
             Phase::Vision => "vision",
+            Phase::Mixed => "mixed",
         }
     }
 }

@@ -133,6 +133,16 @@ pub struct Notice {
     pub text: String,
 }
 
+/// The sources of what another program prints.
+pub const OUTPUT: [&str; 2] = ["stdout", "stderr"];
+
+impl Notice {
+    /// Another program has printed it.
+    pub fn is_output(&self) -> bool {
+        OUTPUT.contains(&self.source.as_str())
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {

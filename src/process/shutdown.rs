@@ -3,7 +3,7 @@
 use std::{
     fs, io,
     sync::{
-        Arc, LazyLock,
+        Arc, LazyLock, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -18,7 +18,10 @@ use crate::process::{abort, crash};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
+    /// Ctrl-C at the terminal, which everything in its foreground gets.
     Interrupt,
+    /// SIGINT from another process, to this one alone.
+    InterruptSent,
     Terminate,
     HangUp,
     Panic(String),
@@ -30,10 +33,23 @@ impl Cause {
     /// The exit code that shells expect for this cause.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Cause::Interrupt => 130,
+            Cause::Interrupt | Cause::InterruptSent => 130,
             Cause::Terminate => 143,
             Cause::HangUp => 129,
             Cause::Panic(_) | Cause::Abort(_) => 1,
+        }
+    }
+}
+
+impl Cause {
+    /// The signal that it was, where another process sent it.
+    pub fn signal(&self) -> Option<rustix::process::Signal> {
+        use rustix::process::Signal;
+        match self {
+            Cause::InterruptSent => Some(Signal::INT),
+            Cause::Terminate => Some(Signal::TERM),
+            Cause::HangUp => Some(Signal::HUP),
+            Cause::Interrupt | Cause::Panic(_) | Cause::Abort(_) => None,
         }
     }
 }
@@ -42,11 +58,33 @@ impl std::fmt::Display for Cause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Cause::Interrupt => f.write_str("Ctrl-C"),
+            Cause::InterruptSent => f.write_str("SIGINT"),
             Cause::Terminate => f.write_str("SIGTERM"),
             Cause::HangUp => f.write_str("SIGHUP: the terminal was closed"),
             Cause::Panic(text) | Cause::Abort(text) => f.write_str(text),
         }
     }
+}
+
+/// Whether the last SIGINT came from the terminal.
+static BY_TERMINAL: AtomicBool = AtomicBool::new(true);
+
+/// Notes where SIGINT comes from: the kernel sends it for the terminal, a process for itself.
+#[allow(unsafe_code)]
+fn note_origin_of_interrupts() -> io::Result<()> {
+    /// `SI_KERNEL`.
+    const BY_KERNEL: i32 = 0x80;
+    static NOTED: OnceLock<()> = OnceLock::new();
+    if NOTED.set(()).is_err() {
+        return Ok(());
+    }
+    // SAFETY: the handler reads a field and stores a flag, both of which are allowed in a signal handler.
+    let handler = unsafe {
+        signal_hook_registry::register_sigaction(SIGINT, |origin| {
+            BY_TERMINAL.store(origin.si_code == BY_KERNEL, Ordering::Release);
+        })
+    };
+    handler.map(drop)
 }
 
 /// Set by a signal that ends the program, from [`Shutdown::listen`] on.
@@ -79,6 +117,8 @@ impl Shutdown {
     pub fn listen() -> io::Result<Shutdown> {
         static HANG_UP_IGNORED: LazyLock<bool> = LazyLock::new(|| is_ignored(SIGHUP));
         let hang_up = (!*HANG_UP_IGNORED).then_some(SIGHUP);
+        // Before the one that wakes: handlers run in order.
+        note_origin_of_interrupts()?;
         // First: from the first handler on, a signal no longer ends the process.
         let shutdown = Shutdown {
             interrupt: signal(SignalKind::interrupt())?,
@@ -100,11 +140,32 @@ impl Shutdown {
             }
         };
         tokio::select! {
-            _ = self.interrupt.recv() => Cause::Interrupt,
+            _ = self.interrupt.recv() => match BY_TERMINAL.load(Ordering::Acquire) {
+                true => Cause::Interrupt,
+                false => Cause::InterruptSent,
+            },
             _ = self.terminate.recv() => Cause::Terminate,
             _ = hang_up => Cause::HangUp,
             text = crash::panicked() => Cause::Panic(text),
             text = abort::ending() => Cause::Abort(text),
+        }
+    }
+}
+
+/// Signals that mean something to a program that is followed, and nothing to us.
+pub struct Relayed([Signal; 2]);
+
+impl Relayed {
+    pub fn listen() -> io::Result<Relayed> {
+        Ok(Relayed([signal(SignalKind::user_defined1())?, signal(SignalKind::user_defined2())?]))
+    }
+
+    /// Waits for the next of them.
+    pub async fn next(&mut self) -> rustix::process::Signal {
+        let [first, second] = &mut self.0;
+        tokio::select! {
+            _ = first.recv() => rustix::process::Signal::USR1,
+            _ = second.recv() => rustix::process::Signal::USR2,
         }
     }
 }

@@ -16,9 +16,9 @@ use crate::{
         table,
         units::{bytes, grouped, millis, percent, scaled, three_digits},
     },
-    event::{Level, Phase, kernels::Group},
+    event::{Level, Notice, Phase, kernels::Group},
     kernels::show::{RowQuery, TableView},
-    state::RunState,
+    state::{LogLine, RunState},
 };
 
 /// The tables that nsys and ncu reported, `rows` of each.
@@ -313,13 +313,19 @@ fn snapshots(out: &mut String, state: &RunState) {
 }
 
 fn notices(out: &mut String, state: &RunState) {
-    let mut notices = state.log.iter().filter(|(_, notice)| notice.level > Level::Info).peekable();
+    // Of what another program prints, errors alone.
+    let is_reported = |notice: &Notice| {
+        let least = if notice.is_output() { Level::Error } else { Level::Warn };
+        notice.level >= least
+    };
+    let mut notices = state.log.iter().filter(|line| is_reported(&line.notice)).peekable();
     if notices.peek().is_none() {
         return;
     }
     let _ = writeln!(out, "## Notices\n");
-    for (t, notice) in notices {
-        *out += &list_item(&format!("{:.1} s, {}: {}", t.secs(), notice.source, notice.text));
+    for LogLine { t, notice, times, .. } in notices {
+        let times = if *times > 1 { format!(" (×{times})") } else { String::new() };
+        *out += &list_item(&format!("{:.1} s, {}: {}{times}", t.secs(), notice.source, notice.text));
     }
     out.push('\n');
 }

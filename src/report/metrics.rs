@@ -238,7 +238,8 @@ fn program_json(state: &RunState) -> Value {
         let window = recorded(phase)?;
         Some(
             json!({"steps": window.steps, "launches": window.launches, "busy_ns": window.busy_ns, "span_ns": window.span_ns,
-                    "between_ns": window.between_ns, "dropped": window.dropped, "remarks": state.kernel_hints(phase)}),
+                    "between_ns": window.between_ns, "dropped": window.dropped,
+                    "unmeasured": window.unmeasured, "prompt_tokens": window.prompt_tokens, "remarks": state.kernel_hints(phase)}),
         )
     };
     json!({
@@ -246,6 +247,7 @@ fn program_json(state: &RunState) -> Value {
         "processes": processes,
         "steps": state.programs.finding,
         "prefill": kernels(Phase::Prefill),
+        "mixed": kernels(Phase::Mixed),
         "decode": kernels(Phase::Decode),
     })
 }

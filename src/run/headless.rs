@@ -6,11 +6,12 @@ use std::{
 };
 
 use crate::{
+    attach::Target,
     base::units::{millis, percent, three_digits},
     event::{Outcome, Phase},
     process::{
         eprint_line,
-        shutdown::{Cause, Shutdown},
+        shutdown::{Cause, Relayed, Shutdown},
     },
     run::{
         plan::Plan,
@@ -69,10 +70,13 @@ pub struct Followed {
     pub exit_code: Option<u8>,
 }
 
-/// Follows another program to its end, or ends it after `time`. Ctrl-C reaches the program too, which decides what that means; other
-/// signals are passed on as a request to end.
+/// Follows another program to its end, or ends it after `time`; one that was joined is left then, or at a signal. Ctrl-C reaches the program too; other signals are passed on, once. The
+/// program decides what they mean.
 pub async fn follow(plan: Plan, time: Option<Duration>) -> io::Result<Followed> {
     let mut shutdown = Shutdown::listen()?;
+    let mut relayed = Relayed::listen()?;
+    // A program that was joined is left; it goes on.
+    let is_joined = matches!(plan.program, Some(Target::Join { .. }));
     let mut session = Session::start(plan);
     let until = tokio::time::Instant::now() + time.unwrap_or(Duration::from_secs(u32::MAX.into()));
     let mut cause: Option<Cause> = None;
@@ -81,9 +85,15 @@ pub async fn follow(plan: Plan, time: Option<Duration>) -> io::Result<Followed> 
             // The second signal does not wait for the program.
             requested = shutdown.requested() => match cause.replace(requested) {
                 Some(_) => break,
+                None if is_joined => break,
+                // The terminal has sent it to the program too.
                 None if cause == Some(Cause::Interrupt) => {}
-                None => session.end_program(),
+                None => match cause.as_ref().and_then(Cause::signal) {
+                    Some(signal) => session.program_control().pass_on(signal),
+                    None => session.end_program(),
+                },
             },
+            signal = relayed.next() => session.program_control().pass_on(signal),
             () = tokio::time::sleep_until(until) => break,
             _ = session.pump() => {}
         }

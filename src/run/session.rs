@@ -349,6 +349,10 @@ impl Session {
             target,
             control: Arc::clone(&self.program_control),
             duty: self.duty(),
+            records: self
+                .dir()
+                .filter(|_| self.plan.composed.config.profiling.cupti.records)
+                .map(Path::to_owned),
             stop: self.control.cancel_flag(),
             role,
             log: self.recording.create_program_log(),

@@ -1,6 +1,20 @@
 //! Prometheus' text format: names, labels and numbers.
 
-use std::collections::HashMap;
+use std::{borrow::Cow, collections::HashMap};
+
+/// The name that the server gave it. Ray puts its own before it, and some exporters write `_` for `:`.
+fn own_name(name: &str) -> Cow<'_, str> {
+    let inner = name.strip_prefix("ray_").unwrap_or(name);
+    for server in ["vllm", "sglang"] {
+        if let Some(rest) = inner.strip_prefix(server) {
+            return match rest.strip_prefix('_') {
+                Some(rest) => Cow::Owned(format!("{server}:{rest}")),
+                None => Cow::Borrowed(inner),
+            };
+        }
+    }
+    Cow::Borrowed(name)
+}
 
 /// A page may have any number of lines.
 const MAX_SAMPLES: usize = 100_000;
@@ -29,9 +43,22 @@ impl Exposition {
         let mut page = Exposition::default();
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         for (name, sample) in lines.filter_map(read_line).take(MAX_SAMPLES) {
-            page.samples.entry(name.to_owned()).or_default().push(sample);
+            page.samples.entry(own_name(name).into_owned()).or_default().push(sample);
         }
+        page.name_those_of_nim();
         page
+    }
+
+    /// NVIDIA's NIM has vLLM's names without their prefix.
+    fn name_those_of_nim(&mut self) {
+        let has = |name: &str| self.samples.contains_key(name);
+        if has("num_requests_running")
+            && (has("gpu_cache_usage_perc") || has("time_to_first_token_seconds_count"))
+        {
+            let samples = std::mem::take(&mut self.samples);
+            self.samples =
+                samples.into_iter().map(|(name, samples)| (format!("vllm:{name}"), samples)).collect();
+        }
     }
 
     pub fn has_prefix(&self, prefix: &str) -> bool {

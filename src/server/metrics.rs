@@ -62,7 +62,9 @@ impl Reading {
                 queued: sum("vllm:num_requests_waiting"),
                 kv_used: max("vllm:kv_cache_usage_perc").or_else(|| max("vllm:gpu_cache_usage_perc")),
                 preemptions: sum("vllm:num_preemptions"),
-                prefix: both("vllm:prefix_cache_hits", "vllm:prefix_cache_queries"),
+                prefix: both("vllm:prefix_cache_hits", "vllm:prefix_cache_queries")
+                    .or_else(|| both("vllm:gpu_prefix_cache_hits", "vllm:gpu_prefix_cache_queries")),
+                prefix_hits: max("vllm:gpu_prefix_cache_hit_rate").filter(|share| *share >= 0.0),
                 prompt_tokens: sum("vllm:prompt_tokens"),
                 output_tokens: sum("vllm:generation_tokens"),
                 requests: sum("vllm:request_success"),
@@ -71,7 +73,9 @@ impl Reading {
                 prefill_s: mean("vllm:request_prefill_time_seconds"),
                 decode_s: mean("vllm:request_decode_time_seconds"),
                 ttft_s: mean("vllm:time_to_first_token_seconds"),
-                tpot_s: mean("vllm:request_time_per_output_token_seconds"),
+                // Before 0.10 it was the gap between tokens, of which NIM has it too.
+                tpot_s: mean("vllm:request_time_per_output_token_seconds")
+                    .or_else(|| mean("vllm:time_per_output_token_seconds")),
                 accepted: both("vllm:spec_decode_num_accepted_tokens", "vllm:spec_decode_num_draft_tokens"),
                 ..Reading::default()
             },
@@ -172,6 +176,31 @@ impl Reading {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The same figures under the names of Ray, of NIM and of vLLM before 0.10.
+    #[test]
+    fn other_names_of_the_same() {
+        let page = "vllm:num_requests_running{engine=\"0\"} 3\nvllm:kv_cache_usage_perc 0.5\nvllm:generation_tokens_total 7\n\
+                    vllm:request_time_per_output_token_seconds_sum 2\nvllm:request_time_per_output_token_seconds_count 4\n\
+                    vllm:time_to_first_token_seconds_sum 1\nvllm:time_to_first_token_seconds_count 4\n";
+        let read = |text: &str| {
+            let page = Exposition::read(text);
+            let kind = kind_of(&page).unwrap_or_else(|| panic!("{text}"));
+            assert_eq!(kind, ServerKind::Vllm, "{text}");
+            Reading::of(&kind, &page)
+        };
+        let wanted = read(page);
+        assert_eq!((wanted.running, wanted.kv_used, wanted.tpot_s), (Some(3.0), Some(0.5), Some((2.0, 4.0))));
+        let old = page.replace("kv_cache", "gpu_cache").replace("request_time_per_output", "time_per_output");
+        for text in [
+            page.replace("vllm:", "ray_vllm:"),
+            page.replace("vllm:", "ray_vllm_"),
+            old.clone(),
+            old.replace("vllm:", ""),
+        ] {
+            assert_eq!(read(&text), wanted, "{text}");
+        }
+    }
 
     #[test]
     fn differences_between_two_pages_are_rates_and_means() {

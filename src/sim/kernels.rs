@@ -96,6 +96,8 @@ pub fn sim_kernels(of: &SimSteps<'_>) -> (KernelWindow, StepTimeline) {
         launches: n,
         graph_launches: if of.graph { n } else { 0 },
         dropped: 0,
+        unmeasured: 0,
+        prompt_tokens: None,
         rows: rows(of, &launches),
     };
     (window, timeline)

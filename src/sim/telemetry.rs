@@ -162,7 +162,7 @@ impl SimProbe {
         match self.activity.get() {
             Phase::Idle => Load::default(),
             Phase::Preparing => Load::PREPARING,
-            Phase::Vision | Phase::Prefill => Load::of(self.prefill, 19.0, 99.0, 14.1),
+            Phase::Vision | Phase::Prefill | Phase::Mixed => Load::of(self.prefill, 19.0, 99.0, 14.1),
             Phase::Decode => Load::of(self.decode, 11.0, 97.0, 9.4),
         }
     }

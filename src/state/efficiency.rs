@@ -25,7 +25,8 @@ pub struct Used {
 
 impl Used {
     fn of(achieved: f64, peak: f64) -> Option<Used> {
-        (achieved > 0.0 && peak > 0.0).then(|| Used { share: achieved / peak, achieved, peak })
+        // More than the peak is no measurement: the model's shape or the peak is wrong.
+        (achieved > 0.0 && achieved <= peak).then(|| Used { share: achieved / peak, achieved, peak })
     }
 }
 
@@ -207,7 +208,7 @@ impl RunState {
                 window,
                 meter,
                 operators: &self.operator_rows(phase),
-                several_tokens: self.speculation.is_some(),
+                several_tokens: self.speculation.is_some() || self.serves(),
             }),
         };
         hints.extend(experts);
@@ -267,10 +268,11 @@ impl RunState {
             phase: phase.name(),
             name: name.to_owned(),
             timed,
-            share: roof.map(|roof| timed.share_of(&roof)),
+            // A point above the roof is not drawn.
+            share: roof.map(|roof| timed.share_of(&roof)).transpose().ok()?,
             time_pct: None,
             basis,
-            verdict: roof.map(|roof| estimated("step", &timed, &roof)),
+            verdict: roof.and_then(|roof| estimated("step", &timed, &roof).ok()),
         })
     }
 
@@ -306,12 +308,13 @@ impl RunState {
                 let bytes = known.dram_bytes.or_else(|| Some(known.dram_bytes_per_s? * seconds));
                 let Some(bytes) = bytes.filter(|_| seconds > 0.0) else { continue };
                 let timed = Timed { flops: flops.total, bytes, seconds };
+                let Ok(share) = roof.map(|roof| timed.share_of(&roof)).transpose() else { continue };
                 points.push(Point {
                     kind: PointKind::Kernel,
                     phase: report.phase.map_or("", Phase::name),
                     name: row.family.clone(),
                     timed,
-                    share: roof.map(|roof| timed.share_of(&roof)),
+                    share,
                     time_pct: table.total().zip(row.total_ns).map(|(all, ns)| ns / all * 100.0),
                     basis: PointBasis::Counters { tool: report.tool.clone(), counted: flops.counted.clone() },
                     verdict: row.verdict().ok(),

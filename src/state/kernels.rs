@@ -29,6 +29,7 @@ pub struct KernelState {
     pub recording: Recording,
     pub vision: LiveKernels,
     pub prefill: LiveKernels,
+    pub mixed: LiveKernels,
     pub decode: LiveKernels,
     /// Reports of nsys and ncu, the newest last.
     pub reports: VecDeque<Arc<KernelReport>>,
@@ -54,6 +55,7 @@ impl KernelState {
         match phase {
             Phase::Vision => Some(&self.vision),
             Phase::Prefill => Some(&self.prefill),
+            Phase::Mixed => Some(&self.mixed),
             Phase::Decode => Some(&self.decode),
             _ => None,
         }
@@ -72,9 +74,14 @@ impl KernelState {
         match phase {
             Phase::Vision => Some(&mut self.vision),
             Phase::Prefill => Some(&mut self.prefill),
+            Phase::Mixed => Some(&mut self.mixed),
             Phase::Decode => Some(&mut self.decode),
             _ => None,
         }
+    }
+
+    fn all_mut(&mut self) -> [&mut LiveKernels; 4] {
+        [&mut self.vision, &mut self.prefill, &mut self.mixed, &mut self.decode]
     }
 
     pub(super) fn switched(&mut self, t: Stamp, trace: &KernelTrace) {
@@ -100,14 +107,14 @@ impl KernelState {
 
     /// Starts a new window.
     pub(super) fn restart(&mut self) {
-        for live in [&mut self.vision, &mut self.prefill, &mut self.decode] {
+        for live in self.all_mut() {
             live.window = KernelWindow::default();
         }
     }
 
     /// Starts the run here: earlier kernels are dropped.
     pub(super) fn forget(&mut self) {
-        for live in [&mut self.vision, &mut self.prefill, &mut self.decode] {
+        for live in self.all_mut() {
             (live.total, live.window) = Default::default();
         }
     }
@@ -154,6 +161,10 @@ fn add(total: &mut KernelWindow, window: &KernelWindow) {
     total.launches += window.launches;
     total.graph_launches += window.graph_launches;
     total.dropped += window.dropped;
+    total.unmeasured += window.unmeasured;
+    if let Some(tokens) = window.prompt_tokens {
+        *total.prompt_tokens.get_or_insert_default() += tokens;
+    }
     if let Some(overlaps) = &window.overlaps {
         total.overlaps.get_or_insert_default().plus(overlaps);
     }

@@ -6,6 +6,7 @@ mod efficiency;
 mod incidents;
 mod kernels;
 mod loading;
+mod log;
 mod operators;
 mod programs;
 mod ranks;
@@ -27,6 +28,7 @@ pub use efficiency::Used;
 pub use incidents::{FlightRecorder, Incident, IncidentKind, KeptSample};
 pub use kernels::{KEPT_REPORTS, KernelState, LiveKernels, StepTable, WindowKernels};
 pub use loading::Loading;
+pub use log::{Log, LogLine};
 pub use operators::{AllocatorState, HostOperators, OperatorState};
 pub use programs::{FollowedProcess, Programs};
 pub use ranks::RanksState;
@@ -49,12 +51,11 @@ use crate::{
         throttle::Work,
     },
     event::{
-        EngineKind, Envelope, Event, ExpertUse, GpuAbsent, GpuSource, ImagesEncoded, Notice, ObserverSample,
-        Phase, RequestFinished, RunFinished, RunStarted, SamplerCost, Stamp, readings::Reading, reasons,
+        EngineKind, Envelope, Event, ExpertUse, GpuAbsent, GpuSource, ImagesEncoded, ObserverSample, Phase,
+        RequestFinished, RunFinished, RunStarted, SamplerCost, Stamp, readings::Reading, reasons,
     },
 };
 
-const LOG_LINES: usize = 1000;
 /// A rate is that of at least so many tokens.
 const RATE_TOKENS: usize = 8;
 const KEPT_SNAPSHOTS: usize = 64;
@@ -122,7 +123,7 @@ pub struct RunState {
     pub speculation: Option<SpeculationTally>,
     /// Of models that see.
     pub vision: Option<VisionTally>,
-    pub log: VecDeque<(Stamp, Notice)>,
+    pub log: Log,
     pub snapshots: VecDeque<Snapshot>,
     pub finished: Option<RunFinished>,
     pub events: u64,
@@ -279,7 +280,7 @@ impl RunState {
             Event::Snapshot(taken) => self.take_snapshot(&taken.name),
             Event::Notice(notice) => {
                 self.ranks.printed(notice);
-                push_bounded(&mut self.log, LOG_LINES, (t, notice.clone()));
+                self.log.add(t, notice);
             }
             Event::RunFinished(finished) => {
                 self.active.clear();
@@ -430,7 +431,7 @@ impl RunState {
                     false => metrics.next_token(gap_ns, batch * u64::from(together)),
                 }
                 if let Some(ns) = token.device_ns {
-                    metrics.on_device(first, ns);
+                    metrics.on_device(first, ns, gap_ns);
                 }
             }
         }

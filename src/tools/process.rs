@@ -3,25 +3,23 @@
 use std::{
     ffi::OsStr,
     io::{self, Read},
-    os::unix::process::CommandExt,
+    os::{fd::AsFd, unix::process::CommandExt},
     path::Path,
     process::{Child, ChildStdout, Command, ExitStatus, Stdio},
-    sync::{
-        atomic::{AtomicBool, Ordering},
-        mpsc::{self, Receiver},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::{
+    fs::{OFlags, fcntl_getfl, fcntl_setfl},
+    process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid},
+};
 use thiserror::Error;
 
 /// Longer than any version text.
 const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// For what is left in the pipes once every writer has ended.
-const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The working directory of tools. nsys and ncu read settings from theirs (`config.ini`, `config.ncu-cfg`), and that of this program
 /// may be somebody else's.
@@ -68,21 +66,18 @@ pub fn captured(
     let started = Instant::now();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut running = Running::start(command)?;
-    let streams = (
-        running.0.stdout.take().map(|stream| collect(stream, max_bytes)).transpose()?,
-        running.0.stderr.take().map(|stream| collect(stream, max_bytes)).transpose()?,
-    );
+    let mut stdout = running.0.stdout.take().map(|stream| Printed::of(stream, max_bytes)).transpose()?;
+    let mut stderr = running.0.stderr.take().map(|stream| Printed::of(stream, max_bytes)).transpose()?;
     while !running.has_ended() {
         if let Some(error) = interruption(started, until, stop) {
             return Err(error);
         }
+        stdout.iter_mut().for_each(Printed::read);
+        stderr.iter_mut().for_each(Printed::read);
         thread::sleep(POLL_INTERVAL);
     }
     let status = running.end();
-    let text = |stream: Option<Receiver<String>>| {
-        stream.and_then(|text| text.recv_timeout(DRAIN_TIMEOUT).ok()).unwrap_or_default()
-    };
-    Ok(Captured { status, stdout: text(streams.0), stderr: text(streams.1) })
+    Ok(Captured { status, stdout: text_of(stdout), stderr: text_of(stderr) })
 }
 
 /// Passes the stdout of `program` to `read` while it runs. Returns the result of `read`, and the error if the program
@@ -96,23 +91,25 @@ pub fn stream<T>(
 ) -> Result<(T, Option<ToolError>), ToolError> {
     let started = Instant::now();
     let mut running = start_piped(program, args)?;
-    let errors = running.0.stderr.take().map(|stream| collect(stream, MAX_OUTPUT_BYTES)).transpose()?;
+    let stderr = running.0.stderr.take().map(|stream| Printed::of(stream, MAX_OUTPUT_BYTES)).transpose()?;
     let Some(stdout) = running.0.stdout.take() else {
         return Err(ToolError::NotStarted("it has no stdout".to_owned()));
     };
     let finished = AtomicBool::new(false);
-    let (result, interrupted) = thread::scope(|scope| {
+    let (result, interrupted, stderr) = thread::scope(|scope| {
         // A kill closes the pipe, which ends `read`.
         let (group, finished) = (running.pid(), &finished);
         let watch = move || {
+            let mut stderr = stderr;
             while !finished.load(Ordering::Acquire) {
                 if let Some(error) = interruption(started, until, stop) {
                     group.map(|group| kill_process_group(group, Signal::KILL));
-                    return Some(error);
+                    return (Some(error), stderr);
                 }
+                stderr.iter_mut().for_each(Printed::read);
                 thread::sleep(POLL_INTERVAL);
             }
-            None
+            (None, stderr)
         };
         let watchdog = thread::Builder::new().spawn_scoped(scope, watch).map_err(no_thread)?;
         let result = read(stdout);
@@ -120,11 +117,11 @@ pub fn stream<T>(
             thread::sleep(POLL_INTERVAL);
         }
         finished.store(true, Ordering::Release);
-        Ok((result, watchdog.join().ok().flatten()))
+        let (interrupted, stderr) = watchdog.join().unwrap_or_default();
+        Ok((result, interrupted, stderr))
     })?;
     let status = running.end();
-    let stderr = errors.and_then(|text| text.recv_timeout(DRAIN_TIMEOUT).ok()).unwrap_or_default();
-    Ok((result, interrupted.or_else(|| failure(status, &stderr))))
+    Ok((result, interrupted.or_else(|| failure(status, &text_of(stderr)))))
 }
 
 fn start_piped(program: &Path, args: &[impl AsRef<OsStr>]) -> Result<Running, ToolError> {
@@ -152,15 +149,42 @@ fn failure(status: Option<ExitStatus>, output: &str) -> Option<ToolError> {
     })
 }
 
-/// The text of a stream, once it has ended.
-fn collect(stream: impl Read + Send + 'static, max_bytes: u64) -> Result<Receiver<String>, ToolError> {
-    let (tx, rx) = mpsc::sync_channel(1);
-    let work = move || {
-        let mut bytes = Vec::new();
-        let _ = stream.take(max_bytes).read_to_end(&mut bytes);
-        let _ = tx.send(String::from_utf8_lossy(&bytes).into_owned());
-    };
-    thread::Builder::new().spawn(work).map(|_| rx).map_err(no_thread)
+/// What a program has printed so far. It is read without waiting: a program that has left the group may keep the pipe open.
+struct Printed {
+    stream: Box<dyn Read + Send>,
+    bytes: Vec<u8>,
+    max_bytes: usize,
+}
+
+impl Printed {
+    fn of(stream: impl Read + AsFd + Send + 'static, max_bytes: u64) -> Result<Printed, ToolError> {
+        let flags = fcntl_getfl(&stream).and_then(|flags| fcntl_setfl(&stream, flags | OFlags::NONBLOCK));
+        flags.map_err(|e| ToolError::NotStarted(e.to_string()))?;
+        Ok(Printed { stream: Box::new(stream), bytes: Vec::new(), max_bytes: max_bytes as usize })
+    }
+
+    /// Takes what is there; the rest of what is too long is passed over.
+    fn read(&mut self) {
+        let mut buffer = [0; 8192];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return,
+                Ok(n) => {
+                    let room = self.max_bytes.saturating_sub(self.bytes.len());
+                    self.bytes.extend_from_slice(&buffer[..n.min(room)]);
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// All that a group that has ended has printed.
+fn text_of(printed: Option<Printed>) -> String {
+    let Some(mut printed) = printed else { return String::new() };
+    printed.read();
+    String::from_utf8_lossy(&printed.bytes).into_owned()
 }
 
 /// There is no thread to read its output.

@@ -342,7 +342,7 @@ impl Theme {
 
     pub fn phase(&self, phase: Phase) -> Style {
         match phase {
-            Phase::Vision => self.accent,
+            Phase::Vision | Phase::Mixed => self.accent,
             Phase::Prefill => self.prefill,
             Phase::Decode => self.decode,
             Phase::Preparing => self.warn,

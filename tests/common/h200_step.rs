@@ -94,6 +94,8 @@ pub fn window(steps: u64, gap_ns: u64, in_graphs: bool) -> KernelWindow {
         launches: steps * launches,
         graph_launches: if in_graphs { steps * launches } else { 0 },
         dropped: 0,
+        unmeasured: 0,
+        prompt_tokens: None,
         rows,
     }
 }
@@ -117,6 +119,8 @@ fn prefill() -> KernelWindow {
         launches: 4 * 311,
         graph_launches: 0,
         dropped: 0,
+        unmeasured: 0,
+        prompt_tokens: None,
         rows: vec![
             row(O::GateUp, "nvjet_sm90_tst_256x128_64x4_2x1_v_bz_coopA_TNT", 112, 215_000),
             row(O::Down, "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_TNT", 112, 112_000),

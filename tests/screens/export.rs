@@ -77,7 +77,7 @@ fn every_pane_of_every_recording_is_exported() {
     states.push(("snapshots".into(), two_snapshots(1.2)));
     for (of, state) in &states {
         for pane in Pane::ALL {
-            for size in [(80, 24), (200, 50), (30, 8), (1, 1)] {
+            for size in [(120, 40), (30, 8), (1, 1)] {
                 let mut ui = showing(pane);
                 let screen = drawn(state, &ui, Glyphs::UNICODE, size);
                 // Overlays and messages are not exported.

@@ -416,6 +416,7 @@ fn any_event() -> impl Strategy<Value = Event> {
             graph_launches,
             dropped,
             rows,
+            ..KernelWindow::default()
         }))
     });
     let span = (0u16..4, any_operator(), of(0u16..5), any::<u64>(), any::<u64>())

@@ -117,6 +117,8 @@ const TABLE: &[(Class, &[&str])] = &[
             "userbuffers",
         ],
     ),
+    // What a server prepares for a step.
+    (Class::Elementwise, &["prepare_varlen", "slot_mapping", "prepare_inputs", "prepare_pos_seq"]),
     (
         Class::StateSpace,
         &[
@@ -399,8 +401,9 @@ const TABLE: &[(Class, &[&str])] = &[
 impl Class {
     /// The class of a kernel's demangled name.
     pub fn of(name: &str) -> Class {
+        let name = without_parameters(name.trim());
         let lower = name.to_ascii_lowercase();
-        let lower = lower.trim();
+        let lower = lower.as_str();
         if lower.contains("nccldevkernel")
             || lower.contains("ncclsymkdevkernel")
             || lower.starts_with("ncclkernel")
@@ -410,7 +413,7 @@ impl Class {
         if let Some(fused) = lower.strip_prefix("triton_") {
             return Class::of_inductor(fused);
         }
-        let name = name.trim().as_bytes();
+        let name = name.as_bytes();
         let fits = |pattern: &&&str| matches(name, lower.as_bytes(), pattern.as_bytes());
         TABLE
             .iter()
@@ -430,7 +433,11 @@ impl Class {
             "tem_fused" if ops.contains("flex_attention") || ops.contains("dot_product") => Class::Attention,
             "tem_fused" if ops.contains("convolution") => Class::Convolution,
             "tem_fused" => Class::Product,
-            _ => Class::Inductor(Fused::in_name(ops)),
+            _ => {
+                let fused = Fused::in_name(ops);
+                let quantises = ops.contains("scaled_mm") || ops.contains("to_copy_abs_clamp");
+                if quantises && fused == Fused::default() { Class::Quantise } else { Class::Inductor(fused) }
+            }
         }
     }
 
@@ -491,6 +498,23 @@ impl Class {
     pub fn is_row_wise(self) -> bool {
         matches!(self, Class::Norm | Class::NormRope | Class::Rope | Class::Activation | Class::Inductor(_))
     }
+}
+
+/// A demangled name without the types of its parameters, which are not what it does.
+fn without_parameters(name: &str) -> &str {
+    let mut depth = 0;
+    for (at, byte) in name.bytes().enumerate().rev() {
+        match byte {
+            b')' => depth += 1,
+            b'(' => depth -= 1,
+            _ if depth == 0 => return name,
+            _ => {}
+        }
+        if depth == 0 {
+            return if at > 0 { &name[..at] } else { name };
+        }
+    }
+    name
 }
 
 /// Whether `pattern` occurs in `lower`, the lower-case form of `name`.

@@ -77,10 +77,11 @@ impl StepPhase {
     pub const ALL: [StepPhase; 4] =
         [StepPhase::Prefill, StepPhase::Decode, StepPhase::Mixed, StepPhase::Other];
 
-    /// The phase of a run in which such steps are shown: a step with a prompt in it is a prefill.
+    /// The phase of a run in which such steps are shown.
     pub fn shown_as(self) -> Phase {
         match self {
-            StepPhase::Prefill | StepPhase::Mixed => Phase::Prefill,
+            StepPhase::Prefill => Phase::Prefill,
+            StepPhase::Mixed => Phase::Mixed,
             StepPhase::Decode => Phase::Decode,
             StepPhase::Other => Phase::Idle,
         }

@@ -17,6 +17,8 @@ pub struct Range {
 pub(super) struct Reported {
     pub phase: StepPhase,
     pub tokens: Option<u32>,
+    /// How many of them are of prompts.
+    pub prompt_tokens: Option<u32>,
 }
 
 /// A step by the text of a range; `None` for ranges of anything else.
@@ -40,19 +42,28 @@ fn executor(text: &str) -> Option<Reported> {
         }
     }
     let tokens = context_tokens.unwrap_or(0).checked_add(generation);
-    Some(Reported { phase: of_counts(context, generation), tokens })
+    Some(Reported { phase: of_counts(context, generation), tokens, prompt_tokens: context_tokens })
 }
 
-/// vLLM: `execute_context_1(512)_generation_3(3)`, requests and their tokens.
+/// vLLM: `execute_context_1(512)_generation_3(3)`, requests and their tokens; later `execute_515_context_1(sq512sk512)_generation_3(sq3sk90)`,
+/// with all tokens, those of the queries and those of the contexts.
 fn execute_model(text: &str) -> Option<Reported> {
-    let rest = text.strip_prefix("execute_context_")?;
+    let rest = text.strip_prefix("execute_")?;
+    let rest = rest.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start_matches('_');
+    let rest = rest.strip_prefix("context_")?;
     let (context, rest) = rest.split_once('(')?;
     let (context_tokens, rest) = rest.split_once(")_generation_")?;
     let (generation, rest) = rest.split_once('(')?;
     let (generation_tokens, _) = rest.split_once(')')?;
     let number = |text: &str| text.parse::<u32>().ok();
-    let tokens = number(context_tokens)?.checked_add(number(generation_tokens)?);
-    Some(Reported { phase: of_counts(number(context)?, number(generation)?), tokens })
+    let queries = |text: &str| {
+        let text = text.strip_prefix("sq").unwrap_or(text);
+        number(text.split(|c: char| !c.is_ascii_digit()).next()?)
+    };
+    let prompt_tokens = queries(context_tokens)?;
+    let tokens = prompt_tokens.checked_add(queries(generation_tokens)?);
+    let phase = of_counts(number(context)?, number(generation)?);
+    Some(Reported { phase, tokens, prompt_tokens: Some(prompt_tokens) })
 }
 
 /// SGLang: `step[DECODE bs=8 toks=8]`, `step[EXTEND bs=1 toks=512]`.
@@ -65,8 +76,15 @@ fn batch(text: &str) -> Option<Reported> {
         "mixed" => StepPhase::Mixed,
         _ => StepPhase::Other,
     };
-    let tokens = words.find_map(|word| word.strip_prefix("toks=")?.parse().ok());
-    Some(Reported { phase, tokens })
+    let of = |key: &str| words.clone().find_map(|word| word.strip_prefix(key)?.parse().ok());
+    // A decode step has a token of each sequence.
+    let tokens = of("toks=").or_else(|| of("bs=").filter(|_| phase == StepPhase::Decode));
+    let prompt_tokens = match phase {
+        StepPhase::Prefill => tokens,
+        StepPhase::Decode => Some(0),
+        _ => None,
+    };
+    Some(Reported { phase, tokens, prompt_tokens })
 }
 
 /// `decode_step`, `decode step 7`, `prefill`, `prefill step 0`: ranges that people write themselves.
@@ -81,7 +99,7 @@ fn plain(text: &str) -> Option<Reported> {
         ["prefill", "step", n] if is_number(n) => StepPhase::Prefill,
         _ => return None,
     };
-    Some(Reported { phase, tokens: None })
+    Some(Reported { phase, tokens: None, prompt_tokens: None })
 }
 
 fn of_counts(context: u32, generation: u32) -> StepPhase {
@@ -117,6 +135,11 @@ mod tests {
             ("execute_context_1(512)_generation_3(3)", Some((P::Mixed, Some(515)))),
             ("execute_context_0(0)_generation_32(32)", Some((P::Decode, Some(32)))),
             ("execute_context_0(0)_generation_", None),
+            ("execute_32_context_0(sq0sk0)_generation_32(sq32sk55086)", Some((P::Decode, Some(32)))),
+            ("execute_515_context_1(sq512sk512)_generation_3(sq3sk90)", Some((P::Mixed, Some(515)))),
+            ("execute_model", None),
+            ("step[DECODE bs=32]", Some((P::Decode, Some(32)))),
+            ("step[EXTEND bs=15 toks=15360]", Some((P::Prefill, Some(15360)))),
             ("step[DECODE bs=8 toks=8]", Some((P::Decode, Some(8)))),
             ("step[EXTEND bs=1]", Some((P::Prefill, None))),
             ("decode_step", Some((P::Decode, None))),
@@ -133,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read(text in ".{0,80}|\\[Executor\\] _forward_step [0-9a-z:, ]{0,60}|execute_context_[0-9()_a-z]{0,40}") {
+        fn any_text_is_read(text in ".{0,80}|\\[Executor\\] _forward_step [0-9a-z:, ]{0,60}|execute_[0-9]{0,3}_?context_[0-9()_a-z]{0,40}") {
             let _ = reported(&text);
         }
     }

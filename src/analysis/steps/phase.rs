@@ -80,6 +80,17 @@ impl Rows {
         pairs.into_iter().find_map(|(own, base)| own.zip(base)).map(|(own, base)| own / base.max(1.0))
     }
 
+    /// Sequences that a token was chosen for, where `base` is a decode step.
+    pub fn sequences(&self, base: &Rows) -> Option<f64> {
+        let (own, one) = self.sampling.zip(base.sampling)?;
+        Some(own / one.max(1.0) * base.rows_of_decode())
+    }
+
+    /// Rows of a decode step, where they are known.
+    fn rows_of_decode(&self) -> f64 {
+        self.norm_rows.filter(|rows| *rows <= MANY_ROWS).unwrap_or(1.0)
+    }
+
     /// Fewer rows than `other`, clearly.
     pub fn is_below(&self, other: &Rows) -> bool {
         self.ratio(other).is_some_and(|ratio| ratio < 1.0 / DECODE_RATIO)
@@ -91,7 +102,7 @@ impl Rows {
         let sampled = base
             .and_then(|base| self.sampling.zip(base.sampling))
             .map_or(1.0, |(own, base)| (own / base.max(1.0)).max(1.0));
-        let base_rows = base.and_then(|base| base.norm_rows).filter(|rows| *rows <= MANY_ROWS).unwrap_or(1.0);
+        let base_rows = base.map_or(1.0, Rows::rows_of_decode);
         let tokens = ratio.map(|ratio| (ratio * base_rows).round().clamp(1.0, f64::from(u32::MAX)) as u32);
         let many = self.norm_rows.is_some_and(|rows| rows > MANY_ROWS);
         let phase = match (self.attention_decode, self.attention_prefill, ratio.map(|ratio| ratio / sampled))
@@ -110,12 +121,64 @@ impl Rows {
     }
 }
 
+/// Tells steps with prompts alone from those in which other sequences decode too: by the number of sequences from step to step.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Sequences {
+    before: Option<f64>,
+    /// The most rows for each sequence: about the length of a prompt.
+    prompt_rows: f64,
+}
+
+impl Sequences {
+    /// The phase of the next step with `tokens` rows, of which a token of each of `sequences` was chosen.
+    pub fn phase(&mut self, phase: StepPhase, tokens: Option<u32>, sequences: Option<f64>) -> StepPhase {
+        let before = std::mem::replace(&mut self.before, sequences);
+        let (Some(before), Some(now), Some(tokens)) = (before, sequences, tokens) else { return phase };
+        if phase != StepPhase::Prefill || now < 1.0 {
+            return phase;
+        }
+        let rows = f64::from(tokens) / now;
+        // Those of the step before go on, and others begin; or one has taken the place of another.
+        let joined = now >= before + 0.5;
+        let replaced = (now - before).abs() < 0.5 && now >= 1.5 && rows * 2.0 <= self.prompt_rows;
+        if joined || replaced {
+            return StepPhase::Mixed;
+        }
+        self.prompt_rows = self.prompt_rows.max(rows);
+        phase
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn rows(norm: f64, sampling: f64) -> Rows {
         Rows { norm: Some(norm), norm_rows: Some(norm), sampling: Some(sampling), ..Rows::default() }
+    }
+
+    #[test]
+    fn prompts_beside_sequences_that_decode_are_mixed() {
+        use StepPhase::{Decode, Mixed, Prefill};
+        let mut sequences = Sequences::default();
+        // As a server begins with 16 requests: one, two more, the rest; then one is replaced, and all are.
+        for (phase, tokens, now, wanted) in [
+            (Decode, 16, 16.0, Decode),
+            (Prefill, 496, 1.0, Prefill),
+            (Prefill, 994, 3.0, Mixed),
+            (Prefill, 6537, 16.0, Mixed),
+            (Decode, 16, 16.0, Decode),
+            (Prefill, 520, 16.0, Mixed),
+            (Decode, 16, 16.0, Decode),
+            (Prefill, 8192, 16.0, Prefill),
+        ] {
+            assert_eq!(
+                sequences.phase(phase, Some(tokens), Some(now)),
+                wanted,
+                "{tokens} rows, {now} sequences"
+            );
+        }
+        assert_eq!(Sequences::default().phase(Prefill, Some(512), Some(1.0)), Prefill);
     }
 
     #[test]

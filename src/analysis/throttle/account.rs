@@ -30,7 +30,7 @@ impl Work {
             Phase::Prefill => Work::Prefill,
             Phase::Decode => Work::Decode,
             Phase::Idle if idle => Work::Idle,
-            Phase::Idle => Work::Busy,
+            Phase::Idle | Phase::Mixed => Work::Busy,
         }
     }
 

@@ -43,6 +43,9 @@ pub struct KernelWindow {
     pub busy_ns: u64,
     /// Sum of the gaps between consecutive steps of a request.
     pub between_ns: u64,
+    /// Tokens of prompts in these steps, where the program reports them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens: Option<u64>,
     /// Kernels, copies and memsets.
     pub launches: u64,
     /// How many of them were nodes of CUDA graphs.
@@ -50,6 +53,9 @@ pub struct KernelWindow {
     /// Records that the tool dropped.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped: u64,
+    /// Records whose times are no measurement.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unmeasured: u64,
     /// What ran beside computation, where another program was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlaps: Option<Overlaps>,

@@ -6,6 +6,7 @@ mod finding;
 pub mod live;
 pub mod names;
 mod overlaps;
+pub mod records;
 mod row;
 pub mod tools;
 pub mod window;

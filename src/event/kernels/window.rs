@@ -196,6 +196,8 @@ impl StepSums {
             launches: self.launches,
             graph_launches: self.graph_launches,
             dropped: 0,
+            unmeasured: 0,
+            prompt_tokens: None,
             rows,
         }
     }

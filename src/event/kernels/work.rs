@@ -92,6 +92,17 @@ impl Direction {
         }
     }
 
+    /// As `CUpti_ActivityMemcpyKind`.
+    pub fn as_cupti(self) -> u8 {
+        match self {
+            Direction::HostToDevice => 1,
+            Direction::DeviceToHost => 2,
+            Direction::OnDevice => 8,
+            Direction::BetweenDevices => 10,
+            Direction::Unknown => 0,
+        }
+    }
+
     /// The name of such copies in tables of kernels.
     pub fn name(self) -> &'static str {
         match self {

@@ -177,7 +177,7 @@ impl App {
         let mut app = App::new(config, runs_root);
         let pane = if state.kernels.reports.is_empty() { Pane::Ranks } else { Pane::Kernels };
         (app.ui.pane, app.ui.kernels) = (pane, settings);
-        app.ui.message = state.log.back().map(|(_, notice)| notice.text.clone());
+        app.ui.message = state.log.iter().next_back().map(|line| line.notice.text.clone());
         app.files = Some(Box::new(state));
         app.runs.refresh();
         app

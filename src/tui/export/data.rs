@@ -12,7 +12,7 @@ use crate::{
     },
     event::{Level, kernels::Extent, readings::Reading, reasons},
     run::sweep::csv_rows,
-    state::{Series, Snapshot},
+    state::{LogLine, Series, Snapshot},
     tui::{
         panes::{
             Rate, SNAPSHOT_ROWS, TokenWindow, headline, kernel_rows, log_lines, side_by_side, unjudged_rows,
@@ -449,14 +449,20 @@ fn runs(view: &View<'_>) -> Table {
 
 /// The lines that match the filter.
 fn log(view: &View<'_>) -> Table {
-    let mut table = Table::titled("t_s,level,source,text");
-    for (t, notice) in log_lines(view) {
+    let mut table = Table::titled("t_s,level,source,times,text");
+    for LogLine { t, notice, times, .. } in log_lines(view) {
         let level = match notice.level {
             Level::Info => "info",
             Level::Warn => "warn",
             Level::Error => "error",
         };
-        table.add([number(t.secs()), level.to_owned(), notice.source.clone(), notice.text.clone()]);
+        table.add([
+            number(t.secs()),
+            level.to_owned(),
+            notice.source.clone(),
+            times.to_string(),
+            notice.text.clone(),
+        ]);
     }
     table
 }

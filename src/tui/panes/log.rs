@@ -8,8 +8,9 @@ use ratatui::{
 };
 
 use crate::{
-    event::{Level, Notice, Stamp},
-    state::RunState,
+    base::units::grouped,
+    event::{Level, Notice},
+    state::{LogLine, RunState},
     tui::{
         view::View,
         widgets::{draw_box, note},
@@ -36,8 +37,7 @@ impl Widget for LogPane<'_> {
         }
         let end = matching.len() - view.ui.log_back.min(matching.len() - 1);
         let wide = inner.width >= 60;
-        let lines: Vec<Line<'_>> =
-            matching[..end].iter().map(|(t, notice)| line(view, *t, notice, wide)).collect();
+        let lines: Vec<Line<'_>> = matching[..end].iter().map(|shown| line(view, shown, wide)).collect();
         // As many as fit, from the newest backwards; long lines are wrapped.
         let width = inner.width.saturating_sub(4).max(1) as usize;
         let mut room = inner.height as usize;
@@ -51,27 +51,37 @@ impl Widget for LogPane<'_> {
     }
 }
 
-/// The lines that contain the filter.
-pub fn matching<'a>(view: &View<'a>) -> impl Iterator<Item = &'a (Stamp, Notice)> {
+fn name(level: Level) -> &'static str {
+    match level {
+        Level::Info => "info",
+        Level::Warn => "warn",
+        Level::Error => "error",
+    }
+}
+
+/// The lines that contain the filter, in their text, their source or their level.
+pub fn matching<'a>(view: &View<'a>) -> impl Iterator<Item = &'a LogLine> {
     let state: &'a RunState = view.state;
     let filter = view.ui.log_filter.to_lowercase();
     let has = move |notice: &Notice| {
-        filter.is_empty() || notice.text.to_lowercase().contains(&filter) || notice.source.contains(&filter)
+        let parts = [&notice.text.to_lowercase(), notice.source.as_str(), name(notice.level)];
+        filter.is_empty() || parts.into_iter().any(|part| part.contains(&filter))
     };
-    state.log.iter().filter(move |(_, notice)| has(notice))
+    state.log.iter().filter(move |line| has(&line.notice))
 }
 
-fn line<'a>(view: &View<'_>, t: Stamp, notice: &Notice, wide: bool) -> Line<'a> {
+fn line<'a>(view: &View<'_>, shown: &LogLine, wide: bool) -> Line<'a> {
     let theme = view.theme;
-    let mark = match notice.level {
-        Level::Info => "info ",
-        Level::Warn => "warn ",
-        Level::Error => "error",
-    };
-    let mut spans = vec![Text::styled(format!("{mark} "), theme.level(notice.level))];
+    let LogLine { t, notice, times, .. } = shown;
+    let mark = format!("{:<5} ", name(notice.level));
+    let mut spans = vec![Text::styled(mark, theme.level(notice.level))];
     if wide {
         spans.insert(0, Text::styled(format!(" {:>8.1} s  ", t.secs()), theme.dim));
         spans.push(Text::styled(format!("{:<9} ", notice.source), theme.accent));
+    }
+    if *times > 1 {
+        let count = format!("×{} ", grouped(i64::try_from(*times).unwrap_or(i64::MAX)));
+        spans.push(Text::styled(theme.glyphs.plain(&count), theme.accent));
     }
     spans.push(Text::styled(theme.glyphs.plain(&notice.text), theme.text));
     Line::from(spans)

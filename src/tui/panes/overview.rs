@@ -15,7 +15,7 @@ use super::{
     tiles,
 };
 use crate::{
-    analysis::{distribution::Distribution, throttle::Tone},
+    analysis::{distribution::Distribution, heat::Forecast, throttle::Tone},
     base::units::{grouped, millis, percent, scaled, three_digits},
     event::{Outcome, Phase, readings::Reading},
     state::{Bucket, GpuState},
@@ -153,7 +153,11 @@ pub fn gpu_verdict<'a>(view: &View<'_>) -> Vec<Text<'a>> {
         Tone::Bad => theme.warn,
     };
     let mut sentences = vec![Text::styled(theme.glyphs.plain(&format!("{} ", diagnosis.verdict)), style)];
-    let slowdown = gpu.heat().filter(|heat| heat.slowdown_in_s.is_some()).and_then(|heat| heat.describe());
+    let slowdown = gpu
+        .heat()
+        .and_then(|heat| heat.forecast)
+        .filter(Forecast::slows_down)
+        .map(|forecast| forecast.to_string());
     sentences.extend(slowdown.map(|text| Text::styled(theme.glyphs.plain(&format!("{text} ")), theme.warn)));
     sentences
 }

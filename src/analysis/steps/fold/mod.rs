@@ -1,6 +1,7 @@
 //! The fold of device work into steps, windows and timelines, in bounded memory.
 
 mod reported;
+mod unmeasured;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,7 +16,7 @@ use super::{
     marks::{Chosen, Mark, Marks},
     nvtx::{self, Reported},
     overlap,
-    phase::Rows,
+    phase::{Rows, Sequences},
 };
 use crate::event::kernels::{
     window::{StepSums, StepWork, in_order, timeline, without_overlap},
@@ -59,6 +60,7 @@ impl Burst {
 struct PhaseSums {
     sums: StepSums,
     overlaps: Overlaps,
+    prompt_tokens: Option<u64>,
 }
 
 /// Folds the device work of one process into steps.
@@ -78,6 +80,7 @@ pub struct Fold {
     taught: Option<u32>,
     failures: u32,
     base: Option<Rows>,
+    sequences: Sequences,
     marks: Marks,
     recent: VecDeque<u64>,
     recent_counts: HashMap<u64, u32>,
@@ -96,6 +99,7 @@ pub struct Fold {
     timelines: Vec<RecordedTimeline>,
     finding: Finding,
     dropped: u64,
+    unmeasured: u64,
 }
 
 impl Default for Fold {
@@ -113,6 +117,7 @@ impl Default for Fold {
             taught: None,
             failures: 0,
             base: None,
+            sequences: Sequences::default(),
             marks: Marks::default(),
             recent: VecDeque::new(),
             recent_counts: HashMap::new(),
@@ -128,6 +133,7 @@ impl Default for Fold {
             timelines: Vec::new(),
             finding: Finding::NotFound(NoSteps::NoKernels),
             dropped: 0,
+            unmeasured: 0,
         }
     }
 }
@@ -166,8 +172,8 @@ impl Fold {
     }
 
     pub fn add(&mut self, work: Work) {
-        if !work.is_timed() {
-            self.dropped += 1;
+        if !self.is_measured(&work) {
+            self.unmeasured += 1;
             return;
         }
         if matches!(work.kind, WorkKind::Graph { .. }) {
@@ -183,6 +189,19 @@ impl Fold {
             burst.last_ns = burst.last_ns.max(work.start_ns);
         }
         self.pending.push(work);
+    }
+
+    /// Whether the times of a record are a measurement. CUPTI does not know when work began that ran as recording was switched
+    /// on, and gives the end of the burst before; nor does any kernel or copy take no time at all.
+    fn is_measured(&self, work: &Work) -> bool {
+        if matches!(work.kind, WorkKind::Sync) {
+            return work.is_timed();
+        }
+        let covers = |burst: &Burst| work.start_ns < burst.from_ns && burst.from_ns < work.end_ns;
+        let is_recorded_in_bursts = matches!(work.kind, WorkKind::Kernel { .. });
+        work.is_timed()
+            && work.start_ns < work.end_ns
+            && !(is_recorded_in_bursts && self.bursts.iter().any(covers))
     }
 
     /// Adds an NVTX range; only those that report steps are kept.
@@ -234,15 +253,17 @@ impl Fold {
     pub fn windows(&mut self) -> Vec<ProgramWindow> {
         let mut windows = Vec::new();
         for (phase, sums) in StepPhase::ALL.into_iter().zip(&mut self.by_phase) {
-            let PhaseSums { sums, overlaps } = std::mem::take(sums);
+            let PhaseSums { sums, overlaps, prompt_tokens } = std::mem::take(sums);
             if !sums.is_empty() {
                 let mut window = sums.into_window(phase.shown_as(), &self.names);
                 window.overlaps = Some(overlaps);
+                window.prompt_tokens = prompt_tokens;
                 windows.push(ProgramWindow { phase, window });
             }
         }
         if let Some(last) = windows.last_mut() {
             last.window.dropped = std::mem::take(&mut self.dropped);
+            last.window.unmeasured = std::mem::take(&mut self.unmeasured);
         }
         windows
     }
@@ -314,7 +335,8 @@ impl Fold {
 
     /// Cuts the works of the burst into steps.
     fn analyse(&mut self, ended: bool) {
-        let works = std::mem::take(&mut self.sequence);
+        let mut works = std::mem::take(&mut self.sequence);
+        self.unmeasured += unmeasured::leave_out(&mut works);
         let classes: Vec<Class> = works.iter().map(|work| self.class_of(work)).collect();
         let found = cut(&works, &classes, self.taught, ended);
         let reported = match self.ranges_of {
@@ -408,6 +430,7 @@ impl Fold {
                     rows,
                     phase: StepPhase::Other,
                     tokens: None,
+                    prompt_tokens: None,
                 }
             })
             .collect();
@@ -417,11 +440,14 @@ impl Fold {
         self.choose_base(&prepared);
         for (i, step) in prepared.iter_mut().enumerate() {
             let (phase, estimate) = step.rows.phase(self.base.as_ref());
+            let chosen = self.base.as_ref().and_then(|base| step.rows.sequences(base));
+            let phase = self.sequences.phase(phase, estimate, chosen);
             let report = reports.get(i);
             step.phase =
                 report.map(|report| report.phase).filter(|phase| *phase != StepPhase::Other).unwrap_or(phase);
             let reported = report.and_then(|report| report.tokens).map(Tokens::Reported);
             step.tokens = reported.or(estimate.map(Tokens::Estimated));
+            step.prompt_tokens = report.and_then(|report| report.prompt_tokens);
         }
         prepared
     }
@@ -471,6 +497,9 @@ impl Fold {
         let sums = &mut self.by_phase[step.phase as usize];
         sums.sums.add_step(&step_works, span, gap);
         sums.overlaps.plus(&overlaps);
+        if let Some(tokens) = step.prompt_tokens {
+            *sums.prompt_tokens.get_or_insert_default() += u64::from(tokens);
+        }
         if self.timeline_wanted && !self.timelines.iter().any(|known| known.phase == step.phase) {
             let timeline = timeline(&self.names, step.phase.shown_as(), &step_works);
             self.timelines.push(RecordedTimeline { phase: step.phase, first_ns: span.first_ns, timeline });
@@ -632,6 +661,7 @@ struct Prepared {
     rows: Rows,
     phase: StepPhase,
     tokens: Option<Tokens>,
+    prompt_tokens: Option<u32>,
 }
 
 /// The same order for any order of arrival.

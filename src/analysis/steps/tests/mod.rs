@@ -1,6 +1,7 @@
 //! Steps of synthetic and recorded programs.
 
 mod builder;
+mod engines;
 mod names;
 mod properties;
 mod recorded;

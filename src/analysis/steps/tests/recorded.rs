@@ -11,66 +11,43 @@ use super::*;
 use crate::{
     analysis::program,
     base::gz,
-    event::kernels::work::{KernelLaunch, NameId, WorkKind},
+    event::kernels::{
+        records::{self, Entry},
+        work::{KernelLaunch, NameId, WorkKind},
+    },
 };
 
-/// A recorded stream: its work and its bursts. A line has the kind, the start since the line before, the duration, the
-/// correlation id since the line before, the stream and the graph; then grid, block and the number of the name (with the name
-/// where it is new), or direction and bytes.
-struct Recording {
+/// A recorded stream: its work and its bursts.
+pub(super) struct Recording {
     fold: Fold,
     works: Vec<Work>,
 }
 
 fn recording(name: &str) -> Recording {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/steps").join(name);
-    let file = std::fs::File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    recording_at(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/steps").join(name))
+}
+
+pub(super) fn recording_at(path: &Path) -> Recording {
+    let file = std::fs::File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut text = String::new();
     gz::decompressed(BufReader::new(file)).read_to_string(&mut text).unwrap();
     let mut fold = Fold::default();
+    let mut entries = Vec::new();
+    records::read(&text, |name| fold.name(name), |entry| entries.push(entry));
     let mut works = Vec::new();
-    let mut names: Vec<NameId> = Vec::new();
-    // By the clock of the fixture; 0 would be no time.
-    let (mut start_ns, mut correlation) = (1u64, 0u32);
-    for line in text.lines() {
-        let cells: Vec<&str> = line.split('\t').collect();
-        let number = |at: usize| cells[at].parse::<i64>().unwrap();
-        if cells[0] == "burst" {
-            fold.begin_burst(number(1) as u64);
-            fold.end_burst(number(2) as u64);
-            continue;
+    for entry in entries {
+        match entry {
+            Entry::Switch { at_ns, on: true } => fold.begin_burst(at_ns),
+            Entry::Switch { at_ns, on: false } => fold.end_burst(at_ns),
+            Entry::Work(work) => works.push(work),
+            Entry::Range { .. } | Entry::Dropped(_) => {}
         }
-        start_ns = start_ns.wrapping_add_signed(number(1));
-        correlation = correlation.wrapping_add_signed(number(3) as i32);
-        let extent = |at: usize| {
-            let mut parts = cells[at].split('x').map(|part| part.parse().unwrap());
-            [parts.next().unwrap(), parts.next().unwrap_or(1), parts.next().unwrap_or(1)]
-        };
-        let kind = match cells[0] {
-            "k" => {
-                if let Some(text) = cells.get(9) {
-                    names.push(fold.name(text));
-                }
-                let launch =
-                    KernelLaunch { grid: extent(6), block: extent(7), registers: 0, shared_bytes: 0 };
-                WorkKind::Kernel { name: names[number(8) as usize], launch }
-            }
-            "c" => {
-                WorkKind::Copy { direction: Direction::of_cupti(number(6) as u8), bytes: number(7) as u64 }
-            }
-            "m" => WorkKind::Memset { bytes: number(7) as u64 },
-            "g" => WorkKind::Graph { graph: number(5) as u32 },
-            _ => WorkKind::Sync,
-        };
-        let graph = Some(number(5) as u32).filter(|graph| *graph != 0 && cells[0] == "k");
-        let end_ns = start_ns + number(2) as u64;
-        works.push(Work { start_ns, end_ns, stream: number(4) as u32, device: 0, correlation, graph, kind });
     }
     Recording { fold, works }
 }
 
 impl Recording {
-    fn folded(mut self) -> Fold {
+    pub(super) fn folded(mut self) -> Fold {
         for batch in self.works.chunks(1_000) {
             batch.iter().for_each(|work| self.fold.add(*work));
             self.fold.end_batch(batch.last().unwrap().start_ns);

@@ -77,7 +77,8 @@ impl<'a> Sources<'a> {
 fn sources(state: &RunState) -> Vec<Source<'_>> {
     let kernels = &state.kernels;
     let unit = |phase| match phase {
-        Phase::Decode if state.speculation.is_some() => StepUnit::Step,
+        Phase::Mixed => StepUnit::Step,
+        Phase::Decode if state.speculation.is_some() || state.serves() || state.follows() => StepUnit::Step,
         Phase::Decode => StepUnit::Token,
         Phase::Vision => StepUnit::Images,
         _ => StepUnit::Prefill,

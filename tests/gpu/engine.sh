@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# A real vLLM or SGLang on a machine with a GPU: our records beside the engine's own torch.profiler, its metrics and its log.
+# engine.sh vllm|sglang PART…: parts are records, screen, cost. Needs the engine's site and model in /tmp/e (pack-engine), and
+# target/gpu/llmprof-tui.xz. Files go to $OUT.
+cd "$(dirname "$0")"
+P=$PWD; G=$P/../../target/gpu
+T=${OUT:-/tmp/out}; mkdir -p $T /tmp/e; cd /tmp/e
+[ $G/llmprof-tui.xz -nt llmprof-tui ] && { xz -dk -c $G/llmprof-tui.xz > new && chmod +x new && mv new llmprof-tui; }
+X=$PWD/llmprof-tui
+[ -d site ] || { cat $G/part.* | xz -dc | tar xf -; }
+cp -n $G/env.sh $G/model.py . 2>/dev/null
+. ./env.sh
+[ -d m7 ] || python3 model.py 7b m7
+engine=$1; shift
+case $engine in
+vllm) command="$VLLM"; url=http://127.0.0.1:8001; profiled=(--profiler-config '{"profiler":"torch","torch_profiler_dir":"/tmp/e/prof"}') ;;
+sglang) command="$SGLANG"; url=http://127.0.0.1:8002; profiled=(); export SGLANG_TORCH_PROFILER_DIR=/tmp/e/prof ;;
+esac
+load() { # at a time, requests, more options
+  $X run --quiet --json runtime=openai runtime.server.url=$url runtime.load.concurrency=$1 runtime.requests=$2 runtime.warmup=4 \
+    dataset.prompt_tokens=512 infer.max_new_tokens=${TOKENS:-128} telemetry=none profiling=none output.record=false "${@:3}" 2>/dev/null
+}
+figures() { python3 -c "
+import json, sys; m = json.load(sys.stdin); s = m.get('server') or {}
+one = lambda k, q: (m.get(k) or {}).get(q)
+print('$1', {k: [round(v, 3) if v else v for v in (one(k, 'mean'), one(k, 'p50'), one(k, 'p99'))] for k in ('ttft_ms', 'tpot_ms', 'itl_ms')}, 'output tok/s', m.get('output_tok_s') or s.get('output_tok_s'))"; }
+# The engine under exec: bursts while it serves, then its own profiler with the same load.
+records() { # name, concurrencies, options of the engine
+  local name=$1 at=$2; shift 2; rm -rf prof runs/$name
+  $X exec --headless hydra.run.dir=runs/$name profiling.cupti.records=true -- $command "${profiled[@]}" "$@" > $T/$name.log 2>&1 & local pid=$!
+  SECONDS=0; ready $url || { tail -5 $T/$name.log; kill $pid; return 1; }; echo "$name: ready after $SECONDS s"
+  curl -s $url/metrics > $T/$name.metrics.before
+  for n in $at; do
+    load $n $((n * 8 > 40 ? n * 8 : 40)) | figures "$name at $n:"
+    (load $n $((n * 4 > 24 ? n * 4 : 24)) > /dev/null) & local l=$!
+    sleep 2; curl -s -X POST $url/start_profile > /dev/null; sleep 1.2; curl -s -X POST $url/stop_profile > /dev/null; wait $l
+    mkdir -p $T/$name.$n; python3 $P/torch_table.py prof > $T/$name.$n/torch.tsv 2> $T/$name.$n/torch.err; tail -1 $T/$name.$n/torch.err
+    rm -rf prof
+  done
+  curl -s $url/metrics > $T/$name.metrics.after
+  kill -INT $(pgrep -P $pid | head -1) 2>/dev/null; kill -INT $pid; wait $pid; echo "$name: code $?"
+  cp runs/$name/records-*.tsv.gz runs/$name/report.md $T/ 2>/dev/null; gzip -c runs/$name/events.ndjson > $T/$name.events.gz
+  for f in $T/records-*.tsv.gz; do mv $f $T/$name.$(basename $f); done; ls -l $T | grep $name | awk '{print $5, $9}'
+}
+"$@"
