@@ -90,7 +90,8 @@ fn a_script_is_a_workload_like_any_other() {
     let json: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!((json["engine"].as_str(), json["outcome"].as_str()), (Some("pytorch"), Some("completed")));
     let tpot = json["tpot_ms"]["mean"].as_f64().unwrap();
-    assert!((1.0..20.0).contains(&tpot), "{tpot}");
+    // Its script sleeps for a millisecond; how long it takes in all is up to the machine.
+    assert!(tpot >= 1.0, "{tpot}");
     assert_eq!(json["ttft_ms"]["n"], 3);
     let events = bench.events();
     let tokens = events.iter().filter(|event| matches!(event, Event::Token(_))).count();

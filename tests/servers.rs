@@ -17,6 +17,7 @@ use llmprof::{
     event::{
         ClientSample, EngineKind, Envelope, Event, GpuInfo, GpuSample, Outcome, RequestFinished,
         RequestStarted, RunFinished, RunStarted, ServerFound, ServerKind, ServerSample, Stamp, Token,
+        readings::Reading,
     },
     report::run_json,
     server::{KnownServer, Timing},
@@ -382,6 +383,7 @@ enum Trouble {
     Preempts,
     FullCache,
     Throttled,
+    SlightlyCapped,
     /// A prompt stops all other answers until its first token is there.
     Prefill,
     /// A step takes longer the more answers there are.
@@ -461,7 +463,13 @@ fn troubled(trouble: Trouble) -> Vec<Envelope> {
         events.push((to, Event::ClientSample(client)));
     }
     for reading in 1..=(t / 100.0) as u32 {
-        let sample = GpuSample::of(0).with_reasons(if trouble == Trouble::Throttled { 4 } else { 0 });
+        let (reasons, clock_mhz) = match trouble {
+            Trouble::Throttled => (4, 120.0),
+            Trouble::SlightlyCapped => (4, 1950.0),
+            _ => (0, 1980.0),
+        };
+        let mut sample = GpuSample::of(0).with_reasons(reasons);
+        sample.set(Reading::SmClock, Some(clock_mhz));
         events.push((100.0 * f64::from(reading), Event::GpuSample(Box::new(sample))));
     }
     events.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -480,6 +488,7 @@ fn troubled(trouble: Trouble) -> Vec<Envelope> {
         Event::GpuFound(Box::new(GpuInfo {
             name: "NVIDIA H200".into(),
             profiled: true,
+            sm_clock_max_mhz: Some(1980),
             ..GpuInfo::default()
         })),
     ];
@@ -499,6 +508,8 @@ fn late_chunks_are_put_down_to_what_the_server_did() {
         (Trouble::Preempts, "preemption"),
         (Trouble::FullCache, "kv_pressure"),
         (Trouble::Throttled, "throttling"),
+        // A clock that is lower by 1.5 % costs no 150 ms.
+        (Trouble::SlightlyCapped, "unknown"),
         (Trouble::Prefill, "prefill"),
         (Trouble::LargerBatch, "batch_growth"),
     ] {

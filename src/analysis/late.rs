@@ -105,7 +105,8 @@ struct Fact {
 
 #[derive(Debug, Clone, Copy)]
 enum What {
-    Throttled,
+    /// How many times longer work takes at this clock, at most.
+    Throttled(f64),
     Preempted,
     FullCache,
     FirstChunk(u32),
@@ -174,12 +175,12 @@ impl LateChunks {
         }
     }
 
-    /// A reading of the GPU: whether it is slowed down. It covers the time since the one before.
-    pub fn gpu(&mut self, t: Stamp, is_slowed: bool) {
+    /// A reading of the GPU: its highest clock over its clock, where it is throttled. It covers the time since the one before.
+    pub fn gpu(&mut self, t: Stamp, slower: Option<f64>) {
         let last = self.last_gpu.replace(t).unwrap_or(t - AROUND);
-        if is_slowed {
+        if let Some(slower) = slower {
             let from = last.min(t - AROUND).max(t - SETTLE);
-            self.fact(from, t + AROUND, What::Throttled);
+            self.fact(from, t + AROUND, What::Throttled(slower));
         }
     }
 
@@ -217,7 +218,11 @@ impl LateChunks {
         let lost_ns = (chunk.to.since(chunk.from).as_nanos() as u64).saturating_sub(chunk.usual_ns);
         let causes = self.facts.iter().filter(|fact| fact.from < chunk.to && fact.to > chunk.from);
         let causes = causes.filter_map(|fact| match fact.what {
-            What::Throttled => Some(LateCause::Throttling),
+            // A clock that is lower by 1 % does not make a chunk late by half.
+            What::Throttled(slower) => {
+                let most_ns = (slower - 1.0) * chunk.usual_ns as f64;
+                (2.0 * most_ns >= lost_ns as f64).then_some(LateCause::Throttling)
+            }
             What::Preempted => Some(LateCause::Preemption),
             What::FullCache => Some(LateCause::KvPressure),
             What::FirstChunk(other) => (other != chunk.request).then_some(LateCause::Prefill),
@@ -284,7 +289,8 @@ mod tests {
     fn each_cause_is_found() {
         for (expected, meanwhile, streams) in [
             (LateCause::Unknown, (|_| {}) as fn(&mut LateChunks), 2),
-            (LateCause::Throttling, |late| late.gpu(at(2050), true), 2),
+            (LateCause::Throttling, |late| late.gpu(at(2050), Some(4.0)), 2),
+            (LateCause::Unknown, |late| late.gpu(at(2050), Some(1.015)), 2),
             (LateCause::Preemption, |late| late.server(at(2500), Some(1.0), Some(0.99)), 2),
             (LateCause::KvPressure, |late| late.server(at(2500), Some(0.0), Some(0.99)), 2),
             (LateCause::Prefill, |late| late.first_chunk(at(2058), 7), 2),
@@ -303,7 +309,7 @@ mod tests {
     #[test]
     fn what_happened_at_another_time_is_no_cause() {
         let elsewhere = |late: &mut LateChunks| {
-            late.gpu(at(1500), true);
+            late.gpu(at(1500), Some(3.0));
             late.first_chunk(at(1990), 7);
             // Its own first chunk is not another request's.
             late.first_chunk(at(2050), 0);
@@ -332,7 +338,7 @@ mod tests {
                 late.chunk(at(t), at(t + gap), request, streams);
                 t += gap;
                 match fact {
-                    0 => late.gpu(at(t), true),
+                    0 => late.gpu(at(t), Some(3.0)),
                     1 => late.first_chunk(at(t), request),
                     2 => late.server(at(t), Some(1.0), Some(1.0)),
                     3 => late.client(at(t), Duration::from_millis(gap)),

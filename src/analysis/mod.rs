@@ -18,6 +18,7 @@ pub mod ranks;
 pub mod recording_cost;
 pub mod roofline;
 pub mod server;
+pub mod startup;
 pub mod steps;
 pub mod throttle;
 pub mod trust;

@@ -98,7 +98,7 @@ pub enum ServerRemark {
 
 impl ServerFacts {
     pub fn remarks(&self) -> Vec<ServerRemark> {
-        if let Some(lag_ms) = self.client_lag_ms.filter(|lag| self.is_late(*lag)) {
+        if let Some(lag_ms) = self.late_client_ms() {
             return vec![ServerRemark::ClientLate { lag_ms }];
         }
         let share = |ms: Option<f64>| Some(ms? / self.ttft_ms.filter(|ttft| *ttft > 0.0)?);
@@ -142,6 +142,11 @@ impl ServerFacts {
             remarks.push(ServerRemark::SeveralTokens { per_chunk });
         }
         remarks
+    }
+
+    /// The client's delay, where it is large against what it measures.
+    pub fn late_client_ms(&self) -> Option<f64> {
+        self.client_lag_ms.filter(|lag| self.is_late(*lag))
     }
 
     /// The client's delay is large against what it measures. Its timer has a grain of 1 ms.

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{
-    base::units::{percent, percent_change},
+    base::units::{millis, percent, percent_change},
     event::Outcome,
 };
 
@@ -21,6 +21,10 @@ const MAX_STABLE_VARIATION: f64 = 0.25;
 /// The first and the last third of a run may differ by this in TPOT, and by so many standard errors.
 const MAX_DRIFT: f64 = 0.03;
 const MAX_DRIFT_STANDARD_ERRORS: f64 = 3.0;
+/// The same of a server, whose batch changes from second to second.
+const MAX_SERVED_DRIFT: f64 = 0.1;
+/// The share of the requests to a server that may fail.
+const MAX_FAILED: f64 = 0.01;
 /// The share of the CPU that other processes may use.
 const MAX_EXTERNAL_CPU_SHARE: f32 = 0.2;
 
@@ -81,6 +85,15 @@ pub enum TrustIssue {
     Throttled,
     /// The share of the decode time in which kernels were recorded, where no request is without it.
     KernelsRecorded(f64),
+    /// Of the requests to a server.
+    FailedRequests {
+        failed: u64,
+        of: u64,
+    },
+    /// The client's own delay, in milliseconds.
+    LateClient(f64),
+    /// As `Drift`, of a server under load.
+    ServedDrift(f64),
 }
 
 /// From this share on, kernels were recorded all the time.
@@ -89,9 +102,10 @@ const RECORDED_THROUGHOUT: f64 = 0.999;
 impl TrustIssue {
     pub fn severity(&self) -> Severity {
         match self {
-            TrustIssue::UnevenTpot(_) | TrustIssue::FewRequests(_) | TrustIssue::Throttled => {
-                Severity::LowersTrust
-            }
+            TrustIssue::UnevenTpot(_)
+            | TrustIssue::FewRequests(_)
+            | TrustIssue::Throttled
+            | TrustIssue::ServedDrift(_) => Severity::LowersTrust,
             // All requests have the same overhead.
             TrustIssue::KernelsRecorded(share) if *share >= RECORDED_THROUGHOUT => Severity::LowersTrust,
             _ => Severity::BlocksComparison,
@@ -114,6 +128,15 @@ impl fmt::Display for TrustIssue {
             TrustIssue::Drift(change) => write!(
                 f,
                 "TPOT drifts: {} from the first third of the requests to the last; increase runtime.warmup or set runtime.until=steady",
+                percent_change(100.0 * change)
+            ),
+            TrustIssue::FailedRequests { failed, of } => write!(f, "{failed} of {of} requests failed"),
+            TrustIssue::LateClient(ms) => {
+                write!(f, "the client itself is {} late: its latencies say little of the server", millis(*ms))
+            }
+            TrustIssue::ServedDrift(change) => write!(
+                f,
+                "TPOT changes by {} from the first third of the requests to the last: the load is not steady yet",
                 percent_change(100.0 * change)
             ),
             TrustIssue::UnstableTpot(variation) => Evenness::Unstable(*variation).fmt(f),
@@ -156,6 +179,29 @@ pub struct Conditions {
     /// The share of the decode time in which kernels were recorded, where no request is without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded_share: Option<f64>,
+    /// Of a server under load.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub served: Option<Served>,
+}
+
+/// How the requests to a server went.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Served {
+    pub ended: u64,
+    pub failed: u64,
+    /// The client's own delay, where it is large against what it measures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late_ms: Option<f64>,
+}
+
+impl Served {
+    fn with(self, other: Served) -> Served {
+        Served {
+            ended: self.ended + other.ended,
+            failed: self.failed + other.failed,
+            late_ms: [self.late_ms, other.late_ms].into_iter().flatten().reduce(f64::max),
+        }
+    }
 }
 
 impl Conditions {
@@ -171,6 +217,7 @@ impl Conditions {
                 .into_iter()
                 .flatten()
                 .reduce(f64::max),
+            served: [self.served, other.served].into_iter().flatten().reduce(Served::with),
         }
     }
 }
@@ -191,8 +238,14 @@ pub struct TrustInput<'a> {
 
 /// Judges a run.
 pub fn trust(input: &TrustInput<'_>) -> Trust {
-    let Conditions { other_gpu_processes, external_cpu_share, events_lost, throttled, recorded_share } =
-        input.conditions;
+    let Conditions {
+        other_gpu_processes,
+        external_cpu_share,
+        events_lost,
+        throttled,
+        recorded_share,
+        served,
+    } = input.conditions;
     let mut issues = Vec::new();
     if let Some(tool) = input.tool {
         issues.push(TrustIssue::RanUnderTool(tool.to_owned()));
@@ -212,10 +265,18 @@ pub fn trust(input: &TrustInput<'_>) -> Trust {
     // Recording that was switched on or off is the cause of any drift and variation.
     let switched = recorded_share.filter(|share| *share < RECORDED_THROUGHOUT);
     issues.extend(switched.map(TrustIssue::KernelsRecorded));
-    if let Some(change) = drift(input.tpots_ns).filter(|_| !input.interleaved && switched.is_none()) {
-        issues.push(TrustIssue::Drift(change));
+    let drift = drift(input.tpots_ns).filter(|_| !input.interleaved && switched.is_none());
+    if let Some(Served { ended, failed, late_ms }) = served {
+        if failed as f64 > MAX_FAILED * ended as f64 {
+            issues.push(TrustIssue::FailedRequests { failed, of: ended });
+        }
+        issues.extend(late_ms.map(TrustIssue::LateClient));
+        issues.extend(drift.filter(|change| change.abs() > MAX_SERVED_DRIFT).map(TrustIssue::ServedDrift));
+    } else {
+        issues.extend(drift.map(TrustIssue::Drift));
     }
-    match evenness(input.tpots_ns).filter(|_| switched.is_none()) {
+    // TPOT of a server depends on what else it does.
+    match evenness(input.tpots_ns).filter(|_| switched.is_none() && served.is_none()) {
         Some(Evenness::Unstable(variation)) => issues.push(TrustIssue::UnstableTpot(variation)),
         Some(Evenness::Uneven(variation)) => issues.push(TrustIssue::UnevenTpot(variation)),
         Some(Evenness::Even(_)) | None => {}
@@ -298,6 +359,22 @@ mod tests {
 
     fn judged(tpots_ns: &[f64], conditions: Conditions, tool: Option<&str>) -> Trust {
         trust(&TrustInput { conditions, tool, outcome: None, tpots_ns, interleaved: false })
+    }
+
+    /// TPOT of a healthy server varies with its batch, which says nothing against it.
+    #[test]
+    fn a_server_is_judged_by_its_requests() {
+        let tpots: Vec<f64> =
+            (0..40).map(|i| 5e6 * (1.0 + 0.07 * f64::from(i % 3) + 0.001 * f64::from(i))).collect();
+        let judge = |served: Served| {
+            let conditions = Conditions { served: Some(served), ..Conditions::default() };
+            trust(&TrustInput { conditions, tool: None, outcome: None, tpots_ns: &tpots, interleaved: false })
+        };
+        let healthy = Served { ended: 40, failed: 0, late_ms: None };
+        assert_eq!(judge(healthy).score, MAX_SCORE, "{:?}", judge(healthy));
+        let failing = judge(Served { failed: 3, ..healthy });
+        assert_eq!((failing.score, failing.issues[0].to_string().as_str()), (0, "3 of 40 requests failed"));
+        assert!(judge(Served { late_ms: Some(30.0), ..healthy }).blocks_comparison());
     }
 
     #[test]

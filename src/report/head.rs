@@ -32,7 +32,10 @@ pub(super) fn facts(state: &RunState) -> Vec<Fact> {
         facts.push(("Host", format!("{}, {} cores{memory}, {}", host.cpu, host.cores, host.os)));
     }
     let device = state.run.as_ref().map(|run| run.device.to_string());
-    match state.profiled_gpu().or_else(|| state.main_gpu().filter(|_| state.watches())) {
+    match state
+        .profiled_gpu()
+        .or_else(|| state.main_gpu().filter(|_| state.watches() || state.server.is_local()))
+    {
         Some(gpu) => {
             let info = &gpu.info;
             let memory =
@@ -77,9 +80,16 @@ fn server(run: &RunStarted, state: &RunState) -> Vec<Fact> {
         0 => String::new(),
         failed => format!(", {failed} of them failed"),
     };
+    facts.extend(cold_start(state));
     let warmup = run.warmup;
     facts.push(("Requests", format!("{}{failed}, after {warmup} for warm-up", server.ended)));
     facts
+}
+
+/// How long the server took to start, and for what.
+fn cold_start(state: &RunState) -> Option<Fact> {
+    let text = state.startup.describe()?;
+    Some(("Cold start", text.trim_start_matches("Cold start ").to_owned()))
 }
 
 /// Another program: what it is, and how its steps are known.
@@ -87,6 +97,7 @@ fn program(run: &RunStarted, state: &RunState) -> Vec<Fact> {
     let mut facts = vec![("Program", run.command.clone().unwrap_or_else(|| run.model.clone()))];
     let processes = state.programs.all().iter().map(|known| known.process.pid.to_string());
     facts.push(("Processes", processes.collect::<Vec<_>>().join(", ")));
+    facts.extend(cold_start(state));
     if run.shape.is_some() {
         facts
             .push(("Model", format!("{}: {} parameters in {}", run.model, about(run.parameters), run.dtype)));

@@ -210,6 +210,8 @@ pub fn metrics_json(state: &RunState) -> Value {
         "run": run,
         "warmup_requests_excluded": state.warmup_done,
         "prepare_ms": state.prepare_ms,
+        "cold_start_s": state.startup.seconds(),
+        "cold_start_stages_s": state.startup.stages().map(|(stage, s)| (stage.name().to_owned(), json!(s))).collect::<serde_json::Map<_, _>>(),
         "duration_s": state.now.secs(),
         "metrics": state.total.summary(),
         "kernel_recording": recording_json(state),

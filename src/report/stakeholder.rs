@@ -346,7 +346,11 @@ fn doubt(issue: &TrustIssue) -> String {
             format!("Other programs used {} of the processor.", percent(100.0 * share))
         }
         TrustIssue::LostEvents(n) => format!("{} measurements were lost.", grouped(*n as i64)),
-        TrustIssue::Drift(change) => format!(
+        TrustIssue::FailedRequests { failed, of } => format!("{failed} of {of} requests failed."),
+        TrustIssue::LateClient(ms) => {
+            format!("The measuring program itself was {ms:.0} ms late: run it on another machine.")
+        }
+        TrustIssue::Drift(change) | TrustIssue::ServedDrift(change) => format!(
             "The time for a token changed by {} from the first requests to the last.",
             percent(100.0 * change.abs())
         ),

@@ -6,7 +6,7 @@ use crate::{
         gpu_idle::GpuIdle,
         server::{ServerFacts, ServerRemark},
         throttle::{Diagnosis, Evidence, Ledger, Workload, diagnose},
-        trust::{Conditions, Trust, TrustInput, evenness, trust},
+        trust::{Conditions, Served, Trust, TrustInput, evenness, trust},
         verdict,
     },
     base::units::three_digits,
@@ -55,7 +55,14 @@ impl RunState {
                 .and_then(|gpu| self.diagnosis_of(gpu))
                 .is_some_and(|diagnosis| diagnosis.throttled),
             recorded_share,
+            served: self.served_conditions(),
         }
+    }
+
+    fn served_conditions(&self) -> Option<Served> {
+        let facts = self.serves().then(|| self.server_facts())?;
+        let server = &self.server;
+        Some(Served { ended: server.ended, failed: server.failed, late_ms: facts.late_client_ms() })
     }
 
     /// How long the GPU is idle during decode; `None` where neither kernels nor steps were timed on it.
@@ -109,6 +116,10 @@ impl RunState {
 
     /// Why a server is slow, the most important first.
     pub fn server_remarks(&self) -> Vec<ServerRemark> {
+        self.server_facts().remarks()
+    }
+
+    fn server_facts(&self) -> ServerFacts {
         let server = &self.server;
         let mean = |series: &Series| {
             let column = series.columns(self.total.from, self.now, 1).into_iter().next().flatten();
@@ -118,7 +129,7 @@ impl RunState {
         let done = server.ended.saturating_sub(server.failed);
         let seconds = self.total.wall_ns as f64 / 1e9;
         let observed_s = self.now.since(self.total.from).as_secs_f64();
-        let facts = ServerFacts {
+        ServerFacts {
             kind: server.found.as_ref().map(|found| found.kind.clone()),
             requests: done,
             failed: server.failed,
@@ -155,8 +166,7 @@ impl RunState {
                 .slo()
                 .filter(|_| server.ended > 0 && seconds > 0.0)
                 .map(|_| (server.good as f64 / seconds, server.good as f64 / server.ended as f64)),
-        };
-        facts.remarks()
+        }
     }
 
     /// The current diagnosis of a GPU: of a workload all of its time, of external load the last minute or two.

@@ -48,6 +48,7 @@ use crate::{
         compare::{RequestTrace, Sample, Thinned},
         distribution::Distribution,
         metrics::{Metrics, MetricsSummary},
+        startup::Startup,
         throttle::Work,
     },
     event::{
@@ -124,6 +125,8 @@ pub struct RunState {
     /// Of models that see.
     pub vision: Option<VisionTally>,
     pub log: Log,
+    /// Of a server or a program that we started.
+    pub startup: Startup,
     pub snapshots: VecDeque<Snapshot>,
     pub finished: Option<RunFinished>,
     pub events: u64,
@@ -168,10 +171,14 @@ impl RunState {
         match &envelope.event {
             Event::Token(token) => self.token(t, *token),
             Event::GpuSample(sample) => {
-                let main = self.main_gpu().map(|gpu| gpu.info.index);
-                if main == Some(sample.gpu) {
+                let main = self.main_gpu().map(|gpu| (gpu.info.index, gpu.info.sm_clock_max_mhz));
+                if let Some((_, max_mhz)) = main.filter(|(index, _)| *index == sample.gpu) {
                     if self.server.is_there() {
-                        self.server.late.gpu(t, reasons::faults(sample.reasons.unwrap_or(0)) != 0);
+                        let is_slowed = reasons::faults(sample.reasons.unwrap_or(0)) != 0;
+                        let clocks = max_mhz.map(f64::from).zip(sample.get(Reading::SmClock));
+                        let slower =
+                            clocks.filter(|(_, mhz)| is_slowed && *mhz > 0.0).map(|(max, mhz)| max / mhz);
+                        self.server.late.gpu(t, slower);
                     }
                     self.flight.gpu_sample(t, sample, self.trail.count());
                 }
@@ -203,7 +210,10 @@ impl RunState {
                     |gpu: &mut GpuState| gpu.processes_seen.retain(|(_, seen)| seen.pid != process.pid);
                 self.gpus.iter_mut().for_each(forget);
             }
-            Event::ServerFound(found) => self.server.found = Some((**found).clone()),
+            Event::ServerFound(found) => {
+                self.startup.end(t);
+                self.server.found = Some((**found).clone());
+            }
             Event::ServerSample(sample) => self.server.sample(t, sample),
             Event::ClientSample(sample) => self.server.client(t, *sample),
             Event::StepsFound(finding) => self.programs.finding = Some(*finding),
@@ -262,6 +272,9 @@ impl RunState {
                 self.run = Some((**run).clone());
             }
             Event::Preparing(preparing) => {
+                if self.serves() || self.follows() {
+                    self.startup.begin(t);
+                }
                 Loading::update(&mut self.loading, t, preparing);
             }
             Event::Ready(ready) => {
@@ -281,6 +294,9 @@ impl RunState {
             Event::Notice(notice) => {
                 self.ranks.printed(notice);
                 self.log.add(t, notice);
+                if notice.is_output() {
+                    self.startup.line(t, &notice.text);
+                }
             }
             Event::RunFinished(finished) => {
                 self.active.clear();
@@ -593,6 +609,16 @@ impl RunState {
             .filter(counted)
             .fold((0u64, 0), |(n, ns), mark| (n + u64::from(mark.tokens), ns + mark.gap_ns));
         (ns > 0).then(|| f64::from(self.batch()) * tokens as f64 * 1e9 / ns as f64)
+    }
+
+    /// Tokens of all streams of a server in the last `span_s`, per second.
+    pub fn recent_output_tok_s(&self, span_s: f64) -> Option<f64> {
+        let from = Stamp(self.now.0.saturating_sub((span_s * 1e9) as u64));
+        // Of very many streams fewer seconds are kept.
+        let first = self.trail.since(from).next()?.t.max(from);
+        let tokens: u64 = self.trail.since(from).map(|mark| u64::from(mark.tokens)).sum();
+        let seconds = self.now.since(first).as_secs_f64();
+        (seconds > 0.1 * span_s).then(|| tokens as f64 / seconds)
     }
 
     /// Tokens of a sequence in a decode step: more than one only where tokens are proposed.

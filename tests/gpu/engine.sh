@@ -42,4 +42,42 @@ records() { # name, concurrencies, options of the engine
   cp runs/$name/records-*.tsv.gz runs/$name/report.md $T/ 2>/dev/null; gzip -c runs/$name/events.ndjson > $T/$name.events.gz
   for f in $T/records-*.tsv.gz; do mv $f $T/$name.$(basename $f); done; ls -l $T | grep $name | awk '{print $5, $9}'
 }
+# The screens while a run starts the engine and puts load on it: name, requests at a time, options of the engine.
+screen() {
+  local name=$1 at=$2; shift 2; rm -rf runs/$name
+  printf '#!/bin/sh\nexec %s %s\n' "$command" "$*" > serve.sh; chmod +x serve.sh
+  tmux kill-server 2>/dev/null
+  tmux new-session -d -s t -x 200 -y 50 "$X --model qwen2_5_7b model.dtype=bf16 runtime=$engine runtime.server.url=$url runtime.server.command=/tmp/e/serve.sh runtime.load.concurrency=$at runtime.requests=4000 dataset.prompt_tokens=512 infer.max_new_tokens=128 hydra.run.dir=runs/$name; echo code \$?; sleep 600"
+  take() { tmux capture-pane -e -p -t t > $T/$name-$1.ansi; }
+  SECONDS=0; sleep 25; take start25; until curl -sf $url/health > /dev/null || [ $SECONDS -gt 200 ]; do sleep 1; [ $((SECONDS % 30)) = 0 ] && take start$SECONDS; done
+  echo "$name: ready after $SECONDS s"; sleep 20
+  for k in 1 2 3 4 5 8 9; do tmux send-keys -t t $k; sleep 1; take $k; done
+  tmux send-keys -t t K; sleep 4; tmux send-keys -t t 4; sleep 1; take K
+  tmux send-keys -t t 1; tmux resize-window -t t -x 120 -y 40; sleep 2; take 120x40; tmux send-keys -t t 4; sleep 1; take 120x40-4
+  tmux resize-window -t t -x 200 -y 50; sleep 8; for k in 1 4 5; do tmux send-keys -t t $k; sleep 1; take late-$k; done
+  tmux send-keys -t t q; sleep 2; tmux send-keys -t t y; sleep 12; tmux capture-pane -p -t t | tail -4
+  pkill -f vllm.entrypoints; pkill -f sglang.launch; cp runs/$name/report.md $T/$name.report.md; cp runs/$name/metrics.json $T/$name.metrics.json; cp runs/$name/program.log $T/$name.program.log; gzip -c runs/$name/events.ndjson > $T/$name.events.gz; head -40 $T/$name.report.md | cut -c1-300
+}
+# exec and attach with 16 at a time: what each says, beside the client's own figures.
+joined() {
+  local name=$1; shift
+  eval "$($X inject --print-env)"
+  $command "$@" > $T/$name.log 2>&1 & local pid=$!
+  unset CUDA_INJECTION64_PATH NVTX_INJECTION64_PATH LLMPROF_ATTACH LLMPROF_TOKEN
+  ready $url; sleep 2; local worker=$(pgrep -f EngineCore | head -1); worker=${worker:-$pid}
+  for n in 1 2; do
+    (load 16 160 | figures "$name load $n:") & local l=$!
+    sleep 2; timeout 60 $X attach $worker --for 9 --json hydra.run.dir=runs/$name$n > $T/$name$n.json 2> $T/$name$n.err; echo "attach $n: code $?"; wait $l
+    python3 -c "
+import json; m = json.load(open('$T/$name$n.json')); p = m['program']; d = p.get('decode') or {}
+print({k: d.get(k) for k in ('steps', 'launches', 'busy_ns', 'span_ns', 'between_ns', 'dropped', 'unmeasured')}); print(m.get('verdict')); print(d.get('remarks'))" || tail -3 $T/$name$n.err
+  done
+  # Cost: pairs in turn, with bursts and without.
+  for n in 1 2 3 4 5 6 7 8 9 10; do
+    load 16 48 | figures "without $n:"
+    timeout 60 $X attach $worker --for 30 --json output.record=false > /dev/null 2>&1 & local a=$!; sleep 1.5
+    load 16 48 | figures "with $n:"; kill -INT $a; wait $a
+  done
+  kill $pid; wait $pid
+}
 "$@"

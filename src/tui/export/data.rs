@@ -105,7 +105,8 @@ fn overview(view: &View<'_>) -> Table {
     add("run", "time", "", "s", number(state.now.secs()));
     let (now, rate) = headline(view);
     if rate == Rate::Now {
-        add("throughput", "decode", "now", "tok/s", number(now));
+        let what = if state.serves() { "output" } else { "decode" };
+        add("throughput", what, "now", "tok/s", number(now));
     }
     add("throughput", "decode", "mean", "tok/s", number(state.total.decode_tok_s()));
     add("throughput", "prefill", "mean", "tok/s", number(state.total.prefill_tok_s()));

@@ -71,6 +71,11 @@ fn identity<'a>(view: &View<'_>, width: u16) -> Line<'a> {
             facts.clear();
         } else if let Some(found) = found {
             facts.extend([found.kind.to_string(), found.url.clone()]);
+        } else if view.state.serves() {
+            let card =
+                view.state.main_gpu().map(|gpu| gpu.info.name.trim_start_matches("NVIDIA ").to_owned());
+            facts.extend(card);
+            facts.push("waiting for the server".to_owned());
         } else if !run.simulated {
             facts.extend(run.synthetic_weights.then(|| SYNTHETIC.to_owned()));
             facts.extend([gpu.unwrap_or_else(|| run.device.to_string()), run.engine.to_string()]);

@@ -15,7 +15,7 @@ use super::{
     tiles,
 };
 use crate::{
-    analysis::{distribution::Distribution, heat::Forecast, throttle::Tone},
+    analysis::{distribution::Distribution, heat::Forecast, startup::Stage, throttle::Tone},
     base::units::{grouped, millis, percent, scaled, three_digits},
     event::{Outcome, Phase, readings::Reading},
     state::{Bucket, GpuState},
@@ -117,6 +117,12 @@ fn verdict<'a>(view: &View<'a>) -> Line<'a> {
     if !sentences.is_empty() {
         return Line::from(sentences);
     }
+    if let (Some((stage, seconds)), Some(line)) =
+        (view.state.startup.current(view.state.now), view.state.startup.last_line())
+    {
+        let text = format!("The server starts: {stage} for {seconds:.0} s. Its last line: {line}");
+        return Line::from(Text::styled(plain(&text), theme.accent));
+    }
     if let (Phase::Preparing, Some(loading), Some(text)) =
         (view.state.phase, &view.state.loading, view.state.loading_text())
     {
@@ -167,10 +173,27 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let inner = draw_box(theme, ("throughput", "tok/s"), area, buf);
     let number = |value: Option<f64>| value.map_or_else(|| theme.glyphs.none.to_owned(), three_digits);
     let (now, _) = headline(view);
+    let decode = if view.state.serves() { "one stream, mean" } else { "decode, mean" };
     let mut rows = vec![
-        ("decode, mean", number(view.state.total.decode_tok_s()), String::new()),
+        (decode, number(view.state.total.decode_tok_s()), String::new()),
         ("output, wall clock", number(view.state.total.output_tok_s()), String::new()),
     ];
+    if view.state.serves() {
+        rows.swap(0, 1);
+        let server = &view.state.server;
+        let latest = server.latest.as_ref();
+        let streams = view.state.active.count();
+        rows.push((
+            "running",
+            number(latest.and_then(|s| s.running).or(Some(streams as f64))),
+            String::new(),
+        ));
+        rows.extend(latest.and_then(|s| s.queued).map(|n| ("queued", three_digits(n), String::new())));
+        let seconds = view.state.total.wall_ns as f64 / 1e9;
+        if server.slo().is_some() && seconds > 0.0 {
+            rows.push(("goodput", three_digits(server.good as f64 / seconds), "requests/s".to_owned()));
+        }
+    }
     match view.state.speculation {
         Some(tally) => {
             let share = tally.acceptance().map(|share| percent(share * 100.0));
@@ -222,9 +245,11 @@ impl Rate {
     }
 }
 
-/// The decode rate now; of the whole run once it has finished.
+/// The decode rate now, of a server that of all streams together; of the whole run once it has finished.
 pub fn headline(view: &View<'_>) -> (Option<f64>, Rate) {
     match view.state.finished {
+        Some(_) if view.state.serves() => (view.state.total.output_tok_s(), Rate::Mean),
+        None if view.state.serves() => (view.state.recent_output_tok_s(2.0), Rate::Now),
         Some(_) => (view.state.total.decode_tok_s(), Rate::Mean),
         None => (view.state.recent_decode_tok_s(2.0), Rate::Now),
     }
@@ -233,6 +258,11 @@ pub fn headline(view: &View<'_>) -> (Option<f64>, Rate) {
 /// Decode tokens per second over the time range, two for each of `cells` cells.
 fn tok_s_columns(view: &View<'_>, cells: u16) -> Vec<Option<Span>> {
     let (from, to) = view.time_range();
+    if view.state.serves() && view.state.server.output_tok_s.range().is_some() {
+        let columns = view.state.server.output_tok_s.columns(from, to, cells as usize * 2);
+        let column_s = to.since(from).as_secs_f64() / columns.len().max(1) as f64;
+        return held(columns, column_s);
+    }
     let tokens = (f64::from(view.state.batch()) * view.state.tokens_per_step()) as f32;
     let per_second = |itl_ms: f32| tokens * 1e3 / itl_ms.max(1e-6);
     let columns = view.state.itl_columns(from, to, cells as usize * 2);
@@ -242,6 +272,21 @@ fn tok_s_columns(view: &View<'_>, cells: u16) -> Vec<Option<Span>> {
         .into_iter()
         .map(|b| b.map(|b| Span::flat(per_second(b.mean()))))
         .collect()
+}
+
+/// A server is read once a second: columns between two readings have the later one.
+fn held(columns: Vec<Option<Bucket>>, column_s: f64) -> Vec<Option<Span>> {
+    const LONGEST_S: f64 = 2.5;
+    let mut next: Option<(usize, f32)> = None;
+    let mut held: Vec<Option<Span>> = vec![None; columns.len()];
+    for (i, column) in columns.iter().enumerate().rev() {
+        if let Some(bucket) = column {
+            next = Some((i, bucket.mean()));
+        }
+        held[i] =
+            next.filter(|(at, _)| (at - i) as f64 * column_s <= LONGEST_S).map(|(_, rate)| Span::flat(rate));
+    }
+    held
 }
 
 /// Slow tokens and prefills leave columns empty: those that a token took, and a prefill before it, get its value. A pause belongs to no token.
@@ -257,6 +302,27 @@ fn join_gaps(mut columns: Vec<Option<Bucket>>, column_ms: f64, prefill_ms: f32) 
         }
     }
     columns
+}
+
+/// The stages of a server's start, with bars of their times.
+fn stages<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
+    let theme = view.theme;
+    let startup = &view.state.startup;
+    let current = startup.current(view.state.now).filter(|_| startup.last_line().is_some());
+    let mut rows: Vec<(Stage, f64, bool)> = startup.stages().map(|(stage, s)| (stage, s, false)).collect();
+    rows.extend(current.map(|(stage, s)| (stage, s, true)));
+    let longest = rows.iter().map(|(_, s, _)| *s).fold(1.0, f64::max);
+    let room = f64::from(width.saturating_sub(32));
+    let block = if theme.glyphs.ascii { "#" } else { "█" };
+    let line = |(stage, seconds, is_current): (Stage, f64, bool)| {
+        let bar = block.repeat((room * seconds / longest).round() as usize);
+        Line::from(vec![
+            Text::styled(format!(" {:<17}", stage.name()), if is_current { theme.accent } else { theme.dim }),
+            Text::styled(format!("{seconds:>7.1} s "), theme.number),
+            Text::styled(bar, if is_current { theme.accent } else { theme.prefill }),
+        ])
+    };
+    rows.into_iter().map(line).collect()
 }
 
 /// Decode tok/s as an area with its median, prefills below it, and what throttled the GPU.
@@ -282,10 +348,19 @@ fn throughput_chart(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         _ => format!("p50 {}", three_digits(f64::from(sorted[sorted.len() / 2]))),
     };
     let recorded = view.state.kernels.recording.overlaps(from, to);
-    let title = if recorded { "decode tok/s · kernels recorded where marked" } else { "decode tok/s" };
+    let is_output = view.state.serves() && view.state.server.output_tok_s.range().is_some();
+    let title = match (is_output, recorded) {
+        (true, true) => "output tok/s of the server · kernels recorded where marked",
+        (true, false) => "output tok/s of the server",
+        (false, true) => "decode tok/s · kernels recorded where marked",
+        (false, false) => "decode tok/s",
+    };
     let inner = draw_box(theme, (title, &aside), area, buf);
     if sorted.is_empty() {
-        return note(theme, " no token yet").render(inner, buf);
+        return match stages(view, inner.width) {
+            lines if lines.is_empty() => note(theme, " no token yet").render(inner, buf),
+            lines => Paragraph::new(lines).render(inner, buf),
+        };
     }
     let chart = Rect { width: inner.width.saturating_sub(1), ..inner };
     let cells = Chart::cells(chart, true);

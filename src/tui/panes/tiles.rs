@@ -95,7 +95,9 @@ fn tiles(view: &View<'_>) -> Vec<Tile> {
 fn rate(view: &View<'_>) -> Tile {
     let (rate, kind) = headline(view);
     let none = || view.theme.glyphs.none.to_owned();
-    let mean = view.state.total.decode_tok_s().map(three_digits);
+    let total = &view.state.total;
+    let serves = view.state.serves();
+    let mean = if serves { total.output_tok_s() } else { total.decode_tok_s() }.map(three_digits);
     Tile {
         title: "tok/s",
         value: rate.map_or_else(none, three_digits),
