@@ -169,7 +169,7 @@ impl HeatSoak {
         if end - begin < best.time_constant || best.squares / n > MAX_MISFIT_C * MAX_MISFIT_C {
             return None;
         }
-        // Seconds of one second are not independent: the reading stays the same for several.
+        // Neighbouring seconds are not independent: the reading stays the same for several.
         let independent = (n / 5.0 - 3.0).max(1.0);
         let misfit = best.squares.max(n / 12.0);
         let as_good: Vec<&Approach> =

@@ -139,14 +139,14 @@ impl Startup {
         (self.ended && self.stages().count() > 1).then(|| self.stages().map(|(_, seconds)| seconds).sum())
     }
 
-    /// `Cold start 85.0 s: compile 31.0, graph capture 12.0, …`, the longest first.
+    /// `85.0 s: compile 31.0, graph capture 12.0, …`, the longest first.
     pub fn describe(&self) -> Option<String> {
         let total = self.seconds()?;
         let mut stages: Vec<(Stage, f64)> = self.stages().collect();
         stages.sort_by(|a, b| b.1.total_cmp(&a.1));
         let parts: Vec<String> =
             stages.iter().map(|(stage, seconds)| format!("{stage} {}", three_digits(*seconds))).collect();
-        Some(format!("Cold start {} s: {}", three_digits(total), parts.join(", ")))
+        Some(format!("{} s: {}", three_digits(total), parts.join(", ")))
     }
 }
 
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(startup.current(at(71.0)), None);
         assert_eq!(
             startup.describe().unwrap(),
-            "Cold start 66.5 s: imports 38.0, memory profiling 11.5, graph capture 5.00, compile 4.00, API start 4.00, \
+            "66.5 s: imports 38.0, memory profiling 11.5, graph capture 5.00, compile 4.00, API start 4.00, \
              engine start 2.00, weights 2.00"
         );
     }

@@ -677,7 +677,10 @@ impl Followed {
                     }
                 }
                 Said::Version(number) => *version = Some(number),
-                Said::Dropped(records) => fold.add_dropped(records),
+                Said::Dropped(lost) => {
+                    records.iter_mut().for_each(|records| records.write(&Entry::Dropped(lost), None));
+                    fold.add_dropped(lost);
+                }
             }
         });
         if count > 0 {

@@ -88,8 +88,7 @@ fn server(run: &RunStarted, state: &RunState) -> Vec<Fact> {
 
 /// How long the server took to start, and for what.
 fn cold_start(state: &RunState) -> Option<Fact> {
-    let text = state.startup.describe()?;
-    Some(("Cold start", text.trim_start_matches("Cold start ").to_owned()))
+    Some(("Cold start", state.startup.describe()?))
 }
 
 /// Another program: what it is, and how its steps are known.

@@ -211,7 +211,7 @@ pub fn metrics_json(state: &RunState) -> Value {
         "warmup_requests_excluded": state.warmup_done,
         "prepare_ms": state.prepare_ms,
         "cold_start_s": state.startup.seconds(),
-        "cold_start_stages_s": state.startup.stages().map(|(stage, s)| (stage.name().to_owned(), json!(s))).collect::<serde_json::Map<_, _>>(),
+        "cold_start_stages": state.startup.stages().map(|(stage, s)| json!({"stage": stage, "seconds": s})).collect::<Vec<_>>(),
         "duration_s": state.now.secs(),
         "metrics": state.total.summary(),
         "kernel_recording": recording_json(state),

@@ -70,8 +70,8 @@ pub struct Followed {
     pub exit_code: Option<u8>,
 }
 
-/// Follows another program to its end, or ends it after `time`; one that was joined is left then, or at a signal. Ctrl-C reaches the program too; other signals are passed on, once. The
-/// program decides what they mean.
+/// Follows another program to its end, or ends it after `time`; one that was joined is left then, or at a signal. Ctrl-C reaches the
+/// program too; other signals are passed on, once. The program decides what they mean.
 pub async fn follow(plan: Plan, time: Option<Duration>) -> io::Result<Followed> {
     let mut shutdown = Shutdown::listen()?;
     let mut relayed = Relayed::listen()?;

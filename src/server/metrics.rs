@@ -73,7 +73,7 @@ impl Reading {
                 prefill_s: mean("vllm:request_prefill_time_seconds"),
                 decode_s: mean("vllm:request_decode_time_seconds"),
                 ttft_s: mean("vllm:time_to_first_token_seconds"),
-                // Before 0.10 it was the gap between tokens, of which NIM has it too.
+                // Before 0.10, and in NIM, it has this name.
                 tpot_s: mean("vllm:request_time_per_output_token_seconds")
                     .or_else(|| mean("vllm:time_per_output_token_seconds")),
                 accepted: both("vllm:spec_decode_num_accepted_tokens", "vllm:spec_decode_num_draft_tokens"),

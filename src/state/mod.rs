@@ -48,7 +48,7 @@ use crate::{
         compare::{RequestTrace, Sample, Thinned},
         distribution::Distribution,
         metrics::{Metrics, MetricsSummary},
-        startup::Startup,
+        startup::{Stage, Startup},
         throttle::Work,
     },
     event::{
@@ -614,11 +614,19 @@ impl RunState {
     /// Tokens of all streams of a server in the last `span_s`, per second.
     pub fn recent_output_tok_s(&self, span_s: f64) -> Option<f64> {
         let from = Stamp(self.now.0.saturating_sub((span_s * 1e9) as u64));
-        // Of very many streams fewer seconds are kept.
-        let first = self.trail.since(from).next()?.t.max(from);
+        // Of very many streams fewer seconds are kept, and a run may have just begun.
+        let first = self.trail.since(Stamp::default()).next()?.t.max(from);
         let tokens: u64 = self.trail.since(from).map(|mark| u64::from(mark.tokens)).sum();
         let seconds = self.now.since(first).as_secs_f64();
         (seconds > 0.1 * span_s).then(|| tokens as f64 / seconds)
+    }
+
+    /// The stage of a server that is starting, for how many seconds, and the last line that it printed. Of a program that is followed
+    /// only once its lines show that it is a server.
+    pub fn starting(&self) -> Option<(Stage, f64, &str)> {
+        let (stage, seconds) = self.startup.current(self.now).filter(|_| self.finished.is_none())?;
+        let is_server = self.serves() || stage > Stage::Imports;
+        self.startup.last_line().filter(|_| is_server).map(|line| (stage, seconds, line))
     }
 
     /// Tokens of a sequence in a decode step: more than one only where tokens are proposed.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A real vLLM or SGLang on a machine with a GPU: our records beside the engine's own torch.profiler, its metrics and its log.
-# engine.sh vllm|sglang PART…: parts are records, screen, cost. Needs the engine's site and model in /tmp/e (pack-engine), and
+# engine.sh vllm|sglang PART…: parts are records, screen, joined. Needs the engine's site and model in /tmp/e (pack-engine), and
 # target/gpu/llmprof-tui.xz. Files go to $OUT.
 cd "$(dirname "$0")"
 P=$PWD; G=$P/../../target/gpu

@@ -105,6 +105,11 @@ pub fn verdict_text(view: &View<'_>) -> String {
 fn verdict<'a>(view: &View<'a>) -> Line<'a> {
     let theme = view.theme;
     let plain = |text: &str| theme.glyphs.plain(text);
+    // Before it answers there is nothing else to say, whatever the GPU does.
+    if let Some((stage, seconds, line)) = view.state.starting() {
+        let text = format!("The server starts: {stage} for {seconds:.0} s. Its last line: {line}");
+        return Line::from(Text::styled(plain(&text), theme.accent));
+    }
     let mut sentences = Vec::new();
     if let Some(finished) = view.state.finished.as_ref().filter(|f| f.outcome != Outcome::Completed) {
         let cause = finished.cause.as_deref().unwrap_or("no cause was given");
@@ -116,12 +121,6 @@ fn verdict<'a>(view: &View<'a>) -> Line<'a> {
     sentences.extend(view.state.verdict().map(|sentence| Text::styled(plain(&sentence), theme.text)));
     if !sentences.is_empty() {
         return Line::from(sentences);
-    }
-    if let (Some((stage, seconds)), Some(line)) =
-        (view.state.startup.current(view.state.now), view.state.startup.last_line())
-    {
-        let text = format!("The server starts: {stage} for {seconds:.0} s. Its last line: {line}");
-        return Line::from(Text::styled(plain(&text), theme.accent));
     }
     if let (Phase::Preparing, Some(loading), Some(text)) =
         (view.state.phase, &view.state.loading, view.state.loading_text())
@@ -211,7 +210,9 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     }
     if let Some(mbu) = now.and_then(|rate| view.state.mbu_at(rate)) {
         rows.push(("MBU", percent(mbu.share * 100.0), format!("of {}", scaled(mbu.peak, "B/s"))));
-    } else if let (Some(bytes), Some(rate)) = (view.state.decode_step_bytes(), now) {
+    } else if let (Some(bytes), Some(rate)) =
+        (view.state.decode_step_bytes(), now.filter(|_| !view.state.serves()))
+    {
         let bytes_s = bytes as f64 * rate / (f64::from(view.state.batch()) * view.state.tokens_per_step());
         rows.push(("reads, estimate", scaled(bytes_s, "B/s"), String::new()));
     }
@@ -308,9 +309,9 @@ fn join_gaps(mut columns: Vec<Option<Bucket>>, column_ms: f64, prefill_ms: f32) 
 fn stages<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
     let theme = view.theme;
     let startup = &view.state.startup;
-    let current = startup.current(view.state.now).filter(|_| startup.last_line().is_some());
+    let Some((current, seconds, _)) = view.state.starting() else { return Vec::new() };
     let mut rows: Vec<(Stage, f64, bool)> = startup.stages().map(|(stage, s)| (stage, s, false)).collect();
-    rows.extend(current.map(|(stage, s)| (stage, s, true)));
+    rows.push((current, seconds, true));
     let longest = rows.iter().map(|(_, s, _)| *s).fold(1.0, f64::max);
     let room = f64::from(width.saturating_sub(32));
     let block = if theme.glyphs.ascii { "#" } else { "█" };
