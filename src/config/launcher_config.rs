@@ -184,8 +184,12 @@ mod tests {
     fn the_launcher_is_chosen_by_its_group() {
         assert_eq!(launcher_of(&[]), Ok(Launcher::Basic));
         assert!(matches!(launcher_of(&["hydra/launcher=local"]), Ok(Launcher::Local(_))));
-        let one = slurm(&["hydra/launcher=slurm", "hydra.launcher.partition=7", "hydra.launcher.gres=gpu:2"]);
+        // The directory of a sweep has the time in it.
+        let dir = "hydra.sweep.dir=sweeps";
+        let one =
+            slurm(&[dir, "hydra/launcher=slurm", "hydra.launcher.partition=7", "hydra.launcher.gres=gpu:2"]);
         let other = slurm(&[
+            dir,
             "hydra/launcher=submitit_slurm",
             "hydra.launcher.partition=7",
             "hydra.launcher.gres='gpu:2'",
