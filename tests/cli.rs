@@ -199,6 +199,7 @@ const OTHER_KEYS: [&str; 20] = [
     "kernel_recording",
     "speculation",
     "gpu_idle",
+    "limit",
     "server",
 ];
 

@@ -10,6 +10,7 @@ pub mod kernel_hints;
 pub mod knee;
 pub mod late;
 pub mod launches;
+pub mod limit;
 pub mod metrics;
 pub mod operators;
 pub mod peaks;

@@ -10,7 +10,7 @@ use crate::{
     base::units::{bytes, grouped, millis, percent, percent_change},
     event::{
         KernelWindow, Phase,
-        kernels::{Exposed, Overlaps},
+        kernels::{Exposed, KernelRow, Overlaps},
     },
 };
 
@@ -123,6 +123,89 @@ impl fmt::Display for Remark {
                 percent_change(100.0 * (to_ns / from_ns - 1.0))
             ),
         }
+    }
+}
+
+/// What a program did on the GPU while it was recorded, where its steps are not known.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Activity {
+    /// From the first work of each recorded burst to its last.
+    pub recorded_ns: u64,
+    pub busy_ns: u64,
+    pub kernels: u64,
+    pub copies: u64,
+    pub copied_bytes: u64,
+    pub in_graphs: bool,
+    /// The kernel with the largest sum of times, and its share of the busy time.
+    pub largest: Option<(String, f64)>,
+}
+
+impl Activity {
+    /// `None` where nothing was recorded.
+    pub fn of(window: &KernelWindow) -> Option<Activity> {
+        let busy_ns = (window.busy_ns > 0).then_some(window.busy_ns)?;
+        let (copies, kernels): (Vec<_>, Vec<_>) = window.rows.iter().partition(|row| row.bytes.is_some());
+        let calls = |rows: &[&KernelRow]| rows.iter().map(|row| row.calls).sum::<u64>();
+        let time = |row: &KernelRow| row.total_ns.unwrap_or(0.0);
+        let mut by_name: BTreeMap<&str, f64> = BTreeMap::new();
+        for row in &kernels {
+            *by_name.entry(&row.name).or_default() += time(row);
+        }
+        let largest = by_name.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+        Some(Activity {
+            recorded_ns: window.span_ns,
+            busy_ns,
+            kernels: calls(&kernels),
+            copies: calls(&copies),
+            copied_bytes: copies.iter().filter_map(|row| row.bytes).sum::<f64>() as u64,
+            in_graphs: window.graph_launches * 10 > window.launches,
+            largest: largest.map(|(name, ns)| (short_name(name).to_owned(), ns / busy_ns as f64)),
+        })
+    }
+
+    fn idle_share(&self) -> f64 {
+        1.0 - (self.busy_ns as f64 / self.recorded_ns.max(1) as f64).min(1.0)
+    }
+}
+
+/// A name without its parameters.
+fn short_name(name: &str) -> &str {
+    name.split(['<', '(']).next().map_or(name, str::trim)
+}
+
+impl fmt::Display for Activity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pct = |share: f64| percent(100.0 * share);
+        let (idle, recorded) = (self.idle_share(), millis(self.recorded_ns as f64 / 1e6));
+        match idle >= BOUND_SHARE {
+            true => write!(
+                f,
+                "The CPU limits the speed: the GPU is idle {} of the recorded {recorded}.",
+                pct(idle)
+            )?,
+            false => write!(
+                f,
+                "Kernels limit the speed: the GPU is busy {} of the recorded {recorded}.",
+                pct(1.0 - idle)
+            )?,
+        }
+        if self.kernels > 0 {
+            let mean = self.busy_ns as f64 / self.kernels as f64;
+            write!(
+                f,
+                " {} kernels take {} each on average",
+                grouped(self.kernels as i64),
+                millis(mean / 1e6)
+            )?;
+            f.write_str(if self.in_graphs { ", launched in CUDA graphs." } else { "." })?;
+        }
+        if let Some((name, share)) = &self.largest {
+            write!(f, " The largest, {name}, has {} of the busy time.", pct(*share))?;
+        }
+        if self.copies > 0 {
+            write!(f, " {} copies move {}.", grouped(self.copies as i64), bytes(self.copied_bytes))?;
+        }
+        Ok(())
     }
 }
 

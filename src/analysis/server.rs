@@ -46,7 +46,7 @@ pub struct ServerFacts {
 /// A finding; the first is the most important.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ServerRemark {
-    /// The client itself is late: nothing else can be said.
+    /// The client itself is late: of latencies nothing else can be said.
     ClientLate {
         lag_ms: f64,
     },
@@ -98,9 +98,6 @@ pub enum ServerRemark {
 
 impl ServerFacts {
     pub fn remarks(&self) -> Vec<ServerRemark> {
-        if let Some(lag_ms) = self.late_client_ms() {
-            return vec![ServerRemark::ClientLate { lag_ms }];
-        }
         let share = |ms: Option<f64>| Some(ms? / self.ttft_ms.filter(|ttft| *ttft > 0.0)?);
         let large = |ms: Option<f64>| share(ms).filter(|share| *share >= LARGE_PART);
         let mut remarks = Vec::new();
@@ -110,6 +107,10 @@ impl ServerFacts {
                 of: self.failed + self.requests,
                 most: self.worst_failure,
             });
+        }
+        if let Some(lag_ms) = self.late_client_ms() {
+            remarks.push(ServerRemark::ClientLate { lag_ms });
+            return remarks;
         }
         let remedy = self.cache_remedy();
         match (self.preemptions_per_min.filter(|n| *n > 0.0), self.kv_used) {
@@ -359,9 +360,12 @@ mod tests {
     }
 
     #[test]
-    fn a_late_client_says_nothing_else() {
+    fn a_late_client_says_nothing_of_latencies() {
         let late = ServerFacts { client_lag_ms: Some(30.0), kv_used: Some(1.0), ..base() };
         assert_eq!(late.remarks(), [ServerRemark::ClientLate { lag_ms: 30.0 }]);
+        let refused = ServerFacts { failed: 50, requests: 30, ..late };
+        let [first, second] = &said(refused)[..] else { panic!() };
+        assert!(first.starts_with("50 of 80 requests failed") && second.starts_with("The client is"));
         let fine = ServerFacts { client_lag_ms: Some(1.2), ..base() };
         assert_eq!(fine.remarks(), []);
     }

@@ -478,7 +478,8 @@ impl Watched {
                 true => more = true,
                 false => followed.read_until_ns = now.0,
             }
-            followed.fold.end_batch(now.0);
+            // What is not read yet may be older than what is.
+            followed.fold.end_batch(followed.read_until_ns);
             self.requests.take(&mut self.leading, followed);
             if due && followed.report(&self.tx) {
                 self.control.recorded.store(true, Ordering::Release);

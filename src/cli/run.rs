@@ -212,6 +212,12 @@ pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
             }
         };
     }
+    if state.follows() && state.total.itl.n() == 0 {
+        // Nothing was measured that these tables have.
+        let said = state.verdict().into_iter().chain(state.workload_diagnosis().map(|d| d.verdict));
+        out += &said.map(|sentence| format!("{sentence}\n")).collect::<String>();
+        return out + "\n" + &recorded_in(dir);
+    }
     let total = &state.total;
     let mut rows = vec![["", "mean", "p50", "p90", "p99", "n"].map(str::to_owned)];
     for (name, distribution) in state.latencies(total) {
@@ -230,6 +236,9 @@ pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
     }
     if let Some(tally) = state.speculation {
         out += &format!("{tally}\n");
+    }
+    if let Some(limit) = state.limit() {
+        out += &format!("{limit}\n");
     }
     if let Some(sentence) = state.verdict() {
         out += &format!("{sentence}\n");

@@ -44,6 +44,8 @@ impl Phase {
             Event::ImagesEncoded(_) if self == Phase::Vision => Phase::Prefill,
             Event::Token(_) if matches!(self, Phase::Prefill | Phase::Vision) => Phase::Decode,
             Event::RequestFinished(finished) if finished.served.is_some() => self,
+            // A program whose steps are not known works nevertheless.
+            Event::Kernels(window) if window.steps == 0 && self == Phase::Preparing => Phase::Idle,
             Event::Ready(_) | Event::RequestFinished(_) | Event::RunFinished(_) => Phase::Idle,
             _ => self,
         }

@@ -219,7 +219,9 @@ pub struct ServerSample {
     pub batch: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_tokens: Option<f64>,
-    /// Means over the requests that ended since the last sample.
+    /// Means over the requests that ended since the last sample, of which queue and prefill are known for so many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timed_requests: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]

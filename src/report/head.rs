@@ -95,13 +95,16 @@ fn cold_start(state: &RunState) -> Option<Fact> {
 fn program(run: &RunStarted, state: &RunState) -> Vec<Fact> {
     let mut facts = vec![("Program", run.command.clone().unwrap_or_else(|| run.model.clone()))];
     let processes = state.programs.all().iter().map(|known| known.process.pid.to_string());
-    facts.push(("Processes", processes.collect::<Vec<_>>().join(", ")));
+    let processes = processes.collect::<Vec<_>>().join(", ");
+    facts.push(("Processes with CUDA", if processes.is_empty() { "none".to_owned() } else { processes }));
     facts.extend(cold_start(state));
     if run.shape.is_some() {
         facts
             .push(("Model", format!("{}: {} parameters in {}", run.model, about(run.parameters), run.dtype)));
     }
-    facts.push(("Steps", "inferred from its kernels; a step counts as one token".to_owned()));
+    if state.total.itl.n() > 0 {
+        facts.push(("Steps", "inferred from its kernels; a step counts as one token".to_owned()));
+    }
     if !run.overrides.is_empty() {
         facts.push(("Overrides", run.overrides.join(" ")));
     }
@@ -175,9 +178,10 @@ impl Paragraph {
 
 /// How fast it was, and what limited the GPU.
 pub(super) fn verdict(state: &RunState) -> Vec<Paragraph> {
+    let limit = state.limit().map(|limit| Paragraph::new(&limit.to_string(), Tone::Note));
     let speed = state.verdict().map(|text| Paragraph::new(&text, Tone::Note));
     let limits = state.diagnosis().map(|diagnosis| Paragraph::new(&diagnosis.verdict, diagnosis.tone));
-    speed.into_iter().chain(limits).collect()
+    limit.into_iter().chain(speed).chain(limits).collect()
 }
 
 /// A number, with what it is and how many samples it has.

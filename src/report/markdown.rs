@@ -26,7 +26,11 @@ pub fn kernels_text(state: &RunState, rows: usize) -> String {
     let asked = RowQuery { rows: Some(rows), ..RowQuery::default() };
     let mut parts = Vec::new();
     // Of another program, its kernels are what was asked for.
-    for phase in [Phase::Prefill, Phase::Decode].into_iter().filter(|_| state.follows()) {
+    if let Some(live) = state.kernels.without_steps().filter(|_| state.follows()) {
+        parts.push("all recorded work:".to_owned());
+        parts.push(TableView::new(&live.table("as recorded"), &asked).text());
+    }
+    for phase in Phase::WORK.into_iter().filter(|_| state.follows()) {
         let Some(live) = state.kernels.live(phase).filter(|live| live.total.steps > 0) else { continue };
         let by_operator = RowQuery { group: Group::Operator, ..asked.clone() };
         let steps = grouped(i64::try_from(live.total.steps).unwrap_or(i64::MAX));
@@ -74,7 +78,8 @@ fn head_md(state: &RunState) -> String {
 
 /// Latencies and rates: the part before the plots.
 pub(super) fn latencies_md(state: &RunState) -> String {
-    if state.run.is_none() || state.watches() {
+    let has_no_steps = state.follows() && state.total.itl.n() == 0;
+    if state.run.is_none() || state.watches() || has_no_steps {
         return String::new();
     }
     let mut out = String::new();
@@ -290,8 +295,10 @@ fn memory(out: &mut String, state: &RunState) {
 /// What nsys and ncu reported about the run, the longest rows of each table.
 fn kernel_reports(out: &mut String, state: &RunState) {
     const ROWS: usize = 10;
-    if !state.kernels.reports.is_empty() {
-        let _ = writeln!(out, "## Reports of profilers\n\n```text\n{}\n```\n", kernels_text(state, ROWS));
+    let tables = kernels_text(state, ROWS);
+    let title = if state.kernels.reports.is_empty() { "Kernels" } else { "Reports of profilers" };
+    if !tables.is_empty() {
+        let _ = writeln!(out, "## {title}\n\n```text\n{tables}\n```\n");
     }
 }
 

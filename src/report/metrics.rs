@@ -16,7 +16,7 @@ use crate::{
     },
     event::{AllocatorSample, KernelReport, Phase, SCHEMA, Stamp},
     kernels::show::{RowQuery, TableView},
-    state::{Measured, RecordedSpan, RunState, SpeculationTally, TtftPart, Used, VisionTally},
+    state::{Measured, RecordedSpan, RunState, SpeculationTally, Used, VisionTally},
 };
 
 /// Version of `metrics.json`.
@@ -251,6 +251,12 @@ fn program_json(state: &RunState) -> Value {
         "prefill": kernels(Phase::Prefill),
         "mixed": kernels(Phase::Mixed),
         "decode": kernels(Phase::Decode),
+        "without_steps": state.kernels.without_steps().map(|live| {
+            let window = &live.total;
+            json!({"launches": window.launches, "busy_ns": window.busy_ns, "span_ns": window.span_ns, "dropped": window.dropped,
+                    "unmeasured": window.unmeasured})
+        }),
+        "summary": state.verdict(),
     })
 }
 
@@ -295,6 +301,7 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "causes": diagnosis.as_ref().map(|diagnosis| &diagnosis.causes),
         "advice": diagnosis.as_ref().map(|diagnosis| &diagnosis.advice),
         "gpu_idle": state.gpu_idle().map(|idle| idle.share),
+        "limit": state.limit().map(|limit| limit.to_string()),
         "experts": state.experts,
         "speculation": state.speculation.map(speculation_json),
         "vision": state.vision.as_ref().map(|tally| vision_json(tally, metrics)),
@@ -338,7 +345,13 @@ fn server_json(state: &RunState) -> Value {
     let seconds = state.total.wall_ns as f64 / 1e9;
     let rate = |n: u64| (seconds > 0.0).then(|| n as f64 / seconds);
     let failures = server.failures.iter().map(|(failure, n)| (failure.to_string(), json!(n)));
-    let parts = TtftPart::ALL.into_iter().filter(|part| server.part(*part).n() > 0);
+    let parts = server.ttft_parts().into_iter().map(|times| {
+        let value = match times.distribution {
+            Some(distribution) => latency(distribution),
+            None => json!({"mean": times.mean_ms, "by": "server"}),
+        };
+        (times.part.name().to_owned(), value)
+    });
     json!({
         "url": server.found.as_ref().map(|found| &found.url),
         "kind": server.found.as_ref().map(|found| &found.kind),
@@ -358,7 +371,7 @@ fn server_json(state: &RunState) -> Value {
         "tokens_per_chunk": server.tokens_per_chunk(),
         "gaps_are_itl": server.gaps_are_itl(),
         "ttft_from_planned_ms": latency(&server.ttft_from_planned),
-        "ttft_parts_ms": parts.map(|part| (part.name().to_owned(), latency(server.part(part)))).collect::<serde_json::Map<_, _>>(),
+        "ttft_parts_ms": parts.collect::<serde_json::Map<_, _>>(),
         "late_chunks": late_json(&server.late),
         "batch": state.server_batch(),
         "preemptions": server.latest.as_ref().map(|_| server.preemptions),

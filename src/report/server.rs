@@ -10,7 +10,7 @@ use crate::{
         table::{aligned, markdown},
         units::{grouped, millis, percent, three_digits},
     },
-    state::{RunState, Series, TtftPart},
+    state::{RunState, Series},
 };
 
 /// A name, its values, and how they are written.
@@ -87,14 +87,18 @@ pub(super) fn server_md(state: &RunState) -> String {
     }
     let text = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), millis);
     let mut rows = vec![["part of TTFT", "mean", "p50", "p90", "p99", "n"].map(str::to_owned)];
-    for part in TtftPart::ALL.into_iter().filter(|part| server.part(*part).n() > 0) {
-        let d = server.part(part);
-        let [mean, p50, p90, p99] =
-            [d.mean_ms(), d.percentile_ms(50.0), d.percentile_ms(90.0), d.percentile_ms(99.0)].map(text);
-        rows.push([part.name().to_owned(), mean, p50, p90, p99, grouped(d.n() as i64)]);
+    let parts = server.ttft_parts();
+    for times in &parts {
+        let at = |p: f64| times.distribution.and_then(|d| d.percentile_ms(p));
+        let [mean, p50, p90, p99] = [Some(times.mean_ms), at(50.0), at(90.0), at(99.0)].map(text);
+        let n = times.distribution.map_or_else(|| "–".to_owned(), |d| grouped(d.n() as i64));
+        rows.push([times.part.name().to_owned(), mean, p50, p90, p99, n]);
     }
     let mut out = format!("## Server\n\n{}\n", markdown(&rows, |column| column > 0));
     out += "Client lag passes before the start, from which TTFT counts. Queue and prefill are by the server's own clock.\n\n";
+    if parts.iter().any(|times| times.distribution.is_none()) {
+        out += "Rows without percentiles are means that the server reports over all its requests, and the wait is the rest.\n\n";
+    }
     let late = server.late.by_cause();
     if let Some(share) = server.late.share().filter(|_| !late.is_empty()) {
         let mut rows =

@@ -85,6 +85,15 @@ impl Exposition {
     pub fn mean_parts(&self, name: &str) -> Option<(f64, f64)> {
         Some((self.sum(&format!("{name}_sum"))?, self.sum(&format!("{name}_count"))?))
     }
+
+    /// The same, of the samples with this label.
+    pub fn mean_parts_of(&self, name: &str, (label, value): (&str, &str)) -> Option<(f64, f64)> {
+        let sum = |name: String| {
+            let samples = self.all(&name).iter().filter(|sample| sample.label(label) == Some(value));
+            samples.map(|sample| sample.value).filter(|value| value.is_finite()).reduce(|a, b| a + b)
+        };
+        Some((sum(format!("{name}_sum"))?, sum(format!("{name}_count"))?))
+    }
 }
 
 fn read_line(line: &str) -> Option<(&str, Sample)> {

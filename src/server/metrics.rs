@@ -90,6 +90,8 @@ impl Reading {
                 requests: sum("sglang:num_requests_total"),
                 output_tok_s: sum("sglang:gen_throughput"),
                 queue_s: mean("sglang:queue_time_seconds"),
+                prefill_s: page
+                    .mean_parts_of("sglang:per_stage_req_latency_seconds", ("stage", "prefill_forward")),
                 ttft_s: mean("sglang:time_to_first_token_seconds"),
                 tpot_s: mean("sglang:inter_token_latency_seconds"),
                 ..Reading::default()
@@ -162,6 +164,8 @@ impl Reading {
             requests_s: rate(self.requests, earlier.requests),
             batch: mean(self.batches, earlier.batches).or(self.batch),
             step_tokens: mean(self.step_tokens, earlier.step_tokens),
+            timed_requests: counted(self.queue_s.map(|s| s.1), earlier.queue_s.map(|s| s.1))
+                .filter(|n| *n > 0.0),
             queue_ms: ms(self.queue_s, earlier.queue_s),
             prefill_ms: ms(self.prefill_s, earlier.prefill_s),
             decode_ms: ms(self.decode_s, earlier.decode_s),

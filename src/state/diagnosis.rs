@@ -4,6 +4,8 @@ use super::{GpuState, RunState, Series, TtftPart};
 use crate::{
     analysis::{
         gpu_idle::GpuIdle,
+        limit::Limit,
+        program::Activity,
         server::{ServerFacts, ServerRemark},
         throttle::{Diagnosis, Evidence, Ledger, Workload, diagnose},
         trust::{Conditions, Served, Trust, TrustInput, evenness, trust},
@@ -70,11 +72,47 @@ impl RunState {
         GpuIdle::of(self.kernels.decode.launch_meter().as_ref(), self.total.device_share())
     }
 
+    /// What limits decode on a GPU, where something other than a lowered clock does; `None` for a server and on the CPU.
+    pub fn limit(&self) -> Option<Limit> {
+        if self.serves() || self.watches() || self.total.itl.n() == 0 {
+            return None;
+        }
+        let on_gpu = self.profiled_gpu().is_some() && self.run.as_ref().is_some_and(|run| !run.simulated);
+        let diagnosis = self.workload_diagnosis();
+        let costs =
+            diagnosis.iter().filter(|diagnosis| diagnosis.throttled).flat_map(|diagnosis| &diagnosis.causes);
+        let lost = costs.filter_map(|cause| cause.cost_pct).fold(0.0, f64::max) / 100.0;
+        let bandwidth = self.mbu().map(|used| used.share).filter(|_| self.batch() == 1);
+        on_gpu.then(|| Limit::of(self.gpu_idle(), bandwidth, lost)).flatten()
+    }
+
+    /// A program none of whose steps is known: what it did, or why nothing is known.
+    fn program_verdict(&self) -> Option<String> {
+        if let Some(activity) = self.kernels.without_steps().and_then(|live| Activity::of(&live.total)) {
+            let finding = self.programs.finding.map_or_else(String::new, |finding| format!(" {finding}"));
+            return Some(format!("{activity}{finding}"));
+        }
+        let has_ended = self.finished.is_some();
+        match self.programs.all().is_empty() {
+            true if has_ended => {
+                Some("The program did not use CUDA: none of its processes started the driver.".to_owned())
+            }
+            true => None,
+            false if has_ended => {
+                Some("The program started CUDA, but no kernel of it was recorded.".to_owned())
+            }
+            false => None,
+        }
+    }
+
     /// The summary of the run so far; `None` until something was measured.
     pub fn verdict(&self) -> Option<String> {
         let run = self.run.as_ref()?;
         if self.serves() {
             return self.server_verdict();
+        }
+        if self.follows() && self.total.itl.n() == 0 {
+            return self.program_verdict();
         }
         // Of another program, they say why the GPU is idle.
         let remarks = self.kernels.decode.remarks();
@@ -82,7 +120,7 @@ impl RunState {
         let summary = verdict::summary(&verdict::Measurements {
             metrics: &self.total,
             tpot: evenness(self.tpots_ns.values()),
-            idle: self.gpu_idle().filter(|_| why.is_empty()),
+            idle: self.gpu_idle().filter(|_| why.is_empty() && !matches!(self.limit(), Some(Limit::Cpu(_)))),
             recorded: self.total.left_out(),
             recording_cost: self.kernels.recording.cost(),
             batch: run.batch,
@@ -125,7 +163,7 @@ impl RunState {
             let column = series.columns(self.total.from, self.now, 1).into_iter().next().flatten();
             column.map(|bucket| f64::from(bucket.mean()))
         };
-        let part = |part: TtftPart| server.part(part).mean_ms();
+        let part = |part: TtftPart| server.part_mean_ms(part);
         let done = server.ended.saturating_sub(server.failed);
         let seconds = self.total.wall_ns as f64 / 1e9;
         let observed_s = self.now.since(self.total.from).as_secs_f64();
@@ -136,8 +174,8 @@ impl RunState {
             worst_failure: server.failures.iter().map(|(failure, n)| (*failure, *n)).max_by_key(|(_, n)| *n),
             ttft_ms: server.ttft_mean_ms(),
             connect_ms: part(TtftPart::Connect),
-            queue_ms: part(TtftPart::Queue).or_else(|| server.latest.as_ref()?.queue_ms),
-            prefill_ms: part(TtftPart::Prefill).or_else(|| server.latest.as_ref()?.prefill_ms),
+            queue_ms: part(TtftPart::Queue),
+            prefill_ms: part(TtftPart::Prefill),
             prompt_tokens: (done > 0 && server.prompt_tokens > 0)
                 .then(|| server.prompt_tokens as f64 / done as f64),
             itl_ms: self.total.itl.percentile_ms(50.0),
@@ -150,7 +188,7 @@ impl RunState {
                 .as_ref()
                 .and_then(|latest| latest.preemptions)
                 .filter(|_| observed_s > 1.0)
-                .map(|_| server.preemptions * 60.0 / observed_s),
+                .map(|_| server.measured_preemptions * 60.0 / observed_s),
             prefix_hits: match server.cached_tokens {
                 Some(cached) if server.prompt_tokens > 0 => Some(cached as f64 / server.prompt_tokens as f64),
                 _ => server.latest.as_ref().and_then(|latest| latest.prefix_hits),

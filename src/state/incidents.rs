@@ -66,7 +66,7 @@ impl Incident {
     pub fn describe(&self) -> String {
         match self.kind {
             IncidentKind::LateToken { gap_ns, usual_ns } => {
-                format!("token after {:.1} ms, usually {:.1} ms", gap_ns as f64 / 1e6, usual_ns as f64 / 1e6)
+                format!("{:.1} ms instead of {:.1} ms", gap_ns as f64 / 1e6, usual_ns as f64 / 1e6)
             }
             IncidentKind::NewReason { bit } => format!("{} begins", reasons::named(bit).name()),
             IncidentKind::Lost { gpu } => format!("GPU {gpu} is lost"),
@@ -227,6 +227,7 @@ mod tests {
             gap_ns: (gap_ms * 1e6) as u64,
             id: 0,
             request: 0,
+            stream: 0,
             first: false,
             warmup: false,
             recorded: false,
@@ -240,10 +241,7 @@ mod tests {
             recorder.token(mark(n, if n == 2000 { 30.0 } else { 4.0 }), n);
         }
         let [incident] = &recorder.incidents[..] else { panic!("{:?}", recorder.incidents.len()) };
-        assert_eq!(
-            (incident.token, incident.describe()),
-            (2000, "token after 30.0 ms, usually 4.0 ms".to_owned())
-        );
+        assert_eq!((incident.token, incident.describe()), (2000, "30.0 ms instead of 4.0 ms".to_owned()));
         let (first, last) = (incident.tokens[0].t, incident.tokens[incident.tokens.len() - 1].t);
         assert_eq!((incident.at.since(first).as_secs(), last.since(incident.at).as_secs()), (3, 2));
     }

@@ -31,6 +31,8 @@ pub struct KernelState {
     pub prefill: LiveKernels,
     pub mixed: LiveKernels,
     pub decode: LiveKernels,
+    /// Work of another program that belongs to no step.
+    pub outside: LiveKernels,
     /// Reports of nsys and ncu, the newest last.
     pub reports: VecDeque<Arc<KernelReport>>,
     /// The active run under a tool, or how the last one ended.
@@ -57,8 +59,16 @@ impl KernelState {
             Phase::Prefill => Some(&self.prefill),
             Phase::Mixed => Some(&self.mixed),
             Phase::Decode => Some(&self.decode),
-            _ => None,
+            Phase::Idle => Some(&self.outside),
+            Phase::Preparing => None,
         }
+    }
+
+    /// The work of a program none of whose steps is known.
+    pub fn without_steps(&self) -> Option<&LiveKernels> {
+        let stepped = [&self.vision, &self.prefill, &self.mixed, &self.decode];
+        let has_steps = stepped.iter().any(|live| live.total.steps > 0);
+        Some(&self.outside).filter(|outside| !has_steps && !outside.is_empty())
     }
 
     /// The tool that is running, its current step and how much of that is done.
@@ -76,12 +86,13 @@ impl KernelState {
             Phase::Prefill => Some(&mut self.prefill),
             Phase::Mixed => Some(&mut self.mixed),
             Phase::Decode => Some(&mut self.decode),
-            _ => None,
+            Phase::Idle => Some(&mut self.outside),
+            Phase::Preparing => None,
         }
     }
 
-    fn all_mut(&mut self) -> [&mut LiveKernels; 4] {
-        [&mut self.vision, &mut self.prefill, &mut self.mixed, &mut self.decode]
+    fn all_mut(&mut self) -> [&mut LiveKernels; 5] {
+        [&mut self.vision, &mut self.prefill, &mut self.mixed, &mut self.decode, &mut self.outside]
     }
 
     pub(super) fn switched(&mut self, t: Stamp, trace: &KernelTrace) {

@@ -37,7 +37,7 @@ use requests::Gap;
 pub use requests::{ActiveRequest, ActiveRequests};
 use serde::{Deserialize, Serialize};
 pub use series::{Bucket, Series};
-pub use server::{Lane, ServerState, TtftPart};
+pub use server::{Lane, PartTimes, ServerState, TtftPart};
 pub use speculation::SpeculationTally;
 pub use telemetry::{GpuState, HostState};
 pub use trail::{TokenMark, TokenTrail};
@@ -214,7 +214,10 @@ impl RunState {
                 self.startup.end(t);
                 self.server.found = Some((**found).clone());
             }
-            Event::ServerSample(sample) => self.server.sample(t, sample),
+            Event::ServerSample(sample) => {
+                let measures = self.counted_to.is_some() || !self.serves();
+                self.server.sample(t, sample, measures);
+            }
             Event::ClientSample(sample) => self.server.client(t, *sample),
             Event::StepsFound(finding) => self.programs.finding = Some(*finding),
             Event::ProcessLeft(left) => self.programs.left(t, left.pid),
@@ -368,6 +371,7 @@ impl RunState {
             false => self.kernels.recording.overlaps(from, t),
         };
         active.recorded |= recorded;
+        let stream = active.stream;
         let context = u64::from(active.started.prompt_tokens) + u64::from(active.tokens) - 1;
         let (warmup, batch) = (!active.started.is_measured(), u64::from(active.started.batch));
         let prompt = u64::from(active.started.prompt_tokens);
@@ -403,6 +407,7 @@ impl RunState {
             gap_ns,
             id: token.id,
             request: token.request,
+            stream,
             tokens: together,
             first,
             warmup,

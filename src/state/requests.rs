@@ -1,6 +1,9 @@
 //! The active requests.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use crate::{
     analysis::compare::RequestSample,
@@ -15,6 +18,8 @@ const MIN_TOKENS: u32 = 8;
 #[derive(Debug, Clone, PartialEq)]
 pub struct ActiveRequest {
     pub started: RequestStarted,
+    /// The row that it is drawn in: the lowest that no other request has at the time.
+    pub stream: u32,
     pub tokens: u32,
     /// The last report of a long prefill.
     pub prefill: Option<PrefillProgress>,
@@ -49,6 +54,8 @@ pub struct ActiveRequests {
     by_number: BTreeMap<u32, ActiveRequest>,
     /// Those whose first token has come.
     answered: usize,
+    /// Streams below the highest that are free.
+    free: BTreeSet<u32>,
 }
 
 impl ActiveRequests {
@@ -71,12 +78,18 @@ impl ActiveRequests {
         self.by_number.len()
     }
 
-    pub(super) fn start(&mut self, request: ActiveRequest) {
+    pub(super) fn start(&mut self, mut request: ActiveRequest) {
         if self.by_number.len() >= MAX_ACTIVE {
             let oldest = self.by_number.first_key_value().map(|(number, _)| *number);
             oldest.and_then(|number| self.end(number));
         }
+        self.end(request.started.request);
+        request.stream = self.free.pop_first().unwrap_or(self.by_number.len() as u32);
         self.by_number.insert(request.started.request, request);
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &ActiveRequest> {
+        self.by_number.values()
     }
 
     pub(super) fn of(&mut self, request: u32) -> Option<&mut ActiveRequest> {
@@ -86,6 +99,7 @@ impl ActiveRequests {
     pub(super) fn end(&mut self, request: u32) -> Option<ActiveRequest> {
         let ended = self.by_number.remove(&request)?;
         self.answered -= usize::from(ended.first_token.is_some());
+        self.free.insert(ended.stream);
         Some(ended)
     }
 
@@ -95,6 +109,8 @@ impl ActiveRequests {
 
     pub(super) fn clear(&mut self) {
         self.by_number.clear();
+        self.free.clear();
+        self.answered = 0;
     }
 }
 
@@ -102,6 +118,7 @@ impl ActiveRequest {
     pub(super) fn new(t: Stamp, started: RequestStarted) -> Self {
         ActiveRequest {
             started,
+            stream: 0,
             tokens: 0,
             prefill: None,
             start: t,

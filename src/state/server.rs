@@ -18,6 +18,8 @@ const KEPT_LANES: usize = 2048;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Lane {
     pub request: u32,
+    /// The row that it is drawn in.
+    pub stream: u32,
     pub start: Stamp,
     pub first: Option<Stamp>,
     pub end: Stamp,
@@ -61,6 +63,35 @@ impl TtftPart {
     }
 }
 
+/// A part of TTFT: by the client's clock for each request, or as the mean that the server reports.
+#[derive(Debug, Clone, Copy)]
+pub struct PartTimes<'a> {
+    pub part: TtftPart,
+    pub mean_ms: f64,
+    /// `None` where the server reports only its mean.
+    pub distribution: Option<&'a Distribution>,
+}
+
+/// A mean over requests, from the means of its parts.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct OwnMean {
+    sum_ms: f64,
+    requests: f64,
+}
+
+impl OwnMean {
+    fn add(&mut self, mean_ms: Option<f64>, requests: Option<f64>) {
+        if let (Some(ms), Some(n)) = (mean_ms, requests) {
+            self.sum_ms += ms * n;
+            self.requests += n;
+        }
+    }
+
+    fn ms(self) -> Option<f64> {
+        (self.requests > 0.0).then(|| self.sum_ms / self.requests)
+    }
+}
+
 #[derive(Debug, Clone, Default)]
 pub struct ServerState {
     pub found: Option<ServerFound>,
@@ -71,6 +102,8 @@ pub struct ServerState {
     pub batch: Series,
     pub output_tok_s: Series,
     pub preemptions: f64,
+    /// Those while requests were measured.
+    pub measured_preemptions: f64,
     pub client: Option<ClientSample>,
     /// The client's delay, in milliseconds.
     pub lag_ms: Series,
@@ -81,6 +114,9 @@ pub struct ServerState {
     pub reconnected: u64,
     /// Of measured requests.
     parts: [Distribution; TtftPart::ALL.len()],
+    /// By the server's own histograms, while requests were measured.
+    own_queue: OwnMean,
+    own_prefill: OwnMean,
     /// From the planned moment to the first chunk.
     pub ttft_from_planned: Distribution,
     pub chunks: u64,
@@ -116,7 +152,8 @@ impl ServerState {
         self.found.is_some()
     }
 
-    pub(super) fn sample(&mut self, t: Stamp, sample: &ServerSample) {
+    /// `measures`: requests are being measured.
+    pub(super) fn sample(&mut self, t: Stamp, sample: &ServerSample, measures: bool) {
         let series = [
             (&mut self.running, sample.running),
             (&mut self.queued, sample.queued),
@@ -126,6 +163,11 @@ impl ServerState {
         ];
         for (series, value) in series {
             value.into_iter().for_each(|value| series.push(t, value as f32));
+        }
+        if measures {
+            self.measured_preemptions += sample.preemptions.unwrap_or(0.0);
+            self.own_queue.add(sample.queue_ms, sample.timed_requests);
+            self.own_prefill.add(sample.prefill_ms, sample.timed_requests);
         }
         self.late.server(t, sample.preemptions, sample.kv_used);
         self.preemptions += sample.preemptions.unwrap_or(0.0);
@@ -143,6 +185,7 @@ impl ServerState {
         let measured = active.started.is_measured();
         let lane = Lane {
             request: active.started.request,
+            stream: active.stream,
             start: active.start(),
             first: active.first_token,
             end: t,
@@ -202,6 +245,40 @@ impl ServerState {
 
     pub fn part(&self, part: TtftPart) -> &Distribution {
         &self.parts[part as usize]
+    }
+
+    /// The parts of TTFT that are known, in the order in which they pass. Where the server reports queue and prefill only as
+    /// means, these are taken out of the wait.
+    pub fn ttft_parts(&self) -> Vec<PartTimes<'_>> {
+        let measured = |part: TtftPart| {
+            let times = self.part(part);
+            Some(PartTimes { part, mean_ms: times.mean_ms()?, distribution: Some(times) })
+        };
+        let wait = self.part(TtftPart::Wait).mean_ms().unwrap_or(0.0);
+        let queue =
+            self.own_queue.ms().filter(|_| self.part(TtftPart::Queue).n() == 0).map(|ms| ms.min(wait));
+        let left = wait - queue.unwrap_or(0.0);
+        let prefill =
+            self.own_prefill.ms().filter(|_| self.part(TtftPart::Prefill).n() == 0).map(|ms| ms.min(left));
+        let rest = left - prefill.unwrap_or(0.0);
+        let own = |part, mean_ms: f64| PartTimes { part, mean_ms, distribution: None };
+        let times = |part| match part {
+            TtftPart::Queue => measured(part).or_else(|| Some(own(part, queue.filter(|_| wait > 0.0)?))),
+            TtftPart::Prefill => measured(part).or_else(|| Some(own(part, prefill.filter(|_| wait > 0.0)?))),
+            TtftPart::Wait if queue.is_some() || prefill.is_some() => measured(part).map(|_| own(part, rest)),
+            _ => measured(part),
+        };
+        TtftPart::ALL.into_iter().filter_map(times).collect()
+    }
+
+    /// The mean of a part of TTFT, by the client's clock or by the server's own.
+    pub fn part_mean_ms(&self, part: TtftPart) -> Option<f64> {
+        let own = match part {
+            TtftPart::Queue => self.own_queue.ms(),
+            TtftPart::Prefill => self.own_prefill.ms(),
+            _ => None,
+        };
+        self.ttft_parts().into_iter().find(|times| times.part == part).map(|times| times.mean_ms).or(own)
     }
 
     /// TTFT of the requests whose parts are known.

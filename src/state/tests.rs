@@ -500,3 +500,91 @@ fn bursts_do_not_set_requests_to_a_server_apart() {
     assert_eq!(long.total.without.ttft.mean_ms(), None);
     assert_eq!(long.total.with.requests, 1);
 }
+
+/// A stream is the lowest row that no other request has.
+#[test]
+fn requests_take_the_lowest_free_stream() {
+    let run = RunStarted { engine: EngineKind::Server, simulated: false, ..run_started() };
+    let served = |ms, request| {
+        let served = Served {
+            late_ns: 0,
+            connecting: None,
+            send_ns: 0,
+            head_ns: None,
+            chunks: 0,
+            together: 0,
+            prompt_tokens: None,
+            output_tokens: None,
+            cached_tokens: None,
+            server: ServerTimes::default(),
+            reconnected: false,
+            failure: None,
+        };
+        let served = Some(Box::new(served));
+        envelope(ms, Event::RequestFinished(RequestFinished { request, complete: true, served }))
+    };
+    let state = fold(&[
+        envelope(0, Event::RunStarted(Box::new(run))),
+        request(10, 0, false),
+        request(11, 1, false),
+        request(12, 2, false),
+        served(20, 1),
+        served(21, 0),
+        request(30, 3, false),
+        request(31, 4, false),
+        request(32, 5, false),
+        served(40, 2),
+    ]);
+    let streams: Vec<(u32, u32)> =
+        state.server.lanes.iter().map(|lane| (lane.request, lane.stream)).collect();
+    assert_eq!(streams, [(1, 1), (0, 0), (2, 2)]);
+    let active: Vec<(u32, u32)> =
+        state.active.iter().map(|active| (active.started.request, active.stream)).collect();
+    assert_eq!(active, [(3, 0), (4, 1), (5, 3)]);
+}
+
+/// A loop of kernels is no inference: what it did is told all the same.
+#[test]
+fn a_program_without_steps_has_a_summary() {
+    let run = RunStarted { engine: EngineKind::Program, simulated: false, ..run_started() };
+    let row = KernelRow {
+        calls: 900,
+        total_ns: Some(0.9e9),
+        mean_ns: Some(1e6),
+        ..KernelRow::named("void gemm<float>(int)")
+    };
+    let copies = KernelRow {
+        calls: 10,
+        total_ns: Some(1e7),
+        bytes: Some(2e9),
+        ..KernelRow::named("[copy to device]")
+    };
+    let window = |span_ns| KernelWindow {
+        span_ns,
+        busy_ns: 910_000_000,
+        launches: 910,
+        rows: vec![row.clone(), copies.clone()],
+        ..KernelWindow::default()
+    };
+    let joined =
+        ProcessJoined { pid: 7, parent: None, command: "python loop.py".into(), rank: None, world: None };
+    let said = |events: &[Envelope]| {
+        let start = [envelope(0, Event::RunStarted(Box::new(run.clone())))];
+        let state = fold(&[&start[..], events].concat());
+        (state.verdict(), state.kernels.without_steps().map(|live| live.table("live").rows.len()))
+    };
+    let end = || envelope(9000, Event::RunFinished(RunFinished { outcome: Outcome::Completed, cause: None }));
+    let kernels = |span_ns| envelope(2000, Event::Kernels(Box::new(window(span_ns))));
+    let start = || envelope(1000, Event::ProcessJoined(Box::new(joined.clone())));
+    let (verdict, rows) = said(&[start(), kernels(1_000_000_000), end()]);
+    assert_eq!(
+        verdict.unwrap(),
+        "Kernels limit the speed: the GPU is busy 91 % of the recorded 1,000 ms. 900 kernels take 1.01 ms each on average. \
+         The largest, void gemm, has 99 % of the busy time. 10 copies move 2.00 GB."
+    );
+    assert_eq!(rows, Some(2));
+    let (verdict, _) = said(&[start(), kernels(4_000_000_000)]);
+    assert!(verdict.unwrap().starts_with("The CPU limits the speed: the GPU is idle 77 % of the recorded"));
+    assert!(said(&[end()]).0.unwrap().starts_with("The program did not use CUDA"));
+    assert!(said(&[start(), end()]).0.unwrap().starts_with("The program started CUDA, but no kernel"));
+}

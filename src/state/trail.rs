@@ -13,6 +13,8 @@ pub struct TokenMark {
     pub gap_ns: u64,
     pub id: u32,
     pub request: u32,
+    /// The row of its request.
+    pub stream: u32,
     /// Of one step.
     pub tokens: u32,
     pub first: bool,
@@ -21,18 +23,13 @@ pub struct TokenMark {
     pub recorded: bool,
 }
 
-const KEPT: usize = 8192;
+/// Several seconds of a server with many streams.
+const KEPT: usize = 16_384;
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct TokenTrail {
     marks: VecDeque<TokenMark>,
     count: u64,
-}
-
-impl Default for TokenTrail {
-    fn default() -> Self {
-        TokenTrail { marks: VecDeque::with_capacity(KEPT), count: 0 }
-    }
 }
 
 impl TokenTrail {

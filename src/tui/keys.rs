@@ -222,6 +222,8 @@ pub static BINDINGS: &[Binding] = &[
     key(&[PageUp], TOKENS, A::Scrub(50), "", "50 tokens back"),
     key(&[PageDown], TOKENS, A::Scrub(-50), "", "50 tokens forward"),
     key(&[End, Char('G')], TOKENS, A::FollowTokens, "", "follow the newest token"),
+    key(&[Char(']')], TOKENS, A::ZoomStreams(1), "", "several streams: zoom in, a shorter time span"),
+    key(&[Char('[')], TOKENS, A::ZoomStreams(-1), "", "several streams: zoom out, a longer time span"),
     key(&[Enter], TOKENS, A::ToggleIncident, "incident", "open or close the selected incident"),
     key(&[Char('m')], On(Pane::Compare), A::NextComparePart, "parts", "show ITL histograms, operators or notes alone, or all"),
     key(&[Enter], RUNS, runs(RunsCommand::Open), "open", "open the selected run; fold or unfold a group"),
@@ -237,6 +239,8 @@ pub static BINDINGS: &[Binding] = &[
     key(&[Char('N'), F(2)], RUNS, runs(RunsCommand::AskName), "rename", "rename the selected run or sweep"),
     key(&[Char('D'), Delete], RUNS, runs(RunsCommand::AskDelete), "delete", "delete the selected run or sweep; asks first"),
     key(&[Char('R')], RUNS, runs(RunsCommand::Refresh), "", "refresh the list"),
+    key(&[Char(']')], On(Pane::Server), A::ZoomStreams(1), "", "requests: zoom in, a shorter time span"),
+    key(&[Char('[')], On(Pane::Server), A::ZoomStreams(-1), "", "requests: zoom out, a longer time span"),
     key(&[Char('/')], On(Pane::Log), A::AskFilter, "filter", "show only lines that contain a text"),
 ];
 

@@ -152,6 +152,8 @@ impl ComparePart {
 }
 
 /// Time spans of the charts.
+/// Time spans of the streams of a server, in seconds.
+pub const STREAM_SPANS_S: [f64; 11] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
 pub const SPANS_S: [f64; 9] = [2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 1800.0, f64::INFINITY];
 
 const DEFAULT_SPAN: usize = 4;
@@ -179,6 +181,8 @@ pub struct UiState {
     pub theme: ThemeName,
     /// Index into [`SPANS_S`].
     pub span: usize,
+    /// Shorter or longer spans of streams than a few requests take.
+    pub stream_zoom: isize,
     /// Where the charts are read; `None` reads the newest values.
     pub cursor: Option<Cursor>,
     /// The width of the boxes beside the tokens, where the user has set it.

@@ -18,7 +18,8 @@ use crate::{
         run_tree::RunTree,
         theme::Theme,
         ui::{
-            Action, Cursor, Effect, Extent, GroupKey, Pane, Panes, RunCommand, RunsCommand, SPANS_S, UiState,
+            Action, Cursor, Effect, Extent, GroupKey, Pane, Panes, RunCommand, RunsCommand, SPANS_S,
+            STREAM_SPANS_S, UiState,
         },
         widgets::TimeAxis,
     },
@@ -57,6 +58,8 @@ pub struct View<'a> {
     pub sweep: Option<SweepView<'a>>,
     /// What can be clicked, filled while the frame is drawn.
     pub hits: Option<&'a Hits>,
+    /// What charts show instead of the time range of the screen.
+    pub range: Option<(Stamp, Stamp)>,
 }
 
 /// The connection to the machine of a run, as the screen shows it.
@@ -110,6 +113,7 @@ impl<'a> View<'a> {
             remote: None,
             sweep: None,
             hits: None,
+            range: None,
         }
     }
 
@@ -151,7 +155,8 @@ impl<'a> View<'a> {
             Pane::Tokens => !state.trail.is_empty(),
             Pane::Kernels => {
                 let kernels = &state.kernels;
-                let live = !kernels.prefill.is_empty() || !kernels.decode.is_empty();
+                let live = [&kernels.prefill, &kernels.mixed, &kernels.decode, &kernels.outside];
+                let live = live.iter().any(|live| !live.is_empty());
                 live || !kernels.reports.is_empty() || kernels.tool_run.is_some()
             }
             Pane::Roofline => !watches && !state.roofline().points.is_empty(),
@@ -221,6 +226,9 @@ impl<'a> View<'a> {
 
     /// The time range of the charts: up to now, or as it was when the cursor was set. A cursor outside of it moves it.
     pub fn time_range(&self) -> (Stamp, Stamp) {
+        if let Some(range) = self.range {
+            return range;
+        }
         /// The part of the range after a cursor that is earlier.
         const AFTER: f64 = 0.8;
         let now = self.state.now.secs();
@@ -237,6 +245,28 @@ impl<'a> View<'a> {
         };
         let from = (end - span).max(0.0);
         (Stamp::from_secs_f64(from), Stamp::from_secs_f64(end.max(from + span)))
+    }
+
+    /// The same view with charts over another time range.
+    pub fn over(self, range: (Stamp, Stamp)) -> View<'a> {
+        View { range: Some(range), ..self }
+    }
+
+    /// The time in which streams are drawn: a few requests up to now or around `centre`, more or fewer as was asked for.
+    pub fn stream_range(&self, centre: Option<Stamp>) -> (Stamp, Stamp) {
+        /// Requests of the usual length in the range.
+        const REQUESTS: f64 = 3.0;
+        let (now, longest) = (self.state.now, STREAM_SPANS_S.len() - 1);
+        let e2e = &self.state.total.e2e;
+        let usual_s = e2e.percentile_ms(50.0).or(e2e.mean_ms()).map_or(2.0, |ms| REQUESTS * ms / 1e3);
+        let usual = STREAM_SPANS_S.partition_point(|span| *span < usual_s).min(longest);
+        let span_s = STREAM_SPANS_S[usual.saturating_add_signed(-self.ui.stream_zoom).min(longest)];
+        // A finished run is idle at its end.
+        let last = self.state.trail.last().map_or(now, |mark| mark.t);
+        let newest = if self.state.finished.is_some() { last } else { now };
+        let end = centre.map_or(newest, |t| Stamp::from_secs_f64(t.secs() + span_s / 2.0).min(newest.max(t)));
+        let from = (end.secs() - span_s).max(0.0);
+        (Stamp::from_secs_f64(from), Stamp::from_secs_f64(end.secs().max(from + span_s)))
     }
 
     pub fn time_axis(&self) -> TimeAxis {

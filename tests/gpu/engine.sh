@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A real vLLM or SGLang on a machine with a GPU: our records beside the engine's own torch.profiler, its metrics and its log.
 # engine.sh vllm|sglang PART…: parts are records, screen, joined. Needs the engine's site and model in /tmp/e (pack-engine), and
-# target/gpu/llmprof-tui.xz. Files go to $OUT.
+# target/gpu/llmprof-tui.xz. Files go to $OUT. EXPERTS=1: a mixture of experts (the shape of Qwen3-30B-A3B) instead of the dense 7B.
 cd "$(dirname "$0")"
 P=$PWD; G=$P/../../target/gpu
 T=${OUT:-/tmp/out}; mkdir -p $T /tmp/e; cd /tmp/e
@@ -12,6 +12,7 @@ cp -n $G/env.sh $G/model.py . 2>/dev/null
 . ./env.sh
 [ -d m7 ] || python3 model.py 7b m7
 engine=$1; shift
+[ -n "$EXPERTS" ] && { [ -d m30 ] || python3 $P/experts.py m7 m30; VLLM=${VLLM/serve m7/serve m30}; SGLANG=${SGLANG/path m7/path m30}; }
 case $engine in
 vllm) command="$VLLM"; url=http://127.0.0.1:8001; profiled=(--profiler-config '{"profiler":"torch","torch_profiler_dir":"/tmp/e/prof"}') ;;
 sglang) command="$SGLANG"; url=http://127.0.0.1:8002; profiled=(); export SGLANG_TORCH_PROFILER_DIR=/tmp/e/prof ;;
@@ -42,42 +43,50 @@ records() { # name, concurrencies, options of the engine
   cp runs/$name/records-*.tsv.gz runs/$name/report.md $T/ 2>/dev/null; gzip -c runs/$name/events.ndjson > $T/$name.events.gz
   for f in $T/records-*.tsv.gz; do mv $f $T/$name.$(basename $f); done; ls -l $T | grep $name | awk '{print $5, $9}'
 }
-# The screens while a run starts the engine and puts load on it: name, requests at a time, options of the engine.
+# The screens while a run starts the engine and puts load on it: name, requests at a time, options of the engine. Recording is switched
+# off and on, the load paused, the window resized, an incident opened, all while it runs.
 screen() {
   local name=$1 at=$2; shift 2; rm -rf runs/$name
   printf '#!/bin/sh\nexec %s %s\n' "$command" "$*" > serve.sh; chmod +x serve.sh
   tmux kill-server 2>/dev/null
-  tmux new-session -d -s t -x 200 -y 50 "$X --model qwen2_5_7b model.dtype=bf16 runtime=$engine runtime.server.url=$url runtime.server.command=/tmp/e/serve.sh runtime.load.concurrency=$at runtime.requests=4000 dataset.prompt_tokens=512 infer.max_new_tokens=128 hydra.run.dir=runs/$name; echo code \$?; sleep 600"
+  tmux new-session -d -s t -x 200 -y 50 "COLORTERM=truecolor $X --model qwen2_5_7b model.dtype=bf16 runtime=$engine runtime.server.url=$url runtime.server.command=/tmp/e/serve.sh runtime.load.concurrency=$at runtime.requests=4000 dataset.prompt_tokens=512 infer.max_new_tokens=128 hydra.run.dir=runs/$name 2> $T/$name.err; echo code \$?; sleep 600"
   take() { tmux capture-pane -e -p -t t > $T/$name-$1.ansi; }
-  SECONDS=0; sleep 25; take start25; until curl -sf $url/health > /dev/null || [ $SECONDS -gt 200 ]; do sleep 1; [ $((SECONDS % 30)) = 0 ] && take start$SECONDS; done
-  echo "$name: ready after $SECONDS s"; sleep 20
-  for k in 1 2 3 4 5 8 9; do tmux send-keys -t t $k; sleep 1; take $k; done
-  tmux send-keys -t t K; sleep 4; tmux send-keys -t t 4; sleep 1; take K
-  tmux send-keys -t t 1; tmux resize-window -t t -x 120 -y 40; sleep 2; take 120x40; tmux send-keys -t t 4; sleep 1; take 120x40-4
-  tmux resize-window -t t -x 200 -y 50; sleep 8; for k in 1 4 5; do tmux send-keys -t t $k; sleep 1; take late-$k; done
-  tmux send-keys -t t q; sleep 2; tmux send-keys -t t y; sleep 12; tmux capture-pane -p -t t | tail -4
-  pkill -f vllm.entrypoints; pkill -f sglang.launch; cp runs/$name/report.md $T/$name.report.md; cp runs/$name/metrics.json $T/$name.metrics.json; cp runs/$name/program.log $T/$name.program.log; gzip -c runs/$name/events.ndjson > $T/$name.events.gz; head -40 $T/$name.report.md | cut -c1-300
+  press() { for k in "$@"; do tmux send-keys -t t $k; sleep 1; done; }
+  SECONDS=0; sleep 20; take start20; until curl -sf $url/health > /dev/null || [ $SECONDS -gt 220 ]; do sleep 1; [ $((SECONDS % 30)) = 0 ] && take start$SECONDS; done
+  echo "$name: ready after $SECONDS s"; sleep 15
+  for k in 1 2 3 4 5 6 8 9; do press $k; take $k; done
+  press 3 Enter; take 3-incident; press Enter ']' ']'; take 3-zoom; press 9 ']'; take 9-zoom; press v; take v; press v
+  press 4 Enter; take 4-detail; press Enter K; sleep 2; take 4-off; press K; sleep 3; take 4-on; press 1 p; sleep 2; take 1-paused; press p; sleep 3; take 1-resumed
+  tmux resize-window -t t -x 120 -y 40; sleep 1; for k in 1 2 3 4 5 8 9; do press $k; take 120x40-$k; done
+  tmux resize-window -t t -x 80 -y 24; sleep 1; for k in 1 3 9; do press $k; take 80x24-$k; done
+  tmux resize-window -t t -x 200 -y 50; sleep 3; for k in 1 4 5; do press $k; take late-$k; done
+  press q; sleep 1; press y; sleep 12; take end; tmux capture-pane -p -t t | tail -4
+  pkill -f vllm.entrypoints; pkill -f sglang.launch; for f in report.md metrics.json program.log; do cp runs/$name/$f $T/$name.$f; done; gzip -c runs/$name/events.ndjson > $T/$name.events.gz; head -30 $T/$name.report.md | cut -c1-400
 }
-# exec and attach with 16 at a time: what each says, beside the client's own figures.
+# attach to the running engine, and what it costs: pairs in turn, with bursts and without. name, "at a time:pairs …"
 joined() {
-  local name=$1; shift
+  local name=$1 costs=$2; shift 2
   eval "$($X inject --print-env)"
   $command "$@" > $T/$name.log 2>&1 & local pid=$!
   unset CUDA_INJECTION64_PATH NVTX_INJECTION64_PATH LLMPROF_ATTACH LLMPROF_TOKEN
-  ready $url; sleep 2; local worker=$(pgrep -f EngineCore | head -1); worker=${worker:-$pid}
-  for n in 1 2; do
-    (load 16 160 | figures "$name load $n:") & local l=$!
-    sleep 2; timeout 60 $X attach $worker --for 9 --json hydra.run.dir=runs/$name$n > $T/$name$n.json 2> $T/$name$n.err; echo "attach $n: code $?"; wait $l
-    python3 -c "
-import json; m = json.load(open('$T/$name$n.json')); p = m['program']; d = p.get('decode') or {}
-print({k: d.get(k) for k in ('steps', 'launches', 'busy_ns', 'span_ns', 'between_ns', 'dropped', 'unmeasured')}); print(m.get('verdict')); print(d.get('remarks'))" || tail -3 $T/$name$n.err
+  SECONDS=0; ready $url; sleep 2; echo "$name: ready after $SECONDS s"; local worker=$(pgrep -f 'EngineCore|sglang::scheduler' | head -1); worker=${worker:-$pid}
+  load 16 64 | figures "$name first:"
+  for n in 16 64; do
+    (load $n $((n * 24)) | figures "$name load at $n:") & local l=$!
+    sleep 2; python3 $P/counter.py $url 8 > $T/$name$n.counter & local c=$!
+    timeout 60 $X attach $worker --for 8 --json hydra.run.dir=runs/$name$n > $T/$name$n.json 2> $T/$name$n.err; echo "attach at $n: code $?"; wait $c; wait $l
+    python3 $P/counter.py compare $T/$name$n.counter runs/$name$n/events.ndjson $T/$name$n.json
+    cp runs/$name$n/report.md $T/$name$n.report.md
   done
-  # Cost: pairs in turn, with bursts and without.
-  for n in 1 2 3 4 5 6 7 8 9 10; do
-    load 16 48 | figures "without $n:"
-    timeout 60 $X attach $worker --for 30 --json output.record=false > /dev/null 2>&1 & local a=$!; sleep 1.5
-    load 16 48 | figures "with $n:"; kill -INT $a; wait $a
+  for cost in $costs; do
+    local at=${cost%:*}
+    for n in $(seq ${cost#*:}); do
+      load $at $((at * 3)) > $T/without.$n.json
+      timeout 60 $X attach $worker --for 50 --json output.record=false > /dev/null 2>&1 & local a=$!; sleep 1.2
+      load $at $((at * 3)) > $T/with.$n.json; kill -INT $a; wait $a
+    done
+    echo "$name, $at at a time: $(python3 $P/pairs.py $T ${cost#*:})"; rm -f $T/with*.json
   done
-  kill $pid; wait $pid
+  pkill -f vllm.entrypoints; pkill -f sglang.launch; wait $pid
 }
 "$@"

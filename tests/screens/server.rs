@@ -11,6 +11,12 @@ use super::{kernels::screens, run_started, showing};
 
 /// A vLLM server with a full cache: three requests at a time, each with 20 ms in the queue and 30 ms of prefill; the last one is refused.
 fn serving() -> RunState {
+    let times = ServerTimes { queue_ms: Some(20.0), prefill_ms: Some(30.0), ..ServerTimes::default() };
+    serving_as(times, ServerSample::default(), 0.0)
+}
+
+/// The same with these times of each request, and with what `sample` says; a token of request 5 comes `late_ms` late.
+fn serving_as(times: ServerTimes, sample: ServerSample, late_ms: f64) -> RunState {
     let mut state = RunState::default();
     let mut apply = |ms: f64, event: Event| state.apply(&Envelope { t: Stamp((ms * 1e6) as u64), event });
     let slo = Some(Slo { ttft_p99_ms: Some(59.0), ..Slo::default() });
@@ -67,7 +73,8 @@ fn serving() -> RunState {
         let ttft = 58.0 + 2.0 * f64::from(request % 2);
         for index in 0..(if failed { 0 } else { 24u32 }) {
             let token = Token { request, index, id: 0, device_ns: None, speculation: None };
-            events.push((start + ttft + 10.0 * f64::from(index), Event::Token(token)));
+            let late = if request == 5 && index >= 12 { late_ms } else { 0.0 };
+            events.push((start + ttft + late + 10.0 * f64::from(index), Event::Token(token)));
         }
         let served = Served {
             late_ns: 100_000,
@@ -79,12 +86,14 @@ fn serving() -> RunState {
             prompt_tokens: Some(100),
             output_tokens: Some(24),
             cached_tokens: Some(0),
-            server: ServerTimes { queue_ms: Some(20.0), prefill_ms: Some(30.0), ..ServerTimes::default() },
+            server: times,
             reconnected: false,
             failure: failed.then_some(RequestFailure::Status(429)),
         };
         let finished = RequestFinished { request, complete: !failed, served: Some(Box::new(served)) };
-        events.push((start + if failed { 5.0 } else { ttft + 230.5 }, Event::RequestFinished(finished)));
+        let late = if request == 5 { late_ms } else { 0.0 };
+        events
+            .push((start + if failed { 5.0 } else { ttft + late + 230.5 }, Event::RequestFinished(finished)));
     }
     for second in 0..2u32 {
         let sample = ServerSample {
@@ -93,7 +102,7 @@ fn serving() -> RunState {
             kv_used: Some(0.98),
             preemptions: Some(2.0),
             output_tok_s: Some(240.0),
-            ..ServerSample::default()
+            ..sample.clone()
         };
         events.push((500.0 + 700.0 * f64::from(second), Event::ServerSample(Box::new(sample))));
         let client = ClientSample { streams: 3, lag_p50_us: 1000, lag_p99_us: 1200, lag_max_us: 2000 };
@@ -109,6 +118,34 @@ fn a_server_has_its_pane() {
     let state = serving();
     insta::assert_snapshot!("server", screens(&state, &showing(Pane::Server)));
     insta::assert_snapshot!("server_overview", screens(&state, &showing(Pane::Overview)));
+}
+
+/// Several streams at a time: each has a row, and a late token is seen.
+#[test]
+fn the_tokens_of_several_streams_have_rows() {
+    let state = serving_as(ServerTimes::default(), ServerSample::default(), 60.0);
+    let text = screens(&state, &showing(Pane::Tokens));
+    assert!(text.contains("4 streams") && text.contains("max 70.0 ms"), "{text}");
+    insta::assert_snapshot!("server_tokens", text);
+}
+
+/// vLLM reports queue and prefill as histograms over all requests: their means are parts of TTFT, and the wait is the rest.
+#[test]
+fn means_of_the_server_are_parts_of_ttft() {
+    let sample = ServerSample {
+        timed_requests: Some(4.0),
+        queue_ms: Some(20.0),
+        prefill_ms: Some(30.0),
+        ..ServerSample::default()
+    };
+    let state = serving_as(ServerTimes::default(), sample, 0.0);
+    let run = run_json(&state, None);
+    let parts = &run["server"]["ttft_parts_ms"];
+    assert_eq!((&parts["queue"]["mean"], &parts["queue"]["by"]), (&20.0.into(), &"server".into()));
+    let part = |name: &str| parts[name]["mean"].as_f64().unwrap();
+    let sum: f64 = ["connect", "send", "queue", "prefill", "wait"].map(part).iter().sum();
+    assert!((sum - run["ttft_ms"]["mean"].as_f64().unwrap()).abs() < 1e-6, "the parts are the whole");
+    insta::assert_snapshot!("server_own_means", screens(&state, &showing(Pane::Server)));
 }
 
 /// Against hand arithmetic: TTFT 58 and 60 ms in turn for eleven requests, TPOT 10 ms, eleven good of twelve at most 59 ms.

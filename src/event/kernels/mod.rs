@@ -2,6 +2,7 @@
 
 mod busy;
 pub mod counters;
+mod durations;
 mod finding;
 pub mod live;
 pub mod names;
@@ -17,6 +18,7 @@ use std::{cmp::Ordering, collections::HashMap};
 use serde::{Deserialize, Serialize};
 
 pub use busy::Busy;
+pub use durations::{Bin, Durations};
 pub use finding::{Basis, Confidence, Finding, NoSteps};
 pub use overlaps::{Exposed, Overlaps};
 pub use row::{Advice, Extent, KernelRow, Product};

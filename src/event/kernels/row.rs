@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Measure,
+    Durations, Measure,
     counters::{Counters, Known},
     names,
 };
@@ -33,6 +33,9 @@ pub struct KernelRow {
     pub max_ns: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stddev_ns: Option<f64>,
+    /// How often one call took how long, where every call was timed.
+    #[serde(skip_serializing_if = "Durations::is_empty")]
+    pub durations: Durations,
     /// Also `None` where the launches differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grid: Option<Extent>,
@@ -157,6 +160,7 @@ impl KernelRow {
         self.min_ns = self.min_ns.zip(other.min_ns).map(|(a, b)| a.min(b));
         self.max_ns = self.max_ns.zip(other.max_ns).map(|(a, b)| a.max(b));
         self.stddev_ns = stddev;
+        self.durations.absorb(&other.durations);
         self.grid = agreed(self.grid, &other.grid);
         self.block = agreed(self.block, &other.block);
         self.registers = agreed(self.registers, &other.registers);

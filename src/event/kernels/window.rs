@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{
-    Extent, KernelRow,
+    Durations, Extent, KernelRow,
     live::{KernelSpan, KernelWindow, StepTimeline},
     work::{KernelLaunch, NameId, Names, is_timed},
 };
@@ -93,6 +93,7 @@ struct Sum {
     squares: f64,
     min_ns: u64,
     max_ns: u64,
+    durations: Durations,
     launch: Option<KernelLaunch>,
     bytes: Option<u64>,
 }
@@ -139,6 +140,7 @@ impl StepSums {
             squares: 0.0,
             min_ns: u64::MAX,
             max_ns: 0,
+            durations: Durations::default(),
             launch: work.launch.filter(|_| key.2.is_some()),
             bytes: None,
         });
@@ -148,6 +150,7 @@ impl StepSums {
         sum.squares += ns as f64 * ns as f64;
         sum.min_ns = sum.min_ns.min(ns);
         sum.max_ns = sum.max_ns.max(ns);
+        sum.durations.add(ns);
         if let Some(bytes) = work.bytes {
             let known = sum.bytes.get_or_insert(0);
             *known = known.saturating_add(bytes);
@@ -170,6 +173,7 @@ impl StepSums {
                     min_ns: Some(sum.min_ns as f64),
                     max_ns: Some(sum.max_ns as f64),
                     stddev_ns: Some(spread.round()).filter(|spread| spread.is_finite()),
+                    durations: sum.durations,
                     grid,
                     block: sum.launch.map(|launch| launch.block),
                     registers: sum.launch.map(|launch| u32::from(launch.registers)),

@@ -2,6 +2,7 @@
 
 mod canvas;
 mod context;
+mod counters;
 mod kernel_shares;
 mod latency;
 mod roofline;
@@ -22,7 +23,7 @@ pub struct Plot {
 
 type Draw = fn(&RunState, Format) -> Option<String>;
 
-const PLOTS: [(&str, &str, Draw); 6] = [
+const PLOTS: [(&str, &str, Draw); 7] = [
     (
         "throughput.svg",
         "Tokens per second over time, with prefills and incidents",
@@ -36,6 +37,11 @@ const PLOTS: [(&str, &str, Draw); 6] = [
     ),
     ("context.svg", "ITL by context length, with the prediction from the model's cost", context::context_svg),
     ("kernels.svg", "Kernels by share of time", kernel_shares::kernel_shares_svg),
+    (
+        "counters.svg",
+        "Counters of the kernels under ncu, as histograms weighted by their time",
+        counters::counters_svg,
+    ),
     ("roofline.svg", "Roofline", roofline::svg),
 ];
 

@@ -244,6 +244,7 @@ impl App {
         let remote = live.and_then(|live| live.session.remote_view());
         let runner = self.live.as_ref().and_then(|live| live.sweep.as_ref());
         use_view(&View {
+            range: None,
             state: self.state(),
             ui: &self.ui,
             theme: &theme,

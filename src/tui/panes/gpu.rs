@@ -249,6 +249,7 @@ pub fn row<'a>(
         // The highest clock is as it should be.
         warns: reading != Reading::SmClock,
         selected: view.ui.reading == i,
+        collapses: false,
     }
 }
 

@@ -100,6 +100,7 @@ fn host_rows<'a>(view: &View<'a>, host: &'a HostState, cores: usize) -> Vec<Row<
             limit: None,
             warns: false,
             selected: false,
+            collapses: false,
         }
     };
     let max_memory = total.map(|t| t as f32);

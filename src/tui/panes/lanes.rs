@@ -39,6 +39,8 @@ pub struct Row<'a> {
     /// Why there is no value.
     pub reason: Option<String>,
     pub selected: bool,
+    /// One line is enough where it has been 0 all the time.
+    pub collapses: bool,
 }
 
 /// Marks the columns of `area` in which kernels were recorded, in its first row, over the time range; returns the rest. All
@@ -126,9 +128,12 @@ pub fn draw_rows(view: &View<'_>, rows: Vec<Row<'_>>, area: Rect, buf: &mut Buff
     let theme = view.theme;
     let (from, to) = view.time_range();
     let (label, readout) = margins(area.width);
-    let height = (area.height / (rows.len() as u16).max(1)).clamp(1, 12);
+    let is_flat = |row: &Row<'_>| row.collapses && row.series.range().is_none_or(|(_, max)| max == 0.0);
+    let flat = rows.iter().filter(|row| is_flat(row)).count() as u16;
+    let height = (area.height.saturating_sub(flat) / (rows.len() as u16 - flat).max(1)).clamp(1, 12);
     let mut y = area.y;
     for row in rows {
+        let height = if is_flat(&row) { 1 } else { height };
         if y + height > area.bottom() {
             break;
         }

@@ -14,6 +14,7 @@ mod ranks;
 mod roofline;
 mod runs;
 mod server;
+mod streams;
 mod tiles;
 mod token_window;
 mod tokens;

@@ -117,8 +117,14 @@ fn verdict<'a>(view: &View<'a>) -> Line<'a> {
         let style = theme.outcome(finished.outcome);
         sentences.push(Text::styled(plain(&format!("The run {verb}: {cause}. ")), style));
     }
-    sentences.extend(gpu_verdict(view));
-    sentences.extend(view.state.verdict().map(|sentence| Text::styled(plain(&sentence), theme.text)));
+    let limit = view.state.limit().map(|limit| format!("{limit} "));
+    sentences.extend(limit.map(|text| Text::styled(plain(&text), theme.text)));
+    let speed = view.state.verdict().map(|sentence| Text::styled(plain(&format!("{sentence} ")), theme.text));
+    // Of a program whose steps are not known, what it did comes first.
+    match view.state.follows() && view.state.total.itl.n() == 0 {
+        true => sentences.extend(speed.into_iter().chain(gpu_verdict(view))),
+        false => sentences.extend(gpu_verdict(view).into_iter().chain(speed)),
+    }
     if !sentences.is_empty() {
         return Line::from(sentences);
     }

@@ -4,27 +4,30 @@ use ratatui::{
     buffer::Buffer,
     layout::{Constraint, Layout, Rect},
     style::Style,
-    text::{Line, Span as Text},
+    text::Line,
     widgets::{Paragraph, Widget},
 };
 
 use super::{
     gpu,
-    lanes::{Row, draw_rows, margins, mark_cursor, rows_box},
+    lanes::{Row, draw_rows, rows_box},
+    streams::{self, Streams},
 };
 use crate::{
     base::units::{millis, percent, three_digits},
-    event::{GpuSource, Stamp, readings::Reading},
-    state::{GpuState, Series, TtftPart},
+    event::{GpuSource, readings::Reading},
+    state::{GpuState, PartTimes, Series, TtftPart},
     tui::{
         view::View,
-        widgets::{Lane, cut, draw_box, note, wrapped},
+        widgets::{draw_box, note, wrapped},
     },
 };
 
 /// The readings below the requests.
 const GPU_ROWS: [(Reading, &str); 2] = [(Reading::SmClock, "SM clock"), (Reading::Power, "power")];
 const MAX_REASONS: u16 = 3;
+/// Lines that the charts keep.
+const CHARTS: u16 = 14;
 
 pub struct ServerPane<'a>(pub View<'a>);
 
@@ -46,10 +49,13 @@ impl Widget for ServerPane<'_> {
         let words: Vec<String> =
             remarks.iter().flat_map(|text| wrapped(text, area.width.saturating_sub(4) as usize)).collect();
         let said = (words.len() as u16).min(area.height / 4);
-        let parts = TtftPart::ALL.into_iter().filter(|part| server.part(*part).n() > 0).count() as u16;
+        let parts = server.ttft_parts().len() as u16;
         let parts = if area.height >= 18 && parts > 0 { parts + 3 } else { 0 };
         let gpu = gpu_lines(view);
-        let lanes = if area.height >= 24 { (area.height - parts - said) / 3 + gpu / 2 } else { 0 };
+        // A line for each stream, but not more than what is left by the charts.
+        let streams = Streams::of(view).count() as u16;
+        let most = area.height.saturating_sub(parts + said + CHARTS);
+        let lanes = if area.height >= 24 && most >= 6 { (streams + gpu + 3).clamp(6, most) } else { 0 };
         let [charts, waterfall, requests, below] = Layout::vertical([
             Constraint::Min(4),
             Constraint::Length(parts),
@@ -96,6 +102,7 @@ fn rows<'a>(view: &View<'a>) -> Vec<Row<'a>> {
                 limit: None,
                 warns: false,
                 selected: false,
+                collapses: true,
             }
         };
     let count: fn(f64) -> String = three_digits;
@@ -137,23 +144,22 @@ fn draw_waterfall(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         .map(|mean| format!("TTFT {} mean, n = {}", millis(mean), ttft.n()))
         .unwrap_or_default();
     let inner = draw_box(theme, ("TTFT by part", &aside), area, buf);
-    let parts: Vec<TtftPart> = TtftPart::ALL.into_iter().filter(|part| server.part(*part).n() > 0).collect();
-    let total: f64 = parts.iter().filter_map(|part| server.part(*part).mean_ms()).sum();
+    let parts = server.ttft_parts();
+    let total: f64 = parts.iter().map(|times| times.mean_ms).sum();
     let wide = inner.width >= 70;
     let columns = if wide { 4 } else { 1 };
     let (label, figures) = (12, if wide { 43 } else { 10 });
     let bar = inner.width.saturating_sub(label + figures + 1);
     let mut begun = 0.0;
-    for (y, part) in (inner.y..inner.bottom()).zip(std::iter::once(None).chain(parts.iter().map(Some))) {
+    let rows = std::iter::once(None).chain(parts.iter().copied().map(Some));
+    for (y, times) in (inner.y..inner.bottom()).zip(rows) {
         let place = Rect { y, height: 1, ..inner };
         let right = Rect { x: inner.right().saturating_sub(figures), width: figures, ..place };
-        let Some(part) = part else {
+        let Some(PartTimes { part, mean_ms: mean, distribution }) = times else {
             let names = ["mean", "p50", "p90", "p99"].map(|name| format!("{name:>9}"));
             Line::styled(names[..columns].join("  ") + " ", theme.dim).right_aligned().render(right, buf);
             continue;
         };
-        let times = server.part(*part);
-        let mean = times.mean_ms().unwrap_or(0.0);
         let column = |ms: f64| if total > 0.0 { (ms / total * f64::from(bar)).round() as u16 } else { 0 };
         let (from, to) = (column(begun), column(begun + mean).min(bar));
         begun += mean;
@@ -167,12 +173,17 @@ fn draw_waterfall(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         for x in from..to.max(from + u16::from(mean > 0.0)).min(bar) {
             buf[(place.x + label + x, y)].set_symbol(theme.glyphs.active).set_style(style);
         }
-        let text = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), millis);
-        let figures =
-            [Some(mean), times.percentile_ms(50.0), times.percentile_ms(90.0), times.percentile_ms(99.0)];
-        let figures: Vec<String> =
-            figures.into_iter().map(|ms| format!("{:>9}", theme.glyphs.plain(&text(ms)))).collect();
-        Line::styled(figures[..columns].join("  ") + " ", theme.text).right_aligned().render(right, buf);
+        let figure = |ms: Option<f64>| format!("{:>9}", ms.map_or_else(String::new, millis));
+        let at = |p: f64| figure(distribution.and_then(|d| d.percentile_ms(p)));
+        let figures = match distribution {
+            Some(_) => [figure(Some(mean)), at(50.0), at(90.0), at(99.0)][..columns].join("  "),
+            None if wide && part != TtftPart::Wait => {
+                format!("{}  by the server, over all its requests", figure(Some(mean)))
+            }
+            None if wide => format!("{}  {:31}", figure(Some(mean)), "the rest"),
+            None => figure(Some(mean)),
+        };
+        Line::styled(theme.glyphs.plain(&figures) + " ", theme.text).right_aligned().render(right, buf);
     }
 }
 
@@ -188,12 +199,17 @@ fn gpu_lines(view: &View<'_>) -> u16 {
     server_gpu(view).map_or(0, |gpu| GPU_ROWS.len() as u16 + (gpu.reasons.len() as u16).min(MAX_REASONS))
 }
 
-/// Requests as lanes over time, the newest below; under them the GPU.
+/// The streams with their requests over time; under them the GPU.
 fn draw_lanes(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let whole = draw_box(theme, ("requests", "to the first token ░, tokens █"), area, buf);
+    let view = &view.over(view.stream_range(view.cursor()));
+    let streams = Streams::of(view);
+    let (to_first, tokens) = streams::glyphs(theme);
+    let legend = format!("to the first token {to_first}, tokens {tokens} · [ ] zoom");
+    let title = format!("requests · {}", streams.title(view));
+    let whole = draw_box(theme, (&title, &legend), area, buf);
     let lines = gpu_lines(view);
-    let below = if whole.height >= lines + 3 { lines } else { 0 };
+    let below = if whole.height >= lines + 4 { lines } else { 0 };
     let [inner, below] = Layout::vertical([Constraint::Min(0), Constraint::Length(below)]).areas(whole);
     if let Some(gpu) = server_gpu(view).filter(|_| below.height > 0) {
         let rows = GPU_ROWS.map(|(reading, label)| gpu::row(view, gpu, reading, label, usize::MAX));
@@ -201,47 +217,5 @@ fn draw_lanes(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         let reasons = Rect { y: below.y + used, height: below.height.saturating_sub(used), ..below };
         gpu::reason_lanes(view, gpu, reasons, buf);
     }
-    let (label, readout) = margins(inner.width);
-    let cells = Lane::plot_area(inner, label, readout);
-    let (from, to) = view.time_range();
-    let span = to.since(from).as_nanos().max(1) as f64;
-    let column = |t: Stamp| (t.since(from).as_nanos() as f64 / span * f64::from(cells.width)) as u16;
-    let shown: Vec<_> =
-        view.state.server.lanes.iter().filter(|lane| lane.end >= from && lane.start <= to).collect();
-    let (to_first, tokens) = if theme.glyphs.ascii { (".", "#") } else { ("░", "█") };
-    let skipped = shown.len().saturating_sub(cells.height as usize);
-    for (y, lane) in (cells.y..cells.bottom()).zip(&shown[skipped..]) {
-        let first = lane.first.unwrap_or(lane.end);
-        buf.set_stringn(
-            inner.x + 1,
-            y,
-            format!("{}", lane.request),
-            label.saturating_sub(2) as usize,
-            theme.dim,
-        );
-        let (a, b, c) =
-            (column(lane.start), column(first), column(lane.end).min(cells.width.saturating_sub(1)));
-        for x in a..=c {
-            let (symbol, style) = match x {
-                _ if lane.failed => (tokens, theme.bad),
-                x if x < b => (to_first, theme.prefill),
-                _ => (tokens, if lane.measured { theme.decode } else { theme.dim }),
-            };
-            if x < cells.width {
-                buf[(cells.x + x, y)].set_symbol(symbol).set_style(style);
-            }
-        }
-        let text = match lane.failed {
-            true => "failed".to_owned(),
-            false => millis(first.since(lane.start).as_secs_f64() * 1e3),
-        };
-        let place = Rect { x: cells.right(), y, width: inner.right() - cells.right(), height: 1 };
-        Line::from(Text::styled(
-            cut(&format!("{text} "), place.width as usize, theme.glyphs.ascii),
-            theme.dim,
-        ))
-        .right_aligned()
-        .render(place, buf);
-    }
-    mark_cursor(view, cells, buf);
+    streams.draw_requests(view, inner, buf);
 }

@@ -7,15 +7,17 @@ use ratatui::{
     widgets::{Paragraph, Widget},
 };
 
-use super::{histogram::Histogram, token_window::TokenWindow};
+use super::{gpu, histogram::Histogram, lanes::draw_rows, streams::Streams, token_window::TokenWindow};
 use crate::{
     base::units::{millis, three_digits},
     event::{Stamp, readings::Reading},
-    state::{KeptSample, Series},
+    state::{Incident, IncidentKind, KeptSample, Series, TokenMark},
     tui::{
         layout::Hit,
         view::View,
-        widgets::{Lane, ListLayout, Span, TokenStrip, cut, draw_box, draw_dashes, fit, label_value, note},
+        widgets::{
+            Lane, ListLayout, Span, TokenStrip, cut, draw_box, draw_dashes, fit, label_value, note, wrapped,
+        },
     },
 };
 
@@ -47,7 +49,10 @@ impl Widget for TokensPane<'_> {
         if side > 0 {
             view.on_click(Rect { x: beside.x - 1, width: 2, ..beside }, Hit::Splitter);
         }
-        strip_box(view, strip, buf);
+        match has_streams(view) {
+            true => streams_box(view, strip, buf),
+            false => strip_box(view, strip, buf),
+        }
         cursor_box(view, detail, buf);
         let (first, second) = match side {
             // Incidents are more important than the distribution.
@@ -92,6 +97,63 @@ fn median_of_trail(view: &View<'_>) -> Option<f64> {
     let mut gaps: Vec<u64> = view.state.trail.window(0, 200).filter(|m| !m.first).map(|m| m.gap_ns).collect();
     let middle = gaps.len() / 2;
     (!gaps.is_empty()).then(|| *gaps.select_nth_unstable(middle).1 as f64 / 1e6)
+}
+
+/// A server has several streams at a time: a strip of all their tokens would say nothing.
+fn has_streams(view: &View<'_>) -> bool {
+    let streams = || view.state.trail.window(0, 256).map(|mark| mark.stream).max();
+    view.state.serves() && streams().is_some_and(|highest| highest > 0)
+}
+
+/// Every stream as a row over time, with power and clock below.
+fn streams_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let incident = view.open_incident();
+    let selected = selected_mark(view);
+    let centre = incident.map(|incident| incident.at).or_else(|| {
+        let is_selected = view.tokens_back() > 0;
+        selected.filter(|_| is_selected).map(|mark| mark.t)
+    });
+    let view = &view.over(view.stream_range(centre));
+    let (from, to) = view.time_range();
+    let tokens: Vec<&TokenMark> = match incident {
+        Some(incident) => incident.tokens.iter().filter(|mark| mark.t >= from && mark.t <= to).collect(),
+        None => view.state.trail.since(from).take_while(|mark| mark.t <= to).collect(),
+    };
+    let streams = Streams::of(view);
+    let median = median_ms(view);
+    let slowest = tokens.iter().filter(|mark| !mark.first).map(|mark| mark.gap_ns).max();
+    let aside = slowest.map_or_else(String::new, |ns| {
+        let (usual, most) = (millis(median), millis(ns as f64 / 1e6));
+        format!("{} median {usual} · max {most} · [ ] zoom", view.state.gap_name())
+    });
+    let title = match incident {
+        Some(incident) => format!("incident at {:.3} s · {}", incident.at.secs(), incident.describe()),
+        None => streams.title(view),
+    };
+    let inner = draw_box(theme, (&title, &aside), area, buf);
+    let rows = match view.workload_gpu() {
+        Some(gpu) => [(Reading::SmClock, "SM clock"), (Reading::Power, "power")]
+            .map(|(reading, label)| gpu::row(view, gpu, reading, label, usize::MAX))
+            .into(),
+        None => Vec::new(),
+    };
+    let wanted = streams.count() as u16 + 1;
+    let below = inner.height.saturating_sub(wanted).clamp(rows.len() as u16, 8).min(inner.height / 2);
+    let [above, below] = Layout::vertical([Constraint::Min(0), Constraint::Length(below)]).areas(inner);
+    streams.draw_gaps(view, &tokens, selected.filter(|_| centre.is_some()), median, above, buf);
+    draw_rows(view, rows, below, buf);
+}
+
+/// The token under the cursor, that of the open incident, or the newest.
+fn selected_mark<'a>(view: &View<'a>) -> Option<&'a TokenMark> {
+    let at_incident = view.open_incident().and_then(|incident| {
+        let at = incident.tokens.partition_point(|mark| mark.t < incident.at);
+        let late = |mark: &&TokenMark| matches!(incident.kind, IncidentKind::LateToken { gap_ns, .. } if mark.gap_ns == gap_ns);
+        let same = incident.tokens[at..].iter().take_while(|mark| mark.t == incident.at);
+        same.clone().find(late).or_else(|| incident.tokens.get(at))
+    });
+    at_incident.or_else(|| view.state.trail.window(view.tokens_back(), 1).next_back())
 }
 
 /// The token strip with its lanes, in a box.
@@ -339,15 +401,19 @@ fn incidents_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     if incidents.is_empty() {
         return note(theme, " none").render(inner, buf);
     }
+    // What happened meanwhile is told of the selected one only: there is no room for more.
+    let meanwhile = view.selected_incident().map(Incident::meanwhile).unwrap_or_default();
+    let words = wrapped(&theme.glyphs.plain(&meanwhile), inner.width.saturating_sub(2).into());
+    let told = if meanwhile.is_empty() { 0 } else { (words.len() as u16).min(inner.height / 3) };
+    let [inner, below] = Layout::vertical([Constraint::Min(0), Constraint::Length(told)]).areas(inner);
+    for (word, y) in words.into_iter().zip(below.y..below.bottom()) {
+        buf.set_stringn(below.x + 1, y, word, below.width.saturating_sub(2).into(), theme.dim);
+    }
     let list = ListLayout::new(inner, incidents.len(), view.ui.incident);
     for (i, place) in list.rows() {
         let incident = &incidents[incidents.len() - 1 - i];
         let style = if i == list.selected { theme.selected } else { theme.text };
-        let mut text = format!(" {:>8.3} s  {}", incident.at.secs(), incident.describe());
-        let meanwhile = incident.meanwhile();
-        if !meanwhile.is_empty() {
-            text += &format!("  ({meanwhile})");
-        }
+        let text = format!(" {:>8.3} s  {}", incident.at.secs(), incident.describe());
         let text = cut(&theme.glyphs.plain(&text), place.width as usize, theme.glyphs.ascii);
         Line::styled(text, style).render(place, buf);
         view.on_click(place, Hit::Row(i));
@@ -358,12 +424,7 @@ fn incidents_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
 fn cursor_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let inner = draw_box(theme, ("this token", "← → select"), area, buf);
-    let at_incident = view.open_incident().and_then(|incident| {
-        let at = incident.tokens.partition_point(|mark| mark.t < incident.at);
-        incident.tokens.get(at)
-    });
-    let newest = || view.state.trail.window(view.tokens_back(), 1).next_back();
-    let Some(mark) = at_incident.or_else(newest) else {
+    let Some(mark) = selected_mark(view) else {
         return note(theme, " no token yet").render(inner, buf);
     };
     let gap = mark.gap_ns as f64 / 1e6;

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use super::{
-    Cursor, KernelsExtent, Overlay, Palette, Pane, Panes, PromptKind, SPANS_S, SelectedToken, UiState,
+    Cursor, KernelsExtent, Overlay, Palette, Pane, Panes, PromptKind, SPANS_S, STREAM_SPANS_S, SelectedToken,
+    UiState,
 };
 use crate::{config::ThemeName, event::Stamp, run::rerun::Tool, rundir::RunName, tui::keys::Mode};
 
@@ -25,6 +26,8 @@ pub enum Action {
     AskSnapshotName,
     AskFilter,
     Zoom(isize),
+    /// The same for the streams of a server.
+    ZoomStreams(isize),
     /// So many columns of the charts later.
     MoveCursor(i64),
     /// Or the GPU that was opened.
@@ -210,6 +213,10 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         }
         Action::Zoom(by) if ui.pane == Pane::Kernels => ui.kernels.zoom_by(by, extent.kernels),
         Action::Zoom(by) => ui.span = moved(ui.span, -by, SPANS_S.len()),
+        Action::ZoomStreams(by) => {
+            let most = STREAM_SPANS_S.len() as isize;
+            ui.stream_zoom = (ui.stream_zoom + by).clamp(-most, most);
+        }
         Action::MoveCursor(by) => {
             let Extent { now, column_ns, .. } = extent;
             let cursor = ui.cursor.filter(|cursor| cursor.at <= now).unwrap_or(Cursor { at: now, end: now });

@@ -39,6 +39,8 @@ const MIN_BAR: usize = 5;
 /// Cells for the text next to a bar.
 const ASIDE: usize = 24;
 const LABEL: usize = 22;
+/// Lines for the durations of a kernel.
+const DURATION_BINS: usize = 10;
 
 /// Draws the details of the selected row in a box.
 pub fn draw(view: &View<'_>, sources: &Sources<'_>, shown: &TableView, area: Rect, buf: &mut Buffer) {
@@ -234,6 +236,7 @@ impl<'l> Page<'_, 'l> {
         if !spread.is_empty() {
             self.fact("one call", &spread.join(", "));
         }
+        self.durations(row);
         if let Some(bytes) = row.bytes.filter(|_| source.kind() != Kind::MemorySize) {
             let speed = row.total_ns.filter(|ns| *ns > 0.0).map(|ns| bytes / ns * 1e9);
             let speed = speed.map(|speed| format!(", {}", scaled(speed, "B/s"))).unwrap_or_default();
@@ -241,6 +244,32 @@ impl<'l> Page<'_, 'l> {
         }
         if let Some(product) = &row.product {
             self.fact("shape", &product.text());
+        }
+    }
+
+    /// The calls by their duration, as bars. Their lengths are square roots, so that a few late calls are seen.
+    fn durations(&mut self, row: &KernelRow) {
+        let bins = row.durations.bins(DURATION_BINS);
+        if bins.len() < 2 {
+            return;
+        }
+        let most = bins.iter().map(|bin| bin.calls).max().unwrap_or(0).max(1) as f64;
+        let width = self.width.saturating_sub(LABEL + ASIDE).clamp(MIN_BAR, 3 * BAR);
+        let calls: u64 = bins.iter().map(|bin| bin.calls).sum();
+        self.text("one call, by its duration (bars are square roots)", self.theme.dim);
+        for bin in bins {
+            let share = (bin.calls as f64 / most).sqrt();
+            let label = format!("{:>9} – {}", millis(bin.from_ns / 1e6), millis(bin.to_ns / 1e6));
+            let length = bar(self.theme, share, width);
+            let value = match bin.calls {
+                0 => String::new(),
+                n => format!("{} ({})", count(n), percent(100.0 * n as f64 / calls.max(1) as f64)),
+            };
+            self.lines.push(Line::from(vec![
+                Text::styled(format!("{:<LABEL$} ", self.theme.glyphs.plain(&label)), self.theme.dim),
+                Text::styled(length, self.theme.decode),
+                Text::styled(format!(" {value}"), self.theme.text),
+            ]));
         }
     }
 

@@ -7,7 +7,7 @@ use super::{
     source::{Source, StepUnit},
 };
 use crate::{
-    analysis::launches::LaunchMeter,
+    analysis::{launches::LaunchMeter, program::Activity},
     base::units::{millis, percent, percent_change, percent_digits, three_digits},
     event::{Phase, ToolRun, ToolState, TraceState},
     kernels::show::TableView,
@@ -46,7 +46,8 @@ pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a>
     let theme = view.theme;
     let parts = match source {
         Source::Live { phase, live, unit, trace } => {
-            let mut parts = vec![vec![Text::styled(format!(" {}", phase.name()), theme.phase(*phase))]];
+            let name = if *phase == Phase::Idle { "no steps known" } else { phase.name() };
+            let mut parts = vec![vec![Text::styled(format!(" {name}"), theme.phase(*phase))]];
             if let Some(trace) = trace {
                 let (text, style) = match &trace.state {
                     TraceState::Starting | TraceState::On => (trace.tool.clone(), theme.dim),
@@ -69,6 +70,17 @@ pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a>
                     &percent_change(cost.cost_pct),
                     "of a step",
                 ));
+            }
+            if let Some(activity) = Activity::of(&live.total).filter(|_| *phase == Phase::Idle) {
+                let busy = activity.busy_ns as f64 / activity.recorded_ns.max(1) as f64;
+                parts.push(label_value(theme, "", &count(activity.kernels), "kernels"));
+                parts.push(label_value(
+                    theme,
+                    "GPU busy",
+                    &percent_digits(100.0 * busy.min(1.0)),
+                    "% of the recorded time",
+                ));
+                return fit(theme, parts, width);
             }
             let noun = if live.total.steps == 1 { "step" } else { "steps" };
             parts.push(label_value(theme, "", &count(live.total.steps), noun));

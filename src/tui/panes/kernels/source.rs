@@ -84,7 +84,9 @@ fn sources(state: &RunState) -> Vec<Source<'_>> {
         _ => StepUnit::Prefill,
     };
     let phases = || Phase::WORK.into_iter();
-    let live = phases().filter_map(|phase| {
+    // Work outside of steps is shown where there are no steps.
+    let outside = kernels.without_steps().filter(|_| state.follows()).map(|_| Phase::Idle);
+    let live = outside.into_iter().chain(phases()).filter_map(|phase| {
         let live = kernels.live(phase).filter(|live| !live.is_empty())?;
         Some(Source::Live { phase, live, unit: unit(phase), trace: kernels.trace.as_ref() })
     });
@@ -124,6 +126,7 @@ impl<'a> Source<'a> {
     /// Tool, phase and kind of table; with several GPUs, which one.
     pub fn title(&self) -> String {
         match self {
+            Source::Live { phase: Phase::Idle, .. } => "live kernels".to_owned(),
             Source::Live { phase, .. } => format!("live {}", phase.name()),
             Source::Timed { phase, .. } => format!("wall time {}", phase.name()),
             Source::Table { report, table } => {

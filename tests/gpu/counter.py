@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""counter.py URL SECONDS: the server's own counter of steps, ten times a second, as lines of Unix time and count.
+counter.py compare FILE EVENTS JSON: steps per second by that counter and by our recording, over the seconds that both have."""
+import json, re, sys, time, urllib.request
+
+NAMES = re.compile(r"^(vllm:iteration_tokens_total_count|sglang:cuda_graph_passes_total)\{?.*? ([0-9.e+]+)$", re.M)
+
+
+def read(url, seconds):
+    end = time.time() + seconds
+    while time.time() < end:
+        page = urllib.request.urlopen(url + "/metrics", timeout=5).read().decode()
+        counts = [float(m[1]) for m in NAMES.findall(page)]
+        if counts:
+            print(time.time(), sum(counts), flush=True)
+        time.sleep(0.1)
+
+
+def compare(counted, events, result):
+    lines = [tuple(map(float, line.split())) for line in open(counted)]
+    begun, steps = 0.0, []
+    for line in open(events):
+        if '"run_started"' in line[:60]:
+            begun = json.loads(line)["e"]["run_started"]["started_unix_ms"] / 1e3
+        elif '"token"' in line[:60]:
+            steps.append(begun + json.loads(line)["t"] / 1e9)
+    # The counter is read ten times a second: from change to change, within our recording.
+    changes = [(t, n) for (_, m), (t, n) in zip(lines, lines[1:]) if n != m and steps and steps[0] + 0.5 < t < steps[-1] - 0.2]
+    if len(changes) > 5:
+        (t, n), (u, m) = changes[0], changes[-1]
+        ours = sum(t < step <= u for step in steps)
+        print(f"steps in {u - t:.2f} s: ours {ours}, by the server's counter {m - n:.0f}, {100 * (ours / (m - n) - 1):+.2f} %")
+    else:
+        print(f"no counter: {len(lines)} readings, {len(steps)} steps of ours")
+    m = json.load(open(result))
+    for key in ("limit", "verdict", "gpu_idle", "decode_tok_s"):
+        print(key, m.get(key))
+    p = m["program"]
+    for phase in ("decode", "mixed", "prefill"):
+        d = p.get(phase) or {}
+        print(phase, {k: d.get(k) for k in ("steps", "launches", "busy_ns", "span_ns", "between_ns", "dropped", "unmeasured")}, d.get("remarks"))
+
+
+compare(*sys.argv[2:]) if sys.argv[1] == "compare" else read(sys.argv[1], float(sys.argv[2]))
