@@ -179,7 +179,7 @@ const DOCUMENTED: [&str; 19] = [
     "trust",
 ];
 /// The other keys.
-const OTHER_KEYS: [&str; 20] = [
+const OTHER_KEYS: [&str; 21] = [
     "vision",
     "program",
     "ranks",

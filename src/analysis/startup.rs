@@ -60,7 +60,7 @@ impl fmt::Display for Stage {
 }
 
 /// What vLLM and SGLang print when a stage begins, in lower case.
-const BEGINS: [(&str, Stage); 12] = [
+const BEGINS: [(&str, Stage); 13] = [
     ("llm engine (v", Stage::Engine),
     ("init torch distributed begin", Stage::Engine),
     ("starting to load model", Stage::Weights),
@@ -69,9 +69,11 @@ const BEGINS: [(&str, Stage); 12] = [
     ("load weight end", Stage::Memory),
     ("torch.compile took", Stage::Memory),
     ("capturing cuda graph", Stage::Capture),
-    ("capture cuda graph begin", Stage::Capture),
+    ("cuda graph begin", Stage::Capture),
     ("graph capturing finished", Stage::Api),
     ("capture cuda graph end", Stage::Api),
+    // Prompts have graphs too, before it.
+    ("decode cuda graph end", Stage::Api),
     ("init engine (profile", Stage::Api),
 ];
 /// Lines that end the start.
@@ -92,9 +94,9 @@ impl Startup {
         self.begun.get_or_insert((Stage::Imports, t));
     }
 
-    /// It has printed a line.
-    pub fn line(&mut self, t: Stamp, text: &str) {
-        let Some((stage, since)) = self.begun.filter(|_| !self.ended) else { return };
+    /// It has printed a line. Returns whether it is ready by that.
+    pub fn line(&mut self, t: Stamp, text: &str) -> bool {
+        let Some((stage, since)) = self.begun.filter(|_| !self.ended) else { return false };
         self.last_line = Some(text.to_owned());
         let lower = text.to_ascii_lowercase();
         if READY.iter().any(|ready| lower.contains(ready)) {
@@ -104,15 +106,16 @@ impl Startup {
             self.close(stage, since, t);
             self.begun = Some((next, t));
         }
+        false
     }
 
-    /// It answers.
-    pub fn end(&mut self, t: Stamp) {
-        if let Some((stage, since)) = self.begun.filter(|_| !self.ended) {
-            self.close(stage, since, t);
-            self.ended = true;
-            self.last_line = None;
-        }
+    /// It answers. Returns whether that is new.
+    pub fn end(&mut self, t: Stamp) -> bool {
+        let Some((stage, since)) = self.begun.filter(|_| !self.ended) else { return false };
+        self.close(stage, since, t);
+        self.ended = true;
+        self.last_line = None;
+        true
     }
 
     fn close(&mut self, stage: Stage, since: Stamp, t: Stamp) {

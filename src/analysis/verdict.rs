@@ -101,7 +101,7 @@ fn recording(run: &Measurements<'_>) -> Option<String> {
         let name = if run.tokens_per_step.is_some() { "step" } else { "ITL" };
         text += &format!(": mean {name} {} without, {} with", millis(without), millis(with));
     }
-    if let Some(cost) = run.recording_cost {
+    if let Some(cost) = run.recording_cost.filter(|cost| cost.cost_pct > 0.0) {
         text += &format!("; recording costs {} of a step", percent_change(cost.cost_pct));
     }
     Some(text + ".")

@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use crate::base::user_data::{keep_file, user_data_dir};
 
-const NAME: &str = "libllmprof_inject.so";
+pub(super) const NAME: &str = "libllmprof_inject.so";
 
 /// Writes the library where programs of this user can load it, unless it is there already; returns its path.
 pub fn library_file() -> io::Result<PathBuf> {

@@ -9,6 +9,8 @@ use std::{
 
 use llmprof_inject::wire;
 
+use super::{library, socket::shared_dormant};
+
 use crate::base::{
     dir::read_file,
     foreign::{line, visible},
@@ -90,7 +92,8 @@ impl ProcessInfo {
             library: variable(wire::DIRECTORY)
                 .zip(variable(wire::TOKEN))
                 .filter(|_| variable("CUDA_INJECTION64_PATH").is_some())
-                .map(|(directory, token)| Dormant { directory: directory.into(), token }),
+                .map(|(directory, token)| Dormant { directory: directory.into(), token })
+                .or_else(|| has_library(&bytes("maps")).then(shared_dormant).flatten()),
             rank: RANKS.into_iter().find_map(variable),
             world: WORLDS.into_iter().find_map(variable).and_then(|world| world.parse().ok()),
             visible_gpus: variable("CUDA_VISIBLE_DEVICES")
@@ -124,6 +127,13 @@ pub fn command_text(arguments: &[OsString]) -> String {
     visible(&words.collect::<Vec<_>>().join(" ")).into_owned()
 }
 
+/// Whether our library is among the files that a process has mapped. A newer version may have replaced the file since.
+fn has_library(maps: &[u8]) -> bool {
+    let maps = String::from_utf8_lossy(maps);
+    let mut files = maps.lines().filter_map(|line| line.rsplit('/').next());
+    files.any(|file| file.trim_end().trim_end_matches(" (deleted)") == library::NAME)
+}
+
 /// The processes that a number or a name means: of a program, or of one of its scripts. Our own is none of them.
 pub fn find_processes(wanted: &str) -> Vec<ProcessInfo> {
     if let Ok(pid) = wanted.parse() {
@@ -147,6 +157,20 @@ pub fn find_processes(wanted: &str) -> Vec<ProcessInfo> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_library_is_found_among_mapped_files() {
+        let line = |path: &str| format!("7f00-7f01 r-xp 00000000 08:01 42    {path}\n");
+        for (path, found) in [
+            ("/root/.local/share/llmprof-tui/libllmprof_inject.so", true),
+            ("/run/user/0/llmprof-0/libllmprof_inject.so (deleted)", true),
+            ("/usr/lib/libcuda.so.1", false),
+            ("/tmp/libllmprof_inject.so.bak", false),
+        ] {
+            let maps = line("/usr/lib/libc.so.6") + &line(path);
+            assert_eq!(has_library(maps.as_bytes()), found, "{path}");
+        }
+    }
 
     #[test]
     fn a_process_is_read_from_its_files() {

@@ -4,7 +4,7 @@ use std::{
     env,
     ffi::OsString,
     fs, io,
-    io::{ErrorKind, IoSlice, Read},
+    io::{ErrorKind, IoSlice, Read, Write},
     mem::MaybeUninit,
     os::{
         fd::AsFd,
@@ -127,7 +127,44 @@ fn variables(library: &Path, directory: &Path, token: &str) -> Vec<(&'static str
 
 /// The variables for a program that [`Socket::for_process`] joins later.
 pub fn print_environment(library: &Path) -> io::Result<Vec<(&'static str, OsString)>> {
-    Ok(variables(library, &shared_directory()?, &random_token()?))
+    let directory = shared_directory()?;
+    let token = shared_token(&directory)?;
+    Ok(variables(library, &directory, &token))
+}
+
+/// How to join a program that has the library, where its variables cannot be read: titles of processes are written over them. `None`
+/// where `inject` was never used.
+pub fn shared_dormant() -> Option<Dormant> {
+    let directory = shared_directory().ok()?;
+    let token = read_token(&directory.join(TOKEN))?;
+    Some(Dormant { directory, token })
+}
+
+/// The token of all programs of this user that are joined later.
+const TOKEN: &str = "token";
+
+fn shared_token(directory: &Path) -> io::Result<String> {
+    let path = directory.join(TOKEN);
+    if let Some(token) = read_token(&path) {
+        return Ok(token);
+    }
+    let token = random_token()?;
+    let mut new = tempfile::Builder::new().prefix("token-").tempfile_in(directory)?;
+    new.write_all(token.as_bytes())?;
+    // Somebody else may have been first: then theirs is it.
+    match new.persist_noclobber(&path) {
+        Ok(_) => Ok(token),
+        Err(refused) => read_token(&path).ok_or(refused.error),
+    }
+}
+
+/// A token in a file of this user's alone.
+fn read_token(path: &Path) -> Option<String> {
+    let there = fs::symlink_metadata(path).ok()?;
+    let is_ours =
+        there.is_file() && there.uid() == rustix::process::getuid().as_raw() && there.mode() & 0o077 == 0;
+    let text = is_ours.then(|| fs::read_to_string(path).ok()).flatten()?;
+    (text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(text)
 }
 
 fn random_token() -> io::Result<String> {

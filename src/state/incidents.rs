@@ -263,7 +263,7 @@ mod tests {
         recorder.token(mark(201, 500.0), 201);
         (202..400).for_each(|n| recorder.token(mark(n, 4.0), n));
         let text = recorder.incidents[0].describe();
-        assert!(text.starts_with("token after 500.0 ms") && recorder.incidents.len() == 1, "{text}");
+        assert!(text.starts_with("500.0 ms instead of") && recorder.incidents.len() == 1, "{text}");
         (1000..9000).for_each(|n| recorder.token(mark(n, 16.0), n));
         assert_eq!(recorder.incidents.len(), 2, "slower from there on");
     }

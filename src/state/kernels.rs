@@ -126,7 +126,7 @@ impl KernelState {
     /// Starts the run here: earlier kernels are dropped.
     pub(super) fn forget(&mut self) {
         for live in self.all_mut() {
-            (live.total, live.window) = Default::default();
+            *live = LiveKernels::default();
         }
     }
 }

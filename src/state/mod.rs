@@ -211,7 +211,9 @@ impl RunState {
                 self.gpus.iter_mut().for_each(forget);
             }
             Event::ServerFound(found) => {
-                self.startup.end(t);
+                if self.startup.end(t) {
+                    self.forget_start();
+                }
                 self.server.found = Some((**found).clone());
             }
             Event::ServerSample(sample) => {
@@ -298,7 +300,10 @@ impl RunState {
                 self.ranks.printed(notice);
                 self.log.add(t, notice);
                 if notice.is_output() {
-                    self.startup.line(t, &notice.text);
+                    let is_ready = self.startup.line(t, &notice.text);
+                    if is_ready {
+                        self.forget_start();
+                    }
                 }
             }
             Event::RunFinished(finished) => {
@@ -312,6 +317,15 @@ impl RunState {
         }
         let now = self.now;
         self.metrics().for_each(|metrics| metrics.to = now);
+    }
+
+    /// The steps with which a server warms up are not those of its requests.
+    fn forget_start(&mut self) {
+        self.forget_requests();
+        self.kernels.restart();
+        self.active.clear();
+        self.by_context = Split::default();
+        self.flight = FlightRecorder::default();
     }
 
     /// What the time between tokens is called. Several tokens in a chunk of a server's answer: what is measured are the gaps

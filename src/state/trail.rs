@@ -26,10 +26,16 @@ pub struct TokenMark {
 /// Several seconds of a server with many streams.
 const KEPT: usize = 16_384;
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct TokenTrail {
     marks: VecDeque<TokenMark>,
     count: u64,
+}
+
+impl Default for TokenTrail {
+    fn default() -> Self {
+        TokenTrail { marks: VecDeque::with_capacity(KEPT), count: 0 }
+    }
 }
 
 impl TokenTrail {

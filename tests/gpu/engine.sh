@@ -66,7 +66,7 @@ screen() {
 # attach to the running engine, and what it costs: pairs in turn, with bursts and without. name, "at a time:pairs …"
 joined() {
   local name=$1 costs=$2; shift 2
-  eval "$($X inject --print-env)"
+  set -a; eval "$($X inject --print-env)"; set +a
   $command "$@" > $T/$name.log 2>&1 & local pid=$!
   unset CUDA_INJECTION64_PATH NVTX_INJECTION64_PATH LLMPROF_ATTACH LLMPROF_TOKEN
   SECONDS=0; ready $url; sleep 2; echo "$name: ready after $SECONDS s"; local worker=$(pgrep -f 'EngineCore|sglang::scheduler' | head -1); worker=${worker:-$pid}

@@ -1,7 +1,8 @@
 // A program that decodes with a model of four layers, as its GPU would show it: program MODE STEPS [EXIT_CODE]
 // MODE is eager or graph, with letters after a colon: p profiles itself in the middle, w starts two workers, k ends by SIGKILL, x by
 // _exit, f forks a child that does nothing, n has 100,000 kernel names, q is quick (no waiting between steps),
-// c says how often CUPTI was called before the first kernel, u goes on until SIGTERM. Under a profiler that starts it, nothing begins
+// c says how often CUPTI was called before the first kernel, u goes on until SIGTERM, t has its variables
+// overwritten by a title, as servers in Python do. Under a profiler that starts it, nothing begins
 // before it records, and a sudden end comes when CUPTI has delivered its records.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -25,6 +26,19 @@ extern void standin_copy(uint8_t, uint64_t, uint64_t, uint64_t, uint32_t);
 extern void standin_graph(uint64_t, uint64_t, uint32_t, uint32_t);
 
 static uint32_t correlation = 100;
+extern char **environ;
+
+// The variables move to the heap, and the place that the system shows is written over.
+static void title(void) {
+    int count = 0;
+    while (environ[count]) count++;
+    char **moved = calloc(count + 1, sizeof *moved);
+    for (int i = 0; i < count; i++) {
+        moved[i] = strdup(environ[i]);
+        memset(environ[i], 0, strlen(environ[i]));
+    }
+    environ = moved;
+}
 
 static void sleep_ms(double ms) {
     struct timespec time = {(time_t)(ms / 1000), (long)((ms - 1000 * (time_t)(ms / 1000)) * 1e6)};
@@ -110,6 +124,7 @@ int main(int count, char **arguments) {
     int was_on = standin_enabled(2);
     if (strchr(extras, 'f') && !fork()) { sleep_ms(50); exit(0); }
     int is_endless = strchr(extras, 'u') != NULL;
+    if (strchr(extras, 't')) title();
     if (is_endless) { signal(SIGTERM, end); printf("ready\n"); fflush(stdout); }
     for (int waits = 0; getenv("STANDIN_WAITS") && !workers[0] && !(standin_enabled(1) && standin_enabled(2) && standin_enabled(10)) && waits < 20000; waits++) sleep_ms(1);
     // The first step is said to have begun 0.6 ms before: after recording had.

@@ -118,7 +118,17 @@ const TABLE: &[(Class, &[&str])] = &[
         ],
     ),
     // What a server prepares for a step.
-    (Class::Elementwise, &["prepare_varlen", "slot_mapping", "prepare_inputs", "prepare_pos_seq"]),
+    (
+        Class::Elementwise,
+        &[
+            "prepare_varlen",
+            "slot_mapping",
+            "prepare_inputs",
+            "prepare_pos_seq",
+            "kv_indices_triton",
+            "kv_splits_triton",
+        ],
+    ),
     (
         Class::StateSpace,
         &[
@@ -250,7 +260,15 @@ const TABLE: &[(Class, &[&str])] = &[
     ),
     (
         Class::AttentionPrefill,
-        &["batchprefill", "singleprefill", "prefillwithkv", "context_fmha", "context_attention"],
+        // The last is that of SGLang's and vLLM's Triton backends.
+        &[
+            "batchprefill",
+            "singleprefill",
+            "prefillwithkv",
+            "context_fmha",
+            "context_attention",
+            "^_fwd_kernel",
+        ],
     ),
     (
         Class::Attention,

@@ -86,9 +86,21 @@ impl Rows {
         Some(own / one.max(1.0) * base.rows_of_decode())
     }
 
+    /// A token was chosen in it, by kernels whose blocks are known.
+    pub fn samples(&self) -> bool {
+        self.sampling.is_some()
+    }
+
     /// Rows of a decode step, where they are known.
     fn rows_of_decode(&self) -> f64 {
         self.norm_rows.filter(|rows| *rows <= MANY_ROWS).unwrap_or(1.0)
+    }
+
+    /// Whether steps with these rows may be decode steps, where `base` was one so far.
+    pub fn may_decode(&self, base: Option<&Rows>) -> bool {
+        let too_many = |rows: f64| rows > MANY_ROWS;
+        let grown = base.and_then(|base| Some(self.ratio(base)? * base.rows_of_decode()));
+        !self.norm_rows.is_some_and(too_many) && !grown.is_some_and(too_many) && !self.attention_prefill
     }
 
     /// Fewer rows than `other`, clearly.

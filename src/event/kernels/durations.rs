@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Bins of an octave: a bin is 9 % wide.
-const PER_OCTAVE: f64 = 8.0;
+/// Bins of an octave: a bin is 2 % wide.
+const PER_OCTAVE: f64 = 32.0;
 /// A recording may have any number of bins; there are no more times.
-const MAX_BINS: usize = 8 * 64 + 1;
+const MAX_BINS: usize = 32 * 64 + 1;
 
 /// Counts in bins whose width grows with the time, in ascending order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,12 +74,12 @@ mod tests {
     #[test]
     fn every_call_is_in_the_bin_of_its_time() {
         let mut durations = Durations::default();
-        let times = [0, 1, 2_000, 2_010, 2_900, 64_000, u64::MAX];
+        let times = [0, 1, 2_000, 2_001, 2_900, 64_000, u64::MAX];
         times.iter().for_each(|ns| durations.add(*ns));
         let bins = durations.bins(usize::MAX);
         assert_eq!(bins.iter().map(|bin| bin.calls).sum::<u64>(), times.len() as u64);
         let of = |ns: f64| bins.iter().find(|bin| bin.from_ns <= ns && ns < bin.to_ns).unwrap().calls;
-        assert_eq!((of(2_005.0), of(2_900.0), of(64_000.0), of(10_000.0)), (2, 1, 1, 0));
+        assert_eq!((of(2_000.5), of(2_900.0), of(64_000.0), of(10_000.0)), (2, 1, 1, 0));
         let few = durations.bins(8);
         assert!(few.len() <= 8);
         assert_eq!(few.iter().map(|bin| bin.calls).sum::<u64>(), times.len() as u64);

@@ -34,6 +34,10 @@ pub fn function(name: &str) -> String {
 
 /// The family of a kernel; empty only for an empty name.
 pub fn family(name: &str) -> String {
+    // Copies are no functions.
+    if name.starts_with("copy, ") {
+        return name.to_owned();
+    }
     family_within(name, MAX_DEPTH)
 }
 

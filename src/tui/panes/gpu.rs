@@ -19,7 +19,7 @@ use super::{
 use crate::{
     base::units::{GIB, binary_bytes, percent, percent_digits, three_digits},
     event::{Allocator, GpuSource, Refused, Stamp, readings::Reading, reasons},
-    state::GpuState,
+    state::{GpuState, Series},
     tui::{
         layout::Hit,
         view::View,
@@ -371,16 +371,33 @@ fn sampler_line<'a>(view: &View<'_>, width: u16) -> Line<'a> {
     fit(theme, parts, width)
 }
 
+/// The reasons that have a lane: in a chart of a few seconds, those that were active then.
+pub(super) fn shown_reasons<'a>(
+    view: &View<'_>,
+    gpu: &'a GpuState,
+) -> impl Iterator<Item = (u64, &'a Series)> {
+    let (from, to) = view.time_range();
+    let all = view.range.is_none();
+    let was_active = move |series: &Series| {
+        let columns = series.held_columns(from, to, 1, HOLD_NS);
+        columns.iter().flatten().any(|bucket| bucket.max > 0.0)
+    };
+    gpu.reasons
+        .iter()
+        .map(|(bit, series)| (*bit, series))
+        .filter(move |(_, series)| all || was_active(series))
+}
+
 /// Clock event reasons over time, a line with the name of each that was ever active.
 pub(super) fn reason_lanes(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let (from, to) = view.time_range();
     let (label, readout) = margins(area.width);
     let chart = Lane::plot_area(area, label, readout);
-    for ((bit, series), y) in gpu.reasons.iter().zip(area.top()..area.bottom()) {
-        let reason = reasons::named(*bit);
+    for ((bit, series), y) in shown_reasons(view, gpu).zip(area.top()..area.bottom()) {
+        let reason = reasons::named(bit);
         let active = view.value(series).is_some_and(|v| v > 0.0);
-        let style = theme.reason(*bit);
+        let style = theme.reason(bit);
         let name = cut(&reason.name(), label as usize - 2, theme.glyphs.ascii);
         buf.set_stringn(area.x + 1, y, name, label as usize - 2, style);
         for (x, part) in series.held_columns(from, to, chart.width as usize, HOLD_NS).into_iter().enumerate()

@@ -120,8 +120,8 @@ fn verdict<'a>(view: &View<'a>) -> Line<'a> {
     let limit = view.state.limit().map(|limit| format!("{limit} "));
     sentences.extend(limit.map(|text| Text::styled(plain(&text), theme.text)));
     let speed = view.state.verdict().map(|sentence| Text::styled(plain(&format!("{sentence} ")), theme.text));
-    // Of a program whose steps are not known, what it did comes first.
-    match view.state.follows() && view.state.total.itl.n() == 0 {
+    // Of a server, and of a program whose steps are not known, what it did comes first.
+    match view.state.serves() || (view.state.follows() && view.state.total.itl.n() == 0) {
         true => sentences.extend(speed.into_iter().chain(gpu_verdict(view))),
         false => sentences.extend(gpu_verdict(view).into_iter().chain(speed)),
     }
@@ -357,6 +357,7 @@ fn throughput_chart(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let recorded = view.state.kernels.recording.overlaps(from, to);
     let is_output = view.state.serves() && view.state.server.output_tok_s.range().is_some();
     let title = match (is_output, recorded) {
+        _ if view.state.starting().is_some() => "the server starts",
         (true, true) => "output tok/s of the server · kernels recorded where marked",
         (true, false) => "output tok/s of the server",
         (false, true) => "decode tok/s · kernels recorded where marked",

@@ -27,7 +27,7 @@ use crate::{
 const GPU_ROWS: [(Reading, &str); 2] = [(Reading::SmClock, "SM clock"), (Reading::Power, "power")];
 const MAX_REASONS: u16 = 3;
 /// Lines that the charts keep.
-const CHARTS: u16 = 14;
+const CHARTS: u16 = 12;
 
 pub struct ServerPane<'a>(pub View<'a>);
 
@@ -51,7 +51,7 @@ impl Widget for ServerPane<'_> {
         let said = (words.len() as u16).min(area.height / 4);
         let parts = server.ttft_parts().len() as u16;
         let parts = if area.height >= 18 && parts > 0 { parts + 3 } else { 0 };
-        let gpu = gpu_lines(view);
+        let gpu = gpu_lines(&view.over(view.stream_range(view.cursor())));
         // A line for each stream, but not more than what is left by the charts.
         let streams = Streams::of(view).count() as u16;
         let most = area.height.saturating_sub(parts + said + CHARTS);
@@ -178,7 +178,7 @@ fn draw_waterfall(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         let figures = match distribution {
             Some(_) => [figure(Some(mean)), at(50.0), at(90.0), at(99.0)][..columns].join("  "),
             None if wide && part != TtftPart::Wait => {
-                format!("{}  by the server, over all its requests", figure(Some(mean)))
+                format!("{}  {:31}", figure(Some(mean)), "the server's mean")
             }
             None if wide => format!("{}  {:31}", figure(Some(mean)), "the rest"),
             None => figure(Some(mean)),
@@ -196,7 +196,9 @@ fn server_gpu<'a>(view: &View<'a>) -> Option<&'a GpuState> {
 
 /// Lines for its clock, its power and what limits it.
 fn gpu_lines(view: &View<'_>) -> u16 {
-    server_gpu(view).map_or(0, |gpu| GPU_ROWS.len() as u16 + (gpu.reasons.len() as u16).min(MAX_REASONS))
+    server_gpu(view).map_or(0, |gpu| {
+        GPU_ROWS.len() as u16 + (gpu::shown_reasons(view, gpu).count() as u16).min(MAX_REASONS)
+    })
 }
 
 /// The streams with their requests over time; under them the GPU.

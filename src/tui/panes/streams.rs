@@ -10,9 +10,14 @@ use crate::{
     tui::{
         theme::Theme,
         view::View,
-        widgets::{Lane, TimeAxis, cut, heat_of},
+        widgets::{Lane, TimeAxis, cut, draw_bar, heat_of},
     },
 };
+
+/// Lines of a row of gaps, where there is room.
+const MOST_LINES: u16 = 3;
+/// The height of a gap by its heat.
+const EIGHTHS: [usize; 5] = [2, 3, 5, 6, 8];
 
 /// A request on its row.
 struct Bar {
@@ -30,9 +35,9 @@ pub struct Streams {
     count: usize,
 }
 
-/// What stands for the time to the first token, and for that of the tokens.
+/// How the time to the first token is drawn, and that of the tokens.
 pub fn glyphs(theme: &Theme) -> (&'static str, &'static str) {
-    if theme.glyphs.ascii { (".", "#") } else { ("░", "█") }
+    if theme.glyphs.ascii { (".", "#") } else { ("░", "▄") }
 }
 
 /// A cell of a row of gaps; the greatest of several is shown.
@@ -91,56 +96,54 @@ impl Streams {
         }
     }
 
-    /// How many streams share a row of `rows`.
-    fn per_row(&self, rows: u16) -> usize {
-        self.count.div_ceil(usize::from(rows).max(1)).max(1)
+    /// Lines that the rows take of `room` at most.
+    pub fn lines(&self, room: u16) -> u16 {
+        let rows = (self.count.max(1) as u16).min(room.max(1));
+        rows * (room / rows).clamp(1, MOST_LINES)
     }
 
-    /// Labels, rows and the time below them; returns the cells.
-    fn frame(&self, view: &View<'_>, area: Rect, buf: &mut Buffer) -> Rect {
+    /// Labels, and the time below the rows. A row has up to `most_lines` lines.
+    fn frame(&self, view: &View<'_>, area: Rect, most_lines: u16, buf: &mut Buffer) -> Frame {
         let (label, readout) = margins(area.width);
-        let rows = area.height.saturating_sub(1).max(1);
-        let cells =
-            Lane::plot_area(Rect { height: rows.min(self.count.max(1) as u16), ..area }, label, readout);
-        let per_row = self.per_row(cells.height);
-        for (row, y) in (cells.y..cells.bottom()).enumerate() {
-            let (first, last) = (row * per_row + 1, ((row + 1) * per_row).min(self.count));
-            let text = match (first, last) {
-                (first, last) if first < last => format!("{first}-{last}"),
-                (first, last) if first == last => first.to_string(),
-                _ => continue,
-            };
-            buf.set_stringn(area.x + 1, y, text, label.saturating_sub(2) as usize, view.theme.dim);
+        let room = area.height.saturating_sub(1).max(1);
+        let per_row = self.count.div_ceil(usize::from(room)).max(1);
+        let rows = self.count.div_ceil(per_row).max(1) as u16;
+        let lines = (room / rows).clamp(1, most_lines);
+        let cells = Lane::plot_area(Rect { height: rows * lines, ..area }, label, readout);
+        let frame = Frame { cells, lines, per_row, axis: view.time_axis() };
+        for row in 0..rows {
+            let first = usize::from(row) * per_row + 1;
+            let last = (first + per_row - 1).min(self.count);
+            let text = if first < last { format!("{first}-{last}") } else { first.to_string() };
+            let width = label.saturating_sub(2) as usize;
+            buf.set_stringn(area.x + 1, frame.bottom_line(row.into()), text, width, view.theme.dim);
         }
         if area.height > cells.height {
-            let axis = Rect { y: cells.bottom(), height: 1, ..cells };
-            view.time_axis().draw(buf, axis, view.theme);
+            frame.axis.draw(buf, Rect { y: cells.bottom(), height: 1, ..cells }, view.theme);
         }
-        cells
+        frame
     }
 
     /// Requests, each from its start to its end; the readout has the last TTFT of a row.
     pub fn draw_requests(&self, view: &View<'_>, area: Rect, buf: &mut Buffer) {
         let theme = view.theme;
-        let cells = self.frame(view, area, buf);
-        let (axis, per_row) = (view.time_axis(), self.per_row(cells.height));
+        let frame = self.frame(view, area, 1, buf);
         let (to_first, tokens) = glyphs(theme);
-        let mut latest: Vec<Option<(String, Style)>> = vec![None; cells.height as usize];
+        let mut latest: Vec<Option<(String, Style)>> = vec![None; frame.rows()];
         for bar in &self.bars {
-            let row = bar.stream as usize / per_row;
+            let row = bar.stream as usize / frame.per_row;
             let Some(told) = latest.get_mut(row) else { continue };
-            let y = cells.y + row as u16;
             let first = bar.first.unwrap_or(bar.end);
-            let [a, b, c] = [bar.start, first, bar.end].map(|t| column(&axis, t, cells.width));
+            let [a, b, c] = [bar.start, first, bar.end].map(|t| frame.column(t));
             // A request begins with at least one cell of it.
-            let b = b.max(a + u16::from(bar.start >= axis.from));
-            for x in a..=c.min(cells.width.saturating_sub(1)) {
+            let b = b.max(a + u16::from(bar.start >= frame.axis.from));
+            for x in a..=c.min(frame.cells.width.saturating_sub(1)) {
                 let (symbol, style) = match x {
                     _ if bar.failed => (tokens, theme.bad),
                     x if x < b => (to_first, theme.prefill),
                     _ => (tokens, if bar.measured { theme.decode } else { theme.dim }),
                 };
-                buf[(cells.x + x, y)].set_symbol(symbol).set_style(style);
+                buf[(frame.cells.x + x, frame.bottom_line(row))].set_symbol(symbol).set_style(style);
             }
             *told = Some(match (bar.failed, bar.first) {
                 (true, _) => ("failed".to_owned(), theme.bad),
@@ -150,9 +153,9 @@ impl Streams {
                 (false, None) => ("waits".to_owned(), theme.prefill),
             });
         }
-        let told = latest.into_iter().map(|told| told.filter(|_| per_row == 1));
-        draw_readouts(view, told, cells, area, buf);
-        mark_cursor(view, cells, buf);
+        let told = latest.into_iter().map(|told| told.filter(|_| frame.per_row == 1));
+        frame.draw_readouts(view, told, area, buf);
+        mark_cursor(view, frame.cells, buf);
     }
 
     /// Every gap between tokens over the time that it took, by how late the token was. `selected` is marked.
@@ -166,47 +169,55 @@ impl Streams {
         buf: &mut Buffer,
     ) {
         let theme = view.theme;
-        let frame = self.frame(view, area, buf);
-        let (axis, per_row) = (view.time_axis(), self.per_row(frame.height));
-        let width = frame.width as usize;
-        let mut rows = vec![vec![Cell::Idle; width]; frame.height as usize];
-        let mut slowest = vec![0_u64; frame.height as usize];
+        let frame = self.frame(view, area, MOST_LINES, buf);
+        let width = frame.cells.width as usize;
+        let mut rows = vec![vec![Cell::Idle; width]; frame.rows()];
+        let mut slowest = vec![0_u64; rows.len()];
         let mut fill = |row: usize, from: Stamp, to: Stamp, cell: Cell| {
             let Some(cells) = rows.get_mut(row) else { return };
-            let (a, b) = (column(&axis, from, frame.width) as usize, column(&axis, to, frame.width) as usize);
+            let (a, b) = (frame.column(from) as usize, frame.column(to) as usize);
             cells[a.min(width)..(b + 1).min(width)].iter_mut().for_each(|old| *old = cell.max(*old));
         };
         for bar in &self.bars {
-            fill(bar.stream as usize / per_row, bar.start, bar.first.unwrap_or(bar.end), Cell::ToFirst);
+            fill(bar.stream as usize / frame.per_row, bar.start, bar.first.unwrap_or(bar.end), Cell::ToFirst);
         }
-        for mark in tokens.iter().filter(|mark| !mark.first && mark.t >= axis.from && mark.t <= axis.to) {
-            let row = mark.stream as usize / per_row;
+        let is_shown =
+            |mark: &&&TokenMark| !mark.first && mark.t >= frame.axis.from && mark.t <= frame.axis.to;
+        for mark in tokens.iter().filter(is_shown) {
+            let row = mark.stream as usize / frame.per_row;
             let heat = heat_of(mark.gap_ns as f64 / 1e6, median_ms);
             fill(row, Stamp(mark.t.0.saturating_sub(mark.gap_ns)), mark.t, Cell::Gap(heat));
             if let Some(slowest) = slowest.get_mut(row) {
                 *slowest = mark.gap_ns.max(*slowest);
             }
         }
-        let heights =
-            if theme.glyphs.ascii { ["_", ".", "+", "*", "#"] } else { ["▂", "▃", "▅", "▆", "█"] };
         for (row, cells) in rows.iter().enumerate() {
+            let y = frame.bottom_line(row) + 1 - frame.lines;
             for (x, cell) in cells.iter().enumerate() {
-                let (symbol, style) = match cell {
-                    Cell::Idle => continue,
-                    Cell::ToFirst => (glyphs(theme).0, theme.prefill),
-                    Cell::Gap(heat) => (heights[*heat], theme.heat[*heat]),
-                };
-                buf[(frame.x + x as u16, frame.y + row as u16)].set_symbol(symbol).set_style(style);
+                let column = Rect { x: frame.cells.x + x as u16, y, width: 1, height: frame.lines };
+                match cell {
+                    Cell::Idle => {}
+                    Cell::ToFirst => {
+                        let line = (column.x, column.bottom() - 1);
+                        buf[line].set_symbol(glyphs(theme).0).set_style(theme.prefill);
+                    }
+                    Cell::Gap(heat) => {
+                        // A free line above each row keeps the rows apart.
+                        let full =
+                            (usize::from(frame.lines) * 8).saturating_sub(usize::from(frame.lines > 1) * 4);
+                        let height = (full * EIGHTHS[*heat] / 8).max(1);
+                        draw_bar(buf, column, height, theme.glyphs, theme.heat[*heat]);
+                    }
+                }
             }
         }
-        if let Some(mark) = selected.filter(|mark| mark.t >= axis.from && mark.t <= axis.to) {
-            let row = mark.stream as usize / per_row;
-            let x = column(&axis, mark.t, frame.width).min(frame.width.saturating_sub(1));
-            if row < rows.len() && frame.width > 0 {
-                buf.set_style(
-                    Rect { x: frame.x + x, y: frame.y + row as u16, width: 1, height: 1 },
-                    theme.selected,
-                );
+        if let Some(mark) = selected.filter(|mark| is_shown(&mark) || mark.first) {
+            let row = mark.stream as usize / frame.per_row;
+            let x = frame.column(mark.t).min(frame.cells.width.saturating_sub(1));
+            if row < rows.len() && width > 0 {
+                let y = frame.bottom_line(row) + 1 - frame.lines;
+                let place = Rect { x: frame.cells.x + x, y, width: 1, height: frame.lines };
+                buf.set_style(place, theme.selected);
             }
         }
         let told = slowest.into_iter().map(|ns| {
@@ -215,31 +226,52 @@ impl Streams {
             (ns > 0)
                 .then(|| (format!("max {}", millis(ms)), if heat > 1 { theme.heat[heat] } else { theme.dim }))
         });
-        draw_readouts(view, told, frame, area, buf);
-        mark_cursor(view, frame, buf);
+        frame.draw_readouts(view, told, area, buf);
+        mark_cursor(view, frame.cells, buf);
     }
 }
 
-/// The column of a moment; those before the range are in the first.
-fn column(axis: &TimeAxis, t: Stamp, width: u16) -> u16 {
-    let span = axis.to.since(axis.from).as_nanos().max(1) as f64;
-    (t.since(axis.from).as_nanos() as f64 / span * f64::from(width)).min(f64::from(width)) as u16
+/// Where rows of streams are drawn.
+struct Frame {
+    cells: Rect,
+    /// Lines of a row.
+    lines: u16,
+    /// Streams that share a row.
+    per_row: usize,
+    axis: TimeAxis,
 }
 
-/// A text right of each row.
-fn draw_readouts(
-    view: &View<'_>,
-    rows: impl Iterator<Item = Option<(String, Style)>>,
-    cells: Rect,
-    area: Rect,
-    buf: &mut Buffer,
-) {
-    let glyphs = view.theme.glyphs;
-    for (y, told) in (cells.y..cells.bottom()).zip(rows) {
-        let Some((text, style)) = told else { continue };
-        let place =
-            Rect { x: cells.right(), y, width: area.right().saturating_sub(cells.right()), height: 1 };
-        let text = cut(&format!("{} ", glyphs.plain(&text)), place.width as usize, glyphs.ascii);
-        Line::styled(text, style).right_aligned().render(place, buf);
+impl Frame {
+    fn rows(&self) -> usize {
+        usize::from(self.cells.height / self.lines)
+    }
+
+    fn bottom_line(&self, row: usize) -> u16 {
+        self.cells.y + (row as u16 + 1) * self.lines - 1
+    }
+
+    /// The column of a moment; those before the range are in the first.
+    fn column(&self, t: Stamp) -> u16 {
+        let span = self.axis.to.since(self.axis.from).as_nanos().max(1) as f64;
+        let width = f64::from(self.cells.width);
+        (t.since(self.axis.from).as_nanos() as f64 / span * width).min(width) as u16
+    }
+
+    /// A text right of each row.
+    fn draw_readouts(
+        &self,
+        view: &View<'_>,
+        rows: impl Iterator<Item = Option<(String, Style)>>,
+        area: Rect,
+        buf: &mut Buffer,
+    ) {
+        let glyphs = view.theme.glyphs;
+        let (x, width) = (self.cells.right(), area.right().saturating_sub(self.cells.right()));
+        for (row, told) in rows.enumerate() {
+            let Some((text, style)) = told else { continue };
+            let place = Rect { x, y: self.bottom_line(row), width, height: 1 };
+            let text = cut(&format!("{} ", glyphs.plain(&text)), width as usize, glyphs.ascii);
+            Line::styled(text, style).right_aligned().render(place, buf);
+        }
     }
 }

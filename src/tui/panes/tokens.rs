@@ -114,8 +114,13 @@ fn streams_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         let is_selected = view.tokens_back() > 0;
         selected.filter(|_| is_selected).map(|mark| mark.t)
     });
-    let view = &view.over(view.stream_range(centre));
-    let (from, to) = view.time_range();
+    let (mut from, to) = view.stream_range(centre);
+    // Of very many streams fewer seconds are kept.
+    let oldest = view.state.trail.since(Stamp::default()).next().map(|mark| mark.t);
+    if let Some(oldest) = oldest.filter(|oldest| incident.is_none() && *oldest < to) {
+        from = from.max(oldest);
+    }
+    let view = &view.over((from, to));
     let tokens: Vec<&TokenMark> = match incident {
         Some(incident) => incident.tokens.iter().filter(|mark| mark.t >= from && mark.t <= to).collect(),
         None => view.state.trail.since(from).take_while(|mark| mark.t <= to).collect(),
@@ -138,8 +143,9 @@ fn streams_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
             .into(),
         None => Vec::new(),
     };
-    let wanted = streams.count() as u16 + 1;
-    let below = inner.height.saturating_sub(wanted).clamp(rows.len() as u16, 8).min(inner.height / 2);
+    let least = 3 * rows.len() as u16;
+    let wanted = streams.lines(inner.height.saturating_sub(least)) + 1;
+    let below = inner.height.saturating_sub(wanted).max(rows.len() as u16).min(inner.height / 2);
     let [above, below] = Layout::vertical([Constraint::Min(0), Constraint::Length(below)]).areas(inner);
     streams.draw_gaps(view, &tokens, selected.filter(|_| centre.is_some()), median, above, buf);
     draw_rows(view, rows, below, buf);

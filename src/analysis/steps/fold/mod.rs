@@ -32,12 +32,16 @@ const PART: usize = 40_000;
 const PART_NS: u64 = 1_000_000_000;
 /// Work that waits to be settled.
 const MAX_PENDING: usize = 262_144;
+/// In a shorter pause between bursts, a kernel may have run for half of it.
+const MIN_PAUSE_NS: u64 = 50_000_000;
 /// Steps and ranges that wait to be taken.
 const MAX_STEPS: usize = 65_536;
 const MAX_RANGES: usize = 4_096;
 const MAX_BURSTS: usize = 64;
 /// Steps that the confidence refers to.
 const RECENT: usize = 64;
+/// So many equal steps are the usual ones.
+const USUAL_STEPS: usize = 8;
 /// Bursts without steps after which what earlier ones taught is forgotten.
 const FORGET_AFTER: u32 = 3;
 
@@ -79,7 +83,10 @@ pub struct Fold {
     ranges_of: Option<(String, u64)>,
     taught: Option<u32>,
     failures: u32,
+    /// A decode step of the present batch.
     base: Option<Rows>,
+    /// The smallest step so far that chose a token: what rows and sequences are counted in.
+    smallest: Option<Rows>,
     sequences: Sequences,
     marks: Marks,
     recent: VecDeque<u64>,
@@ -117,6 +124,7 @@ impl Default for Fold {
             taught: None,
             failures: 0,
             base: None,
+            smallest: None,
             sequences: Sequences::default(),
             marks: Marks::default(),
             recent: VecDeque::new(),
@@ -172,10 +180,6 @@ impl Fold {
     }
 
     pub fn add(&mut self, work: Work) {
-        if !self.is_measured(&work) {
-            self.unmeasured += 1;
-            return;
-        }
         if matches!(work.kind, WorkKind::Graph { .. }) {
             self.marks.see_whole_graph();
         }
@@ -198,10 +202,18 @@ impl Fold {
             return work.is_timed();
         }
         let covers = |burst: &Burst| work.start_ns < burst.from_ns && burst.from_ns < work.end_ns;
+        // The switch is noticed a little later than it happens: such work then ends before the burst.
+        let fills = |(before, next): (&Burst, &Burst)| {
+            let pause_from = before.to_ns.unwrap_or(next.from_ns);
+            let pause = next.from_ns.saturating_sub(pause_from);
+            let within = work.end_ns.min(next.from_ns).saturating_sub(work.start_ns.max(pause_from));
+            pause >= MIN_PAUSE_NS && within >= pause / 2
+        };
         let is_recorded_in_bursts = matches!(work.kind, WorkKind::Kernel { .. });
+        let pauses = || self.bursts.iter().zip(self.bursts.iter().skip(1));
         work.is_timed()
             && work.start_ns < work.end_ns
-            && !(is_recorded_in_bursts && self.bursts.iter().any(covers))
+            && !(is_recorded_in_bursts && (self.bursts.iter().any(covers) || pauses().any(fills)))
     }
 
     /// Adds an NVTX range; only those that report steps are kept.
@@ -304,6 +316,9 @@ impl Fold {
         let (mut settled, waiting): (Vec<Work>, Vec<Work>) =
             std::mem::take(&mut self.pending).into_iter().partition(|work| work.start_ns < horizon);
         self.pending = waiting;
+        let recorded = settled.len();
+        settled.retain(|work| self.is_measured(work));
+        self.unmeasured += (recorded - settled.len()) as u64;
         settled.sort_by_key(sort_key);
         for work in settled {
             let burst = self.burst_of(&work);
@@ -437,10 +452,12 @@ impl Fold {
         let mut counts: HashMap<u64, u32> = HashMap::new();
         prepared.iter().for_each(|step| *counts.entry(step.hash).or_default() += 1);
         prepared.iter_mut().for_each(|step| step.repeats = counts[&step.hash] > 1);
-        self.choose_base(&prepared);
+        self.choose_base(&prepared, &counts);
         for (i, step) in prepared.iter_mut().enumerate() {
-            let (phase, estimate) = step.rows.phase(self.base.as_ref());
-            let chosen = self.base.as_ref().and_then(|base| step.rows.sequences(base));
+            let (phase, _) = step.rows.phase(self.base.as_ref());
+            let unit = self.smallest.as_ref().or(self.base.as_ref());
+            let (_, estimate) = step.rows.phase(unit);
+            let chosen = unit.and_then(|unit| step.rows.sequences(unit));
             let phase = self.sequences.phase(phase, estimate, chosen);
             let report = reports.get(i);
             step.phase =
@@ -452,10 +469,22 @@ impl Fold {
         prepared
     }
 
-    /// A decode step is the one with the fewest rows among those that repeat.
-    fn choose_base(&mut self, prepared: &[Prepared]) {
+    /// A decode step is the most usual one, where one is; else the one with the fewest rows among those that repeat. A server makes steps
+    /// of all sizes when it starts, so that the fewest rows of all time say nothing.
+    fn choose_base(&mut self, prepared: &[Prepared], counts: &HashMap<u64, u32>) {
         let repeats = |step: &&Prepared| step.repeats || self.recent_counts.contains_key(&step.hash);
         let lower = |lowest: Rows, rows: Rows| if rows.is_below(&lowest) { rows } else { lowest };
+        let samples = prepared.iter().filter(repeats).map(|step| step.rows).filter(Rows::samples);
+        let smallest = self.smallest.into_iter().chain(samples).reduce(lower);
+        let usual = prepared.iter().max_by_key(|step| counts[&step.hash]);
+        let is_usual = |step: &&Prepared| {
+            let n = counts[&step.hash] as usize;
+            n >= USUAL_STEPS && n * 5 >= prepared.len() * 2
+        };
+        if let Some(step) = usual.filter(is_usual).filter(|step| step.rows.may_decode(self.base.as_ref())) {
+            (self.base, self.smallest) = (Some(step.rows), smallest);
+            return;
+        }
         let lowest = prepared.iter().filter(repeats).map(|step| step.rows).reduce(lower);
         let lowest =
             lowest.or_else(|| prepared.first().filter(|_| self.base.is_none()).map(|step| step.rows));
@@ -464,6 +493,7 @@ impl Fold {
         {
             self.base = Some(rows);
         }
+        self.smallest = smallest;
     }
 
     /// Adds a step to the steps, the windows and the timelines.

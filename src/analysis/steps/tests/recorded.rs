@@ -20,7 +20,15 @@ use crate::{
 /// A recorded stream: its work and its bursts.
 pub(super) struct Recording {
     fold: Fold,
+    entries: Vec<Played>,
     works: Vec<Work>,
+}
+
+/// An entry of a recording, in the order in which it came.
+enum Played {
+    Switch { at_ns: u64, on: bool },
+    Work(Work),
+    Range(Range),
 }
 
 fn recording(name: &str) -> Recording {
@@ -33,27 +41,59 @@ pub(super) fn recording_at(path: &Path) -> Recording {
     gz::decompressed(BufReader::new(file)).read_to_string(&mut text).unwrap();
     let mut fold = Fold::default();
     let mut entries = Vec::new();
-    records::read(&text, |name| fold.name(name), |entry| entries.push(entry));
     let mut works = Vec::new();
-    for entry in entries {
-        match entry {
-            Entry::Switch { at_ns, on: true } => fold.begin_burst(at_ns),
-            Entry::Switch { at_ns, on: false } => fold.end_burst(at_ns),
-            Entry::Work(work) => works.push(work),
-            Entry::Range { .. } | Entry::Dropped(_) => {}
-        }
-    }
-    Recording { fold, works }
+    records::read(
+        &text,
+        |name| fold.name(name),
+        |entry| match entry {
+            Entry::Switch { at_ns, on } => entries.push(Played::Switch { at_ns, on }),
+            Entry::Work(work) => {
+                entries.push(Played::Work(work));
+                works.push(work);
+            }
+            Entry::Range { start_ns, end_ns, thread, domain, text } => entries.push(Played::Range(Range {
+                domain: domain.to_owned(),
+                text: text.to_owned(),
+                thread,
+                start_ns,
+                end_ns,
+            })),
+            Entry::Dropped(_) => {}
+        },
+    );
+    Recording { fold, entries, works }
 }
 
 impl Recording {
     pub(super) fn folded(mut self) -> Fold {
-        for batch in self.works.chunks(1_000) {
-            batch.iter().for_each(|work| self.fold.add(*work));
-            self.fold.end_batch(batch.last().unwrap().start_ns);
+        self.played(|_, _| {});
+        self.into_fold()
+    }
+
+    pub(super) fn into_fold(self) -> Fold {
+        self.fold
+    }
+
+    /// Folds the entries; `each` is called now and then with the time of the newest.
+    pub(super) fn played(&mut self, mut each: impl FnMut(&mut Fold, u64)) {
+        let mut works = 0;
+        for entry in &self.entries {
+            match entry {
+                Played::Switch { at_ns, on: true } => self.fold.begin_burst(*at_ns),
+                Played::Switch { at_ns, on: false } => self.fold.end_burst(*at_ns),
+                Played::Range(range) => self.fold.add_range(range),
+                Played::Work(work) => {
+                    self.fold.add(*work);
+                    works += 1;
+                    if works % 1_000 == 0 {
+                        self.fold.end_batch(work.start_ns);
+                        each(&mut self.fold, work.start_ns);
+                    }
+                }
+            }
         }
         self.fold.finish();
-        self.fold
+        each(&mut self.fold, u64::MAX);
     }
 
     /// Copies of the position to the device: the program makes one for each decode step.

@@ -63,7 +63,13 @@ pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a>
             if let Some(meter) = live.launch_meter() {
                 parts.extend(live_numbers(theme, &meter, *unit));
             }
-            if let Some(cost) = view.state.kernels.recording.cost().filter(|_| *phase == Phase::Decode) {
+            if let Some(cost) = view
+                .state
+                .kernels
+                .recording
+                .cost()
+                .filter(|cost| *phase == Phase::Decode && cost.cost_pct > 0.0)
+            {
                 parts.push(label_value(
                     theme,
                     "recording costs",
