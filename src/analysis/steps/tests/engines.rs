@@ -36,7 +36,8 @@ fn engine(name: &str) -> Engine {
     let mut recording = recording_at(&file(&format!("{name}.tsv.gz")));
     recording.played(|fold, now| {
         if name.starts_with("sglang") && now < SERVES_FROM {
-            (fold.steps(), fold.windows());
+            fold.steps();
+            fold.windows();
         }
     });
     let fold = recording.into_fold();
