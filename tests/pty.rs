@@ -136,7 +136,7 @@ fn a_disk_that_does_not_answer_does_not_stop_the_screen() {
 
 #[test]
 fn help_lists_every_key() {
-    let terminal = Terminal::start_in(tempfile::tempdir().unwrap(), &ENDLESS, &[], (120, 120));
+    let terminal = Terminal::start_in(tempfile::tempdir().unwrap(), &ENDLESS, &[], (120, 140));
     terminal.see("decode, mean");
     // The last line.
     terminal.press("?", "the mouse wheel scrolls");

@@ -218,6 +218,10 @@ pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
         out += &said.map(|sentence| format!("{sentence}\n")).collect::<String>();
         return out + "\n" + &recorded_in(dir);
     }
+    if state.failure().is_some() && state.has_no_tokens() {
+        // Its cause is printed as an error.
+        return out + &recorded_in(dir);
+    }
     let total = &state.total;
     let mut rows = vec![["", "mean", "p50", "p90", "p99", "n"].map(str::to_owned)];
     for (name, distribution) in state.latencies(total) {

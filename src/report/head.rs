@@ -178,10 +178,17 @@ impl Paragraph {
 
 /// How fast it was, and what limited the GPU.
 pub(super) fn verdict(state: &RunState) -> Vec<Paragraph> {
+    let failed = state
+        .failure()
+        .map(|cause| Paragraph::new(&format!("The run failed: {}.", cause.trim_end_matches('.')), Tone::Bad));
+    // Nothing else can be said of a run that never began.
+    if failed.is_some() && state.has_no_tokens() {
+        return failed.into_iter().collect();
+    }
     let limit = state.limit().map(|limit| Paragraph::new(&limit.to_string(), Tone::Note));
     let speed = state.verdict().map(|text| Paragraph::new(&text, Tone::Note));
     let limits = state.diagnosis().map(|diagnosis| Paragraph::new(&diagnosis.verdict, diagnosis.tone));
-    limit.into_iter().chain(speed).chain(limits).collect()
+    failed.into_iter().chain(limit).chain(speed).chain(limits).collect()
 }
 
 /// A number, with what it is and how many samples it has.

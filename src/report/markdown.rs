@@ -78,8 +78,8 @@ fn head_md(state: &RunState) -> String {
 
 /// Latencies and rates: the part before the plots.
 pub(super) fn latencies_md(state: &RunState) -> String {
-    let has_no_steps = state.follows() && state.total.itl.n() == 0;
-    if state.run.is_none() || state.watches() || has_no_steps {
+    let is_empty = state.has_no_tokens() && (state.follows() || state.failure().is_some());
+    if state.run.is_none() || state.watches() || is_empty {
         return String::new();
     }
     let mut out = String::new();

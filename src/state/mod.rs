@@ -52,8 +52,8 @@ use crate::{
         throttle::Work,
     },
     event::{
-        EngineKind, Envelope, Event, ExpertUse, GpuAbsent, GpuSource, ImagesEncoded, ObserverSample, Phase,
-        RequestFinished, RunFinished, RunStarted, SamplerCost, Stamp, readings::Reading, reasons,
+        EngineKind, Envelope, Event, ExpertUse, GpuAbsent, GpuSource, ImagesEncoded, ObserverSample, Outcome,
+        Phase, RequestFinished, RunFinished, RunStarted, SamplerCost, Stamp, readings::Reading, reasons,
     },
 };
 
@@ -326,6 +326,17 @@ impl RunState {
         self.active.clear();
         self.by_context = Split::default();
         self.flight = FlightRecorder::default();
+    }
+
+    /// Why the run failed, where it did.
+    pub fn failure(&self) -> Option<&str> {
+        let finished = self.finished.as_ref().filter(|finished| finished.outcome == Outcome::Failed)?;
+        Some(finished.cause.as_deref().unwrap_or("no cause was given"))
+    }
+
+    /// Nothing was measured.
+    pub fn has_no_tokens(&self) -> bool {
+        self.total.ttft.n() == 0 && self.total.itl.n() == 0 && self.total.left_out().is_none()
     }
 
     /// What the time between tokens is called. Several tokens in a chunk of a server's answer: what is measured are the gaps

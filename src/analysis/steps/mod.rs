@@ -29,7 +29,7 @@ use serde::Serialize;
 pub use class::{Class, Collective, Fused};
 pub use fold::Fold;
 pub use found::{Counts, ProgramWindow, RecordedTimeline};
-pub use nvtx::Range;
+pub use nvtx::{Range, step_of_engine};
 
 use crate::event::Phase;
 pub use crate::event::kernels::{Basis, Confidence, Exposed, Finding, NoSteps, Overlaps};

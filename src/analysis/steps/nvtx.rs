@@ -21,6 +21,11 @@ pub(super) struct Reported {
     pub prompt_tokens: Option<u32>,
 }
 
+/// The phase of a step by the name that an engine gives it; `None` for anything else, also for names that people write themselves.
+pub fn step_of_engine(text: &str) -> Option<StepPhase> {
+    executor(text).or_else(|| execute_model(text)).or_else(|| batch(text)).map(|reported| reported.phase)
+}
+
 /// A step by the text of a range; `None` for ranges of anything else.
 pub(super) fn reported(text: &str) -> Option<Reported> {
     executor(text).or_else(|| execute_model(text)).or_else(|| batch(text)).or_else(|| plain(text))

@@ -14,7 +14,10 @@ use super::{
     nccl::Asynchronous,
 };
 use crate::{
-    analysis::ranks::Operation,
+    analysis::{
+        ranks::Operation,
+        steps::{StepPhase, step_of_engine},
+    },
     base::units::grouped,
     event::{
         kernels::{KernelRow, KernelTable, Kind, counters::Counter},
@@ -434,10 +437,18 @@ fn ns_of(us: f64) -> i64 {
     (us.trunc() as i64).saturating_mul(1000).saturating_add((us.fract() * 1e3).round() as i64)
 }
 
-/// `ProfilerStep` of `ProfilerStep#12`: the steps are one annotation.
+/// `ProfilerStep` of `ProfilerStep#12`: the steps are one annotation. So are those of a phase to which an engine gives names with the
+/// numbers of their requests and tokens.
 fn step_name(name: &str) -> &str {
     match name.split_once('#') {
-        Some((step @ "ProfilerStep", _)) => step,
-        _ => name,
+        Some((step @ "ProfilerStep", _)) => return step,
+        _ => {}
+    }
+    match step_of_engine(name) {
+        Some(StepPhase::Decode) => "decode steps",
+        Some(StepPhase::Prefill) => "prefill steps",
+        Some(StepPhase::Mixed) => "mixed steps",
+        Some(StepPhase::Other) => "steps without requests",
+        None => name,
     }
 }

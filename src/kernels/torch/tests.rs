@@ -225,6 +225,38 @@ fn copies_memory_collectives_graphs_and_two_gpus() {
     assert_eq!(row(of_kind(&tables, Kind::Ranges), "decode").total_ns, Some(60_000.0));
 }
 
+/// vLLM and SGLang name every step with its requests and tokens: the steps of a phase are one row.
+#[test]
+fn steps_that_engines_name_are_rows_by_phase() {
+    let step = |name: &str, at: f64, us: f64| {
+        format!(
+            r#"{{"ph": "X", "cat": "gpu_user_annotation", "name": "{name}", "pid": 0, "tid": 7, "ts": {at}, "dur": {us}}},"#
+        )
+    };
+    let events = [
+        kernel("k", 1.0, 10.0, 1, ""),
+        step("execute_16_context_0(sq0sk0)_generation_16(sq16sk8401)", 0.0, 50.0),
+        step("execute_17_context_0(sq0sk0)_generation_17(sq17sk8999)", 60.0, 52.0),
+        step("step[DECODE bs=16]", 120.0, 48.0),
+        step("step[EXTEND bs=2 toks=600]", 200.0, 300.0),
+        step("execute_515_context_1(sq512sk512)_generation_3(sq3sk90)", 600.0, 90.0),
+        step("my range", 800.0, 5.0),
+    ];
+    let tables = read(&trace(&events.concat())).unwrap();
+    let ranges = of_kind(&tables, Kind::Ranges);
+    let rows: Vec<(&str, u64, Option<f64>)> =
+        ranges.rows.iter().map(|row| (row.name.as_str(), row.calls, row.total_ns)).collect();
+    assert_eq!(
+        rows,
+        [
+            ("prefill steps", 1, Some(300_000.0)),
+            ("decode steps", 3, Some(150_000.0)),
+            ("mixed steps", 1, Some(90_000.0)),
+            ("my range", 1, Some(5_000.0)),
+        ]
+    );
+}
+
 #[test]
 fn the_trace_of_nccl_has_pairs_and_bare_words() {
     let text = r#"[
