@@ -231,6 +231,68 @@ fn a_server_that_is_not_there_is_said_to_be_so() {
     assert!(text(&endless.stderr).contains("give a number"), "{}", text(&endless.stderr));
 }
 
+/// A server that dies in the middle: its requests are not burnt, and the run has failed and says since when.
+#[test]
+fn a_server_that_stops_answering_fails_the_run() {
+    let server = known();
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("runtime.server.url=http://{}", server.address);
+    let mut run = llmprof(
+        dir.path(),
+        &[
+            "run",
+            "--quiet",
+            "--json",
+            "runtime=openai",
+            "telemetry=none",
+            "profiling=none",
+            "hydra.run.dir=run",
+            "infer.max_new_tokens=8",
+            "runtime.requests=100000",
+            "runtime.load.concurrency=4",
+            "runtime.load.gives_up_s=0.5",
+            "dataset.prompt_tokens=16",
+            &url,
+        ],
+    );
+    let run = run.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    crate::common::eventually("answers", || (server.chunks.load(Ordering::Relaxed) > 100).then_some(()));
+    drop(server);
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let said = text(&output.stderr);
+    assert!(said.contains("the server stopped answering at") && said.contains("were not sent"), "{said}");
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let failed = result["server"]["failed"].as_u64().unwrap();
+    assert!(failed < 100 && result["server"]["requests"].as_u64().unwrap() > 0, "{failed} of 100,000 failed");
+    assert_eq!(result["outcome"], "failed");
+    let report = std::fs::read_to_string(dir.path().join("run/report.md")).unwrap();
+    assert!(report.contains("**The run failed: the server stopped answering at"), "{report}");
+}
+
+/// More than half of the requests are refused: that is no result.
+#[test]
+fn too_many_failures_fail_the_run() {
+    let count = AtomicU32::new(0);
+    let url = bad_server(move |s| {
+        let _ = match count.fetch_add(1, Ordering::Relaxed) % 4 {
+            0 => write!(s, "{STREAM}{CHUNK}data: [DONE]\n\n"),
+            _ => write!(s, "HTTP/1.1 429 Busy\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
+        };
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let more = ["runtime.requests=12", "runtime.warmup=0"];
+    let output = load(dir.path(), &url, &more);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("9 of 12 requests failed"), "{}", text(&output.stderr));
+    let output = load(
+        dir.path(),
+        &url,
+        &[&more[..], &["runtime.load.max_failures=0.8", "hydra.run.dir=meant"]].concat(),
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
 /// Every third request fails, and with it the rest of its conversation: the run ends all the same.
 #[test]
 fn a_failed_turn_ends_its_conversation_and_not_the_run() {

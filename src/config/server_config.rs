@@ -69,6 +69,12 @@ pub struct LoadConfig {
     /// Between two turns.
     #[serde(deserialize_with = "seconds")]
     pub think_s: f64,
+    /// The run has failed where a larger share of its requests has.
+    #[serde(deserialize_with = "probability_or_zero")]
+    pub max_failures: f64,
+    /// And where the server has refused connections for so long.
+    #[serde(deserialize_with = "seconds")]
+    pub gives_up_s: f64,
     /// Width and height of a synthetic picture in each request; null for none.
     pub image_pixels: Option<u32>,
 }

@@ -74,6 +74,8 @@ pub fn measure(streams: u32, time: Duration, control: &Control) -> Result<Client
         continuous_usage: false,
         turns: 1,
         think: Duration::ZERO,
+        max_failures: 1.0,
+        gives_up: Duration::from_secs(10),
         seed: 0,
         predictions: false,
     };

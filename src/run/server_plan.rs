@@ -124,6 +124,8 @@ pub fn load_plan(config: &RunConfig, workload: &Workload) -> Result<Option<LoadP
         top_p: (infer.do_sample && infer.top_p < 1.0).then_some(infer.top_p),
         turns: load.turns,
         think: Duration::from_secs_f64(load.think_s),
+        max_failures: load.max_failures,
+        gives_up: Duration::from_secs_f64(load.gives_up_s),
         seed: workload.seed,
         predictions: config.output.predictions.enable,
     }))

@@ -30,7 +30,7 @@ use crate::{
     config::Api,
     engine::driver::Control,
     event::{
-        ClientSample, Ending, Event, EventTx, Level, Prediction, RequestFailure, RequestFinished,
+        ClientSample, Ending, Event, EventTx, HttpStep, Level, Prediction, RequestFailure, RequestFinished,
         RequestStarted, ServerKind, Stamp, Token,
     },
 };
@@ -40,6 +40,9 @@ const LAG_TICK: Duration = Duration::from_millis(5);
 const LAG_REPORT: Duration = Duration::from_secs(1);
 /// How often it is asked whether the run was cancelled or paused.
 const CONTROL_TICK: Duration = Duration::from_millis(20);
+/// Between two attempts while connections are refused.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Failures of one kind that are logged one by one.
 const LOGGED_FAILURES: u32 = 5;
 /// Of an answer that a conversation or a recording needs; a server may never stop.
@@ -57,6 +60,12 @@ pub enum LoadError {
     Runtime(#[from] std::io::Error),
     #[error("all {failed} requests failed; the last: {message}")]
     AllFailed { failed: u32, message: String },
+    #[error("{failed} of {ended} requests failed; the last: {message}")]
+    ManyFailed { failed: u32, ended: u32, message: String },
+    #[error(
+        "the server stopped answering at {at_s:.1} s ({message}): {failed} requests failed, {unsent} were not sent"
+    )]
+    Gone { at_s: f64, message: String, failed: u32, unsent: u32 },
     #[error("cancelled")]
     Cancelled,
 }
@@ -109,6 +118,10 @@ pub struct LoadPlan {
     pub continuous_usage: bool,
     pub turns: u32,
     pub think: Duration,
+    /// The share of the requests that may fail.
+    pub max_failures: f64,
+    /// How long a server that refuses connections is waited for.
+    pub gives_up: Duration,
     pub seed: u64,
     pub predictions: bool,
 }
@@ -146,7 +159,21 @@ struct Work {
     /// Words for a token, as the server's counts have shown.
     words_per_token: Cell<f64>,
     is_paused: Cell<bool>,
+    /// Set while the server refuses connections.
+    refused: Cell<Option<Refused>>,
+    /// One request at a time finds out whether it still does.
+    is_probed: Cell<bool>,
+    /// When it stopped answering, once it is given up.
+    gone: Cell<Option<Stamp>>,
     nonce: u64,
+}
+
+/// Since when connections are refused, and how often.
+#[derive(Debug, Clone, Copy)]
+struct Refused {
+    at: Stamp,
+    since: Instant,
+    times: u32,
 }
 
 /// Runs to the end, or until it is cancelled.
@@ -188,6 +215,9 @@ async fn load(plan: LoadPlan, tls: Tls, tx: EventTx, control: Control) -> Result
         last_failure: RefCell::default(),
         words_per_token: Cell::new(1.0),
         is_paused: Cell::new(false),
+        refused: Cell::new(None),
+        is_probed: Cell::new(false),
+        gone: Cell::new(None),
         nonce,
         plan,
     });
@@ -208,9 +238,17 @@ async fn load(plan: LoadPlan, tls: Tls, tx: EventTx, control: Control) -> Result
             open(&work, schedule, None, false).await;
         }
     }
-    match work.failed.get() {
-        failed if failed > 0 && failed == work.ended.get() => {
-            Err(LoadError::AllFailed { failed, message: work.last_failure.borrow().clone() })
+    let (failed, ended) = (work.failed.get(), work.ended.get());
+    let message = work.last_failure.borrow().clone();
+    if let Some(at) = work.gone.get() {
+        let unsent = work.plan.requests.saturating_sub(ended);
+        return Err(LoadError::Gone { at_s: at.secs(), message, failed, unsent });
+    }
+    match failed {
+        0 => Ok(()),
+        failed if failed == ended => Err(LoadError::AllFailed { failed, message }),
+        failed if f64::from(failed) > work.plan.max_failures * f64::from(ended) => {
+            Err(LoadError::ManyFailed { failed, ended, message })
         }
         _ => Ok(()),
     }
@@ -224,6 +262,7 @@ async fn closed(work: &Rc<Work>, concurrency: u32) {
             let (work, left) = (Rc::clone(work), Rc::clone(&left));
             tokio::task::spawn_local(async move {
                 while work.pending.get() > 0 {
+                    work.wait_for_server().await;
                     let part = match left.get() {
                         0 => Part::CoolDown,
                         n => {
@@ -324,6 +363,35 @@ impl Work {
             self.tx.send(Event::WorkloadResumed);
         }
         since.elapsed()
+    }
+
+    /// While connections are refused, one request after a pause finds out whether the server is back; the others wait for that.
+    async fn wait_for_server(&self) {
+        while let Some(refused) = self.refused.get().filter(|_| self.pending.get() > 0) {
+            if !self.is_probed.replace(true) {
+                sleep(FIRST_PAUSE.saturating_mul(1 << refused.times.min(5)).min(LONGEST_PAUSE)).await;
+                return;
+            }
+            sleep(CONTROL_TICK).await;
+        }
+    }
+
+    /// A connection was refused. A server that has refused them for long is given up.
+    fn refused(&self) {
+        let first = Refused { at: self.tx.clock().now(), since: Instant::now(), times: 0 };
+        let refused = self.refused.get().unwrap_or(first);
+        if refused.times == 0 {
+            self.tx.notice(
+                Level::Warn,
+                "server",
+                "the server refuses connections: waiting for it".to_owned(),
+            );
+        }
+        self.refused.set(Some(Refused { times: refused.times + 1, ..refused }));
+        if refused.since.elapsed() >= self.plan.gives_up {
+            self.gone.set(Some(refused.at));
+            self.pending.set(0);
+        }
     }
 
     /// One after the other: the first also shows how many words a token is.
@@ -445,6 +513,14 @@ impl Work {
             && matches!(plan.prompts, Prompts::Synthetic { .. })
         {
             self.words_per_token.set((words as f64 / f64::from(tokens)).clamp(0.05, 4.0));
+        }
+        self.is_probed.set(false);
+        match served.failure {
+            Some(RequestFailure::Broken(HttpStep::Connect)) => self.refused(),
+            None if self.refused.take().is_some() => {
+                self.tx.notice(Level::Info, "server", "the server answers again".to_owned());
+            }
+            _ => {}
         }
         if let Some(failure) = served.failure {
             self.report_failure(request, failure, message.as_deref().unwrap_or_default());
