@@ -440,9 +440,8 @@ fn ns_of(us: f64) -> i64 {
 /// `ProfilerStep` of `ProfilerStep#12`: the steps are one annotation. So are those of a phase to which an engine gives names with the
 /// numbers of their requests and tokens.
 fn step_name(name: &str) -> &str {
-    match name.split_once('#') {
-        Some((step @ "ProfilerStep", _)) => return step,
-        _ => {}
+    if let Some((step @ "ProfilerStep", _)) = name.split_once('#') {
+        return step;
     }
     match step_of_engine(name) {
         Some(StepPhase::Decode) => "decode steps",
