@@ -53,7 +53,7 @@ impl Widget for ServerPane<'_> {
         let parts = if area.height >= 18 && parts > 0 { parts + 3 } else { 0 };
         let gpu = gpu_lines(&view.over(view.stream_range(view.cursor())));
         // A line for each stream, but not more than what is left by the charts.
-        let streams = Streams::of(view).count() as u16;
+        let streams = Streams::of(view).count().min(usize::from(area.height)) as u16;
         let most = area.height.saturating_sub(parts + said + CHARTS);
         let lanes = if area.height >= 24 && most >= 6 { (streams + gpu + 3).clamp(6, most) } else { 0 };
         let [charts, waterfall, requests, below] = Layout::vertical([

@@ -52,10 +52,7 @@ enum Cell {
 
 impl Streams {
     pub fn of(view: &View<'_>) -> Streams {
-        let (from, to) = match view.range {
-            Some(range) => range,
-            None => view.stream_range(view.cursor()),
-        };
+        let (from, to) = view.range.unwrap_or_else(|| view.stream_range(view.cursor()));
         let server = &view.state.server;
         let ended = server.lanes.iter().map(|lane| Bar {
             stream: lane.stream,
@@ -98,7 +95,7 @@ impl Streams {
 
     /// Lines that the rows take of `room` at most.
     pub fn lines(&self, room: u16) -> u16 {
-        let rows = (self.count.max(1) as u16).min(room.max(1));
+        let rows = self.count.clamp(1, usize::from(room.max(1))) as u16;
         rows * (room / rows).clamp(1, MOST_LINES)
     }
 
