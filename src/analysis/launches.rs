@@ -29,7 +29,7 @@ pub(super) const SMALL_SHARE: f64 = 0.05;
 /// Steps in graphs may have a few launches outside of them.
 const MOSTLY_GRAPHS: f64 = 0.9;
 /// A program with a larger share of its launches in graphs uses them: they are not recommended.
-const SOME_GRAPHS: f64 = 0.1;
+pub(super) const SOME_GRAPHS: f64 = 0.1;
 
 impl LaunchMeter {
     /// The mean step of `window`; `None` without a step.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use super::{
-    launches::{BOUND_SHARE, LaunchMeter, SMALL_SHARE},
+    launches::{BOUND_SHARE, LaunchMeter, SMALL_SHARE, SOME_GRAPHS},
     steps::Class,
 };
 use crate::{
@@ -133,6 +133,7 @@ pub struct Activity {
     pub recorded_ns: u64,
     pub busy_ns: u64,
     pub kernels: u64,
+    pub kernel_ns: f64,
     pub copies: u64,
     pub copied_bytes: u64,
     pub in_graphs: bool,
@@ -147,30 +148,27 @@ impl Activity {
         let (copies, kernels): (Vec<_>, Vec<_>) = window.rows.iter().partition(|row| row.bytes.is_some());
         let calls = |rows: &[&KernelRow]| rows.iter().map(|row| row.calls).sum::<u64>();
         let time = |row: &KernelRow| row.total_ns.unwrap_or(0.0);
-        let mut by_name: BTreeMap<&str, f64> = BTreeMap::new();
+        let mut by_family: BTreeMap<&str, f64> = BTreeMap::new();
         for row in &kernels {
-            *by_name.entry(&row.name).or_default() += time(row);
+            *by_family.entry(&row.family).or_default() += time(row);
         }
-        let largest = by_name.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+        let kernel_ns = by_family.values().sum();
+        let largest = by_family.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
         Some(Activity {
             recorded_ns: window.span_ns,
             busy_ns,
             kernels: calls(&kernels),
+            kernel_ns,
             copies: calls(&copies),
             copied_bytes: copies.iter().filter_map(|row| row.bytes).sum::<f64>() as u64,
-            in_graphs: window.graph_launches * 10 > window.launches,
-            largest: largest.map(|(name, ns)| (short_name(name).to_owned(), ns / busy_ns as f64)),
+            in_graphs: window.graph_launches as f64 >= SOME_GRAPHS * window.launches as f64,
+            largest: largest.map(|(name, ns)| (name.to_owned(), ns / busy_ns as f64)),
         })
     }
 
     fn idle_share(&self) -> f64 {
         1.0 - (self.busy_ns as f64 / self.recorded_ns.max(1) as f64).min(1.0)
     }
-}
-
-/// A name without its parameters.
-fn short_name(name: &str) -> &str {
-    name.split(['<', '(']).next().map_or(name, str::trim)
 }
 
 impl fmt::Display for Activity {
@@ -190,7 +188,7 @@ impl fmt::Display for Activity {
             )?,
         }
         if self.kernels > 0 {
-            let mean = self.busy_ns as f64 / self.kernels as f64;
+            let mean = self.kernel_ns / self.kernels as f64;
             write!(
                 f,
                 " {} kernels take {} each on average",

@@ -579,8 +579,8 @@ fn a_program_without_steps_has_a_summary() {
     let (verdict, rows) = said(&[start(), kernels(1_000_000_000), end()]);
     assert_eq!(
         verdict.unwrap(),
-        "Kernels limit the speed: the GPU is busy 91 % of the recorded 1,000 ms. 900 kernels take 1.01 ms each on average. \
-         The largest, void gemm, has 99 % of the busy time. 10 copies move 2.00 GB."
+        "Kernels limit the speed: the GPU is busy 91 % of the recorded 1,000 ms. 900 kernels take 1.00 ms each on average. \
+         The largest, gemm, has 99 % of the busy time. 10 copies move 2.00 GB."
     );
     assert_eq!(rows, Some(2));
     let (verdict, _) = said(&[start(), kernels(4_000_000_000)]);
