@@ -55,16 +55,20 @@ impl fmt::Display for Limit {
                 pct(*share)
             ),
             Limit::Bandwidth { share } => {
-                write!(f, "Memory bandwidth limits decode: it reads at {} of the peak.", pct(*share))
+                write!(
+                    f,
+                    "Memory bandwidth limits decode: it reads at {} of the peak, estimated from the model's shape.",
+                    pct(*share)
+                )
             }
             Limit::Kernels { share } => write!(
                 f,
-                "Kernels limit decode: the GPU is busy, but reads at {} of its peak bandwidth.",
+                "Kernels limit decode: the GPU is busy, but reads at {} of its peak bandwidth, estimated from the model's shape.",
                 pct(*share)
             ),
             Limit::Unknown { share } => write!(
                 f,
-                "Decode reads at {} of the peak bandwidth; recorded kernels (K) would show whether the CPU or the kernels limit it.",
+                "Decode reads at {} of the peak bandwidth, estimated from the model's shape. Whether the CPU or the kernels limit it is known once kernels are recorded.",
                 pct(*share)
             ),
         }
@@ -92,7 +96,7 @@ mod tests {
                 idle(0.02, kernels),
                 Some(0.83),
                 0.0,
-                Some("Memory bandwidth limits decode: it reads at 83 % of the peak."),
+                Some("Memory bandwidth limits decode: it reads at 83 % of the peak, estimated"),
             ),
             (idle(0.02, kernels), Some(0.3), 0.0, Some("Kernels limit decode")),
             // The gaps within steps are not known.
