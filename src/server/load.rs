@@ -262,7 +262,7 @@ async fn closed(work: &Rc<Work>, concurrency: u32) {
             let (work, left) = (Rc::clone(work), Rc::clone(&left));
             tokio::task::spawn_local(async move {
                 while work.pending.get() > 0 {
-                    work.wait_for_server().await;
+                    let probes = work.wait_for_server().await;
                     let part = match left.get() {
                         0 => Part::CoolDown,
                         n => {
@@ -273,6 +273,9 @@ async fn closed(work: &Rc<Work>, concurrency: u32) {
                     work.wait_while_paused().await;
                     let planned = work.tx.clock().now();
                     Rc::clone(&work).converse(Turn { part, planned, entry: None }).await;
+                    if probes {
+                        work.is_probed.set(false);
+                    }
                 }
             })
         })
@@ -365,15 +368,17 @@ impl Work {
         since.elapsed()
     }
 
-    /// While connections are refused, one request after a pause finds out whether the server is back; the others wait for that.
-    async fn wait_for_server(&self) {
+    /// While connections are refused, one request after a pause finds out whether the server is back; the others wait for that. Returns
+    /// whether it is this one.
+    async fn wait_for_server(&self) -> bool {
         while let Some(refused) = self.refused.get().filter(|_| self.pending.get() > 0) {
             if !self.is_probed.replace(true) {
                 sleep(FIRST_PAUSE.saturating_mul(1 << refused.times.min(5)).min(LONGEST_PAUSE)).await;
-                return;
+                return true;
             }
             sleep(CONTROL_TICK).await;
         }
+        false
     }
 
     /// A connection was refused. A server that has refused them for long is given up.
@@ -514,7 +519,6 @@ impl Work {
         {
             self.words_per_token.set((words as f64 / f64::from(tokens)).clamp(0.05, 4.0));
         }
-        self.is_probed.set(false);
         match served.failure {
             Some(RequestFailure::Broken(HttpStep::Connect)) => self.refused(),
             None if self.refused.take().is_some() => {
