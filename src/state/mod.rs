@@ -322,7 +322,6 @@ impl RunState {
     /// The steps with which a server warms up are not those of its requests.
     fn forget_start(&mut self) {
         self.forget_requests();
-        self.kernels.restart();
         self.active.clear();
         self.by_context = Split::default();
         self.flight = FlightRecorder::default();
