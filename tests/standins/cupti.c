@@ -17,6 +17,8 @@ static void (*request)(uint8_t **, size_t *, size_t *);
 static void (*complete)(void *, uint32_t, uint8_t *, size_t, size_t);
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint8_t *buffer;
+// Calls that hand a buffer to the tool: until they return, its records may be lost with the process.
+static int delivering;
 static size_t size, used;
 
 static size_t bytes_of(uint32_t kind) {
@@ -75,8 +77,12 @@ int cuptiActivityFlushAll(uint32_t flag) {
     size_t valid = used, whole = size;
     buffer = NULL;
     used = 0;
+    delivering++;
     pthread_mutex_unlock(&lock);
     if (full) complete(NULL, 0, full, whole, valid);
+    pthread_mutex_lock(&lock);
+    delivering--;
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 
@@ -85,7 +91,7 @@ int standin_enabled(uint32_t kind) { return enabled[kind]; }
 void standin_take(int is_taken) { taken = is_taken; }
 int standin_pending(void) {
     pthread_mutex_lock(&lock);
-    int pending = used > 0;
+    int pending = used > 0 || delivering > 0;
     pthread_mutex_unlock(&lock);
     return pending;
 }
