@@ -182,3 +182,63 @@ fn files_of_the_working_directory_are_no_settings_of_a_tool() {
     assert!(dir.path().join("r/nsys/child/metrics.json").exists(), "relative paths are found: {}", said.err);
     assert!(!dir.path().join("mark").exists(), "the tool read config.ini");
 }
+
+/// A clone of somebody else whose `conf/` starts a program that leaves a file.
+fn foreign_clone() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let mark = dir.path().join("mark");
+    fs::create_dir_all(dir.path().join("conf/runtime")).unwrap();
+    let server = format!("server:\n  command: touch {}\n  ready_s: 1\n", mark.display());
+    let text = format!("defaults: [vllm, _self_]\n{server}");
+    fs::write(dir.path().join("conf/runtime/theirs.yaml"), text).unwrap();
+    let config = include_str!("../conf/config.yaml").replace("runtime: candle", "runtime: theirs");
+    assert!(config.contains("theirs"));
+    fs::write(dir.path().join("conf/config.yaml"), config).unwrap();
+    (dir, mark)
+}
+
+#[test]
+fn a_foreign_configuration_starts_nothing() {
+    let (dir, mark) = foreign_clone();
+    for args in [&["run"][..], &["run", "-m", "runtime.seed=1,2"], &["knee", "slo.ttft_p99_ms=1"]] {
+        let said = run(dir.path(), args);
+        assert_eq!(said.code, 2, "{args:?}: {}", said.err);
+        for words in ["runtime.server.command=\"touch", "theirs.yaml, line 3", "--conf-dir conf"] {
+            assert!(said.err.contains(words), "{args:?}, {words}: {}", said.err);
+        }
+        assert!(!mark.exists() && !dir.path().join("runs").exists(), "{args:?}");
+    }
+    // What the user types is the user's own.
+    run(dir.path(), &["run", "runtime.server.command=true"]);
+    assert!(!mark.exists());
+    run(dir.path(), &["run", "--conf-dir", "conf"]);
+    assert!(mark.exists());
+}
+
+#[test]
+fn a_foreign_configuration_is_asked_for_once() {
+    let (dir, mark) = foreign_clone();
+    let home = tempfile::tempdir().unwrap();
+    let env = [("HOME", home.path().to_str().unwrap()), ("XDG_DATA_HOME", "")];
+    let there = ["run", "--working-dir", dir.path().to_str().unwrap()];
+    for (answer, is_started) in [("n\r", false), ("y\r", true)] {
+        let terminal = Terminal::start_in(tempfile::tempdir().unwrap(), &there, &env, (120, 40));
+        terminal.see("from now on? [y/N]");
+        terminal.send(answer);
+        terminal.exit_code();
+        assert_eq!(mark.exists(), is_started, "{}", terminal.text());
+    }
+    let again = |name: &str| {
+        let mut command = program(dir.path());
+        command.arg("run").envs(env);
+        fs::remove_file(&mark).unwrap();
+        command.output().unwrap();
+        assert_eq!(mark.exists(), name == "the same", "{name}");
+        fs::write(&mark, "").unwrap();
+    };
+    again("the same");
+    let file = dir.path().join("conf/runtime/theirs.yaml");
+    let changed = fs::read_to_string(&file).unwrap().replace("touch", "touch -a");
+    fs::write(&file, changed).unwrap();
+    again("another command");
+}

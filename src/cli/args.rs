@@ -9,10 +9,13 @@ use std::{
 
 use clap::{Args, CommandFactory, ValueEnum};
 
-use super::{Cli, Failure};
+use super::{
+    Cli, Failure,
+    conf_consent::{self, MayAsk},
+};
 use crate::{
     base::shell::quoted,
-    config::{Composed, Composition, ConfTree, compose, compose_untyped, find_tree},
+    config::{Composed, Composition, ConfTree, RiskySetting, compose, compose_untyped, find_tree},
     run::plan::Plan,
     rundir::find_run,
 };
@@ -88,8 +91,29 @@ impl ConfigArgs {
         compose_untyped(&self.tree()?, &with_model_name(self.typed_overrides())).map_err(Failure::usage)
     }
 
+    /// The run that is asked for. Settings of `./conf` that start programs or connect are asked for once.
     pub(super) fn plan(&self) -> Result<Plan, Failure> {
-        Ok(Plan::new(self.compose()?)?)
+        self.plan_asking(MayAsk::Yes)
+    }
+
+    /// [`plan`](Self::plan) while a screen is open.
+    pub(super) fn plan_again(&self) -> Result<Plan, Failure> {
+        self.plan_asking(MayAsk::No)
+    }
+
+    fn plan_asking(&self, may_ask: MayAsk) -> Result<Plan, Failure> {
+        let composed = self.compose()?;
+        self.confirm(&[&composed], may_ask)?;
+        Ok(Plan::new(composed)?)
+    }
+
+    /// Asks for what `./conf` would start in these runs; `--conf-dir` is the user's own choice.
+    pub(super) fn confirm(&self, runs: &[&Composed], may_ask: MayAsk) -> Result<(), Failure> {
+        if self.conf_dir.is_some() {
+            return Ok(());
+        }
+        let settings = runs.iter().flat_map(|composed| RiskySetting::of(&composed.composition)).collect();
+        conf_consent::confirm(Path::new("conf"), settings, may_ask)
     }
 
     /// Refuses a word that is not an override: most often it is a mistyped command.

@@ -244,7 +244,7 @@ async fn on_screen(config: ConfigArgs, plan: Plan, target: Target, is_known: boo
     let root = runs_root(&plan.composed);
     let replan = move |overrides: &[String]| {
         let config = ConfigArgs { model: None, overrides: overrides.to_vec(), ..config.clone() };
-        let plan = config.plan().map_err(|failure| failure.to_string())?;
+        let plan = config.plan_again().map_err(|failure| failure.to_string())?;
         Ok(plan.following(target.clone(), is_known))
     };
     let shutdown = Shutdown::listen()?;

@@ -5,6 +5,7 @@ mod ask;
 mod bootstrap;
 mod compare;
 mod completion;
+mod conf_consent;
 mod config;
 mod cost;
 mod dataset;

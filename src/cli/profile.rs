@@ -51,7 +51,7 @@ pub(super) async fn profile(config: ConfigArgs, remark: Option<String>) -> Resul
     let root = runs_root(&plan.composed);
     let replan = move |overrides: &[String]| {
         let config = ConfigArgs { model: None, overrides: overrides.to_vec(), ..config.clone() };
-        config.plan().map_err(|failure| failure.to_string())
+        config.plan_again().map_err(|failure| failure.to_string())
     };
     // Listens before anything is started that a signal could leave unfinished.
     let shutdown = Shutdown::listen()?;

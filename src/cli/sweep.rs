@@ -8,10 +8,11 @@ use super::{
     Failure,
     args::{ConfigArgs, with_model_name},
     ask::ask,
+    conf_consent::MayAsk,
 };
 use crate::{
     base::shell::quoted,
-    config::{ConfTree, Launcher, expand_sweep},
+    config::{Composed, ConfTree, Launcher, compose, expand_sweep},
     event::Outcome,
     process::{eprint_line, eprint_lines, shutdown::Cause},
     run::sweep::{Consent, Launch, Machine, Runner, SweepError, Task, TaskThere},
@@ -68,8 +69,11 @@ impl SweepArgs {
         config.reject_bare_words()?;
         let (tree, typed) = (config.tree()?, config.typed_overrides());
         let jobs = expand_sweep(&tree, &typed).map_err(Failure::usage)?;
-        let jobs = jobs.into_iter().map(with_model_name).collect();
+        let jobs: Vec<Vec<String>> = jobs.into_iter().map(with_model_name).collect();
         precondition()?;
+        // A job that does not compose is an error of its own.
+        let composed: Vec<Composed> = jobs.iter().filter_map(|job| compose(&tree, job).ok()).collect();
+        config.confirm(&composed.iter().collect::<Vec<_>>(), MayAsk::Yes)?;
         Ok(Some(Runner::begin(tree, config.conf_dir.clone(), host.map(str::to_owned), typed, jobs)?))
     }
 

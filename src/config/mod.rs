@@ -4,6 +4,7 @@
 //! program. Other rooms use `hydra_config` through it.
 
 mod compose;
+mod consent;
 mod launcher_config;
 mod pytorch_config;
 mod run_config;
@@ -15,6 +16,7 @@ mod tool_options;
 pub use compose::{
     built_in, compose, compose_in, compose_untyped, current_context, find_tree, multirun_yaml, over_built_in,
 };
+pub use consent::RiskySetting;
 pub use hydra_config::{
     Action, Candidate, ComposeContext, Composition, ConfTree, ConfigError, DefaultsItem, DocumentError,
     Element, FoundAlias, HydraConfig, HydraJob, HydraRun, Names, Origin, Override, OverrideValue, Quote,

@@ -8,7 +8,7 @@ use crate::alias::{self, Alias, FoundAlias};
 use crate::compose::ComposeContext;
 use crate::conf_tree::ConfTree;
 use crate::defaults::{DefaultsItem, defaults_list};
-use crate::error::{ConfigError, Names};
+use crate::error::{ConfigError, Names, Origin};
 use crate::hydra_node;
 use crate::interpolate::{HYDRA, resolve};
 use crate::overrides::{Action, Element, Override, OverrideValue};
@@ -154,6 +154,16 @@ impl Composition {
         }
         let value = self.resolve(key)?;
         Ok(Some(value).filter(|value| !value.is_null() && value.as_str() != Some(MISSING)))
+    }
+
+    /// The resolved value at `key`; null if absent.
+    pub fn resolved(&self, key: &str) -> Result<Value, ConfigError> {
+        self.selected(key).map(Option::unwrap_or_default)
+    }
+
+    /// The file of the configuration directory, not of the program, that the value at `key` or a part of it is from.
+    pub fn file_origin(&self, key: &str) -> Option<Origin> {
+        self.tree.origins.at_and_below(key).find(|origin| matches!(origin, Origin::File { .. }))
     }
 
     pub(crate) fn resolve(&self, key: &str) -> Result<Value, ConfigError> {

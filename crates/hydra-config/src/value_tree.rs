@@ -1,6 +1,6 @@
 //! The tree of values: dotted keys, OmegaConf's merge rules, and the origin of each value.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, iter};
 
 use serde_yaml_ng::{Mapping, Value};
 
@@ -22,6 +22,15 @@ impl Origins {
     /// The origin of `key` or of its nearest ancestor.
     pub(crate) fn of(&self, key: &str) -> Origin {
         nearest(&self.0, key).cloned().unwrap_or(Origin::Composition)
+    }
+
+    /// The origin of `key`, then those of its parts.
+    pub(crate) fn at_and_below(&self, key: &str) -> impl Iterator<Item = Origin> {
+        let below = format!("{key}.");
+        let range = self.0.range(below.clone()..);
+        let parts =
+            range.take_while(move |(path, _)| path.starts_with(&below)).map(|(_, origin)| origin.clone());
+        iter::once(self.of(key)).chain(parts)
     }
 
     fn set(&mut self, key: &str, origin: Origin) {

@@ -30,6 +30,8 @@ pub struct Consent {
     jobs: Vec<String>,
     /// The command lines of the tools, each once.
     commands: Vec<String>,
+    /// Servers that prompts are sent to.
+    servers: Vec<String>,
 }
 
 impl Consent {
@@ -54,6 +56,13 @@ impl Consent {
                 self.commands.push(command);
             }
         }
+        let runtime = &config.runtime;
+        let server = runtime.server.as_ref().filter(|_| runtime.name.is_server());
+        if let Some(url) = server.and_then(|server| server.url.as_ref()).map(|url| line(url, MAX_LINE))
+            && !self.servers.contains(&url)
+        {
+            self.servers.push(url);
+        }
     }
 
     /// Adds lines of shell that run before each job.
@@ -63,7 +72,8 @@ impl Consent {
 
     /// Whether the user has to agree before the sweep is resumed.
     pub(super) fn is_needed(&self) -> bool {
-        !self.jobs.is_empty() && (self.owner.is_some() || !self.commands.is_empty())
+        !self.jobs.is_empty()
+            && (self.owner.is_some() || !self.commands.is_empty() || !self.servers.is_empty())
     }
 }
 
@@ -102,6 +112,9 @@ impl fmt::Display for Consent {
         }
         for command in &self.commands {
             write!(f, "\n    {command}")?;
+        }
+        for server in &self.servers {
+            write!(f, "\n  It sends requests to {server}")?;
         }
         f.write_str("\n  It runs:")?;
         for job in self.jobs.iter().take(MAX_JOBS) {

@@ -1,0 +1,97 @@
+//! Asks before settings of `./conf` start programs or connect: the directory may come from somebody else.
+
+use std::{fs, path::Path};
+
+use super::{Failure, ask::ask};
+use crate::{
+    base::{
+        foreign::{MAX_LINE, line},
+        user_data::{keep_file, user_data_dir},
+    },
+    config::RiskySetting,
+    process::eprint_lines,
+};
+
+/// The file with what was agreed to, a line each.
+const AGREED: &str = "agreed_settings";
+/// Older ones are forgotten.
+const MAX_AGREED: usize = 1000;
+
+/// Whether a question may be asked on the terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MayAsk {
+    Yes,
+    /// A screen is open.
+    No,
+}
+
+/// Agreed to before, or now. `dir` is the configuration directory.
+pub(super) fn confirm(dir: &Path, mut settings: Vec<RiskySetting>, may_ask: MayAsk) -> Result<(), Failure> {
+    settings.sort();
+    settings.dedup();
+    if settings.is_empty() || is_agreed(&agreement(dir, &settings)) {
+        return Ok(());
+    }
+    let list: String =
+        settings.iter().map(|setting| format!("\n  {}", line(&setting.to_string(), MAX_LINE))).collect();
+    let what = format!("The configuration in {} starts programs, connects or listens:{list}", dir.display());
+    let remedy = "read it, then pass --conf-dir conf to allow what it sets";
+    if may_ask == MayAsk::No {
+        return Err(Failure::usage(format_args!("{what}\n{remedy}")));
+    }
+    eprint_lines(&what);
+    match ask("Allow these settings of this directory from now on?") {
+        Ok(true) => {
+            agree(&agreement(dir, &settings));
+            Ok(())
+        }
+        Ok(false) => Err(Failure::work("not started: the settings were not allowed")),
+        Err(_) => Err(Failure::usage(format_args!("not started: there is no terminal to ask on; {remedy}"))),
+    }
+}
+
+/// The directory and the values in one line, so that a changed value is asked for again.
+fn agreement(dir: &Path, settings: &[RiskySetting]) -> String {
+    let dir = fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
+    let values = settings.iter().map(|setting| format!("{}={}", setting.key, setting.value));
+    let all: Vec<String> = [dir.display().to_string()].into_iter().chain(values).collect();
+    serde_json::to_string(&all).unwrap_or_default()
+}
+
+fn agreed() -> String {
+    let file = user_data_dir().map(|dir| dir.join(AGREED));
+    file.and_then(|file| fs::read_to_string(file).ok()).unwrap_or_default()
+}
+
+fn is_agreed(agreement: &str) -> bool {
+    agreed().lines().any(|line| line == agreement)
+}
+
+/// Where it cannot be kept, it is asked for again.
+fn agree(agreement: &str) {
+    let before = agreed();
+    let mut lines: Vec<&str> = before.lines().collect();
+    lines.drain(..lines.len().saturating_sub(MAX_AGREED - 1));
+    lines.push(agreement);
+    if let Some(dir) = user_data_dir() {
+        let _ = keep_file(&dir, AGREED, format!("{}\n", lines.join("\n")).as_bytes(), 0o600);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_value_is_another_question() {
+        let setting =
+            |value: &str| RiskySetting { key: "k".into(), value: value.into(), origin: String::new() };
+        let dir = Path::new("/nowhere");
+        assert_eq!(agreement(dir, &[setting("a")]), agreement(dir, &[setting("a")]));
+        assert_ne!(agreement(dir, &[setting("a")]), agreement(dir, &[setting("b")]));
+        assert_ne!(agreement(dir, &[setting("a")]), agreement(Path::new("/elsewhere"), &[setting("a")]));
+        let error = confirm(dir, vec![setting("\u{1b}[2J")], MayAsk::No).unwrap_err().to_string();
+        assert!(error.contains("--conf-dir conf") && !error.contains('\u{1b}'), "{error}");
+        assert!(confirm(dir, Vec::new(), MayAsk::No).is_ok());
+    }
+}
