@@ -120,10 +120,14 @@ fn instance(operator: Operator, layer: Option<u16>) -> Option<OperatorInstance> 
     Some(OperatorInstance { operator, layer })
 }
 
-/// The last product of an MLP is its down projection. With experts, the router's product belongs to neither.
+/// The last product of an MLP is its down projection. With experts, the plain product before them is the router's.
 fn mlp(products: &[usize], classes: &[Class], layer: u16, instances: &mut [Option<OperatorInstance>]) {
     let experts: Vec<usize> =
         products.iter().copied().filter(|index| classes[*index] == Class::MoeProduct).collect();
+    let is_before_experts = |index: &&usize| experts.first().is_some_and(|first| *index < first);
+    if let Some(router) = products.iter().rev().find(is_before_experts) {
+        instances[*router] = instance(Operator::Router, Some(layer));
+    }
     let products = if experts.is_empty() { products } else { &experts };
     let Some((last, others)) = products.split_last() else { return };
     for index in others {
@@ -196,6 +200,10 @@ fn parts(works: &[Work], classes: &[Class]) -> Vec<Part> {
     parts
 }
 
+fn is_routing(class: Class) -> bool {
+    matches!(class, Class::MoeRouter | Class::MoePermute)
+}
+
 /// Norms, rotary embedding, activations, sampling: what is between two products belongs to the one or the other.
 fn fill_between(parts: &[Part], classes: &[Class], instances: &mut [Option<OperatorInstance>]) {
     use Operator as O;
@@ -211,17 +219,21 @@ fn fill_between(parts: &[Part], classes: &[Class], instances: &mut [Option<Opera
         .collect();
     let mut before: Option<OperatorInstance> = None;
     let mut normed = false;
+    // After the experts, until the next norm: what they give is added up.
+    let mut after_experts = false;
     for i in 0..instances.len() {
         if instances[i].is_some() {
             before = instances[i];
+            after_experts = classes[i] == Class::MoeProduct;
             continue;
         }
+        after_experts &= parts[i] != Part::Norm;
         let after = following[instances.len() - 1 - i];
         normed |= parts[i] == Part::Norm;
         let layer = |of: Option<OperatorInstance>| of.and_then(|instance| instance.layer);
         let operator = |of: Option<OperatorInstance>| of.map(|instance| instance.operator);
         instances[i] = match parts[i] {
-            // The product of a router has no operator.
+            // A product that is neither of the MLP nor a router's has no operator.
             Part::Communication | Part::Product => None,
             Part::Quantise => after,
             Part::Reduction => before,
@@ -232,7 +244,12 @@ fn fill_between(parts: &[Part], classes: &[Class], instances: &mut [Option<Opera
                 (Some(O::Attention), Some(O::AttentionOutput | O::Attention)) => {
                     instance(O::Attention, layer(before))
                 }
-                (Some(O::AttentionOutput), Some(O::GateUp)) => instance(O::MlpNorm, layer(after)),
+                (Some(O::AttentionOutput), Some(O::GateUp)) if is_routing(classes[i]) => {
+                    instance(O::Router, layer(after))
+                }
+                (Some(O::AttentionOutput), Some(O::GateUp | O::Router)) => instance(O::MlpNorm, layer(after)),
+                (Some(O::Router), Some(O::GateUp)) => instance(O::Router, layer(before)),
+                (Some(O::Down | O::GateUp), Some(O::Qkv | O::LmHead)) if after_experts => before,
                 (Some(O::GateUp), Some(O::GateUp | O::Down)) => instance(O::Activation, layer(before)),
                 (Some(O::Down | O::GateUp | O::AttentionOutput), Some(O::Qkv)) => {
                     instance(O::AttentionNorm, layer(after))
@@ -388,8 +405,8 @@ mod tests {
         let step = [&layer[..], &layer, &[C::Norm, C::Product]].concat();
         check(
             &step,
-            "attn_norm0 qkv0 qkv0 attention0 attn_out0 - mlp_norm0 - mlp_norm0 gate_up0 activation0 down0 attn_norm1 attn_norm1 \
-             qkv1 qkv1 attention1 attn_out1 - mlp_norm1 - mlp_norm1 gate_up1 activation1 down1 final_norm final_norm lm_head",
+            "attn_norm0 qkv0 qkv0 attention0 attn_out0 - mlp_norm0 router0 router0 gate_up0 activation0 down0 down0 attn_norm1 \
+             qkv1 qkv1 attention1 attn_out1 - mlp_norm1 router1 router1 gate_up1 activation1 down1 down1 final_norm lm_head",
         );
     }
 

@@ -23,7 +23,8 @@ pub(super) enum Mark {
 }
 
 impl Mark {
-    /// Marks that are alike in their share are preferred in this order: what also marks steps of other kinds comes first.
+    /// Marks are preferred in this order: what also marks steps of other kinds and sizes comes first. A copy to the device may be in more of
+    /// the steps seen and still be missing in those of another batch.
     fn rank(self) -> (u8, u64) {
         match self {
             Mark::AnyToHost => (0, 0),
@@ -142,7 +143,7 @@ impl Marks {
             .into_iter()
             .filter(enough)
             .filter(|((mark, _), _)| self.whole_graphs || mark.basis() != Basis::Graph)
-            .min_by_key(|((mark, each), count)| (*each, u32::MAX - count, mark.rank()));
+            .min_by_key(|((mark, each), count)| (*each, mark.rank(), u32::MAX - count));
         self.chosen = best.map(|((mark, each), count)| {
             let confidence = Confidence { confirmed: count, of: n as u32 };
             Chosen { mark, each, confidence }

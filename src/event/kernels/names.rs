@@ -5,6 +5,8 @@
 
 use std::borrow::Cow;
 
+use super::work::Direction;
+
 /// The signature of a mangled name; any other name unchanged.
 pub fn demangled(name: &str) -> Cow<'_, str> {
     let mangled = name.strip_prefix("_Z").is_some();
@@ -35,7 +37,7 @@ pub fn function(name: &str) -> String {
 /// The family of a kernel; empty only for an empty name.
 pub fn family(name: &str) -> String {
     // Copies are no functions.
-    if name.starts_with("copy, ") {
+    if Direction::is_name(name) {
         return name.to_owned();
     }
     family_within(name, MAX_DEPTH)

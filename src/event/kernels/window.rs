@@ -148,9 +148,12 @@ impl StepSums {
         sum.graph_calls += u64::from(work.in_graph);
         sum.total_ns += ns;
         sum.squares += ns as f64 * ns as f64;
-        sum.min_ns = sum.min_ns.min(ns);
         sum.max_ns = sum.max_ns.max(ns);
-        sum.durations.add(ns);
+        // One that runs beside others all the time adds none; that is not how long it takes.
+        if ns > 0 {
+            sum.min_ns = sum.min_ns.min(ns);
+            sum.durations.add(ns);
+        }
         if let Some(bytes) = work.bytes {
             let known = sum.bytes.get_or_insert(0);
             *known = known.saturating_add(bytes);
@@ -170,7 +173,7 @@ impl StepSums {
                     total_ns: Some(total),
                     // With few digits, so that a recording reads back the same number.
                     mean_ns: Some((total / n * 10.0).round() / 10.0),
-                    min_ns: Some(sum.min_ns as f64),
+                    min_ns: (sum.min_ns < u64::MAX).then_some(sum.min_ns as f64),
                     max_ns: Some(sum.max_ns as f64),
                     stddev_ns: Some(spread.round()).filter(|spread| spread.is_finite()),
                     durations: sum.durations,

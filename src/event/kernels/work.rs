@@ -103,6 +103,12 @@ impl Direction {
         }
     }
 
+    /// Whether a row of a table is copies.
+    pub fn is_name(name: &str) -> bool {
+        use Direction::*;
+        [HostToDevice, DeviceToHost, OnDevice, BetweenDevices, Unknown].iter().any(|one| one.name() == name)
+    }
+
     /// The name of such copies in tables of kernels.
     pub fn name(self) -> &'static str {
         match self {

@@ -2,6 +2,7 @@
 
 mod reported;
 mod unmeasured;
+mod usual;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -88,6 +89,7 @@ pub struct Fold {
     /// The smallest step so far that chose a token: what rows and sequences are counted in.
     smallest: Option<Rows>,
     sequences: Sequences,
+    usual: usual::Usual,
     marks: Marks,
     recent: VecDeque<u64>,
     recent_counts: HashMap<u64, u32>,
@@ -126,6 +128,7 @@ impl Default for Fold {
             base: None,
             smallest: None,
             sequences: Sequences::default(),
+            usual: usual::Usual::default(),
             marks: Marks::default(),
             recent: VecDeque::new(),
             recent_counts: HashMap::new(),
@@ -507,7 +510,8 @@ impl Fold {
         cuts: &Cuts,
     ) {
         let (works, classes) = (&works[step.indices.clone()], &classes[step.indices.clone()]);
-        let assigned = layers::assign(works, classes);
+        let mut assigned = layers::assign(works, classes);
+        self.usual.correct(works, classes, &mut assigned.instances);
         let overlaps = overlap::overlaps(works, classes);
         let attention_ns = works
             .iter()

@@ -256,10 +256,50 @@ fn windows_of_a_recording() {
     });
 }
 
+/// The shape of Qwen3-30B-A3B: 48 layers of 128 experts, of which eight are used.
+#[test]
+fn experts_have_their_router_and_products() {
+    use Operator as O;
+    let Engine { mut fold, profiler } = engine("vllm_experts");
+    let windows = fold.windows();
+    let decode = window(&windows, StepPhase::Decode);
+    for (kernel, operator) in [
+        ("nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT", O::Qkv),
+        ("FlashAttnFwdSm90", O::Attention),
+        ("nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNT", O::AttentionOutput),
+        ("triton_red_fused_fused_add_rms_norm_moe_forward_0", O::MlpNorm),
+        ("nvjet_sm90_tst_64x8_64x16_2x1_v_bz_TNT", O::Router),
+        ("topkGating", O::Router),
+        ("fused_moe_kernel", O::GateUp),
+        ("act_and_mul", O::Activation),
+        ("reduce_kernel<128, 4", O::Down),
+        ("triton_red_fused_fused_add_rms_norm_1", O::AttentionNorm),
+        ("nvjet_sm90_tst_384x8_64x4_2x1_v_bz_TNT", O::LmHead),
+    ] {
+        assert_eq!(operator_of(decode, kernel), Some(operator), "{kernel}");
+        // The batch, and with it the number of experts, differs between the two moments.
+        let rows = decode.rows.iter().filter(|row| row.name.contains(kernel) && row.calls > 2 * decode.steps);
+        let (calls, ns) = rows.fold((0, 0.0), |(n, ns), row| (n + row.calls, ns + row.total_ns.unwrap()));
+        let theirs = profiler.iter().filter(|(name, _)| name.contains(kernel)).max_by_key(|(_, (n, _))| *n);
+        if let (true, Some((_, (_, theirs_us)))) = (kernel.starts_with("nvjet") && calls > 0, theirs) {
+            let us = ns / calls as f64 / 1e3;
+            assert!((us / theirs_us - 1.0).abs() < 0.03, "{kernel}: {us} µs, by the profiler {theirs_us}");
+        }
+    }
+    let experts = decode.rows.iter().filter(|row| row.name.contains("fused_moe_kernel")).map(|row| row.calls);
+    let each = experts.sum::<u64>() as f64 / decode.steps as f64;
+    assert!((each / 96.0 - 1.0).abs() < 0.03, "{each} products of experts a step");
+    let unknown = share(decode, |operator| operator.is_none());
+    assert!(unknown < 0.02, "{unknown}");
+}
+
 #[test]
 #[ignore = "prints the tables of the recordings"]
 fn tables_of_engines() {
-    for name in ["vllm_bf16", "vllm_fp8", "vllm_eager", "sglang_bf16"] {
+    // Another recording: the two files without their endings.
+    let other = std::env::var("LLMPROF_ENGINE").ok();
+    let kept = ["vllm_bf16", "vllm_fp8", "vllm_eager", "sglang_bf16", "vllm_experts"].map(str::to_owned);
+    for name in other.map_or(kept.to_vec(), |name| vec![name]) {
         let mut fold = recording_at(&file(&format!("{name}.tsv.gz"))).folded();
         let torch = by_profiler(&format!("{name}.torch.tsv"));
         let steps = steps_of(&mut fold);
