@@ -239,7 +239,7 @@ mod tests {
         for ms in (0..=1000u64).step_by(100) {
             let sample = GpuSample::of(0).with(Reading::Power, 600.0).with(Reading::SmClock, 1980.0);
             ledger.sample(Stamp(ms * 1_000_000), &sample.with_reasons(0));
-            (0..25).for_each(|_| ledger.token(Stamp(ms * 1_000_000), false, 4_000_000, 1, false));
+            (0..25).for_each(|_| ledger.token(Stamp(ms * 1_000_000), false, 4_000_000, 1, Some(0)));
         }
         let energy = energy(&ledger).unwrap();
         let decode = energy.of(Work::Decode).unwrap();
@@ -257,12 +257,12 @@ mod tests {
         };
         ledger.phase(Stamp(0), Phase::Prefill);
         (0..=600).step_by(100).for_each(|ms| sample(ms, &mut ledger));
-        ledger.token(Stamp(600_000_000), true, 600_000_000, 4096, false);
+        ledger.token(Stamp(600_000_000), true, 600_000_000, 4096, Some(0));
         ledger.generated(2);
         ledger.phase(Stamp(600_000_000), Phase::Decode);
         for ms in (700..=1000).step_by(100) {
             sample(ms, &mut ledger);
-            ledger.token(Stamp(ms * 1_000_000), false, 100_000_000, 2, false);
+            ledger.token(Stamp(ms * 1_000_000), false, 100_000_000, 2, Some(0));
             ledger.generated(2);
         }
         let energy = energy(&ledger).unwrap();

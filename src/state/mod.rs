@@ -162,10 +162,13 @@ impl RunState {
         // While a tool runs, the workload waits and the GPU runs the tool's child process.
         let under_tool = self.kernels.working().is_some();
         let phase = if under_tool { Phase::Idle } else { self.phase };
+        // Of another program, only the steps that were recognised have a phase.
+        let follows = self.follows();
         for gpu in self.gpus.iter_mut().filter(|gpu| gpu.info.profiled) {
             if let Event::ProcessStopped(stop) = &envelope.event {
                 gpu.ledger.phase(stop.since, Phase::Idle);
             }
+            gpu.ledger.works_outside_phases = follows;
             gpu.ledger.phase(t, phase);
         }
         match &envelope.event {
@@ -220,6 +223,7 @@ impl RunState {
                 let measures = self.counted_to.is_some() || !self.serves();
                 self.server.sample(t, sample, measures);
             }
+            Event::ServerSilent(silent) => self.server.silent(t, silent),
             Event::ClientSample(sample) => self.server.client(t, *sample),
             Event::StepsFound(finding) => self.programs.finding = Some(*finding),
             Event::ProcessLeft(left) => self.programs.left(t, left.pid),
@@ -379,6 +383,7 @@ impl RunState {
 
     fn token(&mut self, t: Stamp, token: crate::event::Token) {
         let serves = self.serves();
+        let follows = self.follows();
         let Some(active) = self.active.of(token.request) else { return };
         let first = active.first_token.is_none();
         let Gap { ns: gap_ns, tokens, is_latency } =
@@ -422,7 +427,9 @@ impl RunState {
             // Tokens that came together are of one step; lost ones are of others.
             let of_step = if token.speculation.is_some() { batch * u64::from(tokens) } else { batch };
             let processed = if first { prompt * batch } else { of_step };
-            gpu.ledger.token(t, first, gap_ns, processed, warmup || left_out);
+            // Steps of other programs and servers take as long as what others ask of them.
+            let is_comparable = !warmup && !left_out && !follows;
+            gpu.ledger.token(t, first, gap_ns, processed, is_comparable.then_some(context));
             gpu.ledger.generated(of_step);
         }
         let together = if token.speculation.is_some() { tokens } else { 1 };

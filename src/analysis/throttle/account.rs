@@ -1,6 +1,6 @@
 //! One kind of work: its time, and how long each limit was active in it.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use serde::Serialize;
 
@@ -119,26 +119,39 @@ impl WeightedMean {
     }
 }
 
-/// Number and total duration of steps: decode steps, or prefills.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct StepTimes {
-    pub n: u64,
-    pub ns: u64,
-}
+/// Number and total duration of steps, decode steps or prefills, by the length of their context.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StepTimes(BTreeMap<u16, (u64, u64)>);
+
+/// Bins of an octave of context: steps in one bin differ by less than a percent.
+const PER_OCTAVE: f64 = 16.0;
 
 impl StepTimes {
-    pub(super) fn add(&mut self, step_ns: u64) {
-        self.n += 1;
-        self.ns += step_ns;
+    pub(super) fn add(&mut self, context: u64, step_ns: u64) {
+        let (n, ns) = self.0.entry((PER_OCTAVE * (context as f64 + 1.0).log2()) as u16).or_default();
+        *n += 1;
+        *ns += step_ns;
     }
 
-    pub fn mean_ms(self) -> Option<f64> {
-        (self.n > 0).then(|| self.ns as f64 / self.n as f64 / 1e6)
+    /// Both at equal context: the number of steps and their mean milliseconds in each. Steps grow longer with the context, whatever the
+    /// clock does.
+    pub(super) fn compared(&self, other: &StepTimes) -> Option<[(u64, f64); 2]> {
+        let (mut counts, mut sums, mut weight) = ([0; 2], [0.0; 2], 0.0);
+        for (bin, (n, ns)) in &self.0 {
+            let Some((other_n, other_ns)) = other.0.get(bin) else { continue };
+            let common = *n.min(other_n) as f64;
+            weight += common;
+            for (i, (n, ns)) in [(n, ns), (other_n, other_ns)].into_iter().enumerate() {
+                counts[i] += n;
+                sums[i] += common * *ns as f64 / *n as f64 / 1e6;
+            }
+        }
+        (weight > 0.0).then(|| [0, 1].map(|i| (counts[i], sums[i] / weight)))
     }
 }
 
 /// How long a limit was active during one kind of work.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct LimitTime {
     /// By samples that found it active, and by those that found no other fault.
     pub sampled_ns: f64,
@@ -175,7 +188,7 @@ impl fmt::Display for TimeSource {
 const DEAD_COUNTER: f64 = 0.1;
 
 /// The work while a class of limits was not active.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Unlimited {
     pub clock_mhz: WeightedMean,
     pub steps: StepTimes,
@@ -234,10 +247,10 @@ impl Account {
     }
 
     /// A step ended while the reasons in `bits` were active.
-    pub(super) fn add_step(&mut self, bits: u64, step_ns: u64) {
-        self.for_each_class(bits, |class| class.steps.add(step_ns));
+    pub(super) fn add_step(&mut self, bits: u64, context: u64, step_ns: u64) {
+        self.for_each_class(bits, |class| class.steps.add(context, step_ns));
         for reason in reasons::active(bits) {
-            self.limit_mut(Limit::Bit(reason.bit())).steps.add(step_ns);
+            self.limit_mut(Limit::Bit(reason.bit())).steps.add(context, step_ns);
         }
     }
 

@@ -33,6 +33,8 @@ pub struct Ledger {
     phase_since: Stamp,
     /// A phase was entered: time between phases is idle, not external load.
     has_phases: bool,
+    /// Work may run outside of the known phases: samples tell whether it does.
+    pub works_outside_phases: bool,
     /// Changes of phase since the last sample.
     changes: Vec<(Stamp, Phase)>,
     /// When activity counters were last read.
@@ -146,19 +148,17 @@ impl Ledger {
     }
 
     /// A token arrived `step_ns` after the previous one, or after the start of its request if it is the first. `tokens` were
-    /// processed with it, in all sequences.
-    pub fn token(&mut self, t: Stamp, first: bool, step_ns: u64, tokens: u64, warmup: bool) {
+    /// processed with it, in all sequences. `context` is the length before it, where the duration is to be compared with others.
+    pub fn token(&mut self, t: Stamp, first: bool, step_ns: u64, tokens: u64, context: Option<u64>) {
         let work = if first { Work::Prefill } else { Work::Decode };
         let account = &mut self.accounts[work as usize];
         account.tokens += tokens;
-        if warmup {
-            return;
-        }
+        let Some(context) = context else { return };
         // A prefill needs a sample of its own, not one of the prefill before.
         let represents =
             |sample: &Observation| sample.work == work && (!first || sample.t.0 + step_ns >= t.0);
         if let Some(bits) = self.last_sample.filter(represents).and_then(|sample| sample.reasons) {
-            account.add_step(bits, step_ns);
+            account.add_step(bits, context, step_ns);
         }
     }
 
@@ -214,7 +214,8 @@ impl Ledger {
 
     /// Accounts for the time since the last sample, phase by phase.
     fn observe(&mut self, t: Stamp, sample: &GpuSample) {
-        let idle = self.has_phases || self.maxima.is_idle(sample);
+        let is_between = self.has_phases && !self.works_outside_phases;
+        let idle = is_between || self.maxima.is_idle(sample);
         let now = Observation::new(t, Work::of(self.phase, idle), sample);
         let changes = std::mem::take(&mut self.changes);
         if let Some(before) = self.last_sample {
@@ -232,7 +233,7 @@ impl Ledger {
                 let mut work = before.work;
                 for (change, phase) in changes {
                     self.spend(work, from, change, &before, &now);
-                    (from, work) = (change.max(from), Work::of(phase, true));
+                    (from, work) = (change.max(from), Work::of(phase, idle));
                 }
                 self.spend(work, from, t, &before, &now);
             }
@@ -347,7 +348,7 @@ mod tests {
         }
         let prefill = ledger.of(Work::Prefill);
         assert_eq!((prefill.time_ns, prefill.sampled_ns), (250e6, 250e6));
-        let (limit, time) = prefill.limits[0];
+        let (limit, time) = prefill.limits[0].clone();
         assert_eq!((limit, time.sampled_ns), (Limit::Bit(0x4), 250e6));
         assert_eq!((time.clock_mhz.value(), prefill.unlimited.clock_mhz.value()), (Some(1440.0), None));
         let decode = ledger.of(Work::Decode);

@@ -86,7 +86,7 @@ pub fn cost(
         return (None, Basis::NoLoad);
     }
     let account = ledger.of(work);
-    let free = without(account, limit).steps;
+    let free = &without(account, limit).steps;
     let enough = if work == Work::Prefill { MIN_PREFILLS } else { MIN_TOKENS };
     let free_clock = free_clock(ledger, work, (limit, time), info);
     // A lower clock costs at most as much as it is lower; what is beyond that has another cause.
@@ -94,10 +94,10 @@ pub fn cost(
         let (_, free_mhz) = free.range(limited_mhz);
         (1.0 - limited_mhz / free_mhz).max(0.0)
     });
-    if let (Some(limited_ms), Some(free_ms)) = (time.steps.mean_ms(), free.mean_ms())
-        && time.steps.n.min(free.n) >= enough
+    if let Some([(limited_n, limited_ms), (free_n, free_ms)]) = time.steps.compared(free)
+        && limited_n.min(free_n) >= enough
     {
-        let basis = Basis::Measured { work, limited_ms, limited_n: time.steps.n, free_ms, free_n: free.n };
+        let basis = Basis::Measured { work, limited_ms, limited_n, free_ms, free_n };
         let slower = (1.0 - free_ms / limited_ms).max(0.0);
         return (Some(Cost::exactly(most.map_or(slower, |most| slower.min(most)))), basis);
     }
