@@ -31,11 +31,11 @@ fn a_faster_run_is_found_and_the_cause_is_the_code() {
     recorded(dir, "b", &["runtime.seed=4", "runtime.sim.itl_ms=3.6"]);
     let text = run(dir, &["compare", "a", "b"]);
     assert_eq!(text.code, 0, "{}", text.err);
-    assert!(text.out.starts_with("FASTER: B is 5."), "{}", text.out);
+    assert!(text.out.starts_with("FASTER: TPOT of B is 5."), "{}", text.out);
     for part in [
-        "the cause is the code",
+        "not because of the clocks",
         "TPOT mean",
-        " in TPOT in these two runs (95 % CI: ",
+        " lower in these two runs (95 % CI: ",
         "n = 16 and 16 requests",
         "→ the interval does not include the variation from run to run.",
         "Differences:",
@@ -69,7 +69,8 @@ fn the_clock_is_not_the_code() {
         assert_eq!(output.code, 3, "{}", output.out);
         assert!(output.out.contains(&format!("the clock was {word} (")), "{}", output.out);
         assert!(output.out.contains("not the code"), "{}", output.out);
-        for line in output.out.lines().filter(|line| line.starts_with("T")) {
+        // The clock of the prefills is not known.
+        for line in output.out.lines().filter(|line| line.starts_with("TPOT")) {
             assert!(!line.contains("SLOWER") && !line.contains("FASTER"), "{line}");
         }
     }
@@ -83,12 +84,19 @@ fn the_clock_of_a_short_prefill_is_not_that_of_the_decode() {
     let long = ["runtime.requests=60", "infer.max_new_tokens=128"];
     recorded(dir, "cool", &long);
     recorded(dir, "capped", &[long[0], long[1], "runtime.sim.scenario=power_cap"]);
-    for (a, b) in [("cool", "capped"), ("capped", "cool")] {
+    for (a, b, code, verdict) in [("cool", "capped", 1, "worse"), ("capped", "cool", 0, "better")] {
         let args = ["compare", a, b, "--metric", "ttft.p50", "--gate", "ttft.p50<=+5%", "--json"];
         let output = run(dir, &args);
-        assert_eq!(output.code, 3, "{}{}", output.out, output.err);
-        let row = &object(&output)["rows"][0];
-        assert_eq!((&row["verdict"], &row["cause"]), (&"undecided".into(), &Value::Null), "{row}");
+        assert_eq!(output.code, code, "{}{}", output.out, output.err);
+        let json = object(&output);
+        // Whether it differs was measured; the clock that would say why was not.
+        let row = &json["rows"][0];
+        assert_eq!((&row["verdict"], &row["cause"]), (&verdict.into(), &"unclear".into()), "{row}");
+        assert!(
+            json["sentence"].as_str().unwrap().contains("the cause is unknown: "),
+            "{}",
+            json["sentence"]
+        );
         let change = row["ratio"]["estimate"].as_f64().unwrap();
         assert!((change - 1.0).abs() > 0.25, "the cap is visible: {change}");
     }
@@ -283,7 +291,7 @@ fn both_sides_are_run_interleaved() {
     args.push("runtime.sim.itl_ms=4.1");
     let output = run(dir, &args);
     assert_eq!(output.code, 1, "{}{}", output.out, output.err);
-    assert!(output.out.starts_with("SLOWER: B is 7.9 % slower in TPOT"), "{}", output.out);
+    assert!(output.out.starts_with("SLOWER: TPOT of B is 7.9 % higher"), "{}", output.out);
     assert!(output.err.contains("pair 5 of 6: TPOT A "), "{}", output.err);
     assert!(output.err.contains("pair 6 of 6: TPOT A "), "{}", output.err);
     let kept = fs::read_dir(dir.join("runs/compare")).unwrap().next().unwrap().unwrap().path();
@@ -386,4 +394,30 @@ fn what_is_not_a_run_is_refused_by_name() {
     let short = run(dir, &["compare", "short", "short"]);
     assert_eq!(short.code, 3, "{}", short.out);
     assert!(short.out.contains("no request of A has more than one token"), "{}", short.out);
+}
+
+#[test]
+fn an_intended_change_of_the_workload_comes_first_and_gates_ask_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    recorded(dir, "one", &[]);
+    recorded(dir, "four", &["runtime.batch_size=4"]);
+    let text = run(dir, &["compare", "one", "four"]);
+    assert!(
+        text.out.starts_with("FASTER: A and B differ in batch (1 → 4). decode tok/s of B is "),
+        "{}",
+        text.out
+    );
+    assert!(!text.out.contains("not because of the clocks"), "{}", text.out);
+    let gated = run(dir, &["compare", "one", "four", "--gate", "tpot<=+50%"]);
+    assert_eq!(gated.code, 3, "{}", gated.out);
+    assert!(gated.out.contains("pass --meant 'batch'"), "{}", gated.out);
+    let meant = run(dir, &["compare", "one", "four", "--gate", "decode_tok_s>=+50%", "--meant", "batch"]);
+    assert_eq!(meant.code, 0, "{}", meant.out);
+    let by_metric = run(dir, &["compare", "one", "four", "--metric", "ttft", "--gate", "tpot<=+50%"]);
+    assert!(
+        by_metric.out.contains("TTFT of B") || by_metric.out.contains("TTFT is the same"),
+        "{}",
+        by_metric.out
+    );
 }

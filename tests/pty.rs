@@ -402,7 +402,7 @@ fn a_run_is_marked_and_another_compared_with_it() {
     terminal.press("7", "newest first");
     terminal.press("\x1b[B\x1b[Bm", "marked as A; select another run");
     terminal.press("d", "this is the marked run");
-    terminal.press("\x1b[Ad", "SLOWER  B is 16 % slower in TPOT");
+    terminal.press("\x1b[Ad", "SLOWER  TPOT of B is 16 % higher");
     terminal.see("runtime.sim.itl_ms: 3.8 → 4.4 (intended)");
     // The snapshots again.
     terminal.press("d", "No snapshot yet");

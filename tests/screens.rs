@@ -356,7 +356,7 @@ fn one_snapshot_is_compared_with_the_time_since() {
 fn snapshots_of_two_requests_have_a_verdict_by_their_tokens() {
     let state = two_snapshots_of(2, 101, 1.05);
     let screen = drawn(&state, &showing(Pane::Compare), Glyphs::UNICODE, (120, 40));
-    let wanted = "SLOWER  B is 5.0 % slower in TPOT in these two snapshots (95 % CI: +5.0 % to +5.0 %, n = 200 and 200 tokens)";
+    let wanted = "SLOWER  TPOT of B is 5.0 % higher in these two snapshots (95 % CI: +5.0 % to +5.0 %, n = 200 and 200 tokens)";
     assert!(screen.contains(wanted), "{screen}");
     assert!(screen.contains("TPOT is from blocks of consecutive tokens"), "{screen}");
 }

@@ -1,6 +1,10 @@
 //! `compare` and `baseline`: whether one run is faster than another.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::{Args, Subcommand};
 
@@ -114,7 +118,8 @@ impl CompareArgs {
                 metrics.push(gate.metric);
             }
         }
-        Ok(Options { metrics, margin, meant: self.meant.clone(), ..Options::default() })
+        let headline = self.metric.first().copied();
+        Ok(Options { metrics, headline, margin, meant: self.meant.clone(), ..Options::default() })
     }
 
     fn print(&self, comparisons: &[GatedComparison]) -> Result<u8, Failure> {
@@ -134,8 +139,15 @@ impl CompareArgs {
 fn compare_recorded(args: &CompareArgs) -> Result<u8, Failure> {
     let options = args.options()?;
     let (a, b) = (args.a.as_deref().unwrap_or_default(), args.b.as_deref().unwrap_or_default());
-    if fs::canonicalize(a).is_ok_and(|first| fs::canonicalize(b).is_ok_and(|second| first == second)) {
-        eprint_line("note: A and B are the same recording; a row that is not SAME has too few samples");
+    // Names that mean no run may be baselines.
+    let found = |name: &str| resolve_run(Path::new(name)).ok().and_then(|path| fs::canonicalize(path).ok());
+    if let (Some(first), Some(second)) = (found(a), found(b))
+        && first == second
+    {
+        eprint_line(format_args!(
+            "note: A and B are the same recording, {}; a row that is not SAME has too few samples",
+            first.display()
+        ));
     }
     let runs = runs_root(&ConfigArgs::default().compose()?);
     args.print(&compare::compare_recordings(a, b, &runs, &options, &args.gate)?)
@@ -224,6 +236,13 @@ pub(super) fn baseline(command: BaselineCommand) -> Result<u8, Failure> {
                         ),
                     }
                 ))?;
+            }
+            if sample.facts.run.simulated {
+                eprint_line("note: the run is simulated, not measured");
+            }
+            let trust = sample.trust(false);
+            for issue in &trust.issues {
+                eprint_line(format_args!("note: trust {} of {}: {issue}", trust.score, trust.of));
             }
             if sample.facts.outcome.is_none() {
                 eprint_line(

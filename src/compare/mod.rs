@@ -22,7 +22,7 @@ pub use text::{
     row_cells, text, undecided_reasons, visible_rows,
 };
 
-use crate::analysis::compare::{Comparison, Gate, GateOutcome};
+use crate::analysis::compare::{Comparison, Difference, Gate, GateOutcome};
 
 /// A comparison with the outcome of its gates.
 pub struct GatedComparison {
@@ -35,8 +35,17 @@ pub struct GatedComparison {
 impl GatedComparison {
     pub fn new(label: Option<String>, comparison: Comparison, gates: &[Gate]) -> GatedComparison {
         let missing = || GateOutcome::Undecided("the metric was not compared".to_owned());
+        // A limit on a change says nothing of two workloads, unless the user says so.
+        let other = comparison.changed_workload().find(|difference| !difference.is_ignored());
+        let other = other.map(|difference| {
+            let Difference { what, a, b, .. } = difference;
+            format!("the runs differ in {what} ({a} and {b}); if the gate is meant across that, pass --meant '{what}'")
+        });
         let gates = gates.iter().map(|gate| {
-            let outcome = comparison.row(gate.metric).map_or_else(missing, |row| gate.check(row));
+            let outcome = match &other {
+                Some(why) => GateOutcome::Undecided(why.clone()),
+                None => comparison.row(gate.metric).map_or_else(missing, |row| gate.check(row)),
+            };
             (*gate, outcome)
         });
         GatedComparison { gates: gates.collect(), label, comparison }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{
-    difference::Difference,
+    difference::{BATCH, Difference},
     estimate::SampleSize,
     metric::{DEFAULT_METRICS, HEADLINE, Metric},
     sample::Sample,
@@ -24,6 +24,8 @@ use crate::{
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     pub metrics: Vec<Metric>,
+    /// The metric that decides the verdict; `None` for TPOT, or the throughput where the batch differs.
+    pub headline: Option<Metric>,
     /// Differences up to this share of A count as none.
     pub margin: f64,
     /// Facts that are intended to differ without an override.
@@ -46,6 +48,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             metrics: DEFAULT_METRICS.to_vec(),
+            headline: None,
             margin: 0.01,
             meant: Vec::new(),
             seed: 0,
@@ -127,6 +130,9 @@ pub struct Side {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
     pub verdict: Verdict,
+    /// The metric of the row that decides.
+    #[serde(skip)]
+    pub headline: Option<Metric>,
     /// The verdict of the headline as a word.
     pub word: &'static str,
     pub sentence: String,
@@ -158,12 +164,24 @@ impl Comparison {
 
     /// The row that decides the verdict.
     pub fn headline(&self) -> Option<&Row> {
-        headline(&self.rows)
+        self.row(self.headline?)
+    }
+
+    /// Intended differences between the workloads, which explain more than the code does.
+    pub fn changed_workload(&self) -> impl Iterator<Item = &Difference> {
+        self.differences.iter().filter(|difference| difference.changes_workload())
     }
 }
 
-pub(super) fn headline(rows: &[Row]) -> Option<&Row> {
-    rows.iter().find(|row| row.metric == HEADLINE).or_else(|| rows.first())
+/// The metric that decides, of those that are compared.
+pub(super) fn headline(options: &Options, differences: &[Difference]) -> Option<Metric> {
+    // More sequences take longer and give more: TPOT says half of it.
+    let other_batch =
+        differences.iter().any(|difference| difference.what == BATCH && difference.meant.is_some());
+    let usual = if other_batch { Metric::DecodeTokS } else { HEADLINE };
+    let wanted = options.headline.into_iter().chain([usual, HEADLINE]);
+    let compared = |metric: &Metric| options.metrics.contains(metric);
+    wanted.filter(compared).chain(options.metrics.first().copied()).next()
 }
 
 impl Side {

@@ -7,6 +7,10 @@ use crate::base::units::three_digits;
 
 /// [`Difference::what`] of an override; anything else is the name of a fact.
 pub const OVERRIDE: &str = "override";
+/// The name of the fact.
+pub const BATCH: &str = "batch";
+/// Given on the command line of the comparison.
+const MEANT: &str = "--meant";
 
 /// Something that is not the same on both sides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -24,6 +28,16 @@ impl Difference {
     pub fn blocks(&self) -> bool {
         self.forbids && self.meant.is_none()
     }
+
+    /// It makes the runs two workloads, intended or not.
+    pub fn changes_workload(&self) -> bool {
+        self.forbids && self.meant.is_some()
+    }
+
+    /// The user says that it is to be ignored.
+    pub fn is_ignored(&self) -> bool {
+        self.meant.as_deref() == Some(MEANT)
+    }
 }
 
 /// A fact: its name, whether it has to be the same, the keys of overrides that change it, and its value. A key with `=` is the
@@ -39,7 +53,7 @@ const FACTS: [Fact; 21] = [
     }),
     ("engine", true, &["runtime=", "runtime.device"], |f| Some(f.run.engine.to_string())),
     ("device", false, &["runtime=", "runtime.device", "hardware"], |f| Some(f.run.device.to_string())),
-    ("batch", true, &["runtime.batch_size", "runtime="], |f| Some(f.run.batch.to_string())),
+    (BATCH, true, &["runtime.batch_size", "runtime="], |f| Some(f.run.batch.to_string())),
     ("prompt tokens", true, &["dataset"], |f| Some(f.run.prompt_tokens.to_string())),
     ("output tokens", true, &["infer"], |f| Some(f.run.output_tokens.to_string())),
     ("simulated", true, &[], |f| Some(if f.run.simulated { "yes" } else { "no" }.to_owned())),
@@ -82,7 +96,7 @@ pub fn differences(a: &Facts, b: &Facts, intended: &[String]) -> Vec<Difference>
         let affects = |change: &&Change| keys.iter().any(|key| is_part(&change.key, key));
         let causes: Vec<&str> = overrides.iter().filter(affects).map(|c| c.key.as_str()).collect();
         let meant = match (intended.iter().any(|name| name == what), causes.is_empty()) {
-            (true, _) => Some("--meant".to_owned()),
+            (true, _) => Some(MEANT.to_owned()),
             (false, false) => Some(causes.join(", ")),
             (false, true) => None,
         };

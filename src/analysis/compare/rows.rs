@@ -6,7 +6,7 @@ use super::{
     difference::{Difference, differences},
     estimate::Estimated,
     holm,
-    metric::{HEADLINE, Metric},
+    metric::Metric,
     ratio,
     sample::Sample,
     sentence::{unknown_clock, verdict_word},
@@ -78,7 +78,8 @@ impl<'a> Comparer<'a> {
             metrics.iter().map(|metric| self.judge(*metric, estimate(*metric))).collect();
         let corrected_rows = self.correct(&mut judged);
         let rows: Vec<Row> = judged.into_iter().map(|judged| judged.row).collect();
-        let headline = headline(&rows);
+        let headline_metric = self.headline();
+        let headline = rows.iter().find(|row| Some(row.metric) == headline_metric);
         let (verdict, word) =
             headline.map_or((Verdict::Undecided, "UNDECIDED"), |row| (row.verdict, row.word));
         let sentence = headline.map_or_else(|| "Nothing was compared.".to_owned(), |row| self.sentence(row));
@@ -87,6 +88,7 @@ impl<'a> Comparer<'a> {
         let [a, b] = self.sides;
         Comparison {
             verdict,
+            headline: headline_metric,
             word,
             sentence,
             margin: self.options.margin,
@@ -102,6 +104,10 @@ impl<'a> Comparer<'a> {
             advice,
             differences: self.differences,
         }
+    }
+
+    fn headline(&self) -> Option<Metric> {
+        headline(self.options, &self.differences)
     }
 
     /// The variation from run to run that a comparison of two runs takes into account.
@@ -157,9 +163,7 @@ impl<'a> Comparer<'a> {
     /// The headline keeps its level. The other rows have one level together: of many rows, one would often differ by chance.
     /// Returns how many they are.
     fn correct(&self, judged: &mut [JudgedRow]) -> usize {
-        let headline_metric =
-            judged.iter().map(|judged| judged.row.metric).find(|metric| *metric == HEADLINE);
-        let headline_metric = headline_metric.or_else(|| judged.first().map(|judged| judged.row.metric));
+        let headline_metric = self.headline();
         let is_headline = |metric: Metric| {
             headline_metric.is_some_and(|headline| {
                 metric == headline || metric.is_reciprocal_of(headline, self.a, self.b)
@@ -248,7 +252,9 @@ impl<'a> Comparer<'a> {
             }
         };
         if differs && unknown.is_some() {
-            (row.blocked, row.reason) = (true, unknown);
+            // That it differs is measured; why it does is not.
+            (row.verdict, row.cause, row.reason) = (in_time, Some(Cause::Unclear), unknown);
+            row.code = Some(ratio);
             return effect;
         }
         let clocks_differ = effect.range() > 1.0 + margin;

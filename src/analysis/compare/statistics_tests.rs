@@ -154,7 +154,7 @@ fn the_variation_from_run_to_run_is_known_from_saved_runs_or_pairs() {
         assert!(found <= 10 + 9, "{what}: {found} of 200");
     }
     let two = of_single_runs(SPREAD, 1.1, 0, 1);
-    assert!(two.sentence.contains(" in TPOT in these two runs (95 % CI: "), "{}", two.sentence);
+    assert!(two.sentence.contains(" higher in these two runs (95 % CI: "), "{}", two.sentence);
     assert!(two.sentence.contains(", n = 20 and 20 requests)"), "{}", two.sentence);
     assert!(two.advice[0].contains("compare --repeat 10"), "{:?}", two.advice);
     let known = of_single_runs(SPREAD, 1.1, 6, 1);
