@@ -222,13 +222,49 @@ fn a_server_that_is_not_there_is_said_to_be_so() {
     let dir = tempfile::tempdir().unwrap();
     let output = load(dir.path(), "http://127.0.0.1:9", &["runtime.server.ready_s=0.3"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("http://127.0.0.1:9 is not ready"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("http://127.0.0.1:9 did not answer within"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(text(&output.stderr).contains("connection refused"), "{}", text(&output.stderr));
     let none = llmprof(dir.path(), &["run", "runtime=openai"]).output().unwrap();
     assert_eq!(none.status.code(), Some(2));
     assert!(text(&none.stderr).contains("runtime.server.url"), "{}", text(&none.stderr));
     let endless = load(dir.path(), "http://127.0.0.1:9", &["runtime.requests=null"]);
     assert_eq!(endless.status.code(), Some(2));
     assert!(text(&endless.stderr).contains("give a number"), "{}", text(&endless.stderr));
+}
+
+/// Answers every connection with `bytes`, whatever it asks.
+fn answering(bytes: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(bytes);
+        }
+    });
+    address
+}
+
+/// Where waiting cannot help, nothing is waited for: these would wait for minutes.
+#[test]
+fn what_cannot_become_a_server_is_said_at_once() {
+    let not_found = answering(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    let mail = answering(b"220 mail ready\r\n\r\n");
+    for (url, words) in [
+        (format!("http://{not_found}"), "/v1/models: is this an OpenAI-compatible server?"),
+        (format!("https://{not_found}"), "does not speak TLS. Use http://"),
+        (format!("http://{mail}"), "answers, but not with HTTP"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let output = load(dir.path(), &url, &["runtime.server.ready_s=86400"]);
+        assert_eq!(output.status.code(), Some(1), "{url}");
+        assert!(text(&output.stderr).contains(words), "{words}: {}", text(&output.stderr));
+    }
 }
 
 /// A server that dies in the middle: its requests are not burnt, and the run has failed and says since when.

@@ -200,6 +200,7 @@ impl ChromeTrace {
             | Event::StepsFound(_)
             | Event::ServerFound(_)
             | Event::ServerSample(_)
+            | Event::ServerSilent(_)
             | Event::ClientSample(_)
             | Event::Experts(_)
             | Event::Observer(_) => {}

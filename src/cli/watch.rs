@@ -21,7 +21,7 @@ pub(super) struct WatchArgs {
     pub(super) config: ConfigArgs,
     #[command(flatten)]
     pub(super) remote: RemoteArgs,
-    /// Monitor for this long without the TUI, then print the diagnosis
+    /// Monitor for this long without the TUI, then print the diagnosis; exit code 1 where a watched server is silent at the end
     #[arg(long = "for", value_name = "SECONDS")]
     seconds: Option<f64>,
     /// With --for, print one JSON object on stdout instead of text
@@ -91,6 +91,10 @@ pub(super) async fn with_remark(args: WatchArgs, remark: Option<String>) -> Resu
         )));
     }
     print_watched(&watched.state, args.json)?;
+    if let Some(silence) = watched.state.server.silence(watched.state.now) {
+        eprint_line(format_args!("error: {silence}"));
+        return Ok(1);
+    }
     Ok(watched.cause.map_or(0, |cause| cause.exit_code()))
 }
 

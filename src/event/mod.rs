@@ -47,7 +47,7 @@ pub use self::{
     },
     server::{
         ClientSample, Connecting, HttpStep, RequestFailure, Served, ServerFound, ServerKind, ServerSample,
-        ServerTimes, Slo,
+        ServerSilent, ServerTimes, Slo,
     },
     time::{Clock, Stamp},
 };
@@ -95,6 +95,8 @@ pub enum Event {
     ServerFound(Box<ServerFound>),
     /// What it says of itself.
     ServerSample(Box<ServerSample>),
+    /// Its metrics cannot be read any more.
+    ServerSilent(ServerSilent),
     /// How late the client that puts load on it is.
     ClientSample(ClientSample),
     /// What is known about its steps has changed.
@@ -140,6 +142,7 @@ impl Event {
                 | Event::GpuLost(_)
                 | Event::SamplerCost(_)
                 | Event::ServerSample(_)
+                | Event::ServerSilent(_)
                 | Event::ClientSample(_)
                 | Event::Allocator(_)
                 | Event::HostFound(_)

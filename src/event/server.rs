@@ -190,6 +190,12 @@ pub struct ClientSample {
     pub lag_max_us: u32,
 }
 
+/// Why a server's metrics cannot be read: connection refused, HTTP 503.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerSilent {
+    pub why: String,
+}
+
 /// What a server says of itself, about once a second. Absent is not 0.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

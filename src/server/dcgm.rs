@@ -119,7 +119,7 @@ async fn read(at: MetricsAt, tls: Tls, tx: EventTx) {
     let mut said_slow = false;
     let mut due = Instant::now();
     loop {
-        let page = scrape::page(&at.endpoint, &path, None, &tls).await;
+        let page = scrape::page(&at.endpoint, &path, None, &tls).await.ok();
         let found = page.as_ref().map(gpus).unwrap_or_default();
         if was_there != Some(!found.is_empty()) {
             let text = match (found.len(), page.is_some()) {

@@ -50,6 +50,18 @@ impl HttpError {
         HttpError::Io { step, cause }
     }
 
+    /// In few words, where the step is known from elsewhere: "connection refused".
+    pub fn brief(&self) -> String {
+        match self {
+            HttpError::Io { step: HttpStep::Connect, cause }
+                if cause.kind() == io::ErrorKind::ConnectionRefused =>
+            {
+                "connection refused".to_owned()
+            }
+            error => error.to_string(),
+        }
+    }
+
     /// What is wrong with the certificate of the server, if that is it.
     pub fn untrusted(&self) -> Option<&Untrusted> {
         match self {

@@ -13,7 +13,7 @@ use super::{
     metrics::{self, Reading},
     tls::Tls,
 };
-use crate::event::{Event, EventTx, Level, ServerFound, ServerKind};
+use crate::event::{Event, EventTx, Level, ServerFound, ServerKind, ServerSilent};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 const ANSWER: Duration = Duration::from_secs(5);
@@ -27,12 +27,19 @@ pub struct MetricsAt {
     pub path: Option<String>,
 }
 
-/// What is at `path` now; `None` where nothing answers.
-pub async fn page(endpoint: &Endpoint, path: &str, key: Option<&Key>, tls: &Tls) -> Option<Exposition> {
+/// What is at `path` now, or why nothing is.
+pub async fn page(
+    endpoint: &Endpoint,
+    path: &str,
+    key: Option<&Key>,
+    tls: &Tls,
+) -> Result<Exposition, String> {
     let key = key.map(|key| key.0.as_str());
-    let answer = http::get(endpoint, path, key, tls, MAX_PAGE_BYTES, ANSWER).await;
-    let (_, body) = answer.ok().filter(|(status, _)| *status == 200)?;
-    Some(Exposition::read(&String::from_utf8_lossy(&body)))
+    match http::get(endpoint, path, key, tls, MAX_PAGE_BYTES, ANSWER).await {
+        Ok((200, body)) => Ok(Exposition::read(&String::from_utf8_lossy(&body))),
+        Ok((status, _)) => Err(format!("HTTP {status} at {path}")),
+        Err(error) => Err(error.brief()),
+    }
 }
 
 pub struct Scraper {
@@ -90,7 +97,7 @@ impl Scraper {
                 kind: kind.clone(),
                 last: None,
             };
-            if let Some(page) = scraper.page().await
+            if let Ok(page) = scraper.page().await
                 && let Some(kind) = metrics::kind_of(&page)
             {
                 scraper.kind = kind;
@@ -108,19 +115,19 @@ impl Scraper {
         format!("{}{}", self.endpoint, self.path)
     }
 
-    async fn page(&self) -> Option<Exposition> {
+    async fn page(&self) -> Result<Exposition, String> {
         page(&self.endpoint, &self.path, self.key.as_ref(), &self.tls).await
     }
 
     /// Reports until it is dropped.
     pub async fn run(mut self, tx: EventTx) {
         let mut due = Instant::now();
-        let mut was_there = true;
+        let mut silent: Option<String> = None;
         loop {
             let begin = Instant::now();
             let page = self.page().await;
-            let is_there = page.is_some();
-            if let Some(page) = page {
+            let why = page.as_ref().err().cloned();
+            if let Ok(page) = page {
                 let reading = Reading::of(&self.kind, &page);
                 let scrape_ms = begin.elapsed().as_secs_f64() * 1e3;
                 if let Some((at, last)) = &self.last {
@@ -129,14 +136,16 @@ impl Scraper {
                 }
                 self.last = Some((begin, reading));
             }
-            if is_there != was_there {
-                let text = if is_there {
-                    "its metrics can be read again"
-                } else {
-                    "its metrics cannot be read any more"
+            if why != silent {
+                let text = match &why {
+                    None => "its metrics can be read again".to_owned(),
+                    Some(why) => format!("its metrics cannot be read: {why}"),
                 };
                 tx.notice(Level::Warn, "server", text);
-                was_there = is_there;
+                if let Some(why) = &why {
+                    tx.send(Event::ServerSilent(ServerSilent { why: why.clone() }));
+                }
+                silent = why;
             }
             due = (due + INTERVAL).max(Instant::now());
             sleep_until(due).await;

@@ -79,6 +79,10 @@ impl RunState {
             return None;
         }
         let elapsed = self.now.since(self.first_request_at?).as_secs_f64();
+        // Requests that warm a server up are sent one by one, the others together.
+        if self.serves() && self.requests_done == 0 {
+            return None;
+        }
         if self.requests_done + self.warmup_done == 0 {
             let run = self.run.as_ref()?;
             let planned = f64::from(run.requests) + f64::from(run.warmup);

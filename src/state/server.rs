@@ -8,7 +8,8 @@ use std::{
 use super::{ActiveRequest, Series, push_bounded};
 use crate::{
     analysis::{distribution::Distribution, late::LateChunks},
-    event::{ClientSample, RequestFailure, Served, ServerFound, ServerSample, Slo, Stamp},
+    base::foreign::line,
+    event::{ClientSample, RequestFailure, Served, ServerFound, ServerSample, ServerSilent, Slo, Stamp},
 };
 
 /// Requests that are kept one by one.
@@ -96,6 +97,8 @@ impl OwnMean {
 pub struct ServerState {
     pub found: Option<ServerFound>,
     pub latest: Option<ServerSample>,
+    /// Since when its metrics cannot be read, and why.
+    pub silent: Option<(Stamp, String)>,
     pub running: Series,
     pub queued: Series,
     pub kv_used: Series,
@@ -172,6 +175,18 @@ impl ServerState {
         self.late.server(t, sample.preemptions, sample.kv_used);
         self.preemptions += sample.preemptions.unwrap_or(0.0);
         self.latest = Some(sample.clone());
+        self.silent = None;
+    }
+
+    pub(super) fn silent(&mut self, t: Stamp, silent: &ServerSilent) {
+        let since = self.silent.as_ref().map_or(t, |(since, _)| *since);
+        self.silent = Some((since, silent.why.clone()));
+    }
+
+    /// "no answer for 14 s: connection refused".
+    pub fn silence(&self, now: Stamp) -> Option<String> {
+        let (since, why) = self.silent.as_ref()?;
+        Some(format!("no answer for {:.0} s: {}", now.since(*since).as_secs_f64(), line(why, 80)))
     }
 
     pub(super) fn client(&mut self, t: Stamp, sample: ClientSample) {

@@ -84,7 +84,11 @@ pub struct App {
 fn first_pane(player: &mut Player) -> Pane {
     // An error is reported when the recording is read on.
     let _ = player.load(Duration::ZERO);
-    if player.end_state().watches() { Pane::Gpu } else { Pane::Overview }
+    match player.end_state() {
+        state if state.watches() && state.server.is_there() => Pane::Server,
+        state if state.watches() => Pane::Gpu,
+        _ => Pane::Overview,
+    }
 }
 
 /// Why the screen was left, and how the runs ended.
@@ -134,7 +138,7 @@ impl App {
         if live.session.is_for_tools_alone() {
             app.ui.pane = Pane::Kernels;
         } else if live.session.watches() {
-            app.ui.pane = Pane::Gpu;
+            app.ui.pane = if live.session.watches_server() { Pane::Server } else { Pane::Gpu };
             app.runs.refresh();
         }
         if let Workload::There(run) = &live.session {
@@ -165,6 +169,11 @@ impl App {
         (app.player, app.played) = (Some(player), dir);
         app.runs.refresh();
         app
+    }
+
+    /// Opens `pane` instead of the usual one.
+    pub fn open(&mut self, pane: Option<Pane>) {
+        self.ui.pane = pane.unwrap_or(self.ui.pane);
     }
 
     /// Kernel reports in the Kernels pane, without a run.

@@ -52,6 +52,14 @@ impl Workload {
         }
     }
 
+    /// The metrics of a server are watched.
+    pub fn watches_server(&self) -> bool {
+        match self {
+            Workload::Here(session) => session.plan().composed.config.telemetry.server.is_some(),
+            Workload::There(run) => run.state.server.is_there(),
+        }
+    }
+
     pub fn watches(&self) -> bool {
         match self {
             Workload::Here(session) => session.plan().watches(),

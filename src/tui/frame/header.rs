@@ -215,6 +215,9 @@ fn phase(view: &View<'_>) -> (String, Style) {
     if state.workload_paused_at.is_some() {
         return ("paused".to_owned(), theme.warn);
     }
+    if let Some(text) = state.server.silence(state.now).filter(|_| state.server.is_there()) {
+        return (text, theme.bad);
+    }
     let share = |share: f64| format!("{:.0} %", (100.0 * share).floor());
     let prefill = state.active.latest().filter(|active| active.tokens == 0).and_then(|active| active.prefill);
     let text = match (&state.loading, state.phase, prefill) {

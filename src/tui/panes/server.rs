@@ -65,6 +65,7 @@ impl Widget for ServerPane<'_> {
         .areas(area);
         let title = format!("{} · {}", found.kind, found.url);
         let aside = match (&found.metrics, &found.model) {
+            _ if server.silent.is_some() => server.silence(view.state.now).unwrap_or_default(),
             (None, _) => "no metrics of its own".to_owned(),
             (Some(_), Some(model)) => model.clone(),
             (Some(_), None) => String::new(),
@@ -88,6 +89,10 @@ impl Widget for ServerPane<'_> {
 
 fn rows<'a>(view: &View<'a>) -> Vec<Row<'a>> {
     let (theme, server) = (view.theme, &view.state.server);
+    // What a server that is silent said last is not what it does now.
+    let silent = server.silent.as_ref().filter(|_| view.cursor().is_none());
+    let age = silent.map(|(since, _)| format!(" {:.0} s ago", view.state.now.since(*since).as_secs_f64()));
+    let age = age.unwrap_or_default();
     let row =
         |label, series: &'a Series, top: Option<f32>, style: Style, unit: fn(f64) -> String, why: &str| {
             let top = top.unwrap_or_else(|| series.range().map_or(1.0, |(_, max)| (max * 1.05).max(1.0)));
@@ -96,7 +101,7 @@ fn rows<'a>(view: &View<'a>) -> Vec<Row<'a>> {
                 series,
                 range: (0.0, top),
                 style,
-                readout: view.value(series).map(unit),
+                readout: view.value(series).map(|value| format!("{}{age}", unit(value))),
                 extreme: unit,
                 reason: Some(why.to_owned()),
                 limit: None,
@@ -130,7 +135,9 @@ fn rows<'a>(view: &View<'a>) -> Vec<Row<'a>> {
         ));
     }
     if view.state.serves() {
-        rows.push(row("client lag", &server.lag_ms, None, theme.dim, millis, "not measured yet"));
+        let p99 = |ms: f64| format!("{} p99", millis(ms));
+        let lag = row("client lag", &server.lag_ms, None, theme.dim, p99, "not measured yet");
+        rows.push(Row { extreme: millis, ..lag });
     }
     rows
 }
