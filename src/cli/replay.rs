@@ -1,6 +1,6 @@
 //! `replay` and `demo`: a recording in the TUI.
 
-use std::{path::PathBuf, str::FromStr};
+use std::{borrow::Cow, io::Read, path::PathBuf, str::FromStr, sync::Arc};
 
 use clap::{Args, ValueEnum};
 
@@ -10,12 +10,12 @@ use super::{
     profile::{report_exit, require_terminal},
 };
 use crate::{
-    base::shell::quoted,
+    base::{gz, shell::quoted},
     event::Stamp,
     fleet::read_recording,
     process::shutdown::Shutdown,
     rundir::{DISK_TIMEOUT, EventReader, Player, RunDir},
-    tui::App,
+    tui::{App, ui::Pane},
 };
 
 #[derive(Debug, Args)]
@@ -72,17 +72,43 @@ enum DemoRecording {
     H200Decode,
     /// Qwen2.5-7B on an H200: kernels recorded live, and ncu counters of the most expensive
     H200Kernels,
+    /// vLLM 0.24 on an H200 with the shape of Qwen2.5-7B: its start, then 16 requests at a time
+    Vllm,
 }
 
 impl DemoRecording {
-    fn bytes(self) -> &'static [u8] {
-        match self {
+    fn bytes(self) -> Cow<'static, [u8]> {
+        let plain: &[u8] = match self {
+            DemoRecording::Vllm => {
+                return Cow::Owned(unpacked(include_bytes!("../../assets/demo/vllm/events.ndjson.gz")));
+            }
             DemoRecording::Simulated => include_bytes!("../../assets/demo/events.ndjson"),
             DemoRecording::H200Prefill => include_bytes!("../../assets/demo/h200_prefill/events.ndjson"),
             DemoRecording::H200Decode => include_bytes!("../../assets/demo/h200_decode/events.ndjson"),
             DemoRecording::H200Kernels => include_bytes!("../../assets/demo/h200_kernels/events.ndjson"),
+        };
+        Cow::Borrowed(plain)
+    }
+
+    /// Where playback begins: a server takes a minute to start.
+    fn start(self) -> StartAt {
+        StartAt::Second(if self == DemoRecording::Vllm { 58.0 } else { 0.0 })
+    }
+
+    /// The pane that it is about.
+    fn pane(self) -> Option<Pane> {
+        match self {
+            DemoRecording::H200Kernels => Some(Pane::Kernels),
+            _ => None,
         }
     }
+}
+
+fn unpacked(packed: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // It is part of the program.
+    let _ = gz::decompressed(packed).read_to_end(&mut bytes);
+    bytes
 }
 
 pub(super) async fn run(args: ReplayArgs) -> Result<u8, Failure> {
@@ -99,15 +125,24 @@ pub(super) async fn run(args: ReplayArgs) -> Result<u8, Failure> {
         }
         Err(_) => Failure::work(e),
     })?;
-    play(player, Some(dir), args.at, args.speed).await
+    play(player, Some(dir), args.at, args.speed, None).await
 }
 
 pub(super) async fn demo(args: DemoArgs) -> Result<u8, Failure> {
-    let open = move || EventReader::embedded("the demo", args.recording.bytes());
-    play(Player::open(open).map_err(Failure::work)?, None, StartAt::Second(0.0), args.speed).await
+    let recording = args.recording;
+    let bytes: Arc<[u8]> = recording.bytes().into();
+    let open = move || EventReader::embedded("the demo", Arc::clone(&bytes));
+    let player = Player::open(open).map_err(Failure::work)?;
+    play(player, None, recording.start(), args.speed, recording.pane()).await
 }
 
-async fn play(mut player: Player, dir: Option<RunDir>, at: StartAt, speed: f64) -> Result<u8, Failure> {
+async fn play(
+    mut player: Player,
+    dir: Option<RunDir>,
+    at: StartAt,
+    speed: f64,
+    pane: Option<Pane>,
+) -> Result<u8, Failure> {
     require_terminal("llmprof-tui run, or read the run's report.md")?;
     if !(speed > 0.0 && speed.is_finite()) {
         return Err(Failure::usage(format_args!("--speed {speed}: expected a number above 0")));
@@ -120,6 +155,40 @@ async fn play(mut player: Player, dir: Option<RunDir>, at: StartAt, speed: f64) 
     }
     let tui = composed.config.output.tui.clone();
     let shutdown = Shutdown::listen()?;
-    let app = App::of_recording(&tui, player, dir, runs_root(&composed));
+    let mut app = App::of_recording(&tui, player, dir, runs_root(&composed));
+    app.open(pane);
     report_exit(app.run(tui.mouse, shutdown).await)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{rundir::Next, state::RunState};
+
+    fn played(recording: DemoRecording) -> RunState {
+        let mut reader = EventReader::embedded("the demo", recording.bytes().into()).unwrap();
+        let mut state = RunState::default();
+        while let Ok(Next::Event(envelope)) = reader.read_next() {
+            state.apply(&envelope);
+        }
+        state
+    }
+
+    #[test]
+    fn the_recording_of_vllm_keeps_its_numbers() {
+        let state = played(DemoRecording::Vllm);
+        assert!(state.serves() && state.finished.is_some());
+        let tok_s = state.total.output_tok_s().unwrap();
+        assert!((2_500.0..2_700.0).contains(&tok_s), "{tok_s}");
+        let verdict = state.verdict().unwrap();
+        assert!(verdict.starts_with("The server answers "), "{verdict}");
+        let decode = &state.kernels.decode.total;
+        let per_step = decode.launches as f64 / decode.steps as f64;
+        assert!((390.0..400.0).contains(&per_step), "{per_step} launches a step");
+        let step_ms = decode.busy_ns as f64 / decode.steps as f64 / 1e6;
+        assert!((4.7..5.0).contains(&step_ms), "{step_ms} ms in kernels a step");
+        // No kernel of a decode step is longer than the LM head.
+        let longest = decode.rows.iter().filter_map(|row| row.max_ns).fold(0.0, f64::max);
+        assert!(longest < 300_000.0, "{longest}");
+    }
 }

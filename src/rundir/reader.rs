@@ -3,6 +3,7 @@
 use std::{
     io::{self, BufRead, BufReader, Cursor, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -84,7 +85,7 @@ impl EventReader {
     }
 
     /// A recording that is part of the program.
-    pub fn embedded(name: &str, bytes: &'static [u8]) -> Result<EventReader, ReadError> {
+    pub fn embedded(name: &str, bytes: Arc<[u8]>) -> Result<EventReader, ReadError> {
         Self::checked(name.to_owned(), Box::new(Cursor::new(bytes)))
     }
 
