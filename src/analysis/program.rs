@@ -10,7 +10,7 @@ use crate::{
     base::units::{bytes, grouped, millis, percent, percent_change},
     event::{
         KernelWindow, Phase,
-        kernels::{Exposed, KernelRow, Overlaps},
+        kernels::{Exposed, KernelRow, Overlaps, work::MEMSET},
     },
 };
 
@@ -135,6 +135,7 @@ pub struct Activity {
     pub kernels: u64,
     pub kernel_ns: f64,
     pub copies: u64,
+    pub copy_ns: f64,
     pub copied_bytes: u64,
     pub in_graphs: bool,
     /// The kernel with the largest sum of times, and its share of the busy time.
@@ -145,7 +146,9 @@ impl Activity {
     /// `None` where nothing was recorded.
     pub fn of(window: &KernelWindow) -> Option<Activity> {
         let busy_ns = (window.busy_ns > 0).then_some(window.busy_ns)?;
-        let (copies, kernels): (Vec<_>, Vec<_>) = window.rows.iter().partition(|row| row.bytes.is_some());
+        let (moved, kernels): (Vec<_>, Vec<_>) = window.rows.iter().partition(|row| row.bytes.is_some());
+        // Filling memory moves nothing.
+        let copies: Vec<&KernelRow> = moved.into_iter().filter(|row| row.name != MEMSET).collect();
         let calls = |rows: &[&KernelRow]| rows.iter().map(|row| row.calls).sum::<u64>();
         let time = |row: &KernelRow| row.total_ns.unwrap_or(0.0);
         let mut by_family: BTreeMap<&str, f64> = BTreeMap::new();
@@ -160,6 +163,7 @@ impl Activity {
             kernels: calls(&kernels),
             kernel_ns,
             copies: calls(&copies),
+            copy_ns: copies.iter().map(|row| time(row)).sum(),
             copied_bytes: copies.iter().filter_map(|row| row.bytes).sum::<f64>() as u64,
             in_graphs: window.graph_launches as f64 >= SOME_GRAPHS * window.launches as f64,
             largest: largest.map(|(name, ns)| (name.to_owned(), ns / busy_ns as f64)),
@@ -175,7 +179,13 @@ impl fmt::Display for Activity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pct = |share: f64| percent(100.0 * share);
         let (idle, recorded) = (self.idle_share(), millis(self.recorded_ns as f64 / 1e6));
+        let copying = self.copy_ns / self.busy_ns.max(1) as f64;
         match idle >= BOUND_SHARE {
+            false if copying > 0.5 => write!(
+                f,
+                "Copies limit the speed: they take {} of the recorded {recorded}.",
+                pct((1.0 - idle) * copying.min(1.0))
+            )?,
             true => write!(
                 f,
                 "The CPU limits the speed: the GPU is idle {} of the recorded {recorded}.",

@@ -86,6 +86,11 @@ pub fn percent(pct: impl Into<f64>) -> String {
     percent_digits(pct) + " %"
 }
 
+/// A share as [`percent`] writes it; one that is there but tiny is not 0.
+pub fn share_percent(pct: f64) -> String {
+    if pct > 0.0 && pct < 0.005 { "<0.01 %".into() } else { percent(pct) }
+}
+
 /// A relative change with its sign: `+3.8 %`.
 pub fn percent_change(pct: f64) -> String {
     let sign = if pct >= 0.005 { "+" } else { "" };
@@ -155,6 +160,11 @@ mod tests {
         assert_eq!(clock(Duration::from_secs(221)), "03:41");
         assert_eq!(clock(Duration::from_secs(3725)), "1:02:05");
         assert_eq!(three_digits(f64::NAN), "–");
+    }
+
+    #[test]
+    fn tiny_shares_are_not_none() {
+        assert_eq!([0.0, 0.004, 0.005, 43.1].map(share_percent), ["0 %", "<0.01 %", "0.01 %", "43 %"]);
     }
 
     #[test]

@@ -7,10 +7,16 @@ use crate::{
     base::{
         foreign::{MAX_LINE, line},
         table::aligned,
-        units::{grouped, millis, percent, scaled},
+        units::{grouped, millis, percent, scaled, share_percent},
     },
-    event::kernels::{Busy, Group, KernelRow, KernelTable, Kind, Measure, SortBy},
+    event::kernels::{
+        Busy, Group, KernelRow, KernelTable, Kind, Measure, SortBy,
+        work::{Direction, MEMSET},
+    },
 };
+
+/// Short kernels with a smaller share of the time are not reported.
+const MIN_SHORT_TIME: f64 = 0.05;
 
 /// Which rows of a table to show.
 #[derive(Debug, Clone, Default)]
@@ -109,7 +115,7 @@ impl TableView {
         titles.push(self.table.kind.nouns().0);
         let mut rows = vec![titles.into_iter().map(str::to_owned).collect::<Vec<_>>()];
         for row in &self.table.rows {
-            let share = self.share(row).map(percent);
+            let share = self.share(row).map(share_percent);
             let amount = self.table.amount(row).map(|amount| amount_text(self.table.kind.measure(), amount));
             let mut cells = vec![
                 share.unwrap_or_else(none),
@@ -341,21 +347,24 @@ fn short_kernels(table: &KernelTable) -> Option<String> {
         return None;
     }
     let total = table.total().filter(|total| *total > 0.0)?;
-    let short = || table.rows.iter().filter(|row| row.mean_ns.is_some_and(|ns| ns < SHORT_NS));
+    let is_kernel = |row: &&KernelRow| !Direction::is_name(&row.name) && row.name != MEMSET;
+    let is_short = |row: &&KernelRow| row.mean_ns.is_some_and(|ns| ns < SHORT_NS);
+    let short = || table.rows.iter().filter(is_kernel).filter(is_short);
     let calls = short().fold(0u64, |sum, row| sum.saturating_add(row.calls));
     let ns: f64 = short().filter_map(|row| row.total_ns).sum();
     let share = calls as f64 / table.calls().max(1) as f64;
+    let of_time = ns / total;
     let remedy = match table.has_graphs() {
         Some(true) => "fusing them may help. The program already launches CUDA graphs.",
         Some(false) => "fusing them or CUDA graphs may help.",
         None => "fusing them may help. This file does not show whether the program launches CUDA graphs.",
     };
-    (share >= 0.2).then(|| {
+    (of_time >= MIN_SHORT_TIME).then(|| {
         format!(
-            "{} of the launches are shorter than {} µs ({} of the time): {remedy}",
-            percent(share * 100.0),
+            "{} of the time is in kernels shorter than {} µs ({} of the launches): {remedy}",
+            percent(of_time * 100.0),
             SHORT_NS / 1e3,
-            percent(ns / total * 100.0)
+            percent(share * 100.0),
         )
     })
 }

@@ -257,6 +257,8 @@ impl RunState {
         };
         let (ms, basis) = match (by_device.mean_ms(), by_host) {
             (Some(ms), _) => (ms, PointBasis::DeviceClock),
+            // TTFT of a server includes the prompts of others.
+            (None, _) if phase == Phase::Prefill && self.serves() => return None,
             (None, Some(ms)) if phase != Phase::Decode => (ms, PointBasis::Ttft),
             (None, Some(ms)) => (ms, PointBasis::Itl),
             (None, None) => return None,

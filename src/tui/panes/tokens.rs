@@ -438,8 +438,11 @@ fn cursor_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         label_value(theme, " at", &format!("{:.3}", mark.t.secs()), "s"),
         label_value(theme, if mark.first { "TTFT" } else { view.state.gap_name() }, &millis(gap), ""),
         label_value(theme, "request", &mark.request.to_string(), if mark.warmup { "(warm-up)" } else { "" }),
-        label_value(theme, "id", &mark.id.to_string(), ""),
     ];
+    // Servers and other programs do not tell which token it is.
+    if !view.state.serves() && !view.state.follows() {
+        parts.push(label_value(theme, "id", &mark.id.to_string(), ""));
+    }
     if !mark.first {
         parts.insert(2, label_value(theme, "", &format!("{:.2}", gap / median_ms(view)), "× median"));
     }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     analysis::classify::Verdict,
-    base::units::{millis, percent, scaled, three_digits},
+    base::units::{millis, percent, scaled, share_percent, three_digits},
     event::kernels::{Advice, Group, KernelRow, Kind, counters::Known, names},
     kernels::show::{TableView, amount_text},
     tui::{
@@ -213,7 +213,7 @@ impl<'l> Page<'_, 'l> {
             calls += &format!(", {} per {unit}", three_digits(row.calls as f64 / steps as f64));
         }
         if let Some(pct) = shown.share(row) {
-            calls += &format!(", {} of the total", percent(pct));
+            calls += &format!(", {} of the total", share_percent(pct));
         }
         self.fact("calls", &calls);
         if let Some(amount) = shown.table.amount(row) {
@@ -263,7 +263,7 @@ impl<'l> Page<'_, 'l> {
             let length = bar(self.theme, share, width);
             let value = match bin.calls {
                 0 => String::new(),
-                n => format!("{} ({})", count(n), percent(100.0 * n as f64 / calls.max(1) as f64)),
+                n => format!("{} ({})", count(n), share_percent(100.0 * n as f64 / calls.max(1) as f64)),
             };
             self.lines.push(Line::from(vec![
                 Text::styled(format!("{:<LABEL$} ", self.theme.glyphs.plain(&label)), self.theme.dim),

@@ -16,7 +16,7 @@ use super::{
     source::{Source, StepUnit},
 };
 use crate::{
-    base::units::{grouped, millis, percent, ratio_change, scaled, three_digits},
+    base::units::{grouped, millis, ratio_change, scaled, share_percent, three_digits},
     event::kernels::{Extent, KernelRow, Kind, Measure},
     kernels::change::Change,
     kernels::show::{KERNEL_TIME, TableView, amount_text},
@@ -50,7 +50,7 @@ enum Column {
 
 /// From left to right: each with its width and its rank. The highest rank is dropped first.
 const COLUMNS: [(Column, usize, u8); 15] = [
-    (Column::Share, 7, 0),
+    (Column::Share, 8, 0),
     (Column::Bar, 11, 7),
     (Column::Amount, 11, 4),
     (Column::Calls, 11, 5),
@@ -183,7 +183,7 @@ impl Cells<'_, '_> {
         let time = |ns: Option<f64>| ns.map(|ns| millis(ns / 1e6));
         let steps = source.steps().map(|(n, _)| n as f64);
         match column {
-            Column::Share => (shown.share(row).map(percent), theme.number),
+            Column::Share => (shown.share(row).map(share_percent), theme.number),
             Column::Bar => {
                 // Scaled to the largest: the share beside it is of the whole.
                 let largest = shown.table.rows.iter().filter_map(|row| shown.share(row)).fold(0.0, f64::max);
@@ -203,7 +203,7 @@ impl Cells<'_, '_> {
             }
             Column::Mean => (time(row.mean_ns), theme.text),
             Column::Change => self.change(row),
-            Column::Min => (time(row.min_ns), theme.dim),
+            Column::Min => (time(row.min_ns.filter(|ns| *ns > 0.0)), theme.dim),
             Column::Max => (time(row.max_ns), theme.dim),
             Column::Launched => (time(row.counters.mean(KERNEL_TIME)), theme.text),
             Column::Grid => (row.grid.map(extent), theme.dim),
@@ -297,7 +297,11 @@ fn padded(text: &str, width: usize, word: bool) -> String {
 
 /// `28`, `0.25`: integers without decimals.
 fn per_step(n: f64) -> String {
-    if n.fract().abs() < 0.005 { grouped(n.round() as i64) } else { three_digits(n) }
+    match n {
+        n if n > 0.0 && n < 0.0005 => "<0.001".into(),
+        n if n >= 0.5 && n.fract().abs() < 0.005 => grouped(n.round() as i64),
+        n => three_digits(n),
+    }
 }
 
 /// `152×4`: trailing ones are left out.
