@@ -379,6 +379,44 @@ fn a_key_is_never_recorded() {
     assert!(!text(&output.stderr).contains("very-secret") && !text(&output.stdout).contains("very-secret"));
 }
 
+/// A server that repeats the key in its errors puts it nowhere either.
+#[test]
+fn a_key_that_a_server_repeats_is_stripped() {
+    let body = r#"{"error":{"message":"Incorrect API key provided: sk-very-secret"}}"#;
+    let url = bad_server(move |s| {
+        drop(write!(
+            s,
+            "HTTP/1.1 400 Bad\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        ))
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("runtime.server.url={url}");
+    let asked = ["run", "runtime=openai", "telemetry=none", &url, "runtime.requests=2", "hydra.run.dir=run"];
+    let output = llmprof(dir.path(), &asked).env("OPENAI_API_KEY", "sk-very-secret").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert!(said.contains("Incorrect API key provided: (key)") && !said.contains("very-secret"), "{said}");
+    for name in ["events.ndjson", "report.md", "llmprof.log", "metrics.json"] {
+        let text = std::fs::read_to_string(dir.path().join("run").join(name)).unwrap_or_default();
+        assert!(!text.contains("very-secret"), "{name}: {text}");
+    }
+}
+
+/// What a server does not say is not made up.
+#[test]
+fn chunks_without_counts_and_answers_that_are_held_back_are_said_to_be_so() {
+    let whole = format!("{STREAM}{}data: [DONE]\n\n", CHUNK.repeat(16));
+    let url = bad_server(move |s| drop(s.write_all(whole.as_bytes())));
+    let dir = tempfile::tempdir().unwrap();
+    let output = load(dir.path(), &url, &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let run: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let why = run["server"]["why"].to_string();
+    assert!(why.contains("The answers are not streamed: "), "{why}");
+    assert!(why.contains("each chunk counts as one token"), "{why}");
+}
+
 /// llama.cpp's own server, started by the run: its counts, its times and its metrics are understood, and it is ended.
 #[test]
 #[ignore = "needs LLMPROF_PYTHON, a Python with xllamacpp, gguf and numpy; .ci/run makes one"]

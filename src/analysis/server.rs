@@ -14,6 +14,8 @@ const LARGE_PART: f64 = 0.3;
 pub(super) const FULL_CACHE: f64 = 0.95;
 /// A share of the time from which late chunks are reported.
 const LATE_SHARE: f64 = 0.02;
+/// The share of chunks that arrive together from which an answer is not streamed.
+const NOT_STREAMED: f64 = 0.8;
 /// A mean of queued requests from which a server is saturated.
 const QUEUED: f64 = 0.5;
 
@@ -37,6 +39,10 @@ pub struct ServerFacts {
     pub preemptions_per_min: Option<f64>,
     pub prefix_hits: Option<f64>,
     pub tokens_per_chunk: Option<f64>,
+    /// The share of chunks that arrived together with an earlier one.
+    pub together: Option<f64>,
+    /// The server does not say how many tokens its answers have.
+    pub chunks_for_tokens: bool,
     /// The share of the time between chunks that late ones cost, and the causes with their shares of it, the largest first.
     pub late: Option<(f64, Vec<(LateCause, f64)>)>,
     /// Requests a second that kept the SLOs, of all, and their share.
@@ -90,6 +96,12 @@ pub enum ServerRemark {
         per_s: f64,
         share: f64,
     },
+    /// Chunks are taken for tokens.
+    NoTokenCounts,
+    /// Something holds the stream back.
+    NotStreamed {
+        together: f64,
+    },
     /// The gaps between chunks are not ITL.
     SeveralTokens {
         per_chunk: f64,
@@ -107,6 +119,12 @@ impl ServerFacts {
                 of: self.failed + self.requests,
                 most: self.worst_failure,
             });
+        }
+        if let Some(together) = self.together.filter(|share| *share >= NOT_STREAMED) {
+            remarks.push(ServerRemark::NotStreamed { together });
+        }
+        if self.chunks_for_tokens {
+            remarks.push(ServerRemark::NoTokenCounts);
         }
         if let Some(lag_ms) = self.late_client_ms() {
             remarks.push(ServerRemark::ClientLate { lag_ms });
@@ -201,6 +219,14 @@ impl fmt::Display for ServerRemark {
                     None => f.write_str("."),
                 }
             }
+            ServerRemark::NoTokenCounts => f.write_str(
+                "The server reports no token counts (usage): each chunk counts as one token, so TPOT and tok/s are those of chunks.",
+            ),
+            ServerRemark::NotStreamed { together } => write!(
+                f,
+                "The answers are not streamed: {} of the chunks arrive together, so TTFT is nearly the time of the whole answer and the gaps between tokens are not known. A proxy may hold them back.",
+                pct(*together)
+            ),
             ServerRemark::Preemptions { kv_used, per_min, remedy } => {
                 if let Some(kv_used) = kv_used {
                     write!(f, "KV cache {}, ", pct(*kv_used))?;

@@ -92,6 +92,8 @@ pub enum TrustIssue {
     },
     /// The client's own delay, in milliseconds.
     LateClient(f64),
+    /// The server does not say how many tokens its answers have.
+    ChunksForTokens,
     /// As `Drift`, of a server under load.
     ServedDrift(f64),
 }
@@ -105,6 +107,7 @@ impl TrustIssue {
             TrustIssue::UnevenTpot(_)
             | TrustIssue::FewRequests(_)
             | TrustIssue::Throttled
+            | TrustIssue::ChunksForTokens
             | TrustIssue::ServedDrift(_) => Severity::LowersTrust,
             // All requests have the same overhead.
             TrustIssue::KernelsRecorded(share) if *share >= RECORDED_THROUGHOUT => Severity::LowersTrust,
@@ -133,6 +136,9 @@ impl fmt::Display for TrustIssue {
             TrustIssue::FailedRequests { failed, of } => write!(f, "{failed} of {of} requests failed"),
             TrustIssue::LateClient(ms) => {
                 write!(f, "the client itself is {} late: its latencies say little of the server", millis(*ms))
+            }
+            TrustIssue::ChunksForTokens => {
+                f.write_str("the server reports no token counts: chunks are taken for tokens")
             }
             TrustIssue::ServedDrift(change) => write!(
                 f,
@@ -192,6 +198,9 @@ pub struct Served {
     /// The client's own delay, where it is large against what it measures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_ms: Option<f64>,
+    /// Chunks are taken for tokens.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub chunks_for_tokens: bool,
 }
 
 impl Served {
@@ -200,6 +209,7 @@ impl Served {
             ended: self.ended + other.ended,
             failed: self.failed + other.failed,
             late_ms: [self.late_ms, other.late_ms].into_iter().flatten().reduce(f64::max),
+            chunks_for_tokens: self.chunks_for_tokens || other.chunks_for_tokens,
         }
     }
 }
@@ -266,7 +276,8 @@ pub fn trust(input: &TrustInput<'_>) -> Trust {
     let switched = recorded_share.filter(|share| *share < RECORDED_THROUGHOUT);
     issues.extend(switched.map(TrustIssue::KernelsRecorded));
     let drift = drift(input.tpots_ns).filter(|_| !input.interleaved && switched.is_none());
-    if let Some(Served { ended, failed, late_ms }) = served {
+    if let Some(Served { ended, failed, late_ms, chunks_for_tokens }) = served {
+        issues.extend(chunks_for_tokens.then_some(TrustIssue::ChunksForTokens));
         if failed as f64 > MAX_FAILED * ended as f64 {
             issues.push(TrustIssue::FailedRequests { failed, of: ended });
         }
@@ -370,7 +381,8 @@ mod tests {
             let conditions = Conditions { served: Some(served), ..Conditions::default() };
             trust(&TrustInput { conditions, tool: None, outcome: None, tpots_ns: &tpots, interleaved: false })
         };
-        let healthy = Served { ended: 40, failed: 0, late_ms: None };
+        let healthy = Served { ended: 40, failed: 0, late_ms: None, chunks_for_tokens: false };
+        assert_eq!(judge(Served { chunks_for_tokens: true, ..healthy }).score, 4);
         assert_eq!(judge(healthy).score, MAX_SCORE, "{:?}", judge(healthy));
         let failing = judge(Served { failed: 3, ..healthy });
         assert_eq!((failing.score, failing.issues[0].to_string().as_str()), (0, "3 of 40 requests failed"));

@@ -350,6 +350,10 @@ fn doubt(issue: &TrustIssue) -> String {
         TrustIssue::LateClient(ms) => {
             format!("The measuring program itself was {ms:.0} ms late: run it on another machine.")
         }
+        TrustIssue::ChunksForTokens => {
+            "The server does not say how many tokens its answers have: pieces of text are counted instead."
+                .to_owned()
+        }
         TrustIssue::Drift(change) | TrustIssue::ServedDrift(change) => format!(
             "The time for a token changed by {} from the first requests to the last.",
             percent(100.0 * change.abs())

@@ -31,9 +31,22 @@ const MAX_CLOSED: u32 = 3;
 /// Open connections that wait for a request.
 const MAX_IDLE: usize = 4096;
 
+/// Shorter keys are parts of many words.
+const MIN_STRIPPED: usize = 4;
+
 /// A key for a server. It is never shown.
 #[derive(Clone)]
 pub struct Key(pub String);
+
+impl Key {
+    /// `text` of a server without the key, which a server may repeat in what it says.
+    pub fn strip(&self, text: String) -> String {
+        match self.0.len() >= MIN_STRIPPED && text.contains(&self.0) {
+            true => text.replace(&self.0, "(key)"),
+            false => text,
+        }
+    }
+}
 
 impl std::fmt::Debug for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -84,6 +97,14 @@ impl Client {
         Client { endpoint, tls, key, timeout, clock, idle: RefCell::default(), closed: Cell::new(0) }
     }
 
+    /// Text of the server, for a recording, a report or a log.
+    pub fn without_key(&self, text: String) -> String {
+        match &self.key {
+            Some(key) => key.strip(text),
+            None => text,
+        }
+    }
+
     fn key(&self) -> Option<&str> {
         self.key.as_ref().map(|key| key.0.as_str())
     }
@@ -91,7 +112,7 @@ impl Client {
     /// A small answer: its status and text.
     pub async fn get(&self, path: &str, limit: usize, time: Duration) -> Result<(u16, String), HttpError> {
         let (status, body) = http::get(&self.endpoint, path, self.key(), &self.tls, limit, time).await?;
-        Ok((status, String::from_utf8_lossy(&body).into_owned()))
+        Ok((status, self.without_key(String::from_utf8_lossy(&body).into_owned())))
     }
 
     /// Sends a request and hands on each chunk with text. `planned` is when it should have been sent.
@@ -130,7 +151,7 @@ impl Client {
                 Some(error.to_string())
             }
         };
-        let message = message.map(|text| foreign::line(&text, 300));
+        let message = message.map(|text| foreign::line(&self.without_key(text), 300));
         Exchange { served, message, end: self.clock.now() }
     }
 

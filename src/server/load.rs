@@ -541,7 +541,7 @@ impl Work {
                 request: request.saturating_sub(plan.warmup),
                 sequence: 0,
                 prompt,
-                text: text.clone(),
+                text: self.client.without_key(text.clone()),
                 prompt_tokens: served.prompt_tokens.unwrap_or(target),
                 output_tokens,
                 ending,

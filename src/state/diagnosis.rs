@@ -64,7 +64,9 @@ impl RunState {
     fn served_conditions(&self) -> Option<Served> {
         let facts = self.serves().then(|| self.server_facts())?;
         let server = &self.server;
-        Some(Served { ended: server.ended, failed: server.failed, late_ms: facts.late_client_ms() })
+        let (ended, failed) = (server.ended, server.failed);
+        let chunks_for_tokens = facts.chunks_for_tokens;
+        Some(Served { ended, failed, late_ms: facts.late_client_ms(), chunks_for_tokens })
     }
 
     /// How long the GPU is idle during decode; `None` where neither kernels nor steps were timed on it.
@@ -139,17 +141,17 @@ impl RunState {
     /// What a server did, and why it was not faster.
     fn server_verdict(&self) -> Option<String> {
         let seconds = self.total.wall_ns as f64 / 1e9;
-        let tok_s = self.total.output_tok_s()?;
         let done = self.server.ended.saturating_sub(self.server.failed);
-        let mut text = format!(
-            "The server answers {} requests/s with {} output tok/s.",
-            three_digits(done as f64 / seconds.max(1e-9)),
-            three_digits(tok_s)
-        );
-        for remark in self.server_remarks() {
-            text += &format!(" {remark}");
-        }
-        Some(text)
+        let answers = self.total.output_tok_s().map(|tok_s| {
+            format!(
+                "The server answers {} requests/s with {} output tok/s.",
+                three_digits(done as f64 / seconds.max(1e-9)),
+                three_digits(tok_s)
+            )
+        });
+        let remarks = self.server_remarks().into_iter().filter(|_| self.server.ended > 0);
+        let said: Vec<String> = answers.into_iter().chain(remarks.map(|remark| remark.to_string())).collect();
+        (!said.is_empty()).then(|| said.join(" "))
     }
 
     /// Why a server is slow, the most important first.
@@ -194,6 +196,8 @@ impl RunState {
                 _ => server.latest.as_ref().and_then(|latest| latest.prefix_hits),
             },
             tokens_per_chunk: server.tokens_per_chunk(),
+            together: (server.chunks > 3 * done).then(|| server.together as f64 / server.chunks as f64),
+            chunks_for_tokens: done > 0 && server.uncounted >= done,
             late: server.late.share().map(|share| {
                 let causes = server.late.by_cause();
                 let all: u64 = causes.iter().map(|(_, lost)| lost.ns).sum();

@@ -123,6 +123,10 @@ pub struct ServerState {
     /// From the planned moment to the first chunk.
     pub ttft_from_planned: Distribution,
     pub chunks: u64,
+    /// Chunks that arrived together with an earlier one.
+    pub together: u64,
+    /// Measured requests that ended without a count of tokens.
+    pub uncounted: u64,
     /// As the server counts, where it does.
     pub output_tokens: u64,
     pub prompt_tokens: u64,
@@ -219,6 +223,8 @@ impl ServerState {
             return;
         }
         self.chunks += u64::from(served.chunks);
+        self.together += u64::from(served.together);
+        self.uncounted += u64::from(served.output_tokens.is_none());
         self.output_tokens += u64::from(served.output_tokens.unwrap_or(served.chunks));
         self.prompt_tokens += u64::from(served.prompt_tokens.unwrap_or(0));
         if let Some(cached) = served.cached_tokens {

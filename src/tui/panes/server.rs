@@ -68,7 +68,7 @@ impl Widget for ServerPane<'_> {
             _ if server.silent.is_some() => server.silence(view.state.now).unwrap_or_default(),
             (None, _) => "no metrics of its own".to_owned(),
             (Some(_), Some(model)) => model.clone(),
-            (Some(_), None) => String::new(),
+            (Some(_), None) => "its own metrics".to_owned(),
         };
         rows_box(view, (&title, &aside), rows(view), 0, charts, buf);
         if parts > 0 {
@@ -91,7 +91,7 @@ fn rows<'a>(view: &View<'a>) -> Vec<Row<'a>> {
     let (theme, server) = (view.theme, &view.state.server);
     // What a server that is silent said last is not what it does now.
     let silent = server.silent.as_ref().filter(|_| view.cursor().is_none());
-    let age = silent.map(|(since, _)| format!(" {:.0} s ago", view.state.now.since(*since).as_secs_f64()));
+    let age = silent.map(|(since, _)| format!(", {:.0} s ago", view.state.now.since(*since).as_secs_f64()));
     let age = age.unwrap_or_default();
     let row =
         |label, series: &'a Series, top: Option<f32>, style: Style, unit: fn(f64) -> String, why: &str| {
