@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{Failure, args::ConfigArgs, print, print_json};
 use crate::{
-    analysis::knee::KneeSearch,
+    analysis::{knee::KneeSearch, server::ServerRemark},
     base::{
         table::aligned,
         units::{millis, percent, three_digits},
@@ -19,7 +19,7 @@ use crate::{
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  llmprof-tui knee runtime=vllm runtime.server.url=http://localhost:8000 slo.ttft_p99_ms=500 slo.tpot_p99_ms=50
+  llmprof-tui knee http://localhost:8000 slo.ttft_p99_ms=500 slo.tpot_p99_ms=50
   llmprof-tui knee runtime=vllm runtime.server.url=http://localhost:8000 slo.ttft_p99_ms=500 runtime.load.rate=8 --seconds 60
 
 Each rate is a run of its own. A rate keeps the SLOs where 99 % of its requests do.
@@ -60,8 +60,33 @@ struct Step {
     state: RunState,
 }
 
+impl Step {
+    /// Requests a second that kept the SLOs.
+    fn good_per_s(&self) -> Option<f64> {
+        let seconds = self.state.total.wall_ns as f64 / 1e9;
+        (seconds > 0.0).then(|| self.state.server.good as f64 / seconds)
+    }
+}
+
+impl KneeArgs {
+    /// The configuration; a URL is that of a server.
+    fn server_config(&self) -> ConfigArgs {
+        let mut config = self.config.clone();
+        let is_url = |text: &str| text.starts_with("http://") || text.starts_with("https://");
+        let has_runtime = config.overrides.iter().any(|text| text.starts_with("runtime="));
+        if config.overrides.iter().any(|text| is_url(text)) && !has_runtime {
+            config.overrides.insert(0, "runtime=openai".to_owned());
+        }
+        for text in config.overrides.iter_mut().filter(|text| is_url(text)) {
+            *text = format!("runtime.server.url='{}'", text.replace('\'', ""));
+        }
+        config
+    }
+}
+
 pub(super) async fn run(args: KneeArgs) -> Result<u8, Failure> {
-    let plan = args.config.plan()?;
+    let server_config = args.server_config();
+    let plan = server_config.plan()?;
     let config = &plan.composed.config;
     let Some(load) = config.runtime.load.as_ref().filter(|_| config.runtime.name.is_server()) else {
         return Err(Failure::usage(
@@ -83,15 +108,21 @@ pub(super) async fn run(args: KneeArgs) -> Result<u8, Failure> {
     let mut search = KneeSearch::new(load.rate.unwrap_or(1.0), args.precision);
     let mut steps: Vec<Step> = Vec::new();
     while let Some(rate) = search.next_rate().filter(|_| steps.len() < args.runs as usize) {
-        let mut config = args.config.clone();
+        let mut config = server_config.clone();
         let requests = (rate * args.seconds).ceil().max(MIN_REQUESTS);
         config.overrides.extend(arrivals.clone());
         config
             .overrides
             .extend([format!("runtime.load.rate={rate}"), format!("runtime.requests={requests}")]);
-        let finished = headless::run(config.plan()?, args.quiet).await?;
+        let name = format!("{} requests/s", three_digits(rate));
+        let finished = headless::run_named(config.plan()?, args.quiet, &name).await?;
         if let Some(cause) = &finished.cause {
-            eprint_line(format_args!("interrupted: {cause}"));
+            // What was found so far is not lost.
+            match args.json {
+                true => print_json(&knee_json(&search, &steps))?,
+                false => print(&knee_text(&search, &steps))?,
+            }
+            eprint_line(format_args!("interrupted at {name}: {cause}"));
             return Ok(cause.exit_code());
         }
         let server = &finished.state.server;
@@ -118,17 +149,57 @@ pub(super) async fn run(args: KneeArgs) -> Result<u8, Failure> {
     Ok(if search.next_rate().is_none() { 0 } else { 3 })
 }
 
-/// Why the lowest rate that was not kept was not.
-fn cause(steps: &[Step], broken: Option<f64>) -> Option<String> {
-    let step = steps.iter().find(|step| Some(step.rate) == broken)?;
-    let remarks = step.state.server_remarks().iter().map(ToString::to_string).take(2).collect::<Vec<_>>();
-    Some(remarks.join(" ")).filter(|text| !text.is_empty())
+/// A latency that grows by this factor is why a rate was not kept.
+const GROWS: f64 = 1.2;
+
+/// Why the lowest rate that was not kept was not, by what its requests show.
+fn cause(steps: &[Step], (kept, broken): (Option<f64>, Option<f64>)) -> Option<String> {
+    let of = |rate: Option<f64>| steps.iter().find(|step| Some(step.rate) == rate);
+    let step = of(broken)?;
+    let remarks = step.state.server_remarks();
+    if let Some(failures) = remarks.iter().find(|remark| matches!(remark, ServerRemark::Failures { .. })) {
+        return Some(failures.to_string());
+    }
+    let first = || remarks.first().map(ToString::to_string);
+    let Some(before) = of(kept) else { return first() };
+    let grown = |p99: fn(&RunState) -> Option<f64>| {
+        let (from, to) = (p99(&before.state)?, p99(&step.state)?);
+        Some((to / from.max(1e-9), format!("{} → {}", millis(from), millis(to))))
+    };
+    let ttft = grown(|state| state.total.ttft.percentile_ms(99.0));
+    let tpot = grown(|state| state.total.tpot.percentile_ms(99.0));
+    let (ttft_by, ttft_text) = ttft.unwrap_or_default();
+    let (tpot_by, tpot_text) = tpot.unwrap_or_default();
+    match (ttft_by >= GROWS, tpot_by >= GROWS) {
+        (true, false) => Some(format!(
+            "TTFT p99 grows ({ttft_text}), TPOT does not: requests wait before they are computed."
+        )),
+        (false, true) => Some(format!("TPOT p99 grows ({tpot_text}): the batches are larger.")),
+        (true, true) if tpot_by >= ttft_by => {
+            Some(format!("TPOT p99 grows ({tpot_text}), and TTFT ({ttft_text}): the batches are larger."))
+        }
+        (true, true) => Some(format!(
+            "TTFT p99 grows ({ttft_text}), and TPOT ({tpot_text}): requests wait, and the batches are larger."
+        )),
+        (false, false) => first(),
+    }
+}
+
+/// A bar for a rate, in eighths of a cell.
+fn bar(share: f64) -> String {
+    const CELLS: f64 = 20.0;
+    let eighths = (share.clamp(0.0, 1.0) * CELLS * 8.0).round() as usize;
+    let part = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];
+    format!("{}{part}", "█".repeat(eighths / 8))
 }
 
 fn knee_text(search: &KneeSearch, steps: &[Step]) -> String {
     let text = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), millis);
-    let mut rows =
-        vec![["rate/s", "requests", "TTFT p50", "p99", "TPOT p50", "p99", "good", "SLOs"].map(str::to_owned)];
+    let mut rows = vec![
+        ["rate/s", "requests", "TTFT p50", "p99", "TPOT p50", "p99", "good", "good/s", "SLOs", ""]
+            .map(str::to_owned),
+    ];
+    let most = steps.iter().filter_map(Step::good_per_s).fold(0.0, f64::max);
     let mut sorted: Vec<&Step> = steps.iter().collect();
     sorted.sort_by(|a, b| a.rate.total_cmp(&b.rate));
     for step in sorted {
@@ -141,7 +212,9 @@ fn knee_text(search: &KneeSearch, steps: &[Step]) -> String {
             text(total.tpot.percentile_ms(50.0)),
             text(total.tpot.percentile_ms(99.0)),
             percent(100.0 * step.share),
+            step.good_per_s().map_or_else(|| "–".to_owned(), three_digits),
             if step.kept { "kept" } else { "not kept" }.to_owned(),
+            step.good_per_s().map_or_else(String::new, |good| bar(good / most.max(1e-9))),
         ]);
     }
     let (kept, broken) = search.interval();
@@ -161,8 +234,8 @@ fn knee_text(search: &KneeSearch, steps: &[Step]) -> String {
         ),
         (None, None) => "No rate was tried.".to_owned(),
     };
-    let cause = cause(steps, broken).map(|cause| format!(" Above that: {cause}")).unwrap_or_default();
-    format!("{}\n\n{verdict}{cause}", aligned(&rows, |column| column < 7))
+    let cause = cause(steps, (kept, broken)).map(|cause| format!(" Above that: {cause}")).unwrap_or_default();
+    format!("{}\n\n{verdict}{cause}", aligned(&rows, |column| column < 8))
 }
 
 fn knee_json(search: &KneeSearch, steps: &[Step]) -> Value {
@@ -176,7 +249,7 @@ fn knee_json(search: &KneeSearch, steps: &[Step]) -> Value {
         "kept_per_s": kept,
         "not_kept_per_s": broken,
         "found": search.next_rate().is_none(),
-        "cause": cause(steps, broken),
+        "cause": cause(steps, (kept, broken)),
         "steps": steps.iter().map(step).collect::<Vec<_>>(),
     })
 }

@@ -33,9 +33,14 @@ pub struct Finished {
 
 /// Runs `plan` to its end, or until a signal ends it.
 pub async fn run(plan: Plan, quiet: bool) -> io::Result<Finished> {
+    run_named(plan, quiet, "").await
+}
+
+/// As [`run`], with a name in the line of progress.
+pub async fn run_named(plan: Plan, quiet: bool, name: &str) -> io::Result<Finished> {
     let mut shutdown = Shutdown::listen()?;
     let mut session = Session::start(plan);
-    let mut line = ProgressLine::new(quiet, "");
+    let mut line = ProgressLine::new(quiet, name);
     let cause = run_session(&mut session, &mut shutdown, &mut line, (&TimeLeft::start(), 1)).await;
     Ok(finish(session, Outcome::Interrupted, cause))
 }
