@@ -9,7 +9,7 @@ use std::{
     path::Path,
 };
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension, types::ValueRef};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, config::DbConfig, limits::Limit, types::ValueRef};
 
 use super::ranges::{OUTSIDE, PathId, Ranges, range_table};
 use crate::{
@@ -33,6 +33,12 @@ const GRAPHS: &str = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE";
 const COPIES: &str = "CUPTI_ACTIVITY_KIND_MEMCPY";
 const MEMSETS: &str = "CUPTI_ACTIVITY_KIND_MEMSET";
 const RANGES: &str = "NVTX_EVENTS";
+/// Of one text.
+const MAX_VALUE_BYTES: i32 = 16 << 20;
+/// Operations of SQLite's machine that reading a file may take.
+const FEW_OPERATIONS: u64 = 1_000_000_000;
+const OPERATIONS_PER_BYTE: u64 = 100;
+const OPERATIONS_AT_A_TIME: u64 = 1_000_000;
 /// More than a machine has.
 const MAX_GPUS: usize = 256;
 /// Names of kernels whose collective is remembered.
@@ -179,7 +185,20 @@ fn simple_row(name: String) -> KernelRow {
 impl Database {
     fn open(path: &Path) -> rusqlite::Result<Database> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        Ok(Database { connection: Connection::open_with_flags(path, flags)? })
+        let mut connection = Connection::open_with_flags(path, flags)?;
+        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)?;
+        // What a schema computes is somebody else's code: it ends like the file does.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+        let bytes = path.metadata().map_or(0, |file| file.len());
+        let mut left = FEW_OPERATIONS + OPERATIONS_PER_BYTE * bytes;
+        connection.progress_handler(
+            OPERATIONS_AT_A_TIME as i32,
+            Some(move || {
+                left = left.saturating_sub(OPERATIONS_AT_A_TIME);
+                left == 0
+            }),
+        )?;
+        Ok(Database { connection })
     }
 
     /// Kernels, copies and memsets of each process and GPU.
@@ -225,9 +244,12 @@ impl Database {
         Ok(gathered)
     }
 
-    /// The columns of a table; none if it does not exist.
+    /// The columns of a table; none if it does not exist, or is a view or computed: those have no page in the file.
     fn columns(&self, table: &str) -> rusqlite::Result<Vec<String>> {
-        let mut ask = self.connection.prepare("SELECT name FROM pragma_table_info(?1)")?;
+        let mut ask = self.connection.prepare(
+            "SELECT name FROM pragma_table_info(?1) WHERE EXISTS \
+             (SELECT 1 FROM sqlite_master WHERE type = 'table' AND rootpage > 0 AND name = ?1)",
+        )?;
         let names = ask.query_map([table], |row| row.get(0))?;
         names.collect()
     }
