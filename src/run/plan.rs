@@ -1,8 +1,9 @@
 //! Validates a run before it starts: its configuration, its inputs, and whether the machine can run it.
 
 use std::{
+    ffi::OsString,
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     time::SystemTime,
 };
 
@@ -100,6 +101,23 @@ pub struct Plan {
     pub(crate) worker: Option<WorkerPlan>,
 }
 
+/// The directory of the run. A server's model is its own: without one on the command line, the runtime stands in the path in place of the
+/// default model.
+fn run_dir(composed: &Composed) -> PathBuf {
+    let config = &composed.config;
+    let dir = PathBuf::from(&config.hydra.run.dir);
+    let names_model = composed.overrides.iter().any(|text| text.starts_with("model"));
+    let chosen = composed.composition.choices.get("runtime").cloned().flatten();
+    let Some(runtime) = chosen.filter(|_| config.runtime.name.is_server() && !names_model) else {
+        return dir;
+    };
+    let of_runtime = |part: Component<'_>| match part.as_os_str() == config.model.name.as_str() {
+        true => OsString::from(&runtime),
+        false => part.as_os_str().to_owned(),
+    };
+    dir.components().map(of_runtime).collect()
+}
+
 impl Plan {
     /// Validates everything that does not depend on the machine: the model's shape, weights, prompts, names.
     pub fn new(composed: Composed) -> Result<Plan, PlanError> {
@@ -110,7 +128,7 @@ impl Plan {
         for name in config.telemetry.scenario.iter().chain([&config.runtime.sim.scenario]) {
             Scenario::named(name)?;
         }
-        let dir = PathBuf::from(&config.hydra.run.dir);
+        let dir = run_dir(&composed);
         if config.output.record {
             RunDir::name_in(&dir)?;
         }

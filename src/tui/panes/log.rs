@@ -4,8 +4,9 @@ use ratatui::{
     buffer::Buffer,
     layout::Rect,
     text::{Line, Span as Text},
-    widgets::{Paragraph, Widget, Wrap},
+    widgets::{Paragraph, Widget},
 };
+use unicode_width::UnicodeWidthStr;
 
 use crate::{
     base::units::grouped,
@@ -13,7 +14,7 @@ use crate::{
     state::{LogLine, RunState},
     tui::{
         view::View,
-        widgets::{draw_box, note},
+        widgets::{draw_box, note, wrapped},
     },
 };
 
@@ -36,18 +37,17 @@ impl Widget for LogPane<'_> {
             return note(theme, text).render(inner, buf);
         }
         let end = matching.len() - view.ui.log_back.min(matching.len() - 1);
-        let wide = inner.width >= 60;
-        let lines: Vec<Line<'_>> = matching[..end].iter().map(|shown| line(view, shown, wide)).collect();
-        // As many as fit, from the newest backwards; long lines are wrapped.
-        let width = inner.width.saturating_sub(4).max(1) as usize;
-        let mut room = inner.height as usize;
-        let mut first = lines.len();
-        while first > 0 && room >= lines[first - 1].width().div_ceil(width).max(1) {
-            first -= 1;
-            room -= lines[first].width().div_ceil(width).max(1);
+        // As many as fit, from the newest backwards; long lines go on below their text.
+        let (room, mut shown) = (inner.height as usize, Vec::new());
+        for message in matching[..end].iter().rev() {
+            let lines = lines(view, message, inner.width);
+            if shown.len() + lines.len() > room && !shown.is_empty() {
+                break;
+            }
+            shown.extend(lines.into_iter().rev());
         }
-        first = first.min(lines.len() - 1);
-        Paragraph::new(lines[first..].to_vec()).wrap(Wrap { trim: false }).render(inner, buf);
+        shown.reverse();
+        Paragraph::new(shown).render(inner, buf);
     }
 }
 
@@ -70,12 +70,13 @@ pub fn matching<'a>(view: &View<'a>) -> impl Iterator<Item = &'a LogLine> {
     state.log.iter().filter(move |line| has(&line.notice))
 }
 
-fn line<'a>(view: &View<'_>, shown: &LogLine, wide: bool) -> Line<'a> {
+/// A message in as many lines as it needs.
+fn lines<'a>(view: &View<'_>, shown: &LogLine, width: u16) -> Vec<Line<'a>> {
     let theme = view.theme;
     let LogLine { t, notice, times, .. } = shown;
     let mark = format!("{:<5} ", name(notice.level));
     let mut spans = vec![Text::styled(mark, theme.level(notice.level))];
-    if wide {
+    if width >= 60 {
         spans.insert(0, Text::styled(format!(" {:>8.1} s  ", t.secs()), theme.dim));
         spans.push(Text::styled(format!("{:<9} ", notice.source), theme.accent));
     }
@@ -83,6 +84,12 @@ fn line<'a>(view: &View<'_>, shown: &LogLine, wide: bool) -> Line<'a> {
         let count = format!("×{} ", grouped(i64::try_from(*times).unwrap_or(i64::MAX)));
         spans.push(Text::styled(theme.glyphs.plain(&count), theme.accent));
     }
-    spans.push(Text::styled(theme.glyphs.plain(&notice.text), theme.text));
-    Line::from(spans)
+    let indent = Line::from(spans.clone()).width();
+    let room = usize::from(width).saturating_sub(indent + 1).max(1);
+    let text = theme.glyphs.plain(&notice.text);
+    let parts = if text.width() <= room { vec![text] } else { wrapped(&text, room) };
+    let mut parts = parts.into_iter().map(|part| Text::styled(part, theme.text));
+    spans.extend(parts.next());
+    let below = parts.map(|part| Line::from(vec![Text::raw(" ".repeat(indent)), part]));
+    std::iter::once(Line::from(spans)).chain(below).collect()
 }

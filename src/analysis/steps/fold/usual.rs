@@ -71,7 +71,9 @@ mod tests {
         let corrected = assigned(Operator::Down, Some(27));
         assert_eq!((corrected.operator, corrected.layer), (Operator::LmHead, None));
         // A kernel that is two operators stays both.
-        (0..40).for_each(|_| drop(assigned(Operator::Down, Some(1))));
+        for _ in 0..40 {
+            assigned(Operator::Down, Some(1));
+        }
         assert_eq!(assigned(Operator::Down, Some(27)).operator, Operator::Down);
         assert_eq!(assigned(Operator::LmHead, None).operator, Operator::LmHead);
     }
