@@ -384,6 +384,9 @@ fn runs_and_log_are_filtered_and_sorted() {
     terminal.press("/", "show only rows that contain");
     terminal.send("zzz\r");
     terminal.see_no("ready after");
+    // The next one begins empty, and Esc is none.
+    terminal.press("/", "show only rows that contain");
+    terminal.press("\x1b", "ready after");
     quit(&terminal);
 }
 

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering},
         mpsc::Sender,
     },
     thread,
@@ -120,7 +120,7 @@ pub struct ProgramControl {
     /// Signals for the program, a bit for each.
     signals: AtomicU32,
     /// How the program ended, as an exit code plus one.
-    exit_code: AtomicU8,
+    exit_code: AtomicU16,
     /// Kernels of it were recorded.
     recorded: AtomicBool,
 }
@@ -143,7 +143,7 @@ impl ProgramControl {
 
     /// The exit code of the program that was started, once it has ended.
     pub fn exit_code(&self) -> Option<u8> {
-        self.exit_code.load(Ordering::Acquire).checked_sub(1)
+        self.exit_code.load(Ordering::Acquire).checked_sub(1).map(|code| code as u8)
     }
 }
 
@@ -286,7 +286,7 @@ impl Follower {
 
     fn keep_exit_code(&self, ended: Option<Ended>) {
         if let Some(ended) = ended {
-            self.control.exit_code.store(ended.exit_code().saturating_add(1), Ordering::Release);
+            self.control.exit_code.store(u16::from(ended.exit_code()) + 1, Ordering::Release);
         }
     }
 

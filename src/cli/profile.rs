@@ -46,7 +46,7 @@ pub(super) async fn profile(config: ConfigArgs, remark: Option<String>) -> Resul
     let mut plan = config.plan()?;
     plan.remarks.extend(remark);
     plan.check_machine()?;
-    require_terminal("llmprof-tui run")?;
+    require_terminal(if plan.watches() { "llmprof-tui watch --for SECONDS" } else { "llmprof-tui run" })?;
     let tui = plan.composed.config.output.tui.clone();
     let root = runs_root(&plan.composed);
     let replan = move |overrides: &[String]| {

@@ -203,14 +203,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::AskSnapshotName => {
             ui.open_prompt(PromptKind::SnapshotName, format!("snap-{}", extent.snapshots + 1));
         }
-        Action::AskFilter => {
-            let filter = match ui.pane {
-                Pane::Runs => &ui.runs.arrangement.filter,
-                Pane::Kernels => &ui.kernels.filter,
-                _ => &ui.log_filter,
-            };
-            ui.open_prompt(PromptKind::Filter(ui.pane), filter.clone());
-        }
+        Action::AskFilter => ui.open_prompt(PromptKind::Filter(ui.pane), String::new()),
         Action::Zoom(by) if ui.pane == Pane::Kernels => ui.kernels.zoom_by(by, extent.kernels),
         Action::Zoom(by) => ui.span = moved(ui.span, -by, SPANS_S.len()),
         Action::ZoomStreams(by) => {

@@ -141,9 +141,24 @@ impl OverlayKey {
 /// More lines than an overlay has: drawing stops at the end of the text.
 const MAX_SCROLL: usize = 500;
 
+/// Shows only the rows of `pane` that contain `text`.
+fn filter(ui: &mut UiState, pane: Pane, text: String) {
+    match pane {
+        Pane::Runs => ui.runs.filter_by(text),
+        Pane::Kernels => ui.kernels.filter_by(text),
+        _ => (ui.log_filter, ui.log_back) = (text, 0),
+    }
+}
+
 /// Applies a key to the open overlay.
 pub fn update_overlay(ui: &mut UiState, key: OverlayKey) -> Option<Effect> {
     match (&mut ui.overlay, key) {
+        // A filter that is not given is none.
+        (Overlay::Prompt(Prompt { kind: PromptKind::Filter(pane), .. }), OverlayKey::Close) => {
+            let pane = *pane;
+            filter(ui, pane, String::new());
+            ui.overlay = Overlay::None;
+        }
         (_, OverlayKey::Close) => ui.overlay = Overlay::None,
         (Overlay::Help { scroll } | Overlay::Evidence { scroll }, OverlayKey::Scroll(by)) => {
             *scroll = scroll.saturating_add_signed(by).min(MAX_SCROLL);
@@ -194,11 +209,7 @@ pub fn update_overlay(ui: &mut UiState, key: OverlayKey) -> Option<Effect> {
                     return Some(Effect::Run(RunCommand::Snapshot(text)));
                 }
                 PromptKind::Filter(pane) => {
-                    match pane {
-                        Pane::Runs => ui.runs.filter_by(text),
-                        Pane::Kernels => ui.kernels.filter_by(text),
-                        _ => (ui.log_filter, ui.log_back) = (text, 0),
-                    }
+                    filter(ui, pane, text);
                     ui.overlay = Overlay::None;
                 }
             }
