@@ -204,7 +204,8 @@ fn programs_without_cuda_are_said_to_be_so() {
     let done = command.output().unwrap();
     assert_eq!((done.status.code(), text(&done.stdout).as_str()), (Some(3), "hello\n"));
     assert!(notices(&events(dir.path())).iter().any(|text| text.contains("did not use CUDA")));
-    let mut last = llmprof(dir.path(), &["exec", "--headless", "telemetry=none", "--", "sh", "-c", "exit 255"]);
+    let mut last =
+        llmprof(dir.path(), &["exec", "--headless", "telemetry=none", "--", "sh", "-c", "exit 255"]);
     assert_eq!(last.output().unwrap().status.code(), Some(255));
     let missing = llmprof(dir.path(), &["exec", "--headless", "telemetry=none", "--", "/nowhere/at/all"])
         .output()

@@ -501,3 +501,21 @@ enum EngineOptions {
 fn unix_ms() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{built_in, compose};
+
+    #[test]
+    fn runs_of_a_server_lie_under_their_runtime() {
+        let dir = |overrides: &[&str]| {
+            let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
+            run_dir(&compose(&built_in(), &overrides).unwrap()).display().to_string()
+        };
+        assert!(dir(&[]).starts_with("runs/baseline/smollm2_135m/"));
+        assert!(dir(&["runtime=vllm"]).starts_with("runs/baseline/vllm/"));
+        assert!(dir(&["runtime=vllm", "model=qwen2_5_7b"]).starts_with("runs/baseline/qwen2_5_7b/"));
+        assert_eq!(dir(&["runtime=openai", "hydra.run.dir=mine"]), "mine");
+    }
+}

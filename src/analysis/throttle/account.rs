@@ -282,3 +282,23 @@ impl Account {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_compared_at_equal_context() {
+        let (mut limited, mut free) = (StepTimes::default(), StepTimes::default());
+        // A step takes 4 ms, and 1 µs more for each token of context; the limit came late and cost nothing.
+        let ns = |context: u64| 4_000_000 + 1_000 * context;
+        (0..3_000).for_each(|context| free.add(context, ns(context)));
+        (2_500..8_000).for_each(|context| limited.add(context, ns(context)));
+        let [(limited_n, limited_ms), (free_n, free_ms)] = limited.compared(&free).unwrap();
+        assert!((limited_ms / free_ms - 1.0).abs() < 0.02, "{limited_ms} and {free_ms}");
+        assert!(limited_n < 700 && free_n < 700, "{limited_n} and {free_n} have the same context");
+        let mut later = StepTimes::default();
+        later.add(100_000, 1);
+        assert_eq!(later.compared(&free), None, "nothing in common");
+    }
+}
