@@ -144,6 +144,17 @@ impl ConfigArgs {
     }
 }
 
+/// Makes a URL among the words of a command line a value of `key`; true if there was one.
+pub(super) fn take_url(overrides: &mut [String], key: &str) -> bool {
+    let is_url = |text: &&mut String| text.starts_with("http://") || text.starts_with("https://");
+    let mut found = false;
+    for text in overrides.iter_mut().filter(is_url) {
+        *text = format!("{key}='{}'", text.replace('\'', ""));
+        found = true;
+    }
+    found
+}
+
 /// The time of `--for`.
 pub(super) fn time_of(seconds: f64) -> Result<Duration, Failure> {
     match (0.0..=1e9).contains(&seconds) {

@@ -3,7 +3,11 @@
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Failure, args::ConfigArgs, print, print_json};
+use super::{
+    Failure,
+    args::{ConfigArgs, take_url},
+    print, print_json,
+};
 use crate::{
     analysis::{knee::KneeSearch, server::ServerRemark},
     base::{
@@ -72,13 +76,9 @@ impl KneeArgs {
     /// The configuration; a URL is that of a server.
     fn server_config(&self) -> ConfigArgs {
         let mut config = self.config.clone();
-        let is_url = |text: &str| text.starts_with("http://") || text.starts_with("https://");
         let has_runtime = config.overrides.iter().any(|text| text.starts_with("runtime="));
-        if config.overrides.iter().any(|text| is_url(text)) && !has_runtime {
+        if take_url(&mut config.overrides, "runtime.server.url") && !has_runtime {
             config.overrides.insert(0, "runtime=openai".to_owned());
-        }
-        for text in config.overrides.iter_mut().filter(|text| is_url(text)) {
-            *text = format!("runtime.server.url='{}'", text.replace('\'', ""));
         }
         config
     }

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::{
     Failure,
-    args::{ConfigArgs, time_of},
+    args::{ConfigArgs, take_url, time_of},
     diagnose, print_data, print_json, profile, remote,
     remote::{RemoteArgs, Shown},
 };
@@ -40,11 +40,7 @@ impl WatchArgs {
     pub(super) fn watch_config(&self) -> ConfigArgs {
         let mut config = self.config.clone();
         let watch = ["runtime=watch".to_owned(), format!("output.record={}", self.record)];
-        for text in &mut config.overrides {
-            if text.starts_with("http://") || text.starts_with("https://") {
-                *text = format!("telemetry.server='{}'", text.replace('\'', ""));
-            }
-        }
+        take_url(&mut config.overrides, "telemetry.server");
         let dcgm = self.dcgm.iter().map(|url| format!("telemetry.dcgm='{}'", url.replace('\'', "")));
         config.overrides.extend(dcgm);
         config.overrides.splice(0..0, watch);
