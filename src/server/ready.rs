@@ -53,13 +53,11 @@ impl Obstacle {
     fn of(error: HttpError, url: &str, host: &str) -> Obstacle {
         let url = url.to_owned();
         match error {
-            HttpError::Io { step: HttpStep::Resolve, cause } if !may_resolve_later(&cause) => {
-                Obstacle::Final(NotReady::UnknownHost {
-                    url,
-                    host: host.to_owned(),
-                    cause: cause.to_string(),
-                })
-            }
+            HttpError::Io { step: HttpStep::Resolve, cause } => Obstacle::Final(NotReady::UnknownHost {
+                url,
+                host: host.to_owned(),
+                cause: cause.to_string(),
+            }),
             HttpError::Io { step: HttpStep::Tls, cause } if is_plain_text(&cause) => {
                 Obstacle::Final(NotReady::NotTls { url })
             }
@@ -70,11 +68,6 @@ impl Obstacle {
             error => Obstacle::Passing(error.brief()),
         }
     }
-}
-
-/// A resolver that cannot be reached may be back; a name that it does not know stays unknown.
-fn may_resolve_later(cause: &io::Error) -> bool {
-    cause.to_string().contains("emporary failure")
 }
 
 /// The other side answered a greeting in TLS with something else.
