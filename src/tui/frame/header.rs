@@ -215,7 +215,7 @@ fn phase(view: &View<'_>) -> (String, Style) {
     if state.workload_paused_at.is_some() {
         return ("paused".to_owned(), theme.warn);
     }
-    if let Some(text) = state.server.silence(state.now).filter(|_| state.server.is_there()) {
+    if let Some(text) = state.server.silence(state.now).filter(|_| state.watches()) {
         return (text, theme.bad);
     }
     let share = |share: f64| format!("{:.0} %", (100.0 * share).floor());
