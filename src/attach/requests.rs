@@ -45,7 +45,7 @@ struct Active {
 enum Part {
     Recorded,
     Bare,
-    /// A burst begins or ends in it.
+    /// A burst begins or ends in it, or its end is not known exactly: its latency counts nowhere.
     Edge,
 }
 
@@ -92,7 +92,8 @@ impl Requests {
 
     fn step(&mut self, step: &Step) {
         let has_prompt = matches!(step.phase, StepPhase::Prefill | StepPhase::Mixed);
-        if step.phase == StepPhase::Other {
+        // Work that is no step; but what marks steps between bursts shows one of whatever phase.
+        if step.phase == StepPhase::Other && step.is_recorded() {
             return;
         }
         // A part with recording is apart from one without, and none is so long that it says nothing of how times vary.
@@ -100,6 +101,7 @@ impl Requests {
         let goes_on = self.active.as_ref().is_some_and(|active| {
             step.start_ns.saturating_sub(active.end_ns) < pause
                 && active.part == Part::of(step)
+                && active.part != Part::Edge
                 && active.tokens < MAX_TOKENS
         });
         if step.phase == StepPhase::Prefill || !goes_on {

@@ -16,6 +16,7 @@ use crate::{
     WORK, c,
     layout::{self, Activity, ActivityKind, kind},
     ring::Writer,
+    session,
     wire::{Launch, Mode, Obstacle, Record, Work, WorkKind},
 };
 
@@ -125,6 +126,11 @@ impl Cupti {
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         if loaded.is_none() {
             *loaded = open().and_then(bind);
+            if loaded.is_some() {
+                // What is registered last runs first: CUPTI's destructors were registered just now, and it crashes if called after them.
+                // SAFETY: the function lives as long as this library, which is never unloaded.
+                unsafe { c::atexit(session::finish) };
+            }
         }
         *loaded
     }

@@ -85,8 +85,9 @@ pub fn run(mut begun: Option<Session>) {
         if let Some(mut session) = begun.take().or_else(|| place.connect()) {
             session.run();
         }
-        if FINISHING.load(Ordering::Relaxed) {
-            return;
+        // Not the end of the thread: CUPTI's destructors of the thread would run beside those of the process.
+        while FINISHING.load(Ordering::Relaxed) {
+            thread::park();
         }
         thread::sleep(LOOK);
     }

@@ -50,7 +50,7 @@ pub struct Step {
     pub attention_ns: Option<u64>,
     /// Kernels, copies and memsets; `None` where kernels were not recorded.
     pub launches: Option<u32>,
-    /// A burst began or ended during it: neither a step with recording nor one without.
+    /// A burst began or ended during it, or its end is not known exactly: neither a step with recording nor one without.
     pub is_cut: bool,
 }
 

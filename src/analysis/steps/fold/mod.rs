@@ -2,6 +2,7 @@
 
 mod reported;
 mod unmeasured;
+mod untimed;
 mod usual;
 
 use std::{
@@ -99,6 +100,9 @@ pub struct Fold {
     graph_launch: Option<u32>,
     graph_since_mark: bool,
     last_mark: Option<u64>,
+    /// The correlation id of the last mark, or of the last work of a recorded step.
+    last_call: u32,
+    untimed: untimed::Untimed,
     /// Marks since the last step.
     marks_seen: u32,
     steps: VecDeque<Step>,
@@ -136,6 +140,8 @@ impl Default for Fold {
             graph_launch: None,
             graph_since_mark: false,
             last_mark: None,
+            last_call: 0,
+            untimed: untimed::Untimed::default(),
             marks_seen: 0,
             steps: VecDeque::new(),
             counts: Counts::default(),
@@ -319,9 +325,9 @@ impl Fold {
         let (mut settled, waiting): (Vec<Work>, Vec<Work>) =
             std::mem::take(&mut self.pending).into_iter().partition(|work| work.start_ns < horizon);
         self.pending = waiting;
-        let recorded = settled.len();
-        settled.retain(|work| self.is_measured(work));
-        self.unmeasured += (recorded - settled.len()) as u64;
+        let unmeasured: Vec<Work> = settled.extract_if(.., |work| !self.is_measured(work)).collect();
+        self.unmeasured += unmeasured.len() as u64;
+        unmeasured.iter().for_each(|work| self.untimed.add(work));
         settled.sort_by_key(sort_key);
         for work in settled {
             let burst = self.burst_of(&work);
@@ -542,6 +548,7 @@ impl Fold {
         let confidence = if cuts.basis == Basis::Nvtx { Confidence::EXACT } else { self.confidence() };
         self.graph_since_mark = false;
         self.last_mark = None;
+        self.last_call = works.iter().map(|work| work.correlation).max().unwrap_or(self.last_call);
         self.marks_seen = 0;
         self.emit(Step {
             start_ns: span.first_ns,
@@ -564,7 +571,7 @@ impl Fold {
         self.reached = step.end_ns;
         let overlaps =
             |burst: &Burst| burst.from_ns < step.end_ns && burst.to_ns.is_none_or(|end| end > step.start_ns);
-        step.is_cut = !step.is_recorded() && self.bursts.iter().any(overlaps);
+        step.is_cut |= !step.is_recorded() && self.bursts.iter().any(overlaps);
         *match step.phase {
             StepPhase::Prefill => &mut self.counts.prefill,
             StepPhase::Decode => &mut self.counts.decode,
@@ -633,16 +640,15 @@ impl Fold {
             return;
         }
         self.marks_seen = 0;
+        let lost = self.untimed.take(mark, self.last_call, work.correlation) / each;
+        self.last_call = work.correlation;
         let typical = self.marks.typical_ns();
         let (start_ns, has_graph) = match mark {
             Mark::AnyGraph | Mark::Graph(_) => (work.start_ns, true),
             _ => {
                 let since = work.end_ns.saturating_sub(self.reached);
-                let start = if since <= typical.saturating_mul(4) {
-                    self.reached
-                } else {
-                    work.end_ns.saturating_sub(typical)
-                };
+                let is_next = since <= typical.saturating_mul(4) || lost > 0;
+                let start = if is_next { self.reached } else { work.end_ns.saturating_sub(typical) };
                 (start, std::mem::take(&mut self.graph_since_mark))
             }
         };
@@ -650,19 +656,23 @@ impl Fold {
         if since_mark.is_some_and(|since| self.marks.is_too_short(since)) {
             return;
         }
-        let phase = self.marks.phase(has_graph, work.end_ns.saturating_sub(start_ns));
-        self.emit(Step {
-            start_ns,
-            end_ns: work.end_ns,
-            phase,
-            basis: mark.basis(),
-            confidence,
-            layers: None,
-            tokens: None,
-            attention_ns: None,
-            launches: None,
-            is_cut: false,
-        });
+        // Of several steps that end with this mark only the last end is known.
+        let n = u64::from(lost) + 1;
+        let length_ns = work.end_ns.saturating_sub(start_ns) / n;
+        for i in (0..n).rev() {
+            self.emit(Step {
+                start_ns: work.end_ns.saturating_sub((i + 1) * length_ns),
+                end_ns: work.end_ns.saturating_sub(i * length_ns),
+                phase: self.marks.phase(has_graph, length_ns),
+                basis: mark.basis(),
+                confidence,
+                layers: None,
+                tokens: None,
+                attention_ns: None,
+                launches: None,
+                is_cut: lost > 0,
+            });
+        }
     }
 
     fn remember(&mut self, hash: u64) {

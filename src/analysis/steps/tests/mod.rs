@@ -119,6 +119,26 @@ fn steps_are_counted_between_bursts() {
     }
 }
 
+/// CUPTI gives copies that run while its buffers are collected no times: their steps count, and have no latency of their own.
+#[test]
+fn copies_without_times_mark_steps() {
+    let mut program = Program::new(16, Launch::Graph(5));
+    program.steps(600);
+    let first = program.works[0].start_ns;
+    let burst = (first, first + 100 * MS);
+    let after = |work: &&mut Work| is_token_copy(work) && work.start_ns > burst.1 + 100 * MS;
+    for work in program.works.iter_mut().filter(after).take(2) {
+        (work.start_ns, work.end_ns) = (0, 0);
+    }
+    let mut fold = folded(&program.works, &[burst]);
+    let steps = steps_of(&mut fold);
+    assert_eq!(steps.len(), 600, "{:?}", fold.finding());
+    assert_eq!(phases(&steps).1, 600);
+    let estimated: Vec<&Step> =
+        steps.iter().filter(|step| step.is_cut && step.start_ns > burst.1 + 90 * MS).collect();
+    assert_eq!(estimated.len(), 3, "the two without times and the one after them");
+}
+
 fn is_token_copy(work: &Work) -> bool {
     use crate::event::kernels::work::WorkKind;
     matches!(work.kind, WorkKind::Copy { direction: Direction::DeviceToHost, .. })
