@@ -110,6 +110,15 @@ impl BlockHistogram {
         BlockHistogram { blocks, closes_per_block: 1, ..BlockHistogram::default() }
     }
 
+    /// The same values, `length` neighbouring blocks as one; the remainder is part of the last one.
+    pub fn in_blocks_of(&self, length: usize) -> BlockHistogram {
+        let length = length.max(1);
+        let whole = (self.blocks.len() / length).max(1);
+        let (first, last) = self.blocks.split_at(self.blocks.len().min((whole - 1) * length));
+        let blocks = first.chunks(length).chain([last]).map(merged).collect();
+        BlockHistogram { blocks, closes_per_block: 1, ..BlockHistogram::default() }
+    }
+
     pub fn blocks(&self) -> &[BlockCounts] {
         &self.blocks
     }
@@ -121,14 +130,15 @@ impl BlockHistogram {
 }
 
 fn merge_neighbours(blocks: &[BlockCounts]) -> Vec<BlockCounts> {
-    let merged = |pair: &[BlockCounts]| {
-        let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
-        for (bucket, n) in pair.iter().flatten() {
-            *counts.entry(*bucket).or_default() += n;
-        }
-        counts.into_iter().collect()
-    };
     blocks.chunks(2).map(merged).collect()
+}
+
+fn merged(blocks: &[BlockCounts]) -> BlockCounts {
+    let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
+    for (bucket, n) in blocks.iter().flatten() {
+        *counts.entry(*bucket).or_default() += n;
+    }
+    counts.into_iter().collect()
 }
 
 #[cfg(test)]
@@ -155,6 +165,17 @@ mod tests {
         let n = blocks.blocks().len();
         assert!((MAX_BLOCKS / 2..MAX_BLOCKS).contains(&n), "{n}");
         assert!(blocks.n() > 15_000 - 3 * 64, "{}", blocks.n());
+    }
+
+    #[test]
+    fn longer_blocks_have_the_same_values() {
+        let values: Vec<f64> = (0..100).map(|i| 100.0 + f64::from(i)).collect();
+        let blocks = BlockHistogram::of_chunks(&values, 1);
+        for (length, want) in [(1, 100), (3, 33), (40, 2), (100, 1), (500, 1)] {
+            let longer = blocks.in_blocks_of(length);
+            assert_eq!((longer.blocks().len(), longer.n()), (want, 100), "{length}");
+        }
+        assert_eq!(BlockHistogram::default().in_blocks_of(3).n(), 0);
     }
 
     #[test]
