@@ -17,6 +17,10 @@ const DEVIATIONS: f64 = 3.0;
 const MAD_TO_SIGMA: f64 = 1.4826;
 /// And below it by at least this share: clocks move in steps of 15 MHz.
 const LEAST_SHARE: f64 = 0.03;
+/// The faster group of two is the measure if it has at least a quarter of the GPUs, and the slower one so many that the median of all
+/// no longer tells them apart: a third.
+const FASTER_SHARE: usize = 4;
+const SLOWER_SHARE: usize = 3;
 /// Without a label that names the work, a GPU whose utilisation or tensor activity is so many points from the median of its
 /// model does other work.
 const OTHER_WORK_POINTS: f64 = 25.0;
@@ -43,6 +47,9 @@ pub fn mad(values: &[f64]) -> Option<f64> {
 pub struct Basis {
     /// The GPU itself is one of them.
     pub equals: usize,
+    /// How many of them are the measure: all, or the faster ones where they are in two groups.
+    pub measured_by: usize,
+    /// Of those that are the measure.
     pub median_mhz: f64,
     pub mad_mhz: f64,
     /// Below this a GPU is slow.
@@ -55,9 +62,18 @@ impl Basis {
         if mhz.len() < MIN_EQUALS {
             return None;
         }
-        let (median_mhz, mad_mhz) = (median(mhz)?, mad(mhz)?);
+        let mut sorted = mhz.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let measure = faster_group(&sorted).unwrap_or(&sorted);
+        let (median_mhz, mad_mhz) = (median(measure)?, mad(measure)?);
         let distance = (DEVIATIONS * MAD_TO_SIGMA * mad_mhz).max(LEAST_SHARE * median_mhz);
-        Some(Basis { equals: mhz.len(), median_mhz, mad_mhz, threshold_mhz: median_mhz - distance })
+        Some(Basis {
+            equals: mhz.len(),
+            measured_by: measure.len(),
+            median_mhz,
+            mad_mhz,
+            threshold_mhz: median_mhz - distance,
+        })
     }
 
     pub fn is_slow(&self, mhz: f64) -> bool {
@@ -68,6 +84,19 @@ impl Basis {
     pub fn lost_pct(&self, mhz: f64) -> f64 {
         100.0 * (1.0 - mhz / self.median_mhz).max(0.0)
     }
+}
+
+/// The faster ones where the clocks, in ascending order, are in two groups with a gap between them that is wider than either group. A
+/// median alone sees none slow as soon as half of them are.
+fn faster_group(sorted: &[f64]) -> Option<&[f64]> {
+    let gaps = sorted.windows(2).map(|pair| pair[1] - pair[0]).enumerate();
+    let (last_slow, gap) = gaps.max_by(|(_, a), (_, b)| a.total_cmp(b))?;
+    let (slower, faster) = sorted.split_at(last_slow + 1);
+    let spread = |group: &[f64]| group[group.len() - 1] - group[0];
+    let n = sorted.len();
+    let is_group = faster.len() * FASTER_SHARE >= n && faster.len() > 1 && slower.len() * SLOWER_SHARE >= n;
+    let is_apart = gap >= LEAST_SHARE * faster[0] && gap > spread(slower).max(spread(faster));
+    (is_group && is_apart).then_some(faster)
 }
 
 pub fn is_busy(gpu: &Gpu) -> Option<bool> {
@@ -127,6 +156,23 @@ mod tests {
     }
 
     #[test]
+    fn half_of_them_may_be_slow() {
+        for slow in [8, 10, 12] {
+            let clocks: Vec<f64> =
+                (0..16).map(|i| if i < slow { 1410.0 + i as f64 } else { 1965.0 + i as f64 }).collect();
+            let basis = Basis::of(&clocks).unwrap();
+            assert_eq!((basis.equals, basis.measured_by), (16, 16 - slow));
+            assert_eq!(clocks.iter().filter(|mhz| basis.is_slow(**mhz)).count(), slow);
+        }
+        // One that is faster than all others is no measure, and values without a gap have no groups.
+        let mut one = vec![1800.0; 15];
+        one.push(1980.0);
+        assert_eq!(Basis::of(&one).unwrap().measured_by, 16);
+        let even: Vec<f64> = (0..16).map(|i| 1500.0 + 30.0 * f64::from(i)).collect();
+        assert_eq!(Basis::of(&even).unwrap().measured_by, 16);
+    }
+
+    #[test]
     fn equal_clocks_need_a_difference_that_matters() {
         let mut clocks = vec![1980.0; 7];
         clocks.push(1950.0);
@@ -137,10 +183,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fewer_than_half_are_slow(clocks in prop::collection::vec(1.0f64..4000.0, 4..200)) {
+        fn those_that_are_the_measure_are_mostly_not_slow(clocks in prop::collection::vec(1.0f64..4000.0, 4..200)) {
             let basis = Basis::of(&clocks).unwrap();
             let slow = clocks.iter().filter(|mhz| basis.is_slow(**mhz)).count();
-            prop_assert!(2 * slow < clocks.len());
+            let others = clocks.len() - basis.measured_by;
+            prop_assert!(2 * slow < basis.measured_by + 2 * others);
+            prop_assert!(4 * basis.measured_by >= clocks.len());
             prop_assert!(clocks.iter().all(|mhz| (0.0..=100.0).contains(&basis.lost_pct(*mhz))));
         }
 

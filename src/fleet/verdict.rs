@@ -531,13 +531,16 @@ impl Fleet {
             _ => power().map(|power| format!(", it draws {power}")),
         };
         let why = format!("{cause}{}", detail.unwrap_or_default());
+        let equals = match basis.measured_by < basis.equals {
+            true => format!("the faster {} of {} equals", basis.measured_by, basis.equals),
+            false => format!("{} equals", basis.equals),
+        };
         format!(
-            "Slow{since}: up to {} lost (estimate: {which} {:.0} MHz, median {:.0} and MAD {:.0} of {} equals). Why: {why}; {}.",
+            "Slow{since}: up to {} lost (estimate: {which} {:.0} MHz, median {:.0} and MAD {:.0} of {equals}). Why: {why}; {}.",
             percent(loss.lost_pct),
             loss.clock_mhz,
             basis.median_mhz,
             basis.mad_mhz,
-            basis.equals,
             cause.remedy()
         )
     }
