@@ -179,6 +179,7 @@ impl TelemetryLog {
         }
         let gpu = &mut self.gpus[self.last_gpu];
         gpu.rows += 1;
+        gpu.ledger.unread_reasons = header.unread_reasons();
         if row.cells.iter().any(|cell| says_lost(cell)) {
             gpu.lose(row.line, t);
             return Ok(());
@@ -332,6 +333,29 @@ torn li";
         let log = read("x", text.as_bytes()).unwrap();
         assert_eq!(log.gpus[0].last.get(Reading::PowerCapNs), Some(7000.0));
         assert_eq!(log.gpus[0].last.reasons, Some(0));
+    }
+
+    #[test]
+    fn one_index_of_several_machines_is_several_gpus() {
+        let text = "timestamp,index,uuid,clocks.sm\n2026/11/15 08:00:00,0,GPU-a,1980\n2026/11/15 08:00:00,0,GPU-b,1410\n\
+                    2026/11/15 08:00:01,0,GPU-a,1980\n2026/11/15 08:00:01,0,GPU-b,1410\n";
+        let log = read("x", text.as_bytes()).unwrap();
+        let clocks: Vec<_> = log.gpus.iter().map(|gpu| gpu.last.get(Reading::SmClock)).collect();
+        assert_eq!(clocks, [Some(1980.0), Some(1410.0)]);
+    }
+
+    #[test]
+    fn a_column_for_one_limit_says_nothing_of_the_others() {
+        let unread = |columns: &str| {
+            let cells = columns.split(',').map(|_| "Not Active").collect::<Vec<_>>().join(",");
+            let text = format!("timestamp,{columns}\n2026/11/15 08:00:00,{cells}\n");
+            read("x", text.as_bytes()).unwrap().gpus[0].ledger.unread_reasons
+        };
+        let (power, thermal) =
+            ("clocks_event_reasons.sw_power_cap", "clocks_event_reasons.sw_thermal_slowdown");
+        assert_eq!(unread(power), reasons::SW_THERMAL | reasons::HW_SLOWDOWN);
+        assert_eq!(unread(&format!("{power},{thermal}")), reasons::HW_SLOWDOWN);
+        assert_eq!(unread(&format!("{power},{thermal},clocks_event_reasons.hw_slowdown")), 0);
     }
 
     #[test]

@@ -160,6 +160,17 @@ fn a_low_clock_without_a_reason_is_reported() {
             &["Not throttled"],
         ),
         case(
+            "an SM clock that falls now and then",
+            log(&header, 60, 1000, |i| {
+                let mhz = if i % 10 < 7 { 1980 } else { 600 };
+                format!("100 %, {mhz} MHz, 0x0000000000000000, 1980 MHz, 10501 MHz, 10501 MHz")
+            }),
+            &[
+                "The SM clock is below its maximum for an unknown reason: 600 of 1980 MHz in 30 % of the time at full load",
+            ],
+            &["Not throttled"],
+        ),
+        case(
             "usual clocks",
             at(1755, 10251, 100),
             &["Not throttled (SM clock 1755 of 1980 MHz)"],

@@ -209,6 +209,8 @@ pub struct Account {
     pub clock_mhz: WeightedMean,
     /// The SM clock at full utilisation while no reason was active, and the memory clock at full utilisation.
     pub full_load_mhz: WeightedMean,
+    /// The clock while it was far below the highest one seen, at full load and without a reason.
+    pub low_mhz: WeightedMean,
     pub full_load_mem_mhz: WeightedMean,
     /// By activity counters, in percent.
     pub tensor_pct: WeightedMean,

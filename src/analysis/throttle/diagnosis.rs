@@ -339,6 +339,14 @@ fn unthrottled(evidence: &Evidence<'_>) -> String {
         return format!("Limited by the {} now, but rarely so far.", names.join(" and the "));
     }
     match Work::ALL.iter().any(|work| work.is_load() && ledger.of(*work).time_ns > 0.0) {
+        true if ledger.unread_reasons != 0 => {
+            let names: Vec<_> = reasons::active(ledger.unread_reasons).map(|reason| reason.name()).collect();
+            format!(
+                "None of the limits in the log was active{}. It has no column for: {} (nvidia-smi: clocks_event_reasons.active has all).",
+                mean_clock(evidence),
+                names.join(", ")
+            )
+        }
         true => format!("Not throttled{}.", mean_clock(evidence)),
         false => "The GPU is idle.".to_owned(),
     }

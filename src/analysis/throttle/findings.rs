@@ -3,15 +3,15 @@
 use super::{
     Account, Cause, Evidence, Limit, Tone, WeightedMean, Work,
     diagnosis::{MIN_COST_PCT, MIN_TIME_SHARE},
+    ledger::FAR_BELOW,
 };
 use crate::{
     base::units::percent,
     event::{GpuProcess, reasons::APPLICATION_CLOCKS},
 };
 
-/// A clock below this share of its maximum at full load has a cause, even where the driver reports none. Many GPUs stay some
-/// percent below their maximum.
-const FAR_BELOW: f64 = 0.75;
+/// A clock that is low for a smaller share of the time at full load is not reported.
+const MIN_LOW_SHARE: f64 = 0.1;
 /// A shorter time at full load may be the start of the load.
 const MIN_FULL_LOAD_NS: f64 = 1e9;
 
@@ -41,9 +41,8 @@ pub(super) fn unexplained_clocks(evidence: &Evidence<'_>, causes: &[Cause]) -> V
     let mut found = Vec::new();
     let sm = |account: &Account| account.full_load_mhz;
     let counted = |cause: &Cause| !matches!(cause.limit, Limit::Bit(_)) && cause.time_share >= MIN_TIME_SHARE;
-    if let Some(clock) =
-        far_below(evidence, sm, info.sm_clock_max_mhz).filter(|_| !causes.iter().any(counted))
-    {
+    let clock = far_below(evidence, sm, info.sm_clock_max_mhz).or_else(|| falls_far_below(evidence));
+    if let Some(clock) = clock.filter(|_| !causes.iter().any(counted)) {
         found.push(Finding::bad(
             format!("The SM clock is below its maximum for an unknown reason: {clock} at full load."),
             &format!(
@@ -78,6 +77,16 @@ fn far_below(
     let long_enough = mean.weight() >= MIN_FULL_LOAD_NS.max(0.1 * account.time_ns);
     let (mhz, max_mhz) = mean.value().filter(|_| long_enough).zip(max_mhz)?;
     (mhz < FAR_BELOW * f64::from(max_mhz)).then(|| format!("{mhz:.0} of {max_mhz} MHz"))
+}
+
+/// "600 of 1980 MHz in 30 % of the time", where the SM clock falls far below its maximum now and then.
+fn falls_far_below(evidence: &Evidence<'_>) -> Option<String> {
+    let loads = [Work::Prefill, Work::Decode, Work::Busy].map(|work| evidence.ledger.of(work));
+    let account = loads.into_iter().max_by(|a, b| a.low_mhz.weight().total_cmp(&b.low_mhz.weight()))?;
+    let (low_ns, all_ns) = (account.low_mhz.weight(), account.full_load_mhz.weight());
+    let (mhz, max_mhz) = account.low_mhz.value().zip(evidence.info.sm_clock_max_mhz)?;
+    (low_ns >= MIN_FULL_LOAD_NS.max(MIN_LOW_SHARE * all_ns))
+        .then(|| format!("{mhz:.0} of {max_mhz} MHz in {} of the time", percent(100.0 * low_ns / all_ns)))
 }
 
 pub(super) fn findings(evidence: &Evidence<'_>, causes: &[Cause]) -> Vec<Finding> {

@@ -23,6 +23,10 @@ const FIRST_MAX_GAP_NS: f64 = 60e9;
 /// With more changes of phase since the last sample, sampling has stopped.
 const MAX_PHASES: usize = 4096;
 
+/// A clock below this share of its maximum at full load has a cause, even where the driver reports none. Many GPUs stay some
+/// percent below their maximum.
+pub(super) const FAR_BELOW: f64 = 0.75;
+
 /// Limits that were active for this share of some work's time, at unknown times, may be disregarded.
 const MAX_UNATTRIBUTED: f64 = 0.01;
 
@@ -35,6 +39,8 @@ pub struct Ledger {
     has_phases: bool,
     /// Work may run outside of the known phases: samples tell whether it does.
     pub works_outside_phases: bool,
+    /// Limits that the samples cannot show, although they show others: a log may have a column for some of them only.
+    pub unread_reasons: u64,
     /// Changes of phase since the last sample.
     changes: Vec<(Stamp, Phase)>,
     /// When activity counters were last read.
@@ -47,6 +53,8 @@ pub struct Ledger {
     /// The highest PCIe generation under load.
     pcie_gen: Option<f64>,
     maxima: Maxima,
+    /// The highest SM clock at full load.
+    highest_mhz: f64,
     /// Generated tokens of all sequences, first ones and warm-up included.
     output_tokens: u64,
     first: Option<Stamp>,
@@ -284,6 +292,10 @@ impl Ledger {
         account.add_sampled(bits, sample.clock_mhz, sample.temp_c, ns);
         if let Some(mhz) = sample.clock_mhz.filter(|_| sample.full_load && bits == 0) {
             account.full_load_mhz.add(mhz, ns);
+            self.highest_mhz = self.highest_mhz.max(mhz);
+            if mhz < FAR_BELOW * self.highest_mhz {
+                account.low_mhz.add(mhz, ns);
+            }
         }
         for (counter, (limit, _)) in self.counters.iter_mut().zip(COUNTERS) {
             counter.add_sampled(limit, work, bits, ns);

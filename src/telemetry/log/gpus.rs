@@ -1,6 +1,9 @@
 //! Which GPU a row of a log belongs to.
 
-use std::{collections::BTreeSet, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use super::{
     LogError,
@@ -65,11 +68,16 @@ impl GpuOfRow {
             let mut wanted = columns.filter(|(_, field)| field.column.as_ref().is_some_and(wanted));
             wanted.find(|(i, _)| rows.iter().any(|row| text(&row.cells[*i]).is_some())).map(|(i, _)| i)
         };
-        if let Some(column) = with_text(|column| matches!(column, Column::Gpu)) {
-            return Ok(GpuOfRow::Index(column));
-        }
-        if let Some(column) = with_text(|column| matches!(column, Column::Identity)) {
-            return Ok(GpuOfRow::Text(column));
+        let index = with_text(|column| matches!(column, Column::Gpu));
+        let identity = with_text(|column| matches!(column, Column::Identity));
+        match (index, identity) {
+            // Logs of several machines that were joined have index 0 more than once.
+            (Some(index), Some(identity)) if names_several(rows, index, identity) => {
+                return Ok(GpuOfRow::Text(identity));
+            }
+            (Some(index), _) => return Ok(GpuOfRow::Index(index)),
+            (None, Some(identity)) => return Ok(GpuOfRow::Text(identity)),
+            (None, None) => {}
         }
         let name_column = with_text(|column| matches!(column, Column::Name));
         let names: BTreeSet<&str> =
@@ -110,6 +118,14 @@ impl GpuOfRow {
             GpuOfRow::Single => IdentifiedBy::Nothing,
         }
     }
+}
+
+/// Whether one index has several identities.
+fn names_several(rows: &[Row], index: usize, identity: usize) -> bool {
+    let mut known: BTreeMap<&str, &str> = BTreeMap::new();
+    rows.iter()
+        .filter_map(|row| Some((text(&row.cells[index])?, text(&row.cells[identity])?)))
+        .any(|(index, identity)| *known.entry(index).or_insert(identity) != identity)
 }
 
 /// The number of rows that are written together at each poll, and the first row of a poll; `None` where every row is a poll.

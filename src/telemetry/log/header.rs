@@ -7,6 +7,7 @@ use super::{
     columns::{self, Column, column, number, seconds_of_date, seconds_of_day, seconds_of_time},
     lines::{Lines, Separator},
 };
+use crate::event::{readings::Reading, reasons};
 
 /// What `nvidia-smi dmon` waits between two polls, unless it is given `-d`.
 const DMON_INTERVAL_S: f64 = 1.0;
@@ -40,6 +41,29 @@ pub(super) struct Header {
 }
 
 impl Header {
+    /// The limits that no column shows, where some column shows one. What the hardware does shows as its slowdown.
+    pub(super) fn unread_reasons(&self) -> u64 {
+        let hardware = reasons::HW_THERMAL | reasons::HW_POWER_BRAKE;
+        let seen = self.fields.iter().filter_map(|field| {
+            Some(match field.column.as_ref()? {
+                Column::Mask => u64::MAX,
+                Column::PowerCapPct | Column::Reading(Reading::PowerCapNs, _) => reasons::SW_POWER_CAP,
+                // dmon's thermal violations are those of the hardware too.
+                Column::Bit(_) if self.dmon => reasons::SW_THERMAL | reasons::HW_SLOWDOWN,
+                Column::Bit(bit) => *bit,
+                Column::Reading(Reading::SwThermalNs, _) => reasons::SW_THERMAL,
+                Column::Reading(Reading::HwThermalNs, _) => reasons::HW_THERMAL,
+                Column::Reading(Reading::PowerBrakeNs, _) => reasons::HW_POWER_BRAKE,
+                _ => return None,
+            })
+        });
+        let Some(mut seen) = seen.reduce(|all, more| all | more) else { return 0 };
+        if seen & hardware == hardware {
+            seen |= reasons::HW_SLOWDOWN;
+        }
+        (reasons::SW_POWER_CAP | reasons::SW_THERMAL | reasons::HW_SLOWDOWN) & !seen
+    }
+
     fn parse(name: &str, line: &str) -> Result<Header, LogError> {
         let name = name.to_owned();
         // Every second byte of such a text is zero.
