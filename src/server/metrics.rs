@@ -144,6 +144,11 @@ impl Reading {
         }
     }
 
+    /// Requests that run, and tokens that were generated since the server's start.
+    pub fn generated(&self) -> (Option<f64>, Option<f64>) {
+        (self.running, self.output_tokens)
+    }
+
     /// What happened since `earlier`, `seconds` ago. A counter that went back is that of a new server.
     pub fn since(&self, earlier: &Reading, seconds: f64, scrape_ms: f64) -> ServerSample {
         let counted = |now: Option<f64>, then: Option<f64>| Some(now? - then?).filter(|n| *n >= 0.0);
@@ -177,9 +182,51 @@ impl Reading {
     }
 }
 
+/// The rate of a counter that moves when a request ends, as llama.cpp's do: its tokens were made since it last moved, or since there
+/// was something to do.
+#[derive(Debug, Default)]
+pub struct AtTheEnd {
+    /// When, in seconds, and how many.
+    last: Option<(f64, f64)>,
+}
+
+impl AtTheEnd {
+    /// `None` while requests run and none has ended: how many tokens they have is not known.
+    pub fn rate(&mut self, now_s: f64, running: Option<f64>, tokens: Option<f64>) -> Option<f64> {
+        let tokens = tokens?;
+        let (since, before) = *self.last.get_or_insert((now_s, tokens));
+        let is_idle = running == Some(0.0);
+        if tokens != before || is_idle {
+            self.last = Some((now_s, tokens));
+        }
+        let passed = now_s - since;
+        match tokens > before && passed > 0.0 {
+            true => Some((tokens - before) / passed),
+            false => is_idle.then_some(0.0),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tokens_that_are_counted_at_the_end_were_made_before() {
+        let mut counter = AtTheEnd::default();
+        let mut rate = |t: f64, running: f64, tokens: f64| counter.rate(t, Some(running), Some(tokens));
+        assert_eq!(rate(0.0, 0.0, 100.0), Some(0.0), "nothing runs");
+        assert_eq!((rate(1.0, 2.0, 100.0), rate(2.0, 2.0, 100.0)), (None, None), "it generates");
+        assert_eq!(rate(4.0, 1.0, 300.0), Some(50.0), "200 tokens in 4 s");
+        assert_eq!(rate(5.0, 1.0, 300.0), None);
+        assert_eq!(rate(6.0, 0.0, 400.0), Some(50.0));
+        assert_eq!(
+            (rate(7.0, 0.0, 400.0), rate(8.0, 0.0, 7.0)),
+            (Some(0.0), Some(0.0)),
+            "a new server begins at 0"
+        );
+        assert_eq!(counter.rate(9.0, None, None), None);
+    }
 
     /// The same figures under the names of Ray, of NIM and of vLLM before 0.10.
     #[test]

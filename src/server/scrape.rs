@@ -10,7 +10,7 @@ use super::{
     exposition::Exposition,
     http,
     load::LoadPlan,
-    metrics::{self, Reading},
+    metrics::{self, AtTheEnd, Reading},
     tls::Tls,
 };
 use crate::event::{Event, EventTx, Level, ServerFound, ServerKind, ServerSilent};
@@ -123,6 +123,7 @@ impl Scraper {
     pub async fn run(mut self, tx: EventTx) {
         let mut due = Instant::now();
         let mut silent: Option<String> = None;
+        let (first, mut counter) = (Instant::now(), AtTheEnd::default());
         loop {
             let begin = Instant::now();
             let page = self.page().await;
@@ -130,8 +131,13 @@ impl Scraper {
             if let Ok(page) = page {
                 let reading = Reading::of(&self.kind, &page);
                 let scrape_ms = begin.elapsed().as_secs_f64() * 1e3;
+                let (running, tokens) = reading.generated();
+                let at_the_end = counter.rate((begin - first).as_secs_f64(), running, tokens);
                 if let Some((at, last)) = &self.last {
-                    let sample = reading.since(last, (begin - *at).as_secs_f64(), scrape_ms);
+                    let mut sample = reading.since(last, (begin - *at).as_secs_f64(), scrape_ms);
+                    if self.kind == ServerKind::LlamaCpp {
+                        sample.output_tok_s = at_the_end;
+                    }
                     tx.send(Event::ServerSample(Box::new(sample)));
                 }
                 self.last = Some((begin, reading));
