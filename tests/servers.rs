@@ -1,6 +1,7 @@
 //! Load on servers: a server of known timing, servers that behave badly, and what the run says of both.
 
 use std::{
+    fs,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
     path::Path,
@@ -448,6 +449,50 @@ fn a_real_server_is_started_loaded_and_ended() {
     let prompt = server["prompt_tokens"].as_f64().unwrap() / 40.0;
     assert!((48.0..=80.0).contains(&prompt), "the warm-up has shown what a token is: {prompt}");
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "it was ended with the run");
+}
+
+/// The number that a script has written, once it is there.
+fn written_pid(path: &Path) -> i32 {
+    crate::common::eventually("the script's process", || fs::read_to_string(path).ok()?.trim().parse().ok())
+}
+
+fn is_alive(pid: i32) -> bool {
+    // A zombie has ended.
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+/// A server's helpers end with it, and a server with the run that started it, however that ends.
+#[test]
+fn no_process_of_a_server_is_left_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let pid_file = dir.path().join("pid");
+    let run = |script: &str| {
+        let _ = fs::remove_file(&pid_file);
+        let path = dir.path().join("serve.sh");
+        fs::write(&path, script).unwrap();
+        let command = format!("runtime.server.command='sh {}'", path.display());
+        let given = [
+            "run",
+            "-q",
+            "runtime=openai",
+            "runtime.server.url=http://127.0.0.1:9",
+            "telemetry=none",
+            "profiling=none",
+            &command,
+        ];
+        llmprof(dir.path(), &given)
+    };
+    let output = run("sleep 600 & echo $! > pid; exit 3").output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let helper = written_pid(&pid_file);
+    crate::common::eventually("the end of the helper", || (!is_alive(helper)).then_some(()));
+
+    let mut killed = run("echo $$ > pid; exec sleep 600").spawn().unwrap();
+    let server = written_pid(&pid_file);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    crate::common::eventually("the end of the server", || (!is_alive(server)).then_some(()));
 }
 
 /// A server of which any rate keeps TTFT 10 s and none keeps 1 ms.

@@ -44,6 +44,8 @@ use crate::{
 const EVERY_KERNEL: Command = Command::Record { burst_ms: 1, period_ms: 1 };
 /// How often rings are read.
 const READ_INTERVAL: Duration = Duration::from_millis(20);
+/// After the program has ended, records that never end are read for no longer than this.
+const NEVER_QUIET: Duration = Duration::from_secs(5);
 const WINDOW: Duration = Duration::from_secs(1);
 const TIMELINE_INTERVAL: Duration = Duration::from_secs(5);
 /// `K` records all kernels for so long.
@@ -187,7 +189,7 @@ impl Follower {
     }
 
     fn follow(&mut self) -> Result<Option<RunFinished>, String> {
-        let (sockets, mut program) = self.begin()?;
+        let (mut sockets, mut program) = self.begin()?;
         let is_observed = matches!(self.role, Role::Observed);
         if let (Role::Worker { pipes }, Some(program)) = (&self.role, &mut program)
             && let Some(both) = program.take_pipes()
@@ -205,8 +207,9 @@ impl Follower {
         let started = Instant::now();
         let mut watched = Watched::new(self.tx.clone(), self.duty, Arc::clone(&self.control), is_observed);
         watched.records_in = self.records.take();
+        let mut caught_up = Instant::now();
         loop {
-            for socket in &sockets {
+            for socket in &mut sockets {
                 while let Some(guest) = socket.accept() {
                     if watched.is_empty_yet() && is_observed {
                         self.tx.send(Event::Ready(Ready {
@@ -228,7 +231,9 @@ impl Follower {
                 watched.finish();
                 return Ok(self.leave(program));
             }
-            if ended.is_some() && watched.is_quiet() || program.is_none() && watched.all_have_left() {
+            // A process that writes faster than is read would never be quiet.
+            let is_over = watched.is_quiet() || caught_up.elapsed() > NEVER_QUIET;
+            if ended.is_some() && is_over || program.is_none() && watched.all_have_left() {
                 watched.finish();
                 return Ok(self.end(ended, watched.has_seen()));
             }
@@ -239,6 +244,7 @@ impl Follower {
                 return Err("the program has ended".to_owned());
             }
             if !more {
+                caught_up = Instant::now();
                 thread::sleep(READ_INTERVAL);
             }
         }

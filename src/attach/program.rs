@@ -11,7 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{
+    Pid, Signal, kill_process_group, set_parent_process_death_signal, test_kill_process_group,
+};
 use thiserror::Error;
 
 use crate::{
@@ -127,6 +129,10 @@ impl Program {
                 start.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
             }
         }
+        let has_terminal = matches!(output, OutputTo::Same | OutputTo::Stderr);
+        if !has_terminal {
+            end_with_us(&mut start);
+        }
         let name = || foreign::line(&quoted(&program.to_string_lossy()), 200);
         let not_started = |cause| ProgramError::NotStarted { program: name(), cause };
         let mut child = start.spawn().map_err(not_started)?;
@@ -145,7 +151,6 @@ impl Program {
             // Without a thread nothing reads the pipe; closing it is better than a program that waits for us.
             let _ = thread::Builder::new().name(format!("llmprof-{source}")).spawn(work);
         }
-        let has_terminal = matches!(output, OutputTo::Same | OutputTo::Stderr);
         let group = (!has_terminal).then(|| Pid::from_child(&child));
         let own = OwnChild::new(child.id());
         Ok(Program { child, pipes, _own: own, group, ended: None, asked_to_end: None })
@@ -160,6 +165,10 @@ impl Program {
     pub fn ended(&mut self) -> Option<Ended> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait().ok().flatten().map(Ended::of);
+            // What it has left behind in its group ends with it.
+            if let (Some(_), Some(group)) = (self.ended, self.group) {
+                let _ = kill_process_group(group, Signal::TERM);
+            }
         }
         self.ended
     }
@@ -189,10 +198,26 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         // A program without its profiler goes on, except where its output would have no reader.
-        if self.group.is_some() && self.ended().is_none() {
-            self.end();
+        let Some(group) = self.group else { return };
+        if self.ended().is_none() {
+            return self.end();
+        }
+        let since = Instant::now();
+        while test_kill_process_group(group).is_ok() {
+            if since.elapsed() > GRACE {
+                let _ = kill_process_group(group, Signal::KILL);
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+/// Lets the kernel end the program when the thread that starts it ends, however that is: a run that is killed leaves no server behind.
+#[allow(unsafe_code)]
+fn end_with_us(start: &mut Command) {
+    // SAFETY: between fork and exec it makes one system call, and allocates nothing.
+    unsafe { start.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::TERM))?)) };
 }
 
 /// Lines for the log and for `program.log`.

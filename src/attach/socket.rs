@@ -9,12 +9,12 @@ use std::{
     os::{
         fd::AsFd,
         unix::{
-            fs::{DirBuilderExt, MetadataExt},
+            fs::{DirBuilderExt, MetadataExt, PermissionsExt},
             net::{UnixListener, UnixStream},
         },
     },
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use llmprof_inject::wire;
@@ -23,22 +23,40 @@ use tempfile::TempDir;
 
 use super::{guest::Guest, process_info::Dormant, ring::Memory};
 
-/// A library says who it is at once.
-const HELLO_TIMEOUT: Duration = Duration::from_millis(200);
+/// A library says who it is at once; but its program may be held up.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
+/// Connections that may be silent at a time.
+const MAX_ARRIVALS: usize = 64;
 
 pub struct Socket {
     listener: UnixListener,
     path: PathBuf,
     directory: PathBuf,
     token: String,
+    arrivals: Vec<Arrival>,
     /// Removed with the socket, where it is our own.
     _private: Option<TempDir>,
+}
+
+/// A connection that has not said yet who it is. It is not waited for: others have something to say.
+struct Arrival {
+    stream: UnixStream,
+    said: Vec<u8>,
+    since: Instant,
+}
+
+/// What has become of an arrival.
+enum Greeting {
+    Silent(Arrival),
+    Guest(Box<Guest>),
+    Stranger,
 }
 
 impl Socket {
     /// For programs that are started with [`variables`](Self::variables).
     pub fn for_children() -> io::Result<Socket> {
         let private = tempfile::Builder::new().prefix("llmprof-").tempdir_in(runtime_directory())?;
+        make_private(private.path())?;
         let directory = private.path().to_owned();
         Self::listen(directory.join(wire::SOCKET), directory, random_token()?, Some(private))
     }
@@ -67,7 +85,8 @@ impl Socket {
     ) -> io::Result<Socket> {
         let listener = UnixListener::bind(&path)?;
         listener.set_nonblocking(true)?;
-        Ok(Socket { listener, path, directory, token, _private: private })
+        make_private(&path)?;
+        Ok(Socket { listener, path, directory, token, arrivals: Vec::new(), _private: private })
     }
 
     /// The variables that make a program load `library` and let it find this socket.
@@ -76,38 +95,64 @@ impl Socket {
     }
 
     /// The next program that has connected, if there is one. Those that do not say what the library says are turned away.
-    pub fn accept(&self) -> Option<Guest> {
-        loop {
-            let (stream, _) = self.listener.accept().ok()?;
-            if let Some(guest) = self.greet(stream) {
-                return Some(guest);
+    pub fn accept(&mut self) -> Option<Guest> {
+        while self.arrivals.len() < MAX_ARRIVALS
+            && let Ok((stream, _)) = self.listener.accept()
+        {
+            let is_own =
+                sockopt::socket_peercred(&stream).is_ok_and(|peer| peer.uid == rustix::process::getuid());
+            if is_own && stream.set_nonblocking(true).is_ok() {
+                self.arrivals.push(Arrival { stream, said: Vec::new(), since: Instant::now() });
             }
         }
+        let mut arrivals = std::mem::take(&mut self.arrivals).into_iter();
+        let guest = arrivals.by_ref().find_map(|arrival| match greet(arrival, &self.token) {
+            Greeting::Guest(guest) => Some(*guest),
+            Greeting::Silent(arrival) => {
+                self.arrivals.push(arrival);
+                None
+            }
+            Greeting::Stranger => None,
+        });
+        self.arrivals.extend(arrivals);
+        guest
     }
+}
 
-    fn greet(&self, mut stream: UnixStream) -> Option<Guest> {
-        let peer = sockopt::socket_peercred(&stream).ok()?;
-        if peer.uid != rustix::process::getuid() {
-            return None;
-        }
-        stream.set_read_timeout(Some(HELLO_TIMEOUT)).ok()?;
-        stream.set_write_timeout(Some(HELLO_TIMEOUT)).ok()?;
-        let wanted = wire::hello(&self.token);
-        let mut said = vec![0; wanted.len()];
-        stream.read_exact(&mut said).ok()?;
-        if said != wanted.as_bytes() {
-            return None;
-        }
-        let memory = Memory::new().ok()?;
-        let fds = [memory.file().as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        control.push(SendAncillaryMessage::ScmRights(&fds));
-        sendmsg(&stream, &[IoSlice::new(b"+")], &mut control, SendFlags::NOSIGNAL).ok()?;
-        stream.set_nonblocking(true).ok()?;
-        let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok()?;
-        Some(Guest::new(pid, stream, memory))
+fn greet(mut arrival: Arrival, token: &str) -> Greeting {
+    let wanted = wire::hello(token);
+    let mut bytes = vec![0; wanted.len() - arrival.said.len()];
+    match arrival.stream.read(&mut bytes) {
+        Ok(0) => return Greeting::Stranger,
+        Ok(n) => arrival.said.extend(&bytes[..n]),
+        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+        Err(_) => return Greeting::Stranger,
     }
+    if !wanted.as_bytes().starts_with(&arrival.said) || arrival.since.elapsed() > HELLO_TIMEOUT {
+        return Greeting::Stranger;
+    }
+    if arrival.said.len() < wanted.len() {
+        return Greeting::Silent(arrival);
+    }
+    guest(arrival.stream).map_or(Greeting::Stranger, |guest| Greeting::Guest(Box::new(guest)))
+}
+
+/// Gives the library the memory that it writes into.
+fn guest(stream: UnixStream) -> Option<Guest> {
+    let peer = sockopt::socket_peercred(&stream).ok()?;
+    let memory = Memory::new().ok()?;
+    let fds = [memory.file().as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&fds));
+    sendmsg(&stream, &[IoSlice::new(b"+")], &mut control, SendFlags::NOSIGNAL).ok()?;
+    let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok()?;
+    Some(Guest::new(pid, stream, memory))
+}
+
+/// For this user alone, whatever the umask is.
+fn make_private(path: &Path) -> io::Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700))
 }
 
 impl Drop for Socket {
@@ -183,8 +228,9 @@ pub fn shared_directory() -> io::Result<PathBuf> {
     let me = rustix::process::getuid().as_raw();
     let path = runtime_directory().join(format!("llmprof-{me}"));
     match fs::DirBuilder::new().mode(0o700).create(&path) {
+        Ok(()) => make_private(&path)?,
         Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
-        _ => {}
+        Err(_) => {}
     }
     require_private(&path)?;
     Ok(path)
@@ -199,4 +245,30 @@ fn require_private(path: &Path) -> io::Result<()> {
     }
     let text = format!("{} is not a directory of this user's alone; remove it", path.display());
     Err(io::Error::new(ErrorKind::PermissionDenied, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Connections that say nothing, or something else, hold up no program.
+    #[test]
+    fn silent_connections_are_not_waited_for() {
+        let mut socket = Socket::for_children().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(&socket.directory), mode(&socket.path)), (0o700, 0o700));
+        let silent: Vec<UnixStream> = (0..10).map(|_| UnixStream::connect(&socket.path).unwrap()).collect();
+        let mut stranger = UnixStream::connect(&socket.path).unwrap();
+        stranger.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+        let mut program = UnixStream::connect(&socket.path).unwrap();
+        let hello = wire::hello(&socket.token);
+        let (first, rest) = hello.split_at(5);
+        program.write_all(first.as_bytes()).unwrap();
+        assert!(socket.accept().is_none(), "it has not said all yet");
+        assert_eq!(socket.arrivals.len(), silent.len() + 1, "the stranger was turned away");
+        program.write_all(rest.as_bytes()).unwrap();
+        assert_eq!(socket.accept().map(|guest| guest.pid), Some(std::process::id()));
+        drop(silent);
+        assert!(socket.accept().is_none() && socket.arrivals.is_empty());
+    }
 }

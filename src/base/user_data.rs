@@ -3,7 +3,7 @@
 use std::{
     env, fs,
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -20,10 +20,20 @@ pub fn user_data_dir() -> Option<PathBuf> {
 /// an older one keeps that: the file is replaced, not written.
 pub fn keep_file(dir: &Path, name: &str, bytes: &[u8], mode: u32) -> io::Result<PathBuf> {
     let path = dir.join(name);
-    if fs::read(&path).is_ok_and(|there| there == bytes) {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    if !is_own(&fs::metadata(dir)?) {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("others can write into {}, or it is another user's", dir.display()),
+        ));
+    }
+    // Not read unless it is a plain file of this user's: a FIFO would never end, and what others can write is not ours.
+    let there = fs::symlink_metadata(&path).ok();
+    let is_kept =
+        there.is_some_and(|there| there.is_file() && is_own(&there) && there.len() == bytes.len() as u64);
+    if is_kept && fs::read(&path).is_ok_and(|there| there == bytes) {
         return Ok(path);
     }
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let mut partial = tempfile::Builder::new().prefix(".partial").tempfile_in(dir)?;
     partial.write_all(bytes)?;
     partial.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
@@ -31,9 +41,41 @@ pub fn keep_file(dir: &Path, name: &str, bytes: &[u8], mode: u32) -> io::Result<
     Ok(path)
 }
 
+/// It belongs to this user, and no other can write it.
+fn is_own(there: &fs::Metadata) -> bool {
+    there.uid() == rustix::process::getuid().as_raw() && there.mode() & 0o022 == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_plain_file_that_no_other_can_write_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let keep = || keep_file(dir.path(), "file", b"one", 0o700).unwrap();
+        let is_plain = || {
+            let there = fs::symlink_metadata(&path).unwrap();
+            there.is_file() && there.mode() & 0o777 == 0o700 && fs::read(&path).unwrap() == b"one"
+        };
+        // A FIFO: reading it would never end.
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        keep();
+        assert!(is_plain());
+        let elsewhere = dir.path().join("elsewhere");
+        fs::write(&elsewhere, b"one").unwrap();
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        keep();
+        assert!(is_plain(), "a link is replaced");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o722)).unwrap();
+        keep();
+        assert!(is_plain(), "others could have written it");
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let refused = keep_file(dir.path(), "file", b"one", 0o700).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+    }
 
     #[test]
     fn a_file_is_replaced_where_it_differs() {
