@@ -234,7 +234,13 @@ pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
     let rate = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), |v| format!("{} tok/s", three_digits(v)));
     let [output, prefill, decode] =
         [total.output_tok_s(), total.prefill_tok_s(), total.decode_tok_s()].map(rate);
-    out += &format!("\n\noutput {output} by the wall clock, prefill {prefill}, decode {decode}\n");
+    out += &match state.follows() {
+        true => {
+            let decode = total.decode_tok_s().map_or_else(|| "–".to_owned(), three_digits);
+            format!("\n\ndecode {decode} steps/s; how many tokens a step makes is not known\n")
+        }
+        false => format!("\n\noutput {output} by the wall clock, prefill {prefill}, decode {decode}\n"),
+    };
     if let Some(tally) = &state.vision {
         out += &format!("{tally}\n");
     }

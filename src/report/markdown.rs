@@ -102,13 +102,20 @@ pub(super) fn latencies_md(state: &RunState) -> String {
     out += &table::markdown(&rows, |column| column > 0);
     let rate = |tok_s: Option<f64>| tok_s.map_or_else(none, |v| format!("{} tok/s", three_digits(v)));
     let total = &state.total;
-    let _ = writeln!(
-        out,
-        "\nOutput {} by the wall clock, from the first request to the last token. Prefill {}, decode {}.\n",
-        rate(total.output_tok_s()),
-        rate(total.prefill_tok_s()),
-        rate(total.decode_tok_s())
-    );
+    let _ = match state.follows() {
+        // Steps are seen in parts of the time only, and how many tokens one makes is not known.
+        true => {
+            let decode = total.decode_tok_s().map_or_else(none, three_digits);
+            writeln!(out, "\nDecode {decode} steps/s. How many tokens a step makes is not known.\n")
+        }
+        false => writeln!(
+            out,
+            "\nOutput {} by the wall clock, from the first request to the last token. Prefill {}, decode {}.\n",
+            rate(total.output_tok_s()),
+            rate(total.prefill_tok_s()),
+            rate(total.decode_tok_s())
+        ),
+    };
     if let Some(tally) = &state.vision {
         let _ = writeln!(
             out,
