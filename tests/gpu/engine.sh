@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A real vLLM or SGLang on a machine with a GPU: our records beside the engine's own torch.profiler, its metrics and its log.
-# engine.sh vllm|sglang PART…: parts are records, screen, joined. Needs the engine's site and model in /tmp/e (pack-engine), and
+# engine.sh vllm|sglang|llamacpp PART…: parts are records, screen, joined. Needs the engine's site and model in /tmp/e (pack-engine), and
 # target/gpu/llmprof-tui.xz. Files go to $OUT. EXPERTS=1: a mixture of experts (the shape of Qwen3-30B-A3B) instead of the dense 7B.
 cd "$(dirname "$0")"
 P=$PWD; G=$P/../../target/gpu
@@ -15,6 +15,7 @@ engine=$1; shift
 [ -n "$EXPERTS" ] && { [ -d m30 ] || python3 $P/experts.py m7 m30; VLLM=${VLLM/serve m7/serve m30}; SGLANG=${SGLANG/path m7/path m30}; }
 case $engine in
 vllm) command="$VLLM"; url=http://127.0.0.1:8001; profiled=(--profiler-config '{"profiler":"torch","torch_profiler_dir":"/tmp/e/prof"}') ;;
+llamacpp) command="/tmp/e/llama/build/bin/llama-server -m /tmp/e/big.gguf -ngl 99 -np 16 -c 131072 --host 127.0.0.1 --port 8004 --metrics"; url=http://127.0.0.1:8004; profiled=() ;;
 sglang) command="$SGLANG"; url=http://127.0.0.1:8002; profiled=(); export SGLANG_TORCH_PROFILER_DIR=/tmp/e/prof ;;
 esac
 load() { # at a time, requests, more options
@@ -33,6 +34,7 @@ records() { # name, concurrencies, options of the engine
   curl -s $url/metrics > $T/$name.metrics.before
   for n in $at; do
     load $n $((n * 8 > 40 ? n * 8 : 40)) | figures "$name at $n:"
+    [ -n "$PREFIX" ] && load $n $((n * 8)) runtime.load.shared_prefix=0.9 > $T/$name.prefix.json && figures "$name with a shared prefix:" < $T/$name.prefix.json
     (load $n $((n * 4 > 24 ? n * 4 : 24)) > /dev/null) & local l=$!
     sleep 2; curl -s -X POST $url/start_profile > /dev/null; sleep 1.2; curl -s -X POST $url/stop_profile > /dev/null; wait $l
     mkdir -p $T/$name.$n; python3 $P/torch_table.py prof > $T/$name.$n/torch.tsv 2> $T/$name.$n/torch.err; tail -1 $T/$name.$n/torch.err
@@ -48,7 +50,7 @@ records() { # name, concurrencies, options of the engine
 screen() {
   local name=$1 at=$2; shift 2; rm -rf runs/$name
   printf '#!/bin/sh\nexec %s %s\n' "$command" "$*" > serve.sh; chmod +x serve.sh
-  tmux kill-server 2>/dev/null
+  tmux kill-server 2>/dev/null; sleep 1
   tmux new-session -d -s t -x 200 -y 50 "COLORTERM=truecolor $X --model qwen2_5_7b model.dtype=bf16 runtime=$engine runtime.server.url=$url runtime.server.command=/tmp/e/serve.sh runtime.load.concurrency=$at runtime.requests=4000 dataset.prompt_tokens=512 infer.max_new_tokens=128 hydra.run.dir=runs/$name 2> $T/$name.err; echo code \$?; sleep 600"
   take() { tmux capture-pane -e -p -t t > $T/$name-$1.ansi; }
   press() { for k in "$@"; do tmux send-keys -t t $k; sleep 1; done; }
@@ -61,7 +63,7 @@ screen() {
   tmux resize-window -t t -x 80 -y 24; sleep 1; for k in 1 3 9; do press $k; take 80x24-$k; done
   tmux resize-window -t t -x 200 -y 50; sleep 3; for k in 1 4 5; do press $k; take late-$k; done
   press q; sleep 1; press y; sleep 12; take end; tmux capture-pane -p -t t | tail -4
-  pkill -f vllm.entrypoints; pkill -f sglang.launch; for f in report.md metrics.json program.log; do cp runs/$name/$f $T/$name.$f; done; gzip -c runs/$name/events.ndjson > $T/$name.events.gz; head -30 $T/$name.report.md | cut -c1-400
+  pkill -f vllm.entrypoints; pkill -f sglang.launch; pkill -f llama-server; for f in report.md metrics.json program.log; do cp runs/$name/$f $T/$name.$f; done; gzip -c runs/$name/events.ndjson > $T/$name.events.gz; head -30 $T/$name.report.md | cut -c1-400
 }
 # attach to the running engine, and what it costs: pairs in turn, with bursts and without. name, "at a time:pairs …"
 joined() {
@@ -71,12 +73,12 @@ joined() {
   unset CUDA_INJECTION64_PATH NVTX_INJECTION64_PATH LLMPROF_ATTACH LLMPROF_TOKEN
   SECONDS=0; ready $url; sleep 2; echo "$name: ready after $SECONDS s"; local worker=$(pgrep -f 'EngineCore|sglang::scheduler' | head -1); worker=${worker:-$pid}
   load 16 64 | figures "$name first:"
-  for n in 16 64; do
+  for n in ${AT:-16 64}; do
     (load $n $((n * 24)) | figures "$name load at $n:") & local l=$!
     sleep 2; python3 $P/counter.py $url 8 > $T/$name$n.counter & local c=$!
-    timeout 60 $X attach $worker --for 8 --json hydra.run.dir=runs/$name$n > $T/$name$n.json 2> $T/$name$n.err; echo "attach at $n: code $?"; wait $c; wait $l
+    timeout 60 $X attach $worker --for 8 --json profiling.cupti.records=true hydra.run.dir=runs/$name$n > $T/$name$n.json 2> $T/$name$n.err; echo "attach at $n: code $?"; wait $c; wait $l
     python3 $P/counter.py compare $T/$name$n.counter runs/$name$n/events.ndjson $T/$name$n.json
-    cp runs/$name$n/report.md $T/$name$n.report.md
+    cp runs/$name$n/report.md $T/$name$n.report.md; cp runs/$name$n/records-*.tsv.gz $T/; gzip -c runs/$name$n/events.ndjson > $T/$name$n.events.gz
   done
   for cost in $costs; do
     local at=${cost%:*}
@@ -87,6 +89,6 @@ joined() {
     done
     echo "$name, $at at a time: $(python3 $P/pairs.py $T ${cost#*:})"; rm -f $T/with*.json
   done
-  pkill -f vllm.entrypoints; pkill -f sglang.launch; wait $pid
+  pkill -f vllm.entrypoints; pkill -f sglang.launch; pkill -f llama-server; wait $pid
 }
 "$@"

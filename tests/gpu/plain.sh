@@ -21,7 +21,7 @@ E2
 }
 nsys_key() {
   export LD_LIBRARY_PATH=$G/dw:$LD_LIBRARY_PATH
-  tmux kill-server 2>/dev/null
+  tmux kill-server 2>/dev/null; sleep 1
   tmux new-session -d -s t -x 200 -y 50 "COLORTERM=truecolor $X --model qwen2_5_0_5b model.dtype=bf16 runtime.requests=400 hydra.run.dir=runs/key 2> $T/key.err; echo code \$?; sleep 600"
   sleep 8; tmux send-keys -t t 4; sleep 1; tmux send-keys -t t n
   SECONDS=0; until ls runs/key/*/ 2>/dev/null | grep -q sqlite || [ $SECONDS -gt 75 ]; do sleep 1; [ $((SECONDS % 10)) = 0 ] && tmux capture-pane -e -p -t t > $T/key-$SECONDS.ansi; done
@@ -30,7 +30,7 @@ nsys_key() {
   tmux send-keys -t t q; sleep 1; tmux send-keys -t t y; sleep 5; tmux kill-server
 }
 transformers_serve() {
-  . ./env.sh; [ -d m05 ] || { python3 model.py 0.5b m05; python3 -c "
+  mkdir -p ~/.cache/huggingface/hub; . ./env.sh; [ -d m05 ] || { python3 model.py 0.5b m05; python3 -c "
 import torch; from transformers import AutoConfig, AutoModelForCausalLM
 torch.set_default_dtype(torch.bfloat16); m = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained('m05')); m.save_pretrained('m05')" 2>&1 | tail -1; }
   $X exec --headless hydra.run.dir=runs/transformers -- transformers serve /tmp/e/m05 --port 8003 > $T/transformers.log 2>&1 & local pid=$!
