@@ -569,3 +569,33 @@ fn a_simulated_run_keeps_its_roofline() {
     let report = fs::read_to_string(run_dir.join("report.md")).unwrap();
     assert!(report.contains("| decode gate_up |") && report.contains("(roofline.svg)"), "{report}");
 }
+
+#[test]
+fn what_is_not_known_is_answered_with_what_is() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_refused(dir.path(), &["cost", "--gpu", "rtx_4900"], &["did you mean rtx_4090", "hardware.peaks"]);
+    assert_refused(
+        dir.path(),
+        &["run", "runtime.load.concurrency=4"],
+        &["unknown key \"runtime.load.concurrency\"", "runtime=openai, vllm"],
+    );
+}
+
+#[test]
+fn commands_for_developers_have_a_heading_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let help = run(dir.path(), &["--help"]).out;
+    let (commands, after) = help.split_once("For developers of llmprof-tui:").unwrap();
+    for name in ["bootstrap", "third-party", "dataset"] {
+        assert!(!commands.contains(&format!("  {name} ")) && after.contains(&format!("  {name} ")), "{help}");
+    }
+    assert!(commands.contains("  fetch "), "{help}");
+}
+
+/// Published in MXFP4 only: it fits on a card of 24 GB.
+#[test]
+fn gpt_oss_is_as_published() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = run(dir.path(), &["cost", "--model", "gpt_oss_20b", "--gpu", "rtx_4090"]).out;
+    assert!(said.contains("12.7 GB of weights") && !said.contains("Does not fit"), "{said}");
+}

@@ -15,7 +15,9 @@ use super::{
 };
 use crate::{
     base::shell::quoted,
-    config::{Composed, Composition, ConfTree, RiskySetting, compose, compose_untyped, find_tree},
+    config::{
+        Composed, Composition, ConfTree, ConfigError, RiskySetting, compose, compose_untyped, find_tree,
+    },
     run::plan::Plan,
     rundir::find_run,
 };
@@ -82,7 +84,7 @@ impl ConfigArgs {
 
     pub(super) fn compose(&self) -> Result<Composed, Failure> {
         self.reject_bare_words()?;
-        compose(&self.tree()?, &with_model_name(self.typed_overrides())).map_err(Failure::usage)
+        compose(&self.tree()?, &with_model_name(self.typed_overrides())).map_err(with_runtimes)
     }
 
     /// The configuration as it was written: `${…}` unresolved, values of any type.
@@ -198,4 +200,16 @@ pub(super) fn resolve_run(name: &Path) -> Result<PathBuf, Failure> {
     let runs = runs_root(&ConfigArgs::default().compose()?);
     let found = find_run(&runs, &name.to_string_lossy()).map_err(Failure::usage)?;
     Ok(found.unwrap_or_else(|| name.to_owned()))
+}
+
+/// Keys of load and server are those of the runtimes that put load on a server.
+fn with_runtimes(error: ConfigError) -> Failure {
+    let text = error.to_string();
+    let of_servers = ["unknown key \"runtime.load", "unknown key \"runtime.server"];
+    match of_servers.iter().any(|start| text.starts_with(start)) {
+        true => Failure::usage(format_args!(
+            "{text}; it is a key of the runtimes that put load on a server: runtime=openai, vllm, sglang, llamacpp or tensorrtllm"
+        )),
+        false => Failure::usage(text),
+    }
 }

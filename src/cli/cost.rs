@@ -9,7 +9,7 @@ use super::{Failure, args::ConfigArgs, print, print_data};
 use crate::{
     analysis::peaks::{GpuPeaks, OVERRIDE, Peaks, is_part, peaks, peaks_of},
     base::{dir::Dir, foreign::visible, markup::inert_markdown},
-    config::{Dtype, RunConfig, Weights},
+    config::{Dtype, Names, RunConfig, Weights},
     event::{GivenPeaks, GpuInfo},
     model::{Shape, SpecError, spec},
     process::eprint_line,
@@ -150,8 +150,8 @@ impl Gpu {
                 "--gpu {name}: a part of a GPU (MIG or vGPU) has no known peaks; leave --gpu out and give {OVERRIDE}"
             ))),
             (None, None) => Err(Failure::usage(format_args!(
-                "--gpu {name}: no peaks known for it; known GPUs: {}; or leave --gpu out and give {OVERRIDE}",
-                known_gpus()
+                "--gpu {name}: no peaks known for it{}; or leave --gpu out and give {OVERRIDE}",
+                Names::near(name, &known_gpus())
             ))),
         }
     }

@@ -276,10 +276,37 @@ pub(super) fn inject(args: &InjectArgs) -> Result<u8, Failure> {
         let value = value.to_string_lossy();
         match args.format {
             Format::Shell => format!("export {name}={}", quoted(&value)),
-            Format::Systemd => format!("Environment=\"{name}={value}\""),
-            Format::Compose => format!("      {name}: \"{value}\""),
+            Format::Systemd => format!("Environment=\"{name}={}\"", in_double_quotes(&value, '%')),
+            Format::Compose => format!("      {name}: \"{}\"", in_double_quotes(&value, '$')),
         }
     });
     print_data(&lines.collect::<Vec<_>>().join("\n"))?;
     Ok(0)
+}
+
+/// A value between double quotes of a unit file or of YAML. `special` begins what is replaced there, and is itself if doubled.
+fn in_double_quotes(value: &str, special: char) -> String {
+    let mut out = String::new();
+    for c in value.chars() {
+        match c {
+            '\\' | '"' => out.extend(['\\', c]),
+            '\n' => out += "\\n",
+            '\t' => out += "\\t",
+            c if c == special => out.extend([c, c]),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_keep_their_meaning_in_unit_and_compose_files() {
+        let path = "/home/a \"b\"/50%/$HOME\\x\ny";
+        assert_eq!(in_double_quotes(path, '%'), r#"/home/a \"b\"/50%%/$HOME\\x\ny"#);
+        assert_eq!(in_double_quotes(path, '$'), r#"/home/a \"b\"/50%/$$HOME\\x\ny"#);
+    }
 }

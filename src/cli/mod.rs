@@ -37,7 +37,7 @@ use std::{
     sync::LazyLock,
 };
 
-use clap::{CommandFactory, Parser, Subcommand, builder::StyledStr};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, builder::StyledStr};
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -259,7 +259,8 @@ impl From<AssetError> for Failure {
 /// Parses the command line, runs the command and returns the exit code.
 pub fn main() -> ExitCode {
     let words = remote::with_command_first(env::args_os().collect(), remote::is_command);
-    let cli = match Cli::try_parse_from(&words) {
+    let parsed = for_people(Cli::command()).try_get_matches_from(&words);
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(e) => {
             // Help and version are not errors.
@@ -390,6 +391,23 @@ fn print_clap(error: &clap::Error) {
         // Without a reader, there is nothing to do.
         false => drop(error.print()),
     }
+}
+
+/// What developers of this program use, in the project's own directory.
+const FOR_DEVELOPERS: [&str; 3] = ["bootstrap", "third-party", "dataset"];
+
+/// The command line with the commands for developers under a heading of their own in its help.
+fn for_people(command: clap::Command) -> clap::Command {
+    let mut heading = "For developers of llmprof-tui:\n".to_owned();
+    let mut command = command;
+    for name in FOR_DEVELOPERS {
+        command = command.mut_subcommand(name, |developers| {
+            let about = developers.get_about().map(StyledStr::to_string).unwrap_or_default();
+            heading += &format!("  {name:<11}  {about}\n");
+            developers.hide(true)
+        });
+    }
+    command.after_help(format!("{heading}\n{EXAMPLES}"))
 }
 
 /// The command line, for the manual page.

@@ -399,7 +399,7 @@ impl CostEstimate {
         let peaks = match (&self.query.peaks, gpu) {
             (Ok(peaks), _) => peaks,
             (Err(_), None) => {
-                lines.push(format!("For latency bounds pass --gpu: {}.", known_gpus()));
+                lines.push(format!("For latency bounds pass --gpu: {}.", known_gpus().join(", ")));
                 return lines;
             }
             (Err(why), Some(_)) => {

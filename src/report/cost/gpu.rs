@@ -29,6 +29,6 @@ impl From<&GpuPeaks> for CostGpu {
 }
 
 /// The names of the GPUs whose peaks are built in.
-pub fn known_gpus() -> String {
-    GPUS.iter().map(|gpu| gpu.name).collect::<Vec<_>>().join(", ")
+pub fn known_gpus() -> Vec<String> {
+    GPUS.iter().map(|gpu| gpu.name.to_owned()).collect()
 }

@@ -24,7 +24,10 @@ impl Palette {
     pub fn matches(&self) -> Vec<&'static Binding> {
         let typed = self.input.value().to_lowercase();
         let words: Vec<&str> = typed.split_whitespace().collect();
-        let name = |b: &Binding| format!("{} {}", b.help, b.short).to_lowercase();
+        let name = |b: &Binding| {
+            let kind = if matches!(b.action, Action::Show(_)) { "pane" } else { "" };
+            format!("{} {} {kind}", b.help, b.short).to_lowercase()
+        };
         let is_active = |b: &&Binding| {
             binding(b.keys[0], self.pane, self.mode).is_some_and(|active| std::ptr::eq(active, *b))
         };
@@ -68,6 +71,7 @@ mod tests {
     fn actions_are_found_by_words_of_their_names() {
         assert_eq!(typed("theme", Mode::Single).chosen(), Some(Action::NextTheme));
         assert_eq!(typed("KERNELS gpu time", Mode::Single).chosen(), Some(Action::Show(Pane::Kernels)));
+        assert_eq!(typed("pane kernels", Mode::Single).chosen(), Some(Action::Show(Pane::Kernels)));
         assert_eq!(typed("no such thing", Mode::Single).chosen(), None);
         // Only what works now.
         assert!(typed("play faster", Mode::Single).matches().is_empty());
