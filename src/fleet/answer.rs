@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt};
 
 use serde::{
     Deserialize, Deserializer,
-    de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor},
+    de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 use thiserror::Error;
 
@@ -232,8 +232,8 @@ struct Point(f64, f64);
 impl<'de> Deserialize<'de> for Point {
     fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Point, D::Error> {
         let (time, value): (f64, Text<'de>) = Deserialize::deserialize(json)?;
-        let value = value.0.parse().map_err(|_| D::Error::custom("a value is not a number"))?;
-        Ok(Point(time, value))
+        // One bad value is not known; it is no reason to lose all others.
+        Ok(Point(time, value.0.parse().unwrap_or(f64::NAN)))
     }
 }
 
@@ -292,6 +292,14 @@ mod tests {
     }
 
     #[test]
+    fn one_bad_value_loses_no_other() {
+        let body = r#"{"status":"success","data":{"resultType":"vector","result":[
+            {"metric":{"gpu":"0"},"value":[1,"n/a"]},{"metric":{"gpu":"1"},"value":[1,"1410"]}]}}"#;
+        let (answer, all) = series(body).unwrap();
+        assert_eq!((answer.series, all[0].last(), all[1].last()), (2, None, Some(1410.0)));
+    }
+
+    #[test]
     fn what_is_no_list_of_series_is_refused() {
         let refused = |body| series(body).unwrap_err();
         let bad = r#"{"status":"error","errorType":"bad_data","error":"parse error"}"#;
@@ -305,7 +313,7 @@ mod tests {
             "",
             "<html>",
             "[]",
-            r#"{"status":"success","data":{"result":[{"value":[1,"x"]}]}}"#,
+            r#"{"status":"success","data":{"result":[{"value":[1,2]}]}}"#,
             "{\"status\":",
         ] {
             assert!(matches!(refused(text), AnswerError::Json(_)), "{text}");
