@@ -207,7 +207,7 @@ impl Follower {
         let started = Instant::now();
         let mut watched = Watched::new(self.tx.clone(), self.duty, Arc::clone(&self.control), is_observed);
         watched.records_in = self.records.take();
-        let mut caught_up = Instant::now();
+        let mut ended_at: Option<Instant> = None;
         loop {
             for socket in &mut sockets {
                 while let Some(guest) = socket.accept() {
@@ -231,8 +231,9 @@ impl Follower {
                 watched.finish();
                 return Ok(self.leave(program));
             }
-            // A process that writes faster than is read would never be quiet.
-            let is_over = watched.is_quiet() || caught_up.elapsed() > NEVER_QUIET;
+            // A process that it has left behind, and that writes faster than is read, would never be quiet.
+            let since_end = ended.map(|_| ended_at.get_or_insert_with(Instant::now).elapsed());
+            let is_over = watched.is_quiet() || more && since_end.is_some_and(|since| since > NEVER_QUIET);
             if ended.is_some() && is_over || program.is_none() && watched.all_have_left() {
                 watched.finish();
                 return Ok(self.end(ended, watched.has_seen()));
@@ -244,7 +245,6 @@ impl Follower {
                 return Err("the program has ended".to_owned());
             }
             if !more {
-                caught_up = Instant::now();
                 thread::sleep(READ_INTERVAL);
             }
         }
