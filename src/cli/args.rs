@@ -204,12 +204,14 @@ pub(super) fn resolve_run(name: &Path) -> Result<PathBuf, Failure> {
 
 /// Keys of load and server are those of the runtimes that put load on a server.
 fn with_runtimes(error: ConfigError) -> Failure {
-    let text = error.to_string();
-    let of_servers = ["unknown key \"runtime.load", "unknown key \"runtime.server"];
-    match of_servers.iter().any(|start| text.starts_with(start)) {
-        true => Failure::usage(format_args!(
-            "{text}; it is a key of the runtimes that put load on a server: runtime=openai, vllm, sglang, llamacpp or tensorrtllm"
-        )),
-        false => Failure::usage(text),
+    match &error {
+        ConfigError::UnknownKey { key, .. }
+            if key.starts_with("runtime.load") || key.starts_with("runtime.server") =>
+        {
+            Failure::usage(format_args!(
+                "{error}; it is a key of the runtimes that put load on a server: runtime=openai, vllm, sglang, llamacpp or tensorrtllm"
+            ))
+        }
+        _ => Failure::usage(error),
     }
 }
