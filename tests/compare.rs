@@ -142,6 +142,8 @@ fn baselines_are_saved_listed_and_compared_with() {
     assert!(fs::metadata(dir.join("baselines/main.json")).unwrap().len() < 100_000);
     let list = run(dir, &["baseline", "list"]);
     assert!(list.out.contains("main  smollm2_135m as bf16 on"), "{}", list.out);
+    assert!(saved.err.contains("note: the run is simulated"), "{}", saved.err);
+    assert!(list.out.trim_end().ends_with("16 requests, simulated"), "{}", list.out);
     let same = run(dir, &["compare", "main", newest.to_str().unwrap(), "--gate", "tpot<=+2%"]);
     assert_eq!(same.code, 0, "{}{}", same.out, same.err);
     assert!(same.out.starts_with("SAME: "), "{}", same.out);
@@ -233,6 +235,19 @@ fn runs_have_short_names() {
     let part = first.file_name().unwrap().to_str().unwrap();
     let report = run(dir, &["report", "latest", "--json"]);
     assert!(report.code == 0 && report.out.contains(&name(&second)), "{}{}", report.out, report.err);
+    let diagnosed = run(dir, &["diagnose", "latest"]);
+    assert!(diagnosed.code == 0 && !diagnosed.out.is_empty(), "{}", diagnosed.err);
+    // Simulated runs have no kernels: the error names the run, not the file.
+    let kernels = run(dir, &["kernels", "latest", "--text"]);
+    assert!(!kernels.err.contains("No such file"), "{}", kernels.err);
+    // One recording by two names.
+    let newest = name(&second);
+    for (a, b) in [("latest", "latest"), ("latest", newest.as_str()), (newest.as_str(), "latest~0")] {
+        let itself = run(dir, &["compare", a, b]);
+        assert!(itself.err.contains("note: A and B are the same recording, "), "{a} {b}: {}", itself.err);
+    }
+    let others = run(dir, &["compare", "latest~1", "latest"]);
+    assert!(!others.err.contains("the same recording"), "{}", others.err);
     // The second run may be the first one's name with a number.
     let whole = format!("{}/{part}", first.parent().unwrap().file_name().unwrap().to_str().unwrap());
     let ambiguous = run(dir, &["compare", "smollm2", "latest"]);

@@ -101,6 +101,13 @@ impl Distribution {
         (self.n() > 0).then(|| ms(self.min_ns))
     }
 
+    /// The standard deviation of these values, not that of a larger population; `None` without any.
+    pub fn deviation_ms(&self) -> Option<f64> {
+        let mean = self.mean_ms()?;
+        let squares: f64 = self.counts().0.iter().map(|(ms, n)| (ms - mean).powi(2) * *n as f64).sum();
+        Some((squares / self.n as f64).sqrt())
+    }
+
     /// How many durations are in each of `bins` equal parts of `from..to` milliseconds; those outside are in the first and
     /// the last.
     pub fn bins_ms(&self, from: f64, to: f64, bins: usize) -> Vec<u64> {
@@ -301,6 +308,14 @@ mod tests {
             assert!((s.p50.unwrap() - p50).abs() < 1e-9, "{values:?}: {s:?}");
             assert_eq!(s.p90.map(|ms| (ms * 1e9).round() / 1e9), p90, "{values:?}: {s:?}");
         }
+    }
+
+    #[test]
+    fn the_deviation_is_that_of_the_values() {
+        let mut d = Distribution::default();
+        assert_eq!(d.deviation_ms(), None);
+        [2, 4, 4, 4, 5, 5, 7, 9].into_iter().for_each(|ms| d.record(ms * 1_000_000));
+        assert!((d.deviation_ms().unwrap() - 2.0).abs() < 1e-9, "{:?}", d.deviation_ms());
     }
 
     #[test]

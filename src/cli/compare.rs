@@ -254,3 +254,29 @@ pub(super) fn baseline(command: BaselineCommand) -> Result<u8, Failure> {
     }
     Ok(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        compare: CompareArgs,
+    }
+
+    #[test]
+    fn the_headline_is_the_first_metric_that_was_asked_for() {
+        let options = |args: &[&str]| {
+            let args = ["compare", "a", "b"].iter().chain(args);
+            Cli::try_parse_from(args).unwrap().compare.options().unwrap()
+        };
+        let metric = |name: &str| name.parse::<Metric>().unwrap();
+        let of_gates = options(&["--metric", "ttft,itl.p99", "--gate", "tpot<=+2%"]);
+        assert_eq!(of_gates.headline, Some(metric("ttft")));
+        assert_eq!(of_gates.metrics, [metric("ttft"), metric("itl.p99"), metric("tpot")]);
+        assert_eq!(options(&["--gate", "ttft<=+2%"]).headline, None, "a gate is no headline");
+    }
+}

@@ -81,14 +81,14 @@ pub fn newest(runs: &Path) -> Result<PathBuf, CompareError> {
 
 /// Why a run is not taken without being asked for.
 fn objection(run: &RunEntry, runs: &Path) -> Option<&'static str> {
-    let above = run.dir.path().ancestors().skip(1).take_while(|dir| *dir != runs);
+    let mut above = run.dir.path().ancestors().skip(1).take_while(|dir| *dir != runs);
     if !run.answers {
         Some("does not answer")
     } else if run.simulated() {
         Some("is simulated")
-    } else if above.clone().any(|dir| dir.join("sweep.json").is_file()) {
+    } else if above.any(|dir| dir.join("sweep.json").is_file()) {
         Some("is a job of a sweep")
-    } else if above.clone().any(|dir| *dir == runs.join("compare")) {
+    } else if run.pairs.is_some() {
         Some("belongs to a repeated comparison")
     } else {
         None
@@ -196,8 +196,9 @@ pub fn baselines_text(found: &[Baseline]) -> String {
                         format!(", {} from run to run in {runs} saved runs", percent(100.0 * deviation.share))
                     }
                 };
+                let simulated = if run.simulated { ", simulated" } else { "" };
                 format!(
-                    "{} as {} on {device}, mean TPOT {tpot}, {} requests{runs}",
+                    "{} as {} on {device}, mean TPOT {tpot}, {} requests{runs}{simulated}",
                     run.model, run.dtype, sample.measured
                 )
             }

@@ -24,7 +24,7 @@ use crate::{
     event::Outcome,
     process::{eprint_line, shutdown::Cause},
     run::{child, headless, plan::Plan},
-    rundir::RunDir,
+    rundir::{RunDir, comparisons_dir},
 };
 
 /// The distance of the seeds of neighbouring pairs: readable, and seldom that of two sides.
@@ -212,7 +212,7 @@ impl Repeated {
 /// The directory of a repeated comparison, below `runs`.
 pub fn repeat_dir(runs: &Path) -> PathBuf {
     let now = jiff::Zoned::now().strftime("%Y-%m-%d_%H-%M-%S").to_string();
-    runs.join("compare").join(now)
+    comparisons_dir(runs).join(now)
 }
 
 #[cfg(test)]

@@ -139,7 +139,7 @@ pub fn describe_method(comparison: &Comparison) -> String {
         None if comparison.rows.iter().any(is_from_tokens) => {
             format!(" With fewer than {MIN_VALUES} requests, TPOT is from blocks of consecutive tokens.")
         }
-        None => " Requests are resampled; tokens in blocks of whole requests.".to_owned(),
+        None => " Means are resampled; percentiles have binomial intervals.".to_owned(),
     };
     let headline = comparison.headline().map_or_else(String::new, |row| {
         format!(" {} is tested at 5 %: expect 1 false positive in 20.", row.label)

@@ -119,6 +119,11 @@ impl BlockHistogram {
         BlockHistogram { blocks, closes_per_block: 1, ..BlockHistogram::default() }
     }
 
+    /// The counts of all blocks together, in ascending order of the buckets.
+    pub fn total(&self) -> BlockCounts {
+        merged(&self.blocks)
+    }
+
     pub fn blocks(&self) -> &[BlockCounts] {
         &self.blocks
     }

@@ -1,9 +1,13 @@
-//! Confidence intervals: by the studentised bootstrap, or by Student's t where there are too few values to resample.
+//! Confidence intervals of means: by the studentised bootstrap or by Student's t, whichever is wider; by Student's t alone where there
+//! are too few values to resample.
 
 use serde::Serialize;
-use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
+use statrs::distribution::{ContinuousCDF, StudentsT};
 
-use crate::bootstrap::{Resampler, bootstrap, quantile};
+use crate::{
+    bootstrap::{Resampler, bootstrap, quantile},
+    percentile::OrderStatistics,
+};
 
 /// The share of 95 % intervals that miss the true value.
 pub const ALPHA: f64 = 0.05;
@@ -88,12 +92,8 @@ pub enum SamplingDistribution {
         estimate: Estimate,
         t_statistics: Vec<f64>,
     },
-    /// The estimates from resamples of so many blocks, in ascending order.
-    Percentile {
-        estimate: f64,
-        resampled: Vec<f64>,
-        blocks: usize,
-    },
+    /// The logarithm of the ratio of a percentile of the second to that of the first, by their order statistics.
+    Percentiles(Box<[OrderStatistics; 2]>),
     /// From rounded values without any spread: all that is known is that rounding hides it.
     Rounded {
         estimate: f64,
@@ -124,7 +124,11 @@ impl SamplingDistribution {
             (resampled.standard_error > 0.0).then(|| (resampled.value - value) / resampled.standard_error)
         });
         t_statistics.sort_by(f64::total_cmp);
-        SamplingDistribution::Studentised { estimate, t_statistics }
+        // A rare slow mode may be missing from one side. Resamples of the other show what they have of it, and no resample shows
+        // that the first could have had it too.
+        let student_t = SamplingDistribution::StudentT { estimate, degrees_of_freedom: n as f64 - 1.0 };
+        let studentised = SamplingDistribution::Studentised { estimate, t_statistics };
+        SamplingDistribution::Wider(Box::new([studentised, student_t]))
     }
 
     /// Of the mean of `values`; `None` for fewer than [`MIN_VALUES`], or where one is not finite.
@@ -139,17 +143,12 @@ impl SamplingDistribution {
         }))
     }
 
-    /// Of a percentile: the values that `resampled` has, from resamples of so many blocks.
-    pub fn percentile(estimate: f64, mut resampled: Vec<f64>, blocks: usize) -> SamplingDistribution {
-        resampled.sort_by(f64::total_cmp);
-        SamplingDistribution::Percentile { estimate, resampled, blocks }
-    }
-
     pub fn estimate(&self) -> f64 {
         match self {
-            SamplingDistribution::Point(estimate)
-            | SamplingDistribution::Percentile { estimate, .. }
-            | SamplingDistribution::Rounded { estimate, .. } => *estimate,
+            SamplingDistribution::Point(estimate) | SamplingDistribution::Rounded { estimate, .. } => {
+                *estimate
+            }
+            SamplingDistribution::Percentiles(sides) => sides[1].value().ln() - sides[0].value().ln(),
             SamplingDistribution::StudentT { estimate, .. }
             | SamplingDistribution::Studentised { estimate, .. } => estimate.value,
             SamplingDistribution::Wider(both) => both[0].estimate(),
@@ -161,6 +160,7 @@ impl SamplingDistribution {
         match self {
             SamplingDistribution::StudentT { estimate, .. }
             | SamplingDistribution::Studentised { estimate, .. } => Some(estimate.standard_error),
+            SamplingDistribution::Wider(both) => both[0].standard_error(),
             _ => None,
         }
     }
@@ -185,14 +185,7 @@ impl SamplingDistribution {
                 low: value - quantile(t_statistics, 1.0 - tail)? * standard_error,
                 high: value - quantile(t_statistics, tail)? * standard_error,
             },
-            SamplingDistribution::Percentile { estimate, resampled, blocks } => {
-                let tail = percentile_tail(*blocks, tail);
-                ConfidenceInterval {
-                    estimate: *estimate,
-                    low: quantile(resampled, tail)?.min(*estimate),
-                    high: quantile(resampled, 1.0 - tail)?.max(*estimate),
-                }
-            }
+            SamplingDistribution::Percentiles(sides) => log_ratio_of_percentiles(sides, alpha)?,
             SamplingDistribution::Rounded { estimate, half_width } => ConfidenceInterval {
                 estimate: *estimate,
                 low: estimate - half_width,
@@ -224,12 +217,9 @@ impl SamplingDistribution {
                     t_statistics: mirrored(t_statistics),
                 }
             }
-            SamplingDistribution::Percentile { estimate, resampled, blocks } => {
-                SamplingDistribution::Percentile {
-                    estimate: -estimate,
-                    resampled: mirrored(resampled),
-                    blocks,
-                }
+            SamplingDistribution::Percentiles(sides) => {
+                let [first, second] = *sides;
+                SamplingDistribution::Percentiles(Box::new([second, first]))
             }
             SamplingDistribution::Rounded { estimate, half_width } => {
                 SamplingDistribution::Rounded { estimate: -estimate, half_width }
@@ -241,23 +231,26 @@ impl SamplingDistribution {
     }
 }
 
-/// The tail probability at which a percentile bootstrap over few blocks is as wide as one of `tail` should be: it accounts for
-/// Student's t instead of the normal distribution, and for the factor (n - 1) / n in the variance of a resample.
-fn percentile_tail(blocks: usize, tail: f64) -> f64 {
-    let n = blocks as f64;
-    normal_tail(student_t_quantile(2.0 * (n - 1.0), tail) * (n / (n - 1.0)).sqrt())
+/// The interval of a difference from those of its two parts, by the method of variance estimates recovery (Zou and Donner 2008).
+fn log_ratio_of_percentiles(sides: &[OrderStatistics; 2], alpha: f64) -> Option<ConfidenceInterval> {
+    let [a, b] = [&sides[0], &sides[1]].map(|side| {
+        let (low, high) = side.range(alpha)?;
+        Some((side.value().ln(), low.ln(), high.ln()))
+    });
+    let ((a, low_a, high_a), (b, low_b, high_b)) = (a?, b?);
+    let estimate = b - a;
+    Some(ConfidenceInterval {
+        estimate,
+        low: estimate - (b - low_b).hypot(high_a - a),
+        high: estimate + (high_b - b).hypot(a - low_a),
+    })
 }
 
 /// The value that Student's t exceeds with probability `tail`.
-fn student_t_quantile(degrees_of_freedom: f64, tail: f64) -> f64 {
+pub(crate) fn student_t_quantile(degrees_of_freedom: f64, tail: f64) -> f64 {
     StudentsT::new(0.0, 1.0, degrees_of_freedom)
         .expect("degrees of freedom are above zero")
         .inverse_cdf(1.0 - tail)
-}
-
-/// The probability that a standard normal variable exceeds `z`.
-fn normal_tail(z: f64) -> f64 {
-    Normal::standard().sf(z)
 }
 
 #[cfg(test)]
@@ -279,14 +272,13 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_and_tails_match_the_tables() {
+    fn quantiles_match_the_tables() {
         for (degrees, expected) in
             [(4.0, 2.7764), (8.0, 2.3060), (14.0, 2.1448), (38.0, 2.0244), (1000.0, 1.9623)]
         {
             let quantile = student_t_quantile(degrees, ALPHA / 2.0);
             assert!((quantile - expected).abs() < 1e-4, "{degrees}: {quantile}");
         }
-        assert!((normal_tail(1.959_963_984_540_054) - 0.025).abs() < 1e-9);
     }
 
     /// As in five pairs of a run with itself: four almost equal, one slightly off.

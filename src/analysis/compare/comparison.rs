@@ -196,7 +196,7 @@ impl Side {
                 Some(command) => format!("{command} on {device}; its steps are inferred"),
                 None if run.engine == EngineKind::Server => {
                     format!(
-                        "load on a server, {} prompt and {} output tokens",
+                        "load test of a server, {} prompt and {} output tokens",
                         run.prompt_tokens, run.output_tokens
                     )
                 }
@@ -227,10 +227,10 @@ pub(super) fn caveats(a: &Sample, b: &Sample) -> Vec<String> {
     let mut caveats = Vec::new();
     if x.device.is_cuda() || y.device.is_cuda() {
         caveats.push(format!(
-            "operators of {name} are the kernels of its profiled steps; what is left of TPOT, mostly launching them, is the time between kernels"
+            "operators of {name} are the kernels of its profiled steps; the rest of TPOT, mostly for launching them, is the time between kernels"
         ));
         caveats.push(format!(
-            "memory of {name} is that of PyTorch's allocator, of the other that of our buffers"
+            "memory of {name} is that of PyTorch's allocator; on the other side it is that of the engine's buffers"
         ));
     } else {
         caveats.push(format!(
@@ -238,7 +238,7 @@ pub(super) fn caveats(a: &Sample, b: &Sample) -> Vec<String> {
         ));
     }
     if x.synthetic_weights || y.synthetic_weights {
-        caveats.push("answers: the random weights of the two are not the same".to_owned());
+        caveats.push("answers: both have random weights, and not the same ones".to_owned());
     }
     caveats
 }

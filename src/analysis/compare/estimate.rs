@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{
     blocks::BlockHistogram,
     metric::{Metric, Statistic},
-    ratio::{self, MIN_BLOCKS, values_needed},
+    ratio::{self, MIN_BLOCKS, TooFew, values_needed},
     sample::{RequestSample, Sample},
 };
 use crate::{
@@ -205,18 +205,17 @@ impl Metric {
         if self == Metric::DecodeTokS && self.is_reciprocal_of(mean_tpot, a, b) {
             return mean_tpot.log_ratio(a, b, seed).map(SamplingDistribution::negated);
         }
-        let ratio = match (self, self.observations(a), self.observations(b)) {
+        match (self, self.observations(a), self.observations(b)) {
             (Metric::Itl(Statistic::Percentile(percentile)), ..) => {
-                ratio::of_percentile(gaps("A", a, percentile)?, gaps("B", b, percentile)?, percentile, seed)
+                log_ratio_of_percentiles(gaps("A", a, percentile)?, gaps("B", b, percentile)?, percentile)
             }
             (_, Some(of_a), Some(of_b)) => {
                 self.check_sample_size("A", a, &of_a)?;
                 self.check_sample_size("B", b, &of_b)?;
                 of_a.log_ratio_to(&of_b, seed)
             }
-            _ => None,
-        };
-        ratio.ok_or_else(|| "the ratio cannot be computed".to_owned())
+            _ => Err(NO_RATIO.to_owned()),
+        }
     }
 
     /// Compares interleaved runs pair by pair: the values are geometric means over the runs of a side, the ratio is theirs.
@@ -260,7 +259,7 @@ impl Metric {
     ) -> Option<ConfidenceInterval> {
         let by_request = || {
             let (a, b) = (in_cycles(a)?, in_cycles(b)?);
-            let log_ratio = self.observations(&a)?.log_ratio_to(&self.observations(&b)?, seed)?;
+            let log_ratio = self.observations(&a)?.log_ratio_to(&self.observations(&b)?, seed).ok()?;
             ratio::interval(&log_ratio)
         };
         let by_phase = || {
@@ -368,6 +367,23 @@ fn log_ratio_of_pairs(values: &[(f64, f64)], seed: u64) -> Option<SamplingDistri
     SamplingDistribution::of_mean(&log_ratios, seed)
 }
 
+const NO_RATIO: &str = "the ratio cannot be computed";
+
+fn log_ratio_of_percentiles(
+    a: &BlockHistogram,
+    b: &BlockHistogram,
+    percentile: f64,
+) -> Result<SamplingDistribution, String> {
+    ratio::of_percentile(a, b, percentile).map_err(|few| match few {
+        TooFew::Values => NO_RATIO.to_owned(),
+        TooFew::Independent { a, b, needed } => format!(
+            "neighbouring values are correlated: those of A are worth {} independent ones and those of B {}, {needed} are needed for p{percentile}",
+            grouped(a as i64),
+            grouped(b as i64),
+        ),
+    })
+}
+
 /// The gaps between tokens, where there are enough for an interval.
 fn gaps<'a>(side: &str, sample: &'a Sample, percentile: f64) -> Result<&'a BlockHistogram, String> {
     let Some(gaps) = &sample.itl_ns else {
@@ -400,15 +416,17 @@ impl Observations {
         }
     }
 
-    /// The logarithm of the ratio of `b` to this.
-    fn log_ratio_to(&self, b: &Observations, seed: u64) -> Option<SamplingDistribution> {
+    /// The logarithm of the ratio of `b` to this, or why there is none.
+    fn log_ratio_to(&self, b: &Observations, seed: u64) -> Result<SamplingDistribution, String> {
         match (self, b) {
-            (Observations::Rates(a), Observations::Rates(b)) => ratio::of_rates(a, b, seed),
+            (Observations::Rates(a), Observations::Rates(b)) => {
+                ratio::of_rates(a, b, seed).ok_or_else(|| NO_RATIO.to_owned())
+            }
             (Observations::Values(a, percentile), Observations::Values(b, _)) => {
                 let blocks = |values: &[f64]| BlockHistogram::of_chunks(values, ratio::block_length(values));
-                ratio::of_percentile(&blocks(a), &blocks(b), *percentile, seed)
+                log_ratio_of_percentiles(&blocks(a), &blocks(b), *percentile)
             }
-            _ => None,
+            _ => Err(NO_RATIO.to_owned()),
         }
     }
 }

@@ -24,7 +24,8 @@ mod verdict;
 mod verdict_tests;
 mod waterfall;
 
-use llmprof_statistics::{blocks, ratio};
+use llmprof_statistics::blocks;
+pub use llmprof_statistics::ratio;
 
 pub use blocks::BlockHistogram;
 pub use comparison::{Cause, Comparison, Options, Row, RowTest, Side, Subject};

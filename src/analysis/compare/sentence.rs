@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     analysis::interval::ConfidenceInterval,
-    base::units::{percent, ratio_change, three_digits},
+    base::units::{grouped, percent, ratio_change, three_digits},
     event::Phase,
 };
 
@@ -78,7 +78,9 @@ impl Comparer<'_> {
         let needed =
             n.and_then(|n| Some((required_sample_size(ratio, self.options.margin, n.smaller())?, n.unit())));
         match needed {
-            Some((needed, unit)) => format!("{between}; about {needed} {unit} would decide"),
+            Some((needed, unit)) => {
+                format!("{between}; about {} {unit} would decide", grouped(needed as i64))
+            }
             None => between,
         }
     }

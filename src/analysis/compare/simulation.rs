@@ -59,6 +59,8 @@ pub(super) struct SimulatedRun {
     pub token_noise: f64,
     /// The lag-1 autocorrelation of the requests.
     pub autocorrelation: f64,
+    /// The share of the requests that are slower by a factor.
+    pub slow_mode: (f64, f64),
     pub sm_mhz: f64,
     /// The compute-bound share of the time, 0 to 1; the rest is memory-bound.
     pub clock_bound: f64,
@@ -74,6 +76,7 @@ pub(super) const BASE_RUN: SimulatedRun = SimulatedRun {
     request_noise: 0.01,
     token_noise: 0.02,
     autocorrelation: 0.0,
+    slow_mode: (0.0, 1.0),
     sm_mhz: 1980.0,
     clock_bound: 1.0,
     gpu: true,
@@ -92,7 +95,9 @@ impl SimulatedRun {
         for nth in 0..self.requests {
             let rho = self.autocorrelation;
             deviation = rho * deviation + (1.0 - rho * rho).sqrt() * noise::bell(seed(1), nth);
-            let mean_ns = self.itl_ms * 1e6 * slower * (1.0 + self.request_noise * deviation);
+            let (slow_share, factor) = self.slow_mode;
+            let mode = if noise::unit(seed(5), nth) < slow_share { factor } else { 1.0 };
+            let mean_ns = self.itl_ms * 1e6 * slower * mode * (1.0 + self.request_noise * deviation);
             let mut decode_ns = 0;
             for step in 0..self.steps {
                 let token_deviation = noise::bell(seed(2), nth * u64::from(self.steps) + u64::from(step));

@@ -62,6 +62,19 @@ fn autocorrelated_requests_do_not_raise_the_false_positive_rate() {
     }
 }
 
+/// As where a few requests wait for something that the others do not meet.
+const TWO_MODES: SimulatedRun =
+    SimulatedRun { requests: 30, slow_mode: (0.05, 1.5), steps: 1, gpu: false, ..BASE_RUN };
+
+#[test]
+fn a_rare_slow_mode_is_no_difference() {
+    let names = ["tpot.p50", "tpot.mean"];
+    let counts = verdicts(TWO_MODES, TWO_MODES, &metrics(&names), 1000);
+    for (name, [_, better, worse, _]) in names.iter().zip(counts) {
+        assert!(better + worse <= 60, "{name}: {} of 1000", better + worse);
+    }
+}
+
 #[test]
 fn a_difference_of_three_percent_is_found() {
     let names = ["tpot.p50", "decode_tok_s"];
@@ -90,6 +103,14 @@ fn tokens_of_a_request_are_drawn_together() {
     for (name, [_, better, worse, _]) in names.iter().zip(counts) {
         assert!(better + worse <= 10 + 10, "{name}: {}", better + worse);
     }
+}
+
+#[test]
+fn the_largest_tokens_of_a_few_requests_are_no_difference() {
+    // The slowest hundredth is from the slowest requests.
+    let run = SimulatedRun { requests: 60, request_noise: 0.02, steps: 128, gpu: false, ..BASE_RUN };
+    let [[_, better, worse, _]] = verdicts(run, run, &metrics(&["itl.p99"]), 300)[..] else { panic!() };
+    assert!(better + worse <= 15 + 11, "{} of 300", better + worse);
 }
 
 #[test]
@@ -247,6 +268,13 @@ fn figures_of_equal_runs() {
         ..BASE_RUN
     };
     print_verdicts("no difference, autocorrelation 0.6", correlated, correlated, &["tpot.p50", "tpot.mean"]);
+    for (requests, slow_mode) in [(30, (0.05, 1.5)), (60, (0.02, 1.5)), (60, (0.1, 1.2))] {
+        let run = SimulatedRun { requests, slow_mode, ..TWO_MODES };
+        let names = ["tpot.p50", "tpot.p90", "tpot.mean"];
+        print_verdicts(&format!("no difference, {requests} requests, modes {slow_mode:?}"), run, run, &names);
+    }
+    let long = SimulatedRun { requests: 60, request_noise: 0.02, steps: 128, gpu: false, ..BASE_RUN };
+    print_verdicts("no difference, 60 requests of 128 tokens", long, long, &["itl.p99"]);
 }
 
 #[test]
