@@ -224,6 +224,35 @@ fn an_nvidia_smi_log_is_diagnosed() {
     }
 }
 
+/// Ten hours in rows of 10 s, one of them hot: when that was, and what it cost then.
+#[test]
+fn the_hot_hour_of_a_night_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let night = |header: &str, time: &dyn Fn(u32) -> String| {
+        let mut text =
+            format!("{header},utilization.gpu [%],clocks.current.sm [MHz],clocks_event_reasons.active\n");
+        for i in 0..3600 {
+            let (mhz, bits) = if (1440..1800).contains(&i) { (1386, 0x20) } else { (1980, 0) };
+            text += &format!("{},99 %,{mhz} MHz,0x{bits:x}\n", time(10 * i));
+        }
+        fs::write(dir.path().join("night.csv"), text).unwrap();
+        run(dir.path(), &["diagnose", "night.csv"]).out
+    };
+    let dated = night("timestamp", &|s| {
+        let s = s + 22 * 3600;
+        format!("2026/11/{} {:02}:{:02}:{:02}.000", 14 + s / 86_400, s / 3600 % 24, s / 60 % 60, s % 60)
+    });
+    for expected in [
+        "The GPU is thermally throttled: 10 % of the time, SM 1980 → 1386 MHz, about 3.0 % slower.",
+        "The limit was active only from 2026-11-15 02:00:00 to 02:59:50 (about 30 % slower).",
+    ] {
+        assert!(dated.contains(expected), "{expected}: {dated}");
+    }
+    let counted = night("t_s", &|s| s.to_string());
+    let expected = "only from 4:00:00 to 4:59:50 after the start (about 30 % slower).";
+    assert!(counted.contains(expected), "{counted}");
+}
+
 /// A log of one GPU with one row per second.
 fn log_of(rows: impl IntoIterator<Item = (u32, u32, u32)>, extra: &str) -> String {
     let mut text = format!("t_s,utilization.gpu [%],clocks.sm [MHz],clocks_event_reasons.active{extra}\n");

@@ -24,6 +24,7 @@ fuzz_target!(|rows: &[u8]| {
             pcie_width: None,
             others: &[],
             lost: gpu.lost.as_ref(),
+            began: log.began,
         });
     }
 });

@@ -92,6 +92,9 @@ pub struct Peaks {
 /// The settings that configure peaks.
 pub const OVERRIDE: &str = "hardware.peaks.flops=… hardware.peaks.bytes_per_s=…";
 
+/// Where their values come from.
+pub const MEASURE: &str = "llmprof-tui doctor --peaks measures them";
+
 impl GpuPeaks {
     /// FLOP/s of `dtype`; `None` where it is not supported.
     pub fn flops_of(&self, dtype: &str) -> Option<f64> {
@@ -216,14 +219,17 @@ fn with_given(
         });
     }
     let Some((name, known)) = gpu else {
-        return Err(format!("no GPU is profiled, and the CPU's peaks are not known; set {OVERRIDE}"));
+        return Err(format!(
+            "no GPU is profiled, and the CPU's peaks are not known; {MEASURE}: set {OVERRIDE}"
+        ));
     };
-    let known = known.map_err(|why| format!("the peaks of {name} are not known: {why}; set {OVERRIDE}"))?;
+    let known = known
+        .map_err(|why| format!("the peaks of {name} are not known: {why}; {MEASURE}: set {OVERRIDE}"))?;
     let rate = TYPES.iter().position(|known| *known == dtype).and_then(|index| known.rates[index]);
     let given_rate = given.flops.map(|flops| Rate { flops, clock_mhz: None });
-    let Rate { flops, clock_mhz } = given_rate
-        .or(rate)
-        .ok_or_else(|| format!("the {dtype} peak of {name} is not known; set hardware.peaks.flops=…"))?;
+    let Rate { flops, clock_mhz } = given_rate.or(rate).ok_or_else(|| {
+        format!("the {dtype} peak of {name} is not known; {MEASURE}: set hardware.peaks.flops=…")
+    })?;
     let partly = match given {
         GivenPeaks { flops: Some(_), .. } => " (hardware.peaks.flops given)",
         GivenPeaks { bytes_per_s: Some(_), .. } => " (hardware.peaks.bytes_per_s given)",

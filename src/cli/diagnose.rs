@@ -9,7 +9,7 @@ use std::{
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Failure, print, print_data, read_run};
+use super::{Failure, args::resolve_run, print, print_data, read_run};
 use crate::{
     analysis::{
         energy::{Energy, energy},
@@ -35,7 +35,7 @@ clocks.max.mem
 
 #[derive(Debug, Args)]
 pub(super) struct DiagnoseArgs {
-    /// A run directory, or a log: nvml.csv, nvidia-smi --format=csv, nvidia-smi dmon
+    /// A run (its directory, latest, latest~1 or a part of its path), or a log: nvml.csv, nvidia-smi --format=csv, nvidia-smi dmon
     path: PathBuf,
     /// Print one JSON object on stdout instead of text
     #[arg(long)]
@@ -52,7 +52,7 @@ pub(super) struct Diagnosed {
 }
 
 pub(super) fn run(args: &DiagnoseArgs) -> Result<u8, Failure> {
-    print_all(&diagnosed(&args.path)?, args.json)?;
+    print_all(&diagnosed(&resolve_run(&args.path)?)?, args.json)?;
     Ok(0)
 }
 
@@ -134,6 +134,7 @@ fn of_logged(gpu: &LoggedGpu, log: &TelemetryLog) -> Option<Diagnosed> {
         pcie_width: gpu.last.get(Reading::PcieWidth),
         others: &[],
         lost: gpu.lost.as_ref(),
+        began: log.began,
     })?;
     let mut source = format!("{} s in {} rows of a log", three_digits(gpu.ledger.span_s()), gpu.rows);
     if log.skipped > 0 {

@@ -1,12 +1,12 @@
 //! The diagnosis of a run's GPU, from the state.
 
-use super::{GpuState, RunState, Series, TtftPart};
+use super::{GpuState, RunState, Series, ServerState, TtftPart};
 use crate::{
     analysis::{
         gpu_idle::GpuIdle,
         limit::Limit,
         program::Activity,
-        server::{ServerFacts, ServerRemark},
+        server::{Goodput, ServerFacts, ServerRemark},
         throttle::{Diagnosis, Evidence, Ledger, Workload, diagnose},
         trust::{Conditions, Served, Trust, TrustInput, evenness, trust},
         verdict,
@@ -62,7 +62,7 @@ impl RunState {
     }
 
     fn served_conditions(&self) -> Option<Served> {
-        let facts = self.serves().then(|| self.server_facts())?;
+        let facts = self.serves().then(|| self.server_facts(&self.server))?;
         let server = &self.server;
         let (ended, failed) = (server.ended, server.failed);
         let chunks_for_tokens = facts.chunks_for_tokens;
@@ -156,11 +156,15 @@ impl RunState {
 
     /// Why a server is slow, the most important first.
     pub fn server_remarks(&self) -> Vec<ServerRemark> {
-        self.server_facts().remarks()
+        self.remarks_on(&self.server)
     }
 
-    fn server_facts(&self) -> ServerFacts {
-        let server = &self.server;
+    /// The same on one of several servers.
+    pub fn remarks_on(&self, server: &ServerState) -> Vec<ServerRemark> {
+        self.server_facts(server).remarks()
+    }
+
+    fn server_facts(&self, server: &ServerState) -> ServerFacts {
         let mean = |series: &Series| {
             let column = series.columns(self.total.from, self.now, 1).into_iter().next().flatten();
             column.map(|bucket| f64::from(bucket.mean()))
@@ -197,6 +201,7 @@ impl RunState {
             },
             tokens_per_chunk: server.tokens_per_chunk(),
             together: (server.chunks > 3 * done).then(|| server.together as f64 / server.chunks as f64),
+            tokenized: done > 0 && server.tokenized >= done,
             chunks_for_tokens: done > 0 && server.uncounted >= done,
             late: server.late.share().map(|share| {
                 let causes = server.late.by_cause();
@@ -205,9 +210,9 @@ impl RunState {
                 (share, causes.into_iter().map(|(cause, lost)| (cause, of(lost.ns))).collect())
             }),
             good: server
-                .slo()
-                .filter(|_| server.ended > 0 && seconds > 0.0)
-                .map(|_| (server.good as f64 / seconds, server.good as f64 / server.ended as f64)),
+                .good_share()
+                .filter(|_| seconds > 0.0)
+                .map(|share| Goodput { per_s: server.good as f64 / seconds, share }),
         }
     }
 
@@ -236,6 +241,7 @@ impl RunState {
             pcie_width: gpu.value(Reading::PcieWidth),
             others: &others,
             lost: gpu.lost.as_ref().map(|(_, lost)| lost),
+            began: None,
         })
     }
 }

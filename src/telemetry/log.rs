@@ -14,6 +14,7 @@ use columns::{Column, has_other_unit, is_ambiguous, mask, number, phase_named, s
 pub use gpus::IdentifiedBy;
 use gpus::{GpuKey, GpuOfRow};
 use header::{Clock, Header, Row, Rows};
+use jiff::civil::DateTime;
 use thiserror::Error;
 
 use super::absent::Absence;
@@ -119,6 +120,8 @@ pub struct TelemetryLog {
     pub identified_by: IdentifiedBy,
     /// The log has no times: its polls are assumed to be one second apart.
     pub assumed_interval: bool,
+    /// The date and time of the first row, where it has them.
+    pub began: Option<DateTime>,
     /// The GPU of the last row.
     last_gpu: usize,
 }
@@ -142,6 +145,7 @@ pub fn read(name: &str, input: impl Read) -> Result<TelemetryLog, LogError> {
         skipped: 0,
         identified_by: gpu_of_row.identified_by(&rows.header),
         assumed_interval: matches!(rows.header.clock, Clock::Polls(_)),
+        began: first_rows.first().and_then(|row| rows.header.date_of(row)),
         last_gpu: 0,
     };
     let mut first_rows = first_rows.into_iter();

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::Serialize;
 
+use super::{Episodes, observation::Observation};
 use crate::event::{Phase, readings::Reading, reasons};
 
 /// What the GPU was doing.
@@ -110,6 +111,11 @@ impl WeightedMean {
         self.weight += weight;
     }
 
+    pub(super) fn join(&mut self, other: WeightedMean) {
+        self.sum += other.sum;
+        self.weight += other.weight;
+    }
+
     pub fn value(self) -> Option<f64> {
         (self.weight > 0.0).then(|| self.sum / self.weight)
     }
@@ -164,6 +170,8 @@ pub struct LimitTime {
     pub max_temp_c: Option<f64>,
     /// Steps that ended while it was active.
     pub steps: StepTimes,
+    /// When it was active.
+    pub episodes: Episodes,
 }
 
 /// What the time of a limit was measured by.
@@ -257,7 +265,8 @@ impl Account {
     }
 
     /// A sample with the reasons in `bits` represents `ns` of the work.
-    pub(super) fn add_sampled(&mut self, bits: u64, clock_mhz: Option<f64>, temp_c: Option<f64>, ns: f64) {
+    pub(super) fn add_sampled(&mut self, bits: u64, sample: &Observation, ns: f64) {
+        let Observation { t, clock_mhz, temp_c, .. } = *sample;
         self.sampled_ns += ns;
         if let Some(mhz) = clock_mhz {
             self.for_each_class(bits, |class| class.clock_mhz.add(mhz, ns));
@@ -271,6 +280,7 @@ impl Account {
             if let Some(mhz) = clock_mhz {
                 limit.clock_mhz.add(mhz, ns);
             }
+            limit.episodes.add(t, clock_mhz, ns);
         }
     }
 

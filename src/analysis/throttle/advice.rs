@@ -125,6 +125,7 @@ mod tests {
             pcie_width: None,
             others: &[],
             lost: None,
+            began: None,
         };
         diagnose(&evidence).unwrap().verdict
     }

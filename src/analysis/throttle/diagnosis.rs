@@ -1,18 +1,21 @@
 //! The verdict on a GPU: what limits it, what that costs, what to do.
 
+use std::time::Duration;
+
+use jiff::civil::DateTime;
 use serde::Serialize;
 
 use super::{
-    Basis, Cost, FreeClock, Ledger, Limit, TimeSource, Work,
+    Basis, Cost, Episode, FreeClock, Ledger, Limit, LimitTime, TimeSource, Work,
     advice::{describe_limit, remedy},
     findings::{findings, unexplained_clocks},
     slowdown::{Workload, cost, free_clock},
 };
 use crate::{
     analysis::as_text,
-    base::units::percent,
+    base::units::{clock, percent},
     event::{
-        GpuInfo, GpuLost, GpuProcess, GpuSource, Query, Refusal,
+        GpuInfo, GpuLost, GpuProcess, GpuSource, Query, Refusal, Stamp,
         reasons::{self, HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SW_POWER_CAP, SW_THERMAL, SYNC_BOOST},
     },
 };
@@ -32,6 +35,8 @@ pub struct Evidence<'a> {
     /// All other processes that used the GPU.
     pub others: &'a [GpuProcess],
     pub lost: Option<&'a GpuLost>,
+    /// The date and time of the ledger's start, where a log has them.
+    pub began: Option<DateTime>,
 }
 
 /// How bad it is.
@@ -94,6 +99,8 @@ pub struct Diagnosis {
     pub advice: Vec<String>,
 }
 
+const DATE_TIME: &str = "%Y-%m-%d %H:%M:%S";
+const TIME: &str = "%H:%M:%S";
 /// A smaller loss of a phase's speed is not reported.
 pub(super) const MIN_COST_PCT: f64 = 0.5;
 /// A smaller share of a phase's time is not reported.
@@ -125,6 +132,7 @@ pub fn diagnose(evidence: &Evidence<'_>) -> Option<Diagnosis> {
         Some((sentence, limits)) => {
             tone = Tone::Bad;
             sentences.push(sentence);
+            sentences.extend(episodes(evidence, &causes));
             sentences.extend(limits.iter().filter_map(|limit| describe_limit(evidence, *limit)));
             advice.extend(limits.iter().filter_map(|limit| remedy(evidence, *limit)));
         }
@@ -296,6 +304,52 @@ fn describe(together: &[&Cause], samples: u64) -> String {
         (None, _) => {}
     }
     text
+}
+
+/// A limit that was active in a larger share of its phase was not active "only" then.
+const MOST_OF_THE_PHASE: f64 = 0.5;
+
+/// "The limit was active only from 3:00:00 to 4:00:00 after the start (about 29 % slower).", for the most expensive limit, where it was active in a small
+/// part of the run.
+fn episodes(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<String> {
+    let Evidence { ledger, info, workload, .. } = *evidence;
+    let cause = causes.iter().find(|cause| is_relevant_fault(cause) && cause.phase.is_load())?;
+    // In most of the phase: its intervals are those of the work.
+    if cause.time_share > MOST_OF_THE_PHASE {
+        return None;
+    }
+    let time = ledger.of(cause.phase).limit(cause.limit)?;
+    let found = time.episodes.named(ledger.span_s());
+    let while_active =
+        cause.cost.filter(|_| cause.time_share > 0.0).map(|cost| cost.over(1.0 / cause.time_share));
+    let texts: Vec<String> = found
+        .iter()
+        .map(|episode| {
+            // Of several, each has a clock and so a cost of its own.
+            let of_its_clock = LimitTime { clock_mhz: episode.clock_mhz, ..LimitTime::default() };
+            let own = || cost(ledger, cause.phase, (cause.limit, &of_its_clock), info, workload).0;
+            let cost = if found.len() == 1 { while_active } else { own() };
+            let cost = cost.map_or_else(String::new, |cost| {
+                format!(" (about {} slower)", cost.over(episode.active_share()))
+            });
+            format!("{}{cost}", interval(episode, evidence.began))
+        })
+        .collect();
+    (!texts.is_empty()).then(|| format!("The limit was active only {}.", texts.join(", and ")))
+}
+
+/// By the date and time of a log, else by the time since the start.
+fn interval(episode: &Episode, began: Option<DateTime>) -> String {
+    let Episode { from, to, .. } = *episode;
+    let since_start = |t: Stamp| clock(Duration::from_nanos(t.0));
+    let at = |t: Stamp| began?.checked_add(Duration::from_nanos(t.0)).ok();
+    match (at(from), at(to)) {
+        (Some(from), Some(to)) if from.date() == to.date() => {
+            format!("from {} to {}", from.strftime(DATE_TIME), to.strftime(TIME))
+        }
+        (Some(from), Some(to)) => format!("from {} to {}", from.strftime(DATE_TIME), to.strftime(DATE_TIME)),
+        _ => format!("from {} to {} after the start", since_start(from), since_start(to)),
+    }
 }
 
 /// A further limit. Where another one was active at the same time, its own cost is not known.

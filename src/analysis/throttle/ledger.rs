@@ -289,7 +289,7 @@ impl Ledger {
             account.full_load_mem_mhz.add(mhz, ns);
         }
         let Some(bits) = sample.reasons else { return };
-        account.add_sampled(bits, sample.clock_mhz, sample.temp_c, ns);
+        account.add_sampled(bits, sample, ns);
         if let Some(mhz) = sample.clock_mhz.filter(|_| sample.full_load && bits == 0) {
             account.full_load_mhz.add(mhz, ns);
             self.highest_mhz = self.highest_mhz.max(mhz);

@@ -1,6 +1,9 @@
 //! The columns of a telemetry log and the values of their cells.
 
-use jiff::civil::{Date, DateTime, Time};
+use jiff::{
+    SignedDuration,
+    civil::{Date, DateTime, Time},
+};
 
 use crate::event::{GpuInfo, Phase, readings::Reading, reasons};
 
@@ -223,6 +226,11 @@ pub(super) fn seconds_of_date(cell: &str) -> Option<f64> {
     let (day, time) = cell.trim_end_matches('Z').split_once([' ', 'T'])?;
     let date: DateTime = format!("{}T{}", year_first(day), time.trim().replace(',', ".")).parse().ok()?;
     Some(date.duration_since(EPOCH).as_secs_f64())
+}
+
+/// The date and time so many seconds after the fixed start.
+pub(super) fn date_of_seconds(secs: f64) -> Option<DateTime> {
+    EPOCH.checked_add(SignedDuration::try_from_secs_f64(secs).ok()?).ok()
 }
 
 /// Seconds of a date alone: `20260131`, or as in [`seconds_of_date`].

@@ -2,9 +2,13 @@
 
 use std::io::Read;
 
+use jiff::civil::DateTime;
+
 use super::{
     LogError, Unreadable,
-    columns::{self, Column, column, number, seconds_of_date, seconds_of_day, seconds_of_time},
+    columns::{
+        self, Column, column, date_of_seconds, number, seconds_of_date, seconds_of_day, seconds_of_time,
+    },
     lines::{Lines, Separator},
 };
 use crate::event::{readings::Reading, reasons};
@@ -41,6 +45,12 @@ pub(super) struct Header {
 }
 
 impl Header {
+    /// The date and time of a row.
+    pub(super) fn date_of(&self, row: &Row) -> Option<DateTime> {
+        let has_date = matches!(self.clock, Clock::Date(_) | Clock::TimeOfDay { day: Some(_), .. });
+        has_date.then(|| date_of_seconds(row.secs)).flatten()
+    }
+
     /// The limits that no column shows, where some column shows one. What the hardware does shows as its slowdown.
     pub(super) fn unread_reasons(&self) -> u64 {
         let hardware = reasons::HW_THERMAL | reasons::HW_POWER_BRAKE;
