@@ -81,7 +81,7 @@ fn the_answer_is_read_from_the_terminal() {
     terminal.send("y\r");
     eventually("the first job", || sweep.join("0/events.ndjson").exists().then_some(()));
     terminal.see("job ");
-    terminal.send("q");
+    terminal.send("qq");
     terminal.exit_code();
 }
 

@@ -10,10 +10,16 @@ pub fn decompressed(input: impl BufRead) -> impl Read {
     flate2::bufread::MultiGzDecoder::new(input)
 }
 
-/// Like [`decompressed`]. More than `limit` bytes are an error: a small file can
-/// decompress to any size.
+/// Files with this much content may be compressed to any size.
+const FREE_BYTES: u64 = 64 << 20;
+/// Text of records is compressed to a twentieth. A thousandth is the least that gzip can, of one byte repeated.
+const MAX_RATIO: u64 = 200;
+
+/// Like [`decompressed`]. More than `limit` bytes are an error, and so is content that is not worth its size: a small file can
+/// decompress to gigabytes of spaces.
 pub fn decompressed_up_to(input: impl BufRead, limit: u64) -> impl Read {
-    Limited { input: decompressed(input), left: limit, limit }
+    let input = flate2::bufread::MultiGzDecoder::new(Counted { input, consumed: 0 });
+    Limited { input, read: 0, limit }
 }
 
 /// Compresses what is written to it into `file`.
@@ -36,19 +42,50 @@ pub fn crc32(bytes: &[u8]) -> u32 {
     crc.sum()
 }
 
-struct Limited<R> {
+/// Counts the bytes that were consumed of it.
+struct Counted<R> {
     input: R,
-    left: u64,
+    consumed: u64,
+}
+
+impl<R: BufRead> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(buffer)?;
+        self.consumed += read as u64;
+        Ok(read)
+    }
+}
+
+impl<R: BufRead> BufRead for Counted<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.input.fill_buf()
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.consumed += amount as u64;
+        self.input.consume(amount);
+    }
+}
+
+struct Limited<R> {
+    input: flate2::bufread::MultiGzDecoder<Counted<R>>,
+    read: u64,
     limit: u64,
 }
 
-impl<R: Read> Read for Limited<R> {
+impl<R: BufRead> Read for Limited<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.input.read(buffer)?;
-        self.left = self.left.checked_sub(read as u64).ok_or_else(|| {
-            let text = format!("it decompresses to more than {} GB", self.limit / 1_000_000_000);
-            io::Error::new(io::ErrorKind::FileTooLarge, text)
-        })?;
+        self.read += read as u64;
+        let refused = |text: String| Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+        if self.read > self.limit {
+            return refused(format!("it decompresses to more than {} GB", self.limit / 1_000_000_000));
+        }
+        if self.read > FREE_BYTES && self.read / MAX_RATIO > self.input.get_ref().consumed {
+            return refused(format!(
+                "it decompresses to more than {MAX_RATIO} times its size: it is hardly a recording"
+            ));
+        }
         Ok(read)
     }
 }
@@ -70,5 +107,17 @@ mod tests {
         assert_eq!(out.len(), 100_000);
         let e = decompressed_up_to(gzip.as_slice(), 99_999).read_to_end(&mut out).unwrap_err();
         assert_eq!(e.kind(), io::ErrorKind::FileTooLarge);
+    }
+
+    #[test]
+    fn gigabytes_of_spaces_are_refused_after_some_of_them() {
+        // Members follow one another: 10,000 times 1 MB of spaces.
+        let mut member = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        member.write_all(&[b' '; 1_000_000]).unwrap();
+        let bomb = member.finish().unwrap().repeat(10_000);
+        let mut input = decompressed_up_to(bomb.as_slice(), u64::MAX);
+        let mut content = io::sink();
+        let e = io::copy(&mut input, &mut content).unwrap_err();
+        assert!(e.to_string().contains("more than 200 times its size"), "{e}");
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     Failure,
-    args::{ConfigArgs, runs_root},
+    args::{ConfigArgs, resolve_run, runs_root},
     print, print_data,
     profile::report_exit,
     read_run,
@@ -60,7 +60,7 @@ const DEFAULT_ROWS: usize = 20;
 pub(super) struct KernelsArgs {
     #[command(subcommand)]
     command: Option<KernelsCommand>,
-    /// Files written by nsys, ncu, PyTorch's profiler, cuBLAS or NCCL, directories with such files, or of recorded runs
+    /// Files written by nsys, ncu, PyTorch's profiler, cuBLAS or NCCL, directories with such files, or recorded runs (also latest)
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Print one JSON object on stdout instead of text
@@ -139,8 +139,9 @@ pub(super) async fn run(args: KernelsArgs) -> Result<u8, Failure> {
     }
     let (mut read, mut traces, mut errors) = (Vec::new(), Vec::new(), Vec::new());
     let mut side_by_side = RunState::default();
+    let named: Vec<PathBuf> = args.files.iter().map(|file| resolve_run(file)).collect::<Result<_, _>>()?;
     let (runs, given): (Vec<PathBuf>, Vec<PathBuf>) =
-        args.files.iter().cloned().partition(|path| path.is_dir() && RunDir::open(path).events().is_file());
+        named.into_iter().partition(|path| path.is_dir() && RunDir::open(path).events().is_file());
     for run in runs {
         read.extend(recorded(&run)?);
     }
@@ -265,7 +266,7 @@ fn print_tables(
 ) -> Result<u8, Failure> {
     let asked = RowQuery {
         group: args.group.unwrap_or_default(),
-        sort: args.sort,
+        sort: args.sort.into(),
         filter: args.filter,
         rows: args.k.or((!args.json).then_some(DEFAULT_ROWS)),
     };
@@ -330,7 +331,7 @@ async fn show_in_tui(
     let settings = KernelsSettings {
         source: Some(0),
         group: args.group,
-        sort: args.sort,
+        sort: args.sort.into(),
         filter: args.filter.unwrap_or_default(),
         ..KernelsSettings::default()
     };

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, Read};
 
 use super::{
     cells::{Row, Rows},
-    quantity::{Decimal, DecimalVotes},
+    quantity::{Decimal, DecimalVotes, ThreeDigits},
 };
 
 /// The header is in this many bytes, after the output of the profiler and the program. So are enough numbers to detect
@@ -23,7 +23,11 @@ pub struct Dialect {
 
 impl Dialect {
     /// The dialect in which `header` accepts a row of `beginning`. It passes the columns whose numbers are examined.
-    fn of(beginning: &[u8], header: impl Fn(Row) -> Option<Vec<usize>>) -> Dialect {
+    fn of(
+        beginning: &[u8],
+        three_digits: ThreeDigits,
+        header: impl Fn(Row) -> Option<Vec<usize>>,
+    ) -> Dialect {
         for delimiter in DELIMITERS {
             let mut rows = Rows::new(beginning, delimiter);
             let Some(columns) = first(&mut rows, &header) else { continue };
@@ -31,7 +35,7 @@ impl Dialect {
             while let Ok(Some(row)) = rows.next_row() {
                 columns.iter().filter_map(|column| row.get(*column)).for_each(|cell| votes.count(cell));
             }
-            return Dialect { delimiter, decimal: votes.decided() };
+            return Dialect { delimiter, decimal: votes.decided(three_digits) };
         }
         Dialect { delimiter: DELIMITERS[0], decimal: Decimal::default() }
     }
@@ -49,12 +53,13 @@ fn first(rows: &mut Rows<impl BufRead>, header: &impl Fn(Row) -> Option<Vec<usiz
 /// The rows of a file in its own dialect. The input may be a pipe: it is read once.
 pub fn rows<R: BufRead>(
     mut input: R,
+    three_digits: ThreeDigits,
     header: impl Fn(Row) -> Option<Vec<usize>>,
 ) -> io::Result<(Rows<impl BufRead>, Decimal)> {
     // Of this size from the beginning: growing would need twice as much.
     let mut beginning = Vec::with_capacity(BEGINNING as usize);
     input.by_ref().take(BEGINNING).read_to_end(&mut beginning)?;
-    let Dialect { delimiter, decimal } = Dialect::of(&beginning, header);
+    let Dialect { delimiter, decimal } = Dialect::of(&beginning, three_digits, header);
     Ok((Rows::new(io::Cursor::new(beginning).chain(input), delimiter), decimal))
 }
 
@@ -63,7 +68,9 @@ mod tests {
     use super::*;
 
     fn dialect(text: &str) -> Dialect {
-        Dialect::of(text.as_bytes(), |row| (row.len() == 2 && row.get(0) == Some(b"a")).then(|| vec![1]))
+        Dialect::of(text.as_bytes(), ThreeDigits::Fraction, |row| {
+            (row.len() == 2 && row.get(0) == Some(b"a")).then(|| vec![1])
+        })
     }
 
     #[test]
@@ -78,8 +85,10 @@ mod tests {
 
     #[test]
     fn the_rows_begin_at_the_beginning() {
-        let (mut rows, _) =
-            rows(&b"x\na;b\n1;2\n"[..], |row| (row.get(0) == Some(b"a")).then(Vec::new)).unwrap();
+        let (mut rows, _) = rows(&b"x\na;b\n1;2\n"[..], ThreeDigits::Fraction, |row| {
+            (row.get(0) == Some(b"a")).then(Vec::new)
+        })
+        .unwrap();
         let mut lines = 0;
         while let Some(row) = rows.next_row().unwrap() {
             lines += 1;

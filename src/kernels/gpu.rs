@@ -27,6 +27,7 @@ pub struct Gpu {
     kernels: Tally<Vec<u8>, Launches>,
     copies: HashMap<String, Copies>,
     busy: BusyTime,
+    copying: BusyTime,
 }
 
 /// Launches of the same kernel with the same grid in the same range.
@@ -62,6 +63,7 @@ impl Gpu {
 
     /// Counts a copy or a memset.
     pub fn copy(&mut self, name: &str, bytes: Option<f64>, ran: Ran) {
+        self.copying.add(ran.start_ns, ran.end_ns());
         let name = if self.copies.len() < MAX_ROWS || self.copies.contains_key(name) { name } else { OTHERS };
         if !self.copies.contains_key(name) {
             self.copies.insert(name.to_owned(), Copies { bytes: Some(0.0), ..Copies::default() });
@@ -80,6 +82,7 @@ impl Gpu {
         let mut kernels = filled(format!("{tool}, kernels"), Kind::Kernels, rows.collect(), device);
         if let Some(kernels) = &mut kernels {
             kernels.busy = self.busy.total();
+            kernels.copying = self.copying.total();
             kernels.notes.extend(note);
         }
         let row = |(name, copies): (String, Copies)| {

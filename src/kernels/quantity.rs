@@ -1,5 +1,7 @@
 //! Numbers and units as profilers print them.
 
+use std::cmp::Ordering;
+
 /// How a file marks decimals. The other mark separates thousands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Decimal {
@@ -93,15 +95,27 @@ impl Decimal {
 const TENS: [f64; 16] =
     [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
 
+/// What three digits behind the only mark of a number are, as in `1.234`, in files that have no others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThreeDigits {
+    /// nsys prints sizes with three decimals.
+    Fraction,
+    /// ncu prints two decimals at most: it has durations in whole nanoseconds.
+    Thousands,
+}
+
 /// Numbers that can be read in one locale only, counted for each.
 #[derive(Debug, Default)]
 pub struct DecimalVotes {
     point: u64,
     comma: u64,
+    /// `1.234` and `1,234`, which are numbers in both.
+    three_behind_point: u64,
+    three_behind_comma: u64,
 }
 
 impl DecimalVotes {
-    /// Counts a cell. `1,234` is a number in both locales and counts for none.
+    /// Counts a cell. `1,234` is a number in both locales.
     pub fn count(&mut self, cell: &[u8]) {
         let cell = cell.trim_ascii();
         // Whole numbers without marks are most cells.
@@ -111,13 +125,22 @@ impl DecimalVotes {
         match (decisive(Decimal::Point, cell), decisive(Decimal::Comma, cell)) {
             (true, false) => self.point += 1,
             (false, true) => self.comma += 1,
-            _ => {}
+            (true, true) if cell.contains(&b'.') => self.three_behind_point += 1,
+            (true, true) => self.three_behind_comma += 1,
+            (false, false) => {}
         }
     }
 
-    /// The locale that most of them are of; the decimal point where none decides.
-    pub fn decided(&self) -> Decimal {
-        if self.comma > self.point { Decimal::Comma } else { Decimal::Point }
+    /// The locale that most of them are of; where none decides, by what `three_digits` behind a mark are.
+    pub fn decided(&self, three_digits: ThreeDigits) -> Decimal {
+        let undecided = match three_digits {
+            ThreeDigits::Fraction => Ordering::Equal,
+            ThreeDigits::Thousands => self.three_behind_point.cmp(&self.three_behind_comma),
+        };
+        match self.comma.cmp(&self.point).then(undecided) {
+            Ordering::Greater => Decimal::Comma,
+            _ => Decimal::Point,
+        }
     }
 }
 
@@ -288,10 +311,15 @@ mod tests {
             (&["12345,678"], Decimal::Comma),
             (&["65.77", "1,234"], Decimal::Point),
             (&["(8, 14, 1)", "a,b", ""], Decimal::Point),
+            (&["1.234", "12.345", "7"], Decimal::Comma),
+            (&["1.234", "2.50"], Decimal::Point),
         ] {
             let mut votes = DecimalVotes::default();
             cells.iter().for_each(|cell| votes.count(cell.as_bytes()));
-            assert_eq!(votes.decided(), wanted, "{cells:?}");
+            assert_eq!(votes.decided(ThreeDigits::Thousands), wanted, "{cells:?}");
+            let without = votes.point + votes.comma == 0;
+            let fraction = if without { Decimal::Point } else { wanted };
+            assert_eq!(votes.decided(ThreeDigits::Fraction), fraction, "{cells:?}");
         }
     }
 

@@ -10,19 +10,21 @@ use crate::{
         units::{grouped, millis, percent, scaled, share_percent},
     },
     event::kernels::{
-        Busy, Group, KernelRow, KernelTable, Kind, Measure, SortBy,
+        Busy, Group, KernelRow, KernelTable, Kind, Measure, Platform, Sort,
         work::{Direction, MEMSET},
     },
 };
 
 /// Short kernels with a smaller share of the time are not reported.
 const MIN_SHORT_TIME: f64 = 0.05;
+/// Copies that take less of the time leave room for kernels.
+const MANY_COPIES: f64 = 0.5;
 
 /// Which rows of a table to show.
 #[derive(Debug, Clone, Default)]
 pub struct RowQuery {
     pub group: Group,
-    pub sort: SortBy,
+    pub sort: Sort,
     pub filter: Option<String>,
     /// Number of rows; `None` for all.
     pub rows: Option<usize>,
@@ -112,7 +114,7 @@ impl TableView {
         if launched {
             titles.push(KERNEL_TIME);
         }
-        titles.push(self.table.kind.nouns().0);
+        titles.push(self.table.nouns().0);
         let mut rows = vec![titles.into_iter().map(str::to_owned).collect::<Vec<_>>()];
         for row in &self.table.rows {
             let share = self.share(row).map(share_percent);
@@ -145,6 +147,9 @@ impl TableView {
             "device": self.table.device,
             "busy": self.table.busy.map(|busy| json!({
                 "busy_ns": busy.busy_ns, "span_ns": busy.span_ns, "share": busy.share(),
+            })),
+            "copying": self.table.copying.map(|copying| json!({
+                "busy_ns": copying.busy_ns, "span_ns": copying.span_ns, "share": copying.share(),
             })),
             "graphs": self.table.has_graphs(),
             "measure": match self.table.kind.measure() {
@@ -247,7 +252,7 @@ fn hints(table: &KernelTable) -> Vec<String> {
     if table.kind == Kind::Kernels {
         hints.extend(table.busy.and_then(busy));
         hints.extend(bounds(table));
-        hints.extend(short_kernels(table));
+        hints.extend(copies(table).or_else(|| short_kernels(table)));
         hints.extend(first_verdict(table));
         hints.extend(first_advice(table));
     }
@@ -261,7 +266,7 @@ fn hints(table: &KernelTable) -> Vec<String> {
 
 fn summary(table: &KernelTable) -> String {
     let n = table.rows.len();
-    let (one, several) = table.kind.nouns();
+    let (one, several) = table.nouns();
     let calls = table.calls();
     let noun = if n == 1 { one } else { several };
     let mut text = format!(
@@ -289,6 +294,21 @@ fn busy(busy: Busy) -> Option<String> {
     ))
 }
 
+/// Copies may hold the kernels up where they take most of the time.
+fn copies(table: &KernelTable) -> Option<String> {
+    let copying = table.copying?;
+    let share = copying.share().filter(|share| *share >= MANY_COPIES)?;
+    let kernels_ns = table.busy.map_or(0.0, |busy| busy.busy_ns);
+    (copying.busy_ns > kernels_ns).then(|| {
+        format!(
+            "Copies can be what limits the speed: they run for {} of {}, kernels for {}.",
+            percent(share * 100.0),
+            millis(copying.span_ns / 1e6),
+            millis(kernels_ns / 1e6)
+        )
+    })
+}
+
 /// The share of the time of each class.
 fn bounds(table: &KernelTable) -> Option<String> {
     let total = table.total().filter(|total| *total > 0.0)?;
@@ -308,7 +328,7 @@ fn bounds(table: &KernelTable) -> Option<String> {
         .map(|(class, ns)| format!("{} {}", class_name(*class), percent(ns / total * 100.0)))
         .collect();
     let advice = if first_ns >= total / 2.0 {
-        format!(" {}", remedy(first, table.has_graphs()))
+        format!(" {}", remedy(first, table.has_graphs(), table.platform))
     } else {
         String::new()
     };
@@ -325,8 +345,9 @@ fn class_name(class: Class) -> &'static str {
     }
 }
 
-fn remedy(class: Class, has_graphs: Option<bool>) -> &'static str {
-    match class {
+fn remedy(class: Class, has_graphs: Option<bool>, platform: Platform) -> String {
+    let graphs = platform.graphs();
+    let text = match class {
         Class::Memory => {
             "Moving fewer bytes helps: smaller data types, fused kernels, a larger batch per read of the weights."
         }
@@ -335,10 +356,15 @@ fn remedy(class: Class, has_graphs: Option<bool>) -> &'static str {
         Class::Latency => "The GPU waits: more work per launch helps, or more warps per SM.",
         Class::Launch => match has_graphs {
             Some(true) => "The kernels are too short: fusing them helps.",
-            Some(false) => "The kernels are too short: fusing them or CUDA graphs help.",
-            None => "The kernels are too short: fusing them helps, or CUDA graphs if the program has none.",
+            Some(false) => return format!("The kernels are too short: fusing them or {graphs} help."),
+            None => {
+                return format!(
+                    "The kernels are too short: fusing them helps, or {graphs} if the program has none."
+                );
+            }
         },
-    }
+    };
+    text.to_owned()
 }
 
 /// Kernels that take no longer than a launch, for tables without counters.
@@ -354,10 +380,13 @@ fn short_kernels(table: &KernelTable) -> Option<String> {
     let ns: f64 = short().filter_map(|row| row.total_ns).sum();
     let share = calls as f64 / table.calls().max(1) as f64;
     let of_time = ns / total;
+    let graphs = table.platform.graphs();
     let remedy = match table.has_graphs() {
-        Some(true) => "fusing them may help. The program already launches CUDA graphs.",
-        Some(false) => "fusing them or CUDA graphs may help.",
-        None => "fusing them may help. This file does not show whether the program launches CUDA graphs.",
+        Some(true) => format!("fusing them may help. The program already launches {graphs}."),
+        Some(false) => format!("fusing them or {graphs} may help."),
+        None => {
+            format!("fusing them may help. This file does not show whether the program launches {graphs}.")
+        }
     };
     (of_time >= MIN_SHORT_TIME).then(|| {
         format!(
@@ -376,7 +405,8 @@ fn first_verdict(table: &KernelTable) -> Option<String> {
         Ok(verdict) => Some(format!("{} is {}: {}.", first.family, class_name(verdict.class), verdict.rule)),
         // Names of ncu metrics contain two underscores.
         Err(_) if !first.counters.iter().any(|(name, ..)| name.contains("__")) => {
-            Some("This report does not show what bounds a kernel: that requires counters (ncu).".to_owned())
+            let counters = table.platform.counters();
+            Some(format!("This report does not show what bounds a kernel: that requires {counters}."))
         }
         Err(reason) => Some(format!("Unknown bound of {}: {reason}.", first.family)),
     }
@@ -459,6 +489,25 @@ mod tests {
             shown.text()
         );
         assert_eq!(shown.json("raw.csv")["busy"]["share"], 0.25);
+    }
+
+    #[test]
+    fn a_busy_copy_engine_can_be_what_limits() {
+        let row =
+            KernelRow { calls: 9, total_ns: Some(900.0), mean_ns: Some(100.0), ..KernelRow::named("k") };
+        let mut table = KernelTable {
+            rows: vec![row],
+            busy: Some(Busy { busy_ns: 0.9e6, span_ns: 39e6 }),
+            copying: Some(Busy { busy_ns: 38.8e6, span_ns: 40e6 }),
+            ..KernelTable::new("test", Kind::Kernels)
+        };
+        let text = |table: &KernelTable| TableView::new(table, &RowQuery::default()).text();
+        let limits =
+            "Copies can be what limits the speed: they run for 97 % of 40.0 ms, kernels for 0.900 ms.";
+        assert!(text(&table).contains(limits), "{}", text(&table));
+        assert!(!text(&table).contains("graphs"), "{}", text(&table));
+        table.copying = Some(Busy { busy_ns: 4e6, span_ns: 40e6 });
+        assert!(!text(&table).contains("Copies can"), "{}", text(&table));
     }
 
     #[test]

@@ -54,6 +54,49 @@ pub enum Kind {
     Allocations,
 }
 
+/// The runtime that a program launches its kernels by. Its terms are in what is said of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Platform {
+    #[default]
+    Cuda,
+    Hip,
+    Other,
+}
+
+impl Platform {
+    /// What launches many kernels at once.
+    pub fn graphs(self) -> &'static str {
+        match self {
+            Platform::Cuda => "CUDA graphs",
+            Platform::Hip => "HIP graphs",
+            Platform::Other => "graphs",
+        }
+    }
+
+    /// Calls of the runtime.
+    pub fn calls(self) -> &'static str {
+        match self {
+            Platform::Cuda => "CUDA calls",
+            Platform::Hip => "HIP calls",
+            Platform::Other => "calls of the runtime",
+        }
+    }
+
+    /// What reads the counters of kernels.
+    pub fn counters(self) -> &'static str {
+        match self {
+            Platform::Cuda => "counters (ncu)",
+            Platform::Hip => "counters (rocprofv3 --pmc)",
+            Platform::Other => "counters",
+        }
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Platform::default()
+    }
+}
+
 impl Kind {
     /// Singular and plural of a row.
     pub fn nouns(self) -> (&'static str, &'static str) {
@@ -116,6 +159,20 @@ pub enum SortBy {
     Mean,
 }
 
+/// The order of rows; unknown values are last in both directions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sort {
+    pub by: SortBy,
+    pub ascending: bool,
+}
+
+impl From<SortBy> for Sort {
+    /// In descending order.
+    fn from(by: SortBy) -> Sort {
+        Sort { by, ascending: false }
+    }
+}
+
 /// Which rows are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Group {
@@ -153,6 +210,11 @@ pub struct KernelTable {
     /// Whether the program launches CUDA graphs, where the source shows its launches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graphs: Option<bool>,
+    #[serde(default, skip_serializing_if = "Platform::is_default")]
+    pub platform: Platform,
+    /// How long its copies ran, where the source has their times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copying: Option<Busy>,
     /// Rows nest, or are counted in every range around them: they do not add up to a total.
     pub nested: bool,
     pub rows: Vec<KernelRow>,
@@ -168,9 +230,20 @@ impl KernelTable {
             device: None,
             busy: None,
             graphs: None,
+            platform: Platform::default(),
+            copying: None,
             nested: kind == Kind::Ranges,
             rows: Vec::new(),
             notes: Vec::new(),
+        }
+    }
+
+    /// Singular and plural of a row.
+    pub fn nouns(&self) -> (&'static str, &'static str) {
+        match (self.kind, self.platform) {
+            (Kind::ApiCalls, Platform::Hip) => ("HIP function", "HIP functions"),
+            (Kind::ApiCalls, Platform::Other) => ("function", "functions"),
+            (kind, _) => kind.nouns(),
         }
     }
 
@@ -197,13 +270,17 @@ impl KernelTable {
         self.rows.iter().fold(0, |sum, row| sum.saturating_add(row.calls))
     }
 
-    /// In descending order; unknown values last, equal ones by name.
-    pub fn sort(&mut self, by: SortBy) {
+    /// Unknown values last, equal ones by name.
+    pub fn sort(&mut self, Sort { by, ascending }: Sort) {
         let measure = self.kind.measure();
-        let key = |row: &KernelRow| match by {
-            SortBy::Time => row.amount(measure),
-            SortBy::Calls => Some(row.calls as f64),
-            SortBy::Mean => row.mean_ns,
+        let sign = if ascending { -1.0 } else { 1.0 };
+        let key = |row: &KernelRow| {
+            let value = match by {
+                SortBy::Time => row.amount(measure),
+                SortBy::Calls => Some(row.calls as f64),
+                SortBy::Mean => row.mean_ns,
+            };
+            value.map(|value| sign * value)
         };
         self.rows.sort_by(|a, b| descending(key(a), key(b)).then_with(|| a.name.cmp(&b.name)));
     }
@@ -331,9 +408,11 @@ mod tests {
         let unknown = KernelRow { calls: 9, ..KernelRow::named("unknown") };
         let mut all = table(vec![unknown, row("a", 3, 1.0), row("b", 1, 30.0)]);
         let names = |table: &KernelTable| table.rows.iter().map(|row| row.name.clone()).collect::<Vec<_>>();
-        all.sort(SortBy::Time);
+        all.sort(Sort::default());
         assert_eq!(names(&all), ["b", "a", "unknown"]);
-        all.sort(SortBy::Calls);
+        all.sort(Sort { by: SortBy::Time, ascending: true });
+        assert_eq!(names(&all), ["a", "b", "unknown"]);
+        all.sort(SortBy::Calls.into());
         assert_eq!(names(&all), ["unknown", "a", "b"]);
         assert_eq!(all.total(), None, "an unknown part makes the total unknown");
         all.filter("UNK");

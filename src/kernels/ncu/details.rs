@@ -12,7 +12,7 @@ use crate::{
         cells::Row,
         dialect,
         error::KernelsError,
-        quantity::{Decimal, base},
+        quantity::{Decimal, ThreeDigits, base},
         tally::{Scope, Tally},
     },
 };
@@ -101,7 +101,8 @@ pub fn read_details(file: &str, input: impl BufRead) -> Result<KernelTable, Kern
         |row: Row| row.iter().any(|cell| cell == b"Metric Name").then(|| Header::of(&row.texts()))?;
     let values =
         |row: Row| is_header(row).map(|header| [header.value].into_iter().chain(header.speedup).collect());
-    let (mut rows, decimal) = dialect::rows(input, values).map_err(KernelsError::read(file))?;
+    let (mut rows, decimal) =
+        dialect::rows(input, ThreeDigits::Thousands, values).map_err(KernelsError::read(file))?;
     let (header, mut messages) = find_header(file, &mut rows, is_header)?;
     let mut tally = Tally::default();
     let mut current: Option<Current> = None;

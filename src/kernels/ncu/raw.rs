@@ -12,7 +12,7 @@ use crate::{
         cells::Row,
         dialect,
         error::KernelsError,
-        quantity::{Decimal, base},
+        quantity::{Decimal, ThreeDigits, base},
         tally::Tally,
     },
 };
@@ -99,7 +99,8 @@ pub fn read_raw(file: &str, input: impl BufRead) -> Result<KernelTable, KernelsE
         let titles = is_header(row)?;
         Some((0..titles.len()).filter(|at| is_counted(&titles[*at])).collect())
     };
-    let (mut rows, decimal) = dialect::rows(input, counted).map_err(KernelsError::read(file))?;
+    let (mut rows, decimal) =
+        dialect::rows(input, ThreeDigits::Thousands, counted).map_err(KernelsError::read(file))?;
     let mut table = KernelTable::new("ncu, counters of launches", Kind::Kernels);
     let (titles, mut messages) = find_header(file, &mut rows, is_header)?;
     let launch = LaunchColumns::of(&titles);
@@ -233,6 +234,21 @@ mod tests {
             let text = european(delimiter);
             assert!(text.contains("\"115,15\"") && !text.contains("\"115.15\""));
             assert_eq!(read_raw("h200.csv", text.as_bytes()).unwrap(), wanted, "{delimiter}");
+        }
+    }
+
+    #[test]
+    fn thousands_are_no_decimals_where_there_are_durations_alone() {
+        for (separator, ns) in [(";", "12.345"), (",", "12.345"), (",", "12,345")] {
+            let cells = |cells: [&str; 3]| cells.map(|cell| format!("\"{cell}\"")).join(separator) + "\n";
+            let rows = [
+                ["ID", "Kernel Name", "gpu__time_duration.sum"],
+                ["", "", "ns"],
+                ["0", "k", ns],
+                ["1", "k", "987"],
+            ];
+            let table = read_raw("x.csv", rows.map(cells).concat().as_bytes()).unwrap();
+            assert_eq!(table.rows[0].total_ns, Some(13_332.0), "{separator} {ns}");
         }
     }
 

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     event::kernels::KernelTable,
-    kernels::{cells::Row, dialect, error::KernelsError},
+    kernels::{cells::Row, dialect, error::KernelsError, quantity::ThreeDigits},
 };
 
 /// Whether a row is the header of a report, or a message about a skipped one.
@@ -31,7 +31,8 @@ pub fn read_csv(file: &str, input: impl BufRead) -> Result<Vec<KernelTable>, Ker
         let report = Report::of(&row.texts())?;
         Some((0..row.len()).filter(|column| report.is_number(*column)).collect())
     };
-    let (mut rows, decimal) = dialect::rows(input, numbers).map_err(KernelsError::read(file))?;
+    let (mut rows, decimal) =
+        dialect::rows(input, ThreeDigits::Fraction, numbers).map_err(KernelsError::read(file))?;
     let mut reports = Reports::new(file);
     while let Some(row) = rows.next_row().map_err(KernelsError::read(file))? {
         if row.is_empty() {

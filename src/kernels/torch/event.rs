@@ -84,7 +84,8 @@ impl Event {
             "cpu_op" | "Operator" => Category::Operator,
             "user_annotation" => Category::Annotation,
             "gpu_user_annotation" => Category::GpuAnnotation,
-            "kernel" | "Kernel" => Category::Kernel,
+            // Work of Meta's accelerators has a category of its own.
+            "kernel" | "Kernel" | "mtia_ccp_events" => Category::Kernel,
             "gpu_memcpy" | "gpu_memset" | "Memcpy" | "Memset" => Category::Copy,
             "Runtime" => Category::Call,
             "cpu_instant_event" if self.name == "[memory]" => Category::Memory,

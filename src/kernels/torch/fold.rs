@@ -20,7 +20,7 @@ use crate::{
     },
     base::units::grouped,
     event::{
-        kernels::{KernelRow, KernelTable, Kind, counters::Counter},
+        kernels::{KernelRow, KernelTable, Kind, Platform, counters::Counter},
         ranks::Collective,
     },
     kernels::{
@@ -56,6 +56,7 @@ pub struct Fold {
     external_of_call: Links,
     start_of_call: Links,
     waiting: Vec<Waiting>,
+    platform: Platform,
     kernels: u64,
     without_operator: u64,
     events: u64,
@@ -200,6 +201,12 @@ impl Fold {
     }
 
     fn call(&mut self, event: &Event, ran: Ran) {
+        // Kineto names the category after CUDA on ROCm too.
+        if event.name.starts_with("hip") {
+            self.platform = Platform::Hip;
+        } else if event.category == "mtia_runtime" {
+            self.platform = Platform::Other;
+        }
         if let Some(correlation) = event.args.correlation {
             self.start_of_call.add(correlation, ran.start_ns as u64);
             if let Some(external) = event.args.external {
@@ -309,11 +316,13 @@ impl Fold {
             let source = "PyTorch trace, annotations on the GPU";
             tables.extend(timed(source, Kind::Ranges, by_name, Some(&device(number))));
         }
-        tables.extend(timed("PyTorch trace, CUDA calls", Kind::ApiCalls, self.calls, None));
+        let calls = format!("PyTorch trace, {}", self.platform.calls());
+        tables.extend(timed(&calls, Kind::ApiCalls, self.calls, None));
         tables.extend(copies);
         tables.extend(filled("PyTorch trace, streams", Kind::Streams, streams, None));
         tables.extend(self.memory.table());
         tables.extend(self.asynchronous.table());
+        tables.iter_mut().for_each(|table| table.platform = self.platform);
         if let Some(first) = tables.first_mut() {
             first.notes.extend(notes);
             if without_kernels && first.kind == Kind::Operators {

@@ -234,6 +234,7 @@ impl<'de> Visitor<'de> for Devices<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut devices: A) -> Result<(), A::Error> {
         while let Some(Properties { id, name }) = devices.next_element()? {
             if let (Some(id), Some(name)) = (id.whole(), name.text())
+                && !name.trim().is_empty()
                 && self.0.gpus.len() < MAX_GPUS
             {
                 self.0.gpus.insert(id, name.to_owned());

@@ -6,7 +6,10 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
-use crate::event::kernels::{Group, KernelRow, Kind};
+use crate::{
+    event::kernels::{Group, KernelRow, Kind},
+    kernels::show::{RowQuery, TableView},
+};
 
 fn read(text: &str) -> Result<Vec<KernelTable>, KernelsError> {
     read_trace("trace.json", text.as_bytes())
@@ -226,6 +229,31 @@ fn copies_memory_collectives_graphs_and_two_gpus() {
 }
 
 /// vLLM and SGLang name every step with its requests and tokens: the steps of a phase are one row.
+#[test]
+fn traces_of_rocm_have_the_terms_of_amd() {
+    let [hosts, calls, kernels] = step();
+    let text = trace(&[hosts, calls.replace("cudaLaunch", "hipLaunch"), kernels].concat());
+    let tables = read(&text.replace("NVIDIA H200", "")).unwrap();
+    assert_eq!(tables[0].device.as_deref(), Some("GPU 0"), "the properties have an empty name");
+    let shown: Vec<String> =
+        tables.iter().map(|table| TableView::new(table, &RowQuery::default()).text()).collect();
+    let shown = shown.join("\n");
+    assert!(shown.contains("HIP calls") && shown.contains("HIP function"), "{shown}");
+    assert!(shown.contains("requires counters (rocprofv3 --pmc)"), "{shown}");
+    assert!(!shown.contains("CUDA") && !shown.contains("ncu"), "{shown}");
+}
+
+#[test]
+fn events_of_mtia_are_device_work() {
+    let [hosts, calls, kernels] = step();
+    let calls = calls.replace("cuda_runtime", "mtia_runtime").replace("cudaLaunchKernel", "mtiaLaunch");
+    let kernels = kernels.replace("\"kernel\"", "\"mtia_ccp_events\"");
+    let tables = read(&trace(&[hosts, calls, kernels].concat())).unwrap();
+    assert_eq!((tables[0].kind, tables[0].calls()), (Kind::Kernels, 2));
+    assert!(tables[0].busy.is_some());
+    assert_eq!(of_kind(&tables, Kind::ApiCalls).source, "PyTorch trace, calls of the runtime");
+}
+
 #[test]
 fn steps_that_engines_name_are_rows_by_phase() {
     let step = |name: &str, at: f64, us: f64| {
