@@ -229,6 +229,7 @@ fn a_server_that_is_not_there_is_said_to_be_so() {
         text(&output.stderr)
     );
     assert!(text(&output.stderr).contains("connection refused"), "{}", text(&output.stderr));
+    assert!(!dir.path().join("runs").exists(), "a run that never began leaves nothing");
     let none = llmprof(dir.path(), &["run", "runtime=openai"]).output().unwrap();
     assert_eq!(none.status.code(), Some(2));
     assert!(text(&none.stderr).contains("runtime.server.url"), "{}", text(&none.stderr));
@@ -661,10 +662,12 @@ fn troubled(trouble: Trouble) -> Vec<Envelope> {
             ..crate::screens::run_started()
         })),
         Event::ServerFound(Box::new(ServerFound {
+            server: 0,
             url: "http://127.0.0.1:8000".into(),
             kind: ServerKind::Vllm,
             model: None,
             metrics: None,
+            load: None,
         })),
         Event::GpuFound(Box::new(GpuInfo {
             name: "NVIDIA H200".into(),
@@ -752,4 +755,99 @@ fn readings_of_a_server_and_its_gpus_are_recorded() {
     assert!(servers.iter().any(|sample| sample.preemptions.is_some_and(|n| n >= 3.0)), "{servers:?}");
     let capped = |e: &&Envelope| matches!(&e.event, Event::GpuSample(sample) if sample.reasons == Some(4));
     assert!(events.iter().filter(capped).count() >= 2, "{events:?}");
+}
+
+/// One of three servers has a queue, one has none, and one does not answer.
+#[test]
+fn several_servers_are_watched_and_an_alert_sets_the_exit_code() {
+    let server = |queued: u32| {
+        scripted(move |stream, path| {
+            if path == "/metrics" {
+                send_page(
+                    stream,
+                    &format!("vllm:num_requests_running 1\nvllm:num_requests_waiting {queued}\n"),
+                );
+            }
+        })
+    };
+    let (idle, busy, gone) = (server(0), server(14), "http://127.0.0.1:1");
+    let dir = tempfile::tempdir().unwrap();
+    let watch = |more: &[&str]| {
+        let arguments = ["watch", "telemetry=none", "--for", "600", "--json", &idle, &busy];
+        let mut command = llmprof(dir.path(), &arguments);
+        command.args(more).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut said = String::new();
+        let mut lines = std::io::BufReader::new(child.stderr.take().unwrap());
+        // Until the alert, however long that takes.
+        while !said.contains("alert queued>3") {
+            let read = std::io::BufRead::read_line(&mut lines, &mut said).unwrap();
+            assert!(read > 0, "{said}");
+        }
+        crate::common::signal(child.id(), "INT");
+        lines.read_to_string(&mut said).unwrap();
+        let output = child.wait_with_output().unwrap();
+        (output.status.code(), said, serde_json::from_slice::<Value>(&output.stdout).unwrap())
+    };
+    let (code, said, json) = watch(&["--alert", "queued>3", gone]);
+    assert_eq!(code, Some(1), "{said}");
+    assert_eq!(said.matches("alert queued>3").count(), 1, "once: {said}");
+    assert!(said.contains(&format!("alert queued>3: 14.0 ({busy})")), "{said}");
+    assert!(said.contains(&format!("error: {gone}: no answer for")), "{said}");
+    let servers = json["servers"].as_array().unwrap();
+    let urls: Vec<&str> = servers.iter().map(|server| server["url"].as_str().unwrap()).collect();
+    assert_eq!(urls, [idle.as_str(), busy.as_str(), gone]);
+    assert_eq!(servers[1]["last_sample"]["queued"], 14.0);
+    assert_eq!((&servers[2]["server"], servers[2]["silent"].is_string()), (&Value::Null, true));
+    assert_eq!(json["alerts"][0]["alert"]["alert"], "queued>3");
+    let wrong =
+        llmprof(dir.path(), &["watch", "--for", "1", "--alert", "ttft_p99_ms=500", &idle]).output().unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("no > or <"), "{}", text(&wrong.stderr));
+}
+
+/// Four words in each of three chunks, and no `usage`.
+#[test]
+fn tokens_are_counted_by_the_tokenizer_where_the_server_counts_none() {
+    let chunk = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"hello world hello end \"}}]}\n\n";
+    let url = scripted(move |stream, _| {
+        let _ = write!(
+            stream,
+            "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n{}data: [DONE]\n\n",
+            chunk.repeat(3)
+        );
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let tokenizer = serde_json::json!({
+        "version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": null, "decoder": null,
+        "model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "hello": 1, "world": 2, "end": 3}}
+    });
+    fs::create_dir(dir.path().join("model")).unwrap();
+    fs::write(dir.path().join("model/tokenizer.json"), tokenizer.to_string()).unwrap();
+    let run = |more: &[&str]| -> Value {
+        let output = load(dir.path(), &url, &[&["runtime.warmup=0"], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let _ = fs::remove_dir_all(dir.path().join("run"));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let counted = run(&["runtime.server.tokenizer=model"]);
+    let server = &counted["server"];
+    assert_eq!(
+        (&server["tokens_per_chunk"], &server["tokens_counted_by_tokenizer"]),
+        (&4.0.into(), &true.into())
+    );
+    let why = server["why"].to_string();
+    assert!(why.contains("counted by the model's tokenizer") && !why.contains("each chunk counts"), "{why}");
+    assert!(!counted["trust"].to_string().contains("chunks are taken for tokens"), "{}", counted["trust"]);
+    let chunks = run(&[]);
+    assert_eq!(chunks["server"]["tokens_per_chunk"], 1.0);
+    assert!(chunks["server"]["why"].to_string().contains("runtime.server.tokenizer"), "{}", chunks["server"]);
+    let missing = load(dir.path(), &url, &["runtime.server.tokenizer=nowhere"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(
+        text(&missing.stderr).contains("runtime.server.tokenizer: cannot read"),
+        "{}",
+        text(&missing.stderr)
+    );
 }

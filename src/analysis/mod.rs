@@ -1,5 +1,6 @@
 //! Pure functions from measurements to findings. Uses `base`, `event` and `model`.
 
+pub mod alert;
 pub mod classify;
 pub mod compare;
 pub mod distribution;

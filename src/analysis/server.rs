@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::{
-    analysis::late::LateCause,
+    analysis::{interval::ConfidenceInterval, late::LateCause},
     base::units::{grouped, millis, percent, three_digits},
     event::{RequestFailure, ServerKind},
 };
@@ -43,10 +43,18 @@ pub struct ServerFacts {
     pub together: Option<f64>,
     /// The server does not say how many tokens its answers have.
     pub chunks_for_tokens: bool,
+    /// It does not, and the model's tokenizer has counted them.
+    pub tokenized: bool,
     /// The share of the time between chunks that late ones cost, and the causes with their shares of it, the largest first.
     pub late: Option<(f64, Vec<(LateCause, f64)>)>,
-    /// Requests a second that kept the SLOs, of all, and their share.
-    pub good: Option<(f64, f64)>,
+    pub good: Option<Goodput>,
+}
+
+/// Requests that kept the SLOs: how many per second, and which share of all.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Goodput {
+    pub per_s: f64,
+    pub share: ConfidenceInterval,
 }
 
 /// A finding; the first is the most important.
@@ -92,10 +100,9 @@ pub enum ServerRemark {
         causes: Vec<(LateCause, f64)>,
         remedy: Option<&'static str>,
     },
-    Goodput {
-        per_s: f64,
-        share: f64,
-    },
+    Goodput(Goodput),
+    /// Tokens were counted by the model's tokenizer.
+    Tokenized,
     /// Chunks are taken for tokens.
     NoTokenCounts,
     /// Something holds the stream back.
@@ -126,6 +133,9 @@ impl ServerFacts {
         if self.chunks_for_tokens {
             remarks.push(ServerRemark::NoTokenCounts);
         }
+        if self.tokenized {
+            remarks.push(ServerRemark::Tokenized);
+        }
         if let Some(lag_ms) = self.late_client_ms() {
             remarks.push(ServerRemark::ClientLate { lag_ms });
             return remarks;
@@ -154,9 +164,7 @@ impl ServerFacts {
             let remedy = causes.first().and_then(|(cause, _)| self.late_remedy(*cause));
             remarks.push(ServerRemark::LateChunks { share, causes, remedy });
         }
-        if let Some((per_s, share)) = self.good {
-            remarks.push(ServerRemark::Goodput { per_s, share });
-        }
+        remarks.extend(self.good.map(ServerRemark::Goodput));
         if let Some(per_chunk) = self.tokens_per_chunk.filter(|tokens| *tokens > 1.02) {
             remarks.push(ServerRemark::SeveralTokens { per_chunk });
         }
@@ -220,7 +228,10 @@ impl fmt::Display for ServerRemark {
                 }
             }
             ServerRemark::NoTokenCounts => f.write_str(
-                "The server reports no token counts (usage): each chunk counts as one token, so TPOT and tok/s are those of chunks.",
+                "The server reports no token counts (usage): each chunk counts as one token, so TPOT and tok/s are those of chunks. runtime.server.tokenizer names a directory whose tokenizer counts them.",
+            ),
+            ServerRemark::Tokenized => f.write_str(
+                "The server reports no token counts (usage): output tokens are counted by the model's tokenizer.",
             ),
             ServerRemark::NotStreamed { together } => write!(
                 f,
@@ -287,14 +298,14 @@ impl fmt::Display for ServerRemark {
                 )?;
                 remedy.map_or(Ok(()), |remedy| write!(f, " {remedy}."))
             }
-            ServerRemark::Goodput { per_s, share } => {
-                write!(
-                    f,
-                    "{} of the requests keep the SLOs: {} good requests/s.",
-                    pct(*share),
-                    three_digits(*per_s)
-                )
-            }
+            ServerRemark::Goodput(Goodput { per_s, share }) => write!(
+                f,
+                "{} of the requests keep the SLOs (95 % CI: {} to {}): {} good requests/s.",
+                pct(share.estimate),
+                pct(share.low),
+                pct(share.high),
+                three_digits(*per_s)
+            ),
             ServerRemark::SeveralTokens { per_chunk } => write!(
                 f,
                 "A chunk has {} tokens on average: the gaps between chunks are not ITL.",
@@ -376,8 +387,14 @@ mod tests {
                  --max-num-batched-tokens makes each stop shorter.",
             ),
             (
-                ServerFacts { good: Some((4.0, 0.5)), ..base() },
-                "50 % of the requests keep the SLOs: 4.00 good requests/s.",
+                ServerFacts {
+                    good: Some(Goodput {
+                        per_s: 4.0,
+                        share: ConfidenceInterval { estimate: 0.5, low: 0.4, high: 0.6 },
+                    }),
+                    ..base()
+                },
+                "50 % of the requests keep the SLOs (95 % CI: 40 % to 60 %): 4.00 good requests/s.",
             ),
         ] {
             assert_eq!(said(facts), [words]);

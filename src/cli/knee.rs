@@ -9,7 +9,7 @@ use super::{
     print, print_json,
 };
 use crate::{
-    analysis::{knee::KneeSearch, server::ServerRemark},
+    analysis::{interval::ConfidenceInterval, knee::KneeSearch, server::ServerRemark},
     base::{
         table::aligned,
         units::{millis, percent, three_digits},
@@ -60,7 +60,7 @@ pub(super) struct KneeArgs {
 struct Step {
     rate: f64,
     kept: bool,
-    share: f64,
+    share: ConfidenceInterval,
     state: RunState,
 }
 
@@ -129,16 +129,18 @@ pub(super) async fn run(args: KneeArgs) -> Result<u8, Failure> {
         if finished.summary.finished.outcome != Outcome::Completed && server.ended == 0 {
             return Ok(super::run::report_end(&finished.summary));
         }
-        let share = server.good as f64 / (server.ended as f64).max(1.0);
-        let kept = share >= KEPT_SHARE;
+        let share = server.good_share().unwrap_or(ConfidenceInterval { estimate: 0.0, low: 0.0, high: 1.0 });
+        let kept = share.estimate >= KEPT_SHARE;
         search.add(rate, kept);
         steps.push(Step { rate, kept, share, state: finished.state });
         if !args.quiet {
             let word = if kept { "kept" } else { "not kept" };
             eprint_line(format_args!(
-                "{} requests/s: {word} ({} of the requests)",
+                "{} requests/s: {word} ({} of the requests, 95 % CI: {} to {})",
                 three_digits(rate),
-                percent(100.0 * share)
+                percent(100.0 * share.estimate),
+                percent(100.0 * share.low),
+                percent(100.0 * share.high)
             ));
         }
     }
@@ -211,7 +213,7 @@ fn knee_text(search: &KneeSearch, steps: &[Step]) -> String {
             text(total.ttft.percentile_ms(99.0)),
             text(total.tpot.percentile_ms(50.0)),
             text(total.tpot.percentile_ms(99.0)),
-            percent(100.0 * step.share),
+            percent(100.0 * step.share.estimate),
             step.good_per_s().map_or_else(|| "–".to_owned(), three_digits),
             if step.kept { "kept" } else { "not kept" }.to_owned(),
             step.good_per_s().map_or_else(String::new, |good| bar(good / most.max(1e-9))),
@@ -242,7 +244,7 @@ fn knee_json(search: &KneeSearch, steps: &[Step]) -> Value {
     let (kept, broken) = search.interval();
     let step = |step: &Step| {
         let total = step.state.total.summary();
-        json!({"rate": step.rate, "kept": step.kept, "good": step.share, "ttft_ms": total.ttft_ms, "tpot_ms": total.tpot_ms})
+        json!({"rate": step.rate, "kept": step.kept, "good": step.share.estimate, "good_ci": [step.share.low, step.share.high], "ttft_ms": total.ttft_ms, "tpot_ms": total.tpot_ms})
     };
     json!({
         "schema": 1,

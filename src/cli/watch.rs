@@ -1,10 +1,10 @@
-//! `watch`: the GPU without a workload, in the TUI or for a fixed time.
+//! `watch`: GPUs and servers without a workload, in the TUI or for a fixed time.
 
 use clap::Args;
 
 use super::{
     Failure,
-    args::{ConfigArgs, take_url, time_of},
+    args::{ConfigArgs, in_quotes, quoted_list, take_urls, time_of},
     diagnose, print_data, print_json, profile, remote,
     remote::{RemoteArgs, Shown},
 };
@@ -15,13 +15,20 @@ use crate::{
     state::RunState,
 };
 
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  llmprof-tui watch                                the GPUs of this machine
+  llmprof-tui watch http://localhost:8000          a server's queue, batch and KV cache; several URLs are a list
+  llmprof-tui watch http://a:8000 http://b:8000 --alert 'ttft_ms>500' --alert 'silent_s>10'
+  llmprof-tui watch --for 60 --alert 'temp_c>85'   exit code 1 if the limit was crossed";
+
 #[derive(Debug, Args)]
 pub(super) struct WatchArgs {
     #[command(flatten)]
     pub(super) config: ConfigArgs,
     #[command(flatten)]
     pub(super) remote: RemoteArgs,
-    /// Monitor for this long without the TUI, then print the diagnosis; exit code 1 where a watched server is silent at the end
+    /// Monitor for SECONDS without the TUI, then print the diagnosis; exit with 1 if a server does not answer at the end, or an alert was crossed
     #[arg(long = "for", value_name = "SECONDS")]
     seconds: Option<f64>,
     /// With --for, print one JSON object on stdout instead of text
@@ -30,6 +37,9 @@ pub(super) struct WatchArgs {
     /// Read the GPUs from NVIDIA's DCGM exporter instead of NVML, as http://node7:9400
     #[arg(long, value_name = "URL")]
     dcgm: Option<String>,
+    /// Ring the bell and log a line when CONDITION becomes true, e.g. 'ttft_ms>500', 'output_tok_s<100', 'silent_s>10'; repeatable
+    #[arg(long = "alert", value_name = "CONDITION")]
+    alerts: Vec<String>,
     /// Record the samples as a run
     #[arg(long)]
     record: bool,
@@ -40,8 +50,14 @@ impl WatchArgs {
     pub(super) fn watch_config(&self) -> ConfigArgs {
         let mut config = self.config.clone();
         let watch = ["runtime=watch".to_owned(), format!("output.record={}", self.record)];
-        take_url(&mut config.overrides, "telemetry.server");
-        let dcgm = self.dcgm.iter().map(|url| format!("telemetry.dcgm='{}'", url.replace('\'', "")));
+        let urls = take_urls(&mut config.overrides);
+        if !urls.is_empty() {
+            config.overrides.push(format!("telemetry.server={}", quoted_list(&urls)));
+        }
+        if !self.alerts.is_empty() {
+            config.overrides.push(format!("telemetry.alerts={}", quoted_list(&self.alerts)));
+        }
+        let dcgm = self.dcgm.iter().map(|url| format!("telemetry.dcgm={}", in_quotes(url)));
         config.overrides.extend(dcgm);
         config.overrides.splice(0..0, watch);
         config
@@ -49,7 +65,15 @@ impl WatchArgs {
 
     /// Watches for a program of which nothing more can be seen.
     pub(super) fn from_outside(config: ConfigArgs, seconds: Option<f64>, json: bool) -> WatchArgs {
-        WatchArgs { config, remote: RemoteArgs::default(), seconds, json, dcgm: None, record: false }
+        WatchArgs {
+            config,
+            remote: RemoteArgs::default(),
+            seconds,
+            json,
+            dcgm: None,
+            alerts: Vec::new(),
+            record: false,
+        }
     }
 }
 
@@ -77,26 +101,51 @@ pub(super) async fn with_remark(args: WatchArgs, remark: Option<String>) -> Resu
     let Some(seconds) = args.seconds else { return profile::profile(config, remark).await };
     let time = time_of(seconds)?;
     let plan = config.plan()?;
-    let watched_url = plan.composed.config.telemetry.server.clone();
+    let urls: Vec<String> =
+        plan.composed.config.telemetry.server.as_ref().map_or(Vec::new(), |urls| urls.all().to_vec());
     remark.iter().for_each(eprint_line);
     let watched = headless::watch(plan, time).await?;
-    if let Some(url) = watched_url.filter(|_| !watched.state.server.is_there()) {
-        return Err(Failure::work(format_args!(
-            "{url} has no metrics that are known here: vLLM, SGLang (--enable-metrics), TensorRT-LLM, Triton, llama.cpp (--metrics) and TGI \
-             are; name the page itself where it is not at /metrics"
-        )));
+    let state = &watched.state;
+    if let Some(first) = urls.first().filter(|_| state.servers().all(|server| !server.is_there())) {
+        return Err(unseen(first, state));
     }
-    print_watched(&watched.state, args.json)?;
-    if let Some(silence) = watched.state.server.silence(watched.state.now) {
-        eprint_line(format_args!("error: {silence}"));
+    print_watched(state, args.json)?;
+    let failures: Vec<String> = failures(&urls, state);
+    failures.iter().for_each(|failure| eprint_line(format_args!("error: {failure}")));
+    if has_failed(state) {
         return Ok(1);
     }
     Ok(watched.cause.map_or(0, |cause| cause.exit_code()))
 }
 
+/// A server does not answer at the end, or an alert was crossed.
+pub(super) fn has_failed(state: &RunState) -> bool {
+    state.silence().is_some() || state.alerts_crossed > 0
+}
+
+/// No server has shown its metrics.
+fn unseen(url: &str, state: &RunState) -> Failure {
+    match state.server.silence(state.now).filter(|_| !state.server.has_unknown_metrics) {
+        Some(silence) => Failure::work(format_args!("{url}: {silence}")),
+        None => Failure::work(format_args!(
+            "{url} has no metrics that are known here: vLLM, SGLang (--enable-metrics), TensorRT-LLM, Triton, llama.cpp (--metrics) and TGI \
+             are; name the page itself where it is not at /metrics"
+        )),
+    }
+}
+
+/// The servers that do not answer at the end.
+fn failures(urls: &[String], state: &RunState) -> Vec<String> {
+    let silences = state.servers().zip(urls).filter_map(|(server, url)| {
+        let silence = server.silence(state.now)?;
+        Some(if urls.len() > 1 { format!("{url}: {silence}") } else { silence })
+    });
+    silences.collect()
+}
+
 /// What was seen, of a server or of the GPUs.
 pub(super) fn print_watched(state: &RunState, json: bool) -> Result<(), Failure> {
-    match (state.server.is_there(), json) {
+    match (state.servers().any(|server| server.is_there()), json) {
         (true, true) => return print_json(&watched_server_json(state)),
         (true, false) => return print_data(&watched_server_text(state)),
         (false, _) => {}

@@ -577,12 +577,32 @@ pub struct TelemetryConfig {
     pub probe: Probe,
     /// Script of the simulated probe; null for `runtime.sim.scenario`.
     pub scenario: Option<String>,
-    /// A server whose own metrics are read beside the run; null for none.
+    /// A server whose own metrics are read beside the run, or several; null for none.
     #[serde(default)]
-    pub server: Option<String>,
+    pub server: Option<Urls>,
+    /// Conditions on the figures of servers and GPUs, e.g. ttft_ms>500.
+    #[serde(default)]
+    pub alerts: Vec<String>,
     /// A DCGM exporter that has the readings of the GPUs instead of NVML; null for none.
     #[serde(default)]
     pub dcgm: Option<String>,
+}
+
+/// One URL or several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Urls {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Urls {
+    pub fn all(&self) -> &[String] {
+        match self {
+            Urls::One(url) => std::slice::from_ref(url),
+            Urls::Several(urls) => urls,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

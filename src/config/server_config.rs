@@ -15,6 +15,9 @@ pub struct ServerConfig {
     pub api: Api,
     /// The model's name there; null for the first it lists.
     pub model: Option<String>,
+    /// A directory with `tokenizer.json`, which counts output tokens where the server does not.
+    #[serde(default)]
+    pub tokenizer: Option<String>,
     /// The environment variable with a key; not an error where it is not set.
     pub key_env: Option<String>,
     /// `auto`, `none`, or the URL of its metrics.

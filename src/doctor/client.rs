@@ -78,6 +78,7 @@ pub fn measure(streams: u32, time: Duration, control: &Control) -> Result<Client
         gives_up: Duration::from_secs(10),
         seed: 0,
         predictions: false,
+        tokenizer: None,
     };
     let (tx, mut rx) = event::channel(Clock::wall());
     let cancel = control.clone();

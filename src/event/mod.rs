@@ -46,8 +46,8 @@ pub use self::{
         Ready, RunFinished, RunStarted, SnapshotTaken,
     },
     server::{
-        ClientSample, Connecting, HttpStep, RequestFailure, Served, ServerFound, ServerKind, ServerSample,
-        ServerSilent, ServerTimes, Slo,
+        AlertChanged, ClientSample, Connecting, HttpStep, OfferedLoad, RequestFailure, Served, ServerFound,
+        ServerKind, ServerSample, ServerSilent, ServerTimes, Slo,
     },
     time::{Clock, Stamp},
 };
@@ -97,6 +97,8 @@ pub enum Event {
     ServerSample(Box<ServerSample>),
     /// Its metrics cannot be read any more.
     ServerSilent(ServerSilent),
+    /// A figure has crossed the limit of an alert, or is within it again.
+    AlertChanged(AlertChanged),
     /// How late the client that puts load on it is.
     ClientSample(ClientSample),
     /// What is known about its steps has changed.

@@ -23,12 +23,29 @@ text_enum! {
 /// A server that answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServerFound {
+    /// Its place among the servers that are watched.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub server: u32,
     pub url: String,
     pub kind: ServerKind,
     /// The model's name there; `None` where it was not asked for.
     pub model: Option<String>,
     /// Where its metrics are read; `None` where it has none.
     pub metrics: Option<String>,
+    /// `None` where it is watched, or requests are sent as recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<OfferedLoad>,
+}
+
+/// How requests are sent to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct OfferedLoad {
+    /// Requests per second; `None` in a closed loop.
+    pub rate: Option<f64>,
+    /// The shape of gamma gaps, 1 for a Poisson process; `None` for equal gaps.
+    pub burstiness: Option<f64>,
+    /// The most requests at a time; `None` for no limit.
+    pub concurrency: Option<u32>,
 }
 
 /// What a service promises.
@@ -169,6 +186,9 @@ pub struct Served {
     pub prompt_tokens: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u32>,
+    /// The output tokens were counted by the model's tokenizer, because the server does not count them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tokenized: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_tokens: Option<u32>,
     #[serde(default, skip_serializing_if = "ServerTimes::is_empty")]
@@ -193,13 +213,34 @@ pub struct ClientSample {
 /// Why a server's metrics cannot be read: connection refused, HTTP 503.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerSilent {
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub server: u32,
+    /// Of one that has never answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// It answers, without metrics that are known here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub answers: bool,
     pub why: String,
+}
+
+/// A figure has crossed the limit of an alert, or is within it again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AlertChanged {
+    /// The condition, e.g. "ttft_ms>500".
+    pub alert: String,
+    /// The server or the GPU.
+    pub of: String,
+    pub value: f64,
+    pub crossed: bool,
 }
 
 /// What a server says of itself, about once a second. Absent is not 0.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServerSample {
+    #[serde(skip_serializing_if = "is_zero")]
+    pub server: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub running: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -10,15 +10,15 @@ use crate::{
         table::{aligned, markdown},
         units::{grouped, millis, percent, three_digits},
     },
-    state::{RunState, Series},
+    event::{AlertChanged, Stamp},
+    state::{RunState, Series, ServerState},
 };
 
 /// A name, its values, and how they are written.
 type Row<'a> = (&'static str, &'a Series, fn(f64) -> String);
 
 /// What is shown of a server's metrics.
-fn rows(state: &RunState) -> Vec<Row<'_>> {
-    let server = &state.server;
+fn rows(server: &ServerState) -> Vec<Row<'_>> {
     let count: fn(f64) -> String = three_digits;
     let all: [Row<'_>; 5] = [
         ("running", &server.running, count),
@@ -35,10 +35,16 @@ fn mean(state: &RunState, series: &Series) -> Option<f64> {
     all.map(|bucket| f64::from(bucket.mean()))
 }
 
+/// The servers that were watched, as far as they have answered.
 pub fn watched_server_text(state: &RunState) -> String {
-    let Some(found) = &state.server.found else { return String::new() };
+    let texts = state.servers().map(|server| server_text(state, server));
+    texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n")
+}
+
+fn server_text(state: &RunState, server: &ServerState) -> String {
+    let Some(found) = &server.found else { return String::new() };
     let mut table = vec![["", "mean", "min", "max", "last"].map(str::to_owned)];
-    for (name, series, unit) in rows(state) {
+    for (name, series, unit) in rows(server) {
         let (min, max) = series.range().unwrap_or_default();
         let [mean, min, max, last] = [
             mean(state, series),
@@ -54,28 +60,42 @@ pub fn watched_server_text(state: &RunState) -> String {
         1 => text += "It reported nothing between two readings.",
         _ => text += &aligned(&table, |column| column > 0),
     }
-    for remark in state.server_remarks() {
+    for remark in state.remarks_on(server) {
         text += &format!("\n\n{remark}");
     }
     text
 }
 
+/// One server as an object of its own, several under `servers`.
 pub fn watched_server_json(state: &RunState) -> Value {
-    let server = &state.server;
-    let series = rows(state).into_iter().map(|(name, series, _)| {
+    let mut object = match state.more_servers.is_empty() {
+        true => server_json(state, &state.server),
+        false => {
+            json!({"servers": state.servers().map(|server| server_json(state, server)).collect::<Vec<_>>()})
+        }
+    };
+    object["schema"] = json!(1);
+    object["seconds"] = json!(state.now.secs());
+    let alert = |(t, alert): &(Stamp, AlertChanged)| json!({"seconds": t.secs(), "alert": alert});
+    object["alerts"] = state.alerts.iter().map(alert).collect();
+    object
+}
+
+fn server_json(state: &RunState, server: &ServerState) -> Value {
+    let series = rows(server).into_iter().map(|(name, series, _)| {
         let range = series.range();
         let value =
             json!({"mean": mean(state, series), "min": range.map(|r| r.0), "max": range.map(|r| r.1)});
         (name.to_owned(), value)
     });
     json!({
-        "schema": 1,
         "server": server.found,
-        "seconds": state.now.secs(),
+        "url": server.url(),
+        "silent": server.silence(state.now),
         "metrics": series.collect::<serde_json::Map<_, _>>(),
         "preemptions": server.latest.as_ref().and_then(|latest| latest.preemptions).map(|_| server.preemptions),
         "last_sample": server.latest,
-        "why": state.server_remarks().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "why": state.remarks_on(server).iter().map(ToString::to_string).collect::<Vec<_>>(),
     })
 }
 
@@ -97,7 +117,7 @@ pub(super) fn server_md(state: &RunState) -> String {
     let mut out = format!("## Server\n\n{}\n", markdown(&rows, |column| column > 0));
     out += "Client lag passes before the start, from which TTFT counts. Queue and prefill are by the server's own clock.\n\n";
     if parts.iter().any(|times| times.distribution.is_none()) {
-        out += "Rows without percentiles are means that the server reports over all its requests, and the wait is the rest.\n\n";
+        out += "Rows without percentiles are means over all requests: the server reports them only as means or only for some requests, and the wait is the rest.\n\n";
     }
     let late = server.late.by_cause();
     if let Some(share) = server.late.share().filter(|_| !late.is_empty()) {

@@ -7,13 +7,16 @@ use thiserror::Error;
 use crate::{
     attach::{OutputTo, Target},
     base::read::{self, MAX_DOCUMENT},
-    config::{Api, ArrivalKind, LoadConfig, RunConfig, Runtime, ServerConfig},
+    config::{Api, ArrivalKind, LoadConfig, RunConfig, Runtime, ServerConfig, Urls},
     engine::workload::{PromptSet, Workload},
     event::ServerKind,
+    run::inputs::Model,
     server::{
         Arrivals, Endpoint, EndpointError, Gaps, Key, LoadPlan, MetricsAt, Prompts, TraceError, data_url,
         read_trace,
     },
+    state::MAX_WATCHED,
+    text::{TextError, Tokenizer},
 };
 
 /// Different pictures.
@@ -41,6 +44,10 @@ pub enum ServerPlanError {
     Trace { file: String, cause: TraceError },
     #[error("runtime.server.command: {0:?} is not a command line: its quotes do not close, or it is empty")]
     Command(String),
+    #[error("runtime.server.tokenizer: {0}")]
+    Tokenizer(TextError),
+    #[error("telemetry.server: {0} servers, more than the limit of {MAX_WATCHED}")]
+    ManyServers(usize),
     #[error("runtime.load.image_pixels needs runtime.server.api=chat, and at most 4096")]
     Image,
 }
@@ -63,7 +70,11 @@ fn kind_of(runtime: Runtime) -> Option<ServerKind> {
 }
 
 /// `None` where the run is not one on a server.
-pub fn load_plan(config: &RunConfig, workload: &Workload) -> Result<Option<LoadPlan>, ServerPlanError> {
+pub fn load_plan(
+    config: &RunConfig,
+    workload: &Workload,
+    tokenizer: Option<Arc<Tokenizer>>,
+) -> Result<Option<LoadPlan>, ServerPlanError> {
     let Some(kind) = kind_of(config.runtime.name) else { return Ok(None) };
     let server = config.runtime.server.as_ref().ok_or(ServerPlanError::NoConfig("server"))?;
     let load = config.runtime.load.as_ref().ok_or(ServerPlanError::NoConfig("load"))?;
@@ -128,7 +139,25 @@ pub fn load_plan(config: &RunConfig, workload: &Workload) -> Result<Option<LoadP
         gives_up: Duration::from_secs_f64(load.gives_up_s),
         seed: workload.seed,
         predictions: config.output.predictions.enable,
+        tokenizer,
     }))
+}
+
+/// The tokenizer of the server's model: the one that is named, else that of the model's weights where the user names the model.
+pub fn served_tokenizer(
+    config: &RunConfig,
+    model: &Model,
+    names_model: bool,
+) -> Result<Option<Arc<Tokenizer>>, ServerPlanError> {
+    let Some(server) = config.runtime.server.as_ref().filter(|_| config.runtime.name.is_server()) else {
+        return Ok(None);
+    };
+    let tokenizer = match &server.tokenizer {
+        Some(dir) => Some(Tokenizer::from_dir(Path::new(dir)).map_err(ServerPlanError::Tokenizer)?),
+        None if names_model => model.tokenizer().and_then(Result::ok),
+        None => None,
+    };
+    Ok(tokenizer.map(Arc::new))
 }
 
 /// The command that starts the server, where there is one.
@@ -143,9 +172,13 @@ pub fn server_program(config: &RunConfig) -> Result<Option<Target>, ServerPlanEr
     }))
 }
 
-/// The server whose metrics are read beside any run.
-pub fn watched_server(config: &RunConfig) -> Result<Option<MetricsAt>, ServerPlanError> {
-    page_at("telemetry.server", config.telemetry.server.as_deref())
+/// The servers whose metrics are read beside any run.
+pub fn watched_servers(config: &RunConfig) -> Result<Vec<MetricsAt>, ServerPlanError> {
+    let urls = config.telemetry.server.as_ref().map_or(&[][..], Urls::all);
+    if urls.len() > MAX_WATCHED {
+        return Err(ServerPlanError::ManyServers(urls.len()));
+    }
+    urls.iter().filter_map(|url| page_at("telemetry.server", Some(url)).transpose()).collect()
 }
 
 /// The exporter whose readings of GPUs are used.

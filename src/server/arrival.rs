@@ -16,6 +16,17 @@ pub enum Gaps {
     },
 }
 
+impl Gaps {
+    /// The shape of gamma gaps: 1 for exponential ones. Equal gaps have none.
+    pub fn burstiness(self) -> Option<f64> {
+        match self {
+            Gaps::Constant => None,
+            Gaps::Poisson => Some(1.0),
+            Gaps::Gamma { shape } => Some(shape),
+        }
+    }
+}
+
 /// An endless schedule: the time of each request after the start.
 #[derive(Debug, Clone)]
 pub struct Schedule {

@@ -133,6 +133,7 @@ impl Client {
             together: 0,
             prompt_tokens: None,
             output_tokens: None,
+            tokenized: false,
             cached_tokens: None,
             server: ServerTimes::default(),
             reconnected: false,

@@ -223,6 +223,10 @@ impl Connection {
 
     /// Reads more. False at the end of the stream.
     async fn fill(&mut self, step: HttpStep, until: Instant) -> Result<bool, HttpError> {
+        // A server that always has more to send would never let the timer be asked.
+        if Instant::now() >= until {
+            return Err(HttpError::Timeout(step));
+        }
         self.buffer.copy_within(self.unused.clone(), 0);
         self.unused = 0..self.unused.len();
         if self.buffer.len() < self.unused.end + READ_BYTES / 2 {
@@ -341,7 +345,25 @@ pub fn authorized_request(
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
+
+    /// Data that is always ready is no reason to pass over the deadline.
+    #[tokio::test]
+    async fn endless_interim_answers_reach_the_time_limit() {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let many = b"HTTP/1.1 100 Continue\r\n\r\n".repeat(4096);
+            while stream.write_all(&many).await.is_ok() {}
+        });
+        let tls = Tls::new(&[]).unwrap();
+        let endpoint = Endpoint::read(&url).unwrap();
+        let got = get(&endpoint, "/", None, &tls, 1 << 20, Duration::from_millis(300)).await;
+        assert!(matches!(got, Err(HttpError::Timeout(_))), "{got:?}");
+    }
 
     #[test]
     fn heads_are_read_or_refused() {

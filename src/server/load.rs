@@ -30,9 +30,10 @@ use crate::{
     config::Api,
     engine::driver::Control,
     event::{
-        ClientSample, Ending, Event, EventTx, HttpStep, Level, Prediction, RequestFailure, RequestFinished,
-        RequestStarted, ServerKind, Stamp, Token,
+        ClientSample, Ending, Event, EventTx, HttpStep, Level, OfferedLoad, Prediction, RequestFailure,
+        RequestFinished, RequestStarted, ServerKind, Stamp, Token,
     },
+    text::Tokenizer,
 };
 
 /// How often the client's own delay is measured.
@@ -81,6 +82,21 @@ pub enum Arrivals {
     Trace { entries: Arc<[TraceEntry]>, speed: f64 },
 }
 
+impl Arrivals {
+    /// `None` for a recorded trace.
+    pub fn offered(&self) -> Option<OfferedLoad> {
+        Some(match self {
+            Arrivals::Closed { concurrency } => {
+                OfferedLoad { rate: None, burstiness: Some(1.0), concurrency: Some(*concurrency) }
+            }
+            Arrivals::Open { gaps, rate, concurrency, .. } => {
+                OfferedLoad { rate: Some(*rate), burstiness: gaps.burstiness(), concurrency: *concurrency }
+            }
+            Arrivals::Trace { .. } => return None,
+        })
+    }
+}
+
 /// What is asked.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prompts {
@@ -124,6 +140,8 @@ pub struct LoadPlan {
     pub gives_up: Duration,
     pub seed: u64,
     pub predictions: bool,
+    /// Counts output tokens where the server does not.
+    pub tokenizer: Option<Arc<Tokenizer>>,
 }
 
 /// Whether a request counts.
@@ -482,7 +500,7 @@ impl Work {
             continuous_usage: plan.continuous_usage,
         };
         let body = ask.body();
-        let keeps_text = plan.turns > 1 || plan.predictions;
+        let keeps_text = plan.turns > 1 || plan.predictions || plan.tokenizer.is_some();
         let words = messages.iter().map(|message| message.text.split(' ').count()).sum::<usize>();
         let target = match (&plan.prompts, &turn.entry) {
             (_, Some(entry)) => entry.prompt_tokens,
@@ -509,10 +527,14 @@ impl Work {
                 text.push_str(arrived.text);
             }
         };
-        let Exchange { served, message, end } =
+        let Exchange { mut served, message, end } =
             self.client.stream(plan.api.path(), &body, planned, &mut each).await;
         self.in_flight.set(self.in_flight.get() - 1);
         let ok = served.failure.is_none();
+        if ok && served.output_tokens.is_none() {
+            served.output_tokens = self.count_tokens(&text).await;
+            served.tokenized = served.output_tokens.is_some();
+        }
         if turn.part == Part::WarmUp
             && let Some(tokens) = served.prompt_tokens.filter(|tokens| *tokens > 0 && messages.len() == 1)
             && matches!(plan.prompts, Prompts::Synthetic { .. })
@@ -550,6 +572,13 @@ impl Work {
         let finished = RequestFinished { request, complete: ok, served: Some(Box::new(served)) };
         self.tx.send_at(end, Event::RequestFinished(finished));
         ok.then_some(text)
+    }
+
+    /// The tokens of a whole answer by the model's tokenizer, beside the loop that stamps chunks.
+    async fn count_tokens(&self, text: &str) -> Option<u32> {
+        let tokenizer = self.plan.tokenizer.clone().filter(|_| text.len() < MAX_ANSWER_BYTES)?;
+        let text = text.to_owned();
+        tokio::task::spawn_blocking(move || tokenizer.count(&text).ok()).await.ok()?
     }
 
     fn report_failure(&self, request: u32, failure: RequestFailure, message: &str) {

@@ -159,6 +159,7 @@ impl Reading {
         };
         let ms = |now, then| mean(now, then).map(|s| s * 1e3);
         ServerSample {
+            server: 0,
             running: self.running,
             queued: self.queued,
             kv_used: self.kv_used,

@@ -133,5 +133,6 @@ pub async fn wait(client: &Client, plan: &LoadPlan, tx: &EventTx) -> Result<Serv
     tx.send(Event::Ready(Ready { prepare_ms }));
     let by = owner.map(|owner| format!(", owned by {owner}")).unwrap_or_default();
     tx.notice(Level::Info, "server", format!("{url} answers with the model {model}{by}"));
-    Ok(ServerFound { url, kind: plan.kind.clone(), model: Some(model), metrics: None })
+    let load = plan.arrivals.offered();
+    Ok(ServerFound { server: 0, url, kind: plan.kind.clone(), model: Some(model), metrics: None, load })
 }

@@ -1,6 +1,6 @@
 //! Reads a server's own metrics once a second.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use tokio::time::{Instant, sleep_until};
 
@@ -33,12 +33,28 @@ pub async fn page(
     path: &str,
     key: Option<&Key>,
     tls: &Tls,
-) -> Result<Exposition, String> {
+) -> Result<Exposition, NoPage> {
     let key = key.map(|key| key.0.as_str());
     match http::get(endpoint, path, key, tls, MAX_PAGE_BYTES, ANSWER).await {
         Ok((200, body)) => Ok(Exposition::read(&String::from_utf8_lossy(&body))),
-        Ok((status, _)) => Err(format!("HTTP {status} at {path}")),
-        Err(error) => Err(error.brief()),
+        Ok((status, _)) => Err(NoPage::Status(status, path.to_owned())),
+        Err(error) => Err(NoPage::Unanswered(error.brief())),
+    }
+}
+
+/// Why there is no page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoPage {
+    Status(u16, String),
+    Unanswered(String),
+}
+
+impl fmt::Display for NoPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoPage::Status(status, path) => write!(f, "HTTP {status} at {path}"),
+            NoPage::Unanswered(why) => f.write_str(why),
+        }
     }
 }
 
@@ -49,6 +65,17 @@ pub struct Scraper {
     tls: Tls,
     kind: ServerKind,
     last: Option<(Instant, Reading)>,
+    /// The number of the server.
+    server: u32,
+}
+
+/// Why a server's metrics are not read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoMetrics {
+    /// It answers, and none of its pages has metrics that are known here.
+    Unknown,
+    /// It does not answer.
+    Silent(String),
 }
 
 impl Scraper {
@@ -58,7 +85,7 @@ impl Scraper {
             // The key is for the server alone, not for another machine that has its metrics.
             Some(at) => {
                 let key = plan.key.clone().filter(|_| at.endpoint.is_same_machine(&plan.endpoint));
-                Scraper::at(at, &plan.kind, key, tls).await
+                Scraper::at(at, &plan.kind, key, tls).await.ok()
             }
             None => None,
         };
@@ -84,27 +111,38 @@ impl Scraper {
     }
 
     /// The first page that has metrics of a known server.
-    pub async fn at(at: &MetricsAt, kind: &ServerKind, key: Option<Key>, tls: &Tls) -> Option<Scraper> {
+    pub async fn at(
+        at: &MetricsAt,
+        kind: &ServerKind,
+        key: Option<Key>,
+        tls: &Tls,
+    ) -> Result<Scraper, NoMetrics> {
+        let mut absent = NoMetrics::Unknown;
         let given = at.path.clone().into_iter();
         let usual =
             metrics::paths_of(kind).iter().map(|path| (*path).to_owned()).filter(|_| at.path.is_none());
         for path in given.chain(usual) {
-            let mut scraper = Scraper {
+            let scraper = Scraper {
                 endpoint: at.endpoint.clone(),
                 path,
                 key: key.clone(),
                 tls: tls.clone(),
                 kind: kind.clone(),
                 last: None,
+                server: 0,
             };
-            if let Ok(page) = scraper.page().await
-                && let Some(kind) = metrics::kind_of(&page)
-            {
-                scraper.kind = kind;
-                return Some(scraper);
+            match scraper.page().await.map(|page| metrics::kind_of(&page)) {
+                Ok(Some(kind)) => return Ok(Scraper { kind, ..scraper }),
+                Ok(None) | Err(NoPage::Status(..)) => {}
+                Err(NoPage::Unanswered(why)) => absent = NoMetrics::Silent(why),
             }
         }
-        None
+        Err(absent)
+    }
+
+    /// The same as one of several servers.
+    pub fn numbered(self, server: u32) -> Scraper {
+        Scraper { server, ..self }
     }
 
     pub fn kind(&self) -> ServerKind {
@@ -115,7 +153,7 @@ impl Scraper {
         format!("{}{}", self.endpoint, self.path)
     }
 
-    async fn page(&self) -> Result<Exposition, String> {
+    async fn page(&self) -> Result<Exposition, NoPage> {
         page(&self.endpoint, &self.path, self.key.as_ref(), &self.tls).await
     }
 
@@ -127,7 +165,7 @@ impl Scraper {
         loop {
             let begin = Instant::now();
             let page = self.page().await;
-            let why = page.as_ref().err().cloned();
+            let why = page.as_ref().err().map(ToString::to_string);
             if let Ok(page) = page {
                 let reading = Reading::of(&self.kind, &page);
                 let scrape_ms = begin.elapsed().as_secs_f64() * 1e3;
@@ -138,18 +176,24 @@ impl Scraper {
                     if self.kind == ServerKind::LlamaCpp {
                         sample.output_tok_s = at_the_end;
                     }
+                    sample.server = self.server;
                     tx.send(Event::ServerSample(Box::new(sample)));
                 }
                 self.last = Some((begin, reading));
             }
             if why != silent {
                 let text = match &why {
-                    None => "its metrics can be read again".to_owned(),
-                    Some(why) => format!("its metrics cannot be read: {why}"),
+                    None => format!("the metrics of {} can be read again", self.endpoint),
+                    Some(why) => format!("the metrics of {} cannot be read: {why}", self.endpoint),
                 };
-                tx.notice(Level::Warn, "server", text);
-                if let Some(why) = &why {
-                    tx.send(Event::ServerSilent(ServerSilent { why: why.clone() }));
+                tx.notice(if why.is_some() { Level::Warn } else { Level::Info }, "server", text);
+                if let Some(why) = why.clone() {
+                    tx.send(Event::ServerSilent(ServerSilent {
+                        server: self.server,
+                        url: None,
+                        answers: false,
+                        why,
+                    }));
                 }
                 silent = why;
             }

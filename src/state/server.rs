@@ -7,7 +7,12 @@ use std::{
 
 use super::{ActiveRequest, Series, push_bounded};
 use crate::{
-    analysis::{distribution::Distribution, late::LateChunks},
+    analysis::{
+        compare::{BlockHistogram, ratio},
+        distribution::Distribution,
+        interval::ConfidenceInterval,
+        late::LateChunks,
+    },
     base::foreign::line,
     event::{ClientSample, RequestFailure, Served, ServerFound, ServerSample, ServerSilent, Slo, Stamp},
 };
@@ -69,7 +74,7 @@ impl TtftPart {
 pub struct PartTimes<'a> {
     pub part: TtftPart,
     pub mean_ms: f64,
-    /// `None` where the server reports only its mean.
+    /// `None` where only its mean is known, or not all requests have it.
     pub distribution: Option<&'a Distribution>,
 }
 
@@ -96,6 +101,10 @@ impl OwnMean {
 #[derive(Debug, Clone, Default)]
 pub struct ServerState {
     pub found: Option<ServerFound>,
+    /// Of a server that is watched and has never answered.
+    unanswered_url: Option<String>,
+    /// It answers, without metrics that are known here.
+    pub has_unknown_metrics: bool,
     pub latest: Option<ServerSample>,
     /// Since when its metrics cannot be read, and why.
     pub silent: Option<(Stamp, String)>,
@@ -127,6 +136,8 @@ pub struct ServerState {
     pub together: u64,
     /// Measured requests that ended without a count of tokens.
     pub uncounted: u64,
+    /// Those whose tokens were counted by the model's tokenizer.
+    pub tokenized: u64,
     /// As the server counts, where it does.
     pub output_tokens: u64,
     pub prompt_tokens: u64,
@@ -135,7 +146,56 @@ pub struct ServerState {
     pub late: LateChunks,
     /// Measured requests that kept every SLO.
     pub good: u64,
+    /// All measured requests: [`GOOD`] or [`BAD`].
+    outcomes: BlockHistogram,
+    /// The most measured requests at a time.
+    pub most_at_a_time: usize,
+    pub tokens_per_s: PerSecond,
     slo: Slo,
+}
+
+/// Values of a histogram, which has none below 1.
+const GOOD: f64 = 2.0;
+const BAD: f64 = 4.0;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Events in each second of the run.
+#[derive(Debug, Clone, Default)]
+pub struct PerSecond {
+    second: u64,
+    count: u64,
+    most: u64,
+    /// Those of the seconds that are over, each at its end.
+    over: Series,
+}
+
+impl PerSecond {
+    pub(super) fn add(&mut self, t: Stamp, n: u64) {
+        let second = t.0 / SECOND_NS;
+        if second > self.second {
+            let end = |second: u64| Stamp((second + 1) * SECOND_NS);
+            if self.count > 0 {
+                self.over.push(end(self.second), self.count as f32);
+                // The first and the last of the seconds without any: those between are as they are.
+                (self.second + 1 < second).then(|| self.over.push(end(self.second + 1), 0.0));
+                (self.second + 2 < second).then(|| self.over.push(end(second - 1), 0.0));
+            }
+            (self.second, self.count) = (second, 0);
+        }
+        self.count += n;
+        self.most = self.most.max(self.count);
+    }
+
+    /// The seconds that are over.
+    pub fn over(&self) -> &Series {
+        &self.over
+    }
+
+    /// `None` without events.
+    pub fn most(&self) -> Option<u64> {
+        (self.most > 0).then_some(self.most)
+    }
 }
 
 impl ServerState {
@@ -157,6 +217,20 @@ impl ServerState {
     /// There is something to show.
     pub fn is_there(&self) -> bool {
         self.found.is_some()
+    }
+
+    pub fn url(&self) -> Option<&str> {
+        self.found.as_ref().map(|found| found.url.as_str()).or(self.unanswered_url.as_deref())
+    }
+
+    /// For how long it has not answered.
+    pub fn silent_for(&self, now: Stamp) -> Option<Duration> {
+        self.silent.as_ref().map(|(since, _)| now.since(*since))
+    }
+
+    pub(super) fn found(&mut self, found: &ServerFound) {
+        self.found = Some(found.clone());
+        self.silent = None;
     }
 
     /// `measures`: requests are being measured.
@@ -183,14 +257,19 @@ impl ServerState {
     }
 
     pub(super) fn silent(&mut self, t: Stamp, silent: &ServerSilent) {
+        self.has_unknown_metrics = silent.answers;
+        self.unanswered_url = silent.url.clone().or(self.unanswered_url.take());
         let since = self.silent.as_ref().map_or(t, |(since, _)| *since);
         self.silent = Some((since, silent.why.clone()));
     }
 
     /// "no answer for 14 s: connection refused".
     pub fn silence(&self, now: Stamp) -> Option<String> {
-        let (since, why) = self.silent.as_ref()?;
-        Some(format!("no answer for {:.0} s: {}", now.since(*since).as_secs_f64(), line(why, 80)))
+        let (_, why) = self.silent.as_ref()?;
+        if self.has_unknown_metrics {
+            return Some(line(why, 80));
+        }
+        Some(format!("no answer for {:.0} s: {}", self.silent_for(now)?.as_secs_f64(), line(why, 80)))
     }
 
     pub(super) fn client(&mut self, t: Stamp, sample: ClientSample) {
@@ -220,10 +299,12 @@ impl ServerState {
         if let Some(failure) = served.failure {
             self.failed += 1;
             *self.failures.entry(failure).or_default() += 1;
+            self.count_outcome(false);
             return;
         }
         self.chunks += u64::from(served.chunks);
         self.together += u64::from(served.together);
+        self.tokenized += u64::from(served.tokenized);
         self.uncounted += u64::from(served.output_tokens.is_none());
         self.output_tokens += u64::from(served.output_tokens.unwrap_or(served.chunks));
         self.prompt_tokens += u64::from(served.prompt_tokens.unwrap_or(0));
@@ -251,7 +332,23 @@ impl ServerState {
         for (part, ns) in parts {
             ns.into_iter().for_each(|ns| self.parts[part as usize].record(ns));
         }
-        self.good += u64::from(self.keeps_slo(ttft_ns, active.tpot_ns(), active.e2e_ns()));
+        let good = self.keeps_slo(ttft_ns, active.tpot_ns(), active.e2e_ns());
+        self.good += u64::from(good);
+        self.count_outcome(good);
+    }
+
+    fn count_outcome(&mut self, good: bool) {
+        self.outcomes.record(if good { GOOD } else { BAD });
+        self.outcomes.close();
+    }
+
+    /// The share of the measured requests that kept every SLO; `None` without SLOs or requests.
+    pub fn good_share(&self) -> Option<ConfidenceInterval> {
+        self.slo()?;
+        let ConfidenceInterval { low, high, .. } = ratio::of_share(&self.outcomes, (GOOD * BAD).sqrt())?;
+        // The last requests may be in no complete block yet.
+        let estimate = self.good as f64 / self.ended as f64;
+        Some(ConfidenceInterval { estimate, low: low.min(estimate), high: high.max(estimate) })
     }
 
     fn keeps_slo(&self, ttft_ns: u64, tpot_ns: Option<u64>, e2e_ns: Option<u64>) -> bool {
@@ -271,9 +368,13 @@ impl ServerState {
     /// The parts of TTFT that are known, in the order in which they pass. Where the server reports queue and prefill only as
     /// means, these are taken out of the wait.
     pub fn ttft_parts(&self) -> Vec<PartTimes<'_>> {
+        let all = self.part(TtftPart::Wait).n();
+        // Means are over all requests, so that they add up: a part that only some of them report is in the wait of the others.
         let measured = |part: TtftPart| {
             let times = self.part(part);
-            Some(PartTimes { part, mean_ms: times.mean_ms()?, distribution: Some(times) })
+            let mean_ms = 1e3 * times.sum_secs() / all as f64;
+            let distribution = Some(times).filter(|times| times.n() == all);
+            (times.n() > 0).then_some(PartTimes { part, mean_ms, distribution })
         };
         let wait = self.part(TtftPart::Wait).mean_ms().unwrap_or(0.0);
         let queue =
@@ -292,9 +393,11 @@ impl ServerState {
         TtftPart::ALL.into_iter().filter_map(times).collect()
     }
 
-    /// The mean of a part of TTFT, by the client's clock or by the server's own.
+    /// The mean of a part of TTFT, by the client's clock or by the server's own. Without measured requests there is no TTFT that it
+    /// is a part of.
     pub fn part_mean_ms(&self, part: TtftPart) -> Option<f64> {
         let own = match part {
+            _ if self.part(TtftPart::Wait).n() > 0 => None,
             TtftPart::Queue => self.own_queue.ms(),
             TtftPart::Prefill => self.own_prefill.ms(),
             _ => None,
@@ -317,5 +420,61 @@ impl ServerState {
     /// Chunks have one token each, so that the gaps between them are ITL.
     pub fn gaps_are_itl(&self) -> bool {
         self.tokens_per_chunk().is_none_or(|tokens| (0.98..1.02).contains(&tokens))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peak_is_that_of_one_second() {
+        let mut tokens = PerSecond::default();
+        assert_eq!(tokens.most(), None);
+        for (ms, n) in [(100, 3), (900, 2), (1000, 4), (2999, 1), (3000, 4)] {
+            tokens.add(Stamp(ms * 1_000_000), n);
+        }
+        assert_eq!(tokens.most(), Some(5));
+    }
+
+    #[test]
+    fn seconds_without_tokens_are_zero() {
+        let mut tokens = PerSecond::default();
+        for (ms, n) in [(100, 3), (900, 2), (1000, 4), (5500, 7), (6000, 1)] {
+            tokens.add(Stamp(ms * 1_000_000), n);
+        }
+        let over: Vec<(u64, f32)> = tokens
+            .over()
+            .within(Stamp(0), Stamp(10 * SECOND_NS))
+            .map(|(t, bucket)| (t.0 / SECOND_NS, bucket.mean()))
+            .collect();
+        assert_eq!(over, [(1, 5.0), (2, 4.0), (3, 0.0), (5, 0.0), (6, 7.0)]);
+    }
+
+    #[test]
+    fn the_share_of_good_requests_has_an_exact_interval() {
+        let mut server = ServerState::default();
+        let count = |server: &mut ServerState, good: bool| {
+            (server.ended, server.good) = (server.ended + 1, server.good + u64::from(good));
+            server.count_outcome(good);
+        };
+        for nth in 0..10 {
+            count(&mut server, nth % 2 == 0);
+        }
+        assert_eq!(server.good_share(), None, "nothing is promised");
+        server.set_slo(Slo { ttft_p99_ms: Some(50.0), ..Slo::default() });
+        let share = server.good_share().unwrap();
+        // Clopper and Pearson for 5 of 10.
+        assert!((share.low - 0.1871).abs() < 1e-4 && (share.high - 0.8129).abs() < 1e-4, "{share:?}");
+        // More requests than there are blocks: the share is still that of all.
+        for nth in 0..1001 {
+            count(&mut server, nth % 10 != 0);
+        }
+        let share = server.good_share().unwrap();
+        assert_eq!(share.estimate, 905.0 / 1011.0);
+        assert!(
+            share.low < share.estimate && share.estimate < share.high && share.high - share.low < 0.06,
+            "{share:?}"
+        );
     }
 }
