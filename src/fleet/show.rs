@@ -20,6 +20,9 @@ use crate::{
     },
 };
 
+/// Limited GPUs with a sentence each: a remark has the number of all.
+const MAX_LIMITED: usize = 8;
+
 /// The rows as aligned text: those that need attention, and with `all` every other. What is not there is a dash.
 pub fn table(fleet: &Fleet, order: Order) -> String {
     let heading = [
@@ -37,7 +40,7 @@ pub fn table(fleet: &Fleet, order: Order) -> String {
         "slow since",
     ];
     let mut rows = vec![heading.map(str::to_owned)];
-    for i in fleet.sorted(order) {
+    for i in fleet.sorted(order, false) {
         let row = &fleet.rows[i];
         rows.push(cells(fleet, row));
     }
@@ -46,10 +49,15 @@ pub fn table(fleet: &Fleet, order: Order) -> String {
     text += "\n";
     // The GPUs of a node become silent together.
     let mut silent: BTreeMap<&str, (usize, &Row)> = BTreeMap::new();
+    let mut limited = 0;
     for row in &fleet.rows {
         let gpu = fleet.gpu(row);
         match row.state {
             State::Slow | State::Errors => {
+                text += &format!("\n{} GPU {}: {}", gpu.node, gpu.index(), fleet.sentence(row));
+            }
+            State::Limited if row.below_own_clock.is_some() && limited < MAX_LIMITED => {
+                limited += 1;
                 text += &format!("\n{} GPU {}: {}", gpu.node, gpu.index(), fleet.sentence(row));
             }
             State::Silent => silent.entry(&gpu.node).or_insert((0, row)).0 += 1,
@@ -132,7 +140,8 @@ pub fn since(fleet: &Fleet, row: &Row) -> String {
 /// One object: its keys are the same in every answer, and what is not there is null.
 pub fn json(fleet: &Fleet, header: &Header, order: Order) -> Value {
     let snapshot = &fleet.snapshot;
-    let gpus: Vec<Value> = fleet.sorted(order).into_iter().map(|i| gpu_json(fleet, &fleet.rows[i])).collect();
+    let gpus: Vec<Value> =
+        fleet.sorted(order, false).into_iter().map(|i| gpu_json(fleet, &fleet.rows[i])).collect();
     json!({
         "schema": 1,
         "prometheus": header.prometheus,
@@ -167,6 +176,7 @@ fn gpu_json(fleet: &Fleet, row: &Row) -> Value {
     put("state", json!(row.state));
     put("lost_pct", json!(row.loss.map(|loss| loss.lost_pct)));
     put("loss", json!(row.loss));
+    put("below_own_clock", json!(row.below_own_clock));
     put("not_compared", json!(row.not_compared.map(|why| why.to_string())));
     put("slow_since_unix_s", json!(gpu.slow_since.map(|since| since.unix_s)));
     put("slow_since_or_earlier", json!(gpu.slow_since.map(|since| since.or_earlier)));

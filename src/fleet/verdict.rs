@@ -9,6 +9,7 @@ use super::{
     gpu::{Counted, Gpu, Snapshot},
 };
 use crate::{
+    analysis::peaks::GpuPeaks,
     base::units::{grouped, percent, rough_seconds},
     event::{
         readings::Reading,
@@ -20,6 +21,10 @@ use crate::{
 const MANY_REPLAYS: f64 = 10.0;
 /// The same for CRC errors of NVLink, which are corrected.
 const MANY_CRC: f64 = 100.0;
+/// A GPU with this utilisation has no time for more work.
+const FULL_LOAD_PCT: f64 = 90.0;
+/// Many GPUs stay some percent below the clock of their model.
+const BELOW_OWN_PCT: f64 = 10.0;
 
 /// The most important thing about a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -30,7 +35,7 @@ pub enum State {
     Errors,
     /// Its exporter is not scraped any more.
     Silent,
-    /// A limit is active; its equals are as slow.
+    /// A limit is active, or its clock is far below that of its model; its equals are as slow.
     Limited,
     Working,
     /// It cannot be judged: its clock or its utilisation is not exported.
@@ -158,6 +163,56 @@ pub struct Loss {
     pub equals_power_w: Option<f64>,
     #[serde(flatten)]
     pub basis: Basis,
+}
+
+/// A GPU at full load is compared with the clock of its own model too: its peers may be as slow.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct BelowOwnClock {
+    pub clock_mhz: f64,
+    pub own_mhz: f64,
+    pub basis: OwnClock,
+    pub below_pct: f64,
+    pub cause: Cause,
+}
+
+/// Where the clock of a model is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OwnClock {
+    /// The maximum, as the exporter has it.
+    Maximum,
+    /// The vendor's boost clock of this model.
+    Boost,
+}
+
+impl fmt::Display for OwnClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            OwnClock::Maximum => "maximum",
+            OwnClock::Boost => "stated boost clock",
+        })
+    }
+}
+
+impl BelowOwnClock {
+    /// `None` for a GPU near its clock, and where the clock of its model is not known.
+    fn of(gpu: &Gpu) -> Option<BelowOwnClock> {
+        let is_limited = gpu.sample.reasons.is_some_and(|bits| reasons::faults(bits) != 0);
+        let is_at_full_load = gpu.get(Reading::GpuUtil).is_some_and(|pct| pct >= FULL_LOAD_PCT);
+        if !is_limited && !is_at_full_load {
+            return None;
+        }
+        let exported = gpu.get(Reading::SmClockMax).map(|mhz| (mhz, OwnClock::Maximum));
+        let stated = || {
+            let peaks = GpuPeaks::named(gpu.model.as_deref()?)?;
+            Some((peaks.core_mhz()?, OwnClock::Boost))
+        };
+        let (own_mhz, basis) = exported.or_else(stated).filter(|(mhz, _)| *mhz > 0.0)?;
+        let clock_mhz = gpu.get(Reading::SmClock)?;
+        let below_pct = 100.0 * (1.0 - clock_mhz / own_mhz);
+        let cause = Cause::of(gpu.sample.reasons);
+        (below_pct >= BELOW_OWN_PCT).then_some(BelowOwnClock { clock_mhz, own_mhz, basis, below_pct, cause })
+    }
 }
 
 /// An error of a GPU.
@@ -330,6 +385,7 @@ pub struct Row {
     pub at: usize,
     pub state: State,
     pub loss: Option<Loss>,
+    pub below_own_clock: Option<BelowOwnClock>,
     pub not_compared: Option<NotCompared>,
     pub faults: Vec<Fault>,
     /// Seconds since it was last scraped.
@@ -418,6 +474,7 @@ impl Fleet {
         totals.nodes = nodes.len();
         let mut remarks = snapshot.remarks.clone();
         remarks.extend(common_limits(&snapshot));
+        remarks.extend(below_own_clocks(&snapshot, &rows));
         remarks.extend(without_reasons(gpus));
         Fleet { snapshot, rows, totals, remarks }
     }
@@ -426,30 +483,33 @@ impl Fleet {
         &self.snapshot.gpus[row.at]
     }
 
-    /// The rows in another order: the place of each in `rows`.
-    pub fn sorted(&self, order: Order) -> Vec<usize> {
+    /// The rows in another order, or in its reverse: the place of each in `rows`. What is not there comes last in both.
+    pub fn sorted(&self, order: Order, reversed: bool) -> Vec<usize> {
         let mut all: Vec<usize> = (0..self.rows.len()).collect();
-        let value = |i: &usize, reading| self.gpu(&self.rows[*i]).get(reading);
-        let descending = |all: &mut Vec<usize>, reading| {
-            // What is not there comes last.
-            all.sort_by(|a, b| match (value(a, reading), value(b, reading)) {
-                (Some(a), Some(b)) => b.total_cmp(&a),
-                (a, b) => b.is_some().cmp(&a.is_some()),
-            });
+        let reading = match order {
+            Order::Lost | Order::Node => None,
+            Order::Temperature => Some(Reading::Temp),
+            Order::Power => Some(Reading::Power),
+            Order::Clock => Some(Reading::SmClock),
+            Order::Utilisation => Some(Reading::GpuUtil),
         };
-        match order {
-            Order::Lost => {}
-            Order::Node => all.sort_by_key(|i| self.rows[*i].at),
-            Order::Temperature => descending(&mut all, Reading::Temp),
-            Order::Power => descending(&mut all, Reading::Power),
-            Order::Clock => {
-                all.sort_by(|a, b| match (value(a, Reading::SmClock), value(b, Reading::SmClock)) {
-                    (Some(a), Some(b)) => a.total_cmp(&b),
-                    (a, b) => b.is_some().cmp(&a.is_some()),
-                })
+        let Some(reading) = reading else {
+            if order == Order::Node {
+                all.sort_by_key(|i| self.rows[*i].at);
             }
-            Order::Utilisation => descending(&mut all, Reading::GpuUtil),
-        }
+            if reversed {
+                all.reverse();
+            }
+            return all;
+        };
+        // Of clocks, the lowest is of interest.
+        let descending = (order != Order::Clock) != reversed;
+        let value = |i: &usize| self.gpu(&self.rows[*i]).get(reading);
+        all.sort_by(|a, b| match (value(a), value(b)) {
+            (Some(a), Some(b)) if descending => b.total_cmp(&a),
+            (Some(a), Some(b)) => a.total_cmp(&b),
+            (a, b) => b.is_some().cmp(&a.is_some()),
+        });
         all
     }
 
@@ -495,6 +555,9 @@ impl Fleet {
         if parts.is_empty() {
             parts.push(match (row.state, row.not_compared) {
                 (State::Idle, _) => "Idle: not compared.".to_owned(),
+                (State::Limited, _) if row.below_own_clock.is_some() => {
+                    row.below_own_clock.map_or_else(String::new, |below| below_own_words(gpu, &below))
+                }
                 (State::Limited, _) => {
                     format!("Limited by {}, as its equals are.", limits(gpu).unwrap_or_default())
                 }
@@ -546,6 +609,18 @@ impl Fleet {
     }
 }
 
+/// "Limited: SM clock 1410 MHz, 29 % below its maximum of 1980 MHz. Why: thermal slowdown at 91 °C; check its cooling …"
+fn below_own_words(gpu: &Gpu, below: &BelowOwnClock) -> String {
+    let BelowOwnClock { clock_mhz, own_mhz, basis, below_pct, cause } = below;
+    let temp = gpu.get(Reading::Temp).filter(|_| matches!(cause, Cause::HardwareThermal | Cause::Thermal));
+    let temp = temp.map_or_else(String::new, |temp| format!(" at {temp:.0} °C"));
+    format!(
+        "Limited: SM clock {clock_mhz:.0} MHz, {} below its {basis} of {own_mhz:.0} MHz. Why: {cause}{temp}; {}.",
+        percent(*below_pct),
+        cause.remedy()
+    )
+}
+
 /// The limits of a GPU that slow it down, in words; of an exporter without them, `None`.
 pub fn limits(gpu: &Gpu) -> Option<String> {
     let bits = gpu.sample.reasons?;
@@ -558,7 +633,8 @@ pub fn limits(gpu: &Gpu) -> Option<String> {
 }
 
 fn lost(row: &Row) -> f64 {
-    row.loss.map_or(0.0, |loss| loss.lost_pct)
+    let below_own = row.below_own_clock.map_or(0.0, |below| below.below_pct);
+    row.loss.map_or(below_own, |loss| loss.lost_pct)
 }
 
 /// Slow ones first: how much they lose is known. Then those with errors, the gravest first.
@@ -621,16 +697,17 @@ fn row(snapshot: &Snapshot, at: usize, losses: &BTreeMap<usize, Result<Option<Lo
         (_, _, None) => (None, Some(NotCompared::OtherWork)),
     };
     let is_limited = gpu.sample.reasons.is_some_and(|bits| reasons::faults(bits) != 0);
+    let below_own_clock = BelowOwnClock::of(gpu).filter(|_| busy == Some(true) && !is_silent);
     let state = match (busy, not_compared) {
         _ if loss.is_some() => State::Slow,
         _ if is_silent => State::Silent,
         _ if faults.iter().any(|fault| fault.matters()) => State::Errors,
         (Some(false), _) => State::Idle,
-        _ if is_limited => State::Limited,
+        _ if is_limited || below_own_clock.is_some() => State::Limited,
         (None, _) | (_, Some(NotCompared::NoClock)) => State::Unknown,
         (Some(true), _) => State::Working,
     };
-    Row { at, state, loss, not_compared, faults, age_s }
+    Row { at, state, loss, below_own_clock, not_compared, faults, age_s }
 }
 
 /// Limits that most of a model have: their median is of a limited clock.
@@ -657,6 +734,28 @@ fn common_limits(snapshot: &Snapshot) -> Vec<String> {
         }
     }
     remarks
+}
+
+/// Models of which so many are far below their own clock that their median says little.
+fn below_own_clocks(snapshot: &Snapshot, rows: &[Row]) -> Vec<String> {
+    let gpus = &snapshot.gpus;
+    let remark = |group: &Vec<usize>| {
+        let below: Vec<BelowOwnClock> =
+            rows.iter().filter(|row| group.contains(&row.at)).filter_map(|row| row.below_own_clock).collect();
+        let clocks: Vec<f64> = below.iter().map(|below| below.clock_mhz).collect();
+        let (first, median) = (below.first()?, median(&clocks)?);
+        (3 * below.len() >= group.len() && group.len() >= MIN_EQUALS).then(|| {
+            format!(
+                "{} of {} {} run at {median:.0} MHz (median), far below their {} of {:.0} MHz",
+                below.len(),
+                group.len(),
+                gpus[group[0]].short_model(),
+                first.basis,
+                first.own_mhz
+            )
+        })
+    };
+    groups(snapshot).iter().filter_map(remark).collect()
 }
 
 fn without_reasons(gpus: &[Gpu]) -> Option<String> {
@@ -743,7 +842,7 @@ mod tests {
         gpus[2].sample = GpuSample::default();
         gpus[2].seen_unix_s = Some(820.0);
         gpus[3].model = Some("NVIDIA L4".into());
-        gpus[3].sample = gpus[3].sample.with(Reading::SmClock, 900.0);
+        gpus[3].sample = gpus[3].sample.with(Reading::SmClock, 2000.0);
         // Half of the utilisation of the others: other work.
         gpus[4].sample = gpus[4].sample.with(Reading::SmClock, 1400.0).with(Reading::GpuUtil, 40.0);
         let fleet = fleet(gpus);
@@ -760,6 +859,51 @@ mod tests {
         assert!(
             fleet.remarks.iter().any(|remark| remark.contains("7 of 7 GPUs export no clock event reasons"))
         );
+    }
+
+    /// Their clocks are spread out, so that no gap tells two groups apart: peers alone call none of them slow.
+    #[test]
+    fn hot_gpus_are_named_by_the_clock_of_their_model() {
+        let hot = |i: usize| i.is_multiple_of(2);
+        let spread = |with_reasons: bool, max_mhz: Option<f64>| {
+            let gpus = (0..16).map(|i| {
+                let clock = if hot(i) { 1200.0 + 40.0 * i as f64 } else { 1980.0 - 8.0 * i as f64 };
+                let bits = if hot(i) { reasons::SW_THERMAL } else { 0 };
+                let mut gpu = gpu(i, clock, 98.0, with_reasons.then_some(bits));
+                gpu.sample.set(Reading::SmClockMax, max_mhz);
+                gpu
+            });
+            fleet(gpus.collect())
+        };
+        for fleet in [spread(true, None), spread(false, None), spread(true, Some(1980.0))] {
+            for row in &fleet.rows {
+                let named = matches!(row.state, State::Slow | State::Limited);
+                assert_eq!(named, hot(row.at), "{}: {}", row.at, fleet.sentence(row));
+            }
+            let remark = "8 of 16 H100 80GB HBM3 run at 1480 MHz (median), far below their";
+            assert!(fleet.remarks.iter().any(|text| text.starts_with(remark)), "{:?}", fleet.remarks);
+        }
+        let fleet = spread(true, Some(1980.0));
+        let limited = fleet.rows.iter().find(|row| row.state == State::Limited).unwrap();
+        let text = fleet.sentence(limited);
+        assert!(
+            text.starts_with("Limited: SM clock 1200 MHz, 39 % below its maximum of 1980 MHz."),
+            "{text}"
+        );
+        assert!(text.contains("Why: thermal slowdown at 60 °C; check its cooling"), "{text}");
+    }
+
+    #[test]
+    fn the_clock_of_its_model_tells_a_gpu_without_peers() {
+        let mut alone = gpu(0, 900.0, 98.0, None);
+        alone.model = Some("NVIDIA L4".into());
+        let state = |gpu: Gpu| fleet(vec![gpu]).rows[0].state;
+        assert_eq!(state(alone.clone()), State::Limited);
+        alone.sample = alone.sample.with(Reading::GpuUtil, 40.0);
+        assert_eq!(state(alone.clone()), State::Working, "it may rest between two programs");
+        alone.model = Some("GPU of another maker".into());
+        alone.sample = alone.sample.with(Reading::GpuUtil, 98.0);
+        assert_eq!(state(alone), State::Working, "its clock is not known");
     }
 
     #[test]
@@ -787,11 +931,15 @@ mod tests {
         let mut gpus: Vec<Gpu> = (0..4).map(|i| gpu(i, 1900.0 + i as f64, 98.0, Some(0))).collect();
         gpus[0].sample.set(Reading::SmClock, None);
         let fleet = fleet(gpus);
-        let at = |order| fleet.sorted(order).into_iter().map(|i| fleet.rows[i].at).collect::<Vec<_>>();
-        assert_eq!(at(Order::Clock), [1, 2, 3, 0]);
-        assert_eq!(at(Order::Node), [0, 1, 2, 3]);
+        let in_order = |order, reversed| {
+            fleet.sorted(order, reversed).into_iter().map(|i| fleet.rows[i].at).collect::<Vec<_>>()
+        };
+        assert_eq!(in_order(Order::Clock, false), [1, 2, 3, 0]);
+        assert_eq!(in_order(Order::Clock, true), [3, 2, 1, 0]);
+        assert_eq!(in_order(Order::Node, false), [0, 1, 2, 3]);
+        assert_eq!(in_order(Order::Node, true), [3, 2, 1, 0]);
         for order in Order::ALL {
-            assert_eq!(at(order).len(), 4, "{order}");
+            assert_eq!(in_order(order, false).len(), 4, "{order}");
         }
     }
 }

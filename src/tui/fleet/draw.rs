@@ -3,7 +3,7 @@
 use jiff::{Timestamp, tz::TimeZone};
 use ratatui::{
     buffer::Buffer,
-    layout::{Constraint, Layout, Rect},
+    layout::{Constraint, Layout, Position, Rect},
     text::{Line, Span},
     widgets::{Paragraph, Widget},
 };
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     base::units::rough_seconds,
-    fleet::{Fleet, Row},
+    fleet::{Fleet, Order, Row},
     tui::{
         frame::replace_hidden,
         panes::GpuPane,
@@ -56,6 +56,18 @@ pub fn list_layout(view: &FleetView<'_>, area: Rect) -> ListLayout {
     let inside = inside_box(parts.list);
     let body = Rect { y: inside.y + 1, height: inside.height.saturating_sub(1), ..inside };
     ListLayout::scrolled(body, rows, view.ui.row, view.ui.top)
+}
+
+/// The line of the titles in the box of the list.
+fn heading_of(list: Rect) -> Rect {
+    let inside = inside_box(list);
+    Rect { height: inside.height.min(1), ..inside }
+}
+
+/// The order that a click at `position` selects: on the title of a column.
+pub fn order_at(view: &FleetView<'_>, area: Rect, position: Position) -> Option<Order> {
+    let hidden = table::empty_columns(view.fleet?);
+    table::order_at(view.ui, &hidden, heading_of(Parts::of(view, area).list), position)
 }
 
 struct Parts {
@@ -204,15 +216,16 @@ fn draw_list(view: &FleetView<'_>, area: Rect, buf: &mut Buffer) {
         (Some(node), false) => format!("GPUs of {node}"),
         (None, false) => "GPUs".to_owned(),
     };
-    let mut title = format!("{what} · by {}", view.ui.order);
+    let reversed = if view.ui.reversed { ", reversed" } else { "" };
+    let mut title = format!("{what} · by {}{reversed}", view.ui.order);
     if !view.ui.filter.is_empty() {
         title += &format!(" · filter {:?}", view.ui.filter);
     }
     let title = cut(&title, parts.list.width.saturating_sub(22) as usize, theme.glyphs.ascii);
     let aside = if n == 0 { String::new() } else { format!("{} of {n}", layout.selected + 1) };
-    let inner = draw_box(theme, (&title, &aside), parts.list, buf);
+    draw_box(theme, (&title, &aside), parts.list, buf);
     let hidden = table::empty_columns(fleet);
-    let heading = Rect { height: 1.min(inner.height), ..inner };
+    let heading = heading_of(parts.list);
     if n == 0 {
         let text = if view.ui.filter.is_empty() {
             "no GPU"
@@ -220,10 +233,8 @@ fn draw_list(view: &FleetView<'_>, area: Rect, buf: &mut Buffer) {
             "no GPU contains that text; Esc clears the filter"
         };
         note(theme, &format!(" {text}")).render(heading, buf);
-    } else if view.ui.nodes {
-        table::node_heading(theme, heading, buf);
     } else {
-        table::gpu_heading(theme, &hidden, heading, buf);
+        table::heading(theme, view.ui, &hidden, heading, buf);
     }
     for (i, place) in layout.rows() {
         let selected = i == layout.selected;

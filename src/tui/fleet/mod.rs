@@ -27,7 +27,7 @@ pub use self::{
     ui::{FleetUi, Overlay},
 };
 use self::{
-    draw::{help_end, list_layout},
+    draw::{help_end, list_layout, order_at},
     keys::Action,
     ui::{Effect, update},
 };
@@ -163,7 +163,8 @@ impl FleetApp {
                 dirty = false;
             }
             let pause = if self.playing { PLAY_INTERVAL } else { TICK };
-            let pause = if dirty { Duration::from_millis(50) } else { pause };
+            // The rest of a frame is written also when nothing else happens.
+            let pause = if dirty || !is_drawn()? { Duration::from_millis(50) } else { pause };
             tokio::select! {
                 biased;
                 cause = shutdown.requested() => return Ok(Left::Ended(Some(cause))),
@@ -362,9 +363,13 @@ impl FleetApp {
         }
     }
 
-    /// Selects a row; where it is selected, opens it.
+    /// Sorts by the title of a column. Selects a row; where it is selected, opens it.
     fn click(&mut self, position: Position) -> Option<Effect> {
         if !matches!(self.ui.overlay, Overlay::None) || self.ui.opened.is_some() {
+            return None;
+        }
+        if let Some(order) = self.with_view(|view| order_at(&view, self.size, position)) {
+            self.ui.sort_by(order, self.fleet.as_ref());
             return None;
         }
         let row = self.with_view(|view| list_layout(&view, self.size)).row_at(position)?;

@@ -1,12 +1,18 @@
 //! The rows of the fleet: GPUs or nodes, in as many columns as fit.
 
-use ratatui::{buffer::Buffer, layout::Rect, style::Style, text::Line, widgets::Widget};
+use ratatui::{
+    buffer::Buffer,
+    layout::{Position, Rect},
+    style::Style,
+    text::Line,
+    widgets::Widget,
+};
 
-use super::ui::Node;
+use super::ui::{FleetUi, Node};
 use crate::{
     base::units::{percent_digits, three_digits},
     event::{readings::Reading, reasons},
-    fleet::{Fleet, Measure, Row, State, faults, limit_now, since_text},
+    fleet::{Fleet, Measure, Order, Row, State, faults, limit_now, since_text},
     tui::{theme::Theme, widgets::cut},
 };
 
@@ -17,23 +23,31 @@ struct Column {
     most: u16,
     from: u16,
     right: bool,
+    /// The order that its title selects.
+    order: Option<Order>,
 }
 
 const fn column(title: &'static str, least: u16, most: u16, from: u16, right: bool) -> Column {
-    Column { title, least, most, from, right }
+    Column { title, least, most, from, right, order: None }
+}
+
+impl Column {
+    const fn sorts(self, order: Order) -> Column {
+        Column { order: Some(order), ..self }
+    }
 }
 
 const GPU: [Column; 15] = [
     column("", 1, 1, 0, false),
-    column("node", 8, 24, 0, false),
+    column("node", 8, 24, 0, false).sorts(Order::Node),
     column("GPU", 3, 5, 0, false),
     column("model", 10, 20, 110, false),
     column("work", 8, 20, 170, false),
-    column("lost", 5, 5, 40, true),
-    column("MHz", 5, 5, 50, true),
-    column("W", 4, 5, 56, true),
-    column("°C", 3, 4, 56, true),
-    column("use", 4, 5, 60, true),
+    column("lost", 5, 5, 40, true).sorts(Order::Lost),
+    column("MHz", 5, 5, 50, true).sorts(Order::Clock),
+    column("W", 4, 5, 56, true).sorts(Order::Power),
+    column("°C", 3, 4, 56, true).sorts(Order::Temperature),
+    column("use", 4, 5, 60, true).sorts(Order::Utilisation),
     column("tensor", 6, 7, 140, true),
     column("DRAM", 5, 6, 120, true),
     column("limit", 10, 26, 70, false),
@@ -43,12 +57,12 @@ const GPU: [Column; 15] = [
 
 const NODES: [Column; 8] = [
     column("", 1, 1, 0, false),
-    column("node", 10, 30, 0, false),
+    column("node", 10, 30, 0, false).sorts(Order::Node),
     column("GPUs", 4, 6, 0, true),
-    column("lost", 6, 8, 30, true),
-    column("W", 7, 9, 44, true),
-    column("max °C", 6, 8, 50, true),
-    column("use", 5, 6, 56, true),
+    column("lost", 6, 8, 30, true).sorts(Order::Lost),
+    column("W", 7, 9, 44, true).sorts(Order::Power),
+    column("max °C", 6, 8, 50, true).sorts(Order::Temperature),
+    column("use", 5, 6, 56, true).sorts(Order::Utilisation),
     column("", 8, 100, 66, false),
 ];
 
@@ -106,18 +120,23 @@ pub fn empty_columns(fleet: &Fleet) -> Vec<&'static str> {
     columns.into_iter().filter(|(_, has)| !has).map(|(title, _)| title).collect()
 }
 
-fn heading(theme: &Theme, columns: &[Column], hidden: &[&str], area: Rect, buf: &mut Buffer) {
-    for (column, place) in columns.iter().zip(places(columns, hidden, area)) {
-        put(theme, column.title, theme.dim, column.right, place, buf);
+/// The columns of the list, and their places.
+fn columns(ui: &FleetUi, hidden: &[&str], area: Rect) -> impl Iterator<Item = (&'static Column, Rect)> {
+    let (columns, hidden): (&'static [Column], _) = if ui.nodes { (&NODES, &[][..]) } else { (&GPU, hidden) };
+    columns.iter().zip(places(columns, hidden, area))
+}
+
+/// The title that the list is sorted by stands out.
+pub fn heading(theme: &Theme, ui: &FleetUi, hidden: &[&str], area: Rect, buf: &mut Buffer) {
+    for (column, place) in columns(ui, hidden, area) {
+        let style = if column.order == Some(ui.order) { theme.accent } else { theme.dim };
+        put(theme, column.title, style, column.right, place, buf);
     }
 }
 
-pub fn gpu_heading(theme: &Theme, hidden: &[&str], area: Rect, buf: &mut Buffer) {
-    heading(theme, &GPU, hidden, area, buf);
-}
-
-pub fn node_heading(theme: &Theme, area: Rect, buf: &mut Buffer) {
-    heading(theme, &NODES, &[], area, buf);
+/// The order that the title at `position` selects.
+pub fn order_at(ui: &FleetUi, hidden: &[&str], area: Rect, position: Position) -> Option<Order> {
+    columns(ui, hidden, area).find(|(_, place)| place.contains(position))?.0.order
 }
 
 /// The sign and the colour of a state.
@@ -244,6 +263,21 @@ pub fn draw_node(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn titles_sort_where_they_are_drawn() {
+        let area = Rect::new(3, 5, 200, 1);
+        for (nodes, wanted) in [(false, "node lost MHz W °C use"), (true, "node lost W max °C use")] {
+            let ui = FleetUi { nodes, ..FleetUi::default() };
+            let titles = columns(&ui, &[], area).filter(|(_, place)| {
+                let middle = Position::new(place.x + place.width / 2, 5);
+                place.width > 0 && order_at(&ui, &[], area, middle).is_some()
+            });
+            let titles: Vec<&str> = titles.map(|(column, _)| column.title).collect();
+            assert_eq!(titles.join(" "), wanted);
+            assert_eq!(order_at(&ui, &[], area, Position::new(10, 6)), None, "a row");
+        }
+    }
 
     #[test]
     fn columns_fit_and_do_not_overlap() {

@@ -50,6 +50,8 @@ impl Opened {
 pub struct FleetUi {
     pub theme: ThemeName,
     pub order: Order,
+    /// From the other end; what has no value stays last.
+    pub reversed: bool,
     pub filter: String,
     /// Nodes are listed instead of GPUs.
     pub nodes: bool,
@@ -98,7 +100,7 @@ pub fn listed(fleet: &Fleet, ui: &FleetUi) -> Vec<usize> {
         let in_node = ui.node.as_ref().is_none_or(|node| *node == fleet.gpu(row).node);
         in_node && (ui.filter.is_empty() || contains(fleet, row, &ui.filter))
     };
-    fleet.sorted(ui.order).into_iter().filter(shown).collect()
+    fleet.sorted(ui.order, ui.reversed).into_iter().filter(shown).collect()
 }
 
 /// The nodes, those that lose the most first; by name where they are sorted by it.
@@ -125,11 +127,19 @@ pub fn nodes<'a>(fleet: &'a Fleet, ui: &FleetUi) -> Vec<Node<'a>> {
             ui.filter.is_empty() || node.rows.iter().any(|i| contains(fleet, &fleet.rows[*i], &ui.filter))
         })
         .collect();
-    let descending = |a: Option<f64>, b: Option<f64>| b.unwrap_or(-1.0).total_cmp(&a.unwrap_or(-1.0));
+    let descending = |a: Option<f64>, b: Option<f64>| match (a, b) {
+        (Some(a), Some(b)) if ui.reversed => a.total_cmp(&b),
+        (Some(a), Some(b)) => b.total_cmp(&a),
+        (a, b) => b.is_some().cmp(&a.is_some()),
+    };
     match ui.order {
+        Order::Node if ui.reversed => nodes.reverse(),
         Order::Node => {}
         Order::Lost | Order::Clock => {
             nodes.sort_by(|a, b| b.lost_gpus.total_cmp(&a.lost_gpus).then(a.worst.cmp(&b.worst)));
+            if ui.reversed {
+                nodes.reverse();
+            }
         }
         Order::Temperature => nodes.sort_by(|a, b| descending(a.temp_max_c, b.temp_max_c)),
         Order::Power => nodes.sort_by(|a, b| descending(a.power_w, b.power_w)),
@@ -166,6 +176,13 @@ impl FleetUi {
             true => nodes(fleet, self).iter().map(|node| node.name.to_owned()).collect(),
             false => listed(fleet, self).iter().map(|i| fleet.gpu(&fleet.rows[*i]).key.clone()).collect(),
         }
+    }
+
+    /// By the order of a column; if it is sorted so, from the other end.
+    pub fn sort_by(&mut self, order: Order, fleet: Option<&Fleet>) {
+        self.reversed = self.order == order && !self.reversed;
+        (self.order, self.message) = (order, None);
+        fleet.into_iter().for_each(|fleet| self.follow(fleet));
     }
 
     /// Finds the selected row again after the list has changed.
@@ -210,7 +227,7 @@ pub fn update(ui: &mut FleetUi, action: Action, fleet: Option<&Fleet>, page: usi
             ui.theme = other.theme;
         }
         Action::Sort => {
-            ui.order = ui.order.next();
+            (ui.order, ui.reversed) = (ui.order.next(), false);
             ui.message = Some(format!("sorted by {}", ui.order));
             fleet.into_iter().for_each(|fleet| ui.follow(fleet));
         }
