@@ -23,7 +23,7 @@ const ROOMS: [(&str, &[&str]); 29] = [
     ("attach", &["base", "event", "analysis"]),
     ("telemetry", &["base", "tools", "config", "event", "analysis", "profile"]),
     ("engine", &["base", "process", "tools", "config", "text", "model", "event", "profile"]),
-    ("server", &["base", "config", "event", "analysis", "engine"]),
+    ("server", &["base", "config", "text", "event", "analysis", "engine"]),
     ("pytorch", &["base", "text", "model", "event", "kernels", "attach", "engine"]),
     ("sim", &["base", "config", "model", "event", "analysis", "telemetry", "engine"]),
     ("state", &["base", "model", "event", "analysis"]),
@@ -34,7 +34,7 @@ const ROOMS: [(&str, &[&str]); 29] = [
         &["base", "config", "model", "event", "analysis", "kernels", "state", "chrome_trace", "rundir"],
     ),
     ("assets", &["base", "config"]),
-    ("fleet", &["base", "event", "server"]),
+    ("fleet", &["base", "event", "analysis", "server"]),
     (
         "run",
         &[
@@ -117,7 +117,7 @@ const ROOMS: [(&str, &[&str]); 29] = [
 ];
 
 /// Vendor crates and the one place of each.
-const VENDORS: [(&str, &str); 31] = [
+const VENDORS: [(&str, &str); 30] = [
     ("candle_core", "engine/candle"),
     ("candle_nn", "engine/candle"),
     ("candle_transformers", "engine/candle"),
@@ -143,7 +143,6 @@ const VENDORS: [(&str, &str); 31] = [
     ("sha2", "assets/digest.rs"),
     ("signal_hook", "process"),
     ("httparse", "server"),
-    ("nix", "server"),
     ("rustls", "server"),
     ("tokio_rustls", "server/http.rs"),
     ("base64", "server"),

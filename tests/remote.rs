@@ -447,6 +447,7 @@ fn a_sweep_there_has_the_screen_and_ends_with_it() {
     });
     terminal.press("\r", "decode, mean");
     terminal.press("b", "running");
+    terminal.press("q", "have not ended: 2 of 2");
     terminal.send("q");
     assert_eq!(terminal.exit_code(), 0, "{}", terminal.text());
     terminal.see("--host box --resume sweep");
@@ -664,7 +665,10 @@ fn a_hostile_far_end_is_contained() {
             "{{\"file\":{{\"path\":\"{path}\",\"bytes\":1,\"total_bytes\":1}}}}\n{{\"chunk\":{{\"len\":1}}}}\nx"
         )
     };
+    let begins: String = (0..400).map(|run| began.replace("\"run\":0", &format!("\"run\":{run}"))).collect();
     let cases: Vec<(&str, String, &str)> = vec![
+        ("runs without end", begin.clone() + &begins, "it has begun more runs than anyone asked for"),
+        ("ends without end", begin.clone() + began + &done.repeat(40), "a run ends again and again"),
         (
             "an escape sequence",
             begin.clone() + "{\"refused\":{\"reason\":\"\\u001b[2Jx\",\"usage\":false}}\n",

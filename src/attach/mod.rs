@@ -3,6 +3,7 @@
 //! The library connects to our socket and writes records into memory that we give it. Everything in that memory was written by
 //! somebody else: it is copied, then checked.
 
+mod descendants;
 mod follow;
 mod guest;
 mod library;

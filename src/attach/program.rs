@@ -16,6 +16,8 @@ use rustix::process::{
 };
 use thiserror::Error;
 
+use super::descendants::Descendants;
+
 use crate::{
     analysis::ranks::is_nccl_line,
     base::{foreign, own_children::OwnChild, shell::quoted},
@@ -104,6 +106,7 @@ pub struct Program {
     group: Option<Pid>,
     ended: Option<Ended>,
     asked_to_end: Option<Instant>,
+    descendants: Descendants,
 }
 
 impl Program {
@@ -153,7 +156,15 @@ impl Program {
         }
         let group = (!has_terminal).then(|| Pid::from_child(&child));
         let own = OwnChild::new(child.id());
-        Ok(Program { child, pipes, _own: own, group, ended: None, asked_to_end: None })
+        Ok(Program {
+            child,
+            pipes,
+            _own: own,
+            group,
+            ended: None,
+            asked_to_end: None,
+            descendants: Descendants::default(),
+        })
     }
 
     /// Its input and output, once, where they are pipes.
@@ -164,16 +175,19 @@ impl Program {
     /// How it ended, if it has.
     pub fn ended(&mut self) -> Option<Ended> {
         if self.ended.is_none() {
+            // Before it is known to have ended: its children have other parents then.
+            self.descendants.follow(self.child.id());
             self.ended = self.child.try_wait().ok().flatten().map(Ended::of);
-            // What it has left behind in its group ends with it.
+            // What it has left behind ends with it, unless it has the terminal: then it is as if it were started directly.
             if let (Some(_), Some(group)) = (self.ended, self.group) {
                 let _ = kill_process_group(group, Signal::TERM);
+                self.descendants.signal(Signal::TERM);
             }
         }
         self.ended
     }
 
-    /// Asks it to end, and ends it when it does not. Call it until it has ended.
+    /// Asks it and its descendants to end, and ends them when they do not. Call it until they have ended.
     pub fn end(&mut self) {
         let signal = match self.asked_to_end {
             None => {
@@ -183,7 +197,17 @@ impl Program {
             Some(asked) if asked.elapsed() > GRACE => Signal::KILL,
             Some(_) => return,
         };
-        self.signal(signal);
+        self.descendants.refresh(self.child.id());
+        self.descendants.signal(signal);
+        if self.ended.is_none() {
+            self.signal(signal);
+        }
+    }
+
+    /// Whether it was asked to end and descendants of it still run.
+    pub fn leaves_descendants(&mut self) -> bool {
+        self.descendants.refresh(self.child.id());
+        self.asked_to_end.is_some() && !self.descendants.is_empty()
     }
 
     /// Sends a signal to it, and to its group where that is its own.
@@ -203,10 +227,14 @@ impl Drop for Program {
             return self.end();
         }
         let since = Instant::now();
-        while test_kill_process_group(group).is_ok() {
+        loop {
+            self.descendants.refresh(self.child.id());
+            if test_kill_process_group(group).is_err() && self.descendants.is_empty() {
+                return;
+            }
             if since.elapsed() > GRACE {
                 let _ = kill_process_group(group, Signal::KILL);
-                return;
+                return self.descendants.signal(Signal::KILL);
             }
             thread::sleep(Duration::from_millis(10));
         }
@@ -395,7 +423,71 @@ fn level_of(line: &str) -> Level {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, path::Path};
+
     use super::*;
+    use crate::event::{Clock, channel};
+
+    /// A program in `output` with a child in a session of its own, which says its number in a file.
+    fn with_child(dir: &Path, output: OutputTo) -> (Program, u32) {
+        let script = "setsid sh -c 'echo $$ > child.new; mv child.new child; exec sleep 300' & \
+                      while test ! -e go; do sleep 0.05; done; exit 3";
+        let command = ["sh", "-c", &format!("cd '{}' || exit; {script}", dir.display())].map(OsString::from);
+        let (tx, _rx) = channel(Clock::wall());
+        let mut program = Program::start(&command, Vec::new(), output, None, &tx).unwrap();
+        let mut child: Option<u32> = None;
+        while child.is_none() || program.descendants.is_empty() {
+            assert_eq!(program.ended(), None);
+            program.descendants.refresh(program.child.id());
+            child = fs::read_to_string(dir.join("child")).ok().and_then(|pid| pid.trim().parse().ok());
+            thread::sleep(Duration::from_millis(5));
+        }
+        (program, child.unwrap())
+    }
+
+    fn runs(pid: u32) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+    }
+
+    /// The process of a server or a worker may die before those that it has started.
+    #[test]
+    fn children_of_a_program_that_died_end_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut program, child) = with_child(dir.path(), OutputTo::Log);
+        fs::write(dir.path().join("go"), "").unwrap();
+        while program.ended().is_none() {
+            thread::sleep(Duration::from_millis(5));
+        }
+        drop(program);
+        assert!(!runs(child), "{child} was left behind");
+    }
+
+    /// A program with the terminal has no group of its own: `exec --for`.
+    #[test]
+    fn ending_a_program_ends_its_descendants() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut program, child) = with_child(dir.path(), OutputTo::Stderr);
+        while program.ended().is_none() || program.leaves_descendants() {
+            program.end();
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(!runs(child), "{child} was left behind");
+    }
+
+    /// As if it were started directly: what it leaves behind of its own accord stays.
+    #[test]
+    fn a_program_that_ends_by_itself_at_the_terminal_leaves_what_it_leaves() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut program, child) = with_child(dir.path(), OutputTo::Stderr);
+        fs::write(dir.path().join("go"), "").unwrap();
+        while program.ended().is_none() {
+            thread::sleep(Duration::from_millis(5));
+        }
+        drop(program);
+        assert!(runs(child));
+        rustix::process::kill_process(Pid::from_raw(child as i32).unwrap(), Signal::KILL).unwrap();
+    }
 
     #[test]
     fn levels_are_those_of_the_program() {

@@ -88,7 +88,7 @@ struct FollowArgs {
     /// Without the screen; print one JSON object on stdout at the end. The program's stdout goes to stderr
     #[arg(long)]
     json: bool,
-    /// Without the screen; after this long `exec` ends the program, `attach` leaves it
+    /// Without the screen; after SECONDS `exec` ends the program and its descendants, `attach` leaves it
     #[arg(long = "for", value_name = "SECONDS")]
     seconds: Option<f64>,
 }

@@ -11,5 +11,5 @@ pub mod stops;
 
 pub use self::{
     outlet::Outlet,
-    output::{eprint_line, eprint_lines},
+    output::{BELL, eprint_line, eprint_lines, ring_stderr},
 };

@@ -12,6 +12,8 @@ use crate::base::foreign::{Lines, message};
 
 /// How long a program that was asked to end waits for its terminal.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+/// A terminal that is given this character rings.
+pub const BELL: &[u8] = b"\x07";
 /// Between two checks of whether it was asked to.
 const CHECK: Duration = Duration::from_millis(50);
 
@@ -26,6 +28,13 @@ pub fn stderr_terminal() -> Option<&'static Outlet> {
 /// when stderr is closed: a run goes on without a reader.
 pub fn eprint_line(text: impl Display) {
     eprint_lines(message(&text.to_string()));
+}
+
+/// Rings the bell of the terminal, where stderr is one.
+pub fn ring_stderr() {
+    if let Some(mut terminal) = stderr_terminal().cloned() {
+        let _ = terminal.write_all(BELL).and_then(|()| terminal.flush());
+    }
 }
 
 /// Prints a text of several lines to stderr.

@@ -8,6 +8,10 @@ use std::{
     },
 };
 
+use nix::{
+    errno::Errno,
+    sys::signal::{SigSet, SigmaskHow, Signal as SignalNumber},
+};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ},
     flag,
@@ -113,13 +117,23 @@ pub struct Shutdown {
     hang_up: Option<Signal>,
 }
 
+fn number_of(number: i32) -> Result<SignalNumber, Errno> {
+    SignalNumber::try_from(number)
+}
+
 impl Shutdown {
     pub fn listen() -> io::Result<Shutdown> {
         static HANG_UP_IGNORED: LazyLock<bool> = LazyLock::new(|| is_ignored(SIGHUP));
         let hang_up = (!*HANG_UP_IGNORED).then_some(SIGHUP);
+        // A signal between two of the handlers would be lost: it waits until all are there.
+        let awaited: SigSet = [Some(SIGINT), Some(SIGTERM), hang_up]
+            .into_iter()
+            .flatten()
+            .map(number_of)
+            .collect::<Result<_, _>>()?;
+        let before = awaited.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
         // Before the one that wakes: handlers run in order.
         note_origin_of_interrupts()?;
-        // First: from the first handler on, a signal no longer ends the process.
         let shutdown = Shutdown {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
@@ -128,6 +142,7 @@ impl Shutdown {
         for number in [SIGINT, SIGTERM].into_iter().chain(hang_up) {
             flag::register(number, Arc::clone(&REQUESTED))?;
         }
+        before.thread_set_mask()?;
         Ok(shutdown)
     }
 

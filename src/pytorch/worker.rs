@@ -1,7 +1,7 @@
 //! The thread that talks to the worker: sends it requests one after another, and sends what it reports as events of the run.
 
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{self, BufRead, BufReader, Write},
     path::PathBuf,
     process::{ChildStdin, ChildStdout},
     sync::{
@@ -39,6 +39,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Texts of the worker that go to the log.
 const MAX_LOGGED: u32 = 200;
+/// Bytes of each.
+const MAX_STRANGE: usize = 4096;
 /// Pictures of a request whose sizes are kept.
 const MAX_PICTURES: usize = 64;
 /// Rows of a table that are kept in the recording.
@@ -247,17 +249,50 @@ fn write_orders(mut to: ChildStdin, orders: &Receiver<Vec<u8>>) {
 fn read_reports(from: ChildStdout, heard: &SyncSender<Heard>) {
     let mut from = BufReader::with_capacity(1 << 16, from);
     let mut line = Vec::new();
-    let limit = protocol::MAX_LINE as u64 + 1;
-    while from.by_ref().take(limit).read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
-        let text = line.strip_suffix(b"\n").unwrap_or(&line);
-        let said = match protocol::parse(text) {
+    while let Ok(Some(skipped)) = next_line(&mut from, protocol::MAX_LINE, &mut line) {
+        let said = match protocol::parse(&line).filter(|_| skipped == 0) {
             Some(report) => Heard::Report(report),
-            None => Heard::Strange(foreign::message(&String::from_utf8_lossy(text))),
+            None => Heard::Strange(strange(&line, skipped)),
         };
         if heard.send(said).is_err() {
             return;
         }
-        line.clear();
+    }
+}
+
+/// A line that is no report, for the log.
+fn strange(line: &[u8], skipped: u64) -> String {
+    let text = foreign::message(&String::from_utf8_lossy(&line[..line.len().min(MAX_STRANGE)]));
+    match skipped {
+        0 => text,
+        _ => format!("a line of {} bytes was passed over: {text}…", line.len() as u64 + skipped),
+    }
+}
+
+/// Reads the next line without its end into `line`, at most `limit` bytes of it. Returns how many bytes of it were passed over; `None` at
+/// the end.
+fn next_line(from: &mut impl BufRead, limit: usize, line: &mut Vec<u8>) -> io::Result<Option<u64>> {
+    line.clear();
+    let (mut skipped, mut is_there) = (0, false);
+    loop {
+        let bytes = match from.fill_buf() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            bytes => bytes?,
+        };
+        if bytes.is_empty() {
+            return Ok(is_there.then_some(skipped));
+        }
+        is_there = true;
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let part = &bytes[..end.unwrap_or(bytes.len())];
+        let kept = part.len().min(limit - line.len());
+        line.extend_from_slice(&part[..kept]);
+        skipped += (part.len() - kept) as u64;
+        let used = part.len() + usize::from(end.is_some());
+        from.consume(used);
+        if end.is_some() {
+            return Ok(Some(skipped));
+        }
     }
 }
 
@@ -713,5 +748,29 @@ impl Conversation<'_> {
             file: format!("torch_profiler/{name}"),
             tables,
         })));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn an_endless_line_is_passed_over_in_bounded_memory() {
+        let text = [b"{\"a\":1}\n".to_vec(), vec![b'{'; 5000], b"\nrest".to_vec()].concat();
+        let mut from = BufReader::with_capacity(64, &text[..]);
+        let mut line = Vec::new();
+        let mut lines = Vec::new();
+        while let Some(skipped) = next_line(&mut from, 100, &mut line).unwrap() {
+            lines.push((line.len(), skipped));
+            assert!(line.capacity() < 1000);
+        }
+        // The end of a long line is not read as a line of its own.
+        assert_eq!(lines, [(7, 0), (100, 4900), (4, 0)]);
+        assert!(strange(b"{{{", 9).starts_with("a line of 12 bytes was passed over: {{{"));
+        let endless = io::repeat(b'x').take(1 << 26);
+        assert_eq!(next_line(&mut BufReader::new(endless), 10, &mut line).unwrap(), Some((1 << 26) - 10));
     }
 }

@@ -104,8 +104,14 @@ impl Connection {
             }
             Err(greeting) => {
                 let code = connection.wait(HELLO_TIMEOUT);
-                // Its last words are there once it has ended.
-                let _ = stderr_thread.join();
+                if code.is_none() {
+                    let _ = connection.child.kill();
+                }
+                // Its last words are there once it has ended. A process that it has left behind may print on without end.
+                let until = Instant::now() + CLOSE_TIMEOUT;
+                while !stderr_thread.is_finished() && Instant::now() < until {
+                    thread::sleep(CLOSE_POLL);
+                }
                 let said = said.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 Err(diagnose(host, &said, &greeting, code))
             }

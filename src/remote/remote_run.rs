@@ -63,10 +63,14 @@ struct Begun {
     overrides: Vec<String>,
     for_tools: bool,
     mirror: Mirror,
+    /// How often its end was reported.
+    ends: u32,
 }
 
 pub struct RemoteRun {
     pub state: RunState,
+    /// Runs that have begun there.
+    runs: u32,
     host: Host,
     start: Start,
     copies: Copies,
@@ -115,6 +119,7 @@ impl RemoteRun {
         let now = Instant::now();
         let mut run = RemoteRun {
             state: RunState::default(),
+            runs: 0,
             host,
             start,
             copies,
@@ -301,6 +306,7 @@ impl RemoteRun {
             dir: self.dir().map(Path::to_owned),
             loss: self.loss().or_else(|| ended.loss.as_ref().map(|text| Loss::There { words: words(text) })),
             tool_failures: ended.tool_failures.iter().map(words).collect(),
+            began: true,
         }
     }
 }

@@ -122,3 +122,22 @@ impl Slurm {
 fn joined(arrays: &[u64]) -> String {
     arrays.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_hangs_is_stopped_and_named_with_a_remedy() {
+        let mut command = Command::new("sleep");
+        let error =
+            Slurm::default().answer("sbatch", command.arg("1000"), Duration::from_millis(50)).unwrap_err();
+        assert!(error.may_pass());
+        let text = error.to_string();
+        assert!(
+            text.starts_with("Slurm's command sbatch does not answer and was stopped after 0 s"),
+            "{text}"
+        );
+        assert!(text.contains("`scontrol ping`") && text.contains("--resume"), "{text}");
+    }
+}

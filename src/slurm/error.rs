@@ -19,7 +19,11 @@ pub enum SlurmError {
     Unconfigured(String),
     #[error("Slurm's controller does not answer ({0}); submitted jobs go on")]
     Controller(String),
-    #[error("{command} does not answer: stopped after {:.0} s; submitted jobs go on", .after.as_secs_f64())]
+    #[error(
+        "Slurm's command {command} does not answer and was stopped after {:.0} s; jobs that it has submitted continue. `scontrol ping` \
+         shows whether the controller answers; once it does, repeat the command with --resume",
+        .after.as_secs_f64()
+    )]
     Silent { command: &'static str, after: Duration },
     #[error("Slurm accepts no more jobs of this user or account now ({0})")]
     SubmitLimit(String),

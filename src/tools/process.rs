@@ -149,6 +149,9 @@ fn failure(status: Option<ExitStatus>, output: &str) -> Option<ToolError> {
     })
 }
 
+/// More than a pipe has room for.
+const MAX_AT_ONCE: usize = 2 << 20;
+
 /// What a program has printed so far. It is read without waiting: a program that has left the group may keep the pipe open.
 struct Printed {
     stream: Box<dyn Read + Send>,
@@ -163,13 +166,15 @@ impl Printed {
         Ok(Printed { stream: Box::new(stream), bytes: Vec::new(), max_bytes: max_bytes as usize })
     }
 
-    /// Takes what is there; the rest of what is too long is passed over.
+    /// Takes what is there, but not for long: a program may print faster than this reads. The rest of what is too long is passed over.
     fn read(&mut self) {
         let mut buffer = [0; 8192];
-        loop {
+        let mut read = 0;
+        while read < MAX_AT_ONCE {
             match self.stream.read(&mut buffer) {
                 Ok(0) => return,
                 Ok(n) => {
+                    read += n;
                     let room = self.max_bytes.saturating_sub(self.bytes.len());
                     self.bytes.extend_from_slice(&buffer[..n.min(room)]);
                 }
@@ -262,6 +267,14 @@ mod tests {
         let begun = Instant::now();
         sh("echo", LONG).unwrap();
         Duration::from_millis(300) + 20 * begun.elapsed()
+    }
+
+    /// The time limit is checked between two readings.
+    #[test]
+    fn a_program_that_never_stops_printing_is_read_in_parts() {
+        let mut printed = Printed { stream: Box::new(io::repeat(b'y')), bytes: Vec::new(), max_bytes: 10 };
+        printed.read();
+        assert_eq!(printed.bytes, b"yyyyyyyyyy");
     }
 
     #[test]

@@ -13,6 +13,11 @@ use crate::{
     },
 };
 
+/// Runs that a far end may begin: each has a directory here.
+const MAX_RUNS: u32 = 256;
+/// Ends of one run: each is followed by its files.
+const MAX_ENDS: u32 = 16;
+
 impl RemoteRun {
     /// Takes what has come, but not for long. Returns how much that was.
     pub(super) fn take_frames(&mut self, first: Option<Incoming>) -> usize {
@@ -113,11 +118,16 @@ impl RemoteRun {
     }
 
     fn take_news(&mut self, news: News) -> io::Result<()> {
+        let wrong = |text: &str| Err(io::Error::new(io::ErrorKind::InvalidData, text.to_owned()));
         match news {
             News::Began { run, dir, overrides, for_tools } => {
                 let id = self.id.clone().unwrap_or_default();
                 if self.begun.as_ref().is_some_and(|begun| begun.run == run) {
                     return Ok(());
+                }
+                self.runs += 1;
+                if self.runs > MAX_RUNS {
+                    return wrong("it has begun more runs than anyone asked for");
                 }
                 self.take_all_events();
                 if let Some(ended) = self.done.take() {
@@ -128,7 +138,7 @@ impl RemoteRun {
                 let mirror = Mirror::open(&self.copies, host, &id, run, &dir, self.limit_bytes)?;
                 self.earlier_snapshots.extend(std::mem::take(&mut self.state).snapshots);
                 let overrides = overrides.iter().map(|text| line(text, 2_000)).collect();
-                self.begun = Some(Begun { run, overrides, for_tools, mirror });
+                self.begun = Some(Begun { run, overrides, for_tools, mirror, ends: 0 });
             }
             News::Answer { order, message: text, error } => {
                 let orders = self.orders.len();
@@ -148,13 +158,15 @@ impl RemoteRun {
                     self.want_files();
                 }
             }
-            News::Done { run, ended } | News::Left { run, ended }
-                if self.begun.as_ref().is_some_and(|b| b.run == run) =>
-            {
+            News::Done { run, ended } | News::Left { run, ended } => {
+                let Some(begun) = self.begun.as_mut().filter(|begun| begun.run == run) else { return Ok(()) };
+                begun.ends += 1;
+                if begun.ends > MAX_ENDS {
+                    return wrong("a run ends again and again");
+                }
                 self.done = Some(ended);
                 self.want_files();
             }
-            News::Done { .. } | News::Left { .. } => {}
             News::Refused { reason, usage } => self.failed = Some((message(&reason), usage)),
         }
         Ok(())

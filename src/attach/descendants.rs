@@ -1,0 +1,121 @@
+//! The processes that a program has started, and those that they have started, also in groups and sessions of their own.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal};
+
+/// How often `/proc` is read for new ones: that takes milliseconds.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// A process: its parent, and when it started, which tells it from a later one with its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Process {
+    pid: u32,
+    parent: u32,
+    started: u64,
+}
+
+/// Those that were seen, with the time at which each started. A process stays one after its parent has ended.
+#[derive(Debug, Default)]
+pub(super) struct Descendants {
+    seen: BTreeMap<u32, u64>,
+    read_at: Option<Instant>,
+}
+
+impl Descendants {
+    /// Looks for new ones of `root`, but not often.
+    pub(super) fn follow(&mut self, root: u32) {
+        if self.read_at.is_none_or(|at| at.elapsed() >= INTERVAL) {
+            self.refresh(root);
+        }
+    }
+
+    /// Looks for new ones of `root`, and forgets those that have ended.
+    pub(super) fn refresh(&mut self, root: u32) {
+        self.read_at = Some(Instant::now());
+        self.take(root, &running());
+    }
+
+    fn take(&mut self, root: u32, running: &[Process]) {
+        let is_running = |pid: &u32, started: &mut u64| {
+            running.iter().any(|process| process.pid == *pid && process.started == *started)
+        };
+        self.seen.retain(is_running);
+        loop {
+            let before = self.seen.len();
+            for process in running {
+                if process.parent == root || self.seen.contains_key(&process.parent) {
+                    self.seen.insert(process.pid, process.started);
+                }
+            }
+            if self.seen.len() == before {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.seen.is_empty()
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        for pid in self.seen.keys().filter_map(|pid| Pid::from_raw(*pid as i32)) {
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+}
+
+/// All processes that have not ended.
+fn running() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|pid| process_of(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)).collect()
+}
+
+/// A line of `/proc/PID/stat`; `None` for a process that has ended and is only waited for.
+fn process_of(pid: u32, stat: &str) -> Option<Process> {
+    // The name, in brackets, may have spaces and brackets of its own.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    let started = fields.nth(17)?.parse().ok()?;
+    (!matches!(state, "Z" | "X")).then_some(Process { pid, parent, started })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32, parent: u32, started: u64) -> Process {
+        Process { pid, parent, started }
+    }
+
+    #[test]
+    fn orphans_stay_descendants_and_reused_numbers_are_others() {
+        let mut of = Descendants::default();
+        // In any order: 30 is a child of 20.
+        of.take(10, &[process(30, 20, 3), process(20, 10, 2), process(10, 1, 1), process(99, 1, 1)]);
+        assert_eq!(of.seen, BTreeMap::from([(20, 2), (30, 3)]));
+        // The root and 20 have ended, 30 has another parent and a new child.
+        of.take(10, &[process(30, 1, 3), process(40, 30, 9), process(99, 1, 1)]);
+        assert_eq!(of.seen, BTreeMap::from([(30, 3), (40, 9)]));
+        // 30 and 40 have ended; another process has the number 30.
+        of.take(10, &[process(30, 1, 50), process(99, 30, 1)]);
+        assert!(of.is_empty(), "{of:?}");
+    }
+
+    #[test]
+    fn lines_of_proc_are_read() {
+        let stat =
+            |state: &str| format!("7 (a) b) {state} 5 7 7 0 -1 4194304 1 0 0 0 1 2 3 4 20 0 1 0 4711 100 0");
+        assert_eq!(process_of(7, &stat("S")), Some(process(7, 5, 4711)));
+        assert_eq!(process_of(7, &stat("Z")), None);
+        assert_eq!(process_of(7, "7 (cut) S 5"), None);
+        let me = std::process::id();
+        assert!(running().iter().any(|process| process.pid == me));
+    }
+}
