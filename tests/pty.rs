@@ -52,8 +52,9 @@ fn next_run(terminal: &Terminal, known: &[PathBuf]) -> PathBuf {
     })
 }
 
+/// Twice: the first one asks while a run is in progress.
 fn quit(terminal: &Terminal) {
-    terminal.send("q");
+    terminal.send("qq");
     assert_eq!(terminal.exit_code(), 0, "{}", terminal.text());
     terminal.assert_restored();
 }
@@ -67,6 +68,18 @@ fn quitting_restores_the_terminal_and_finishes_the_run() {
     let end = finished(&runs[0]);
     assert_eq!((end.outcome, end.cause.as_deref()), (Outcome::Interrupted, Some("quit by the user")));
     assert!(terminal.text().contains("interrupted: recorded in runs/"), "{}", terminal.text());
+}
+
+#[test]
+fn quitting_a_run_asks_first() {
+    let terminal = live();
+    terminal.press("q", "The run is in progress");
+    terminal.send("\x1b");
+    terminal.see_no("The run is in progress");
+    terminal.press("q", "The run is in progress");
+    terminal.send("q");
+    assert_eq!(terminal.exit_code(), 0, "{}", terminal.text());
+    terminal.assert_restored();
 }
 
 #[test]
@@ -160,6 +173,11 @@ fn files_of_kernels_have_a_screen() {
     terminal.press("\x1b", "by family, largest first");
     terminal.press("l", "nsys kernels · 2 of 5");
     terminal.press("m", "by name, largest first");
+    // The title of a column sorts by it; again, in reverse.
+    for order in ["longest mean first", "shortest mean first", "longest mean first"] {
+        terminal.click(" mean ");
+        terminal.see(order);
+    }
     terminal.press("/rope\r", "containing \"rope\"");
     terminal.press("K", "not available without a live run");
     terminal.press("1", "Overview is empty: no workload was measured");
@@ -371,9 +389,16 @@ fn the_workload_pauses_and_the_view_freezes() {
 fn runs_and_log_are_filtered_and_sorted() {
     let terminal = live();
     terminal.press("7", "newest first");
-    terminal.press("o", "fastest first");
-    terminal.press("o", "by model");
-    terminal.press("o", "newest first");
+    for order in ["fastest first", "lowest TTFT first", "lowest TPOT first", "by model", "newest first"] {
+        terminal.press("o", order);
+    }
+    // The title of a column does it too; again, it reverses.
+    for (title, order) in
+        [("tok/s", "fastest first"), ("tok/s", "slowest first"), ("TPOT ms", "lowest TPOT first")]
+    {
+        terminal.click(title);
+        terminal.see(order);
+    }
     terminal.press("/", "show only rows that contain");
     terminal.press("zzz\r", "no run contains this text");
     terminal.press("/", "show only rows that contain");
@@ -555,6 +580,14 @@ fn the_palette_finds_an_action_by_name() {
     terminal.send("\x1b");
     terminal.see_no("find an action");
     terminal.see("╭ roofline");
+    // Without colours the background is the terminal's own.
+    let is_plain = |screen: &vt100::Screen| {
+        screen.cell(1, 1).is_some_and(|cell| cell.bgcolor() == vt100::Color::Default)
+    };
+    assert!(!terminal.with(is_plain));
+    terminal.press(":", "find an action");
+    terminal.send("theme no-colour\r");
+    terminal.until("the theme without colours", is_plain);
     quit(&terminal);
 }
 

@@ -23,7 +23,7 @@ use llmprof::{
     model::{Operator, Shape, Step},
     report::{plots::roofline_svg, report_md, run_json},
     run::sweep::{CooldownStatus, Job, JobResult, JobState, Place, Sweep, Temperature},
-    rundir::{EventReader, Player},
+    rundir::{EventReader, Next, Player},
     sim::{SimSteps, card::H200, sim_kernels},
     state::{RunState, Snapshot},
     tui::{
@@ -520,9 +520,9 @@ fn a_sweep_has_a_progress_line_and_a_table() {
     let mut finished = sweep(false);
     (3..6).for_each(|job| finished.end(job, JobResult::failed("no reason in particular".into())));
     let sweeps = [
-        ("running", SweepView { sweep: &working, cooling: None, elsewhere: None }),
-        ("cooling", SweepView { sweep: &waiting, cooling: Some(cooling()), elsewhere: None }),
-        ("finished", SweepView { sweep: &finished, cooling: None, elsewhere: None }),
+        ("running", SweepView { sweep: &working, cooling: None, elsewhere: None, progress: None }),
+        ("cooling", SweepView { sweep: &waiting, cooling: Some(cooling()), elsewhere: None, progress: None }),
+        ("finished", SweepView { sweep: &finished, cooling: None, elsewhere: None, progress: None }),
     ];
     for (name, view) in sweeps {
         for pane in [Pane::Overview, Pane::Compare] {
@@ -568,7 +568,7 @@ fn jobs_elsewhere_have_a_list_with_a_selected_one() {
         ("away", Some(trouble), None, Overlay::None),
         ("cancelling", None, None, Overlay::ConfirmCancel),
     ] {
-        let view = SweepView { sweep: &sweep, cooling: None, elsewhere: on_slurm(trouble) };
+        let view = SweepView { sweep: &sweep, cooling: None, elsewhere: on_slurm(trouble), progress: None };
         let mut ui = showing(Pane::Compare);
         (ui.job, ui.overlay) = (job, overlay);
         let screens = [(80, 24), (200, 50), (30, 8)].map(|size| {
@@ -589,13 +589,18 @@ fn no_size_is_too_small_for_a_sweep() {
             for height in [1, 3, 6, 8, 12, 50] {
                 for cooling in [None, Some(cooling())] {
                     let mut ui = showing(pane);
-                    ui.jobs_back = 5;
-                    let view = Some(SweepView { sweep: &waiting, cooling, elsewhere: None });
+                    ui.job = Some(5);
+                    let view = Some(SweepView { sweep: &waiting, cooling, elsewhere: None, progress: None });
                     drawn_in(view, &state, &ui, Glyphs::UNICODE, (width, height));
                     drawn_in(view, &state, &ui, Glyphs::ASCII, (width, height));
                 }
                 let elsewhere = sweep_on_slurm();
-                let view = SweepView { sweep: &elsewhere, cooling: None, elsewhere: on_slurm(Some("away")) };
+                let view = SweepView {
+                    sweep: &elsewhere,
+                    cooling: None,
+                    elsewhere: on_slurm(Some("away")),
+                    progress: None,
+                };
                 drawn_in(Some(view), &RunState::default(), &showing(pane), Glyphs::UNICODE, (width, height));
             }
         }
@@ -653,6 +658,51 @@ fn no_size_and_no_pane_panics() {
 fn a_small_terminal_still_shows_the_rate() {
     let screen = drawn(&running(), &showing(Pane::Overview), Glyphs::UNICODE, (30, 8));
     assert!(screen.contains("tok/s") && screen.contains("TTFT"), "{screen}");
+}
+
+/// Of the demo recording at every 40th event while its requests run: where the parts of the header are.
+#[test]
+fn the_parts_of_the_header_keep_their_places() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/demo/events.ndjson");
+    let mut reader = EventReader::open(path.as_ref()).unwrap();
+    let (mut state, mut n) = (RunState::default(), 0);
+    let mut places = std::collections::BTreeSet::new();
+    while let Ok(Next::Event(envelope)) = reader.read_next() {
+        state.apply(&envelope);
+        n += 1;
+        if n % 40 != 0 || state.active.latest().is_none() || state.finished.is_some() {
+            continue;
+        }
+        for width in [120, 200] {
+            let screen = drawn(&state, &showing(Pane::Log), Glyphs::UNICODE, (width, 10));
+            let header: Vec<char> = screen.lines().next().unwrap().chars().collect();
+            let place = |text: &str| {
+                let text: Vec<char> = text.chars().collect();
+                header.windows(text.len()).rposition(|part| part == text)
+            };
+            let seconds = header.iter().rposition(|c| *c == ':');
+            places.insert((width, place(" tok "), seconds));
+        }
+    }
+    assert!(n > 1000, "{n} events");
+    assert_eq!(places.len(), 2, "{places:?}");
+    assert!(places.iter().all(|(_, tok, seconds)| tok.is_some() && seconds.is_some()), "{places:?}");
+}
+
+#[test]
+fn the_trust_of_a_run_is_shown_once() {
+    for (pane, times) in [(Pane::Overview, 1), (Pane::Log, 1)] {
+        let screen = drawn(&running(), &showing(pane), Glyphs::UNICODE, (200, 50));
+        assert_eq!(screen.matches("trust").count(), times, "{screen}");
+    }
+}
+
+#[test]
+fn the_first_tile_is_the_decode_rate() {
+    let wide = drawn(&running(), &showing(Pane::Overview), Glyphs::UNICODE, (120, 40));
+    assert!(wide.contains("╭ decode tok/s ─"), "{wide}");
+    let narrow = drawn(&running(), &showing(Pane::Overview), Glyphs::UNICODE, (80, 24));
+    assert!(narrow.contains("╭ decode ─"), "{narrow}");
 }
 
 #[test]

@@ -72,6 +72,11 @@ impl RunState {
         })
     }
 
+    /// A request was started.
+    pub fn has_begun(&self) -> bool {
+        self.first_request_at.is_some()
+    }
+
     /// The rest of the run in seconds, from the requests so far or the first tokens of the first request; `None` while
     /// it cannot be known.
     pub fn time_left_s(&self) -> Option<f64> {

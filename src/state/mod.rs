@@ -52,14 +52,18 @@ use crate::{
         throttle::Work,
     },
     event::{
-        EngineKind, Envelope, Event, ExpertUse, GpuAbsent, GpuSource, ImagesEncoded, ObserverSample, Outcome,
-        Phase, RequestFinished, RunFinished, RunStarted, SamplerCost, Stamp, readings::Reading, reasons,
+        AlertChanged, EngineKind, Envelope, Event, ExpertUse, GpuAbsent, GpuSource, ImagesEncoded, Level,
+        Notice, ObserverSample, Outcome, Phase, RequestFinished, RunFinished, RunStarted, SamplerCost, Stamp,
+        readings::Reading, reasons,
     },
 };
 
 /// A rate is that of at least so many tokens.
 const RATE_TOKENS: usize = 8;
 const KEPT_SNAPSHOTS: usize = 64;
+const KEPT_ALERTS: usize = 64;
+/// Servers that are watched at a time.
+pub const MAX_WATCHED: usize = 16;
 
 /// Appends `item`; the oldest item is dropped once there are `max`.
 fn push_bounded<T>(items: &mut VecDeque<T>, max: usize, item: T) {
@@ -115,8 +119,14 @@ pub struct RunState {
     pub programs: Programs,
     /// Several GPUs of a program, side by side.
     pub ranks: RanksState,
-    /// A server under load, or watched.
+    /// A server under load, or the first that is watched.
     pub server: ServerState,
+    /// The others that are watched.
+    pub more_servers: Vec<ServerState>,
+    /// How often an alert was crossed, how often any has changed, and the last changes.
+    pub alerts_crossed: u64,
+    pub alerts_changed: u64,
+    pub alerts: VecDeque<(Stamp, AlertChanged)>,
     pub kernels: KernelState,
     pub operators: OperatorState,
     pub allocators: AllocatorState,
@@ -217,13 +227,22 @@ impl RunState {
                 if self.startup.end(t) {
                     self.forget_start();
                 }
-                self.server.found = Some((**found).clone());
+                if let Some(server) = self.server_at(found.server) {
+                    server.found(found);
+                }
             }
             Event::ServerSample(sample) => {
                 let measures = self.counted_to.is_some() || !self.serves();
-                self.server.sample(t, sample, measures);
+                if let Some(server) = self.server_at(sample.server) {
+                    server.sample(t, sample, measures);
+                }
             }
-            Event::ServerSilent(silent) => self.server.silent(t, silent),
+            Event::ServerSilent(silent) => {
+                if let Some(server) = self.server_at(silent.server) {
+                    server.silent(t, silent);
+                }
+            }
+            Event::AlertChanged(alert) => self.alert(t, alert),
             Event::ClientSample(sample) => self.server.client(t, *sample),
             Event::StepsFound(finding) => self.programs.finding = Some(*finding),
             Event::ProcessLeft(left) => self.programs.left(t, left.pid),
@@ -245,6 +264,8 @@ impl RunState {
                     self.active.clear();
                 }
                 self.active.start(ActiveRequest::new(t, started.clone()));
+                let measured = self.active.iter().filter(|active| active.started.is_measured()).count();
+                self.server.most_at_a_time = self.server.most_at_a_time.max(measured);
                 if started.is_measured() && self.counted_to.is_none() {
                     // Measurement starts here; earlier time belongs to no window.
                     self.metrics().for_each(|metrics| metrics.from = t);
@@ -331,6 +352,40 @@ impl RunState {
         self.flight = FlightRecorder::default();
     }
 
+    /// The server with this number; `None` for one that no run has.
+    fn server_at(&mut self, number: u32) -> Option<&mut ServerState> {
+        let Some(index) = (number as usize).checked_sub(1) else { return Some(&mut self.server) };
+        if number as usize >= MAX_WATCHED {
+            return None;
+        }
+        if index >= self.more_servers.len() {
+            self.more_servers.resize_with(index + 1, ServerState::default);
+        }
+        self.more_servers.get_mut(index)
+    }
+
+    /// All servers, in the order in which they were given.
+    pub fn servers(&self) -> impl Iterator<Item = &ServerState> {
+        std::iter::once(&self.server).chain(&self.more_servers)
+    }
+
+    /// Which server does not answer, or how many of several do not.
+    pub fn silence(&self) -> Option<String> {
+        match self.servers().filter(|server| server.silent.is_some()).count() {
+            0 => None,
+            _ if self.more_servers.is_empty() => self.server.silence(self.now),
+            silent => Some(format!("{silent} of {} servers do not answer", self.servers().count())),
+        }
+    }
+
+    fn alert(&mut self, t: Stamp, alert: &AlertChanged) {
+        self.alerts_crossed += u64::from(alert.crossed);
+        self.alerts_changed += 1;
+        push_bounded(&mut self.alerts, KEPT_ALERTS, (t, alert.clone()));
+        let level = if alert.crossed { Level::Warn } else { Level::Info };
+        self.log.add(t, &Notice { level, source: "alert".to_owned(), text: alert.to_string() });
+    }
+
     /// Why the run failed, where it did.
     pub fn failure(&self) -> Option<&str> {
         let finished = self.finished.as_ref().filter(|finished| finished.outcome == Outcome::Failed)?;
@@ -407,6 +462,9 @@ impl RunState {
         let vision = active.vision_ns.map(|ns| (ns.min(gap_ns), active.vision_device_ns));
         if first {
             self.active.is_answered();
+        }
+        if serves && !warmup {
+            self.server.tokens_per_s.add(t, u64::from(tokens));
         }
         if serves && is_latency {
             match first {

@@ -515,6 +515,7 @@ fn requests_take_the_lowest_free_stream() {
             together: 0,
             prompt_tokens: None,
             output_tokens: None,
+            tokenized: false,
             cached_tokens: None,
             server: ServerTimes::default(),
             reconnected: false,
@@ -541,6 +542,123 @@ fn requests_take_the_lowest_free_stream() {
     let active: Vec<(u32, u32)> =
         state.active.iter().map(|active| (active.started.request, active.stream)).collect();
     assert_eq!(active, [(3, 0), (4, 1), (5, 3)]);
+}
+
+mod ttft_parts {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A request: connect, send and TTFT in microseconds; queue and prefill by the server's clock, which may say anything.
+    type Timed = (u64, u64, u64, Option<f64>, Option<f64>);
+    /// The server's own means of queue and prefill, over so many requests of anyone.
+    type Own = (Option<f64>, Option<f64>, f64);
+
+    fn folded(requests: &[Timed], own: &[Own]) -> RunState {
+        let run = RunStarted { engine: EngineKind::Server, simulated: false, ..run_started() };
+        let mut events = vec![envelope(0, Event::RunStarted(Box::new(run)))];
+        let mut at_us = 1000;
+        for (n, (connect_us, send_us, ttft_us, queue_ms, prefill_ms)) in (0..).zip(requests) {
+            let at = |us: u64, event| Envelope { t: Stamp(1000 * us), event };
+            let Event::RequestStarted(started) = request(0, n, false).event else { unreachable!() };
+            events.push(at(at_us, Event::RequestStarted(started)));
+            events.push(at(at_us + ttft_us, token(0, n, 0).event));
+            let connecting = Connecting { resolve_ns: 0, tcp_ns: 1000 * connect_us, tls_ns: 0 };
+            let served = Served {
+                late_ns: 5,
+                connecting: Some(connecting),
+                send_ns: 1000 * send_us,
+                head_ns: None,
+                chunks: 1,
+                together: 0,
+                prompt_tokens: None,
+                output_tokens: None,
+                tokenized: false,
+                cached_tokens: None,
+                server: ServerTimes {
+                    queue_ms: *queue_ms,
+                    prefill_ms: *prefill_ms,
+                    ..ServerTimes::default()
+                },
+                reconnected: false,
+                failure: None,
+            };
+            let served = Some(Box::new(served));
+            let finished = RequestFinished { request: n, complete: true, served };
+            events.push(at(at_us + ttft_us + 1, Event::RequestFinished(finished)));
+            at_us += ttft_us + 10;
+        }
+        for (queue_ms, prefill_ms, timed) in own {
+            let sample = ServerSample {
+                queue_ms: *queue_ms,
+                prefill_ms: *prefill_ms,
+                timed_requests: Some(*timed),
+                ..ServerSample::default()
+            };
+            events.push(envelope(at_us / 1000 + 1, Event::ServerSample(Box::new(sample))));
+        }
+        fold(&events)
+    }
+
+    /// TTFT of the same requests as its parts, and the parts as shares of it.
+    fn check(state: &RunState, requests: usize) -> Result<(), TestCaseError> {
+        let server = &state.server;
+        let whole = server.ttft_mean_ms().unwrap();
+        let of_ttft = || server.ttft_parts().into_iter().filter(|times| times.part != TtftPart::ClientLag);
+        let sum: f64 = of_ttft().map(|times| times.mean_ms).sum();
+        prop_assert!((sum - whole).abs() <= 1e-6 * whole.max(1.0), "{sum} of {whole}");
+        for times in of_ttft() {
+            prop_assert!((0.0..=whole * (1.0 + 1e-9)).contains(&times.mean_ms), "{times:?} of {whole}");
+            let n = times.distribution.map_or(requests as u64, Distribution::n);
+            prop_assert_eq!(n, requests as u64, "{:?}", times.part);
+            let mean = server.part_mean_ms(times.part).unwrap_or(0.0);
+            prop_assert!(mean <= whole * (1.0 + 1e-9), "{:?}: {mean} of {whole}", times.part);
+        }
+        for part in [TtftPart::Queue, TtftPart::Prefill] {
+            prop_assert!(server.part_mean_ms(part).unwrap_or(0.0) <= whole * (1.0 + 1e-9));
+        }
+        for remark in state.server_remarks() {
+            let text = remark.to_string();
+            let Some((before, _)) = text.split_once(" % of TTFT") else { continue };
+            let share: f64 = before.rsplit(' ').next().unwrap().parse().unwrap();
+            prop_assert!(share <= 100.0, "{text}");
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn parts_are_of_the_same_requests_and_never_exceed_the_whole(
+            requests in prop::collection::vec(
+                (0u64..3000, 0u64..3000, 1u64..2_000_000, prop::option::of(0.0f64..5000.0), prop::option::of(0.0f64..5000.0)),
+                1..12,
+            ),
+            own in prop::collection::vec(
+                (prop::option::of(0.0f64..5000.0), prop::option::of(0.0f64..5000.0), 1.0f64..50.0),
+                0..4,
+            ),
+        ) {
+            // The client's own clock: its parts are within its TTFT.
+            let requests: Vec<Timed> = requests
+                .into_iter()
+                .map(|(connect, send, ttft, queue, prefill)| (connect, send, connect + send + ttft, queue, prefill))
+                .collect();
+            check(&folded(&requests, &own), requests.len())?;
+        }
+    }
+
+    /// One of ten requests reports its queue; the server's own means are those of other clients.
+    #[test]
+    fn a_queue_of_some_requests_is_no_share_of_the_ttft_of_all() {
+        let mut requests: Vec<Timed> = vec![(0, 0, 10_000, None, None); 9];
+        requests.push((0, 0, 1_000_000, Some(900.0), None));
+        let state = folded(&requests, &[(Some(4000.0), Some(4000.0), 3.0)]);
+        let server = &state.server;
+        assert_eq!(server.ttft_mean_ms().map(f64::round), Some(109.0));
+        assert_eq!(server.part_mean_ms(TtftPart::Queue).map(f64::round), Some(90.0));
+        assert!(server.part_mean_ms(TtftPart::Prefill).unwrap() < 20.0, "as much as is left of the wait");
+        check(&state, 10).unwrap();
+    }
 }
 
 /// A loop of kernels is no inference: what it did is told all the same.

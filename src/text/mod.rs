@@ -103,6 +103,11 @@ impl Tokenizer {
         guarded(|| Ok(self.inner.encode(text, special)?.get_ids().to_vec()))
     }
 
+    /// How many tokens a text is.
+    pub fn count(&self, text: &str) -> Result<u32, TextError> {
+        guarded(|| Ok(self.inner.encode(text, false)?.len() as u32))
+    }
+
     /// The text of `ids`, without special tokens.
     pub fn text(&self, ids: &[u32]) -> Result<String, TextError> {
         guarded(|| self.inner.decode(ids, true))

@@ -3,7 +3,7 @@
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::ui::{Action, Effect, JobsCommand, Pane, ReplayCommand, RunCommand, RunsCommand};
-use crate::{event::Stamp, run::rerun::Tool};
+use crate::{config::ThemeName, event::Stamp, run::rerun::Tool};
 
 /// Where a key is active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub enum Scope {
     Sweep,
     /// While jobs of a sweep run in other processes.
     Jobs,
+    /// In the table of a sweep's jobs.
+    JobTable,
     /// During a run on another machine.
     Remote,
     Replay,
@@ -35,6 +37,7 @@ impl Scope {
             Scope::Single => "while profiling one run",
             Scope::Sweep => "in a sweep",
             Scope::Jobs => "in a sweep on Slurm or on several GPUs",
+            Scope::JobTable => "in the table of a sweep",
             Scope::Remote => "on another machine",
             Scope::Replay => "while replaying",
             Scope::Charts => "Overview and GPU",
@@ -50,6 +53,7 @@ impl Scope {
             Scope::Remote => mode == Mode::Remote,
             Scope::Sweep => mode == Mode::Sweep,
             Scope::Jobs => mode == Mode::Jobs,
+            Scope::JobTable => pane == Pane::Compare && matches!(mode, Mode::Sweep | Mode::Jobs),
             Scope::Replay => mode == Mode::Replay,
             Scope::Charts => matches!(pane, Pane::Overview | Pane::Gpu),
             Scope::On(p) => p == pane,
@@ -82,6 +86,7 @@ pub enum Mode {
 }
 
 pub struct Binding {
+    /// Empty for an action that only the command palette has.
     pub keys: &'static [KeyCode],
     pub scope: Scope,
     pub action: Action,
@@ -91,8 +96,19 @@ pub struct Binding {
 }
 
 impl Binding {
+    /// What it does is done on this pane now: no other binding takes its key.
+    pub fn is_active(&self, pane: Pane, mode: Mode) -> bool {
+        match self.keys.first() {
+            Some(key) => binding(*key, pane, mode).is_some_and(|active| std::ptr::eq(active, self)),
+            None => self.scope.applies(pane, mode),
+        }
+    }
+
     /// All its keys, as help and documents write them.
     pub fn label(&self, ascii: bool) -> String {
+        if self.keys.is_empty() {
+            return ":".to_owned();
+        }
         self.keys.iter().map(|key| key_name(*key, ascii)).collect::<Vec<_>>().join(" ")
     }
 }
@@ -143,7 +159,7 @@ use Action as A;
 use KeyCode::{
     BackTab, Char, Delete, Down, End, Enter, Esc, F, Home, Left, PageDown, PageUp, Right, Tab, Up,
 };
-use Scope::{Anywhere, Charts, Jobs, Live, On, Panes, Remote, Replay, Single, Sweep};
+use Scope::{Anywhere, Charts, JobTable, Jobs, Live, On, Panes, Remote, Replay, Single, Sweep};
 
 const KERNELS: Scope = On(Pane::Kernels);
 const TOKENS: Scope = On(Pane::Tokens);
@@ -159,16 +175,16 @@ pub static BINDINGS: &[Binding] = &[
     key(&[Char('3')], Panes, A::Show(Pane::Tokens), "", "Tokens: the ITL of every token, with power and clock"),
     key(&[Char('4')], Panes, A::Show(Pane::Kernels), "", "Kernels: the GPU's time by kernel"),
     key(&[Char('5')], Panes, A::Show(Pane::Roofline), "", "Roofline: operators and kernels against the GPU's peaks"),
-    key(&[Char('6')], Panes, A::Show(Pane::Compare), "", "Compare: two snapshots or runs with a verdict; sweep jobs"),
+    key(&[Char('6')], Panes, A::Show(Pane::Compare), "", "Compare: two snapshots or runs with a verdict; a sweep"),
     key(&[Char('7')], Panes, A::Show(Pane::Runs), "", "Runs: the recorded runs"),
     key(&[Char('8')], Panes, A::Show(Pane::Log), "", "Log: the messages of the program"),
-    key(&[Char('9')], Panes, A::Show(Pane::Server), "", "Server: its queue, cache, batch, TTFT by part, requests"),
-    key(&[Char('0')], Panes, A::Show(Pane::Ranks), "", "Ranks: several GPUs of one program, and who waits for whom"),
+    key(&[Char('9')], Panes, A::Show(Pane::Server), "", "Server: queue, cache, batch, TTFT by part, requests"),
+    key(&[Char('0')], Panes, A::Show(Pane::Ranks), "", "Ranks: several GPUs of one program: who waits for whom"),
     key(&[Tab], Panes, A::StepPane(1), "", "next pane"),
     key(&[BackTab], Panes, A::StepPane(-1), "", "previous pane"),
-    key(&[Char('q')], Anywhere, A::Do(Effect::Quit), "quit", "quit; continue a sweep later with --resume"),
+    key(&[Char('q')], Anywhere, A::Do(Effect::Quit), "quit", "quit; if something runs, q again ends it (Ctrl-C: at once)"),
     key(&[Char('?'), F(1)], Anywhere, A::Help, "help", "show this help"),
-    key(&[Char(':')], Anywhere, A::Palette, "", "find any action by name (also Ctrl-P)"),
+    key(&[Char(':')], Anywhere, A::Palette, "", "run an action by its name, as pane kernels (also Ctrl-P)"),
     key(&[Up, Char('k')], Anywhere, A::Move(-1), "", "up"),
     key(&[Down, Char('j')], Anywhere, A::Move(1), "", "down"),
     key(&[PageUp], Anywhere, A::Move(-20), "", "one page up"),
@@ -178,7 +194,11 @@ pub static BINDINGS: &[Binding] = &[
     key(&[Char('d')], Anywhere, A::ShowSnapshots, "diff", "compare the last two snapshots"),
     key(&[Char('v')], Anywhere, A::Evidence, "evidence", "show the numbers behind the verdict and what to do"),
     key(&[Char('x')], Anywhere, A::Do(Effect::Export), "export", "export the screen as SVG, text and CSV"),
-    key(&[Char('t')], Anywhere, A::NextTheme, "", "next theme"),
+    key(&[Char('t')], Anywhere, A::NextTheme, "", "theme: switch to the next one"),
+    key(&[], Anywhere, A::SetTheme(ThemeName::Dark), "", "theme dark"),
+    key(&[], Anywhere, A::SetTheme(ThemeName::Light), "", "theme light"),
+    key(&[], Anywhere, A::SetTheme(ThemeName::HighContrast), "", "theme high-contrast"),
+    key(&[], Anywhere, A::SetTheme(ThemeName::NoColour), "", "theme no-colour"),
     key(&[Char('s')], Live, A::AskSnapshotName, "snapshot", "save the metrics since the last snapshot under a name"),
     key(&[Char('p')], Live, run(RunCommand::TogglePause), "pause", "pause or resume the workload"),
     key(&[Char('K')], Live, run(RunCommand::ToggleKernels), "", "start or stop recording kernels; the run continues"),
@@ -188,7 +208,7 @@ pub static BINDINGS: &[Binding] = &[
     key(&[Char('n')], Single, run(RunCommand::RunUnder(Tool::Nsys)), "nsys", "re-run under nsys; press again to cancel"),
     key(&[Char('c')], Single, run(RunCommand::RunUnder(Tool::Ncu)), "ncu", "collect kernel counters with ncu; press again to cancel"),
     key(&[Char('e')], Sweep, run(RunCommand::EndJob), "end job", "end this job or the cool-down, continue with the next job"),
-    key(&[Enter], Jobs, jobs(JobsCommand::Open), "open", "show the selected job as far as it is recorded; follow it"),
+    key(&[Enter], JobTable, jobs(JobsCommand::Open), "open", "show the recording of the selected job; q returns"),
     key(&[Char('C')], Jobs, jobs(JobsCommand::AskCancel), "cancel", "cancel the jobs that have not ended; asks first"),
     key(&[Char('H')], Remote, run(RunCommand::Reconnect), "reconnect", "connect to the machine again, now"),
     key(&[Char(' ')], Replay, replay(ReplayCommand::TogglePlay), "play", "play or pause"),
@@ -198,7 +218,7 @@ pub static BINDINGS: &[Binding] = &[
     key(&[Char('>')], Replay, replay(ReplayCommand::Faster), "faster", "play faster"),
     key(&[Home, Char('g')], Replay, replay(ReplayCommand::SeekTo(Stamp(0))), "", "jump to the start"),
     key(&[End, Char('G')], Replay, replay(ReplayCommand::SeekEnd), "", "jump to the end and follow"),
-    key(&[Char('b'), Esc], Replay, replay(ReplayCommand::Leave), "", "return to the live run or the jobs"),
+    key(&[Char('b'), Esc], Replay, replay(ReplayCommand::Leave), "", "return to the live run or the sweep"),
     key(&[Left, Char('h')], KERNELS, A::StepKernelSource(-1), "", "previous source: live phases, nsys and ncu reports"),
     key(&[Right, Char('l')], KERNELS, A::StepKernelSource(1), "", "next source"),
     key(&[Enter], KERNELS, A::ToggleKernelDetails, "details", "show or hide the details of the selected kernel"),
@@ -233,7 +253,7 @@ pub static BINDINGS: &[Binding] = &[
     key(&[End, Char('G')], RUNS, A::Move(FAR), "", "last row"),
     key(&[Char('m')], RUNS, runs(RunsCommand::Mark), "mark", "mark the selected run as A, to compare another with it"),
     key(&[Char('d')], RUNS, runs(RunsCommand::Compare), "diff", "compare the selected run with the marked one"),
-    key(&[Char('o')], RUNS, A::Sort, "sort", "sort by date, speed or model"),
+    key(&[Char('o')], RUNS, A::Sort, "sort", "sort by date, tok/s, TTFT, TPOT or model"),
     key(&[Char('/')], RUNS, A::AskFilter, "filter", "show only runs that contain a text"),
     key(&[Char('w')], RUNS, runs(RunsCommand::Report), "report", "open the report of the selected run in a browser"),
     key(&[Char('N'), F(2)], RUNS, runs(RunsCommand::AskName), "rename", "rename the selected run or sweep"),

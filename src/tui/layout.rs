@@ -9,7 +9,7 @@ use super::{
     frame::overlay,
     panes::runs_list,
     theme::Glyphs,
-    ui::{Cursor, Overlay, Pane, Panes, SelectedToken},
+    ui::{Cursor, Overlay, Pane, Panes, SelectedToken, SortColumn},
     view::View,
     widgets::{ListLayout, TimeAxis},
 };
@@ -50,6 +50,8 @@ pub enum Target {
     Token(SelectedToken),
     /// A row of the pane's list.
     Row(usize),
+    /// The title of a column.
+    Sort(SortColumn),
     /// The line between two parts of the pane.
     Splitter,
 }
@@ -65,6 +67,7 @@ pub enum Hit {
         n: usize,
     },
     Row(usize),
+    Sort(SortColumn),
     Splitter,
 }
 
@@ -79,6 +82,7 @@ impl Hit {
             }
             Hit::Tokens { .. } => return None,
             Hit::Row(row) => Target::Row(row),
+            Hit::Sort(column) => Target::Sort(column),
             Hit::Splitter => Target::Splitter,
         })
     }

@@ -1,12 +1,13 @@
-//! The recorded runs as a tree: experiments, their models, their sweeps. A group with one child takes no level.
+//! The recorded runs as a tree: experiments, their models, their sweeps and pairs. A group with one child takes no level.
 
 use std::{
     collections::{HashMap, HashSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use super::ui::{Arrangement, GroupKey, RunOrder};
 use crate::{
+    analysis::metrics::MetricsSummary,
     event::Outcome,
     rundir::{RunEntry, Verdict},
 };
@@ -77,6 +78,7 @@ impl RunTree {
         arrangement: Arrangement {
             filter: String::new(),
             order: RunOrder::Newest,
+            reversed: false,
             toggled: std::collections::BTreeSet::new(),
         },
         listed: Vec::new(),
@@ -184,21 +186,40 @@ fn listed(entries: &[RunEntry], arrangement: &Arrangement) -> Vec<usize> {
     let filter = arrangement.filter.to_lowercase();
     let matches = |run: &RunEntry| {
         let verdict = run.verdict().to_string();
-        let sweep = run.sweep.as_ref().and_then(|sweep| sweep.file_name()).unwrap_or_default();
-        let texts = [&run.experiment, &run.model, &run.name, &verdict, &*sweep.to_string_lossy()]
+        let set = run.set().and_then(|set| set.file_name()).unwrap_or_default();
+        let texts = [&run.experiment, &run.model, &run.name, &verdict, &*set.to_string_lossy()]
             .map(str::to_lowercase);
         texts.iter().any(|text| text.contains(&filter))
             || run.kind.overrides.iter().any(|text| text.to_lowercase().contains(&filter))
     };
     let mut listed: Vec<usize> = (0..entries.len()).filter(|index| matches(&entries[*index])).collect();
-    let speed = |index: &usize| entries[*index].metrics().and_then(|m| m.decode_tok_s).unwrap_or(0.0);
     let name = |index: &usize| (&entries[*index].experiment, &entries[*index].model);
+    let reversed = arrangement.reversed;
     match arrangement.order {
+        RunOrder::Newest if reversed => listed.reverse(),
         RunOrder::Newest => {}
-        RunOrder::Fastest => listed.sort_by(|a, b| speed(b).total_cmp(&speed(a))),
+        RunOrder::Fastest => by_metric(entries, &mut listed, !reversed, |m| m.decode_tok_s),
+        RunOrder::Ttft => by_metric(entries, &mut listed, reversed, |m| m.ttft_ms.mean),
+        RunOrder::Tpot => by_metric(entries, &mut listed, reversed, |m| m.tpot_ms.mean),
+        RunOrder::Model if reversed => listed.sort_by(|a, b| name(b).cmp(&name(a))),
         RunOrder::Model => listed.sort_by(|a, b| name(a).cmp(&name(b))),
     }
     listed
+}
+
+/// Runs without the metric are last, whatever the direction.
+fn by_metric(
+    entries: &[RunEntry],
+    listed: &mut [usize],
+    descending: bool,
+    metric: fn(&MetricsSummary) -> Option<f64>,
+) {
+    let value = |index: &usize| entries[*index].metrics().and_then(metric);
+    listed.sort_by(|a, b| match (value(a), value(b)) {
+        (Some(a), Some(b)) if descending => b.total_cmp(&a),
+        (Some(a), Some(b)) => a.total_cmp(&b),
+        (a, b) => b.is_some().cmp(&a.is_some()),
+    });
 }
 
 /// All groups with their children, in order.
@@ -277,7 +298,8 @@ impl Forest {
                 Child::Group(group) => {
                     let (key, below) = &self.groups[group];
                     titles.push(title(key));
-                    let starts_folded = matches!(key, GroupKey::Sweep(_)) && arrangement.filter.is_empty();
+                    let is_set = matches!(key, GroupKey::Sweep(_) | GroupKey::Pairs(_));
+                    let starts_folded = is_set && arrangement.filter.is_empty();
                     let folded = starts_folded != arrangement.toggled.contains(key);
                     let runs = self.runs_below(below);
                     let item = Item::Group(Group {
@@ -314,11 +336,11 @@ fn best_tpot_ms<'a>(key: &GroupKey, runs: impl Iterator<Item = &'a RunEntry> + C
     };
     match key {
         GroupKey::Experiment(_) => None,
-        GroupKey::Model(..) | GroupKey::Sweep(_) => best(false).or_else(|| best(true)),
+        GroupKey::Model(..) | GroupKey::Sweep(_) | GroupKey::Pairs(_) => best(false).or_else(|| best(true)),
     }
 }
 
-/// Sweeps whose jobs differ in experiment or model: they belong to no single one.
+/// Sweeps and pairs whose runs differ in experiment or model: they belong to no single one.
 struct Mixed<'a> {
     experiments: HashMap<&'a PathBuf, HashSet<&'a str>>,
     models: HashMap<&'a PathBuf, HashSet<&'a str>>,
@@ -328,9 +350,9 @@ impl<'a> Mixed<'a> {
     fn of(entries: &'a [RunEntry]) -> Mixed<'a> {
         let mut mixed = Mixed { experiments: HashMap::new(), models: HashMap::new() };
         for run in entries {
-            if let Some(sweep) = &run.sweep {
-                mixed.experiments.entry(sweep).or_default().insert(&run.experiment);
-                mixed.models.entry(sweep).or_default().insert(&run.model);
+            if let Some(set) = run.set() {
+                mixed.experiments.entry(set).or_default().insert(&run.experiment);
+                mixed.models.entry(set).or_default().insert(&run.model);
             }
         }
         mixed
@@ -342,7 +364,7 @@ impl<'a> Mixed<'a> {
             return Vec::new();
         }
         let is_one = |of: &HashMap<&PathBuf, HashSet<&str>>| {
-            let names = run.sweep.as_ref().and_then(|sweep| of.get(sweep));
+            let names = run.set().and_then(|set| of.get(set));
             names.is_none_or(|names| names.len() == 1)
         };
         let mut path = Vec::new();
@@ -354,6 +376,7 @@ impl<'a> Mixed<'a> {
             path.push(GroupKey::Model(run.experiment.clone(), run.model.clone()));
         }
         path.extend(run.sweep.clone().map(GroupKey::Sweep));
+        path.extend(run.pairs.clone().map(GroupKey::Pairs));
         path
     }
 }
@@ -396,10 +419,13 @@ impl<'a> Shared<'a> {
 fn title(key: &GroupKey) -> String {
     match key {
         GroupKey::Experiment(name) | GroupKey::Model(_, name) => name.clone(),
-        GroupKey::Sweep(dir) => {
-            format!("sweep {}", short_time(&dir.file_name().unwrap_or_default().to_string_lossy()))
-        }
+        GroupKey::Sweep(dir) => format!("sweep {}", short_name(dir)),
+        GroupKey::Pairs(dir) => format!("pairs {}", short_name(dir)),
     }
+}
+
+fn short_name(dir: &Path) -> String {
+    short_time(&dir.file_name().unwrap_or_default().to_string_lossy())
 }
 
 fn name(run: &RunEntry) -> String {
@@ -422,8 +448,6 @@ fn short_time(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::rundir::RunKind;
 
@@ -508,6 +532,30 @@ mod tests {
             ]
         );
         assert_eq!(tree.row_of(&key), Some(7));
+    }
+
+    #[test]
+    fn the_pairs_of_a_comparison_are_one_row_that_unfolds() {
+        let pair = |name: &str, model: &str, overrides: &[&str]| {
+            let run = run(&format!("compare/2026-01-01_12-00-00/{name}"), overrides);
+            let pairs = run.dir.path().parent().map(Path::to_owned);
+            RunEntry { pairs, model: model.to_owned(), experiment: "base".into(), ..run }
+        };
+        let of_pairs = |b: &str| {
+            vec![
+                run("base/tiny/mine", &[]),
+                pair("b-01", b, &["runtime.batch_size=2"]),
+                pair("a-01", "tiny", &["runtime.batch_size=1"]),
+            ]
+        };
+        let mut tree = RunTree::new(of_pairs("tiny"), Arrangement::default());
+        assert_eq!(shown(&tree), ["-base / tiny (3)", "  mine []", "  +pairs 01-01 12:00:00 (2)"]);
+        let toggled = [tree.group_at(2).unwrap().key.clone()].into();
+        tree.arrange(&Arrangement { toggled, ..Arrangement::default() });
+        assert_eq!(shown(&tree)[3..], ["    b-01 [batch_size=2]", "    a-01 [batch_size=1]"]);
+        // Sides with different models belong to neither.
+        let tree = RunTree::new(of_pairs("large"), Arrangement::default());
+        assert_eq!(shown(&tree), ["-base (3)", "  tiny / mine []", "  +pairs 01-01 12:00:00 (2)"]);
     }
 
     #[test]

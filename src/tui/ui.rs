@@ -7,7 +7,8 @@ mod palette;
 mod runs;
 
 pub use action::{
-    Action, Effect, Extent, JobsCommand, ReplayCommand, RunCommand, RunsCommand, set_cursor, update,
+    Action, Effect, Extent, JobsCommand, ReplayCommand, RunCommand, RunsCommand, SortColumn, set_cursor,
+    update,
 };
 pub use kernels::{KernelsExtent, KernelsSettings};
 pub use overlay::{Deletion, Overlay, OverlayKey, Prompt, PromptKind, update_overlay};
@@ -151,9 +152,9 @@ impl ComparePart {
     }
 }
 
-/// Time spans of the charts.
 /// Time spans of the streams of a server, in seconds.
 pub const STREAM_SPANS_S: [f64; 11] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
+/// Time spans of the charts, in seconds.
 pub const SPANS_S: [f64; 9] = [2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 1800.0, f64::INFINITY];
 
 const DEFAULT_SPAN: usize = 4;
@@ -193,6 +194,8 @@ pub struct UiState {
     pub incident: usize,
     /// When the open incident happened.
     pub incident_open: Option<Stamp>,
+    /// Index of the selected server.
+    pub server: usize,
     /// Index of the selected GPU; `None` shows the profiled one.
     pub gpu: Option<usize>,
     /// One of several GPUs is shown in large.
@@ -204,9 +207,7 @@ pub struct UiState {
     /// Lines between the newest and the last one shown.
     pub log_back: usize,
     pub log_filter: String,
-    /// Jobs of a sweep between the current one and the last one shown.
-    pub jobs_back: usize,
-    /// The selected job of a sweep in other processes; `None` follows the current one.
+    /// The selected job of a sweep; `None` follows the current one.
     pub job: Option<usize>,
     pub runs: RunsSettings,
     pub kernels: KernelsSettings,

@@ -5,12 +5,12 @@ use std::time::Duration;
 use ratatui::layout::Rect;
 
 use crate::{
-    analysis::compare::Comparison,
+    analysis::{compare::Comparison, metrics::MetricsSummary},
     event::Stamp,
     remote::Link,
     run::sweep::{CooldownStatus, Sweep},
     rundir::{Loss, Position},
-    state::{GpuState, Incident, RunState, Series, Snapshot},
+    state::{GpuState, Incident, RunState, Series, ServerState, Snapshot},
     tui::{
         keys::Mode,
         layout::{Hit, Hits},
@@ -82,6 +82,23 @@ pub struct SweepView<'a> {
     pub cooling: Option<CooldownStatus>,
     /// Set where the jobs run in other processes.
     pub elsewhere: Option<Elsewhere<'a>>,
+    /// Set where the jobs run in this process.
+    pub progress: Option<&'a Progress>,
+}
+
+/// How far a sweep is.
+#[derive(Debug, Clone)]
+pub struct Progress {
+    pub elapsed: Duration,
+    pub job: Option<RunningJob>,
+}
+
+/// The running job of a sweep, as far as it is measured.
+#[derive(Debug, Clone)]
+pub struct RunningJob {
+    pub metrics: MetricsSummary,
+    pub elapsed: Duration,
+    pub left_s: Option<f64>,
 }
 
 /// Jobs in other processes.
@@ -128,7 +145,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The selected job of those in other processes.
+    /// The selected job of a sweep.
     pub fn selected_job(&self) -> usize {
         let Some(SweepView { sweep, .. }) = self.sweep else { return 0 };
         self.ui.job.unwrap_or_else(|| sweep.current()).min(sweep.jobs.len().saturating_sub(1))
@@ -166,7 +183,7 @@ impl<'a> View<'a> {
             }
             Pane::Runs => self.listing || !self.runs.entries().is_empty(),
             Pane::Log => !state.log.is_empty(),
-            Pane::Server => state.server.is_there() || state.serves(),
+            Pane::Server => state.servers().any(|server| server.url().is_some()) || state.serves(),
             Pane::Ranks => state.ranks.is_there(),
         }
     }
@@ -306,6 +323,11 @@ impl<'a> View<'a> {
         back.min(trail.len().saturating_sub(1))
     }
 
+    /// The selected server.
+    pub fn server(&self) -> &'a ServerState {
+        self.state.servers().nth(self.ui.server).unwrap_or(&self.state.server)
+    }
+
     /// The selected GPU.
     pub fn gpu(&self) -> Option<&'a GpuState> {
         self.state.gpus.get(self.gpu_index())
@@ -356,16 +378,14 @@ impl<'a> View<'a> {
             points: self.state.roofline().points.len(),
             incidents: self.state.flight.incidents.len(),
             incident_at: self.selected_incident().map(|incident| incident.at),
+            servers: self.state.servers().count(),
             gpus: self.state.gpus.len(),
             gpu: self.gpu_index(),
             runs: self.runs.rows().len(),
             run: self.runs.selected(self.ui.runs.row),
             log_lines: self.state.log.len(),
             snapshots: self.snapshots.len(),
-            jobs: self.sweep.map_or(0, |view| match view.elsewhere {
-                Some(_) => view.sweep.jobs.len(),
-                None => view.sweep.current() + 1,
-            }),
+            jobs: self.sweep.map_or(0, |view| view.sweep.jobs.len()),
             job: self.selected_job(),
             kernels: match self.ui.pane {
                 Pane::Kernels => kernels_extent(self),

@@ -204,8 +204,10 @@ fn a_sweep_without_snapshots_exports_its_jobs() {
     state.snapshots.clear();
     let (ui, working) = (showing(Pane::Compare), sweep(true));
     let csv = with_view(&state, &ui, |view| {
-        let view =
-            View { sweep: Some(SweepView { sweep: &working, cooling: None, elsewhere: None }), ..*view };
+        let view = View {
+            sweep: Some(SweepView { sweep: &working, cooling: None, elsewhere: None, progress: None }),
+            ..*view
+        };
         Contents::of(&view, Rect::new(0, 0, 120, 40)).csv
     });
     let (_, rows) = read(&csv);

@@ -244,7 +244,11 @@ fn kernels_in_every_state() {
         ("refused", folded(vec![refused()]), default()),
         ("tool_running", with(h200_step::events(200, true), working()), default()),
         ("tool_failed", with(vec![refused()], failed()), default()),
-        ("filtered", live(), KernelsSettings { filter: "SKINNY".into(), sort: SortBy::Mean, ..default() }),
+        (
+            "filtered",
+            live(),
+            KernelsSettings { filter: "SKINNY".into(), sort: SortBy::Mean.into(), ..default() },
+        ),
         ("filtered_empty", live(), KernelsSettings { filter: "no such thing".into(), ..default() }),
     ];
     for (name, state, kernels) in screens_of {
@@ -471,8 +475,17 @@ fn any_kernels_are_drawn_at_any_size() {
             let source = source.checked_sub(1);
             let (group, filter) = (Some(group), if row == 8 { "a".to_owned() } else { String::new() });
             let sort = [SortBy::Time, SortBy::Calls, SortBy::Mean][row % 3];
-            let ui =
-                with_settings(KernelsSettings { source, row, group, sort, filter, open, scroll, zoom, part });
+            let ui = with_settings(KernelsSettings {
+                source,
+                row,
+                group,
+                sort: sort.into(),
+                filter,
+                open,
+                scroll,
+                zoom,
+                part,
+            });
             let state = folded(events);
             let screen = drawn(&state, &ui, Glyphs::UNICODE, (width, height));
             prop_assert_eq!(screen.lines().count(), usize::from(height));

@@ -1,11 +1,15 @@
 //! The pane of a server, and what its run says.
 
 use llmprof::event::{
-    ClientSample, Connecting, EngineKind, Envelope, Event, GpuInfo, GpuSample, RequestFailure,
-    RequestFinished, RequestStarted, RunStarted, Served, ServerFound, ServerKind, ServerSample, ServerTimes,
-    Slo, Stamp, Token, readings::Reading,
+    AlertChanged, ClientSample, Connecting, EngineKind, Envelope, Event, GpuInfo, GpuSample, Level, Notice,
+    RequestFailure, RequestFinished, RequestStarted, RunStarted, Served, ServerFound, ServerKind,
+    ServerSample, ServerSilent, ServerTimes, Slo, Stamp, Token, readings::Reading,
 };
-use llmprof::{report::run_json, state::RunState, tui::ui::Pane};
+use llmprof::{
+    report::run_json,
+    state::RunState,
+    tui::ui::{Pane, UiState},
+};
 
 use super::{kernels::screens, run_started, showing};
 
@@ -32,10 +36,12 @@ fn serving_as(times: ServerTimes, sample: ServerSample, late_ms: f64) -> RunStat
     apply(
         1.0,
         Event::ServerFound(Box::new(ServerFound {
+            server: 0,
             url: "http://127.0.0.1:8000".into(),
             kind: ServerKind::Vllm,
             model: Some("org/model-7b".into()),
             metrics: Some("http://127.0.0.1:8000/metrics".into()),
+            load: None,
         })),
     );
     let gpu = GpuInfo {
@@ -85,6 +91,7 @@ fn serving_as(times: ServerTimes, sample: ServerSample, late_ms: f64) -> RunStat
             together: 0,
             prompt_tokens: Some(100),
             output_tokens: Some(24),
+            tokenized: false,
             cached_tokens: Some(0),
             server: times,
             reconnected: false,
@@ -118,6 +125,23 @@ fn a_server_has_its_pane() {
     let state = serving();
     insta::assert_snapshot!("server", screens(&state, &showing(Pane::Server)));
     insta::assert_snapshot!("server_overview", screens(&state, &showing(Pane::Overview)));
+}
+
+/// What it did before it died is not told as what it does now.
+#[test]
+fn a_watched_server_that_is_silent_says_since_when() {
+    let mut state = serving();
+    let watch = RunStarted { engine: EngineKind::None, requests: 0, ..run_started() };
+    state.apply(&Envelope { t: state.now, event: Event::RunStarted(Box::new(watch)) });
+    let silent = ServerSilent { server: 0, url: None, answers: false, why: "connection refused".into() };
+    state.apply(&Envelope { t: state.now, event: Event::ServerSilent(silent) });
+    let later = Event::Notice(Notice { level: Level::Info, source: "server".into(), text: "later".into() });
+    state.apply(&Envelope { t: Stamp(state.now.0 + 14_000_000_000), event: later });
+    let text = screens(&state, &showing(Pane::Server));
+    for words in ["no answer for 14 s: connection refused", "has not answered for 14 s", ", 14 s ago"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(!text.contains("Requests wait in the queue"), "{text}");
 }
 
 /// Several streams at a time: each has a row, and a late token is seen.
@@ -165,4 +189,63 @@ fn the_figures_are_those_of_the_events() {
     assert!(why[0].starts_with("1 of 12 requests failed"), "{why:?}");
     assert!(why[1].starts_with("KV cache 98 %") && why[1].contains("--max-num-seqs"), "{why:?}");
     assert!(why.iter().any(|text| text.starts_with("Requests wait 20.0 ms in the queue")), "{why:?}");
+}
+
+/// A list of those that are watched, and the selected one below it.
+#[test]
+fn several_servers_are_a_list() {
+    let mut state = RunState::default();
+    let mut apply = |s: u64, event: Event| state.apply(&Envelope { t: Stamp(s * 1_000_000_000), event });
+    apply(0, Event::RunStarted(Box::new(RunStarted { engine: EngineKind::None, ..run_started() })));
+    for server in 0..2 {
+        let url = format!("http://node{server}:8000");
+        apply(
+            1,
+            Event::ServerFound(Box::new(ServerFound {
+                server,
+                url,
+                kind: ServerKind::Vllm,
+                model: None,
+                metrics: None,
+                load: None,
+            })),
+        );
+        let sample = ServerSample {
+            server,
+            running: Some(3.0),
+            queued: Some(f64::from(10 * server)),
+            ..ServerSample::default()
+        };
+        apply(2, Event::ServerSample(Box::new(sample)));
+    }
+    let silent = |server: u32, url: Option<&str>| ServerSilent {
+        server,
+        url: url.map(str::to_owned),
+        answers: false,
+        why: "connection refused".into(),
+    };
+    apply(3, Event::ServerSilent(silent(2, Some("http://node2:8000"))));
+    apply(17, Event::ServerSilent(silent(2, Some("http://node2:8000"))));
+    let alert =
+        AlertChanged { alert: "queued>5".into(), of: "http://node1:8000".into(), value: 10.0, crossed: true };
+    apply(17, Event::AlertChanged(alert));
+    assert_eq!(state.alerts_crossed, 1);
+    let first = screens(&state, &showing(Pane::Server));
+    for words in [
+        "3 servers",
+        "http://node0:8000  vllm  3.00 running  0 queued",
+        "http://node1:8000  vllm  3.00 running  10.0 queued",
+        "http://node2:8000  no answer for 14 s: connection refused",
+        "vllm · http://node0:8000",
+        "1 of 3 servers do not answer",
+    ] {
+        assert!(first.contains(words), "{words}: {first}");
+    }
+    let second = screens(&state, &UiState { server: 1, ..showing(Pane::Server) });
+    assert!(
+        second.contains("vllm · http://node1:8000") && !second.contains("vllm · http://node0:8000"),
+        "{second}"
+    );
+    let log = screens(&state, &showing(Pane::Log));
+    assert!(log.contains("alert queued>5: 10.0 (http://node1:8000)"), "{log}");
 }

@@ -10,7 +10,7 @@ use crate::{
     rundir::RunDir,
     tui::{
         export::export,
-        ui::{Effect, Overlay},
+        ui::{Effect, Overlay, ReplayCommand},
     },
 };
 
@@ -18,7 +18,12 @@ impl App {
     /// Performs an effect. Breaks if the screen is left.
     pub(super) fn perform(&mut self, effect: Effect, screen: Rect) -> ControlFlow<Left> {
         match effect {
+            // A recording that was opened from a sweep.
+            Effect::Quit if self.player.is_some() && self.has_sweep() => {
+                self.command_replay(ReplayCommand::Leave);
+            }
             Effect::Quit if self.goes_on_there() => self.ui.overlay = Overlay::ConfirmLeave,
+            Effect::Quit if self.works() => self.ui.overlay = Overlay::ConfirmQuit,
             Effect::Leave { cancel } => {
                 if let Some(live) = self.live.as_mut().filter(|_| cancel) {
                     live.session.cancel_there();
@@ -36,6 +41,18 @@ impl App {
             Effect::Jobs(command) => self.command_jobs(command),
         }
         ControlFlow::Continue(())
+    }
+
+    /// Quitting would end it: a run, a re-run under a tool, or jobs of a sweep on this machine.
+    fn works(&self) -> bool {
+        if let Some(jobs) = &self.jobs {
+            return jobs.ends_with_screen();
+        }
+        let Some(live) = &self.live else { return false };
+        let in_sweep = live.sweep.as_ref().is_some_and(|runner| runner.sweep.left() > 0);
+        let Workload::Here(session) = &live.session else { return false };
+        let runs = session.state.finished.is_none() && !session.state.watches();
+        in_sweep || runs || session.tool().is_some() || self.next.is_some()
     }
 
     /// A run on another machine goes on without this screen.

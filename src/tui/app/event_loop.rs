@@ -1,7 +1,7 @@
 //! The event loop: one task that consumes events and input, and draws when something has changed.
 
 use std::{
-    io,
+    io::{self, Write},
     ops::ControlFlow,
     time::{Duration, Instant},
 };
@@ -14,7 +14,7 @@ use tui_input::InputRequest;
 use super::{App, Live, Workload, jobs};
 use crate::{
     process::{
-        crash,
+        BELL, crash,
         shutdown::{Cause, Shutdown},
     },
     rundir::Player,
@@ -55,7 +55,10 @@ impl App {
         let mut input = input::listen()?;
         let outlet = guard.outlet.clone();
         loop {
-            let left = self.run_loop(&mut *guard.screen, || outlet.is_done(), &mut input, shutdown).await;
+            let mut bell = outlet.clone();
+            let ring = move || bell.write_all(BELL).and_then(|()| bell.flush());
+            let is_drawn = || outlet.is_done();
+            let left = self.run_loop(&mut *guard.screen, is_drawn, ring, &mut input, shutdown).await;
             let again = match left {
                 Ok(Left::Ended(cause)) => return Ok(cause),
                 Ok(Left::Suspended) => guard.suspend(),
@@ -69,11 +72,12 @@ impl App {
         }
     }
 
-    /// Draws only when `is_drawn`: the last frame has reached the screen. A screen that is stuck delays nothing else.
+    /// Draws only when `is_frame_written`: the last frame has reached the screen. A screen that is stuck delays nothing else.
     pub(super) async fn run_loop<B: Backend<Error = io::Error>>(
         &mut self,
         screen: &mut Terminal<B>,
-        is_drawn: impl Fn() -> io::Result<bool>,
+        is_frame_written: impl Fn() -> io::Result<bool>,
+        mut ring: impl FnMut() -> io::Result<()>,
         input: &mut UnboundedReceiver<Input>,
         shutdown: &mut Shutdown,
     ) -> io::Result<Left> {
@@ -88,7 +92,10 @@ impl App {
             self.keep_message();
             let sweep_moves = self.follow_sweep(now) | self.follow_jobs();
             let reads = self.follow_comparison() | self.follow_runs();
-            let is_drawn = is_drawn()?;
+            let is_drawn = is_frame_written()?;
+            if is_drawn && self.has_new_alert() {
+                ring()?;
+            }
             let moves = replay_moves || sweep_moves || reads || self.next.is_some() || !is_drawn;
             if !replay_moves {
                 last_frame = now;
@@ -101,6 +108,8 @@ impl App {
                 // However slow a frame is, half of the time is left for events.
                 (last_frame, next_frame) = (now, now + self.frame_interval.max(2 * now.elapsed()));
             }
+            // A frame that the terminal has taken in part only is written on, also when nothing else happens.
+            let moves = moves || !is_frame_written()?;
             let frame_due = tokio::time::sleep_until(next_frame.into());
             let loading = self.player.as_ref().is_some_and(|p| p.position().loading);
             tokio::select! {
@@ -129,6 +138,12 @@ impl App {
                 () = tokio::task::yield_now(), if loading => self.load(),
             }
         }
+    }
+
+    /// Whether an alert was crossed since the last call.
+    fn has_new_alert(&mut self) -> bool {
+        let crossed = self.live.as_ref().map_or(0, |live| live.session.state().alerts_crossed);
+        crossed > std::mem::replace(&mut self.rung, crossed)
     }
 
     /// Ends a re-run under a tool, and shows that, before the screen is left.

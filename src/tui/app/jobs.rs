@@ -7,7 +7,7 @@ use std::{
 
 use super::App;
 use crate::{
-    run::sweep::Launch,
+    run::sweep::{JobState, Launch, Sweep},
     rundir::RunDir,
     tui::{
         ui::{JobsCommand, Overlay, Pane},
@@ -35,7 +35,12 @@ impl Elsewhere {
         let launch = &self.launch;
         let elsewhere =
             view::Elsewhere { trouble: launch.trouble.as_deref(), cancelled: launch.cancelled, elapsed };
-        SweepView { sweep: &launch.runner.sweep, cooling: None, elsewhere: Some(elsewhere) }
+        SweepView { sweep: &launch.runner.sweep, cooling: None, elsewhere: Some(elsewhere), progress: None }
+    }
+
+    /// Jobs have not ended, and would end with the screen. Slurm's continue without it.
+    pub(super) fn ends_with_screen(&self) -> bool {
+        self.launch.runner.sweep.left() > 0 && !self.launch.goes_on
     }
 
     /// The screen is left.
@@ -76,27 +81,47 @@ impl App {
     }
 
     pub(super) fn command_jobs(&mut self, command: JobsCommand) {
-        let selected = self.with_view(|view| view.selected_job());
-        let Some(jobs) = &mut self.jobs else { return };
-        let sweep = &jobs.launch.runner.sweep;
-        match command {
-            JobsCommand::AskCancel if sweep.left() == 0 => {
+        match (command, &mut self.jobs) {
+            (JobsCommand::Open, _) => self.open_job(),
+            (JobsCommand::AskCancel, Some(jobs)) if jobs.launch.runner.sweep.left() == 0 => {
                 self.ui.message = Some("every job has ended".into());
             }
-            JobsCommand::AskCancel => self.ui.overlay = Overlay::ConfirmCancel,
-            JobsCommand::Cancel => {
+            (JobsCommand::AskCancel, Some(_)) => self.ui.overlay = Overlay::ConfirmCancel,
+            (JobsCommand::Cancel, Some(jobs)) => {
                 jobs.launch.cancel();
                 self.ui.message = Some("the jobs are being cancelled".into());
             }
-            JobsCommand::Open => {
-                let dir = RunDir::open(&sweep.job_dir(selected));
-                self.ui.job = Some(selected);
-                match dir.events().exists() {
-                    true => self.open_run(dir),
-                    false => self.ui.message = Some("this job has recorded nothing yet".into()),
-                }
-            }
+            (_, None) => {}
         }
+    }
+
+    /// The jobs of a sweep, in this process or in others.
+    fn sweep(&self) -> Option<&Sweep> {
+        let here = || self.live.as_ref()?.sweep.as_ref();
+        self.jobs.as_ref().map(|jobs| &jobs.launch.runner).or_else(here).map(|runner| &runner.sweep)
+    }
+
+    pub(super) fn has_sweep(&self) -> bool {
+        self.sweep().is_some()
+    }
+
+    /// Shows the recording of the selected job.
+    fn open_job(&mut self) {
+        let selected = self.with_view(|view| view.selected_job());
+        let Some(job) = self.sweep().and_then(|sweep| sweep.jobs.get(selected)) else { return };
+        let recorded = job.result.as_ref().and_then(|result| result.dir.clone());
+        let dir = recorded.or_else(|| self.sweep().map(|sweep| sweep.job_dir(selected)));
+        let (Some(dir), state) = (dir.map(|dir| RunDir::open(&dir)), job.state) else { return };
+        self.ui.job = Some(selected);
+        self.ui.message = match state {
+            JobState::Running if self.jobs.is_none() => Some("this job is running: press 1 to see it".into()),
+            _ if dir.events().exists() => {
+                self.open_run(dir);
+                return;
+            }
+            JobState::Finished => Some("this job has no recording".into()),
+            JobState::Waiting | JobState::Running => Some("this job has recorded nothing yet".into()),
+        };
     }
 
     /// Of the jobs in other processes.
@@ -104,9 +129,9 @@ impl App {
         self.jobs.as_ref().map(|jobs| jobs.launch.runner.sweep.dir.as_path())
     }
 
-    /// Returns from the recording of a job to the list of jobs.
+    /// Returns from the recording of a job to the table of jobs.
     pub(super) fn show_jobs(&mut self) {
-        if self.jobs.is_some() {
+        if self.has_sweep() {
             self.ui.pane = Pane::Compare;
         }
     }

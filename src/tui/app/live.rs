@@ -4,14 +4,17 @@ use std::time::Instant;
 
 use super::{App, Workload};
 use crate::{
-    event::{Outcome, ToolState},
+    event::{Outcome, Stamp, ToolState},
     remote::Said,
     run::{
         plan::Plan,
         session::Session,
         sweep::{CooldownStatus, Runner},
     },
-    tui::ui::{Overlay, PromptKind, RunCommand, set_cursor},
+    tui::{
+        ui::{Overlay, PromptKind, RunCommand, set_cursor},
+        view::{Progress, RunningJob},
+    },
 };
 
 /// Makes a plan from the overrides the user typed.
@@ -43,6 +46,18 @@ impl Live {
         let running = self.sweep.as_ref().is_some_and(|runner| runner.sweep.running().is_some());
         let cancelled = session.state.finished.is_none() && session.control.is_cancelled();
         running && (session.is_done() || cancelled)
+    }
+
+    /// Of the sweep and of its running job.
+    pub(super) fn progress(&self) -> Option<Progress> {
+        let runner = self.sweep.as_ref()?;
+        let state = self.session.state();
+        let job = runner.sweep.running().map(|_| RunningJob {
+            metrics: state.total.summary(),
+            elapsed: state.now.since(Stamp::default()),
+            left_s: state.time_left_s(),
+        });
+        Some(Progress { elapsed: runner.elapsed(), job })
     }
 
     fn overrides(&self) -> &[String] {
@@ -139,7 +154,7 @@ impl App {
     fn begin_view(&mut self) {
         self.frozen = None;
         set_cursor(&mut self.ui, None);
-        (self.ui.log_back, self.ui.jobs_back) = (0, 0);
+        self.ui.log_back = 0;
         self.dirty = true;
     }
 

@@ -73,6 +73,8 @@ pub struct App {
     dirty: bool,
     /// The cool-down before a sweep's next job, as last shown.
     cooling: Option<CooldownStatus>,
+    /// Alerts for which the bell has rung.
+    rung: u64,
     /// The tool that was running at the last check.
     tool: Option<Tool>,
     compared: Compared,
@@ -85,7 +87,7 @@ fn first_pane(player: &mut Player) -> Pane {
     // An error is reported when the recording is read on.
     let _ = player.load(Duration::ZERO);
     match player.end_state() {
-        state if state.watches() && state.server.is_there() => Pane::Server,
+        state if state.watches() && state.servers().any(|server| server.url().is_some()) => Pane::Server,
         state if state.watches() => Pane::Gpu,
         _ => Pane::Overview,
     }
@@ -126,6 +128,7 @@ impl App {
             frame_interval: Duration::from_secs_f64(1.0 / f64::from(config.fps.max(1))),
             dirty: true,
             cooling: None,
+            rung: 0,
             tool: None,
             compared: Compared::default(),
             run_there: None,
@@ -206,7 +209,7 @@ impl App {
         mut shutdown: Shutdown,
     ) -> Stopped {
         let left = loop {
-            match self.run_loop(screen, || Ok(true), &mut input, &mut shutdown).await {
+            match self.run_loop(screen, || Ok(true), || Ok(()), &mut input, &mut shutdown).await {
                 Ok(Left::Ended(cause)) => break Ok(cause),
                 // There is no terminal to give back.
                 Ok(Left::Suspended | Left::Resumed) => {}
@@ -252,6 +255,7 @@ impl App {
         let loss = live.and_then(|live| live.session.loss());
         let remote = live.and_then(|live| live.session.remote_view());
         let runner = self.live.as_ref().and_then(|live| live.sweep.as_ref());
+        let progress = self.live.as_ref().and_then(Live::progress);
         use_view(&View {
             range: None,
             state: self.state(),
@@ -268,9 +272,12 @@ impl App {
             comparison: self.compared.comparison.as_ref(),
             remote: remote.as_ref(),
             sweep: match (runner, &self.jobs) {
-                (Some(runner), _) => {
-                    Some(SweepView { sweep: &runner.sweep, cooling: self.cooling, elsewhere: None })
-                }
+                (Some(runner), _) => Some(SweepView {
+                    sweep: &runner.sweep,
+                    cooling: self.cooling,
+                    elsewhere: None,
+                    progress: progress.as_ref(),
+                }),
                 (None, jobs) => jobs.as_ref().map(Elsewhere::view),
             },
             hits: None,

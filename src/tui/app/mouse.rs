@@ -65,6 +65,7 @@ impl App {
                 self.drag(position);
                 None
             }
+            Target::Sort(column) => self.act(Action::SortBy(column)),
             Target::Splitter => None,
         }
     }
@@ -77,7 +78,7 @@ impl App {
             self.ui.gpu = Some(row);
             return (before == row).then(|| self.act(Action::OpenGpu)).flatten();
         }
-        if self.ui.pane == Pane::Compare && self.jobs.is_some() {
+        if self.ui.pane == Pane::Compare {
             let before = self.with_view(|view| view.selected_job());
             self.ui.job = Some(row);
             return (before == row).then_some(Effect::Jobs(JobsCommand::Open));

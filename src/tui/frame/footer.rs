@@ -1,7 +1,5 @@
 //! The footer: tabs and keys, or a message.
 
-use std::ptr;
-
 use ratatui::{
     buffer::Buffer,
     layout::Rect,
@@ -11,7 +9,7 @@ use ratatui::{
 use unicode_width::UnicodeWidthStr;
 
 use crate::tui::{
-    keys::{BINDINGS, Binding, Scope, binding, key_name},
+    keys::{BINDINGS, Binding, Scope, key_name},
     layout::ScreenLayout,
     ui::{Action, Effect, ReplayCommand, RunCommand, RunsCommand},
     view::View,
@@ -67,7 +65,8 @@ fn short(view: &View<'_>, b: &Binding) -> &'static str {
             "pause"
         }
         // From a job that was opened.
-        Action::Do(Effect::Replay(ReplayCommand::Leave)) if is_of_jobs(view) => "jobs",
+        Action::Do(Effect::Replay(ReplayCommand::Leave)) if view.sweep.is_some() => "sweep",
+        Action::Do(Effect::Quit) if view.sweep.is_some() && view.replay.is_some() => "sweep",
         Action::Do(Effect::Run(RunCommand::TogglePause)) if view.state.workload_paused_at.is_some() => {
             "resume"
         }
@@ -94,11 +93,6 @@ fn short(view: &View<'_>, b: &Binding) -> &'static str {
     }
 }
 
-/// The sweep has a table of jobs that run in other processes.
-fn is_of_jobs(view: &View<'_>) -> bool {
-    view.sweep.is_some_and(|view| view.elsewhere.is_some())
-}
-
 /// As many keys as there is room for; help and quit always.
 fn keys(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
@@ -106,9 +100,11 @@ fn keys(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let width = |b: &Binding| label(b).width() + short(view, b).len() + 3;
     let always = |b: &Binding| matches!(b.action, Action::Help | Action::Do(Effect::Quit));
     let mode = view.mode();
-    let is_active = |b: &Binding| binding(b.keys[0], view.ui.pane, mode).is_some_and(|a| ptr::eq(a, b));
-    let mut optional: Vec<&Binding> =
-        BINDINGS.iter().filter(|b| is_active(b) && !always(b) && !short(view, b).is_empty()).collect();
+    // A key each: an action without one has no place here.
+    let mut optional: Vec<&Binding> = BINDINGS
+        .iter()
+        .filter(|b| b.is_active(view.ui.pane, mode) && !always(b) && !short(view, b).is_empty())
+        .collect();
     // The most specific first.
     let leaves = |b: &Binding| matches!(b.action, Action::Do(Effect::Replay(ReplayCommand::Leave)));
     optional.sort_by_key(|b| if b.scope == Scope::Sweep || leaves(b) { 0 } else { b.scope.priority() });

@@ -28,18 +28,36 @@ const SYNTHETIC: &str = "synthetic weights";
 /// A shorter rest is not worth a number.
 const MIN_LEFT_S: f64 = 20.0;
 
-pub fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) {
+/// Between two parts of the status.
+const GAP: &str = "   ";
+
+/// The trust of the run is left out if it stands in the pane.
+pub fn draw(view: &View<'_>, area: Rect, trust_is_shown: bool, buf: &mut Buffer) {
     let left = identity(view, area.width);
-    let room = area.width.saturating_sub(left.width() as u16 + 2) as usize;
+    let mut room = area.width.saturating_sub(left.width() as u16 + 2) as usize;
     left.render(area, buf);
+    let Status { mut alerts, mut phase, mut progress, mut facts } = status(view, trust_is_shown);
+    for parts in [&mut alerts, &mut phase, &mut progress, &mut facts] {
+        parts.retain(|part| {
+            let width = GAP.len() + part.iter().map(Span::width).sum::<usize>();
+            let fits = width <= room;
+            room -= if fits { width } else { 0 };
+            fits
+        });
+    }
+    if let Some(span) = phase.first_mut().and_then(|part| part.last_mut()) {
+        // The beginning of the phase keeps its place too where there is room for the longest one.
+        let missing = PHASE_WIDTH.saturating_sub(span.width()).min(room);
+        span.content.to_mut().push_str(&" ".repeat(missing));
+    }
+    // The parts that are always there, in columns, are at the end: none of the others moves them.
+    let parts = phase.into_iter().chain(facts.into_iter().rev()).chain(alerts).chain(progress);
     let mut right = Line::default();
-    for part in status(view) {
-        if right.width() + 3 + part.iter().map(Span::width).sum::<usize>() <= room {
-            if !right.spans.is_empty() {
-                right.push_span("   ");
-            }
-            right.extend(part);
+    for part in parts {
+        if !right.spans.is_empty() {
+            right.push_span(GAP);
         }
+        right.extend(part);
     }
     right.push_span(" ");
     right.right_aligned().render(area, buf);
@@ -105,24 +123,46 @@ fn identity<'a>(view: &View<'_>, width: u16) -> Line<'a> {
     line
 }
 
-/// The status of the run, the most important part first.
-fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
-    let theme = view.theme;
+/// Parts of the status; in each list the most important one is first.
+#[derive(Default)]
+struct Status<'a> {
+    /// What is wrong or unusual.
+    alerts: Vec<Vec<Span<'a>>>,
+    /// Or the outcome; one part.
+    phase: Vec<Vec<Span<'a>>>,
+    /// Progress and time, in columns of a fixed width.
+    progress: Vec<Vec<Span<'a>>>,
+    /// What is known in the course of the run.
+    facts: Vec<Vec<Span<'a>>>,
+}
+
+fn status<'a>(view: &View<'_>, trust_is_shown: bool) -> Status<'a> {
     let state = view.state;
-    let mut parts = Vec::new();
     if state.is_of_files() {
-        return parts;
+        return Status::default();
     }
-    if let (Mode::Jobs, Some(SweepView { sweep, elsewhere: Some(elsewhere), .. })) = (view.mode(), view.sweep)
-    {
-        let ended = sweep.jobs.len() - sweep.left();
-        let style = if sweep.left() == 0 { theme.good } else { theme.accent };
-        let text = format!("{} {ended} of {} ended", theme.glyphs.dot, sweep.jobs.len());
-        return vec![
-            vec![Span::styled(text, style)],
-            vec![Span::styled(clock(elsewhere.elapsed), theme.text)],
-        ];
+    if let (Mode::Jobs, Some(sweep)) = (view.mode(), view.sweep) {
+        return Status { progress: jobs_elsewhere(view, sweep), ..Status::default() };
     }
+    let (text, style) = phase(view);
+    let phase = vec![Span::styled(format!("{} ", view.theme.glyphs.dot), style), Span::styled(text, style)];
+    let facts = facts(view, trust_is_shown);
+    Status { alerts: alerts(view), phase: vec![phase], progress: progress_and_time(view), facts }
+}
+
+/// How many jobs in other processes have ended.
+fn jobs_elsewhere<'a>(view: &View<'_>, shown: SweepView<'_>) -> Vec<Vec<Span<'a>>> {
+    let (theme, sweep) = (view.theme, shown.sweep);
+    let ended = sweep.jobs.len() - sweep.left();
+    let style = if sweep.left() == 0 { theme.good } else { theme.accent };
+    let text = format!("{} {ended} of {} ended", theme.glyphs.dot, sweep.jobs.len());
+    let elapsed = shown.elsewhere.map(|elsewhere| vec![Span::styled(clock(elsewhere.elapsed), theme.text)]);
+    std::iter::once(vec![Span::styled(text, style)]).chain(elapsed).collect()
+}
+
+fn alerts<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
+    let theme = view.theme;
+    let mut parts = Vec::new();
     if let Some(loss) = view.loss {
         let text = match loss {
             Loss::NotRecorded { .. } | Loss::Displaced { .. } => "not recorded",
@@ -138,26 +178,40 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
     if view.frozen {
         parts.push(vec![Span::styled("view frozen", theme.warn)]);
     }
-    if let Some((tool, doing, share)) = state.kernels.working() {
+    if let Some((tool, doing, share)) = view.state.kernels.working() {
         let share = share.map(|share| format!(" {}", percent(100.0 * share))).unwrap_or_default();
         let doing = cut(doing, TOOL_WIDTH, theme.glyphs.ascii);
         parts.push(vec![Span::styled(format!("{tool}: {doing}{share}"), theme.accent)]);
     }
-    let (text, style) = phase(view);
-    parts.push(vec![Span::styled(format!("{} ", theme.glyphs.dot), style), Span::styled(text, style)]);
+    parts
+}
+
+/// Of `prefill 33 %`.
+const PHASE_WIDTH: usize = 12;
+
+fn progress_and_time<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
+    let (theme, state) = (view.theme, view.state);
+    let mut parts = Vec::new();
     match &state.run {
         // Requests of another program are inferred in parts.
         Some(_) if state.follows() => {
-            parts.push(label_value(theme, "", &grouped(state.total.all_output_tokens() as i64), "steps"));
+            let steps = grouped(state.total.all_output_tokens() as i64);
+            parts.push(label_value(theme, "", &format!("{steps:>7}"), "steps"));
         }
         Some(run) => parts.extend(progress(view, run)),
         None => {}
     }
-    parts.push(vec![Span::styled(clock(state.now.since(Stamp(0))), theme.text)]);
+    parts.push(vec![Span::styled(format!("{:>5}", clock(state.now.since(Stamp(0)))), theme.text)]);
+    parts
+}
+
+fn facts<'a>(view: &View<'_>, trust_is_shown: bool) -> Vec<Vec<Span<'a>>> {
+    let (theme, state) = (view.theme, view.state);
+    let mut parts = Vec::new();
     if let Some(left) = state.time_left_s().filter(|left| *left >= MIN_LEFT_S) {
-        parts.push(vec![Span::styled(format!("{} left", rough_seconds(left)), theme.dim)]);
+        parts.push(vec![Span::styled(format!("{:>6} left", rough_seconds(left)), theme.dim)]);
     }
-    if let Some(trust) = state.trust() {
+    if let Some(trust) = state.trust().filter(|_| !trust_is_shown) {
         let dots = |n: u32, dot: &str| dot.repeat(n as usize);
         let (style, missing) = match trust.severity {
             None => (theme.good, theme.dim),
@@ -171,39 +225,55 @@ fn status<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
         ]);
     }
     if let Some(rate) = state.total.output_tok_s() {
-        parts.push(label_value(theme, "output", &three_digits(rate), "tok/s"));
+        parts.push(label_value(theme, "output", &format!("{:>6}", three_digits(rate)), "tok/s"));
     }
     if let Some(ms) = state.total.e2e.percentile_ms(50.0) {
-        parts.push(label_value(theme, "E2E p50", &millis(ms), ""));
+        parts.push(label_value(theme, "E2E p50", &format!("{:>7}", millis(ms)), ""));
     }
     parts
 }
 
-/// Requests and tokens done.
+/// Requests and tokens done, each as wide at its end as at its start.
 fn progress<'a>(view: &View<'_>, run: &RunStarted) -> Vec<Vec<Span<'a>>> {
     let (theme, state) = (view.theme, view.state);
-    let mut parts = Vec::new();
-    let ratio = |label, done: u32, of: u32| label_value(theme, label, &format!("{done}/{of}"), "");
+    let digits = |n: u32| n.to_string().len();
     // A run that waits for steady state may do more requests than planned.
-    if state.finished.is_some() {
-        parts.push(ratio("requests", state.requests_done, run.requests.max(state.requests_done)));
+    let done = (state.requests_done + state.active.count() as u32).max(1);
+    let requests = run.requests.max(if state.finished.is_some() { state.requests_done } else { done });
+    let wide = digits(requests.max(run.warmup));
+    let ratio = |label: &str, done: u32, of: u32| {
+        label_value(theme, label, &format!("{:>1$}", format!("{done}/{of}"), 2 * wide + 1), "")
+    };
+    let mut parts = Vec::new();
+    if state.finished.is_some() || state.serves() {
+        let of = if state.serves() && state.finished.is_none() { run.requests } else { requests };
+        parts.push(ratio("requests", state.requests_done, of));
     } else if state.active.latest().is_some_and(|active| active.started.warmup) {
         parts.push(ratio("warm-up", state.warmup_done + 1, run.warmup));
-    } else if state.serves() {
-        parts.push(ratio("requests", state.requests_done, run.requests));
     } else if state.active.count() > 0 || state.requests_done > 0 {
-        let done = (state.requests_done + state.active.count() as u32).max(1);
-        parts.push(ratio("request", done, run.requests.max(done)));
+        parts.push(ratio("request", done, requests));
+    } else if run.requests > 0 {
+        parts.push(blank("request ".len() + 2 * wide + 1));
     }
+    let longest = 2 * digits(run.output_tokens) + 1;
     if state.serves() && state.finished.is_none() {
-        parts.push(label_value(theme, "", &state.active.count().to_string(), "in flight"));
+        parts.push(label_value(theme, "", &format!("{:>3}", state.active.count()), "in flight"));
     } else if let Some(active) = state.active.latest() {
         let of = format!("{}/{}", active.tokens, active.started.output_tokens);
-        parts.push(label_value(theme, "", &of, "tok"));
+        parts.push(label_value(theme, "", &format!("{of:>longest$}"), "tok"));
     } else if state.finished.is_some() {
-        parts.push(label_value(theme, "", &grouped(state.total.all_output_tokens() as i64), "tok"));
+        let all = grouped(state.total.all_output_tokens() as i64);
+        parts.push(label_value(theme, "", &format!("{all:>longest$}"), "tok"));
+    } else if run.requests > 0 {
+        // Before the first request, or between two.
+        parts.push(blank(longest + " tok".len()));
     }
     parts
+}
+
+/// Keeps the place of a part.
+fn blank<'a>(width: usize) -> Vec<Span<'a>> {
+    vec![Span::raw(" ".repeat(width))]
 }
 
 /// The phase or the outcome, with its colour.
@@ -215,7 +285,9 @@ fn phase(view: &View<'_>) -> (String, Style) {
     if state.workload_paused_at.is_some() {
         return ("paused".to_owned(), theme.warn);
     }
-    if let Some(text) = state.server.silence(state.now).filter(|_| state.watches()) {
+    // Under load only its metrics may be late: while it answers requests, it serves.
+    let is_idle = state.serves() && state.active.count() == 0 && state.requests_done > 0;
+    if let Some(text) = state.silence().filter(|_| state.watches() || is_idle) {
         return (text, theme.bad);
     }
     let share = |share: f64| format!("{:.0} %", (100.0 * share).floor());

@@ -13,7 +13,7 @@ use super::{
     layout::ScreenLayout,
     panes::{
         ComparePane, GpuPane, KernelsPane, LogPane, OverviewPane, RanksPane, RooflinePane, RunsPane,
-        ServerPane, TokensPane,
+        ServerPane, TokensPane, overview_shows_trust,
     },
     ui::Pane,
     view::View,
@@ -31,7 +31,8 @@ impl Widget for Frame<'_> {
             return Line::raw("llmprof: too small").render(area, buf);
         }
         let layout = ScreenLayout::of(&view, area);
-        header::draw(&view, layout.header, buf);
+        let trust_is_shown = view.ui.pane == Pane::Overview && overview_shows_trust(&view, layout.body);
+        header::draw(&view, layout.header, trust_is_shown, buf);
         if let Some(sweep) = view.sweep {
             sweep::draw(&view, sweep, layout.sweep, buf);
         } else if let Some(remote) = view.remote {

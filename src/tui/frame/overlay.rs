@@ -14,7 +14,7 @@ use crate::{
         keys::{BINDINGS, Scope},
         panes::evidence,
         ui::{Action, Deletion, Overlay, Palette, Prompt},
-        view::View,
+        view::{SweepView, View},
         widgets::{ListLayout, cut, input_line, popup, wrapped},
     },
 };
@@ -28,6 +28,7 @@ pub fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         Overlay::ConfirmDelete(deletion) => confirm_delete(view, deletion, area, buf),
         Overlay::ConfirmCancel => confirm_cancel(view, area, buf),
         Overlay::ConfirmLeave => confirm_leave(view, area, buf),
+        Overlay::ConfirmQuit => confirm_quit(view, area, buf),
         Overlay::Prompt(asked) => prompt(view, asked, area, buf),
         Overlay::Palette(open) => palette(view, open, area, buf),
     }
@@ -74,7 +75,13 @@ fn help_lines<'a>(view: &View<'_>) -> Vec<Line<'a>> {
         ]));
     }
     lines.push(Line::default());
-    lines.push(Line::styled(" Click tabs, runs and the replay bar; the mouse wheel scrolls.", theme.dim));
+    for text in [
+        " Ctrl-C quits without a question, Ctrl-Z suspends the program.",
+        " Click tabs, rows, titles of columns (they sort; again, in reverse) and the",
+        " replay bar; the mouse wheel scrolls. With Shift, the terminal selects text.",
+    ] {
+        lines.push(Line::styled(text, theme.dim));
+    }
     lines
 }
 
@@ -136,6 +143,33 @@ fn confirm_leave(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         key("c", "end it there, and copy what it recorded".to_owned()),
     ];
     Paragraph::new(lines).render(inner, buf);
+}
+
+/// Says what would end.
+fn confirm_quit(view: &View<'_>, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let width = area.width.saturating_sub(4).min(72);
+    let lines = wrapped(&quit_question(view), width.saturating_sub(4) as usize);
+    let height = lines.len() as u16 + 2;
+    let inner = popup(theme, ("quit", "q again quits, Esc closes"), (width, height), area, buf);
+    let lines: Vec<Line<'_>> = lines.into_iter().map(|line| Line::styled(line, theme.text)).collect();
+    Paragraph::new(lines).render(inner.inner(Margin::new(1, 0)), buf);
+}
+
+fn quit_question(view: &View<'_>) -> String {
+    match view.sweep {
+        Some(SweepView { sweep, .. }) => {
+            let (left, of) = (sweep.left(), sweep.jobs.len());
+            format!(
+                "Jobs of the sweep that have not ended: {left} of {of}. Quit? What is recorded is kept; --resume continues the \
+                 sweep."
+            )
+        }
+        None if view.state.kernels.working().is_some() => {
+            "A tool is recording this run again. Quit and stop it? The first recording is kept.".to_owned()
+        }
+        None => "The run is in progress. Quit and end it? What is recorded is kept.".to_owned(),
+    }
 }
 
 /// Names what goes.

@@ -19,7 +19,7 @@ use crate::{
 
 /// The current job and its swept values; at the right how the others ended, or the cool-down.
 pub fn draw(view: &View<'_>, shown: SweepView<'_>, area: Rect, buf: &mut Buffer) {
-    let SweepView { sweep, cooling, elsewhere } = shown;
+    let SweepView { sweep, cooling, elsewhere, .. } = shown;
     let theme = view.theme;
     if let Some(elsewhere) = elsewhere {
         return draw_elsewhere(view, sweep, elsewhere, area, buf);

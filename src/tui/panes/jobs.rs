@@ -3,18 +3,19 @@
 use ratatui::{
     buffer::Buffer,
     layout::{Constraint, Layout, Rect},
+    style::Style,
     text::{Line, Span as Text},
-    widgets::{Paragraph, Widget},
+    widgets::Widget,
 };
 use unicode_width::UnicodeWidthStr;
 
 use crate::{
+    base::units::{clock, rough_seconds},
     run::sweep::{Column, Job, JobState, PLACE_HEADINGS, Sweep},
     tui::{
-        keys::Mode,
         layout::Hit,
         theme::Theme,
-        view::View,
+        view::{RunningJob, View},
         widgets::{ListLayout, cut, draw_box, wrapped},
     },
 };
@@ -26,55 +27,34 @@ pub(super) struct Jobs<'a> {
 
 const OUTCOME_WIDTH: usize = 11;
 const NUMBER_WIDTH: usize = 10;
+const TIME_WIDTH: usize = 8;
 /// The minimum for a reason.
 const REASON_WIDTH: usize = 30;
 
 impl Widget for Jobs<'_> {
+    /// All jobs with a selected one, and what is known about that below.
     fn render(self, area: Rect, buf: &mut Buffer) {
         let (view, sweep, theme) = (self.view, self.sweep, self.view.theme);
-        let room = (area.width as usize).saturating_sub(12);
+        let title = self.title();
+        let room = (area.width as usize).saturating_sub(title.width() + 8);
         let dir = sweep.dir.display().to_string();
-        let inner = draw_box(theme, ("sweep", if dir.width() <= room { &dir } else { "" }), area, buf);
-        let layout = Columns::of(sweep, inner.width as usize);
-        if view.mode() == Mode::Jobs {
-            return self.list(&layout, inner, buf);
-        }
-        let mut lines = vec![layout.heading(theme)];
-        let rows = inner.height.saturating_sub(1) as usize;
-        let current = sweep.current();
-        // The current job is shown, and some of the next ones.
-        let ahead = (rows / 3).min(sweep.jobs.len() - 1 - current);
-        let last = (current + ahead).saturating_sub(view.ui.jobs_back);
-        let last = last.max(rows.min(sweep.jobs.len()).saturating_sub(1));
-        let first = (last + 1).saturating_sub(rows.max(1));
-        let shown = || sweep.jobs.iter().enumerate().skip(first).take(rows);
-        lines.extend(shown().map(|(i, job)| layout.row(theme, i, job)));
-        if layout.reason_width < REASON_WIDTH {
-            // Without a column of their own, reasons are below the table.
-            let reasons = shown().filter_map(|(i, job)| {
-                let reason = theme.glyphs.plain(&format!(" job {}: {}", i + 1, job.reason()?));
-                Some(Line::styled(cut(&reason, inner.width as usize, theme.glyphs.ascii), theme.dim))
-            });
-            lines.extend(std::iter::once(Line::default()).chain(reasons));
-        }
-        Paragraph::new(lines).render(inner, buf);
-    }
-}
-
-impl Jobs<'_> {
-    /// All jobs with a selected one, and what is known about that below.
-    fn list(&self, layout: &Columns, area: Rect, buf: &mut Buffer) {
-        let (view, sweep, theme) = (self.view, self.sweep, self.view.theme);
+        let inner = draw_box(theme, (&title, if dir.width() <= room { &dir } else { "" }), area, buf);
+        let columns = Columns::of(sweep, self.running(), inner.width as usize);
         let selected = view.selected_job();
-        let details = self.details(selected, area.width);
+        let mut details = self.details(selected, inner.width);
+        let least = details.len() as u16 + 1;
+        if columns.reason_width < REASON_WIDTH {
+            details.extend(self.reasons_of_others(selected, inner.width));
+        }
         // Rows for jobs come first: at least three.
-        let below = (details.len() as u16 + 1).min(area.height.saturating_sub(4));
+        let spare = inner.height.saturating_sub(1 + sweep.jobs.len() as u16);
+        let below = (details.len() as u16 + 1).min(spare.max(least)).min(inner.height.saturating_sub(4));
         let [heading, rows, below] =
             Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(below)])
-                .areas(area);
-        layout.heading(theme).render(heading, buf);
+                .areas(inner);
+        columns.heading(theme).render(heading, buf);
         for (i, place) in ListLayout::new(rows, sweep.jobs.len(), selected).rows() {
-            layout.row(theme, i, &sweep.jobs[i]).render(place, buf);
+            columns.row(theme, i, &sweep.jobs[i], self.running()).render(place, buf);
             if i == selected {
                 buf.set_style(place, theme.selected);
             }
@@ -84,6 +64,28 @@ impl Jobs<'_> {
             line.render(place, buf);
         }
     }
+}
+
+impl Jobs<'_> {
+    /// The running job of this process.
+    fn running(&self) -> Option<&RunningJob> {
+        self.view.sweep?.progress?.job.as_ref()
+    }
+
+    /// `sweep · 03:41, about 12 min left`.
+    fn title(&self) -> String {
+        let Some(progress) = self.view.sweep.and_then(|view| view.progress) else {
+            return "sweep".to_owned();
+        };
+        let mut title = format!("sweep · {}", clock(progress.elapsed));
+        let running = progress.job.as_ref().map(|job| (job.elapsed, job.left_s));
+        match self.sweep.left_s(running).filter(|left| *left > 0.0) {
+            Some(left) => title += &format!(", about {} left", rough_seconds(left)),
+            None if self.sweep.left() == 0 => title += ", finished",
+            None => {}
+        }
+        title
+    }
 
     fn details<'l>(&self, selected: usize, width: u16) -> Vec<Line<'l>> {
         const MAX_ROWS: usize = 4;
@@ -92,7 +94,11 @@ impl Jobs<'_> {
         let [id, on] = job.place_cells();
         let mut facts = vec![sweep.label(selected)];
         facts.extend([id, on].into_iter().filter(|fact| !fact.is_empty()));
-        facts.push(job.status());
+        facts.push(status(theme, job).0);
+        if let Some(running) = self.running().filter(|_| job.state == JobState::Running) {
+            facts.push(clock(running.elapsed));
+            facts.extend(running.left_s.map(|left| format!("about {} left", rough_seconds(left))));
+        }
         let mut text = facts.join(&format!(" {} ", theme.glyphs.separator));
         if let Some(reason) = job.reason() {
             text += &format!(": {reason}");
@@ -100,6 +106,16 @@ impl Jobs<'_> {
         let room = usize::from(width.saturating_sub(2));
         let lines = wrapped(&theme.glyphs.plain(&text), room).into_iter().take(MAX_ROWS);
         lines.map(|line| Line::styled(format!(" {line}"), theme.dim)).collect()
+    }
+
+    /// A line each, where the table has no column for them.
+    fn reasons_of_others<'l>(&self, selected: usize, width: u16) -> impl Iterator<Item = Line<'l>> {
+        let theme = self.view.theme;
+        let others = self.sweep.jobs.iter().enumerate().filter(move |(i, _)| *i != selected);
+        others.filter_map(move |(i, job)| {
+            let reason = theme.glyphs.plain(&format!(" job {}: {}", i + 1, job.reason()?));
+            Some(Line::styled(cut(&reason, usize::from(width), theme.glyphs.ascii), theme.dim))
+        })
     }
 }
 
@@ -110,13 +126,15 @@ struct Columns {
     place: [usize; 2],
     /// Indices of swept overrides, with heading and width.
     swept: Vec<(usize, String, usize)>,
+    /// How long each job ran.
+    times: bool,
     measured: Vec<Column>,
     /// For the reason of a failure.
     reason_width: usize,
 }
 
 impl Columns {
-    fn of(sweep: &Sweep, width: usize) -> Columns {
+    fn of(sweep: &Sweep, running: Option<&RunningJob>, width: usize) -> Columns {
         let number_width = sweep.jobs.len().to_string().len().max(3);
         let mut measured: Vec<Column> = Vec::from(Column::ALL);
         let cells = || sweep.jobs.iter().map(Job::place_cells);
@@ -131,7 +149,10 @@ impl Columns {
             // The decode rate is the most important.
             measured.drain(..measured.len() - 1);
         }
-        let mut room = width.saturating_sub(fixed + measured.len() * NUMBER_WIDTH + 1);
+        let figures = fixed + measured.len() * NUMBER_WIDTH + 1;
+        let is_timed = running.is_some() || sweep.jobs.iter().any(|job| job.took.is_some());
+        let times = is_timed && figures + TIME_WIDTH + 12 <= width;
+        let mut room = width.saturating_sub(figures + if times { TIME_WIDTH } else { 0 });
         let mut swept = Vec::new();
         for place in sweep.swept() {
             let key = sweep.jobs[0].key_and_value(place).0.to_owned();
@@ -146,7 +167,7 @@ impl Columns {
                 room -= wanted;
             }
         }
-        Columns { number_width, place, swept, measured, reason_width: room }
+        Columns { number_width, place, swept, times, measured, reason_width: room }
     }
 
     fn heading<'a>(&self, theme: &Theme) -> Line<'a> {
@@ -158,20 +179,19 @@ impl Columns {
             text += &padded(&cut(heading, width - 2, theme.glyphs.ascii), *width);
         }
         text += &format!("{:<OUTCOME_WIDTH$}", "outcome");
+        if self.times {
+            text += &format!("{:>TIME_WIDTH$}", "time");
+        }
         for column in &self.measured {
             text += &format!("{:>NUMBER_WIDTH$}", column.heading);
         }
         Line::styled(text, theme.dim)
     }
 
-    fn row<'a>(&self, theme: &Theme, index: usize, job: &Job) -> Line<'a> {
-        let (outcome, style) = match (job.state, &job.result) {
-            (JobState::Running, _) => ("running".to_owned(), theme.accent),
-            (_, Some(result)) => (result.outcome.to_string(), theme.outcome(result.outcome)),
-            (JobState::Waiting, None) if job.place.is_some() => ("pending".to_owned(), theme.dim),
-            (JobState::Waiting, None) => ("waiting".to_owned(), theme.dim),
-            (JobState::Finished, None) => ("not run".to_owned(), theme.dim),
-        };
+    /// With the figures of `running` so far, if it is that job.
+    fn row<'a>(&self, theme: &Theme, index: usize, job: &Job, running: Option<&RunningJob>) -> Line<'a> {
+        let running = running.filter(|_| job.state == JobState::Running);
+        let (outcome, style) = status(theme, job);
         let text = if job.state == JobState::Waiting { theme.dim } else { theme.text };
         let pointer = if job.state == JobState::Running { theme.glyphs.pointer } else { " " };
         let mut line = vec![
@@ -187,15 +207,37 @@ impl Columns {
             line.push(Text::styled(padded(&value, *width), text));
         }
         line.push(Text::styled(format!("{outcome:<OUTCOME_WIDTH$}"), style));
+        if self.times {
+            let took = job.took.or(running.map(|job| job.elapsed));
+            let cell = took.map_or_else(|| theme.glyphs.none.to_owned(), clock);
+            line.push(Text::styled(format!("{cell:>TIME_WIDTH$}"), text));
+        }
         for column in &self.measured {
-            let cell = column.cell(job).unwrap_or_else(|| theme.glyphs.none.to_owned());
+            let cell = match running {
+                Some(running) => column.cell_of(&running.metrics),
+                None => column.cell(job),
+            };
+            let cell = cell.unwrap_or_else(|| theme.glyphs.none.to_owned());
             line.push(Text::styled(format!("{:>NUMBER_WIDTH$}", theme.glyphs.plain(&cell)), theme.number));
         }
-        if let Some(reason) = job.reason().filter(|_| self.reason_width >= REASON_WIDTH) {
+        let left =
+            running.and_then(|job| job.left_s).map(|left| format!("about {} left", rough_seconds(left)));
+        if let Some(reason) = job.reason().or(left).filter(|_| self.reason_width >= REASON_WIDTH) {
             let reason = cut(&theme.glyphs.plain(&reason), self.reason_width - 2, theme.glyphs.ascii);
             line.push(Text::styled(format!("  {reason}"), theme.dim));
         }
         Line::from(line)
+    }
+}
+
+/// What the job does, or how it ended.
+fn status(theme: &Theme, job: &Job) -> (String, Style) {
+    match (job.state, &job.result) {
+        (JobState::Running, _) => ("running".to_owned(), theme.accent),
+        (_, Some(result)) => (result.outcome.to_string(), theme.outcome(result.outcome)),
+        (JobState::Waiting, None) if job.place.is_some() => ("pending".to_owned(), theme.dim),
+        (JobState::Waiting, None) => ("waiting".to_owned(), theme.dim),
+        (JobState::Finished, None) => ("not run".to_owned(), theme.dim),
     }
 }
 

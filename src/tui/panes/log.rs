@@ -93,3 +93,39 @@ fn lines<'a>(view: &View<'_>, shown: &LogLine, width: u16) -> Vec<Line<'a>> {
     let below = parts.map(|part| Line::from(vec![Text::raw(" ".repeat(indent)), part]));
     std::iter::once(Line::from(spans)).chain(below).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config::ThemeName,
+        event::{Envelope, Event, Stamp},
+        tui::{
+            theme::{Depth, Glyphs, Theme},
+            ui::UiState,
+        },
+    };
+
+    #[test]
+    fn a_line_that_does_not_fit_continues_below_its_text() {
+        let mut state = RunState::default();
+        let ui = UiState::new(ThemeName::Dark);
+        let theme = Theme::new(ui.theme, Depth::True, Glyphs::UNICODE);
+        let text =
+            "the clocks are limited by power for most of the time, which costs about a quarter of the speed";
+        let notice = Notice { level: Level::Warn, source: "telemetry".into(), text: text.into() };
+        state.apply(&Envelope { t: Stamp::from_secs_f64(1.5), event: Event::Notice(notice) });
+        let line = state.log.iter().next().unwrap();
+        for (width, indent) in [(80, 29), (50, 6)] {
+            let shown: Vec<String> =
+                lines(&View::of(&state, &ui, &theme), line, width).iter().map(ToString::to_string).collect();
+            assert!(shown.len() > 1, "{shown:?}");
+            let blank = " ".repeat(indent);
+            for below in &shown[1..] {
+                assert!(below.starts_with(&blank) && !below[indent..].starts_with(' '), "{shown:#?}");
+            }
+            let words: Vec<&str> = shown.iter().flat_map(|line| line[indent..].split_whitespace()).collect();
+            assert_eq!(words.join(" "), text);
+        }
+    }
+}

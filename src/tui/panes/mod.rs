@@ -24,7 +24,7 @@ pub use evidence::evidence;
 pub use gpu::{GpuPane, rows as gpu_rows};
 pub use kernels::{KernelsPane, extent as kernels_extent, rows as kernel_rows};
 pub use log::{LogPane, matching as log_lines};
-pub use overview::{OverviewPane, Rate, headline, verdict_text};
+pub use overview::{OverviewPane, Rate, headline, shows_trust as overview_shows_trust, verdict_text};
 pub use ranks::RanksPane;
 pub use roofline::RooflinePane;
 pub use runs::{RunsPane, list as runs_list};

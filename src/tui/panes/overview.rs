@@ -18,7 +18,7 @@ use crate::{
     analysis::{distribution::Distribution, heat::Forecast, startup::Stage, throttle::Tone},
     base::units::{grouped, millis, percent, scaled, three_digits},
     event::{Outcome, Phase, readings::Reading},
-    state::{Bucket, GpuState},
+    state::{Bucket, GpuState, Series},
     tui::{
         view::View,
         widgets::{Chart, Span, TICKS, before_now, cut, draw_box, fit, label_value, note, spans, wrapped},
@@ -26,6 +26,15 @@ use crate::{
 };
 
 pub struct OverviewPane<'a>(pub View<'a>);
+
+fn has_boxes(area: Rect) -> bool {
+    area.height >= 18 && area.width >= 56
+}
+
+/// The trust of the run stands in the pane.
+pub fn shows_trust(view: &View<'_>, area: Rect) -> bool {
+    has_boxes(area) && tiles::show_trust(view, area)
+}
 
 /// Rows of the verdict; what does not fit is in the evidence.
 const VERDICT: u16 = 3;
@@ -35,7 +44,7 @@ const TABLES: u16 = 7;
 impl Widget for OverviewPane<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let view = &self.0;
-        if area.height < 18 || area.width < 56 {
+        if !has_boxes(area) {
             return in_few_lines(view, area, buf);
         }
         let [top, chart, tables, below] = Layout::vertical([
@@ -175,7 +184,7 @@ pub fn gpu_verdict<'a>(view: &View<'_>) -> Vec<Text<'a>> {
 
 fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let inner = draw_box(theme, ("throughput", "tok/s"), area, buf);
+    let inner = draw_box(theme, ("throughput", rate_unit(view)), area, buf);
     let number = |value: Option<f64>| value.map_or_else(|| theme.glyphs.none.to_owned(), three_digits);
     let (now, _) = headline(view);
     let decode = if view.state.serves() { "one stream, mean" } else { "decode, mean" };
@@ -183,6 +192,10 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         (decode, number(view.state.total.decode_tok_s()), String::new()),
         ("output, wall clock", number(view.state.total.output_tok_s()), String::new()),
     ];
+    if view.state.follows() {
+        // How many tokens a step makes is not known.
+        rows.truncate(1);
+    }
     if view.state.serves() {
         rows.swap(0, 1);
         let server = &view.state.server;
@@ -209,7 +222,9 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         None => {
             let images = view.state.vision.as_ref().and_then(|tally| tally.tokens_per_image());
             rows.extend(images.map(|tokens| ("tokens an image", three_digits(tokens), String::new())));
-            rows.push(("prefill", number(view.state.total.prefill_tok_s()), String::new()));
+            if !view.state.follows() {
+                rows.push(("prefill", number(view.state.total.prefill_tok_s()), String::new()));
+            }
             let mfu = view.state.mfu();
             rows.extend(mfu.map(|mfu| ("MFU", percent(mfu.share * 100.0), String::new())));
         }
@@ -244,12 +259,17 @@ pub enum Rate {
 }
 
 impl Rate {
-    fn unit(self) -> &'static str {
+    fn unit(self, view: &View<'_>) -> String {
         match self {
-            Rate::Now => "tok/s now",
-            Rate::Mean => "tok/s",
+            Rate::Now => format!("{} now", rate_unit(view)),
+            Rate::Mean => rate_unit(view).to_owned(),
         }
     }
+}
+
+/// What a rate counts: how many tokens a step of another program makes is not known.
+pub fn rate_unit(view: &View<'_>) -> &'static str {
+    if view.state.follows() { "steps/s" } else { "tok/s" }
 }
 
 /// The decode rate now, of a server that of all streams together; of the whole run once it has finished.
@@ -262,11 +282,20 @@ pub fn headline(view: &View<'_>) -> (Option<f64>, Rate) {
     }
 }
 
+/// The tokens of our requests per second. Servers count theirs too, some of them in blocks or at the end of a request.
+fn output_of_server<'a>(view: &View<'a>) -> Option<&'a Series> {
+    let server = &view.state.server;
+    let known = [server.tokens_per_s.over(), &server.output_tok_s]
+        .into_iter()
+        .find(|series| series.range().is_some());
+    known.filter(|_| view.state.serves())
+}
+
 /// Decode tokens per second over the time range, two for each of `cells` cells.
 fn tok_s_columns(view: &View<'_>, cells: u16) -> Vec<Option<Span>> {
     let (from, to) = view.time_range();
-    if view.state.serves() && view.state.server.output_tok_s.range().is_some() {
-        let columns = view.state.server.output_tok_s.columns(from, to, cells as usize * 2);
+    if let Some(output) = output_of_server(view) {
+        let columns = output.columns(from, to, cells as usize * 2);
         let column_s = to.since(from).as_secs_f64() / columns.len().max(1) as f64;
         return held(columns, column_s);
     }
@@ -355,14 +384,16 @@ fn throughput_chart(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         _ => format!("p50 {}", three_digits(f64::from(sorted[sorted.len() / 2]))),
     };
     let recorded = view.state.kernels.recording.overlaps(from, to);
-    let is_output = view.state.serves() && view.state.server.output_tok_s.range().is_some();
-    let title = match (is_output, recorded) {
-        _ if view.state.starting().is_some() => "the server starts",
-        (true, true) => "output tok/s of the server · kernels recorded where marked",
-        (true, false) => "output tok/s of the server",
-        (false, true) => "decode tok/s · kernels recorded where marked",
-        (false, false) => "decode tok/s",
+    let is_output = output_of_server(view).is_some();
+    let rate = if is_output { "output" } else { "decode" };
+    let marked = if recorded { " · kernels recorded where marked" } else { "" };
+    let title = match view.state.starting() {
+        Some(_) => "the server starts".to_owned(),
+        None => format!("{rate} {}{marked}", rate_unit(view)),
     };
+    let room = usize::from(area.width).saturating_sub(aside.chars().count() + 8);
+    let title =
+        if title.chars().count() > room { title.split(" · ").next().unwrap_or(&title) } else { &title };
     let inner = draw_box(theme, (title, &aside), area, buf);
     if sorted.is_empty() {
         return match stages(view, inner.width) {
@@ -437,18 +468,38 @@ fn draw_lanes(view: &View<'_>, lanes: Vec<(&'static str, Reading, &GpuState)>, a
 /// A column of the latency table.
 struct Column {
     heading: &'static str,
+    clock: Clock,
     value: fn(&Distribution) -> Option<f64>,
     /// Dropped first if it is the highest.
     rank: usize,
 }
 
-const COLUMNS: [Column; 5] = [
-    Column { heading: "last", value: Distribution::last_ms, rank: 1 },
-    Column { heading: "p50", value: |d| d.percentile_ms(50.0), rank: 0 },
-    Column { heading: "p90", value: |d| d.percentile_ms(90.0), rank: 3 },
-    Column { heading: "p99", value: |d| d.percentile_ms(99.0), rank: 2 },
-    Column { heading: "max", value: Distribution::max_ms, rank: 4 },
+/// What measured the times of a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Clock {
+    Host,
+    Gpu,
+}
+
+const COLUMNS: [Column; 6] = [
+    Column { heading: "last", clock: Clock::Host, value: Distribution::last_ms, rank: 1 },
+    Column { heading: "p50", clock: Clock::Host, value: |d| d.percentile_ms(50.0), rank: 0 },
+    Column { heading: "p90", clock: Clock::Host, value: |d| d.percentile_ms(90.0), rank: 4 },
+    Column { heading: "p99", clock: Clock::Host, value: |d| d.percentile_ms(99.0), rank: 2 },
+    Column { heading: "max", clock: Clock::Host, value: Distribution::max_ms, rank: 5 },
+    Column { heading: "GPU p50", clock: Clock::Gpu, value: |d| d.percentile_ms(50.0), rank: 3 },
 ];
+
+/// As many columns as there is room for, those of the GPU's clock only if it was read.
+fn latency_columns(by_gpu: bool, room: usize) -> Vec<&'static Column> {
+    let is_there = |column: &&Column| by_gpu || column.clock == Clock::Host;
+    let mut columns: Vec<&Column> = COLUMNS.iter().filter(is_there).collect();
+    while columns.len() > room.max(1) {
+        let highest = columns.iter().map(|column| column.rank).max();
+        columns.retain(|column| Some(column.rank) != highest);
+    }
+    columns
+}
 
 fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
@@ -461,7 +512,6 @@ fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let title = if view.state.follows() { "latency, inferred" } else { "latency" };
     let inner = draw_box(theme, (title, aside), area, buf);
     let total = &view.state.total;
-    // The median by the GPU's clock, next to the host's.
     let by_gpu = total.device_step.n() > 0;
     let distributions = match total.vision.n() {
         0 => [&total.ttft, &total.tpot, &total.itl, &total.e2e],
@@ -469,14 +519,9 @@ fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     };
     let counts = distributions.map(|d| grouped(d.n() as i64));
     let n_width = count_width(&counts);
-    let room = (inner.width.saturating_sub(6 + n_width as u16) / 8).saturating_sub(by_gpu.into()).clamp(1, 5)
-        as usize;
-    let columns: Vec<&Column> = COLUMNS.iter().filter(|column| column.rank < room).collect();
+    let columns = latency_columns(by_gpu, usize::from(inner.width.saturating_sub(6 + n_width as u16) / 8));
     let mut heading = vec![Text::raw("      ")];
     heading.extend(columns.iter().map(|c| Text::styled(format!("{:>8}", c.heading), theme.dim)));
-    if by_gpu {
-        heading.push(Text::styled(format!("{:>8}", "GPU p50"), theme.dim));
-    }
     heading.push(Text::styled(format!("{:>n_width$}", "n"), theme.dim));
     let mut lines = vec![Line::from(heading)];
     let mut rows = vec![
@@ -497,11 +542,13 @@ fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     for ((name, distribution, on_device), n) in rows.into_iter().zip(&counts) {
         let mut line = vec![Text::styled(format!(" {name:<5}"), theme.accent)];
         line.extend(columns.iter().map(|column| {
-            cell((column.value)(distribution), if column.rank == 0 { theme.number } else { theme.text })
+            let measured = match column.clock {
+                Clock::Host => Some(distribution),
+                Clock::Gpu => on_device,
+            };
+            let style = if column.rank == 0 { theme.number } else { theme.text };
+            cell(measured.and_then(column.value), style)
         }));
-        if by_gpu {
-            line.push(cell(on_device.and_then(|d| d.percentile_ms(50.0)), theme.text));
-        }
         line.push(Text::styled(format!("{n:>n_width$}"), theme.dim));
         lines.push(Line::from(line));
     }
@@ -530,7 +577,7 @@ fn in_few_lines(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let mut lines = vec![fit(
         theme,
         vec![
-            label_value(theme, "", &rate(decode), kind.unit()),
+            label_value(theme, "", &rate(decode), &kind.unit(view)),
             label_value(theme, "output", &rate(total.output_tok_s()), ""),
             label_value(theme, "prefill", &rate(total.prefill_tok_s()), ""),
         ],
@@ -562,6 +609,19 @@ fn in_few_lines(view: &View<'_>, area: Rect, buf: &mut Buffer) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_clock_of_the_gpu_is_dropped_before_p99() {
+        let headings = |by_gpu, room| {
+            latency_columns(by_gpu, room).iter().map(|column| column.heading).collect::<Vec<_>>()
+        };
+        assert_eq!(headings(true, 6), ["last", "p50", "p90", "p99", "max", "GPU p50"]);
+        assert_eq!(headings(true, 4), ["last", "p50", "p99", "GPU p50"]);
+        // At 80 columns.
+        assert_eq!(headings(true, 3), ["last", "p50", "p99"]);
+        assert_eq!(headings(false, 4), ["last", "p50", "p90", "p99"]);
+        assert_eq!(headings(true, 0), ["p50"]);
+    }
 
     #[test]
     fn no_count_touches_its_neighbour() {

@@ -17,6 +17,7 @@ use crate::{
     event::Phase,
     tui::{
         layout::Hit,
+        theme::Theme,
         view::View,
         widgets::{Dots, ListLayout, cut, draw_box, draw_pointed, note, wrapped},
     },
@@ -144,6 +145,37 @@ fn peaks_text(roofline: &Roofline, width: usize) -> String {
     long.filter(fits).or(Some(short).filter(fits)).unwrap_or_default()
 }
 
+/// Where the marks of several points would be in one cell.
+fn several(theme: &Theme) -> char {
+    if theme.glyphs.ascii { '+' } else { '◆' }
+}
+
+/// Beside the mark of a point that takes much of the time.
+fn halo(theme: &Theme) -> char {
+    if theme.glyphs.ascii { '*' } else { '●' }
+}
+
+/// Of the marks that are neither phases nor letters of the list, in the frame below the plot; those that are not in it are
+/// left out.
+fn legend(view: &View<'_>, frame: Rect, field: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let drawn: String = field.positions().map(|place| buf[place].symbol().to_owned()).collect();
+    let all = [
+        (halo(theme), format!("at least {LONG_TIME_PCT:.0} % of the time")),
+        (several(theme), "several points".to_owned()),
+    ];
+    let mut right = frame.right().saturating_sub(2);
+    for (sign, meaning) in all.into_iter().filter(|(sign, _)| drawn.contains(*sign)) {
+        let text = format!(" {sign} {meaning} ");
+        let width = text.chars().count() as u16;
+        if right < frame.x + width + 2 {
+            break;
+        }
+        right -= width;
+        buf.set_string(right, frame.bottom() - 1, text, theme.dim);
+    }
+}
+
 fn plot(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let inner = draw_box(theme, ("roofline", &peaks_text(roofline, area.width as usize)), area, buf);
@@ -184,6 +216,10 @@ fn plot(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: 
         shade(view, &roof, (xs, ys), field, buf);
     }
     dots.draw(buf);
+    // Above the lines, which begin in the corner of a label.
+    if let Some(roof) = roofline.now().or(roofline.stated()) {
+        name_sides(view, &roof, xs, field, buf);
+    }
     axes(view, (xs, ys), inner, field, buf);
     // Short ones are left to the list; the selected one comes last, so that it is on top.
     let is_shown =
@@ -198,7 +234,7 @@ fn plot(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: 
         let style = style_of(view, point).add_modifier(Modifier::BOLD);
         let (symbol, style) = match (i == selected, used.contains(&cell)) {
             (true, _) => (mark(point, i), style.add_modifier(Modifier::REVERSED)),
-            (false, true) => (if theme.glyphs.ascii { '+' } else { '◆' }, theme.number),
+            (false, true) => (several(theme), theme.number),
             (false, false) => (mark(point, i), style),
         };
         buf[cell].set_char(symbol).set_style(style);
@@ -208,10 +244,11 @@ fn plot(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: 
             && side.0 < field.right()
             && !used.contains(&side)
         {
-            buf[side].set_char(if theme.glyphs.ascii { '*' } else { '●' }).set_style(style_of(view, point));
+            buf[side].set_char(halo(theme)).set_style(style_of(view, point));
         }
         used.push(cell);
     }
+    legend(view, area, field, buf);
 }
 
 /// Points with a smaller share of the time are not drawn until they are selected.
@@ -219,12 +256,11 @@ const MIN_TIME_PCT: f64 = 1.0;
 /// Points with a larger share are drawn larger.
 const LONG_TIME_PCT: f64 = 10.0;
 
-/// Colours what is below the roof: bound by memory left of the ridge, by compute right of it, and names the ridge.
+/// Colours what is below the roof: bound by memory left of the ridge, by compute right of it.
 fn shade(view: &View<'_>, roof: &Roof, (xs, ys): ([f64; 2], [f64; 2]), field: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let ridge = roof.flops / roof.bytes_per_s;
     let (memory, compute) = (theme.tint(theme.memory), theme.tint(theme.utilisation));
-    let mut ridge_at = None;
     for (i, x) in (field.left()..field.right()).enumerate() {
         let share = (i as f64 + 0.5) / f64::from(field.width);
         let intensity = 10f64.powf(xs[0] + (xs[1] - xs[0]) * share);
@@ -233,20 +269,27 @@ fn shade(view: &View<'_>, roof: &Roof, (xs, ys): ([f64; 2], [f64; 2]), field: Re
         let column =
             Rect { x, y: field.bottom() - rows.min(field.height), width: 1, height: rows.min(field.height) };
         buf.set_style(column, if intensity < ridge { memory } else { compute });
-        if intensity >= ridge {
-            ridge_at.get_or_insert(x);
-        }
     }
-    let text = format!("ridge {} FLOP/B ", three_digits(ridge));
-    let mark = if theme.glyphs.ascii { "v" } else { "▾" };
-    if let Some(x) = ridge_at.filter(|x| *x > field.x + text.len() as u16) {
-        buf.set_string(x - text.len() as u16, field.y, text, theme.dim);
-        buf.set_string(x, field.y, mark, theme.accent);
-    }
+}
+
+/// Names the ridge, and what limits a point at its left and at its right.
+fn name_sides(view: &View<'_>, roof: &Roof, xs: [f64; 2], field: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
     let low = field.bottom() - 1;
     buf.set_string(field.x + 1, low, "memory-bound", theme.memory);
+    let intensity = roof.flops / roof.bytes_per_s;
+    let share = (intensity.log10() - xs[0]) / (xs[1] - xs[0]);
+    if !(0.0..1.0).contains(&share) {
+        return;
+    }
+    let ridge = field.x + (share * f64::from(field.width)).ceil() as u16;
+    let text = format!("ridge {} FLOP/B ", three_digits(intensity));
+    if ridge > field.x + text.len() as u16 && ridge < field.right() {
+        buf.set_string(ridge - text.len() as u16, field.y, &text, theme.dim);
+        buf.set_string(ridge, field.y, if theme.glyphs.ascii { "v" } else { "▾" }, theme.accent);
+    }
     let text = "compute-bound";
-    if ridge_at.is_some_and(|x| x + (text.len() as u16) < field.right()) {
+    if ridge + (text.len() as u16) < field.right() {
         buf.set_string(field.right() - text.len() as u16 - 1, low, text, theme.utilisation);
     }
 }

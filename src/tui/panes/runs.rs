@@ -16,9 +16,10 @@ use crate::{
     base::units::{fixed, grouped, millis, three_digits},
     rundir::{RunEntry, TrustScore, Verdict},
     tui::{
+        layout::Hit,
         run_tree::{Group, Item, Row, RunRow},
         theme::Theme,
-        ui::{GroupKey, RunOrder},
+        ui::{GroupKey, RunOrder, SortColumn},
         view::View,
         widgets::{ListLayout, cut, draw_box, inside_box, note, wrapped_behind},
     },
@@ -52,10 +53,17 @@ impl Widget for RunsPane<'_> {
         let view = &self.0;
         let (theme, tree) = (view.theme, view.runs);
         let arrangement = &view.ui.runs.arrangement;
-        let order = match arrangement.order {
-            RunOrder::Newest => "newest first",
-            RunOrder::Fastest => "fastest first",
-            RunOrder::Model => "by model",
+        let order = match (arrangement.order, arrangement.reversed) {
+            (RunOrder::Newest, false) => "newest first",
+            (RunOrder::Newest, true) => "oldest first",
+            (RunOrder::Fastest, false) => "fastest first",
+            (RunOrder::Fastest, true) => "slowest first",
+            (RunOrder::Ttft, false) => "lowest TTFT first",
+            (RunOrder::Ttft, true) => "highest TTFT first",
+            (RunOrder::Tpot, false) => "lowest TPOT first",
+            (RunOrder::Tpot, true) => "highest TPOT first",
+            (RunOrder::Model, false) => "by model",
+            (RunOrder::Model, true) => "by model, from the end",
         };
         let aside = match arrangement.filter.as_str() {
             "" => order.to_owned(),
@@ -75,7 +83,7 @@ impl Widget for RunsPane<'_> {
             return note(theme, text).render(inner, buf);
         }
         let columns = Columns::of(view, inner.width as usize);
-        columns.heading(theme).render(inner, buf);
+        columns.heading(view, Rect { height: inner.height.min(1), ..inner }, buf);
         let list = list(view, area);
         for (i, place) in list.rows() {
             let row = &tree.rows()[i];
@@ -145,20 +153,30 @@ impl Columns {
         columns
     }
 
-    fn heading<'a>(&self, theme: &Theme) -> Line<'a> {
-        let mut text = format!(" {}{}", padded("run", self.title), padded("what differs", self.differs));
-        for (heading, width) in [
-            ("dtype", self.dtype),
-            ("batch", self.batch),
-            ("TTFT ms", self.ttft),
-            ("TPOT ms", self.tpot),
-            ("tok/s", self.tok_s),
+    /// Each title in its column; those that sort the list are known to the mouse.
+    fn heading(&self, view: &View<'_>, place: Rect, buf: &mut Buffer) {
+        let (theme, shown) = (view.theme, view.ui.runs.arrangement.order);
+        let mut x = place.x;
+        for (text, width, order) in [
+            (" ".to_owned(), 1, None),
+            (padded("run", self.title), self.title, Some(RunOrder::Model)),
+            (padded("what differs", self.differs), self.differs, None),
+            (right("dtype", self.dtype), self.dtype, None),
+            (right("batch", self.batch), self.batch, None),
+            (right("TTFT ms", self.ttft), self.ttft, Some(RunOrder::Ttft)),
+            (right("TPOT ms", self.tpot), self.tpot, Some(RunOrder::Tpot)),
+            (right("tok/s", self.tok_s), self.tok_s, Some(RunOrder::Fastest)),
+            (padded(if self.verdict > 0 { "  verdict" } else { "" }, self.verdict), self.verdict, None),
+            (right("trust", self.trust), self.trust, None),
         ] {
-            text += &right(heading, width);
+            let column = Rect { x, width: width as u16, ..place }.intersection(place);
+            x = x.saturating_add(width as u16);
+            let is_sorted = order == Some(shown);
+            Line::styled(text, if is_sorted { theme.accent } else { theme.dim }).render(column, buf);
+            if let Some(order) = order {
+                view.on_click(column, Hit::Sort(SortColumn::Runs(order)));
+            }
         }
-        text += &if self.verdict > 0 { padded("  verdict", self.verdict) } else { String::new() };
-        text += &right("trust", self.trust);
-        Line::styled(text, theme.dim)
     }
 
     fn row<'a>(&self, view: &View<'_>, row: &Row, width: usize) -> Line<'a> {
@@ -356,6 +374,7 @@ fn group_details(group: &Group) -> Vec<(&'static str, String)> {
         GroupKey::Experiment(name) => ("experiment", name.clone()),
         GroupKey::Model(experiment, model) => ("model", format!("{model} in {experiment}")),
         GroupKey::Sweep(dir) => ("sweep", dir.display().to_string()),
+        GroupKey::Pairs(dir) => ("pairs", dir.display().to_string()),
     };
     vec![(label, name), ("runs", summary(group))]
 }

@@ -14,18 +14,25 @@ use super::{
     streams::{self, Streams},
 };
 use crate::{
-    base::units::{millis, percent, three_digits},
+    base::{
+        foreign::{MAX_LINE, line},
+        units::{millis, percent, three_digits},
+    },
     event::{GpuSource, readings::Reading},
-    state::{GpuState, PartTimes, Series, TtftPart},
+    state::{GpuState, PartTimes, Series, ServerState, TtftPart},
     tui::{
         view::View,
-        widgets::{draw_box, note, wrapped},
+        widgets::{ListLayout, cut, draw_box, note, wrapped},
     },
 };
 
 /// The readings below the requests.
 const GPU_ROWS: [(Reading, &str); 2] = [(Reading::SmClock, "SM clock"), (Reading::Power, "power")];
 const MAX_REASONS: u16 = 3;
+/// With fewer lines, the selected server has them all.
+const MIN_LIST_AREA: u16 = 14;
+/// Characters of a URL in the list.
+const MAX_URL: usize = 60;
 /// Lines that the charts keep.
 const CHARTS: u16 = 12;
 
@@ -34,18 +41,21 @@ pub struct ServerPane<'a>(pub View<'a>);
 impl Widget for ServerPane<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let view = &self.0;
-        let server = &view.state.server;
+        let area = draw_list(view, area, buf);
+        let server = view.server();
         let Some(found) = &server.found else {
-            let inner = draw_box(view.theme, ("server", ""), area, buf);
-            let text = match view.state.serves() {
-                true => " the server does not answer yet",
-                false => {
+            let inner = draw_box(view.theme, (server.url().unwrap_or("server"), ""), area, buf);
+            let text = match (server.silence(view.state.now), view.state.serves()) {
+                (Some(silence), _) => format!(" {silence}"),
+                (None, true) => " the server does not answer yet".to_owned(),
+                (None, false) => {
                     " no server: llmprof-tui run runtime=openai runtime.server.url=http://HOST:PORT, or watch URL"
+                        .to_owned()
                 }
             };
-            return note(view.theme, text).render(inner, buf);
+            return note(view.theme, &text).render(inner, buf);
         };
-        let remarks: Vec<String> = view.state.server_remarks().iter().map(ToString::to_string).collect();
+        let remarks = remarks(view);
         let words: Vec<String> =
             remarks.iter().flat_map(|text| wrapped(text, area.width.saturating_sub(4) as usize)).collect();
         let said = (words.len() as u16).min(area.height / 4);
@@ -87,8 +97,67 @@ impl Widget for ServerPane<'_> {
     }
 }
 
+/// Why the server is slow; of one that is silent, only that: what it did before is not what it does now.
+fn remarks(view: &View<'_>) -> Vec<String> {
+    let (state, server) = (view.state, view.server());
+    match &server.silent {
+        Some((since, why)) if state.watches() => {
+            let age = state.now.since(*since).as_secs_f64();
+            vec![format!(
+                "The server has not answered for {age:.0} s ({}). The values are from before that; it is asked again until it answers.",
+                line(why, MAX_LINE)
+            )]
+        }
+        _ => state.remarks_on(server).iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// Several servers, one of them selected. Returns the area that is left.
+fn draw_list(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Rect {
+    let servers: Vec<&ServerState> = view.state.servers().collect();
+    if servers.len() < 2 || area.height < MIN_LIST_AREA {
+        return area;
+    }
+    let height = (servers.len() as u16 + 2).min(area.height / 3);
+    let [list, below] = Layout::vertical([Constraint::Length(height), Constraint::Min(0)]).areas(area);
+    let title = format!("{} servers", servers.len());
+    let inner = draw_box(view.theme, (&title, "↑ ↓ select"), list, buf);
+    let layout = ListLayout::new(inner, servers.len(), view.ui.server);
+    // Of a recording, which may have any text.
+    let url = |server: &ServerState| line(server.url().unwrap_or("not asked yet"), MAX_URL);
+    let wide = servers.iter().map(|server| url(server).chars().count()).max().unwrap_or(0);
+    for (row, place) in layout.rows() {
+        let server = servers[row];
+        let selected = row == layout.selected;
+        let (summary, style) = match server.silence(view.state.now) {
+            Some(silence) => (silence, view.theme.bad),
+            None => (summary(server), view.theme.text),
+        };
+        let pointer = if selected { view.theme.glyphs.pointer } else { " " };
+        let text = format!("{pointer} {:wide$}  {summary}", url(server));
+        let text = cut(&text, place.width as usize, view.theme.glyphs.ascii);
+        let style = if selected { style.patch(view.theme.accent) } else { style };
+        Line::styled(text, style).render(place, buf);
+    }
+    below
+}
+
+/// What a server does now, on one line.
+fn summary(server: &ServerState) -> String {
+    let Some(found) = &server.found else { return String::new() };
+    let value = |series: &Series| series.last().map(|(_, value)| f64::from(value));
+    let figures = [
+        (value(&server.running).map(three_digits), "running"),
+        (value(&server.queued).map(three_digits), "queued"),
+        (value(&server.kv_used).map(percent), "KV cache"),
+        (value(&server.output_tok_s).map(three_digits), "tok/s"),
+    ];
+    let figures = figures.into_iter().filter_map(|(value, name)| Some(format!("  {} {name}", value?)));
+    found.kind.to_string() + &figures.collect::<String>()
+}
+
 fn rows<'a>(view: &View<'a>) -> Vec<Row<'a>> {
-    let (theme, server) = (view.theme, &view.state.server);
+    let (theme, server) = (view.theme, view.server());
     // What a server that is silent said last is not what it does now.
     let silent = server.silent.as_ref().filter(|_| view.cursor().is_none());
     let age = silent.map(|(since, _)| format!(", {:.0} s ago", view.state.now.since(*since).as_secs_f64()));
@@ -137,14 +206,16 @@ fn rows<'a>(view: &View<'a>) -> Vec<Row<'a>> {
     if view.state.serves() {
         let p99 = |ms: f64| format!("{} p99", millis(ms));
         let lag = row("client lag", &server.lag_ms, None, theme.dim, p99, "not measured yet");
-        rows.push(Row { extreme: millis, ..lag });
+        // The client's own: it is measured while the server is silent too.
+        let readout = view.value(&server.lag_ms).map(p99);
+        rows.push(Row { extreme: millis, readout, ..lag });
     }
     rows
 }
 
 /// The parts of TTFT, each where it passes.
 fn draw_waterfall(view: &View<'_>, area: Rect, buf: &mut Buffer) {
-    let (theme, server) = (view.theme, &view.state.server);
+    let (theme, server) = (view.theme, view.server());
     let ttft = &view.state.total.ttft;
     let aside = ttft
         .mean_ms()
@@ -197,7 +268,7 @@ fn draw_waterfall(view: &View<'_>, area: Rect, buf: &mut Buffer) {
 /// The GPU of the server, where it is at hand.
 fn server_gpu<'a>(view: &View<'a>) -> Option<&'a GpuState> {
     let gpu = view.state.main_gpu()?;
-    let is_its = view.state.server.is_local() || gpu.info.source == GpuSource::Dcgm;
+    let is_its = view.server().is_local() || gpu.info.source == GpuSource::Dcgm;
     Some(gpu).filter(|gpu| is_its && !gpu.series(Reading::SmClock).is_empty())
 }
 

@@ -8,7 +8,7 @@ use ratatui::{
     widgets::Widget,
 };
 
-use super::overview::{Rate, headline};
+use super::overview::{Rate, headline, rate_unit};
 use crate::{
     analysis::{distribution::Distribution, trust::Severity},
     base::units::{GIB, percent_digits, three_digits},
@@ -30,6 +30,8 @@ struct Tile {
     title: &'static str,
     value: String,
     unit: &'static str,
+    /// Title and unit where there is no room for the title.
+    narrow: Option<(&'static str, &'static str)>,
     /// Below the number.
     note: String,
     style: Style,
@@ -40,20 +42,43 @@ struct Tile {
 /// Draws as many tiles as fit; more important ones come first.
 pub fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let mut tiles = tiles(view);
-    tiles.truncate((area.width / MIN_WIDTH).max(1) as usize);
-    let places = Layout::horizontal(vec![Constraint::Fill(1); tiles.len()]).split(area);
+    tiles.truncate(room(area));
+    let mut widths = vec![Constraint::Fill(1); tiles.len()];
+    widths[0] = Constraint::Length(first_width(area.width, tiles.len() as u16));
+    let places = Layout::horizontal(widths).split(area);
     for (tile, place) in tiles.into_iter().zip(places.iter()) {
         tile.draw(view, *place, buf);
     }
 }
 
+/// The longest title is that of the first tile, which takes what the others can spare.
+fn first_width(width: u16, tiles: u16) -> u16 {
+    const WANTED: u16 = 16;
+    let spare = width.saturating_sub(MIN_WIDTH * (tiles - 1));
+    spare.min(WANTED).max(width / tiles)
+}
+
+fn room(area: Rect) -> usize {
+    (area.width / MIN_WIDTH).max(1) as usize
+}
+
+/// The trust of the run is one of the tiles.
+pub fn show_trust(view: &View<'_>, area: Rect) -> bool {
+    tiles(view).iter().take(room(area)).any(|tile| tile.title == TRUST)
+}
+
+const TRUST: &str = "trust";
+
 impl Tile {
     fn draw(self, view: &View<'_>, area: Rect, buf: &mut Buffer) {
         let theme = view.theme;
-        let inner = draw_box(theme, (self.title, ""), area, buf);
+        // The frame takes a corner and a blank at each side.
+        let fits = self.title.len() + 4 <= area.width.into();
+        let (title, unit) = self.narrow.filter(|_| !fits).unwrap_or((self.title, self.unit));
+        let inner = draw_box(theme, (title, ""), area, buf);
         let width = inner.width.saturating_sub(1) as usize;
         let value = theme.glyphs.plain(&self.value);
-        let unit = theme.glyphs.plain(self.unit);
+        let unit = theme.glyphs.plain(unit);
         let used = value.chars().count();
         buf.set_stringn(inner.x + 1, inner.y, &value, width, self.style);
         if used + 1 + unit.chars().count() <= width {
@@ -98,10 +123,16 @@ fn rate(view: &View<'_>) -> Tile {
     let total = &view.state.total;
     let serves = view.state.serves();
     let mean = if serves { total.output_tok_s() } else { total.decode_tok_s() }.map(three_digits);
+    let (title, narrow) = match (serves, view.state.follows()) {
+        (true, _) => ("output tok/s", "output"),
+        (false, true) => ("decode steps/s", "decode"),
+        (false, false) => ("decode tok/s", "decode"),
+    };
     Tile {
-        title: "tok/s",
+        title,
         value: rate.map_or_else(none, three_digits),
         unit: if kind == Rate::Now { "now" } else { "mean" },
+        narrow: Some((narrow, rate_unit(view))),
         note: mean.filter(|_| kind == Rate::Now).map_or_else(String::new, |mean| format!("mean {mean}")),
         style: view.theme.number,
         load: None,
@@ -121,6 +152,7 @@ fn latency(view: &View<'_>, title: &'static str, distribution: &Distribution) ->
         title,
         value: shown.map_or_else(|| none.to_owned(), three_digits),
         unit: if p50.is_some() { "ms p50" } else { "ms" },
+        narrow: None,
         note,
         style: view.theme.number,
         load: None,
@@ -137,6 +169,7 @@ fn of_gpu(view: &View<'_>, gpu: &GpuState) -> Vec<Tile> {
         title,
         value: whole(reading),
         unit,
+        narrow: None,
         note: String::new(),
         style: style(limits),
         load: None,
@@ -171,6 +204,7 @@ fn of_host(view: &View<'_>) -> Vec<Tile> {
         title,
         value: value.unwrap_or_else(|| theme.glyphs.none.to_owned()),
         unit,
+        narrow: None,
         note,
         style: theme.number,
         load: None,
@@ -202,11 +236,12 @@ fn trust(view: &View<'_>) -> Option<Tile> {
     let dots = |n: u32, dot: &str| dot.repeat(n as usize);
     let missing = trust.of - trust.score;
     Some(Tile {
-        title: "trust",
+        title: TRUST,
         value: dots(trust.score, theme.glyphs.dot) + &dots(missing, theme.glyphs.hollow_dot),
         unit: "",
+        narrow: None,
         note: match trust.severity {
-            None => "nothing found",
+            None => "no issue",
             Some(Severity::LowersTrust) => "see v",
             Some(Severity::BlocksComparison) => "not comparable",
         }

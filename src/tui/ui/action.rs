@@ -3,10 +3,16 @@
 use std::path::PathBuf;
 
 use super::{
-    Cursor, KernelsExtent, Overlay, Palette, Pane, Panes, PromptKind, SPANS_S, STREAM_SPANS_S, SelectedToken,
-    UiState,
+    Cursor, KernelsExtent, Overlay, Palette, Pane, Panes, PromptKind, RunOrder, SPANS_S, STREAM_SPANS_S,
+    SelectedToken, UiState,
 };
-use crate::{config::ThemeName, event::Stamp, run::rerun::Tool, rundir::RunName, tui::keys::Mode};
+use crate::{
+    config::ThemeName,
+    event::{Stamp, kernels::SortBy},
+    run::rerun::Tool,
+    rundir::RunName,
+    tui::keys::Mode,
+};
 
 /// Something the user asks for.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,6 +29,7 @@ pub enum Action {
     /// The Compare pane with the last two snapshots.
     ShowSnapshots,
     NextTheme,
+    SetTheme(ThemeName),
     AskSnapshotName,
     AskFilter,
     Zoom(isize),
@@ -33,7 +40,10 @@ pub enum Action {
     /// Or the GPU that was opened.
     CloseCursor,
     Move(isize),
+    /// By the next order.
     Sort,
+    /// By the order of a column; again, in reverse.
+    SortBy(SortColumn),
     NextGpu,
     /// Show the selected one of several GPUs in large.
     OpenGpu,
@@ -50,11 +60,19 @@ pub enum Action {
     NextComparePart,
 }
 
+/// A column whose title sorts its table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SortColumn {
+    Kernels(SortBy),
+    Runs(RunOrder),
+}
+
 /// Something only the program around the screen can do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
+    /// Asks first while something is in progress.
     Quit,
-    /// Leave the screen of a run on another machine: it goes on, or is ended too.
+    /// Leave the screen without a question. A run on another machine continues, or is ended too.
     Leave {
         cancel: bool,
     },
@@ -70,7 +88,7 @@ pub enum Effect {
     Jobs(JobsCommand),
 }
 
-/// To jobs in other processes.
+/// To the jobs of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobsCommand {
     /// The recording of the selected one.
@@ -154,6 +172,7 @@ pub struct Extent {
     pub incidents: usize,
     /// When the selected one happened.
     pub incident_at: Option<Stamp>,
+    pub servers: usize,
     pub gpus: usize,
     /// The selected one.
     pub gpu: usize,
@@ -163,9 +182,9 @@ pub struct Extent {
     pub run: usize,
     pub log_lines: usize,
     pub snapshots: usize,
-    /// Jobs of a sweep: up to the current one, or all of those in other processes.
+    /// Jobs of a sweep.
     pub jobs: usize,
-    /// The selected one of those in other processes.
+    /// The selected one.
     pub job: usize,
     pub kernels: KernelsExtent,
 }
@@ -200,6 +219,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
                 ThemeName::NoColour => ThemeName::Dark,
             }
         }
+        Action::SetTheme(theme) => ui.theme = theme,
         Action::AskSnapshotName => {
             ui.open_prompt(PromptKind::SnapshotName, format!("snap-{}", extent.snapshots + 1));
         }
@@ -223,6 +243,8 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::Move(by) => move_in_pane(ui, by, extent),
         Action::Sort if ui.pane == Pane::Kernels => ui.kernels.next_sort(),
         Action::Sort => ui.runs.next_order(),
+        Action::SortBy(SortColumn::Kernels(by)) => ui.kernels.sort_by(by),
+        Action::SortBy(SortColumn::Runs(order)) => ui.runs.order_by(order),
         Action::NextGpu => {
             let next = ui.gpu.map_or(0, |gpu| gpu + 1);
             ui.gpu = (next < extent.gpus).then_some(next);
@@ -269,16 +291,17 @@ fn show(ui: &mut UiState, pane: Pane) -> Option<Effect> {
 
 fn move_in_pane(ui: &mut UiState, by: isize, extent: Extent) {
     match ui.pane {
-        Pane::Overview | Pane::Server | Pane::Ranks => {}
+        Pane::Overview | Pane::Ranks => {}
+        Pane::Server => ui.server = moved(ui.server, by, extent.servers),
         Pane::Gpu if extent.gpus > 1 && !ui.gpu_open => ui.gpu = Some(moved(extent.gpu, by, extent.gpus)),
         Pane::Gpu => ui.reading = moved(ui.reading, by, extent.readings),
         Pane::Tokens => ui.incident = moved(ui.incident, by, extent.incidents),
         Pane::Kernels => ui.kernels.move_by(by, extent.kernels),
         Pane::Roofline => ui.point = moved(ui.point, by, extent.points),
         Pane::Runs => ui.runs.row = Some(moved(extent.run, by, extent.runs)),
-        Pane::Compare if extent.mode == Mode::Jobs => ui.job = Some(moved(extent.job, by, extent.jobs)),
-        // These count from the newest line: up means back.
-        Pane::Compare => ui.jobs_back = moved(ui.jobs_back, -by, extent.jobs),
+        Pane::Compare if extent.jobs > 0 => ui.job = Some(moved(extent.job, by, extent.jobs)),
+        Pane::Compare => {}
+        // Counted from the newest line: up means back.
         Pane::Log => ui.log_back = moved(ui.log_back, -by, extent.log_lines),
     }
 }
@@ -362,6 +385,7 @@ mod tests {
             points: 4,
             incidents: 2,
             incident_at: None,
+            servers: 3,
             gpus: 1,
             gpu: 0,
             runs: 3,
@@ -375,16 +399,17 @@ mod tests {
         for (pane, action) in [
             (Pane::Runs, Action::Move(100)),
             (Pane::Log, Action::Move(-100)),
-            (Pane::Compare, Action::Move(-100)),
+            (Pane::Compare, Action::Move(100)),
             (Pane::Roofline, Action::Move(100)),
+            (Pane::Server, Action::Move(100)),
             (Pane::Tokens, Action::Scrub(100)),
         ] {
             ui.pane = pane;
             update(&mut ui, action, extent);
         }
-        assert_eq!((ui.runs.row, ui.log_back, ui.jobs_back), (Some(2), 4, 3));
+        assert_eq!((ui.runs.row, ui.log_back, ui.job), (Some(2), 4, Some(3)));
         assert_eq!(ui.token, Some(SelectedToken { number: 90, end: 99 }));
-        assert_eq!(ui.point, 3);
+        assert_eq!((ui.point, ui.server), (3, 2));
         update(&mut ui, Action::Scrub(-1000), Extent { tokens_back: 9, ..extent });
         assert_eq!(ui.token, None);
         for _ in 0..20 {

@@ -1,7 +1,7 @@
 //! The settings of the Kernels pane, and what keys do to them.
 
 use super::action::moved;
-use crate::event::kernels::{Group, SortBy};
+use crate::event::kernels::{Group, Sort, SortBy};
 
 /// The Kernels pane as the user has set it.
 #[derive(Debug, Clone, Default)]
@@ -11,7 +11,7 @@ pub struct KernelsSettings {
     pub row: usize,
     /// `None` groups by operator where operators are known, by family elsewhere.
     pub group: Option<Group>,
-    pub sort: SortBy,
+    pub sort: Sort,
     pub filter: String,
     /// The details of the selected row are shown.
     pub open: bool,
@@ -73,12 +73,21 @@ impl KernelsSettings {
     }
 
     pub fn next_sort(&mut self) {
-        self.sort = match self.sort {
+        let next = match self.sort.by {
             SortBy::Time => SortBy::Calls,
             SortBy::Calls => SortBy::Mean,
             SortBy::Mean => SortBy::Time,
         };
-        (self.row, self.scroll) = (0, 0);
+        self.sort_in(Sort::from(next));
+    }
+
+    /// In descending order; if it is sorted so, in ascending order.
+    pub fn sort_by(&mut self, by: SortBy) {
+        self.sort_in(Sort { by, ascending: self.sort == Sort::from(by) });
+    }
+
+    fn sort_in(&mut self, sort: Sort) {
+        (self.sort, self.row, self.scroll) = (sort, 0, 0);
     }
 
     pub fn filter_by(&mut self, text: String) {
@@ -130,6 +139,21 @@ mod tests {
             settings.move_by(-100, extent);
             assert_eq!(settings.row, 0);
         }
+    }
+
+    #[test]
+    fn the_same_column_again_reverses_and_another_begins_with_the_largest() {
+        let mut settings = KernelsSettings { row: 3, ..KernelsSettings::default() };
+        let mut sorted = |by| {
+            settings.sort_by(by);
+            (settings.sort.by, settings.sort.ascending, settings.row)
+        };
+        assert_eq!(sorted(SortBy::Time), (SortBy::Time, true, 0), "it was sorted by time");
+        assert_eq!(sorted(SortBy::Time), (SortBy::Time, false, 0));
+        assert_eq!(sorted(SortBy::Mean), (SortBy::Mean, false, 0));
+        assert_eq!(sorted(SortBy::Mean), (SortBy::Mean, true, 0));
+        settings.next_sort();
+        assert_eq!(settings.sort, Sort::from(SortBy::Time));
     }
 
     #[test]

@@ -24,8 +24,10 @@ pub enum Overlay {
     ConfirmDelete(Deletion),
     /// Whether to cancel the jobs of a sweep.
     ConfirmCancel,
-    /// Whether a run on another machine goes on when the screen is left.
+    /// Whether a run on another machine continues when the screen is left.
     ConfirmLeave,
+    /// Whether to end what is in progress here.
+    ConfirmQuit,
     Prompt(Prompt),
     Palette(Palette),
 }
@@ -90,7 +92,7 @@ impl OverlayKey {
             (Overlay::Palette(_), KeyCode::PageDown) => return Some(OverlayKey::Scroll(10)),
             (Overlay::None | Overlay::Prompt(_) | Overlay::Palette(_), _) => {}
             // Pressed twice, q leaves.
-            (Overlay::ConfirmLeave, KeyCode::Enter | KeyCode::Char('q' | 'y')) => {
+            (Overlay::ConfirmLeave | Overlay::ConfirmQuit, KeyCode::Enter | KeyCode::Char('q' | 'y')) => {
                 return Some(OverlayKey::Accept);
             }
             (Overlay::ConfirmLeave, KeyCode::Char('c')) => return Some(OverlayKey::Cancel),
@@ -100,7 +102,10 @@ impl OverlayKey {
                 return Some(OverlayKey::Accept);
             }
             (
-                Overlay::ConfirmRerun | Overlay::ConfirmDelete(_) | Overlay::ConfirmCancel,
+                Overlay::ConfirmRerun
+                | Overlay::ConfirmDelete(_)
+                | Overlay::ConfirmCancel
+                | Overlay::ConfirmQuit,
                 KeyCode::Char('n'),
             ) => {
                 return Some(OverlayKey::Close);
@@ -173,7 +178,9 @@ pub fn update_overlay(ui: &mut UiState, key: OverlayKey) -> Option<Effect> {
             ui.overlay = Overlay::None;
             return Some(Effect::Jobs(JobsCommand::Cancel));
         }
-        (Overlay::ConfirmLeave, OverlayKey::Accept) => return Some(Effect::Leave { cancel: false }),
+        (Overlay::ConfirmLeave | Overlay::ConfirmQuit, OverlayKey::Accept) => {
+            return Some(Effect::Leave { cancel: false });
+        }
         (Overlay::ConfirmLeave, OverlayKey::Cancel) => return Some(Effect::Leave { cancel: true }),
         (Overlay::ConfirmDelete(deletion), OverlayKey::Accept) => {
             let path = std::mem::take(&mut deletion.path);
@@ -261,6 +268,22 @@ mod tests {
         }
         // Another key is no answer.
         assert_eq!(press(&Overlay::ConfirmRerun, KeyCode::Char('r')), None);
+    }
+
+    #[test]
+    fn q_twice_quits() {
+        let mut ui = UiState { overlay: Overlay::ConfirmQuit, ..UiState::new(ThemeName::Dark) };
+        for code in [KeyCode::Char('q'), KeyCode::Char('y'), KeyCode::Enter] {
+            let key = press(&ui.overlay, code).unwrap();
+            assert_eq!(update_overlay(&mut ui, key), Some(Effect::Leave { cancel: false }), "{code}");
+        }
+        for code in [KeyCode::Esc, KeyCode::Char('n')] {
+            ui.overlay = Overlay::ConfirmQuit;
+            let key = press(&ui.overlay, code).unwrap();
+            assert_eq!(update_overlay(&mut ui, key), None, "{code}");
+            assert!(matches!(ui.overlay, Overlay::None), "{code}");
+        }
+        assert_eq!(press(&Overlay::ConfirmQuit, KeyCode::Char('x')), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use tui_input::{Input, InputRequest};
 
 use super::{Action, Pane};
-use crate::tui::keys::{BINDINGS, Binding, Mode, binding};
+use crate::tui::keys::{BINDINGS, Binding, Mode};
 
 /// What is typed, and the selected of the actions that match it.
 #[derive(Debug, Clone)]
@@ -28,14 +28,11 @@ impl Palette {
             let kind = if matches!(b.action, Action::Show(_)) { "pane" } else { "" };
             format!("{} {} {kind}", b.help, b.short).to_lowercase()
         };
-        let is_active = |b: &&Binding| {
-            binding(b.keys[0], self.pane, self.mode).is_some_and(|active| std::ptr::eq(active, *b))
-        };
         let is_command = |b: &&Binding| !matches!(b.action, Action::Move(_) | Action::Palette);
         let mut found: Vec<&Binding> = BINDINGS
             .iter()
             .filter(is_command)
-            .filter(is_active)
+            .filter(|b| b.is_active(self.pane, self.mode))
             .filter(|b| words.iter().all(|word| name(b).contains(word)))
             .collect();
         found.sort_by_key(|b| words.first().is_some_and(|word| !name(b).starts_with(word)));
@@ -60,6 +57,7 @@ impl Palette {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::ThemeName;
 
     fn typed(text: &str, mode: Mode) -> Palette {
         let mut palette = Palette::new(Pane::Overview, mode);
@@ -72,6 +70,8 @@ mod tests {
         assert_eq!(typed("theme", Mode::Single).chosen(), Some(Action::NextTheme));
         assert_eq!(typed("KERNELS gpu time", Mode::Single).chosen(), Some(Action::Show(Pane::Kernels)));
         assert_eq!(typed("pane kernels", Mode::Single).chosen(), Some(Action::Show(Pane::Kernels)));
+        assert_eq!(typed("theme light", Mode::Single).chosen(), Some(Action::SetTheme(ThemeName::Light)));
+        assert_eq!(typed("theme hi", Mode::Replay).chosen(), Some(Action::SetTheme(ThemeName::HighContrast)));
         assert_eq!(typed("no such thing", Mode::Single).chosen(), None);
         // Only what works now.
         assert!(typed("play faster", Mode::Single).matches().is_empty());
@@ -83,7 +83,7 @@ mod tests {
         for pane in Pane::ALL {
             let listed = Palette::new(pane, Mode::Single).matches();
             let missing = BINDINGS.iter().filter(|b| {
-                let active = binding(b.keys[0], pane, Mode::Single).is_some_and(|a| std::ptr::eq(a, *b));
+                let active = b.is_active(pane, Mode::Single);
                 let command = !matches!(b.action, Action::Move(_) | Action::Palette);
                 active && command && !listed.iter().any(|l| std::ptr::eq(*l, *b))
             });

@@ -8,6 +8,8 @@ pub enum RunOrder {
     #[default]
     Newest,
     Fastest,
+    Ttft,
+    Tpot,
     Model,
 }
 
@@ -19,6 +21,8 @@ pub enum GroupKey {
     Model(String, String),
     /// By its directory.
     Sweep(PathBuf),
+    /// The runs of a repeated comparison, by their directory.
+    Pairs(PathBuf),
 }
 
 /// Which runs are listed, and how.
@@ -26,6 +30,8 @@ pub enum GroupKey {
 pub struct Arrangement {
     pub filter: String,
     pub order: RunOrder,
+    /// From the other end; what was not measured stays last.
+    pub reversed: bool,
     /// The groups that are folded though they are shown unfolded at first, or the reverse.
     pub toggled: BTreeSet<GroupKey>,
 }
@@ -43,11 +49,21 @@ pub struct RunsSettings {
 
 impl RunsSettings {
     pub fn next_order(&mut self) {
-        self.arrangement.order = match self.arrangement.order {
+        let next = match self.arrangement.order {
             RunOrder::Newest => RunOrder::Fastest,
-            RunOrder::Fastest => RunOrder::Model,
+            RunOrder::Fastest => RunOrder::Ttft,
+            RunOrder::Ttft => RunOrder::Tpot,
+            RunOrder::Tpot => RunOrder::Model,
             RunOrder::Model => RunOrder::Newest,
         };
+        (self.arrangement.order, self.arrangement.reversed) = (next, false);
+    }
+
+    /// If it is ordered so, from the other end.
+    pub fn order_by(&mut self, order: RunOrder) {
+        let arrangement = &mut self.arrangement;
+        arrangement.reversed = arrangement.order == order && !arrangement.reversed;
+        (arrangement.order, self.row) = (order, None);
     }
 
     pub fn filter_by(&mut self, text: String) {
@@ -58,5 +74,26 @@ impl RunsSettings {
         if !self.arrangement.toggled.remove(group) {
             self.arrangement.toggled.insert(group.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_order_again_is_reversed_and_another_is_not() {
+        let mut settings = RunsSettings { row: Some(4), ..RunsSettings::default() };
+        let mut ordered = |order| {
+            settings.order_by(order);
+            (settings.arrangement.order, settings.arrangement.reversed, settings.row)
+        };
+        assert_eq!(ordered(RunOrder::Tpot), (RunOrder::Tpot, false, None));
+        assert_eq!(ordered(RunOrder::Tpot), (RunOrder::Tpot, true, None));
+        assert_eq!(ordered(RunOrder::Tpot), (RunOrder::Tpot, false, None));
+        assert_eq!(ordered(RunOrder::Model), (RunOrder::Model, false, None));
+        settings.order_by(RunOrder::Model);
+        settings.next_order();
+        assert_eq!((settings.arrangement.order, settings.arrangement.reversed), (RunOrder::Newest, false));
     }
 }

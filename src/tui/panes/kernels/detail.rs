@@ -20,7 +20,7 @@ use super::{
 use crate::{
     analysis::classify::Verdict,
     base::units::{millis, percent, scaled, share_percent, three_digits},
-    event::kernels::{Advice, Group, KernelRow, Kind, counters::Known, names},
+    event::kernels::{Advice, Group, KernelRow, Kind, Platform, counters::Known, names},
     kernels::show::{TableView, amount_text},
     tui::{
         keys::Mode,
@@ -143,7 +143,8 @@ impl<'l> Page<'_, 'l> {
         if !is_live(source) && !others.iter().any(|other| is_live(&other.source)) {
             self.fact("live", &format!("not recorded{}", key("; K records kernels while they run")));
         }
-        if row.counters.is_empty() && others.iter().all(|other| other.row.counters.is_empty()) {
+        let has_ncu = source.platform() == Platform::Cuda;
+        if has_ncu && row.counters.is_empty() && others.iter().all(|other| other.row.counters.is_empty()) {
             self.fact("ncu", &format!("no counters of this kernel{}", key("; c collects them")));
         }
     }
@@ -288,7 +289,8 @@ impl<'l> Page<'_, 'l> {
                 n if n >= row.calls => "all calls".to_owned(),
                 n => format!("{} of the calls", count(n)),
             };
-            self.fact("in CUDA graphs", &text);
+            let graphs = source.platform().graphs();
+            self.fact(&format!("in {graphs}"), &text);
         }
         if let Some(operator) = row.operator {
             self.fact("operator", operator.name());

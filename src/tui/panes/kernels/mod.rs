@@ -28,7 +28,7 @@ use crate::{
     base::units::grouped,
     event::{
         EngineKind, StepTimeline, TraceState,
-        kernels::{Group, SortBy, names as kernel_names},
+        kernels::{Group, Sort, SortBy, names as kernel_names},
     },
     kernels::show::TableView,
     tui::{
@@ -237,10 +237,14 @@ fn order(view: &View<'_>, source: &Source<'_>) -> String {
         Group::Name => "by name",
         Group::None => "single launches",
     };
-    let sort = match settings.sort {
-        SortBy::Time => "largest first",
-        SortBy::Calls => "most calls first",
-        SortBy::Mean => "longest mean first",
+    let Sort { by, ascending } = settings.sort;
+    let sort = match (by, ascending) {
+        (SortBy::Time, false) => "largest first",
+        (SortBy::Time, true) => "smallest first",
+        (SortBy::Calls, false) => "most calls first",
+        (SortBy::Calls, true) => "fewest calls first",
+        (SortBy::Mean, false) => "longest mean first",
+        (SortBy::Mean, true) => "shortest mean first",
     };
     match settings.filter.as_str() {
         "" => format!("{group}, {sort}"),

@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt};
 use crate::{
     event::{
         KernelReport, KernelTrace, Phase,
-        kernels::{Group, KernelTable, Kind},
+        kernels::{Group, KernelTable, Kind, Platform},
     },
     kernels::show::{RowQuery, TableView},
     state::{HostOperators, LiveKernels, RunState},
@@ -133,7 +133,7 @@ impl<'a> Source<'a> {
                 let phase = report.phase.map(|phase| format!("{} ", phase.name())).unwrap_or_default();
                 let what = match table.kind {
                     Kind::Kernels => "kernels",
-                    Kind::ApiCalls => "CUDA calls",
+                    Kind::ApiCalls => table.platform.calls(),
                     Kind::MemoryTime => "memory copies",
                     Kind::MemorySize => "memory copies by size",
                     Kind::Ranges => "ranges",
@@ -189,11 +189,19 @@ impl<'a> Source<'a> {
         }
     }
 
+    pub fn platform(&self) -> Platform {
+        match self {
+            Source::Live { .. } | Source::Timed { .. } => Platform::Cuda,
+            Source::Table { table, .. } => table.platform,
+        }
+    }
+
     /// What a row is.
     pub fn noun(&self) -> &'static str {
         match self {
             Source::Timed { .. } => "operator",
-            _ => self.kind().nouns().0,
+            Source::Live { .. } => Kind::Kernels.nouns().0,
+            Source::Table { table, .. } => table.nouns().0,
         }
     }
 

@@ -17,13 +17,14 @@ use super::{
 };
 use crate::{
     base::units::{grouped, millis, ratio_change, scaled, share_percent, three_digits},
-    event::kernels::{Extent, KernelRow, Kind, Measure},
+    event::kernels::{Extent, KernelRow, Kind, Measure, SortBy},
     kernels::change::Change,
     kernels::show::{KERNEL_TIME, TableView, amount_text},
     model::Operator,
     tui::{
         layout::Hit,
         theme::Theme,
+        ui::SortColumn,
         view::View,
         widgets::{ListLayout, cut, note},
     },
@@ -111,7 +112,9 @@ pub fn draw<'v>(
     // With one line only, a row instead of the heading.
     let titled = area.height > 1;
     if titled {
-        heading(view, source, &columns, name_width).render(Rect { height: 1, ..area }, buf);
+        let place = Rect { height: 1, ..area };
+        heading(view, source, &columns, name_width).render(place, buf);
+        sort_by_click(view, &columns, place);
     }
     let body = Rect { y: area.y + u16::from(titled), height: area.height - u16::from(titled), ..area };
     let list = ListLayout::new(body, rows.len(), view.ui.kernels.row);
@@ -240,6 +243,30 @@ impl Cells<'_, '_> {
     }
 }
 
+impl Column {
+    /// The order that its title selects.
+    fn sorts(self) -> Option<SortBy> {
+        match self {
+            Column::Share | Column::Bar | Column::Amount => Some(SortBy::Time),
+            Column::Calls => Some(SortBy::Calls),
+            Column::Mean => Some(SortBy::Mean),
+            _ => None,
+        }
+    }
+}
+
+/// Makes the titles that sort the table known to the mouse.
+fn sort_by_click(view: &View<'_>, columns: &[(Column, usize)], heading: Rect) {
+    let mut x = heading.x;
+    for (column, width) in columns {
+        let place = Rect { x, width: *width as u16, ..heading }.intersection(heading);
+        x = x.saturating_add(*width as u16);
+        if let Some(by) = column.sorts() {
+            view.on_click(place, Hit::Sort(SortColumn::Kernels(by)));
+        }
+    }
+}
+
 fn heading<'a>(
     view: &View<'_>,
     source: &Source<'_>,
@@ -274,12 +301,16 @@ fn heading<'a>(
         Column::Class => "class",
         Column::Operator => "operator",
     };
-    let mut text = String::new();
+    let theme = view.theme;
+    let mut spans = Vec::with_capacity(columns.len() + 1);
     for (column, width) in columns {
-        text += &padded(title(*column), *width, is_word(*column));
+        let is_sorted = column.sorts() == Some(view.ui.kernels.sort.by);
+        let text = padded(&theme.glyphs.plain(title(*column)), *width, is_word(*column));
+        spans.push(Text::styled(text, if is_sorted { theme.accent } else { theme.dim }));
     }
-    text += &format!("  {}", cut(source.noun(), name_width, view.theme.glyphs.ascii));
-    Line::styled(view.theme.glyphs.plain(&text), view.theme.dim)
+    let noun = cut(&theme.glyphs.plain(source.noun()), name_width, theme.glyphs.ascii);
+    spans.push(Text::styled(format!("  {noun}"), theme.dim));
+    Line::from(spans)
 }
 
 fn is_word(column: Column) -> bool {

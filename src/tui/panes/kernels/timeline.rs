@@ -266,7 +266,7 @@ fn draw_lane(
     Line::styled(theme.glyphs.plain(&text), theme.text).right_aligned().render(place, buf);
 }
 
-/// Where layers begin, with their numbers as far as they fit.
+/// Where layers begin, with their numbers as far as they fit; the first says what they are.
 fn axis(theme: &Theme, timeline: &StepTimeline, part: &Part, area: Rect, buf: &mut Buffer) {
     let length = part.ns();
     if length == 0 || area.is_empty() {
@@ -282,7 +282,7 @@ fn axis(theme: &Theme, timeline: &StepTimeline, part: &Part, area: Rect, buf: &m
         }
         let share = (begin - part.from_ns) as f64 / length as f64;
         let x = area.x + (share * f64::from(area.width)) as u16;
-        let text = layer.to_string();
+        let text = if free_from == area.x { format!("layer {layer}") } else { layer.to_string() };
         if x >= free_from && x + text.len() as u16 <= area.right() {
             buf.set_string(x, area.y, &text, theme.dim);
             free_from = x + text.len() as u16 + 1;
@@ -363,6 +363,21 @@ mod tests {
                 assert_eq!(part(&timeline, zoom, n + 5), all[n - 1]);
             }
         }
+    }
+
+    #[test]
+    fn the_axis_says_that_its_numbers_are_layers() {
+        use crate::{
+            config::ThemeName,
+            tui::theme::{Depth, Glyphs},
+        };
+        let timeline = step((0..4).map(|l| span(Some(l), u64::from(l) * 100, 100)).collect());
+        let theme = Theme::new(ThemeName::Dark, Depth::True, Glyphs::UNICODE);
+        let area = Rect::new(0, 0, 40, 1);
+        let mut buf = Buffer::empty(area);
+        axis(&theme, &timeline, &part(&timeline, 0, 0), area, &mut buf);
+        let text: String = buf.content().iter().map(|cell| cell.symbol()).collect();
+        assert_eq!(text, "layer 0───1─────────2─────────3─────────");
     }
 
     #[test]
