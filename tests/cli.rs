@@ -91,6 +91,7 @@ fn a_screen_without_a_terminal_points_to_run() {
     let dir = tempfile::tempdir().unwrap();
     assert_refused(dir.path(), &["runtime=sim"], &["not a terminal", "llmprof-tui run"]);
     assert_refused(dir.path(), &["demo"], &["not a terminal"]);
+    assert_refused(dir.path(), &["watch"], &["not a terminal", "llmprof-tui watch --for SECONDS"]);
 }
 
 #[test]

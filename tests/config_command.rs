@@ -32,7 +32,9 @@ fn what_it_prints() {
         ),
         (
             &["config", "--json", "--package", "telemetry"],
-            &["{\n  \"dcgm\": null,\n  \"probe\": \"auto\",\n  \"scenario\": null,\n  \"server\": null\n}\n"],
+            &[
+                "{\n  \"alerts\": [],\n  \"dcgm\": null,\n  \"probe\": \"auto\",\n  \"scenario\": null,\n  \"server\": null\n}\n",
+            ],
             &[],
         ),
         (

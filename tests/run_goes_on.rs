@@ -119,7 +119,7 @@ fn a_stopped_program_gives_the_terminal_back_and_takes_it_again() {
     terminal.until("its screen", |s| s.alternate_screen() && s.contents().contains("decode, mean"));
     terminal.see_no("another program");
     terminal.press("8", "ready after");
-    terminal.send("q");
+    terminal.send("qq");
     assert_eq!(terminal.exit_code(), 0);
     terminal.assert_restored();
 }
@@ -285,7 +285,7 @@ fn a_terminal_of_65535_columns_is_drawn() {
     advance(&run, 500);
     terminal.resize(120, 40);
     terminal.press("8", "ready after");
-    terminal.send("q");
+    terminal.send("qq");
     assert_eq!(terminal.exit_code(), 0);
     terminal.assert_restored();
 }

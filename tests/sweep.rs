@@ -355,9 +355,18 @@ fn the_screen_shows_a_sweep_and_its_keys_move_it() {
         let text = screen.contents();
         ["interrupted", "running", "waiting"].iter().all(|word| text.contains(word))
     });
+    // A job that has ended is opened; q, and Esc, return to the table.
+    for leave in ["q", "\x1b"] {
+        terminal.press("k", "job 1/3");
+        terminal.press("\r", "interrupted");
+        terminal.see("q sweep");
+        terminal.press(leave, "waiting");
+    }
+    terminal.press("\x1b[B\r", "press 1 to see it");
     // During the cool-down the same key ends it.
     terminal.press("e", "next job 3/3");
     terminal.press("e", " job 3/3  runtime.seed=3");
+    terminal.press("q", "have not ended: 1 of 3");
     terminal.send("q");
     assert_eq!(terminal.exit_code(), 0, "{}", terminal.text());
     terminal.assert_restored();
@@ -372,7 +381,7 @@ fn the_screen_shows_a_sweep_and_its_keys_move_it() {
     let again = Terminal::start(&["--resume", sweep.to_str().unwrap()]);
     again.see("job 1/3  runtime.seed=1");
     again.see("0-interrupted");
-    again.send("q");
+    again.send("qq");
     assert_eq!(again.exit_code(), 0, "{}", again.text());
     assert_eq!(finished(&sweep.join("0-interrupted")).cause.as_deref(), Some("ended by the user"));
     assert_eq!(column(&rows(&sweep), "outcome"), ["interrupted"; 3]);

@@ -201,6 +201,7 @@ impl ChromeTrace {
             | Event::ServerFound(_)
             | Event::ServerSample(_)
             | Event::ServerSilent(_)
+            | Event::AlertChanged(_)
             | Event::ClientSample(_)
             | Event::Experts(_)
             | Event::Observer(_) => {}

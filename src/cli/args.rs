@@ -157,6 +157,21 @@ pub(super) fn take_url(overrides: &mut [String], key: &str) -> bool {
     found
 }
 
+/// Takes the URLs out of the words of a command line.
+pub(super) fn take_urls(overrides: &mut Vec<String>) -> Vec<String> {
+    overrides.extract_if(.., |text| text.starts_with("http://") || text.starts_with("https://")).collect()
+}
+
+/// A value of an override. Quotation marks in it are left out: no URL and no condition has any.
+pub(super) fn in_quotes(text: &str) -> String {
+    format!("'{}'", text.replace(['\'', '\\'], ""))
+}
+
+/// A list as the value of an override.
+pub(super) fn quoted_list(texts: &[String]) -> String {
+    format!("[{}]", texts.iter().map(|text| in_quotes(text)).collect::<Vec<_>>().join(","))
+}
+
 /// The time of `--for`.
 pub(super) fn time_of(seconds: f64) -> Result<Duration, Failure> {
     match (0.0..=1e9).contains(&seconds) {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Failure, args::ConfigArgs, print, print_data};
 use crate::{
-    analysis::peaks::{GpuPeaks, OVERRIDE, Peaks, is_part, peaks, peaks_of},
+    analysis::peaks::{GpuPeaks, MEASURE, OVERRIDE, Peaks, is_part, peaks, peaks_of},
     base::{dir::Dir, foreign::visible, markup::inert_markdown},
     config::{Dtype, Names, RunConfig, Weights},
     event::{GivenPeaks, GpuInfo},
@@ -147,10 +147,10 @@ impl Gpu {
             (Some(info), _) => Ok(Gpu::Here(Box::new(info))),
             (None, Some(gpu)) => Ok(Gpu::Known(gpu)),
             (None, None) if is_part(name) => Err(Failure::usage(format_args!(
-                "--gpu {name}: a part of a GPU (MIG or vGPU) has no known peaks; leave --gpu out and give {OVERRIDE}"
+                "--gpu {name}: a part of a GPU (MIG or vGPU) has no known peaks; leave --gpu out and set {OVERRIDE} ({MEASURE} on that GPU)"
             ))),
             (None, None) => Err(Failure::usage(format_args!(
-                "--gpu {name}: no peaks known for it{}; or leave --gpu out and give {OVERRIDE}",
+                "--gpu {name}: no peaks known for it{}; or leave --gpu out and set {OVERRIDE} ({MEASURE} on that GPU)",
                 Names::near(name, &known_gpus())
             ))),
         }

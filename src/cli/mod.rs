@@ -131,7 +131,8 @@ enum Command {
     /// Estimate a model's FLOPs, bytes, memory and latency bounds on a GPU
     #[command(after_help = cost::EXAMPLES)]
     Cost(cost::CostArgs),
-    /// Monitor the GPU without running a workload
+    /// Monitor GPUs and servers (watch URL…) without running a workload
+    #[command(after_help = watch::EXAMPLES)]
     Watch(watch::WatchArgs),
     /// Find the slow GPUs of a cluster in Prometheus: which, since when, why
     #[command(after_help = fleet::EXAMPLES)]

@@ -56,7 +56,9 @@ pub(super) async fn profile(config: ConfigArgs, remark: Option<String>) -> Resul
     // Listens before anything is started that a signal could leave unfinished.
     let shutdown = Shutdown::listen()?;
     let live = Live { session: Session::start(plan).into(), replan: Box::new(replan), sweep: None };
-    report_exit(App::of_run(&tui, live, root).run(tui.mouse, shutdown).await)
+    let mut stopped = App::of_run(&tui, live, root.clone()).run(tui.mouse, shutdown).await;
+    stopped.runs.iter_mut().for_each(|run| run.discard_unbegun(&root));
+    report_exit(stopped)
 }
 
 async fn profile_sweep(mut runner: Runner) -> Result<u8, Failure> {

@@ -175,6 +175,12 @@ mod tests {
     }
 
     #[test]
+    fn each_demo_opens_the_pane_that_it_is_about() {
+        let panes: Vec<_> = DemoRecording::value_variants().iter().map(|demo| demo.pane()).collect();
+        assert_eq!(panes, [None, None, None, Some(Pane::Kernels), None]);
+    }
+
+    #[test]
     fn the_recording_of_vllm_keeps_its_numbers() {
         let state = played(DemoRecording::Vllm);
         assert!(state.serves() && state.finished.is_some());

@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::{
     Failure,
-    args::ConfigArgs,
+    args::{ConfigArgs, runs_root},
     print, print_json, remote,
     remote::{RemoteArgs, Shown},
     sweep,
@@ -90,7 +90,9 @@ pub(super) async fn run(args: RunArgs) -> Result<u8, Failure> {
         eprint_line(format_args!("note: {remark}"));
     }
     let only_tools = plan.is_for_tools_alone();
-    let finished = headless::run(plan, args.quiet).await?;
+    let root = runs_root(&plan.composed);
+    let mut finished = headless::run(plan, args.quiet).await?;
+    finished.summary.discard_unbegun(&root);
     let dir = finished.summary.dir.as_deref();
     if args.json {
         print_json(&run_json(&finished.state, dir))?;
@@ -188,18 +190,18 @@ pub(super) fn report_end(ended: &SessionSummary) -> u8 {
     u8::from(failed || ended.loss.is_some() || !ended.tool_failures.is_empty())
 }
 
-/// The results as text.
-/// A server: its model, its kind, where it is.
+/// A server: its model, its kind, where it is. Nothing of one that never answered: the error says so.
 fn server_line(state: &RunState) -> String {
     match &state.server.found {
         Some(found) => {
             let model = found.model.as_deref().unwrap_or("a model");
             format!("{}, {} at {}\n\n", line(model, 100), found.kind, found.url)
         }
-        None => "a server that did not answer\n\n".to_owned(),
+        None => String::new(),
     }
 }
 
+/// The results as text.
 pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
     let mut out = String::new();
     if let Some(run) = &state.run {

@@ -10,7 +10,7 @@ use crate::{
     base::units::{millis, percent, three_digits},
     event::{Outcome, Phase},
     process::{
-        eprint_line,
+        eprint_line, ring_stderr,
         shutdown::{Cause, Relayed, Shutdown},
     },
     run::{
@@ -50,20 +50,33 @@ pub async fn watch(plan: Plan, time: Duration) -> io::Result<Finished> {
     let mut shutdown = Shutdown::listen()?;
     let mut session = Session::start(plan);
     let until = tokio::time::Instant::now() + time;
+    let mut shown = (0, 0);
     let cause = loop {
         tokio::select! {
             cause = shutdown.requested() => break Some(cause),
             () = tokio::time::sleep_until(until) => break None,
             _ = session.pump() => {}
         }
+        shown = show_alerts(&session.state, shown);
         let has_gpu = session.state.gpu_absent.is_none() || !session.state.gpus.is_empty();
         let plan = session.plan();
-        if !has_gpu && plan.watched_server.is_none() && plan.watched_gpus.is_none() {
+        if !has_gpu && plan.watched_servers.is_empty() && plan.watched_gpus.is_none() {
             break None;
         }
     };
     let outcome = if cause.is_some() { Outcome::Interrupted } else { Outcome::Completed };
     Ok(finish(session, outcome, cause))
+}
+
+/// Prints the changes of alerts since `changed` of them, and rings the bell if more than `crossed` were crossed. Returns both numbers.
+fn show_alerts(state: &RunState, (crossed, changed): (u64, u64)) -> (u64, u64) {
+    if state.alerts_crossed > crossed {
+        ring_stderr();
+    }
+    let new = (state.alerts_changed - changed) as usize;
+    let old = state.alerts.len().saturating_sub(new);
+    state.alerts.iter().skip(old).for_each(|(_, alert)| eprint_line(alert));
+    (state.alerts_crossed, state.alerts_changed)
 }
 
 /// Another program that has ended, or was followed for long enough.

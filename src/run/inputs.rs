@@ -220,12 +220,7 @@ fn setting_with_text(config: &RunConfig) -> Option<&'static str> {
 }
 
 fn tokenizer(model: &Model, key: &'static str) -> Result<Tokenizer, InputsError> {
-    let path = model.weights_path().ok_or(InputsError::NoTokenizer { key })?;
-    Ok(match model.vocabulary() {
-        Some(vocabulary) => Tokenizer::from_vocabulary(vocabulary)?,
-        None if path.is_dir() => Tokenizer::from_dir(path)?,
-        None => Tokenizer::from_dir(path.parent().unwrap_or(Path::new("")))?,
-    })
+    Ok(model.tokenizer().ok_or(InputsError::NoTokenizer { key })??)
 }
 
 /// As configured, or one for each text.

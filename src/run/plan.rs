@@ -10,6 +10,7 @@ use std::{
 use thiserror::Error;
 
 use crate::{
+    analysis::alert::{Alert, AlertError},
     attach::Target,
     base::foreign::line,
     config::{Composed, Dtype, KvCacheDtype, Runtime},
@@ -31,7 +32,9 @@ use crate::{
         inputs::{Inputs, InputsError, Model},
         pytorch_plan::{self, PytorchPlanError},
         rerun::Tool,
-        server_plan::{ServerPlanError, load_plan, server_program, watched_gpus, watched_server},
+        server_plan::{
+            ServerPlanError, load_plan, served_tokenizer, server_program, watched_gpus, watched_servers,
+        },
         speculation::{ProposedBy, SpeculationError, SpeculationPlan},
         support::{self, NothingToDo},
     },
@@ -58,6 +61,8 @@ pub enum PlanError {
     Speculation(#[from] SpeculationError),
     #[error(transparent)]
     Pytorch(#[from] PytorchPlanError),
+    #[error("telemetry.alerts: {0}")]
+    Alert(#[from] AlertError),
     #[error("output.metrics={0}: expected an address as 127.0.0.1:9464")]
     MetricsAddress(String),
     #[error("hydra.run.dir: {0}")]
@@ -86,8 +91,9 @@ pub struct Plan {
     pub(crate) server_program: Option<Target>,
     /// Where the metrics of the run are served.
     pub(crate) metrics_address: Option<SocketAddr>,
-    /// A server whose metrics are read beside the run.
-    pub(crate) watched_server: Option<MetricsAt>,
+    /// The servers whose metrics are read beside the run.
+    pub(crate) watched_servers: Vec<MetricsAt>,
+    pub(crate) alerts: Vec<Alert>,
     pub(crate) watched_gpus: Option<MetricsAt>,
     pub(crate) inputs: Inputs,
     /// The device of the workload, "auto" resolved.
@@ -160,15 +166,18 @@ impl Plan {
         let dtype = config.model.nominal_dtype();
         let speculation = SpeculationPlan::new(config, &inputs.model)?;
         remarks.extend(speculation.as_ref().and_then(|plan| plan.remark(&inputs.model)));
-        let load = load_plan(config, &inputs.workload)?;
-        let watched_server = watched_server(config)?;
+        let names_model = composed.overrides.iter().any(|text| gives_shape(text));
+        let tokenizer = served_tokenizer(config, &inputs.model, names_model)?;
+        let load = load_plan(config, &inputs.workload, tokenizer)?;
+        let watched_servers = watched_servers(config)?;
+        let alerts = config.telemetry.alerts.iter().map(|alert| alert.parse()).collect::<Result<_, _>>()?;
         let watched_gpus = watched_gpus(config)?;
         let metrics_address = match &config.output.metrics {
             None => None,
             Some(text) => Some(text.parse().map_err(|_| PlanError::MetricsAddress(text.clone()))?),
         };
         let server_program = server_program(config)?;
-        let follows_model = load.is_some() && composed.overrides.iter().any(|text| gives_shape(text));
+        let follows_model = load.is_some() && names_model;
         let mut plan = Plan {
             choices: inputs.choices.clone(),
             composed,
@@ -177,7 +186,8 @@ impl Plan {
             program: None,
             load,
             server_program,
-            watched_server,
+            watched_servers,
+            alerts,
             watched_gpus,
             metrics_address,
             inputs,

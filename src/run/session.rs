@@ -6,7 +6,7 @@ mod tool_work;
 
 use std::{
     collections::{HashSet, VecDeque},
-    io,
+    fs, io,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -21,13 +21,16 @@ use tempfile::TempDir;
 
 use self::{engine_thread::EngineThread, recording::Recording, tool_work::ToolWork};
 use crate::{
-    analysis::metrics::MetricsSummary,
+    analysis::{
+        alert::{Alerts, Figure},
+        metrics::MetricsSummary,
+    },
     attach::{Follower, OutputTo, ProcessInfo, ProgramControl, Role, Target},
     config::Until,
     engine::{Engine, driver::Control},
     event::{
-        self, Clock, Envelope, Event, EventRx, EventTx, KernelTrace, Level, Notice, Outcome, Phase,
-        ProcessStopped, RunFinished, SnapshotTaken, Stamp, TraceState,
+        self, AlertChanged, Clock, Envelope, Event, EventRx, EventTx, KernelTrace, Level, Notice, Outcome,
+        Phase, ProcessStopped, RunFinished, SnapshotTaken, Stamp, TraceState,
     },
     process::{crash, stops::Stops},
     profile::live::Tracer,
@@ -68,6 +71,7 @@ pub struct Session {
     stops: Stops,
     /// Processes on a watched card that were spoken of.
     offered: HashSet<u32>,
+    alerts: Alerts,
     endpoint: Option<MetricsEndpoint>,
     closed: bool,
 }
@@ -81,6 +85,26 @@ pub struct SessionSummary {
     pub loss: Option<Loss>,
     /// Failures of tools that the configuration asked for.
     pub tool_failures: Vec<String>,
+    /// False for load on a server that never answered: there is nothing in the recording but why.
+    pub began: bool,
+}
+
+impl SessionSummary {
+    /// Removes the directory of a run that never began, and what it leaves empty of a relative `root`.
+    pub fn discard_unbegun(&mut self, root: &Path) {
+        let Some(dir) = self.dir.take_if(|_| !self.began) else { return };
+        if let Err(e) = fs::remove_dir_all(&dir) {
+            tracing::warn!("{} cannot be removed: {e}", dir.display());
+        }
+        // An absolute path was chosen by the user, with the directories above it.
+        let made = |parent: &&Path| root.is_relative() && parent.starts_with(root);
+        for parent in dir.ancestors().skip(1).take_while(made) {
+            // Other runs keep it.
+            if fs::remove_dir(parent).is_err() {
+                break;
+            }
+        }
+    }
 }
 
 /// The longest wait for threads that were asked to stop. A long prefill cannot be interrupted.
@@ -124,6 +148,7 @@ impl Session {
             program_control: Arc::default(),
             recording: Recording::open(&plan, started.started_unix_ms),
             tools_left: plan.tools().into(),
+            alerts: Alerts::new(plan.alerts.clone()),
             plan,
             rx,
             tx,
@@ -196,9 +221,10 @@ impl Session {
                 });
             }
         }
-        if let Some(at) = plan.watched_server.clone() {
-            let (tx, stop) = (self.tx.clone(), self.control.cancel_flag());
-            self.start_beside("llmprof-metrics", "server", move || server::watch(at, tx, stop));
+        if !plan.watched_servers.is_empty() {
+            let (tx, stop, pages) =
+                (self.tx.clone(), self.control.cancel_flag(), plan.watched_servers.clone());
+            self.start_beside("llmprof-metrics", "server", move || server::watch(pages, tx, stop));
         }
         if let Some(at) = plan.watched_gpus.clone() {
             let (tx, stop) = (self.tx.clone(), self.control.cancel_flag());
@@ -498,10 +524,21 @@ impl Session {
         }
         self.finish_when_steady();
         self.offer_to_follow();
+        self.check_alerts();
         let unwritten = self.recording.recorder().map_or(0, |recorder| recorder.lost());
         let lost = unwritten + self.rx.lost();
         if let Some(sample) = self.observer.due(self.rx.len() as u64, lost) {
             self.emit(Event::Observer(sample));
+        }
+    }
+
+    /// Reports the alerts that have changed.
+    fn check_alerts(&mut self) {
+        if self.alerts.is_empty() {
+            return;
+        }
+        for changed in changed_alerts(&mut self.alerts, &self.state) {
+            self.emit(Event::AlertChanged(changed));
         }
     }
 
@@ -646,7 +683,14 @@ impl Session {
             dir: self.dir().filter(|_| !matches!(loss, Some(Loss::Displaced { .. }))).map(Path::to_owned),
             loss,
             tool_failures: self.tool_failures.clone(),
+            began: self.began(),
         }
+    }
+
+    /// A server that this run started has a transcript, which says why it did not answer.
+    fn began(&self) -> bool {
+        let waits = self.plan.load.is_some() && self.plan.server_program.is_none();
+        !waits || self.state.server.found.is_some() || self.state.has_begun()
     }
 
     /// Failures of tools that the configuration asked for.
@@ -718,6 +762,28 @@ impl Drop for Session {
             self.stop(Outcome::Interrupted, crash::first_panic());
         }
     }
+}
+
+/// The alerts that have changed with the latest values of servers and GPUs. A server that does not answer has only its silence.
+fn changed_alerts(alerts: &mut Alerts, state: &RunState) -> Vec<AlertChanged> {
+    let mut changed = Vec::new();
+    for server in state.servers() {
+        let Some(url) = server.url() else { continue };
+        let silent = server.silent_for(state.now);
+        let latest = server.latest.as_ref().filter(|_| silent.is_none());
+        changed.extend(alerts.update(url, |figure| match figure {
+            Figure::Silent => Some(silent.unwrap_or_default().as_secs_f64()),
+            _ => figure.in_sample(latest?),
+        }));
+    }
+    for gpu in &state.gpus {
+        let of = format!("GPU {}", gpu.info.index);
+        changed.extend(alerts.update(&of, |figure| match figure {
+            Figure::Gpu(reading) => gpu.series(reading).last().map(|(_, value)| f64::from(value)),
+            _ => None,
+        }));
+    }
+    changed
 }
 
 /// Starts a thread, or says why the system refuses it.

@@ -136,6 +136,17 @@ pub fn snapshot_file(name: &str) -> String {
     format!("{}.json", name.trim_start_matches('.'))
 }
 
+/// Where the runs of repeated comparisons are, below the root of all runs.
+pub fn comparisons_dir(root: &Path) -> PathBuf {
+    root.join("compare")
+}
+
+/// The directory of the repeated comparison that the run `dir` belongs to.
+pub fn pairs_of(root: &Path, dir: &Path) -> Option<PathBuf> {
+    let pairs = dir.parent()?;
+    (pairs.parent()? == comparisons_dir(root)).then(|| pairs.to_owned())
+}
+
 /// A run in the list of runs.
 #[derive(Debug, Clone)]
 pub struct RunEntry {
@@ -147,6 +158,8 @@ pub struct RunEntry {
     pub kind: RunKind,
     /// The directory of the sweep that it is a job of.
     pub sweep: Option<PathBuf>,
+    /// The directory of the repeated comparison that it is a run of.
+    pub pairs: Option<PathBuf>,
     /// `None` while the run is being recorded, or when it was killed.
     pub result: Option<RunResult>,
     /// A program is recording it.
@@ -261,10 +274,16 @@ impl RunEntry {
             modified: SystemTime::UNIX_EPOCH,
             kind: RunKind::default(),
             sweep: None,
+            pairs: None,
             result: None,
             running: false,
             answers: false,
         }
+    }
+
+    /// The directory of the sweep or of the pairs that it belongs to.
+    pub fn set(&self) -> Option<&PathBuf> {
+        self.sweep.as_ref().or(self.pairs.as_ref())
     }
 
     /// Nothing in it was measured.

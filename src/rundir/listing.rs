@@ -11,7 +11,7 @@ use std::{
 use serde::Deserialize;
 
 use super::{
-    layout::{RunDir, RunEntry, RunKind},
+    layout::{RunDir, RunEntry, RunKind, pairs_of},
     reader::DISK_TIMEOUT,
     recorded::{is_open, is_sweep},
 };
@@ -209,6 +209,7 @@ fn visit(root: &Path, dir: &Path) -> Step {
         name,
         kind,
         sweep: None,
+        pairs: pairs_of(root, dir),
         modified: events.modified().unwrap_or(SystemTime::UNIX_EPOCH),
         running: result.is_none() && is_open(&run.events()),
         result,
@@ -293,6 +294,20 @@ mod tests {
         }
         drop(recording);
         assert!(list_runs(root.path()).iter().all(|run| !run.running));
+    }
+
+    #[test]
+    fn runs_of_a_repeated_comparison_are_known() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        for name in ["compare/now/a-01", "compare/now/b-01", "compare/mine", "base/compare/1"] {
+            fs::create_dir_all(path(name)).unwrap();
+            fs::write(path(name).join("events.ndjson"), "").unwrap();
+        }
+        for run in list_runs(root.path()) {
+            let of_pairs = run.dir.path().starts_with(path("compare/now"));
+            assert_eq!(run.pairs, of_pairs.then(|| path("compare/now")), "{}", run.name);
+        }
     }
 
     #[test]

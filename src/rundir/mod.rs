@@ -16,7 +16,7 @@ pub use environment::Environment;
 pub use find::{FindError, LATEST, find_run};
 pub use layout::{
     Judged, JudgedCause, MAX_SNAPSHOT_NAME, NoNewDir, RunDir, RunEntry, RunKind, RunResult, TrustScore,
-    Verdict, snapshot_file,
+    Verdict, comparisons_dir, snapshot_file,
 };
 pub use listing::{Listing, list_runs};
 pub use loss::Loss;

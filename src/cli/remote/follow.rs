@@ -229,6 +229,7 @@ pub(super) async fn without_screen(mut run: RemoteRun, shown: Shown) -> Result<u
         }
     }
     let code = run.summaries().last().map_or(0, run::report_end).max(u8::from(!run.is_complete()));
+    let code = code.max(u8::from(shown.watch && watch::has_failed(&run.state)));
     match (&cause, ended.exit_code.filter(|_| shown.program)) {
         (_, Some(code)) => Ok(code),
         (Some(cause), None) => {

@@ -18,7 +18,7 @@ use crate::{
         ModelSpec, Shape, SpecError, Step,
         spec::{TensorShape, read_config_json},
     },
-    text::Vocabulary,
+    text::{TextError, Tokenizer, Vocabulary},
 };
 
 /// A model and its source.
@@ -245,6 +245,16 @@ impl Model {
             Model::Stock(model) => model.path(),
             Model::Python(model) => model.weights.as_deref(),
         }
+    }
+
+    /// The tokenizer of trained weights: beside them, or in a GGUF file.
+    pub fn tokenizer(&self) -> Option<Result<Tokenizer, TextError>> {
+        let path = self.weights_path()?;
+        Some(match self.vocabulary() {
+            Some(vocabulary) => Tokenizer::from_vocabulary(vocabulary),
+            None if path.is_dir() => Tokenizer::from_dir(path),
+            None => Tokenizer::from_dir(path.parent().unwrap_or(Path::new(""))),
+        })
     }
 
     /// The tokenizer in a GGUF file.

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     base::shell::quoted,
     config::{Runtime, ToolPhase},
-    event::kernels::{KernelTable, Kind, SortBy},
+    event::kernels::{KernelTable, Kind, Sort},
     kernels,
     tools::nsight::Installed,
 };
@@ -94,7 +94,7 @@ impl Rerun {
                 table.notes =
                     vec!["the workload runs on the CPU: there are ranges and no kernels".to_owned()];
             }
-            table.sort(SortBy::Time);
+            table.sort(Sort::default());
             let left_out = table.top(MAX_ROWS);
             if left_out > 0 {
                 table.notes.push(format!("{left_out} shorter rows are only in the report"));

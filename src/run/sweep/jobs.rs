@@ -1,6 +1,6 @@
 //! The jobs of a sweep and their states.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use crate::{analysis::metrics::MetricsSummary, event::Outcome};
 
@@ -22,6 +22,8 @@ pub struct Job {
     pub result: Option<JobResult>,
     /// Where it is, if not in this process.
     pub place: Option<Place>,
+    /// How long it ran, if it ended in this process.
+    pub took: Option<Duration>,
 }
 
 /// A job in another process.
@@ -73,7 +75,7 @@ impl JobResult {
 
 impl Job {
     pub fn new(overrides: Vec<String>, subdir: String) -> Job {
-        Job { overrides, subdir, state: JobState::Waiting, result: None, place: None }
+        Job { overrides, subdir, state: JobState::Waiting, result: None, place: None, took: None }
     }
 
     /// The override `index` as a key and its value.
@@ -142,11 +144,32 @@ impl Sweep {
     }
 
     pub fn begin(&mut self, job: usize) {
-        (self.jobs[job].state, self.jobs[job].result) = (JobState::Running, None);
+        let job = &mut self.jobs[job];
+        (job.state, job.result, job.took) = (JobState::Running, None, None);
     }
 
     pub fn end(&mut self, job: usize, result: JobResult) {
         (self.jobs[job].state, self.jobs[job].result) = (JobState::Finished, Some(result));
+    }
+
+    /// Seconds until the last job has ended, if the waiting ones take as long as those that completed. `running` is how long the
+    /// running job has run and how long it will.
+    pub fn left_s(&self, running: Option<(Duration, Option<f64>)>) -> Option<f64> {
+        let running_s = match running {
+            Some((elapsed, left)) => Some((elapsed.as_secs_f64(), left?)),
+            None => None,
+        };
+        let completed =
+            |job: &&Job| job.result.as_ref().is_some_and(|result| result.outcome == Outcome::Completed);
+        let ran =
+            self.jobs.iter().filter(completed).filter_map(|job| job.took).map(|took| took.as_secs_f64());
+        let all: Vec<f64> = ran.chain(running_s.map(|(elapsed, left)| elapsed + left)).collect();
+        let waiting = self.waiting().len();
+        if waiting > 0 && all.is_empty() {
+            return None;
+        }
+        let mean = all.iter().sum::<f64>() / all.len().max(1) as f64;
+        Some(running_s.map_or(0.0, |(_, left)| left) + waiting as f64 * mean)
     }
 
     /// The number of jobs with this outcome.
@@ -233,6 +256,23 @@ mod tests {
         assert_eq!(sweep.current(), 0);
         sweep.end(0, ended(Outcome::Completed));
         assert_eq!((sweep.next(), sweep.current(), sweep.is_complete()), (Some(1), 1, false));
+    }
+
+    #[test]
+    fn waiting_jobs_are_expected_to_take_as_long_as_those_that_ran() {
+        let mut sweep = sweep(4);
+        let seconds = Duration::from_secs;
+        assert_eq!(sweep.left_s(None), None, "nothing ran");
+        sweep.begin(0);
+        assert_eq!(sweep.left_s(Some((seconds(5), None))), None, "its end is not known");
+        assert_eq!(sweep.left_s(Some((seconds(5), Some(5.0)))), Some(5.0 + 3.0 * 10.0));
+        sweep.end(0, ended(Outcome::Completed));
+        sweep.jobs[0].took = Some(seconds(20));
+        assert_eq!(sweep.left_s(None), Some(3.0 * 20.0));
+        sweep.begin(1);
+        assert_eq!(sweep.left_s(Some((seconds(6), Some(4.0)))), Some(4.0 + 2.0 * 15.0));
+        (1..4).for_each(|job| sweep.end(job, ended(Outcome::Failed)));
+        assert_eq!(sweep.left_s(None), Some(0.0));
     }
 
     proptest! {

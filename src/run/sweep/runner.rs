@@ -5,7 +5,7 @@ use std::{
     fs::File,
     io,
     path::{Path, PathBuf},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -20,7 +20,7 @@ use crate::{
     config::{
         ComposeContext, Composed, ConfTree, Launcher, compose_in, current_context, launcher, multirun_yaml,
     },
-    event::{Outcome, readings::Reading},
+    event::{Outcome, Stamp, readings::Reading},
     run::{
         plan::Plan,
         session::{Session, SessionSummary},
@@ -41,6 +41,9 @@ pub struct Runner {
     /// The table could not be written.
     unwritten: Option<String>,
     remarks: Vec<String>,
+    began: Instant,
+    /// When the last job ended.
+    ended: Option<Instant>,
 }
 
 impl Runner {
@@ -137,7 +140,14 @@ impl Runner {
             no_temperature_reported: false,
             unwritten: None,
             remarks: Vec::new(),
+            began: Instant::now(),
+            ended: None,
         }
+    }
+
+    /// Since the sweep was begun or resumed, until its last job ended.
+    pub fn elapsed(&self) -> Duration {
+        self.ended.unwrap_or_else(Instant::now) - self.began
     }
 
     /// The job's configuration, which must be the same as when the sweep was started.
@@ -202,6 +212,7 @@ impl Runner {
                     dir: summary.dir.clone(),
                 },
             );
+            self.sweep.jobs[job].took = Some(session.state.now.since(Stamp::default()));
             self.start_cooldown(session);
         }
         summary
@@ -210,6 +221,9 @@ impl Runner {
     /// Sets how a job ended, and writes its row.
     pub(super) fn set_result(&mut self, job: usize, result: JobResult) {
         self.sweep.end(job, result);
+        if self.sweep.left() == 0 {
+            self.ended.get_or_insert_with(Instant::now);
+        }
         self.write_table();
     }
 

@@ -35,6 +35,11 @@ impl Column {
         self.value(job).map(self.format)
     }
 
+    /// The cell of a job that runs, with what it has measured so far.
+    pub fn cell_of(&self, metrics: &MetricsSummary) -> Option<String> {
+        (self.value)(metrics).filter(|value| value.is_finite()).map(self.format)
+    }
+
     fn value(&self, job: &Job) -> Option<f64> {
         let metrics = job.result.as_ref().and_then(|result| result.metrics.as_ref());
         metrics.and_then(self.value).filter(|value| value.is_finite())
