@@ -4,6 +4,8 @@ counter.py compare FILE EVENTS JSON: steps per second by that counter and by our
 import json, re, sys, time, urllib.request
 
 NAMES = re.compile(r"^(vllm:iteration_tokens_total_count|sglang:cuda_graph_passes_total)\{?.*? ([0-9.e+]+)$", re.M)
+# Steps between bursts are known when the first bursts have shown what marks them.
+LEARNING_S = 1.2
 
 
 def read(url, seconds):
@@ -24,8 +26,8 @@ def compare(counted, events, result):
             begun = json.loads(line)["e"]["run_started"]["started_unix_ms"] / 1e3
         elif '"token"' in line[:60]:
             steps.append(begun + json.loads(line)["t"] / 1e9)
-    # The counter is read ten times a second: from change to change, within our recording.
-    changes = [(t, n) for (_, m), (t, n) in zip(lines, lines[1:]) if n != m and steps and steps[0] + 0.5 < t < steps[-1] - 0.2]
+    # The counter is read ten times a second: from change to change, within our recording, once steps are known between bursts.
+    changes = [(t, n) for (_, m), (t, n) in zip(lines, lines[1:]) if n != m and steps and steps[0] + LEARNING_S < t < steps[-1] - 0.2]
     if len(changes) > 5:
         (t, n), (u, m) = changes[0], changes[-1]
         ours = sum(t < step <= u for step in steps)

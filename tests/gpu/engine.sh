@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # A real vLLM or SGLang on a machine with a GPU: our records beside the engine's own torch.profiler, its metrics and its log.
-# engine.sh vllm|sglang|llamacpp PART…: parts are records, screen, joined. Needs the engine's site and model in /tmp/e (pack-engine), and
+# engine.sh vllm|sglang|llamacpp PART…: parts are records, screen, joined. Needs the engine's site and model in $E, which is /tmp/e unless set (pack-engine), and
 # target/gpu/llmprof-tui.xz. Files go to $OUT. EXPERTS=1: a mixture of experts (the shape of Qwen3-30B-A3B) instead of the dense 7B.
 cd "$(dirname "$0")"
 P=$PWD; G=$P/../../target/gpu
-T=${OUT:-/tmp/out}; mkdir -p $T /tmp/e; cd /tmp/e
+E=${E:-/tmp/e}; T=${OUT:-/tmp/out}; mkdir -p $T $E; cd $E
 [ $G/llmprof-tui.xz -nt llmprof-tui ] && { xz -dk -c $G/llmprof-tui.xz > new && chmod +x new && mv new llmprof-tui; }
 X=$PWD/llmprof-tui
 [ -d site ] || { cat $G/part.* | xz -dc | tar xf -; }
@@ -14,13 +14,16 @@ cp -n $G/env.sh $G/model.py . 2>/dev/null
 engine=$1; shift
 [ -n "$EXPERTS" ] && { [ -d m30 ] || python3 $P/experts.py m7 m30; VLLM=${VLLM/serve m7/serve m30}; SGLANG=${SGLANG/path m7/path m30}; }
 case $engine in
-vllm) command="$VLLM"; url=http://127.0.0.1:8001; profiled=(--profiler-config '{"profiler":"torch","torch_profiler_dir":"/tmp/e/prof"}') ;;
-llamacpp) command="/tmp/e/llama/build/bin/llama-server -m /tmp/e/big.gguf -ngl 99 -np 16 -c 131072 --host 127.0.0.1 --port 8004 --metrics"; url=http://127.0.0.1:8004; profiled=() ;;
-sglang) command="$SGLANG"; url=http://127.0.0.1:8002; profiled=(); export SGLANG_TORCH_PROFILER_DIR=/tmp/e/prof ;;
+vllm) command="$VLLM"; url=http://127.0.0.1:8001; profiled=(--profiler-config '{"profiler":"torch","torch_profiler_dir":"'$E'/prof"}') ;;
+llamacpp) command="$E/llama/build/bin/llama-server -m $E/big.gguf -ngl 99 -np 16 -c 131072 --host 127.0.0.1 --port 8004 --metrics"; url=http://127.0.0.1:8004; profiled=() ;;
+sglang) command="$SGLANG"; url=http://127.0.0.1:8002; profiled=(); export SGLANG_TORCH_PROFILER_DIR=$E/prof ;;
 esac
+command_of_load() { # at a time, requests
+  echo exec $X run --quiet --json runtime=openai runtime.server.url=$url runtime.load.concurrency=$1 runtime.requests=$2 runtime.warmup=0 \
+    dataset.prompt_tokens=512 infer.max_new_tokens=${TOKENS:-128} telemetry=none profiling=none output.record=false
+}
 load() { # at a time, requests, more options
-  $X run --quiet --json runtime=openai runtime.server.url=$url runtime.load.concurrency=$1 runtime.requests=$2 runtime.warmup=4 \
-    dataset.prompt_tokens=512 infer.max_new_tokens=${TOKENS:-128} telemetry=none profiling=none output.record=false "${@:3}" 2>/dev/null
+  $(command_of_load $1 $2 | sed 's/^exec //') runtime.warmup=4 "${@:3}" 2>/dev/null
 }
 figures() { python3 -c "
 import json, sys; m = json.load(sys.stdin); s = m.get('server') or {}
@@ -51,7 +54,7 @@ screen() {
   local name=$1 at=$2; shift 2; rm -rf runs/$name
   printf '#!/bin/sh\nexec %s %s\n' "$command" "$*" > serve.sh; chmod +x serve.sh
   tmux kill-server 2>/dev/null; sleep 1
-  tmux new-session -d -s t -x 200 -y 50 "COLORTERM=truecolor $X --model qwen2_5_7b model.dtype=bf16 runtime=$engine runtime.server.url=$url runtime.server.command=/tmp/e/serve.sh runtime.load.concurrency=$at runtime.requests=4000 dataset.prompt_tokens=512 infer.max_new_tokens=128 hydra.run.dir=runs/$name 2> $T/$name.err; echo code \$?; sleep 600"
+  tmux new-session -d -s t -x 200 -y 50 "COLORTERM=truecolor $X --model qwen2_5_7b model.dtype=bf16 runtime=$engine runtime.server.url=$url runtime.server.command=$E/serve.sh runtime.load.concurrency=$at runtime.requests=4000 dataset.prompt_tokens=512 infer.max_new_tokens=128 hydra.run.dir=runs/$name 2> $T/$name.err; echo code \$?; sleep 600"
   take() { tmux capture-pane -e -p -t t > $T/$name-$1.ansi; }
   press() { for k in "$@"; do tmux send-keys -t t $k; sleep 1; done; }
   SECONDS=0; sleep 20; take start20; until curl -sf $url/health > /dev/null || [ $SECONDS -gt 220 ]; do sleep 1; [ $((SECONDS % 30)) = 0 ] && take start$SECONDS; done
@@ -65,11 +68,12 @@ screen() {
   press q; sleep 1; press y; sleep 12; take end; tmux capture-pane -p -t t | tail -4
   pkill -f vllm.entrypoints; pkill -f sglang.launch; pkill -f llama-server; for f in report.md metrics.json program.log; do cp runs/$name/$f $T/$name.$f; done; gzip -c runs/$name/events.ndjson > $T/$name.events.gz; head -30 $T/$name.report.md | cut -c1-400
 }
-# attach to the running engine, and what it costs: pairs in turn, with bursts and without. name, "at a time:pairs …"
+# attach to the running engine, and what it costs, in turn with bursts and without: name, "at a time:rounds …". PROFILE: then the records
+# and the engine's own profiler with so many requests at a time, in steps of the whole batch.
 joined() {
   local name=$1 costs=$2; shift 2
   set -a; eval "$($X inject --print-env)"; set +a
-  $command "$@" > $T/$name.log 2>&1 & local pid=$!
+  $command "${profiled[@]}" "$@" > $T/$name.log 2>&1 & local pid=$!
   unset CUDA_INJECTION64_PATH NVTX_INJECTION64_PATH LLMPROF_ATTACH LLMPROF_TOKEN
   SECONDS=0; ready $url; sleep 2; echo "$name: ready after $SECONDS s"; local worker=$(pgrep -f 'EngineCore|sglang::scheduler' | head -1); worker=${worker:-$pid}
   load 16 64 | figures "$name first:"
@@ -81,13 +85,17 @@ joined() {
     cp runs/$name$n/report.md $T/$name$n.report.md; cp runs/$name$n/records-*.tsv.gz $T/; gzip -c runs/$name$n/events.ndjson > $T/$name$n.events.gz
   done
   for cost in $costs; do
-    local at=${cost%:*}
-    for n in $(seq ${cost#*:}); do
-      load $at $((at * 3)) > $T/without.$n.json
-      timeout 60 $X attach $worker --for 50 --json output.record=false > /dev/null 2>&1 & local a=$!; sleep 1.2
-      load $at $((at * 3)) > $T/with.$n.json; kill -INT $a; wait $a
-    done
-    echo "$name, $at at a time: $(python3 $P/pairs.py $T ${cost#*:})"; rm -f $T/with*.json
+    # Long answers: after the prompts every step decodes the whole batch.
+    local at=${cost%:*} TOKENS=7000
+    echo "$name, $at at a time: $(python3 $P/cost.py $url "$(command_of_load $at $at) dataset.prompt_tokens=128" ${cost#*:} 9 3 $X attach $worker --for 600 --json output.record=false 2> $T/$name$at.cost)"
+  done
+  for n in $PROFILE; do
+    (TOKENS=1500 load $n $n > /dev/null) & local l=$!
+    # Four warm-up requests come first, one after the other.
+    sleep 40; timeout 60 $X attach $worker --for 4 --json profiling.cupti.records=true hydra.run.dir=runs/$name.p$n > $T/$name.p$n.json 2> $T/$name.p$n.err; echo "attach: code $?"
+    curl -s -X POST $url/start_profile > /dev/null; sleep 1.2; curl -s -X POST $url/stop_profile > /dev/null; wait $l
+    python3 $P/torch_table.py prof > $T/$name.p$n.torch.tsv 2> $T/torch.err; tail -1 $T/torch.err
+    cp runs/$name.p$n/records-$worker.tsv.gz $T/$name.p$n.tsv.gz; gzip -c runs/$name.p$n/events.ndjson > $T/$name.p$n.events.gz
   done
   pkill -f vllm.entrypoints; pkill -f sglang.launch; pkill -f llama-server; wait $pid
 }

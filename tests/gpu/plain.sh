@@ -19,6 +19,24 @@ E2
   cp runs/products/report.md $T/products.md; ls runs/products
   $X exec --headless hydra.run.dir=runs/nothing -- python3 -c 'import time; time.sleep(2)' > $T/nothing.txt 2>&1; echo "nothing: code $?"; tail -5 $T/nothing.txt
 }
+# A program of nvcc, which does not load CUPTI itself: its end is that of the program, with the library asleep and followed.
+nvcc_program() {
+  cat > loop.cu <<'E2'
+#include <cstdio>
+#include <unistd.h>
+__global__ void twice(float *x, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] *= 2; }
+int main(int argc, char **argv) {
+  float *x, y; cudaMalloc(&x, 1 << 24); cudaMemset(x, 0, 1 << 24);
+  for (int i = 0; i < 3000; i++) { twice<<<16384, 256>>>(x, 1 << 22); cudaMemcpy(&y, x, 4, cudaMemcpyDeviceToHost); usleep(1000); }
+  puts("done"); return 3;
+}
+E2
+  nvcc -o loop loop.cu
+  for n in 1 2 3; do $X exec --headless hydra.run.dir=runs/loop$n -- ./loop > $T/loop.txt 2>&1; echo "nvcc program $n: code $?, $(grep -c done $T/loop.txt) done"; done
+  (eval "$($X inject --print-env)"; ./loop > /dev/null; echo "asleep: code $?"; ./loop > /dev/null & l=$!; sleep 1; timeout 20 $X attach $l --for 1 --json > /dev/null 2>&1; echo "attach: code $?"; wait $l; echo "after attach: code $?"
+   ./loop > /dev/null & l=$!; sleep 1; timeout 20 $X attach $l --json > /dev/null 2>&1; echo "attached until the end: code $?"; wait $l; echo "code $?")
+  tail -20 $T/loop.txt
+}
 nsys_key() {
   export LD_LIBRARY_PATH=$G/dw:$LD_LIBRARY_PATH
   tmux kill-server 2>/dev/null; sleep 1

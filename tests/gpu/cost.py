@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""cost.py URL LOAD ROUNDS WINDOWS SECONDS COMMAND…: what COMMAND (an attachment that SIGTERM ends) adds to the time between tokens of a server,
+by the server's own histogram. LOAD is a shell command that is started for each round and ended after it. Windows of SECONDS without and
+with COMMAND alternate; each one with it is compared with the mean of its two neighbours, so that a growing context has no part in it.
+
+Prints one line per window on stderr, and the mean ratio with its 95 % interval (Student's t) on stdout.
+"""
+import math, os, re, signal, statistics, subprocess, sys, time, urllib.request
+
+LATENCY = re.compile(r"^(?:vllm|sglang):(?:inter_token_latency|time_per_output_token)_seconds_(sum|count)\{?.*? ([0-9.e+-]+)$", re.M)
+T95 = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09]
+# The prompts of a round come before its windows; an attachment settles before its window, and so does the server after it.
+PROMPTS_S = 5
+SETTLE_S = 1.2
+
+
+def reading(url):
+    page = urllib.request.urlopen(url + "/metrics", timeout=5).read().decode()
+    sums = {"sum": 0.0, "count": 0.0}
+    for kind, value in LATENCY.findall(page):
+        sums[kind] += float(value)
+    return sums
+
+
+def window(url, seconds, command):
+    attached = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) if command else None
+    time.sleep(SETTLE_S)
+    before = reading(url)
+    time.sleep(seconds)
+    after = reading(url)
+    if attached:
+        attached.terminate()
+        attached.wait(20)
+    tokens = after["count"] - before["count"]
+    ms = 1e3 * (after["sum"] - before["sum"]) / tokens
+    print(f"{'with' if command else 'without':8} {ms:.3f} ms, {tokens:.0f} tokens", file=sys.stderr, flush=True)
+    return ms
+
+
+def main():
+    url, load, rounds, windows, seconds, command = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]), sys.argv[6:]
+    logs, without = [], []
+    for _ in range(rounds):
+        clients = subprocess.Popen(load, shell=True, start_new_session=True, stdout=subprocess.DEVNULL)
+        time.sleep(PROMPTS_S)
+        times = [window(url, seconds, command if n % 2 else None) for n in range(windows)]
+        os.killpg(clients.pid, signal.SIGTERM)
+        clients.wait(30)
+        without += times[::2]
+        logs += [math.log(times[n] / statistics.mean((times[n - 1], times[n + 1]))) for n in range(1, windows - 1, 2)]
+    n = len(logs)
+    centre, half = statistics.mean(logs), T95[min(n - 2, len(T95) - 1)] * statistics.stdev(logs) / math.sqrt(n)
+    percent = lambda x: f"{100 * (math.exp(x) - 1):+.2f} %"
+    print(f"time between tokens {statistics.mean(without):.3f} ms without; with: {percent(centre)} [{percent(centre - half)}, {percent(centre + half)}] of {n} windows of {seconds:g} s")
+
+
+main()
