@@ -112,14 +112,17 @@ fn ranks_that_die_join_late_or_do_nothing() {
     let dies = ranks(dir.path(), &all, &["700", "0", "3", "1", "10", "d"], 0);
     let seen = lanes(&dies);
     assert_eq!(seen.len(), 3, "{dies}");
-    assert!(number(&seen[1], "span_ns") < 0.8 * number(&seen[0], "span_ns"), "{dies}");
-    assert!(number(&seen[0], "matched") > 1.2 * number(&seen[1], "matched"), "the others go on: {dies}");
+    // It dies after half of the steps, however long they take.
+    let shares = |seen: &[Value], rank: usize| number(&seen[rank], "matched") / number(&seen[0], "matched");
+    assert!(shares(&seen, 1) < 0.8, "the others go on: {dies}");
+    assert!(number(&seen[1], "span_ns") < number(&seen[0], "span_ns"), "{dies}");
 
     let dir = tempfile::tempdir().unwrap();
     let joins = ranks(dir.path(), &all, &["1500", "0", "3", "1", "10", "l"], 0);
     let seen = lanes(&joins);
     assert_eq!(seen.len(), 3, "{joins}");
-    assert!(number(&seen[2], "span_ns") < 0.8 * number(&seen[0], "span_ns"), "{joins}");
+    assert!(shares(&seen, 2) < 0.8, "{joins}");
+    assert!(number(&seen[2], "span_ns") < number(&seen[0], "span_ns"), "{joins}");
 
     let dir = tempfile::tempdir().unwrap();
     let silent = ranks(dir.path(), &all, &["700", "0", "3", "1", "10", "s"], 0);

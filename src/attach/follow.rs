@@ -231,10 +231,9 @@ impl Follower {
                 watched.finish();
                 return Ok(self.leave(program));
             }
-            // A process that it has left behind, and that writes faster than is read, would never be quiet.
             let since_end = ended.map(|_| ended_at.get_or_insert_with(Instant::now).elapsed());
-            let is_over = watched.is_quiet() || more && since_end.is_some_and(|since| since > NEVER_QUIET);
-            if ended.is_some() && is_over || program.is_none() && watched.all_have_left() {
+            let is_over = is_over(since_end, watched.is_quiet(), more);
+            if is_over || program.is_none() && watched.all_have_left() {
                 watched.finish();
                 return Ok(self.end(ended, watched.has_seen()));
             }
@@ -282,7 +281,7 @@ impl Follower {
     /// The user leaves: a program of ours ends with us, one that we joined goes on.
     fn leave(&self, program: Option<Program>) -> Option<RunFinished> {
         let mut program = program?;
-        while program.ended().is_none() {
+        while program.ended().is_none() || program.leaves_descendants() {
             program.end();
             thread::sleep(READ_INTERVAL);
         }
@@ -491,17 +490,18 @@ impl Watched {
                 self.control.recorded.store(true, Ordering::Release);
             }
         }
-        if due {
-            self.window_at = Instant::now();
-            // Of a time that is not read yet nothing is reported, however far behind the reading is.
-            let read_until_ns = self.guests.iter().map(|followed| followed.read_until_ns).min();
-            self.report_ranks(Some(read_until_ns.unwrap_or(now.0)));
-        }
+        // Before ranks are reported: a process that has ended is not idle from then on.
         let (gone, here): (Vec<_>, Vec<_>) =
             self.guests.drain(..).partition(|followed| followed.guest.is_gone);
         self.guests = here;
         for followed in gone {
             self.part(followed);
+        }
+        if due {
+            self.window_at = Instant::now();
+            // Ranks are reported up to the time that has been read, however far behind the reading is.
+            let read_until_ns = self.guests.iter().map(|followed| followed.read_until_ns).min();
+            self.report_ranks(Some(read_until_ns.unwrap_or(now.0)));
         }
         more
     }
@@ -848,9 +848,28 @@ pub fn device_work(fold: &mut Fold, work: &wire::Work, name: Option<&str>) -> Wo
     }
 }
 
+/// Whether a program that ended so long ago, if it has, is read no further: its records have come, or there are always `more`. A
+/// process that it has left behind, and that writes faster than is read, would never be quiet.
+fn is_over(since_end: Option<Duration>, is_quiet: bool, more: bool) -> bool {
+    since_end.is_some_and(|since| is_quiet || more && since > NEVER_QUIET)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ring_that_is_always_full_is_read_for_a_limited_time_after_the_end() {
+        // Read every 20 ms: when is it over?
+        let over_after = |is_quiet: bool, more: bool| {
+            (0..1000).map(|n| n * READ_INTERVAL).find(|since| is_over(Some(*since), is_quiet, more))
+        };
+        assert_eq!(over_after(true, false), Some(Duration::ZERO));
+        assert_eq!(over_after(false, true), Some(NEVER_QUIET + READ_INTERVAL), "counted from its end");
+        assert_eq!(over_after(false, false), None, "what was read may not be all yet");
+        // As long as the program runs, its records are read.
+        assert!([(true, false), (false, true)].iter().all(|(quiet, more)| !is_over(None, *quiet, *more)));
+    }
 
     #[test]
     fn times_that_no_gpu_has_are_none() {

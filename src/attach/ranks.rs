@@ -62,6 +62,8 @@ pub struct RankRecord {
     /// The only size and communicator of a kind that was ever seen; `None` where there were several.
     only: HashMap<Collective, Option<Said>>,
     steps: VecDeque<(u64, u64)>,
+    /// Its first work. It may be recorded long before that, while it loads its model.
+    began_ns: Option<u64>,
     reported_ns: u64,
 }
 
@@ -137,6 +139,7 @@ impl RankRecord {
                 self.count -= 1;
             }
         }
+        self.began_ns.get_or_insert(work.start_ns);
         let pieces = self.pieces.entry(work.device).or_default();
         pieces.push_back(Piece { start_ns: work.start_ns, end_ns: work.end_ns, kind });
         self.count += 1;
@@ -167,10 +170,11 @@ impl RankRecord {
         self.calls.push_back(Call { start_ns, kind, message_bytes, communicator });
     }
 
-    /// Where the program was recorded, up to `horizon`. The second is whether that is all of it.
+    /// When the program was recorded, from its first work on and up to `horizon`. The last is whether that is all of it.
     fn recorded(&self, horizon: u64) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
+        let begins = self.began_ns.map_or(u64::MAX, |began| began.max(self.reported_ns));
         self.bursts.iter().filter_map(move |(from, to)| {
-            let from = (*from).max(self.reported_ns);
+            let from = (*from).max(begins);
             let is_closed = to.is_some_and(|to| to <= horizon);
             let to = to.unwrap_or(horizon).min(horizon);
             (to > from).then_some((from, to, is_closed))
@@ -293,16 +297,19 @@ impl RankRecord {
 pub fn windows(mut records: Vec<&mut RankRecord>, now_ns: Option<u64>) -> Vec<RanksWindow> {
     let horizon = now_ns.map_or(u64::MAX / 4, |now| now.saturating_sub(SETTLE_NS));
     let mut windows = Vec::new();
-    // Where each process says how long it was recorded, the first of them sets the rhythm.
+    // The process that was recorded first of those that are not reported yet sets the rhythm.
     loop {
         records.sort_by_key(|record| (record.is_empty(), record.rank(), record.pid));
-        let Some(first) = records.first().filter(|record| !record.is_empty()) else { break };
         let last_ns = records.iter().flat_map(|record| record.pieces.values().flatten());
         let last_ns = last_ns.map(|piece| piece.end_ns).max().unwrap_or(0);
         let horizon = if now_ns.is_none() { horizon.min(last_ns.max(1)) } else { horizon };
-        let next = first.recorded(horizon).find(|(from, to, is_closed)| {
+        let is_due = |(from, to, is_closed): &(u64, u64, bool)| {
             *is_closed || to - from >= PART_NS || (now_ns.is_none() && to - from >= MIN_NS)
-        });
+        };
+        let recorded =
+            records.iter().filter(|record| !record.is_empty()).flat_map(|record| record.recorded(horizon));
+        let recorded = recorded.filter(|span| now_ns.is_some() || is_due(span));
+        let next = recorded.min_by_key(|(from, ..)| *from).filter(is_due);
         let Some((from, to, _)) = next else { break };
         let to = records.iter().filter_map(|record| record.division((from, to), horizon)).min().unwrap_or(to);
         let (mut common_from, mut common_to) = (from, to);
@@ -436,6 +443,36 @@ mod tests {
         let spans: Vec<(u64, usize)> =
             found.iter().map(|window| (window.from.0 / MS, window.lanes.len())).collect();
         assert_eq!(spans, [(1000, 2), (1700, 1), (2200, 2)]);
+    }
+
+    /// The second is recorded from the start, as it loads its model for most of the time.
+    #[test]
+    fn a_process_begins_with_its_first_work() {
+        let (mut a, mut b) = (record(1, 0), record(2, 1));
+        run(&mut a, 1000 * MS, 2600 * MS, 0);
+        b.begin(1000 * MS);
+        (1600..2600).for_each(|ms| b.work(&kernel(2, ms * MS + 600_000, ms * MS + 800_000), class));
+        b.end(2600 * MS);
+        let found = windows(vec![&mut a, &mut b], Some(9000 * MS));
+        let spans: Vec<(u64, u64, usize)> = found
+            .iter()
+            .map(|window| (window.from.0 / MS, window.span_ns / MS, window.lanes.len()))
+            .collect();
+        assert_eq!(spans, [(1000, 600, 1), (1600, 999, 2)]);
+        assert_eq!(found[1].lanes.iter().map(|lane| lane.matched).collect::<Vec<_>>(), [1000, 1000]);
+
+        // The same where the first is late: what the others did before it is reported too.
+        let (mut a, mut b, mut c) = (record(1, 0), record(2, 1), record(3, 2));
+        for record in [&mut b, &mut c] {
+            run(record, 1000 * MS, 2600 * MS, 0);
+        }
+        a.begin(1000 * MS);
+        (1600..2600).for_each(|ms| a.work(&kernel(2, ms * MS + 600_000, ms * MS + 800_000), class));
+        a.end(2600 * MS);
+        let found = windows(vec![&mut a, &mut b, &mut c], Some(9000 * MS));
+        let spans: Vec<(u64, usize)> =
+            found.iter().map(|window| (window.span_ns / MS, window.lanes.len())).collect();
+        assert_eq!(spans, [(600, 2), (999, 3)]);
     }
 
     #[test]
