@@ -16,6 +16,9 @@ import sys
 import time
 
 LINE = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. FAILED$")
+OUTPUT = re.compile(r"^---- (\S+) stdout ----$")
+# Characters of a failed test's output that are printed.
+OUTPUT_MAX = 2000
 SUMMARY = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
 
 
@@ -25,7 +28,7 @@ def spin():
 
 
 def run_once(arguments, loaded, log):
-    """Counts of one run, its failed tests, its exit code and its time. Its output is appended to `log`."""
+    """Counts of one run, its failed tests, their output and its time. The whole output is appended to `log`."""
     load = [multiprocessing.Process(target=spin, daemon=True) for _ in range(os.cpu_count() if loaded else 0)]
     for process in load:
         process.start()
@@ -33,10 +36,16 @@ def run_once(arguments, loaded, log):
     try:
         tests = subprocess.Popen(["cargo", "test", "--no-fail-fast", *arguments], stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, text=True, errors="replace")
-        counts, failed = [0, 0, 0], []
+        counts, failed, outputs, test = [0, 0, 0], [], collections.defaultdict(str), None
         for line in tests.stdout:
             log.write(line)
             log.flush()
+            if found := OUTPUT.match(line.strip()):
+                test = found[1]
+            elif line.startswith("failures:"):
+                test = None
+            elif test:
+                outputs[test] += line
             if found := LINE.match(line.strip()):
                 failed.append(found[1])
             if found := SUMMARY.match(line):
@@ -47,7 +56,7 @@ def run_once(arguments, loaded, log):
     finally:
         for process in load:
             process.kill()
-    return counts, failed, time.monotonic() - begun
+    return counts, failed, outputs, time.monotonic() - begun
 
 
 def main():
@@ -66,10 +75,10 @@ def main():
         for n in range(max(options.idle, options.loaded)):
             kinds += ["idle"] * (n < options.idle) + ["loaded"] * (n < options.loaded)
         for number, kind in enumerate(kinds, 1):
-            counts, failed, seconds = run_once(options.arguments, kind == "loaded", log)
+            counts, failed, outputs, seconds = run_once(options.arguments, kind == "loaded", log)
             failures.update((kind, name) for name in failed)
             print(f"run {number:2} of {len(kinds)}, {kind:6}: {counts[0]} passed, {len(failed)} failed, {counts[2]} ignored, {seconds:.0f} s"
-                  + "".join(f"\n    {name}" for name in failed), flush=True)
+                  + "".join(f"\n    {name}\n{outputs[name].strip()[:OUTPUT_MAX]}" for name in failed), flush=True)
     print(f"\n| test | failed of {options.idle} idle | of {options.loaded} loaded |\n|---|---|---|")
     for name in sorted({name for _, name in failures}):
         print(f"| `{name}` | {failures['idle', name]} | {failures['loaded', name]} |")
