@@ -297,19 +297,17 @@ impl RankRecord {
 pub fn windows(mut records: Vec<&mut RankRecord>, now_ns: Option<u64>) -> Vec<RanksWindow> {
     let horizon = now_ns.map_or(u64::MAX / 4, |now| now.saturating_sub(SETTLE_NS));
     let mut windows = Vec::new();
-    // The process that was recorded first of those that are not reported yet sets the rhythm.
+    records.sort_by_key(|record| (record.rank(), record.pid));
+    // The process that began first sets the rhythm.
     loop {
-        records.sort_by_key(|record| (record.is_empty(), record.rank(), record.pid));
         let last_ns = records.iter().flat_map(|record| record.pieces.values().flatten());
         let last_ns = last_ns.map(|piece| piece.end_ns).max().unwrap_or(0);
         let horizon = if now_ns.is_none() { horizon.min(last_ns.max(1)) } else { horizon };
-        let is_due = |(from, to, is_closed): &(u64, u64, bool)| {
+        let working = records.iter().filter(|record| !record.is_empty());
+        let Some(first) = working.min_by_key(|record| record.began_ns) else { break };
+        let next = first.recorded(horizon).find(|(from, to, is_closed)| {
             *is_closed || to - from >= PART_NS || (now_ns.is_none() && to - from >= MIN_NS)
-        };
-        let recorded =
-            records.iter().filter(|record| !record.is_empty()).flat_map(|record| record.recorded(horizon));
-        let recorded = recorded.filter(|span| now_ns.is_some() || is_due(span));
-        let next = recorded.min_by_key(|(from, ..)| *from).filter(is_due);
+        });
         let Some((from, to, _)) = next else { break };
         let to = records.iter().filter_map(|record| record.division((from, to), horizon)).min().unwrap_or(to);
         let (mut common_from, mut common_to) = (from, to);
