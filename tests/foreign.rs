@@ -215,6 +215,19 @@ fn a_foreign_configuration_starts_nothing() {
     assert!(mark.exists());
 }
 
+/// An environment for Python that lies in a clone is not used unless it is asked for.
+#[test]
+fn a_foreign_virtual_environment_is_not_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let mark = dir.path().join("mark");
+    crate::common::script(&dir.path().join(".venv/bin/python"), &format!("touch {}", mark.display()));
+    run(dir.path(), &["doctor"]);
+    run(dir.path(), &["run", "runtime=pytorch", "model=smollm2_135m", "runtime.requests=1"]);
+    assert!(!mark.exists());
+    run(dir.path(), &["run", "runtime=pytorch", "runtime.pytorch.python=.venv/bin/python"]);
+    assert!(mark.exists(), "the user has named it");
+}
+
 #[test]
 fn a_foreign_configuration_is_asked_for_once() {
     let (dir, mark) = foreign_clone();

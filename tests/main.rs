@@ -30,6 +30,7 @@ mod images;
 mod inputs;
 mod kernels;
 mod kernels_memory;
+mod knee;
 mod memory;
 mod nsys;
 mod nvml;

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     analysis::steps::{Finding, Fold, Range},
-    base::{foreign, gz},
+    base::{foreign, gz, secret::Secret},
     event::{
         Event, EventTx, KernelTrace, Level, Outcome, Preparing, ProcessJoined, ProcessLeft, Ready,
         RunFinished, Stamp, TraceState,
@@ -172,6 +172,8 @@ pub struct Follower {
     pub role: Role,
     /// For the output of a program that is not on the screen.
     pub log: Option<File>,
+    /// What its output must not show.
+    pub secret: Option<Secret>,
 }
 
 impl Follower {
@@ -264,7 +266,8 @@ impl Follower {
                     self.tx.notice(Level::Warn, "program", foreign::message(&text));
                     variables.clear();
                 }
-                let program = Program::start(command, variables, *output, self.log.take(), &self.tx)
+                let (log, secret) = (self.log.take(), self.secret.as_ref());
+                let program = Program::start(command, variables, *output, log, secret, &self.tx)
                     .map_err(|e| e.to_string())?;
                 Ok((vec![socket], Some(program)))
             }

@@ -20,7 +20,12 @@ use super::descendants::Descendants;
 
 use crate::{
     analysis::ranks::is_nccl_line,
-    base::{foreign, own_children::OwnChild, shell::quoted},
+    base::{
+        foreign,
+        own_children::OwnChild,
+        secret::{Secret, WithoutSecret},
+        shell::quoted,
+    },
     event::{EventTx, Level},
 };
 
@@ -115,6 +120,7 @@ impl Program {
         variables: Vec<(&'static str, OsString)>,
         output: OutputTo,
         log: Option<File>,
+        secret: Option<&Secret>,
         tx: &EventTx,
     ) -> Result<Program, ProgramError> {
         let Some((program, arguments)) = command.split_first() else { return Err(ProgramError::NoCommand) };
@@ -150,6 +156,10 @@ impl Program {
         ];
         for (source, stream) in streams.into_iter().flatten() {
             let lines = Arc::clone(&lines);
+            let stream = match secret {
+                Some(secret) => Box::new(WithoutSecret::new(stream, secret.clone())),
+                None => stream,
+            };
             let work = move || pass_on(source, stream, &lines);
             // Without a thread nothing reads the pipe; closing it is better than a program that waits for us.
             let _ = thread::Builder::new().name(format!("llmprof-{source}")).spawn(work);
@@ -434,7 +444,7 @@ mod tests {
                       while test ! -e go; do sleep 0.05; done; exit 3";
         let command = ["sh", "-c", &format!("cd '{}' || exit; {script}", dir.display())].map(OsString::from);
         let (tx, _rx) = channel(Clock::wall());
-        let mut program = Program::start(&command, Vec::new(), output, None, &tx).unwrap();
+        let mut program = Program::start(&command, Vec::new(), output, None, None, &tx).unwrap();
         let mut child: Option<u32> = None;
         while child.is_none() || program.descendants.is_empty() {
             assert_eq!(program.ended(), None);

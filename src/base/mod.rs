@@ -1,4 +1,4 @@
-//! What every room may use: units, plain-text tables, CSV, markup, text of others, files without links, limited reading, gzip, shell words,
+//! What every room may use: units, plain-text tables, CSV, markup, text of others, files without links, limited reading, gzip, shell words, secrets,
 //! seeded noise, CPU time of a thread. Uses no other room.
 
 pub mod cpu_time;
@@ -10,6 +10,7 @@ pub mod markup;
 pub mod own_children;
 pub mod png;
 pub mod read;
+pub mod secret;
 pub mod shell;
 pub mod table;
 pub mod units;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     Failure,
-    args::{ConfigArgs, take_url},
+    args::{ConfigArgs, runs_root, take_url},
     print, print_json,
 };
 use crate::{
@@ -105,6 +105,7 @@ pub(super) async fn run(args: KneeArgs) -> Result<u8, Failure> {
         ArrivalKind::Constant | ArrivalKind::Poisson | ArrivalKind::Gamma => None,
         ArrivalKind::Closed | ArrivalKind::Trace => Some("runtime.load.arrivals=poisson".to_owned()),
     };
+    let root = runs_root(&plan.composed);
     let mut search = KneeSearch::new(load.rate.unwrap_or(1.0), args.precision);
     let mut steps: Vec<Step> = Vec::new();
     while let Some(rate) = search.next_rate().filter(|_| steps.len() < args.runs as usize) {
@@ -115,18 +116,20 @@ pub(super) async fn run(args: KneeArgs) -> Result<u8, Failure> {
             .overrides
             .extend([format!("runtime.load.rate={rate}"), format!("runtime.requests={requests}")]);
         let name = format!("{} requests/s", three_digits(rate));
-        let finished = headless::run_named(config.plan()?, args.quiet, &name).await?;
+        let mut finished = headless::run_named(config.plan()?, args.quiet, &name).await?;
+        finished.summary.discard_unbegun(&root);
         if let Some(cause) = &finished.cause {
-            // What was found so far is not lost.
-            match args.json {
-                true => print_json(&knee_json(&search, &steps))?,
-                false => print(&knee_text(&search, &steps))?,
-            }
+            show(&search, &steps, args.json)?;
             eprint_line(format_args!("interrupted at {name}: {cause}"));
             return Ok(cause.exit_code());
         }
         let server = &finished.state.server;
-        if finished.summary.finished.outcome != Outcome::Completed && server.ended == 0 {
+        // A server that has gone is no rate that was not kept.
+        let is_whole = server.ended as f64 >= requests;
+        if finished.summary.finished.outcome != Outcome::Completed && !is_whole {
+            if !steps.is_empty() {
+                show(&search, &steps, args.json)?;
+            }
             return Ok(super::run::report_end(&finished.summary));
         }
         let share = server.good_share().unwrap_or(ConfidenceInterval { estimate: 0.0, low: 0.0, high: 1.0 });
@@ -144,11 +147,16 @@ pub(super) async fn run(args: KneeArgs) -> Result<u8, Failure> {
             ));
         }
     }
-    match args.json {
-        true => print_json(&knee_json(&search, &steps))?,
-        false => print(&knee_text(&search, &steps))?,
-    }
+    show(&search, &steps, args.json)?;
     Ok(if search.next_rate().is_none() { 0 } else { 3 })
+}
+
+/// Prints the result, or the part of it that was found before an early end.
+fn show(search: &KneeSearch, steps: &[Step], json: bool) -> Result<(), Failure> {
+    match json {
+        true => print_json(&knee_json(search, steps)),
+        false => print(&knee_text(search, steps)),
+    }
 }
 
 /// A latency that grows by this factor is why a rate was not kept.
@@ -164,14 +172,19 @@ fn cause(steps: &[Step], (kept, broken): (Option<f64>, Option<f64>)) -> Option<S
     }
     let first = || remarks.first().map(ToString::to_string);
     let Some(before) = of(kept) else { return first() };
-    let grown = |p99: fn(&RunState) -> Option<f64>| {
-        let (from, to) = (p99(&before.state)?, p99(&step.state)?);
-        Some((to / from.max(1e-9), format!("{} → {}", millis(from), millis(to))))
+    let p99 = |of: fn(&RunState) -> Option<f64>| Some((of(&before.state)?, of(&step.state)?));
+    let ttft = p99(|state| state.total.ttft.percentile_ms(99.0));
+    let tpot = p99(|state| state.total.tpot.percentile_ms(99.0));
+    growth(ttft, tpot).or_else(first)
+}
+
+/// Which p99 has grown from one rate to the next, and what that means.
+fn growth(ttft: Option<(f64, f64)>, tpot: Option<(f64, f64)>) -> Option<String> {
+    let by = |p99: Option<(f64, f64)>| p99.map_or(0.0, |(from, to)| to / from.max(1e-9));
+    let text = |p99: Option<(f64, f64)>| {
+        p99.map(|(from, to)| format!("{} → {}", millis(from), millis(to))).unwrap_or_default()
     };
-    let ttft = grown(|state| state.total.ttft.percentile_ms(99.0));
-    let tpot = grown(|state| state.total.tpot.percentile_ms(99.0));
-    let (ttft_by, ttft_text) = ttft.unwrap_or_default();
-    let (tpot_by, tpot_text) = tpot.unwrap_or_default();
+    let (ttft_by, ttft_text, tpot_by, tpot_text) = (by(ttft), text(ttft), by(tpot), text(tpot));
     match (ttft_by >= GROWS, tpot_by >= GROWS) {
         (true, false) => Some(format!(
             "TTFT p99 grows ({ttft_text}), TPOT does not: requests wait before they are computed."
@@ -183,7 +196,7 @@ fn cause(steps: &[Step], (kept, broken): (Option<f64>, Option<f64>)) -> Option<S
         (true, true) => Some(format!(
             "TTFT p99 grows ({ttft_text}), and TPOT ({tpot_text}): requests wait, and the batches are larger."
         )),
-        (false, false) => first(),
+        (false, false) => None,
     }
 }
 
@@ -254,4 +267,21 @@ fn knee_json(search: &KneeSearch, steps: &[Step]) -> Value {
         "cause": cause(steps, (kept, broken)),
         "steps": steps.iter().map(step).collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_that_was_not_kept_is_explained_by_its_requests() {
+        let text = |ttft, tpot| growth(Some(ttft), Some(tpot)).unwrap_or_default();
+        let waits = text((51.0, 1021.0), (10.2, 10.3));
+        assert!(waits.contains("51.0 ms → 1,021 ms") && waits.contains("requests wait"), "{waits}");
+        assert!(text((51.0, 52.0), (10.0, 40.0)).contains("the batches are larger"));
+        assert!(text((50.0, 500.0), (10.0, 20.0)).contains("requests wait, and the batches are larger"));
+        assert!(text((50.0, 70.0), (10.0, 40.0)).starts_with("TPOT p99 grows"));
+        assert_eq!(text((50.0, 51.0), (10.0, 10.1)), "", "neither has grown");
+        assert_eq!(growth(None, None), None);
+    }
 }

@@ -34,12 +34,10 @@ impl Interpreter {
             return Interpreter { path: given.into() };
         }
         let of = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let places = [of("VIRTUAL_ENV"), of("CONDA_PREFIX"), Some(PathBuf::from(".venv"))];
-        let pythons = places.into_iter().flatten().map(|place| place.join("bin/python"));
-        let found = pythons.into_iter().find(|path| exists(path));
-        // A program is searched for in PATH if it has no directory.
-        let path = found.map(|path| if path.is_absolute() { path } else { Path::new("./").join(path) });
-        Interpreter { path: path.unwrap_or_else(|| "python3".into()) }
+        // Not a `.venv` of the working directory: it may come with somebody else's files.
+        let places = [of("VIRTUAL_ENV"), of("CONDA_PREFIX")];
+        let mut pythons = places.into_iter().flatten().map(|place| place.join("bin/python"));
+        Interpreter { path: pythons.find(|path| exists(path)).unwrap_or_else(|| "python3".into()) }
     }
 }
 
@@ -64,7 +62,7 @@ mod tests {
                 "/venv/bin/python",
             ),
             (None, &["VIRTUAL_ENV", "CONDA_PREFIX"], &["/conda/bin/python"], "/conda/bin/python"),
-            (None, &[], &[".venv/bin/python"], "./.venv/bin/python"),
+            (None, &[], &[".venv/bin/python"], "python3"),
             (None, &["VIRTUAL_ENV"], &[], "python3"),
         ] {
             let variable = |name: &str| {

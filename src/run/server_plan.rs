@@ -6,13 +6,16 @@ use thiserror::Error;
 
 use crate::{
     attach::{OutputTo, Target},
-    base::read::{self, MAX_DOCUMENT},
+    base::{
+        read::{self, MAX_DOCUMENT},
+        secret::Secret,
+    },
     config::{Api, ArrivalKind, LoadConfig, RunConfig, Runtime, ServerConfig, Urls},
     engine::workload::{PromptSet, Workload},
     event::ServerKind,
     run::inputs::Model,
     server::{
-        Arrivals, Endpoint, EndpointError, Gaps, Key, LoadPlan, MetricsAt, Prompts, TraceError, data_url,
+        Arrivals, Endpoint, EndpointError, Gaps, LoadPlan, MetricsAt, Prompts, TraceError, data_url,
         read_trace,
     },
     state::MAX_WATCHED,
@@ -191,9 +194,9 @@ fn page_at(key: &'static str, url: Option<&str>) -> Result<Option<MetricsAt>, Se
 }
 
 /// From the environment, without the line end that files leave.
-fn key(server: &ServerConfig) -> Option<Key> {
+fn key(server: &ServerConfig) -> Option<Secret> {
     let key = std::env::var(server.key_env.as_deref()?).ok()?.trim().to_owned();
-    (!key.is_empty() && !key.contains(char::is_control)).then_some(Key(key))
+    (!key.is_empty() && !key.contains(char::is_control)).then_some(Secret(key))
 }
 
 fn read_url(key: &'static str, url: &str) -> Result<Endpoint, ServerPlanError> {

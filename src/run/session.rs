@@ -382,6 +382,7 @@ impl Session {
             stop: self.control.cancel_flag(),
             role,
             log: self.recording.create_program_log(),
+            secret: self.plan.load.as_ref().and_then(|load| load.key.clone()),
         };
         self.start_work("llmprof-attach", move || follower.run());
     }

@@ -16,7 +16,7 @@ use super::{
     tls::Tls,
 };
 use crate::{
-    base::foreign,
+    base::{foreign, secret::Secret},
     event::{Clock, HttpStep, RequestFailure, Served, ServerTimes, Stamp},
 };
 
@@ -31,33 +31,10 @@ const MAX_CLOSED: u32 = 3;
 /// Open connections that wait for a request.
 const MAX_IDLE: usize = 4096;
 
-/// Shorter keys are parts of many words.
-const MIN_STRIPPED: usize = 4;
-
-/// A key for a server. It is never shown.
-#[derive(Clone)]
-pub struct Key(pub String);
-
-impl Key {
-    /// `text` of a server without the key, which a server may repeat in what it says.
-    pub fn strip(&self, text: String) -> String {
-        match self.0.len() >= MIN_STRIPPED && text.contains(&self.0) {
-            true => text.replace(&self.0, "(key)"),
-            false => text,
-        }
-    }
-}
-
-impl std::fmt::Debug for Key {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Key(…)")
-    }
-}
-
 pub struct Client {
     endpoint: Endpoint,
     tls: Tls,
-    key: Option<Key>,
+    key: Option<Secret>,
     timeout: Duration,
     clock: Clock,
     idle: RefCell<Vec<Connection>>,
@@ -93,7 +70,7 @@ struct Heard {
 }
 
 impl Client {
-    pub fn new(endpoint: Endpoint, tls: Tls, key: Option<Key>, timeout: Duration, clock: Clock) -> Client {
+    pub fn new(endpoint: Endpoint, tls: Tls, key: Option<Secret>, timeout: Duration, clock: Clock) -> Client {
         Client { endpoint, tls, key, timeout, clock, idle: RefCell::default(), closed: Cell::new(0) }
     }
 

@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     arrival::{Gaps, Schedule},
-    client::{Arrived, Client, Exchange, Key},
+    client::{Arrived, Client, Exchange},
     endpoint::Endpoint,
     openai::{Ask, Message, Role},
     ready,
@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     analysis::distribution::Distribution,
+    base::secret::Secret,
     config::Api,
     engine::driver::Control,
     event::{
@@ -116,7 +117,7 @@ pub struct LoadPlan {
     pub kind: ServerKind,
     pub api: Api,
     pub model: Option<String>,
-    pub key: Option<Key>,
+    pub key: Option<Secret>,
     /// Certificates to trust besides the usual ones (PEM).
     pub authorities: Vec<u8>,
     pub timeout: Duration,

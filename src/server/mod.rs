@@ -31,7 +31,6 @@ pub mod parts {
 
 pub use self::{
     arrival::Gaps,
-    client::Key,
     dcgm::{FIELDS as DCGM_FIELDS, REASONS as DCGM_REASONS, watch_gpus},
     endpoint::{Endpoint, EndpointError},
     fetch::{FetchError, Fetched, Login, fetch},

@@ -5,7 +5,6 @@ use std::{fmt, time::Duration};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    client::Key,
     endpoint::Endpoint,
     exposition::Exposition,
     http,
@@ -13,6 +12,7 @@ use super::{
     metrics::{self, AtTheEnd, Reading},
     tls::Tls,
 };
+use crate::base::secret::Secret;
 use crate::event::{Event, EventTx, Level, ServerFound, ServerKind, ServerSilent};
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ pub struct MetricsAt {
 pub async fn page(
     endpoint: &Endpoint,
     path: &str,
-    key: Option<&Key>,
+    key: Option<&Secret>,
     tls: &Tls,
 ) -> Result<Exposition, NoPage> {
     let key = key.map(|key| key.0.as_str());
@@ -61,7 +61,7 @@ impl fmt::Display for NoPage {
 pub struct Scraper {
     endpoint: Endpoint,
     path: String,
-    key: Option<Key>,
+    key: Option<Secret>,
     tls: Tls,
     kind: ServerKind,
     last: Option<(Instant, Reading)>,
@@ -114,7 +114,7 @@ impl Scraper {
     pub async fn at(
         at: &MetricsAt,
         kind: &ServerKind,
-        key: Option<Key>,
+        key: Option<Secret>,
         tls: &Tls,
     ) -> Result<Scraper, NoMetrics> {
         let mut absent = NoMetrics::Unknown;

@@ -8,7 +8,7 @@ use std::{
     ptr,
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
@@ -119,6 +119,19 @@ extern "C" fn on_complete(_context: *mut c_void, _stream: u32, base: *mut u8, _s
     });
 }
 
+/// Calls of CUPTI that are in progress, and whether more may begin: CUPTI crashes if it is called while the process is torn down.
+static CALLS: AtomicU32 = AtomicU32::new(0);
+const CLOSED: u32 = 1 << 31;
+
+/// A call of CUPTI; `None` after the gate was closed.
+fn call<T>(function: impl FnOnce() -> T) -> Option<T> {
+    let enter = |calls: u32| (calls & CLOSED == 0).then_some(calls + 1);
+    CALLS.fetch_update(Ordering::AcqRel, Ordering::Acquire, enter).ok()?;
+    let result = function();
+    CALLS.fetch_sub(1, Ordering::AcqRel);
+    Some(result)
+}
+
 extern "C" fn ignore(_: *mut c_void, _: u32, _: u32, _: *const c_void) {}
 
 impl Cupti {
@@ -138,9 +151,16 @@ impl Cupti {
     /// After a fork: the parent's CUPTI is not the child's.
     pub fn forget() {
         HAS_WORK.store(false, Ordering::Relaxed);
+        CALLS.store(0, Ordering::Relaxed);
         if let Ok(mut loaded) = LOADED.try_lock() {
             *loaded = None;
         }
+    }
+
+    /// Lets no call begin from now on. False while one is in progress.
+    pub fn close() -> bool {
+        let closed = CALLS.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire);
+        closed.is_ok() || closed == Err(CLOSED)
     }
 
     /// Whether there was anything to record yet.
@@ -150,18 +170,25 @@ impl Cupti {
 
     /// Whether somebody else uses CUPTI. There is room for one subscriber.
     pub fn is_taken(&self) -> bool {
-        let mut subscriber = ptr::null_mut();
-        // SAFETY: it writes a handle; the function lives as long as the program, and is never called: nothing is enabled.
-        let status = unsafe { (self.subscribe)(&mut subscriber, ignore, ptr::null_mut()) };
-        if status == 0 {
-            // SAFETY: the handle of above.
-            unsafe { (self.unsubscribe)(subscriber) };
-        }
-        status == ERROR_IN_USE
+        let ask = || {
+            let mut subscriber = ptr::null_mut();
+            // SAFETY: it writes a handle; the function lives as long as the program, and is never called: nothing is enabled.
+            let status = unsafe { (self.subscribe)(&mut subscriber, ignore, ptr::null_mut()) };
+            if status == 0 {
+                // SAFETY: the handle of above.
+                unsafe { (self.unsubscribe)(subscriber) };
+            }
+            status == ERROR_IN_USE
+        };
+        call(ask).unwrap_or(false)
     }
 
     /// Records what the mode wants from now on.
     pub fn switch(&self, from: Mode, to: Mode) -> Result<(), Obstacle> {
+        call(|| self.switch_kinds(from, to)).unwrap_or(Ok(()))
+    }
+
+    fn switch_kinds(&self, from: Mode, to: Mode) -> Result<(), Obstacle> {
         if from == Mode::Nothing {
             // SAFETY: both functions live as long as the program.
             check(unsafe { (self.register)(on_request, on_complete) })?;
@@ -179,29 +206,28 @@ impl Cupti {
 
     /// Records waits of the host. What that costs stays after it is switched off.
     pub fn record_waits(&self, wanted: bool) {
+        let function = if wanted { self.enable } else { self.disable };
         // SAFETY: a number.
-        let _ = unsafe {
-            if wanted { (self.enable)(kind::SYNCHRONIZATION) } else { (self.disable)(kind::SYNCHRONIZATION) }
-        };
+        call(|| unsafe { function(kind::SYNCHRONIZATION) });
     }
 
     /// Returns complete buffers, or all.
     pub fn flush(&self, all: bool) {
         // SAFETY: a flag. Buffers come through `on_complete`.
-        let _ = unsafe { (self.flush_all)(u32::from(all)) };
+        call(|| unsafe { (self.flush_all)(u32::from(all)) });
     }
 
     pub fn take_dropped(&self) -> u64 {
         let mut dropped = 0;
         // SAFETY: it writes one number; a null context and stream 0 mean all.
-        let status = unsafe { (self.dropped)(ptr::null_mut(), 0, &mut dropped) };
-        if status == 0 { dropped as u64 } else { 0 }
+        let status = call(|| unsafe { (self.dropped)(ptr::null_mut(), 0, &mut dropped) });
+        if status == Some(0) { dropped as u64 } else { 0 }
     }
 
     pub fn now_ns(&self) -> u64 {
         let mut now = 0;
         // SAFETY: it writes one number.
-        unsafe { (self.timestamp)(&mut now) };
+        call(|| unsafe { (self.timestamp)(&mut now) });
         now
     }
 

@@ -93,13 +93,14 @@ pub fn run(mut begun: Option<Session>) {
     }
 }
 
-/// Sends what is left when the program ends; waits for that, but not for long.
+/// Sends what is left when the program ends: our thread needs milliseconds, unless the machine is very busy. CUPTI is not called after that.
 pub extern "C" fn finish() {
     FINISHING.store(true, Ordering::Relaxed);
     let since = Instant::now();
-    while !FINISHED.load(Ordering::Relaxed) && since.elapsed() < Duration::from_millis(200) {
+    while !(FINISHED.load(Ordering::Relaxed) && Cupti::close()) && since.elapsed() < ANSWER {
         thread::sleep(Duration::from_millis(2));
     }
+    Cupti::close();
 }
 
 fn connect(path: &Path, token: &str) -> Option<(UnixStream, Shared)> {
