@@ -8,7 +8,7 @@ use std::{
     sync::OnceLock,
 };
 
-use crate::common::{command, compiled_standin, eventually, program, run_dirs, signal};
+use crate::common::{PROGRAM, command, compiled_standin, eventually, program, run_dirs, signal};
 use llmprof::event::{Envelope, Event};
 use serde_json::Value;
 
@@ -301,4 +301,64 @@ fn the_program_outlives_the_profiler() {
         let _ = profiler.kill();
         let _ = profiler.wait();
     }
+}
+
+/// One umask takes rights from this user too, the other takes none from anybody.
+#[test]
+fn the_socket_is_private_and_the_program_is_followed_whatever_the_umask_is() {
+    for umask in ["0277", "0"] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut shell = command("sh", dir.path());
+        shell.env("XDG_RUNTIME_DIR", dir.path()).env("STANDIN_WAITS", "1");
+        shell.args(["-c", &format!("umask {umask}; exec \"$@\""), "sh", PROGRAM]);
+        shell.args([
+            "exec",
+            "--json",
+            "telemetry=none",
+            "output.record=false",
+            "profiling.cupti.duty=1.0",
+            "--",
+        ]);
+        // The program prints the modes of the directory and of the socket. With --json, its stdout goes to stderr.
+        let script = "stat -c %a \"$LLMPROF_ATTACH\" \"$LLMPROF_ATTACH/socket\"; exec \"$0\" graph 300";
+        let done = shell.args(["sh", "-c", script]).arg(standin()).output().unwrap();
+        assert_eq!(done.status.code(), Some(0), "umask {umask}: {}", text(&done.stderr));
+        assert!(text(&done.stderr).contains("700\n700\n"), "umask {umask}: {}", text(&done.stderr));
+        let decode = &json(&done)["program"]["decode"];
+        let [launches, steps] = ["launches", "steps"].map(|name| decode[name].as_u64());
+        assert!(steps > Some(0) && launches > steps, "umask {umask}: {decode}");
+    }
+}
+
+/// A process in a session of its own is in no group of the program.
+#[test]
+fn the_program_ends_after_its_time_with_what_it_has_detached() {
+    let command_line = |pid: u32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    // A machine that was too busy to start it gets more time.
+    for seconds in ["3", "10", "60"] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = ["exec", "--for", seconds, "telemetry=none", "output.record=false", "--", "sh", "-c"];
+        let mut command = llmprof(dir.path(), &options);
+        command.arg("setsid sleep 7291 & echo $! > pid; wait").stdout(Stdio::null()).stderr(Stdio::null());
+        let mut exec = command.spawn().unwrap();
+        let is_detached = || {
+            let pid = fs::read_to_string(dir.path().join("pid")).ok()?.trim().parse::<u32>().ok()?;
+            command_line(pid).starts_with("sleep").then_some(pid)
+        };
+        let detached = eventually("a detached process, or the end", || {
+            let ended = exec.try_wait().unwrap().is_some();
+            is_detached().map(Some).or(ended.then_some(None))
+        });
+        let code = exec.wait().unwrap().code();
+        let Some(pid) = detached else { continue };
+        let is_left = command_line(pid).contains("7291");
+        if is_left {
+            signal(pid, "KILL");
+        }
+        assert!(!is_left, "process {pid} still runs");
+        // By SIGTERM, or by SIGKILL where that took too long.
+        assert!(matches!(code, Some(143 | 137)), "{code:?}");
+        return;
+    }
+    panic!("the program did not start its process within a minute");
 }

@@ -159,6 +159,15 @@ fn assert_nothing_left(dir: &Path) {
     });
 }
 
+/// Stops a process for a while. Returns for how long at most: simulated time stands still meanwhile.
+fn stop_for(pid: u32, pause: Duration) -> Duration {
+    let since = Instant::now();
+    signal(pid, "STOP");
+    thread::sleep(pause);
+    signal(pid, "CONT");
+    since.elapsed()
+}
+
 /// A screen, with everything that happens to one.
 fn screen(dice: &mut Dice, late: &Lateness) {
     let dir = tempfile::tempdir().unwrap();
@@ -171,13 +180,7 @@ fn screen(dice: &mut Dice, late: &Lateness) {
             1 => terminal.signal("WINCH"),
             2 => terminal
                 .send(dice.one_of(&["1", "2", "3", "4", "5", "6", "7", "8", "\t", "?", "\x1b", " ", "v"])),
-            3 => {
-                let pause = dice.millis(50, 600);
-                terminal.signal("STOP");
-                thread::sleep(pause);
-                terminal.signal("CONT");
-                stopped += pause;
-            }
+            3 => stopped += stop_for(terminal.pid(), dice.millis(50, 600)),
             4 => {
                 terminal.set_unread(true);
                 thread::sleep(dice.millis(50, 800));
@@ -192,6 +195,8 @@ fn screen(dice: &mut Dice, late: &Lateness) {
     terminal.set_unread(unread);
     let end = dice.one_of(&["KILL", "KILL", "TERM", "INT", "HUP", "key"]);
     println!("  screen: {end}{}", if unread { ", unread" } else { "" });
+    // Before the signal: what happens after it is no loss.
+    let ended = unix_now();
     match end {
         // Escape just before it makes it another key for the program.
         "key" => {
@@ -201,7 +206,6 @@ fn screen(dice: &mut Dice, late: &Lateness) {
         }
         name => terminal.signal(name),
     }
-    let ended = unix_now();
     if unread {
         eventually("the end of the program", || terminal.code());
         terminal.set_unread(false);
@@ -241,21 +245,15 @@ fn headless(dice: &mut Dice, late: &Lateness) {
     let mut stopped = Duration::ZERO;
     for _ in 0..dice.below(6) {
         match dice.below(3) {
-            0 => {
-                let pause = dice.millis(50, 600);
-                signal(child.id(), "STOP");
-                thread::sleep(pause);
-                signal(child.id(), "CONT");
-                stopped += pause;
-            }
+            0 => stopped += stop_for(child.id(), dice.millis(50, 600)),
             1 => signal(child.id(), dice.one_of(&["WINCH", "CONT", "PIPE"])),
             _ => thread::sleep(dice.millis(10, 500)),
         }
     }
     let end = dice.one_of(&["KILL", "KILL", "TERM", "INT"]);
     println!("  headless, files up to {limit}: {end}");
-    signal(child.id(), end);
     let ended = unix_now();
+    signal(child.id(), end);
     let status: ExitStatus = eventually("the end of the program", || child.try_wait().unwrap());
     match end {
         "KILL" => {

@@ -10,7 +10,7 @@ use std::{
 use crate::common::{
     PROGRAM, SIM_TIMES, events, finished, limited, program, run, run_dirs, said, signal, tiny_model,
 };
-use llmprof::event::{Event, Outcome};
+use llmprof::event::{Event, Level, Outcome};
 use serde_json::Value;
 
 const QUICK: [&str; 7] = [
@@ -310,7 +310,8 @@ fn a_full_disk_loses_lines_but_not_the_run() {
 #[test]
 fn a_closed_stdout_or_stderr_is_no_panic() {
     let dir = tempfile::tempdir().unwrap();
-    for args in [&["config"][..], &QUICK, &["--help"]] {
+    let quiet = [&QUICK[..], &["--quiet"]].concat();
+    for args in [&["config"][..], &quiet, &["--help"]] {
         let mut child = program(dir.path());
         let mut child = child.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
@@ -356,7 +357,11 @@ fn an_interrupted_run_prints_progress_and_its_result() {
         let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut err = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
-        err.read_line(&mut line).unwrap();
+        // The first ones may say that it prepares.
+        while !line.contains("tok/s") {
+            line.clear();
+            assert!(err.read_line(&mut line).unwrap() > 0, "no progress");
+        }
         assert!(line.contains("request ") && line.contains("tok/s") && !line.contains('\x1b'), "{line:?}");
         signal(child.id(), name);
         let mut rest = String::new();
@@ -452,6 +457,20 @@ fn a_profiling_option_without_effect_is_reported() {
         .into_iter()
         .any(|envelope| matches!(envelope.event, Event::Notice(notice) if notice.text.starts_with(expected)));
     assert!(recorded, "the recording has it too");
+}
+
+#[test]
+fn an_address_for_metrics_that_other_machines_reach_is_warned_of() {
+    for (address, is_reachable) in [("0.0.0.0:0", true), ("127.0.0.1:0", false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let output = run(dir.path(), &[&QUICK[..], &["--metrics", address]].concat());
+        assert_eq!(output.code, 0, "{address}: {}", output.err);
+        let expected = format!("{address} can be reached from other machines");
+        let warned = events(&run_dirs(dir.path())[0]).into_iter().any(|envelope| {
+            matches!(envelope.event, Event::Notice(notice) if notice.level == Level::Warn && notice.text == expected)
+        });
+        assert_eq!(warned, is_reachable, "{address}");
+    }
 }
 
 #[test]

@@ -169,6 +169,25 @@ fn baselines_are_saved_listed_and_compared_with() {
     assert_eq!(left, ["main.json", "new.json", "odd.json", "taken.json"]);
 }
 
+#[test]
+fn a_run_that_cannot_be_trusted_is_saved_as_a_baseline_with_a_note() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    recorded(dir, "whole", &[]);
+    // A line that is not an event counts as lost.
+    let events = fs::read_to_string(dir.join("whole/events.ndjson")).unwrap();
+    fs::create_dir(dir.join("holed")).unwrap();
+    fs::write(dir.join("holed/events.ndjson"), events + "{\"t\":NaN}\n").unwrap();
+    for (run_name, is_noted) in [("whole", false), ("holed", true)] {
+        let saved = run(dir, &["baseline", "save", "main", run_name]);
+        assert_eq!(saved.code, 0, "{}", saved.err);
+        let expected = format!("saved {run_name} as baselines/main.json (16 requests)");
+        assert!(saved.out.starts_with(&expected), "{}", saved.out);
+        let note = "note: trust 0 of 5: 1 event was lost\n";
+        assert_eq!(saved.err.contains(note), is_noted, "{run_name}: {}", saved.err);
+    }
+}
+
 /// Makes a simulated recording pass as a measured one.
 fn as_measured(run: &Path) {
     for name in ["events.ndjson", "metrics.json"] {

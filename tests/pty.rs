@@ -2,12 +2,21 @@
 
 use std::{
     fs,
+    io::{Read, Write},
+    net::TcpListener,
+    num::NonZeroU16,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use crate::common::terminal::{Terminal, sent_for};
-use crate::common::{events, eventually, finished, program, record, run_dirs, signal, tiny_model};
+use crate::common::{
+    PROGRAM, environment, events, eventually, finished, program, record, run_dirs, signal, tiny_model,
+};
 use llmprof::{
     event::{Event, Outcome},
     report::NAMES,
@@ -16,6 +25,7 @@ use llmprof::{
         ui::{Action, Effect, Pane, RunCommand, RunsCommand},
     },
 };
+use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
 /// Goes on for longer than any test.
 const ENDLESS: [&str; 4] = ["runtime=sim", "runtime.warmup=0", "runtime.requests=200", "infer=long"];
@@ -134,7 +144,7 @@ fn a_disk_that_does_not_answer_does_not_stop_the_screen() {
     let library = stuck_disk(dir.path());
     let terminal = Terminal::start_in(dir, &ENDLESS, &[("LD_PRELOAD", &library)], (120, 40));
     terminal.see("● decode");
-    terminal.press("7", "reading the list of runs");
+    terminal.send("7");
     terminal.press("8", "ready after");
     terminal.press("7", "disk/stuck does not answer");
     // The pipe and the device have no end, this run goes on, the other run has ended.
@@ -357,8 +367,7 @@ fn a_run_is_started_again_and_the_old_one_opened() {
     terminal.press("7", "newest first");
     terminal.see("2 runs");
     terminal.press("\r", "this run is already on the screen");
-    terminal.press("\x1b[B\r", "00:0");
-    terminal.see("The run was interrupted: another run was started");
+    terminal.press("\x1b[B\r", "The run was interrupted: another run was started");
     terminal.send("b");
     terminal.see_no("another run was started");
     terminal.until("the live run", |s| has_rate(&s.contents()));
@@ -372,9 +381,15 @@ fn the_workload_pauses_and_the_view_freezes() {
     terminal.send("p");
     terminal.see_no("paused");
     terminal.press(" ", "view frozen");
-    let (run, frozen) = (&run_dirs(terminal.path())[0], terminal.text());
-    let so_far = events(run).len();
-    eventually("more events", || (events(run).len() > so_far + 100).then_some(()));
+    let run = &run_dirs(terminal.path())[0];
+    let more_events = || {
+        let so_far = events(run).len();
+        eventually("more events", || (events(run).len() > so_far + 100).then_some(()));
+    };
+    // The frame may arrive in parts.
+    more_events();
+    let frozen = terminal.text();
+    more_events();
     assert_eq!(terminal.text(), frozen);
     terminal.send(" ");
     terminal.see_no("view frozen");
@@ -798,8 +813,15 @@ fn the_demo_plays() {
 #[test]
 fn a_recording_without_tokens_shows_the_panes_that_it_fills() {
     let dir = tempfile::tempdir().unwrap();
-    let watched = crate::common::run(dir.path(), &["watch", "--record", "--for", "0.3", "telemetry=sim"]);
-    assert_eq!(watched.code, 0, "{}", watched.err);
+    let mut watch = crate::common::program(dir.path());
+    watch.args(["watch", "--record", "--for", "600", "telemetry=sim"]);
+    let mut watch = watch.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    eventually("samples of a GPU", || {
+        let run = run_dirs(dir.path()).into_iter().next()?;
+        events(&run).iter().any(|e| matches!(e.event, Event::GpuSample(_))).then_some(())
+    });
+    crate::common::signal(watch.id(), "INT");
+    watch.wait().unwrap();
     let terminal = Terminal::start_in(dir, &["replay", "latest"], &[], (120, 40));
     terminal.see("mem util");
     terminal.until("tabs of panes with content", |screen| {
@@ -891,6 +913,114 @@ fn a_file_that_is_not_a_recording_is_reported_without_a_screen() {
         assert_eq!(terminal.exit_code(), 1, "{words}");
         terminal.see(words);
     }
+}
+
+/// How often the bell of a terminal has rung.
+#[derive(Default)]
+struct Bell(u32);
+
+impl vt100::Callbacks for Bell {
+    fn audible_bell(&mut self, _: &mut vt100::Screen) {
+        self.0 += 1;
+    }
+}
+
+/// The program on a terminal whose bell is heard.
+struct WithBell {
+    shown: Arc<Mutex<vt100::Parser<Bell>>>,
+    master: Box<dyn MasterPty + Send>,
+    child: Box<dyn Child + Send + Sync>,
+}
+
+impl WithBell {
+    fn start(dir: &Path, args: &[&str]) -> WithBell {
+        let (rows, cols) = (40, 120);
+        let pty =
+            native_pty_system().openpty(PtySize { rows, cols, pixel_width: 0, pixel_height: 0 }).unwrap();
+        let mut command = CommandBuilder::new(PROGRAM);
+        command.args(args);
+        command.cwd(dir);
+        command.env_clear();
+        for (name, value) in environment(dir) {
+            command.env(name, value);
+        }
+        command.env("TERM", "xterm-256color");
+        let child = pty.slave.spawn_command(command).unwrap();
+        drop(pty.slave);
+        let [rows, cols] = [rows, cols].map(|n| NonZeroU16::new(n).unwrap());
+        let shown = vt100::Parser::new_with_callbacks(rows, cols, 0, Bell::default());
+        let shown = Arc::new(Mutex::new(shown));
+        let (mut output, screen) = (pty.master.try_clone_reader().unwrap(), Arc::clone(&shown));
+        std::thread::spawn(move || {
+            let mut bytes = [0; 1 << 16];
+            while let Ok(n @ 1..) = output.read(&mut bytes) {
+                screen.lock().unwrap().process(&bytes[..n]);
+            }
+        });
+        WithBell { shown, master: pty.master, child }
+    }
+
+    #[track_caller]
+    fn see(&self, text: &str) {
+        let shows = || self.shown.lock().unwrap().screen().contents().contains(text).then_some(());
+        eventually(text, shows);
+    }
+
+    fn rings(&self) -> u32 {
+        self.shown.lock().unwrap().callbacks().0
+    }
+}
+
+impl Drop for WithBell {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// A vLLM server with as many queued requests as the number says.
+fn queueing(queued: &Arc<AtomicU32>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let queued = Arc::clone(queued);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let queued = queued.load(Ordering::Relaxed);
+            let page = format!("vllm:num_requests_running 1\nvllm:num_requests_waiting {queued}\n");
+            let _ = write!(
+                stream,
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{page}",
+                page.len()
+            );
+        }
+    });
+    url
+}
+
+#[test]
+fn a_watched_server_has_its_pane_first_and_an_alert_rings_the_bell() {
+    let queued = Arc::new(AtomicU32::new(0));
+    let url = queueing(&queued);
+    let dir = tempfile::tempdir().unwrap();
+    let mut terminal = WithBell::start(dir.path(), &["watch", "telemetry=none", &url, "--alert", "queued>3"]);
+    // No key was pressed.
+    terminal.see(&format!("vllm · {url}"));
+    // Readings that cross nothing are on the screen.
+    terminal.see("│ queued ");
+    assert_eq!(terminal.rings(), 0);
+    queued.store(14, Ordering::Relaxed);
+    eventually("the bell", || (terminal.rings() > 0).then_some(()));
+    let mut keyboard = terminal.master.take_writer().unwrap();
+    keyboard.write_all(b"8").unwrap();
+    terminal.see(&format!("alert queued>3: 14.0 ({url})"));
+    assert_eq!(terminal.rings(), 1, "it rings once");
+    keyboard.write_all(b"q").unwrap();
+    let ended = eventually("the end", || terminal.child.try_wait().unwrap());
+    assert_eq!(ended.exit_code(), 0);
 }
 
 #[test]

@@ -22,7 +22,7 @@ use llmprof::{
     },
     model::{Operator, Shape, Step},
     report::{plots::roofline_svg, report_md, run_json},
-    run::sweep::{CooldownStatus, Job, JobResult, JobState, Place, Sweep, Temperature},
+    run::sweep::{CooldownStatus, Job, JobResult, JobState, LiveFigures, Place, Sweep, Temperature},
     rundir::{EventReader, Next, Player},
     sim::{SimSteps, card::H200, sim_kernels},
     state::{RunState, Snapshot},
@@ -30,7 +30,7 @@ use llmprof::{
         frame::Frame,
         theme::{Depth, Glyphs, Theme},
         ui::{Action, ComparePart, Extent, Overlay, Pane, PromptKind, UiState, update},
-        view::{Elsewhere, SweepView, View},
+        view::{Elsewhere, Progress, SweepView, View},
     },
 };
 use ratatui::{Terminal, backend::TestBackend};
@@ -539,6 +539,61 @@ fn a_sweep_has_a_progress_line_and_a_table() {
             let ascii = drawn_in(Some(view), &state, &showing(pane), Glyphs::ASCII, (80, 24));
             assert!(ascii.is_ascii(), "{ascii}");
         }
+    }
+}
+
+#[test]
+fn a_sweep_shows_its_time_and_the_figures_of_the_running_job() {
+    let mut state = running();
+    state.snapshots.clear();
+    let mut working = sweep(true);
+    working.jobs[0].took = Some(Duration::from_secs(58));
+    let mut metrics = Metrics::default();
+    for _ in 0..20 {
+        metrics.first_token(51_200_000, 128, 1);
+        metrics.next_token(5_120_000, 1);
+        metrics.tpot.record(5_120_000);
+    }
+    let elapsed = Duration::from_secs(42);
+    let job = |left_s: Option<f64>| Some(LiveFigures { metrics: metrics.summary(), elapsed, left_s });
+    let seen = |sweep: &Sweep, job: Option<LiveFigures>, glyphs: Glyphs, size: (u16, u16)| {
+        let progress = Progress {
+            elapsed: Duration::from_secs(221),
+            jobs: job.into_iter().map(|job| (3, job)).collect(),
+        };
+        let view = SweepView { sweep, cooling: None, elsewhere: None, progress: Some(&progress) };
+        drawn_in(Some(view), &state, &showing(Pane::Compare), glyphs, size)
+    };
+    let wide = |sweep: &Sweep, job: Option<LiveFigures>| seen(sweep, job, Glyphs::UNICODE, (200, 50));
+    let line = |screen: &str, part: &str| {
+        let found = screen.lines().find(|line| line.contains(part));
+        found.unwrap_or_else(|| panic!("no {part:?} in {screen}")).to_owned()
+    };
+
+    // 20 s, and 60 s for each of the two jobs that wait: as long as the first job and this one.
+    let screen = wide(&working, job(Some(20.0)));
+    assert!(screen.contains("╭ sweep · 03:41, about 2 min left ─"), "{screen}");
+    let row = line(&screen, "▸  4  ");
+    for cell in ["running", "  00:42", "51.2 ms", "5.12 ms", "  195  ", "about 20 s left"] {
+        assert!(row.contains(cell), "{cell:?} is not in {row}");
+    }
+    let done = line(&screen, "   1  smollm2_135m");
+    assert!(done.contains("  00:58") && done.contains("3.79 ms"), "{done}");
+    let waiting = line(&screen, "   5  qwen3_0_6b");
+    assert!(waiting.contains("waiting") && !waiting.contains("ms"), "{waiting}");
+    assert!(screen.contains("job 4/6 · running · 00:42 · about 20 s left"), "{screen}");
+
+    // The end of the job is not known, so that of the sweep is not either.
+    let title = line(&wide(&working, job(None)), "╭ sweep");
+    assert!(title.contains("╭ sweep · 03:41 ─"), "{title}");
+    let mut finished = sweep(false);
+    (3..6).for_each(|job| finished.end(job, JobResult::failed("no reason in particular".into())));
+    let title = line(&wide(&finished, None), "╭ sweep");
+    assert!(title.contains("╭ sweep · 03:41, finished ─"), "{title}");
+
+    for size in [(80, 24), (30, 8), (200, 50)] {
+        let screen = seen(&working, job(Some(20.0)), Glyphs::ASCII, size);
+        assert!(screen.is_ascii(), "{screen}");
     }
 }
 

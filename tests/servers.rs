@@ -5,7 +5,7 @@ use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
     path::Path,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
     sync::{
         Arc, Condvar, Mutex,
         atomic::{AtomicU32, Ordering},
@@ -38,6 +38,10 @@ fn text(bytes: &[u8]) -> String {
 
 /// Runs load on `url` and returns the output.
 fn load(dir: &Path, url: &str, more: &[&str]) -> Output {
+    load_command(dir, url, more).output().unwrap()
+}
+
+fn load_command(dir: &Path, url: &str, more: &[&str]) -> Command {
     let url = format!("runtime.server.url={url}");
     let mut arguments =
         vec!["run", "--quiet", "--json", "runtime=openai", "telemetry=none", "profiling=none", &url];
@@ -48,7 +52,7 @@ fn load(dir: &Path, url: &str, more: &[&str]) -> Output {
         "dataset.prompt_tokens=16",
     ]);
     arguments.extend(more);
-    llmprof(dir, &arguments).output().unwrap()
+    llmprof(dir, &arguments)
 }
 
 fn known() -> KnownServer {
@@ -76,8 +80,16 @@ fn latencies_are_those_of_the_server() {
     // Chunks that a busy machine read together have no gap between them, and the gap before them is that of several tokens: neither is an
     // ITL. All other gaps are the time from the first token to the last.
     let events = crate::common::events(&dir.path().join("run"));
+    // A request that was sent after the last measured one has an end if the server was quick.
+    let started = events.iter().filter_map(|envelope| match &envelope.event {
+        Event::RequestStarted(started) if started.cooldown => Some(started.request),
+        _ => None,
+    });
+    let after: Vec<u32> = started.collect();
     let served = events.iter().filter_map(|envelope| match &envelope.event {
-        Event::RequestFinished(RequestFinished { served: Some(served), .. }) => Some(served),
+        Event::RequestFinished(RequestFinished { request, served: Some(served), .. }) => {
+            (!after.contains(request)).then_some(served)
+        }
         _ => None,
     });
     let (chunks, together) = served
@@ -142,31 +154,34 @@ fn scripted(script: impl Fn(&mut TcpStream, &str) + Send + Sync + 'static) -> St
     let script = std::sync::Arc::new(script);
     thread::spawn(move || {
         for stream in listener.incoming() {
-            let (mut stream, script) = (stream.unwrap(), std::sync::Arc::clone(&script));
-            thread::spawn(move || {
-                let mut seen = Vec::new();
-                let mut bytes = [0; 4096];
-                while !seen.windows(4).any(|w| w == b"\r\n\r\n") {
-                    match stream.read(&mut bytes) {
-                        Ok(0) | Err(_) => return,
-                        Ok(n) => seen.extend_from_slice(&bytes[..n]),
-                    }
-                }
-                if seen.starts_with(b"GET /v1/models") {
-                    let body = r#"{"data":[{"id":"m"}]}"#;
-                    let _ = write!(
-                        stream,
-                        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-                        body.len()
-                    );
-                } else {
-                    let head = text(&seen);
-                    script(&mut stream, head.split(' ').nth(1).unwrap_or_default());
-                }
-            });
+            let (stream, script) = (stream.unwrap(), std::sync::Arc::clone(&script));
+            thread::spawn(move || answer(stream, &*script));
         }
     });
     url
+}
+
+/// Answers the one request of a connection, as [`scripted`] does.
+fn answer(mut stream: TcpStream, script: &impl Fn(&mut TcpStream, &str)) {
+    let mut seen = Vec::new();
+    let mut bytes = [0; 4096];
+    while !seen.windows(4).any(|w| w == b"\r\n\r\n") {
+        match stream.read(&mut bytes) {
+            Ok(0) | Err(_) => return,
+            Ok(n) => seen.extend_from_slice(&bytes[..n]),
+        }
+    }
+    if seen.starts_with(b"GET /v1/models") {
+        let body = r#"{"data":[{"id":"m"}]}"#;
+        let _ = write!(
+            stream,
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        );
+    } else {
+        let head = text(&seen);
+        script(&mut stream, head.split(' ').nth(1).unwrap_or_default());
+    }
 }
 
 const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
@@ -229,13 +244,58 @@ fn a_server_that_is_not_there_is_said_to_be_so() {
         text(&output.stderr)
     );
     assert!(text(&output.stderr).contains("connection refused"), "{}", text(&output.stderr));
-    assert!(!dir.path().join("runs").exists(), "a run that never began leaves nothing");
+    assert!(!dir.path().join("run").exists(), "a run that never began leaves nothing");
+    let usual = [
+        "run",
+        "--quiet",
+        "runtime=openai",
+        "telemetry=none",
+        "profiling=none",
+        "runtime.server.url=http://127.0.0.1:9",
+        "runtime.server.ready_s=0.3",
+    ];
+    let usual = llmprof(dir.path(), &usual).output().unwrap();
+    assert_eq!(usual.status.code(), Some(1));
+    assert!(text(&usual.stderr).contains("did not answer within"), "{}", text(&usual.stderr));
+    assert!(!dir.path().join("runs").exists(), "nor does it where runs usually are");
+    assert!(!text(&usual.stdout).contains('–'), "nothing was measured: {}", text(&usual.stdout));
     let none = llmprof(dir.path(), &["run", "runtime=openai"]).output().unwrap();
     assert_eq!(none.status.code(), Some(2));
     assert!(text(&none.stderr).contains("runtime.server.url"), "{}", text(&none.stderr));
     let endless = load(dir.path(), "http://127.0.0.1:9", &["runtime.requests=null"]);
     assert_eq!(endless.status.code(), Some(2));
     assert!(text(&endless.stderr).contains("give a number"), "{}", text(&endless.stderr));
+}
+
+/// What is waited for, why, and for how much longer: on stderr while it is waited for.
+#[test]
+fn a_wait_for_a_server_says_why_and_for_how_much_longer() {
+    let dir = tempfile::tempdir().unwrap();
+    // The run ends by itself if it never says so.
+    let arguments = [
+        "run",
+        "runtime=openai",
+        "telemetry=none",
+        "profiling=none",
+        "runtime.server.url=http://127.0.0.1:9",
+        "runtime.server.ready_s=30",
+    ];
+    let mut child =
+        llmprof(dir.path(), &arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    let mut lines = std::io::BufReader::new(child.stderr.take().unwrap());
+    while !said.contains("gives up in ") {
+        let read = std::io::BufRead::read_line(&mut lines, &mut said).unwrap();
+        assert!(read > 0, "{said}");
+    }
+    crate::common::signal(child.id(), "INT");
+    lines.read_to_string(&mut said).unwrap();
+    child.wait().unwrap();
+    let words = "waiting for http://127.0.0.1:9: connection refused; gives up in ";
+    let left = said.split_once(words).and_then(|(_, rest)| rest.split_once(" s"));
+    let left: Option<u32> = left.and_then(|(seconds, _)| seconds.parse().ok());
+    assert!(left.is_some_and(|seconds| seconds < 30), "{said}");
+    assert!(!dir.path().join("runs").exists(), "a run that never began leaves nothing");
 }
 
 /// Answers every connection with `bytes`, whatever it asks.
@@ -252,6 +312,22 @@ fn answering(bytes: &'static [u8]) -> String {
     address
 }
 
+/// A library with which no name has an address: there is none, or no resolver answers where `NO_RESOLVER` is set.
+fn without_addresses(dir: &Path) -> String {
+    let (source, library) = (dir.join("names.c"), dir.join("names.so"));
+    let code = r#"
+        #include <netdb.h>
+        #include <stdlib.h>
+        int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **found) {
+            return getenv("NO_RESOLVER") ? EAI_AGAIN : EAI_NONAME;
+        }
+    "#;
+    fs::write(&source, code).unwrap();
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
+    assert!(built.unwrap().success());
+    library.display().to_string()
+}
+
 /// Where waiting cannot help, nothing is waited for: these would wait for minutes.
 #[test]
 fn what_cannot_become_a_server_is_said_at_once() {
@@ -266,6 +342,21 @@ fn what_cannot_become_a_server_is_said_at_once() {
         let output = load(dir.path(), &url, &["runtime.server.ready_s=86400"]);
         assert_eq!(output.status.code(), Some(1), "{url}");
         assert!(text(&output.stderr).contains(words), "{words}: {}", text(&output.stderr));
+    }
+    // What the resolver of this machine says of such a name depends on its network: both answers, without asking it.
+    let dir = tempfile::tempdir().unwrap();
+    let library = without_addresses(dir.path());
+    for (resolver, cause) in
+        [("RESOLVER", "Name or service not known"), ("NO_RESOLVER", "Temporary failure in name resolution")]
+    {
+        let mut command =
+            load_command(dir.path(), "http://no.such.host.invalid", &["runtime.server.ready_s=86400"]);
+        let output = command.env("LD_PRELOAD", &library).env(resolver, "1").output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{cause}");
+        let said = text(&output.stderr);
+        let words = "http://no.such.host.invalid: the host no.such.host.invalid is not known (";
+        assert!(said.contains(words) && said.contains(cause), "{cause}: {said}");
+        assert!(said.contains("Correct runtime.server.url"), "{said}");
     }
 }
 
@@ -306,6 +397,59 @@ fn a_server_that_stops_answering_fails_the_run() {
     assert_eq!(result["outcome"], "failed");
     let report = std::fs::read_to_string(dir.path().join("run/report.md")).unwrap();
     assert!(report.contains("**The run failed: the server stopped answering at"), "{report}");
+}
+
+/// A server that is started again while it is waited for: the requests meanwhile have failed, the run has not.
+#[test]
+fn a_server_that_comes_back_in_time_does_not_fail_the_run() {
+    // Other tests listen at 127.0.0.1: none of them takes this address while nothing listens there.
+    let listener = TcpListener::bind("127.0.0.9:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let serve = |listener: TcpListener, connections: usize| {
+        thread::spawn(move || {
+            let script = |s: &mut TcpStream, _: &str| drop(write!(s, "{STREAM}{CHUNK}data: [DONE]\n\n"));
+            listener.incoming().take(connections).for_each(|stream| answer(stream.unwrap(), &script));
+        })
+    };
+    // The list of models and four requests.
+    let first = serve(listener, 5);
+    let dir = tempfile::tempdir().unwrap();
+    let more = [
+        "runtime.server.metrics=none",
+        "runtime.warmup=0",
+        "runtime.requests=200",
+        "runtime.load.gives_up_s=600",
+        "output.flush_ms=50",
+    ];
+    let mut command = load_command(dir.path(), &format!("http://{address}"), &more);
+    let run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    crate::common::eventually("a refused connection", || {
+        let recorded = fs::read_to_string(dir.path().join("run/events.ndjson")).unwrap_or_default();
+        recorded.contains("the server refuses connections").then_some(())
+    });
+    first.join().unwrap();
+    let again = crate::common::eventually("the address", || TcpListener::bind(address).ok());
+    serve(again, usize::MAX);
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let events = crate::common::events(&dir.path().join("run"));
+    let notices = notices(&events);
+    let place = |words: &str| notices.iter().position(|text| text.contains(words));
+    let (refused, answers) =
+        (place("refuses connections: waiting for it"), place("the server answers again"));
+    assert!(refused.is_some() && refused < answers, "{notices:?}");
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(result["outcome"], "completed");
+    let count = |key: &str| result["server"][key].as_u64().unwrap();
+    assert!(count("failed") > 0 && count("failed") + count("requests") == 200, "{result}");
+}
+
+/// The texts of the notices among `events`.
+fn notices(events: &[Envelope]) -> Vec<&str> {
+    events
+        .iter()
+        .filter_map(|e| if let Event::Notice(notice) = &e.event { Some(notice.text.as_str()) } else { None })
+        .collect()
 }
 
 /// More than half of the requests are refused: that is no result.
@@ -543,12 +687,19 @@ fn dcgm_page(sm_clock_mhz: u32) -> String {
 
 #[test]
 fn gpus_are_read_from_a_dcgm_exporter() {
-    let readings = AtomicU32::new(0);
+    let readings = Arc::new(AtomicU32::new(0));
+    let served = Arc::clone(&readings);
     let url = bad_server(move |stream| {
-        send_page(stream, &dcgm_page(1400 + readings.fetch_add(1, Ordering::Relaxed)));
+        send_page(stream, &dcgm_page(1400 + served.fetch_add(1, Ordering::Relaxed)));
     });
     let dir = tempfile::tempdir().unwrap();
-    let output = llmprof(dir.path(), &["watch", "--dcgm", &url, "--for", "4"]).output().unwrap();
+    let mut watch = llmprof(dir.path(), &["watch", "--dcgm", &url, "--for", "600"]);
+    watch.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let child = watch.spawn().unwrap();
+    // The answer to the last of them may still be on its way: one more than are needed.
+    crate::common::eventually("readings", || (readings.load(Ordering::Relaxed) >= 4).then_some(()));
+    crate::common::signal(child.id(), "INT");
+    let output = child.wait_with_output().unwrap();
     let said = text(&output.stdout);
     assert!(said.contains("NVIDIA H200") && said.contains("power-capped"), "{said}{}", text(&output.stderr));
     let nothing =
@@ -757,20 +908,121 @@ fn readings_of_a_server_and_its_gpus_are_recorded() {
     assert!(events.iter().filter(capped).count() >= 2, "{events:?}");
 }
 
+/// The events of a run of one request, which is answered until the server's metrics were read `times` times. `page` sends them, given how
+/// often they were read before.
+fn while_metrics_are_read(
+    times: u32,
+    page: impl Fn(&mut TcpStream, u32) + Send + Sync + 'static,
+) -> Vec<Envelope> {
+    let read = (Mutex::new(0u32), Condvar::new());
+    let url = scripted(move |stream, path| match path {
+        "/metrics" => {
+            let n = *read.0.lock().unwrap();
+            page(stream, n);
+            *read.0.lock().unwrap() = n + 1;
+            read.1.notify_all();
+        }
+        _ => {
+            let _ = write!(stream, "{STREAM}{CHUNK}");
+            let few = |read: &mut u32| *read < times;
+            drop(read.1.wait_timeout_while(read.0.lock().unwrap(), crate::common::PATIENCE, few));
+            let _ = write!(stream, "{CHUNK}data: [DONE]\n\n");
+        }
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let output = load(dir.path(), &url, &["runtime.warmup=0", "runtime.requests=1"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    crate::common::events(&dir.path().join("run"))
+}
+
+/// A page that cannot be read for a moment ends neither the run nor the reading.
+#[test]
+fn metrics_that_can_be_read_again_are_a_line() {
+    let events = while_metrics_are_read(5, |stream, n| match n {
+        2 => drop(write!(stream, "HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n")),
+        _ => send_page(stream, "vllm:num_requests_running 1\n"),
+    });
+    let notices = notices(&events);
+    let place = |words: &str| notices.iter().position(|text| text.contains(words));
+    let (lost, again) = (place("cannot be read: HTTP 500 at /metrics"), place("can be read again"));
+    assert!(lost.is_some() && lost < again, "{notices:?}");
+}
+
+/// llama.cpp counts tokens when their request ends: while one runs, a counter that stands still is no rate of 0.
+#[test]
+fn the_rate_of_llama_cpp_is_unknown_while_no_request_has_ended() {
+    let events = while_metrics_are_read(6, |stream, n| {
+        let predicted = if n < 4 { 100 } else { 500 };
+        let page = format!(
+            "llamacpp:requests_processing 1\nllamacpp:prompt_tokens_total 7\nllamacpp:tokens_predicted_total {predicted}\n"
+        );
+        send_page(stream, &page);
+    });
+    let samples: Vec<&ServerSample> = events
+        .iter()
+        .filter_map(|e| if let Event::ServerSample(sample) = &e.event { Some(&**sample) } else { None })
+        .collect();
+    // The counter of the prompts stands still too, and that is a rate.
+    let is_read = |sample: &&ServerSample| sample.running == Some(1.0) && sample.prompt_tok_s == Some(0.0);
+    assert!(samples.iter().all(is_read), "{samples:?}");
+    assert_eq!(samples.first().map(|sample| sample.output_tok_s), Some(None), "{samples:?}");
+    let mut rates = samples.iter().filter_map(|sample| sample.output_tok_s).peekable();
+    assert!(rates.peek().is_some() && rates.all(|rate| rate > 0.0), "{samples:?}");
+}
+
+/// A vLLM server with so many queued requests.
+fn queueing(queued: u32) -> String {
+    scripted(move |stream, path| {
+        if path == "/metrics" {
+            send_page(stream, &format!("vllm:num_requests_running 1\nvllm:num_requests_waiting {queued}\n"));
+        }
+    })
+}
+
+/// Each of the two causes by itself, and neither. A watch that was too short for a busy machine to read everything is done again for longer.
+#[test]
+fn an_alert_or_a_silent_server_alone_sets_the_exit_code_of_a_watch() {
+    let (idle, busy, gone) = (queueing(0), queueing(14), "http://127.0.0.1:1");
+    let watch = |arguments: &[&str], crosses: bool, falls_silent: bool| {
+        let dir = tempfile::tempdir().unwrap();
+        let mut said = String::new();
+        for seconds in ["3", "12", "48"] {
+            let mut command = llmprof(dir.path(), &["watch", "telemetry=none", "--json", "--for", seconds]);
+            let output = command.args(arguments).output().unwrap();
+            let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            said = format!("{json} {}", text(&output.stderr));
+            let servers = json["servers"].as_array().map_or(&[][..], Vec::as_slice);
+            let is_silent = |server: &Value| server["silent"].is_string();
+            let are_read = servers.len() == 2
+                && servers.iter().all(|server| is_silent(server) || server["last_sample"].is_object());
+            let has_crossed = json["alerts"].as_array().is_some_and(|alerts| !alerts.is_empty());
+            if are_read && (has_crossed, servers.iter().any(is_silent)) == (crosses, falls_silent) {
+                return (output.status.code(), said);
+            }
+        }
+        panic!("{arguments:?}: {said}");
+    };
+    let cases: [(&[&str], bool, bool, i32); 4] = [
+        (&[&idle, &busy, "--alert", "queued>3"], true, false, 1),
+        (&[&idle, gone], false, true, 1),
+        (&[&idle, &busy, "--alert", "queued>30"], false, false, 0),
+        (&[&idle, &busy], false, false, 0),
+    ];
+    thread::scope(|scope| {
+        for (arguments, crosses, falls_silent, code) in cases {
+            let watch = &watch;
+            scope.spawn(move || {
+                let (ended, said) = watch(arguments, crosses, falls_silent);
+                assert_eq!(ended, Some(code), "{arguments:?}: {said}");
+            });
+        }
+    });
+}
+
 /// One of three servers has a queue, one has none, and one does not answer.
 #[test]
 fn several_servers_are_watched_and_an_alert_sets_the_exit_code() {
-    let server = |queued: u32| {
-        scripted(move |stream, path| {
-            if path == "/metrics" {
-                send_page(
-                    stream,
-                    &format!("vllm:num_requests_running 1\nvllm:num_requests_waiting {queued}\n"),
-                );
-            }
-        })
-    };
-    let (idle, busy, gone) = (server(0), server(14), "http://127.0.0.1:1");
+    let (idle, busy, gone) = (queueing(0), queueing(14), "http://127.0.0.1:1");
     let dir = tempfile::tempdir().unwrap();
     let watch = |more: &[&str]| {
         let arguments = ["watch", "telemetry=none", "--for", "600", "--json", &idle, &busy];

@@ -62,6 +62,11 @@ impl Descendants {
         self.seen.is_empty()
     }
 
+    #[cfg(test)]
+    pub(super) fn has(&self, pid: u32) -> bool {
+        self.seen.contains_key(&pid)
+    }
+
     pub(super) fn signal(&self, signal: Signal) {
         for pid in self.seen.keys().filter_map(|pid| Pid::from_raw(*pid as i32)) {
             let _ = rustix::process::kill_process(pid, signal);

@@ -445,19 +445,32 @@ mod tests {
         let command = ["sh", "-c", &format!("cd '{}' || exit; {script}", dir.display())].map(OsString::from);
         let (tx, _rx) = channel(Clock::wall());
         let mut program = Program::start(&command, Vec::new(), output, None, None, &tx).unwrap();
-        let mut child: Option<u32> = None;
-        while child.is_none() || program.descendants.is_empty() {
+        let child = eventually("the child to be known", || {
             assert_eq!(program.ended(), None);
             program.descendants.refresh(program.child.id());
-            child = fs::read_to_string(dir.join("child")).ok().and_then(|pid| pid.trim().parse().ok());
+            let text = fs::read_to_string(dir.join("child")).ok()?;
+            // The program has other children meanwhile: `sleep`.
+            text.trim().parse::<u32>().ok().filter(|child| program.descendants.has(*child))
+        });
+        (program, child)
+    }
+
+    /// Polls until `found` gives something. A wait of a minute is a failure.
+    #[track_caller]
+    fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+        let begun = Instant::now();
+        loop {
+            if let Some(thing) = found() {
+                return thing;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "waited in vain for {what}");
             thread::sleep(Duration::from_millis(5));
         }
-        (program, child.unwrap())
     }
 
     fn runs(pid: u32) -> bool {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+        stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
     }
 
     /// The process of a server or a worker may die before those that it has started.
@@ -466,11 +479,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut program, child) = with_child(dir.path(), OutputTo::Log);
         fs::write(dir.path().join("go"), "").unwrap();
-        while program.ended().is_none() {
-            thread::sleep(Duration::from_millis(5));
-        }
+        eventually("the program to end", || program.ended());
         drop(program);
-        assert!(!runs(child), "{child} was left behind");
+        // A process that does not end within GRACE is killed, and not waited for.
+        eventually("the end of its child", || (!runs(child)).then_some(()));
     }
 
     /// A program with the terminal has no group of its own: `exec --for`.
@@ -478,10 +490,11 @@ mod tests {
     fn ending_a_program_ends_its_descendants() {
         let dir = tempfile::tempdir().unwrap();
         let (mut program, child) = with_child(dir.path(), OutputTo::Stderr);
-        while program.ended().is_none() || program.leaves_descendants() {
+        eventually("the program and its descendants to end", || {
+            let is_over = program.ended().is_some() && !program.leaves_descendants();
             program.end();
-            thread::sleep(Duration::from_millis(5));
-        }
+            is_over.then_some(())
+        });
         assert!(!runs(child), "{child} was left behind");
     }
 
@@ -491,9 +504,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut program, child) = with_child(dir.path(), OutputTo::Stderr);
         fs::write(dir.path().join("go"), "").unwrap();
-        while program.ended().is_none() {
-            thread::sleep(Duration::from_millis(5));
-        }
+        eventually("the program to end", || program.ended());
         drop(program);
         assert!(runs(child));
         rustix::process::kill_process(Pid::from_raw(child as i32).unwrap(), Signal::KILL).unwrap();

@@ -96,17 +96,21 @@ impl Socket {
 
     /// The next program that has connected, if there is one. Those that do not say what the library says are turned away.
     pub fn accept(&mut self) -> Option<Guest> {
+        self.accept_at(Instant::now())
+    }
+
+    fn accept_at(&mut self, now: Instant) -> Option<Guest> {
         while self.arrivals.len() < MAX_ARRIVALS
             && let Ok((stream, _)) = self.listener.accept()
         {
             let is_own =
                 sockopt::socket_peercred(&stream).is_ok_and(|peer| peer.uid == rustix::process::getuid());
             if is_own && stream.set_nonblocking(true).is_ok() {
-                self.arrivals.push(Arrival { stream, said: Vec::new(), since: Instant::now() });
+                self.arrivals.push(Arrival { stream, said: Vec::new(), since: now });
             }
         }
         let mut arrivals = std::mem::take(&mut self.arrivals).into_iter();
-        let guest = arrivals.by_ref().find_map(|arrival| match greet(arrival, &self.token) {
+        let guest = arrivals.by_ref().find_map(|arrival| match greet(arrival, &self.token, now) {
             Greeting::Guest(guest) => Some(*guest),
             Greeting::Silent(arrival) => {
                 self.arrivals.push(arrival);
@@ -119,7 +123,7 @@ impl Socket {
     }
 }
 
-fn greet(mut arrival: Arrival, token: &str) -> Greeting {
+fn greet(mut arrival: Arrival, token: &str, now: Instant) -> Greeting {
     let wanted = wire::hello(token);
     let mut bytes = vec![0; wanted.len() - arrival.said.len()];
     match arrival.stream.read(&mut bytes) {
@@ -128,11 +132,13 @@ fn greet(mut arrival: Arrival, token: &str) -> Greeting {
         Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
         Err(_) => return Greeting::Stranger,
     }
-    if !wanted.as_bytes().starts_with(&arrival.said) || arrival.since.elapsed() > HELLO_TIMEOUT {
+    if !wanted.as_bytes().starts_with(&arrival.said) {
         return Greeting::Stranger;
     }
+    // One that has said everything is accepted, however late this thread reads it.
     if arrival.said.len() < wanted.len() {
-        return Greeting::Silent(arrival);
+        let is_late = now.saturating_duration_since(arrival.since) > HELLO_TIMEOUT;
+        return if is_late { Greeting::Stranger } else { Greeting::Silent(arrival) };
     }
     guest(arrival.stream).map_or(Greeting::Stranger, |guest| Greeting::Guest(Box::new(guest)))
 }
@@ -257,18 +263,23 @@ mod tests {
         let mut socket = Socket::for_children().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!((mode(&socket.directory), mode(&socket.path)), (0o700, 0o700));
-        let silent: Vec<UnixStream> = (0..10).map(|_| UnixStream::connect(&socket.path).unwrap()).collect();
+        let mut silent: Vec<UnixStream> =
+            (0..10).map(|_| UnixStream::connect(&socket.path).unwrap()).collect();
         let mut stranger = UnixStream::connect(&socket.path).unwrap();
         stranger.write_all(b"GET / HTTP/1.1\r\n").unwrap();
         let mut program = UnixStream::connect(&socket.path).unwrap();
         let hello = wire::hello(&socket.token);
         let (first, rest) = hello.split_at(5);
         program.write_all(first.as_bytes()).unwrap();
-        assert!(socket.accept().is_none(), "it has not said all yet");
+        let now = Instant::now();
+        assert!(socket.accept_at(now).is_none(), "it has not said all yet");
         assert_eq!(socket.arrivals.len(), silent.len() + 1, "the stranger was turned away");
+        silent.truncate(5);
+        assert!(socket.accept_at(now + HELLO_TIMEOUT).is_none());
+        assert_eq!(socket.arrivals.len(), silent.len() + 1, "those that have gone are forgotten");
         program.write_all(rest.as_bytes()).unwrap();
-        assert_eq!(socket.accept().map(|guest| guest.pid), Some(std::process::id()));
-        drop(silent);
-        assert!(socket.accept().is_none() && socket.arrivals.is_empty());
+        let late = now + 2 * HELLO_TIMEOUT;
+        assert_eq!(socket.accept_at(late).map(|guest| guest.pid), Some(std::process::id()), "all is said");
+        assert!(socket.arrivals.is_empty(), "silent for too long");
     }
 }

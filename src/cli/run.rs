@@ -220,8 +220,9 @@ pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
         out += &said.map(|sentence| format!("{sentence}\n")).collect::<String>();
         return out + "\n" + &recorded_in(dir);
     }
-    if state.failure().is_some() && state.has_no_tokens() {
-        // Its cause is printed as an error.
+    let is_over_early = state.finished.as_ref().is_some_and(|end| end.outcome != Outcome::Completed);
+    if is_over_early && state.has_no_tokens() {
+        // Its cause is printed on stderr.
         return out + &recorded_in(dir);
     }
     let total = &state.total;

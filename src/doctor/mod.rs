@@ -31,8 +31,17 @@ use serde::Serialize;
 use inventory::{Gpu, Inventory};
 pub use machine::Machine;
 
-/// The time limit of a check.
-pub const LIMIT: Duration = Duration::from_secs(3);
+/// The time limits of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// After this the check is abandoned.
+    pub check: Duration,
+    /// After this the tools that the check has started are killed: before the check is abandoned, so that it can report them.
+    pub tools: Duration,
+}
+
+/// The time limits of the checks of this machine.
+pub const LIMIT: Limit = Limit { check: Duration::from_secs(3), tools: Duration::from_millis(2500) };
 /// Progress is reported from here on.
 const PROGRESS_AFTER: Duration = Duration::from_secs(1);
 
@@ -190,7 +199,7 @@ const CHECKS: [(&str, CheckFn); 26] = [
 
 /// Runs every check, each within `limit`. Once that takes a while, `progress` is called with the id of each check that
 /// is waited for. Ends early when [`System::stop`](crate::tools::System::stop) is set.
-pub fn examine(machine: &Arc<Machine>, limit: Duration, progress: &mut dyn FnMut(&str)) -> Report {
+pub fn examine(machine: &Arc<Machine>, limit: Limit, progress: &mut dyn FnMut(&str)) -> Report {
     let begun = Instant::now();
     let mut reported = String::new();
     let mut waiting = |id: &str| {
@@ -204,9 +213,9 @@ pub fn examine(machine: &Arc<Machine>, limit: Duration, progress: &mut dyn FnMut
         move || Inventory::read(&machine)
     };
     let started = Instant::now();
-    let inventory = match within(limit, "nvml", read_inventory, &mut waiting) {
+    let inventory = match within(limit.check, "nvml", read_inventory, &mut waiting) {
         Ok(inventory) => inventory,
-        Err(unfinished) => Inventory::NoAnswer(unfinished.describe(limit)),
+        Err(unfinished) => Inventory::NoAnswer(unfinished.describe(limit.check)),
     };
     let inventory_duration = started.elapsed();
     let inventory = Arc::new(inventory);
@@ -216,14 +225,15 @@ pub fn examine(machine: &Arc<Machine>, limit: Duration, progress: &mut dyn FnMut
             break;
         }
         let started = Instant::now();
-        // A tool is ended shortly before its check would time out.
         let context = Context {
             machine: Arc::clone(machine),
             inventory: Arc::clone(&inventory),
-            deadline: started + limit * 5 / 6,
+            deadline: started + limit.tools,
         };
-        let finding = within(limit, id, move || check.run(&context), &mut waiting)
-            .unwrap_or_else(|unfinished| Finding::warn(format!("the check {}", unfinished.describe(limit))));
+        let finding =
+            within(limit.check, id, move || check.run(&context), &mut waiting).unwrap_or_else(|unfinished| {
+                Finding::warn(format!("the check {}", unfinished.describe(limit.check)))
+            });
         let mut duration = started.elapsed();
         if id == "nvml" {
             duration += inventory_duration;
@@ -270,8 +280,12 @@ fn within<T: Send + 'static>(
         match rx.recv_timeout(left.min(POLL_INTERVAL)) {
             Ok(done) => return Ok(done),
             Err(RecvTimeoutError::Disconnected) => return Err(Unfinished::Panicked),
-            Err(RecvTimeoutError::Timeout) if begun.elapsed() >= limit => return Err(Unfinished::TimedOut),
-            Err(RecvTimeoutError::Timeout) => waiting(id),
+            Err(RecvTimeoutError::Timeout) => {
+                waiting(id);
+                if begun.elapsed() >= limit {
+                    return Err(Unfinished::TimedOut);
+                }
+            }
         }
     }
 }

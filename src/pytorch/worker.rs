@@ -35,8 +35,8 @@ const TICK: Duration = Duration::from_millis(20);
 const WAITING_LINES: usize = 1 << 14;
 /// Until the process is there.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Until the exit code of a process that has closed its pipe is known.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Until the exit code of a process that has closed its pipe is known. Another thread reaps it, and may be late.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Texts of the worker that go to the log.
 const MAX_LOGGED: u32 = 200;
 /// Bytes of each.

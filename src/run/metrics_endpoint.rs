@@ -29,7 +29,10 @@ pub struct MetricsEndpoint {
 
 impl MetricsEndpoint {
     pub fn start(address: SocketAddr) -> io::Result<MetricsEndpoint> {
-        let listener = TcpListener::bind(address)?;
+        MetricsEndpoint::serve(TcpListener::bind(address)?)
+    }
+
+    fn serve(listener: TcpListener) -> io::Result<MetricsEndpoint> {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let (page, stop) = (Arc::new(Mutex::new(String::new())), Arc::new(AtomicBool::new(false)));
@@ -79,16 +82,23 @@ fn answer(mut client: TcpStream, page: &str, is_ended: impl Fn() -> bool) -> io:
         _ => Err(error),
     };
     let is_over = || is_ended() || Instant::now() >= deadline;
+    let is_complete = |request: &[u8]| {
+        request.len() >= MAX_REQUEST_BYTES || request.windows(4).any(|end| end == b"\r\n\r\n")
+    };
     let mut request = Vec::new();
-    let mut bytes = [0; 1024];
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < MAX_REQUEST_BYTES {
-        if is_over() {
-            return Ok(());
-        }
+    let mut bytes = [0; MAX_REQUEST_BYTES];
+    // The time limit is checked after a read or a write, not before: this thread may be late, not the client.
+    loop {
         match client.read(&mut bytes) {
             Ok(0) => return Ok(()),
             Ok(n) => request.extend_from_slice(&bytes[..n]),
             Err(error) => goes_on(error)?,
+        }
+        if is_complete(&request) {
+            break;
+        }
+        if is_over() {
+            return Ok(());
         }
     }
     let (status, body) = match request.starts_with(b"GET /metrics") {
@@ -100,45 +110,63 @@ fn answer(mut client: TcpStream, page: &str, is_ended: impl Fn() -> bool) -> io:
         body.len()
     );
     let mut rest = answer.as_bytes();
-    while !rest.is_empty() && !is_over() {
+    loop {
         match client.write(rest) {
             Ok(0) => return Ok(()),
             Ok(n) => rest = &rest[n..],
             Err(error) => goes_on(error)?,
         }
+        if rest.is_empty() || is_over() {
+            return Ok(());
+        }
     }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// After this the endpoint is taken to hang.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
     #[test]
     fn slow_clients_get_no_more_time_than_others() {
-        let mut endpoint = MetricsEndpoint::start(([127, 0, 0, 1], 0).into()).unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        // All are connected, and the last two have sent their requests, before the first is served.
+        let address = listener.local_addr().unwrap();
+        let [mut slow, mut silent, mut client] = [(); 3].map(|()| TcpStream::connect(address).unwrap());
+        silent.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut endpoint = MetricsEndpoint::serve(listener).unwrap();
         endpoint.update(|| "# a page\n".repeat(1 << 20));
         // One byte now and then, for as long as it is listened to.
-        let address = endpoint.address;
         let slow = thread::spawn(move || {
-            let mut client = TcpStream::connect(address).unwrap();
-            let mut sent = 0;
-            while client.write_all(b"G").is_ok() && sent < 600 {
-                sent += 1;
+            let begun = Instant::now();
+            while slow.write_all(b"G").is_ok() {
+                assert!(begun.elapsed() < PATIENCE, "it was listened to for a minute");
                 thread::sleep(Duration::from_millis(100));
             }
-            sent
         });
-        // One that asks and reads nothing.
-        let mut silent = TcpStream::connect(address).unwrap();
-        silent.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
-        // The next one is answered all the same, and the end does not wait for the others.
-        let mut client = TcpStream::connect(address).unwrap();
-        client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        // The second one asks and reads nothing. The last is answered all the same, and the end does not wait for the others.
         let mut text = String::new();
         client.read_to_string(&mut text).unwrap();
         assert!(text.contains("404"), "{text}");
         drop(endpoint);
-        assert!(slow.join().unwrap() < 600, "it was listened to for a minute");
+        slow.join().unwrap();
+    }
+
+    /// A thread that gets to a client too late still answers the request that is there.
+    #[test]
+    fn a_request_that_is_there_is_answered_even_after_its_time() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        client.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        let (server, _) = listener.accept().unwrap();
+        assert!(server.peek(&mut [0]).unwrap() > 0, "it has arrived");
+        answer(server, "# a page\n", || true).unwrap();
+        let mut text = String::new();
+        client.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("HTTP/1.1 200 OK") && text.ends_with("# a page\n"), "{text}");
     }
 }

@@ -17,6 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use self::{engine_thread::EngineThread, recording::Recording, tool_work::ToolWork};
@@ -40,6 +41,7 @@ use crate::{
     rundir::{Loss, RunDir, snapshot_file},
     server::{self, LoadError, LoadPlan},
     state::RunState,
+    tools::under,
 };
 
 /// A run in progress, or a finished one that is still shown. Dropped early, it is closed as interrupted.
@@ -727,7 +729,11 @@ impl Session {
             self.drain();
             thread::sleep(Duration::from_millis(2));
         }
-        // The processes of a tool are killed. What is left of its thread only waits for them.
+        // The thread of a tool kills its processes; on a busy machine it may not have come to that yet. What is left of it only waits
+        // for them.
+        if let Some(tool) = self.tool().filter(|_| !self.is_idle()) {
+            kill_reruns(tool);
+        }
         self.tool_work = None;
         self.drain();
         if self.state.finished.is_none() {
@@ -785,6 +791,20 @@ fn changed_alerts(alerts: &mut Alerts, state: &RunState) -> Vec<AlertChanged> {
         }));
     }
     changed
+}
+
+/// Kills the processes of all re-runs under `tool` that this process has started, by the start of their mark.
+fn kill_reruns(tool: Tool) {
+    let mark = format!("{}={tool}/{}-", under::VARIABLE, std::process::id());
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+    let has_mark = |pid: &Pid| {
+        let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(mark.as_bytes()))
+    };
+    for pid in pids.filter(has_mark) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
 }
 
 /// Starts a thread, or says why the system refuses it.

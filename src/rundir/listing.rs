@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use serde::Deserialize;
@@ -24,7 +24,12 @@ const MAX_DEPTH: u32 = 4;
 
 /// The runs below `root`, newest first, then the directories that did not answer in time. Unreadable ones are left out.
 pub fn list_runs(root: &Path) -> Vec<RunEntry> {
-    let mut listing = Listing::new(root);
+    list(root, DISK_TIMEOUT)
+}
+
+/// As [`list_runs`], with `limit` for each directory to answer.
+fn list(root: &Path, limit: Duration) -> Vec<RunEntry> {
+    let mut listing = Listing::new(root, limit);
     // Without a thread, there is no time limit.
     if listing.start_worker().is_err() {
         work(&listing.shared, &visit);
@@ -48,6 +53,8 @@ pub struct Listing {
 /// What the threads of a listing share with it.
 struct Shared {
     root: PathBuf,
+    /// A directory that has not answered by then is left behind.
+    limit: Duration,
     work: Mutex<Work>,
     changed: Condvar,
 }
@@ -86,16 +93,16 @@ enum Step {
 impl Listing {
     /// Starts to read the runs below `root`.
     pub fn start(root: &Path) -> io::Result<Listing> {
-        let listing = Listing::new(root);
+        let listing = Listing::new(root, DISK_TIMEOUT);
         listing.start_worker()?;
         Ok(listing)
     }
 
-    fn new(root: &Path) -> Listing {
+    fn new(root: &Path, limit: Duration) -> Listing {
         let waiting = vec![Waiting { dir: root.to_owned(), depth: MAX_DEPTH, sweep: None }];
         let work = Work { waiting, reading: Vec::new(), found: Vec::new(), silent: 0 };
-        let shared = Shared { root: root.to_owned(), work: Mutex::new(work), changed: Condvar::new() };
-        Listing { shared: Arc::new(shared) }
+        let (root, work) = (root.to_owned(), Mutex::new(work));
+        Listing { shared: Arc::new(Shared { root, limit, work, changed: Condvar::new() }) }
     }
 
     fn start_worker(&self) -> io::Result<()> {
@@ -106,9 +113,13 @@ impl Listing {
 
     /// The list, once it is complete. It never waits for a disk.
     pub fn poll(&mut self) -> Option<Vec<RunEntry>> {
+        self.poll_at(Instant::now())
+    }
+
+    fn poll_at(&mut self, now: Instant) -> Option<Vec<RunEntry>> {
         let (done, left_behind) = {
             let mut work = self.shared.lock();
-            let left_behind = work.leave_silent(Instant::now(), &self.shared.root);
+            let left_behind = work.leave_silent(now, &self.shared);
             (work.is_done(), left_behind)
         };
         if left_behind > 0 && !done && self.start_worker().is_err() {
@@ -135,12 +146,12 @@ impl Work {
     }
 
     /// Lists what has been read for too long as silent. Returns how many that are.
-    fn leave_silent(&mut self, now: Instant, root: &Path) -> usize {
-        let late = |since: &Instant| now.saturating_duration_since(*since) > DISK_TIMEOUT;
+    fn leave_silent(&mut self, now: Instant, shared: &Shared) -> usize {
+        let late = |since: &Instant| now.saturating_duration_since(*since) > shared.limit;
         let silent: Vec<_> = self.reading.extract_if(.., |(_, since)| late(since)).collect();
         for (dir, _) in &silent {
             blocked().push(dir.clone());
-            self.add_silent(root, dir);
+            self.add_silent(&shared.root, dir);
         }
         silent.len()
     }
@@ -228,9 +239,12 @@ fn first_event(run: &RunDir) -> Option<RunKind> {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::mpsc, time::Duration};
+    use std::sync::mpsc;
 
     use super::*;
+
+    /// For directories that answer: no thread of a busy machine is late by so much.
+    const LONG: Duration = Duration::from_secs(120);
 
     #[test]
     fn a_directory_that_does_not_answer_is_listed_as_such() {
@@ -247,7 +261,8 @@ mod tests {
             }
             visit(root, dir)
         };
-        let mut listing = Listing::new(root.path());
+        let begun = Instant::now();
+        let mut listing = Listing::new(root.path(), LONG);
         let start = |shared: Arc<Shared>| {
             let visit = visit_slowly.clone();
             thread::spawn(move || work(&shared, &visit))
@@ -255,23 +270,24 @@ mod tests {
         let first = start(Arc::clone(&listing.shared));
         let reading = |listing: &Listing| listing.shared.lock().reading.first().map(|(dir, _)| dir.clone());
         while reading(&listing).is_none_or(|dir| !dir.ends_with("stuck")) {
+            assert!(begun.elapsed() < LONG, "it is not read");
             thread::sleep(Duration::from_millis(1));
         }
-        assert!(listing.poll().is_none(), "its time is not over");
-        let later = Instant::now() + 2 * DISK_TIMEOUT;
-        assert_eq!(listing.shared.lock().leave_silent(later, root.path()), 1);
+        assert!(listing.poll_at(begun).is_none(), "its time is not over");
+        let later = Instant::now() + 2 * LONG;
+        assert_eq!(listing.shared.lock().leave_silent(later, &listing.shared), 1);
         start(Arc::clone(&listing.shared)).join().unwrap();
-        let runs = listing.poll().unwrap();
+        let runs = listing.poll_at(begun).unwrap();
         let listed: Vec<_> = runs.iter().map(|run| (run.name.as_str(), run.answers)).collect();
         assert_eq!(listed.len(), 3, "{listed:?}");
         assert!(listed[..2].iter().all(|(_, answers)| *answers), "{listed:?}");
         assert_eq!(listed[2], ("b/stuck", false), "its row is the last");
-        let again = list_runs(root.path());
+        let again = list(root.path(), LONG);
         assert_eq!(again.iter().filter(|run| !run.answers).count(), 1, "no other thread waits for it");
         drop(release);
         first.join().unwrap();
         assert!(listing.shared.lock().found.is_empty(), "an answer that comes late is not listed again");
-        assert!(list_runs(root.path()).iter().all(|run| run.answers));
+        assert!(list(root.path(), LONG).iter().all(|run| run.answers));
     }
 
     #[test]
@@ -285,7 +301,7 @@ mod tests {
         fs::write(path("a/s/sweep.json"), "{}").unwrap();
         let recording = fs::File::open(path("a/tiny/1/events.ndjson")).unwrap();
         recording.try_lock().unwrap();
-        let runs = list_runs(root.path());
+        let runs = list(root.path(), LONG);
         assert_eq!(runs.len(), 3);
         for run in runs {
             let recorded = run.dir.path() == path("a/tiny/1");
@@ -293,7 +309,7 @@ mod tests {
             assert!(run.sweep.is_none_or(|sweep| sweep == path("a/s")));
         }
         drop(recording);
-        assert!(list_runs(root.path()).iter().all(|run| !run.running));
+        assert!(list(root.path(), LONG).iter().all(|run| !run.running));
     }
 
     #[test]
@@ -304,7 +320,7 @@ mod tests {
             fs::create_dir_all(path(name)).unwrap();
             fs::write(path(name).join("events.ndjson"), "").unwrap();
         }
-        for run in list_runs(root.path()) {
+        for run in list(root.path(), LONG) {
             let of_pairs = run.dir.path().starts_with(path("compare/now"));
             assert_eq!(run.pairs, of_pairs.then(|| path("compare/now")), "{}", run.name);
         }
@@ -321,7 +337,7 @@ mod tests {
             std::os::unix::fs::symlink("/dev/zero", dirs[1].join(name)).unwrap();
         }
         fs::write(dirs[2].join("events.ndjson"), "").unwrap();
-        let runs = list_runs(root.path());
+        let runs = list(root.path(), LONG);
         assert_eq!(runs.len(), 3);
         assert!(runs.iter().all(|run| run.answers && run.result.is_none()));
     }

@@ -2,6 +2,7 @@
 
 mod environment;
 mod find;
+mod following;
 mod layout;
 mod listing;
 mod loss;
@@ -14,6 +15,7 @@ mod token_line;
 
 pub use environment::Environment;
 pub use find::{FindError, LATEST, find_run};
+pub use following::Following;
 pub use layout::{
     Judged, JudgedCause, MAX_SNAPSHOT_NAME, NoNewDir, RunDir, RunEntry, RunKind, RunResult, TrustScore,
     Verdict, comparisons_dir, snapshot_file,

@@ -197,7 +197,9 @@ impl Client {
 
     /// When what was read last had arrived: not before `earliest`, whatever the kernel's clock says.
     fn arrived(&self, connection: &Connection, earliest: Stamp) -> Stamp {
-        (self.clock.now() - connection.arrived_ago()).max(earliest)
+        // In this order: a pause between the two makes the arrival late, never earlier than it was.
+        let ago = connection.arrived_ago();
+        (self.clock.now() - ago).max(earliest)
     }
 
     async fn refused(

@@ -117,7 +117,7 @@ mod tests {
         };
         let ask = async {
             let tls = Tls::new(&[]).unwrap();
-            let get = || fetch(&endpoint, "/", None, &tls, 1000, Duration::from_secs(5));
+            let get = || fetch(&endpoint, "/", None, &tls, 1000, Duration::from_secs(60));
             assert_eq!(get().await.unwrap().body.len(), 1000);
             assert!(matches!(get().await, Err(FetchError::TooLarge(1000))));
         };

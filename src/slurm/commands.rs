@@ -134,10 +134,9 @@ mod tests {
             Slurm::default().answer("sbatch", command.arg("1000"), Duration::from_millis(50)).unwrap_err();
         assert!(error.may_pass());
         let text = error.to_string();
-        assert!(
-            text.starts_with("Slurm's command sbatch does not answer and was stopped after 0 s"),
-            "{text}"
-        );
+        assert!(text.starts_with("Slurm's command sbatch does not answer and was stopped after "), "{text}");
         assert!(text.contains("`scontrol ping`") && text.contains("--resume"), "{text}");
+        let text = SlurmError::of_tool("sbatch", ToolError::TimedOut(QUESTION_LIMIT)).to_string();
+        assert!(text.contains(" was stopped after 30 s; jobs that it has submitted continue"), "{text}");
     }
 }

@@ -1,7 +1,10 @@
 use super::*;
-use crate::event::{
-    kernels::{KernelRow, Overlaps},
-    *,
+use crate::{
+    analysis::server::ServerRemark,
+    event::{
+        kernels::{KernelRow, Overlaps},
+        *,
+    },
 };
 
 fn envelope(ms: u64, event: Event) -> Envelope {
@@ -542,6 +545,35 @@ fn requests_take_the_lowest_free_stream() {
     let active: Vec<(u32, u32)> =
         state.active.iter().map(|active| (active.started.request, active.stream)).collect();
     assert_eq!(active, [(3, 0), (4, 1), (5, 3)]);
+}
+
+/// What other requests did to the server before the first measured one is not of the run.
+#[test]
+fn preemptions_per_minute_are_those_since_the_first_measured_request() {
+    let run = RunStarted { engine: EngineKind::Server, simulated: false, ..run_started() };
+    let sample = |ms, preemptions| {
+        let sample = ServerSample { preemptions: Some(preemptions), ..ServerSample::default() };
+        envelope(ms, Event::ServerSample(Box::new(sample)))
+    };
+    let state = fold(&[
+        envelope(0, Event::RunStarted(Box::new(run))),
+        sample(500, 100.0),
+        request(1000, 0, true),
+        sample(1500, 7.0),
+        token(1600, 0, 0),
+        finished(1700, 0),
+        request(2000, 1, false),
+        sample(32_000, 1.0),
+        sample(62_000, 0.0),
+    ]);
+    assert_eq!(state.server.preemptions, 108.0, "all of them are counted");
+    let remarks = state.server_remarks();
+    let per_min = remarks.iter().find_map(|remark| match remark {
+        ServerRemark::Preemptions { per_min, .. } => Some(*per_min),
+        _ => None,
+    });
+    assert_eq!(per_min, Some(1.0), "{remarks:?}");
+    assert!(remarks.iter().any(|remark| remark.to_string().starts_with("1.00 preemptions ")), "{remarks:?}");
 }
 
 mod ttft_parts {

@@ -254,6 +254,8 @@ impl Drop for Running {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+
     use super::*;
 
     fn sh(script: &str, limit: Duration) -> Result<String, ToolError> {
@@ -262,12 +264,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(120);
 
-    /// Enough for a shell to do its first lines now, however busy the machine is.
-    fn short() -> Duration {
-        let begun = Instant::now();
-        sh("echo", LONG).unwrap();
-        Duration::from_millis(300) + 20 * begun.elapsed()
-    }
+    /// For a program that never ends: nothing is expected of it within this time.
+    const SHORT: Duration = Duration::from_millis(300);
 
     /// The time limit is checked between two readings.
     #[test]
@@ -305,11 +303,24 @@ mod tests {
 
     #[test]
     fn a_hanging_program_is_killed_with_its_children() {
+        let hung = sh("sleep 600", SHORT).unwrap_err();
+        assert!(matches!(hung, ToolError::TimedOut(_)), "{hung}");
+        // A limit could be over before the shell has done its first lines, so it is stopped once it has.
         let folder = tempfile::tempdir().unwrap();
         let pids = folder.path().join("pids");
-        let script = format!("sleep 600 & echo $! $$ > {}; wait", pids.display());
-        let hung = sh(&script, short()).unwrap_err();
-        assert!(matches!(hung, ToolError::TimedOut(_)), "{hung}");
+        let script = format!("sleep 600 & echo $! $$ > {0}.new; mv {0}.new {0}; wait", pids.display());
+        let stop = AtomicBool::new(false);
+        let ended = thread::scope(|scope| {
+            let args = ["-c", &script];
+            let (until, stop) = (Instant::now() + LONG, &stop);
+            let hung = scope.spawn(move || output(Path::new("/bin/sh"), &args, until, stop));
+            while !pids.exists() && !hung.is_finished() {
+                thread::sleep(POLL_INTERVAL);
+            }
+            stop.store(true, Ordering::Release);
+            hung.join().unwrap()
+        });
+        assert_eq!(ended, Err(ToolError::Stopped));
         let pids = std::fs::read_to_string(&pids).unwrap();
         assert_eq!(pids.split_whitespace().count(), 2);
         assert!(pids.split_whitespace().all(ends), "{pids}");
@@ -339,9 +350,20 @@ mod tests {
         let (text, error) = stream_sh("echo half; echo broken >&2; exit 3", LONG);
         assert_eq!(text, "half\n");
         assert_eq!(error.unwrap().to_string(), "it failed (exit status: 3): broken");
-        let (text, error) = stream_sh("echo some; sleep 600", short());
-        assert_eq!(text, "some\n");
+        let (text, error) = stream_sh("sleep 600", SHORT);
+        assert_eq!(text, "");
         assert!(matches!(error, Some(ToolError::TimedOut(_))), "{error:?}");
+        // It is stopped once its first line has arrived.
+        let stop = AtomicBool::new(false);
+        let read = |stdout: ChildStdout| {
+            let mut lines = BufReader::new(stdout).lines();
+            let first = lines.next().unwrap().unwrap();
+            stop.store(true, Ordering::Release);
+            (first, lines.count())
+        };
+        let args = ["-c", "echo some; sleep 600"].map(OsStr::new);
+        let (read, error) = stream(Path::new("/bin/sh"), &args, Instant::now() + LONG, &stop, read).unwrap();
+        assert_eq!((read, error), (("some".to_owned(), 0), Some(ToolError::Stopped)));
     }
 
     #[test]

@@ -115,6 +115,24 @@ mod tests {
 
     use super::*;
 
+    /// After this a process is taken to hang.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Whether `pid` runs `sleep`, its last program. In the middle of its exec it has no environment, and so no mark.
+    fn sleeps(pid: u32) -> bool {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n")
+    }
+
+    /// Polls until `is_so`.
+    #[track_caller]
+    fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+            thread::sleep(POLL_INTERVAL);
+        }
+    }
+
     #[test]
     fn a_tool_is_detected_by_its_variables() {
         for (name, value, wanted) in [
@@ -143,7 +161,7 @@ mod tests {
             String::from_utf8(output.stdout).unwrap().trim().parse::<u32>().unwrap()
         };
         let (ours, foreign) = (orphan(Some(&mark)), orphan(None));
-        assert!(is_of_same_run(ours), "it has the mark");
+        eventually("the process with the mark", || sleeps(ours) && is_of_same_run(ours));
         assert!(!is_of_same_run(foreign));
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         assert!(is_of_same_run(child.id()));
@@ -163,13 +181,18 @@ mod tests {
             command.args(["-c", script]).env(VARIABLE, mark.value()).spawn().unwrap()
         };
         let mut children = [start(&mark, "setsid sleep 600 & sleep 600"), start(&other, "exec sleep 600")];
-        let until = Instant::now() + Duration::from_secs(20);
-        while (mark.processes().len() < 3 || other.processes().is_empty()) && Instant::now() < until {
-            thread::sleep(POLL_INTERVAL);
-        }
-        assert_eq!((mark.processes().len(), other.processes().len()), (3, 1));
+        let count = || (mark.processes().len(), other.processes().len());
+        let asleep = |mark: &Mark| {
+            let pids = mark.processes().into_iter();
+            pids.filter(|pid| sleeps(pid.as_raw_nonzero().get().unsigned_abs())).count()
+        };
+        eventually("a shell and two programs with one mark, and one program with the other", || {
+            (asleep(&mark), asleep(&other)) == (2, 1) && count() == (3, 1)
+        });
         mark.end_all();
-        assert_eq!((mark.processes().len(), other.processes().len()), (0, 1));
+        // It gives up waiting for a process that is slow to die.
+        eventually("the end of all processes with the first mark", || count().0 == 0);
+        assert_eq!(count(), (0, 1));
         other.end_all();
         children.iter_mut().for_each(|child| drop(child.wait()));
     }

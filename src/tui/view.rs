@@ -1,14 +1,14 @@
 //! Everything a frame is drawn from.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use ratatui::layout::Rect;
 
 use crate::{
-    analysis::{compare::Comparison, metrics::MetricsSummary},
+    analysis::compare::Comparison,
     event::Stamp,
     remote::Link,
-    run::sweep::{CooldownStatus, Sweep},
+    run::sweep::{CooldownStatus, LiveFigures, Sweep},
     rundir::{Loss, Position},
     state::{GpuState, Incident, RunState, Series, ServerState, Snapshot},
     tui::{
@@ -82,23 +82,16 @@ pub struct SweepView<'a> {
     pub cooling: Option<CooldownStatus>,
     /// Set where the jobs run in other processes.
     pub elsewhere: Option<Elsewhere<'a>>,
-    /// Set where the jobs run in this process.
+    /// Time and figures so far.
     pub progress: Option<&'a Progress>,
 }
 
 /// How far a sweep is.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Progress {
     pub elapsed: Duration,
-    pub job: Option<RunningJob>,
-}
-
-/// The running job of a sweep, as far as it is measured.
-#[derive(Debug, Clone)]
-pub struct RunningJob {
-    pub metrics: MetricsSummary,
-    pub elapsed: Duration,
-    pub left_s: Option<f64>,
+    /// The running jobs whose figures are known.
+    pub jobs: BTreeMap<usize, LiveFigures>,
 }
 
 /// Jobs in other processes.

@@ -8,17 +8,23 @@ pub mod terminal;
 use std::{
     ffi::{OsStr, OsString},
     fs,
+    io::Read,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::mpsc,
+    thread,
     time::{Duration, Instant},
 };
 
 use llmprof::{
     event::{Envelope, Event, RunFinished},
-    rundir::{EventReader, Next, ReadError, list_runs},
+    rundir::{EventReader, Next, ReadError, RunEntry, list_runs},
 };
-use nix::sys::signal::{SigHandler, Signal};
+use nix::{
+    sys::signal::{SigHandler, Signal, kill},
+    unistd::Pid,
+};
 use rustix::fs::Mode;
 use serde_json::Value;
 
@@ -83,15 +89,76 @@ pub fn said(output: Output) -> Said {
 }
 
 /// Runs the program in `dir` to its end.
+#[track_caller]
 pub fn run(dir: &Path, args: &[&str]) -> Said {
-    said(program(dir).args(args).output().unwrap())
+    said(output(program(dir).args(args)))
+}
+
+/// A child process that does not outlive its test, however that ends.
+pub struct KilledOnDrop(pub Child);
+
+impl Drop for KilledOnDrop {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits for the end of a child process. One that hangs is killed, and fails the test.
+#[track_caller]
+pub fn ended(child: &mut Child) -> ExitStatus {
+    // It may wait for the end of its input.
+    drop(child.stdin.take());
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("process {} did not end within {PATIENCE:?}", child.id());
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// As [`ended`], with the output of the streams that are piped.
+#[track_caller]
+pub fn ended_with_output(child: &mut Child) -> Output {
+    let (stdout, stderr) = (reading(child.stdout.take()), reading(child.stderr.take()));
+    let status = ended(child);
+    // Processes that it has left behind may keep the pipes open.
+    let (stdout, stderr) = (stdout.recv_timeout(PATIENCE), stderr.recv_timeout(PATIENCE));
+    Output { status, stdout: stdout.expect("the end of stdout"), stderr: stderr.expect("the end of stderr") }
+}
+
+/// Reads a pipe in a thread: a process whose pipe is full does not end.
+fn reading(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> {
+    let (send, read) = mpsc::channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            pipe.read_to_end(&mut bytes).unwrap();
+        }
+        let _ = send.send(bytes);
+    });
+    read
+}
+
+/// As [`Command::output`], with the limit of [`ended`].
+#[track_caller]
+pub fn output(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    ended_with_output(&mut command.spawn().unwrap())
 }
 
 /// The program in `dir` with a limit, as the shell's `ulimit` takes it.
+#[track_caller]
 pub fn limited(dir: &Path, limit: &str, args: &[&str]) -> Said {
     let mut shell = command("sh", dir);
     shell.args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh", PROGRAM]).args(args);
-    said(shell.output().unwrap())
+    said(output(&mut shell))
 }
 
 /// Durations of a 7B model on an H200, whatever model is simulated.
@@ -104,15 +171,22 @@ pub fn record(dir: &Path, overrides: &[&str]) -> PathBuf {
     let key = |text: &str| text.split('=').next().unwrap_or_default().to_owned();
     let times = SIM_TIMES.into_iter().filter(|time| overrides.iter().all(|other| key(other) != key(time)));
     let run = run.args(["run", "--quiet", "runtime=sim", "runtime.sim.speed=0"]).args(times);
-    let done = run.args(overrides).output();
-    let done = done.unwrap();
+    let done = output(run.args(overrides));
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     run_dirs(dir).into_iter().find(|run| !before.contains(run)).expect("a new run directory")
 }
 
 /// The run directories below `dir`, newest first.
 pub fn run_dirs(dir: &Path) -> Vec<PathBuf> {
-    list_runs(&dir.join("runs")).iter().map(|run| run.dir.path().to_owned()).collect()
+    listed_runs(&dir.join("runs")).iter().map(|run| run.dir.path().to_owned()).collect()
+}
+
+/// The runs below `root`. On a busy machine a directory may be listed as one that does not answer: it does later.
+pub fn listed_runs(root: &Path) -> Vec<RunEntry> {
+    eventually("an answer of every directory", || {
+        let runs = list_runs(root);
+        runs.iter().all(|run| run.answers).then_some(runs)
+    })
 }
 
 /// Everything that can be read of a run.
@@ -156,7 +230,7 @@ pub fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
             return thing;
         }
         assert!(Instant::now() < deadline, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(10));
+        thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -180,13 +254,16 @@ pub fn script(path: &Path, lines: &str) {
 }
 
 /// Sends a signal by name.
+#[track_caller]
 pub fn signal(pid: u32, name: &str) {
     assert!(signalled(pid, name), "kill -{name} {pid}");
 }
 
 /// Whether there was a process to signal.
 pub fn signalled(pid: u32, name: &str) -> bool {
-    Command::new("sh").arg("-c").arg(format!("kill -{name} {pid}")).status().unwrap().success()
+    let signal: Signal = format!("SIG{name}").parse().expect("the name of a signal");
+    let pid = i32::try_from(pid).expect("the number of a process");
+    kill(Pid::from_raw(pid), signal).is_ok()
 }
 
 /// A program of `tests/standins`, compiled into a directory of its own with a stand-in for CUPTI.

@@ -151,8 +151,10 @@ impl Terminal {
     }
 
     /// All output has been read.
+    #[track_caller]
     fn settled(&self) -> bool {
         if let Some(reader) = self.reader.borrow_mut().take() {
+            eventually("the end of the output", || reader.is_finished().then_some(()));
             let _ = reader.join();
         }
         true
@@ -281,7 +283,10 @@ impl Drop for Terminal {
             signalled(self.pid(), "KILL");
         }
         self.set_unread(false);
-        let _ = self.shell.wait();
+        let deadline = Instant::now() + PATIENCE;
+        while matches!(self.shell.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 

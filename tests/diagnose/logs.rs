@@ -187,6 +187,53 @@ fn a_low_clock_without_a_reason_is_reported() {
 }
 
 #[test]
+fn limits_without_a_column_are_named() {
+    let inactive = |reasons: &[&str]| {
+        let columns: String =
+            reasons.iter().map(|reason| format!(", clocks_event_reasons.{reason}")).collect();
+        let cells = ", Not Active".repeat(reasons.len());
+        let header = format!("utilization.gpu [%], clocks.current.sm [MHz]{columns}");
+        log(&header, 60, 1000, |_| format!("99 %, 1980 MHz{cells}"))
+    };
+    let thermal = "sw_thermal_slowdown";
+    check(vec![
+        case(
+            "the power cap alone",
+            inactive(&["sw_power_cap"]),
+            &[
+                "None of the limits in the log was active.",
+                "It has no column for: hardware slowdown, thermal slowdown (",
+            ],
+            &["Not throttled"],
+        ),
+        case(
+            "the thermal slowdown alone",
+            inactive(&[thermal]),
+            &["It has no column for: power cap, hardware slowdown ("],
+            &["Not throttled"],
+        ),
+        case(
+            "one of the two causes of the hardware slowdown",
+            inactive(&["sw_power_cap", thermal, "hw_thermal_slowdown"]),
+            &["It has no column for: hardware slowdown ("],
+            &["Not throttled"],
+        ),
+        case(
+            "both causes of the hardware slowdown",
+            inactive(&["sw_power_cap", thermal, "hw_thermal_slowdown", "hw_power_brake_slowdown"]),
+            &["Not throttled."],
+            &["no column"],
+        ),
+        case(
+            "the hardware slowdown itself",
+            inactive(&["sw_power_cap", thermal, "hw_slowdown"]),
+            &["Not throttled."],
+            &["no column"],
+        ),
+    ]);
+}
+
+#[test]
 fn idle_is_recognised_without_utilisation() {
     let header = "clocks.current.sm [MHz], clocks_event_reasons.active, power.draw [W], power.limit [W], clocks.max.sm [MHz]";
     let idle_then_capped = |idle: &'static str| {

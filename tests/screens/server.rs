@@ -2,16 +2,23 @@
 
 use llmprof::event::{
     AlertChanged, ClientSample, Connecting, EngineKind, Envelope, Event, GpuInfo, GpuSample, Level, Notice,
-    RequestFailure, RequestFinished, RequestStarted, RunStarted, Served, ServerFound, ServerKind,
-    ServerSample, ServerSilent, ServerTimes, Slo, Stamp, Token, readings::Reading,
+    Outcome, RequestFailure, RequestFinished, RequestStarted, RunFinished, RunStarted, Served, ServerFound,
+    ServerKind, ServerSample, ServerSilent, ServerTimes, Slo, Stamp, Token, readings::Reading,
 };
 use llmprof::{
+    config::ThemeName,
     report::run_json,
     state::RunState,
-    tui::ui::{Pane, UiState},
+    tui::{
+        frame::Frame,
+        theme::{Depth, Glyphs, Theme},
+        ui::{Pane, UiState},
+        view::View,
+    },
 };
+use ratatui::{Terminal, backend::TestBackend};
 
-use super::{kernels::screens, run_started, showing};
+use super::{drawn, kernels::screens, run_started, showing};
 
 /// A vLLM server with a full cache: three requests at a time, each with 20 ms in the queue and 30 ms of prefill; the last one is refused.
 fn serving() -> RunState {
@@ -138,10 +145,41 @@ fn a_watched_server_that_is_silent_says_since_when() {
     let later = Event::Notice(Notice { level: Level::Info, source: "server".into(), text: "later".into() });
     state.apply(&Envelope { t: Stamp(state.now.0 + 14_000_000_000), event: later });
     let text = screens(&state, &showing(Pane::Server));
-    for words in ["no answer for 14 s: connection refused", "has not answered for 14 s", ", 14 s ago"] {
+    for words in ["has not answered for 14 s", ", 14 s ago"] {
         assert!(text.contains(words), "{words}: {text}");
     }
     assert!(!text.contains("Requests wait in the queue"), "{text}");
+    // In the header of every pane; one of 30 columns has no room for it.
+    for pane in [Pane::Server, Pane::Gpu, Pane::Log] {
+        for size in [(80, 24), (120, 40), (200, 50)] {
+            let screen = drawn(&state, &showing(pane), Glyphs::UNICODE, size);
+            let header = screen.lines().next().unwrap_or_default();
+            assert!(header.contains("no answer for 14 s: connection refused"), "{pane:?} {size:?}: {header}");
+        }
+    }
+}
+
+#[test]
+fn the_outcome_in_the_header_has_its_colour() {
+    let (ui, theme) = (showing(Pane::Server), Theme::new(ThemeName::Dark, Depth::True, Glyphs::UNICODE));
+    for (outcome, word, style) in
+        [(Outcome::Failed, "failed", theme.bad), (Outcome::Completed, "completed", theme.good)]
+    {
+        let mut state = serving();
+        let finished = RunFinished { outcome, cause: Some("the server stopped answering".into()) };
+        state.apply(&Envelope { t: state.now, event: Event::RunFinished(finished) });
+        let mut terminal = Terminal::new(TestBackend::new(120, 10)).unwrap();
+        let view = View::of(&state, &ui, &theme);
+        terminal.draw(|frame| frame.render_widget(Frame(view), frame.area())).unwrap();
+        let header = &terminal.backend().buffer().content[..120];
+        // A character in each cell.
+        let text: String = header.iter().map(|cell| cell.symbol()).collect();
+        let column = text.find(word).map(|at| text[..at].chars().count());
+        let column = column.unwrap_or_else(|| panic!("{word}: {text}"));
+        for cell in &header[column..column + word.len()] {
+            assert_eq!(Some(cell.fg), style.fg, "{word}: {text}");
+        }
+    }
 }
 
 /// Several streams at a time: each has a row, and a late token is seen.

@@ -90,6 +90,20 @@ static void initialise(void) {
 typedef struct { atomic_int step, at[RANKS]; _Atomic uint64_t start_ns[2 * AHEAD]; } Plan;
 static Plan alone, *plan = &alone;
 static void nap(void) { usleep(200); }
+static const uint64_t GIVE_UP_NS = 60000000000ull;
+
+// Waits until another rank has advanced `value` to `wanted`, unless it stands still for a minute: that rank has failed.
+static void await(const char *what, atomic_int *value, int wanted) {
+    uint64_t since = now();
+    for (int is, seen = *value; (is = *value) < wanted; nap()) {
+        if (is != seen) since = now();
+        seen = is;
+        if (now() > since + GIVE_UP_NS) {
+            fprintf(stderr, "ranks: %s has stood at %d for 60 s, and should reach %d\n", what, seen, wanted);
+            exit(97);
+        }
+    }
+}
 
 static void await_recording(void) {
     uint64_t give_up = now() + 20000000000ull;
@@ -100,12 +114,12 @@ static void await_recording(void) {
 static uint64_t start_of(int rank, int world, int step, int joins_at, uint64_t period) {
     plan->at[rank] = step;
     if (rank) {
-        while (plan->step < step) nap();
+        await("the plan of rank 0", &plan->step, step);
         return plan->start_ns[step % (2 * AHEAD)];
     }
     for (int other = 1; other < world; other++) {
         int is_awaited = other < world - 1 || step >= joins_at;
-        while (is_awaited ? plan->at[other] < step - (step == joins_at || !step ? 0 : AHEAD) : 0) nap();
+        if (is_awaited) await("another rank", &plan->at[other], step - (step == joins_at || !step ? 0 : AHEAD));
     }
     uint64_t planned = step ? plan->start_ns[(step - 1) % (2 * AHEAD)] + period : 0, is = now();
     plan->start_ns[step % (2 * AHEAD)] = planned + LATE_NS < is ? is : planned;
@@ -181,7 +195,7 @@ int main(int count, char **arguments) {
     if (getenv("PLAN")) plan = mmap(NULL, sizeof(Plan), PROT_READ | PROT_WRITE, MAP_SHARED, atoi(getenv("PLAN")), 0);
     if (strchr(letters, 'l')) joins_at = steps / 2;
     if (is_last && joins_at) {
-        while (plan->step < steps / 4) nap();
+        await("the plan of rank 0", &plan->step, steps / 4);
         first = joins_at;
     }
     initialise();
@@ -190,7 +204,7 @@ int main(int count, char **arguments) {
     call("ncclCommInitRank", SID_INIT, &init, sizeof init);
     if (is_last && strchr(letters, 's')) {
         plan->at[rank] = GONE;
-        while (plan->step < steps - 1) nap();
+        await("the plan of rank 0", &plan->step, steps - 1);
         return code;
     }
     uint64_t period = (LAYERS * (COMPUTE_US + TRANSFER_US + GAP_US + extra) + 300) * 1000ull;

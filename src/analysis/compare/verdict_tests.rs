@@ -337,3 +337,22 @@ fn the_clock_of_decode_is_not_that_of_prefill() {
     let row = &compare(&a, &b, &options).rows[0];
     assert_eq!((row.verdict, row.cause), (Verdict::Worse, None), "{row:?}");
 }
+
+#[test]
+fn the_sentence_names_the_factor_of_a_large_change() {
+    // Both sides have the same noise, so that the factor is exact: 3.8 / 0.87 is 4.368.
+    let run = |itl_ms: f64| SimulatedRun { itl_ms, ..BASE_RUN }.sample(true);
+    let (usual, fast, near) = (run(3.8), run(0.87), run(3.5));
+    for (a, b, headline, begins) in [
+        (&usual, &fast, HEADLINE, "TPOT of B is 77 % lower, 4.37× as fast"),
+        (&fast, &usual, HEADLINE, "TPOT of B is 337 % higher, 4.37× as long"),
+        (&usual, &fast, Metric::DecodeTokS, "decode tok/s of B is 337 % higher, 4.37× as fast"),
+        // A rate that is a quarter is neither "as fast" nor "as long", and a small change needs no factor.
+        (&fast, &usual, Metric::DecodeTokS, "decode tok/s of B is 77 % lower"),
+        (&usual, &near, HEADLINE, "TPOT of B is 7.9 % lower"),
+    ] {
+        let sentence = compare(a, b, &Options { headline: Some(headline), ..Options::default() }).sentence;
+        let begins = format!("{begins} in these two runs (95 % CI: ");
+        assert!(sentence.starts_with(&begins), "{begins:?} does not begin {sentence:?}");
+    }
+}

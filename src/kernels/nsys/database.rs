@@ -184,17 +184,23 @@ fn simple_row(name: String) -> KernelRow {
 
 impl Database {
     fn open(path: &Path) -> rusqlite::Result<Database> {
+        let bytes = path.metadata().map_or(0, |file| file.len());
+        Database::open_within(path, FEW_OPERATIONS + OPERATIONS_PER_BYTE * bytes)
+    }
+
+    /// Reading the file may take `operations` of SQLite's machine; then it ends with an error.
+    fn open_within(path: &Path, operations: u64) -> rusqlite::Result<Database> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(path, flags)?;
         connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)?;
         // What a schema computes is somebody else's code: it ends like the file does.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
-        let bytes = path.metadata().map_or(0, |file| file.len());
-        let mut left = FEW_OPERATIONS + OPERATIONS_PER_BYTE * bytes;
+        let at_a_time = operations.clamp(1, OPERATIONS_AT_A_TIME);
+        let mut left = operations;
         connection.progress_handler(
-            OPERATIONS_AT_A_TIME as i32,
+            at_a_time as i32,
             Some(move || {
-                left = left.saturating_sub(OPERATIONS_AT_A_TIME);
+                left = left.saturating_sub(at_a_time);
                 left == 0
             }),
         )?;
@@ -455,12 +461,14 @@ impl Database {
         let unresolved: u64 = graphs.iter().map(|(_, row)| row.calls).sum();
         graphs.into_iter().for_each(|(device, row)| by_device.entry(device).or_default().push(row));
         let several = by_device.len() > 1;
+        let copying = self.copying()?;
         let mut tables = Vec::new();
         for (device, rows) in by_device {
             let name = self.device(device, several);
             let mut table = filled("nsys SQLite, kernels", Kind::Kernels, rows, name.as_deref());
             if let Some(table) = &mut table {
                 table.busy = busy.get(&device).and_then(BusyTime::total);
+                table.copying = copying.get(&device).and_then(BusyTime::total);
             }
             tables.extend(table);
         }
@@ -528,6 +536,22 @@ impl Database {
             (device, KernelRow { graph_calls: Some(row.calls), ..row })
         };
         Ok(by_graph.into_iter().map(row).collect())
+    }
+
+    /// How long the copies and memsets of each GPU ran.
+    fn copying(&self) -> rusqlite::Result<BTreeMap<Device, BusyTime>> {
+        let mut copying: BTreeMap<Device, BusyTime> = BTreeMap::new();
+        for table in [COPIES, MEMSETS] {
+            self.each(table, &["start", "end", "deviceId"], "", |row| {
+                if let Some((start, end)) = span(row)? {
+                    let device = integer(row, 2)?;
+                    let known = copying.len() < MAX_GPUS || copying.contains_key(&device);
+                    copying.entry(device.filter(|_| known)).or_default().add(start, end);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(copying)
     }
 
     /// Copies and memsets of each GPU.

@@ -4,7 +4,7 @@ use std::{
     fmt,
     fs::File,
     io::{self, Read, Seek, SeekFrom},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, ExitStatus, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -15,8 +15,7 @@ use super::command::ToolCommand;
 use crate::{
     event::RunFinished,
     run::progress::progress,
-    rundir::{EventReader, Next, RunDir},
-    state::RunState,
+    rundir::{Following, RunDir},
     tools::{
         process::{Running, WORKING_DIR},
         under::Mark,
@@ -99,7 +98,7 @@ pub fn supervise(
     report: &mut dyn FnMut(&str, Option<f64>),
 ) -> ToolResult {
     let started = Instant::now();
-    let mut follower = Follower::new(launch.run_dir);
+    let mut recording = Following::new(&RunDir::open(launch.run_dir));
     let exit = match start(command, launch) {
         Err(error) => ToolExit::NotStarted(error),
         Ok(mut running) => {
@@ -113,7 +112,7 @@ pub fn supervise(
                 if Instant::now() >= launch.until {
                     break Some(ToolExit::TimedOut { limit_s: launch.limit_s });
                 }
-                let (doing, share) = follower.poll();
+                let (doing, share) = doing(&mut recording);
                 report(&doing, share);
                 thread::sleep(POLL_INTERVAL);
             };
@@ -126,12 +125,12 @@ pub fn supervise(
             interrupted.or(status.map(ToolExit::Status)).unwrap_or(ToolExit::Cancelled)
         }
     };
-    follower.poll();
+    recording.read();
     ToolResult {
         exit,
         output: [tail(launch.stderr), tail(launch.stdout)].concat(),
-        began: follower.state.run.is_some(),
-        finished: follower.state.finished,
+        began: recording.state.run.is_some(),
+        finished: recording.state.finished,
         elapsed: started.elapsed(),
     }
 }
@@ -156,32 +155,11 @@ fn tail(path: &Path) -> String {
     String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
 }
 
-/// Reads a recording while it is written.
-struct Follower {
-    events: PathBuf,
-    reader: Option<EventReader>,
-    state: RunState,
-}
-
-impl Follower {
-    fn new(run_dir: &Path) -> Follower {
-        Follower { events: RunDir::open(run_dir).events(), reader: None, state: RunState::default() }
-    }
-
-    /// Reads new events, and gives what the run does now.
-    fn poll(&mut self) -> (String, Option<f64>) {
-        if self.reader.is_none() {
-            // Fails until the first line is complete.
-            self.reader = EventReader::open(&self.events).ok();
-        }
-        if let Some(reader) = &mut self.reader {
-            while let Ok(Next::Event(envelope)) = reader.read_next() {
-                self.state.apply(&envelope);
-            }
-        }
-        match self.state.finished {
-            Some(_) => ("writing its report".to_owned(), None),
-            None => progress(&self.state),
-        }
+/// Reads new events, and returns what the run does now.
+fn doing(recording: &mut Following) -> (String, Option<f64>) {
+    recording.read();
+    match recording.state.finished {
+        Some(_) => ("writing its report".to_owned(), None),
+        None => progress(&recording.state),
     }
 }

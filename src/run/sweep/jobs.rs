@@ -2,7 +2,11 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use crate::{analysis::metrics::MetricsSummary, event::Outcome};
+use crate::{
+    analysis::metrics::MetricsSummary,
+    event::{Outcome, Stamp},
+    state::RunState,
+};
 
 /// A sweep's directory and its jobs, in order.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,6 +39,24 @@ pub struct Place {
     pub on: Option<String>,
     /// Why it waits.
     pub note: Option<String>,
+}
+
+/// What has been measured of a running job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LiveFigures {
+    pub metrics: MetricsSummary,
+    pub elapsed: Duration,
+    pub left_s: Option<f64>,
+}
+
+impl LiveFigures {
+    pub fn of(state: &RunState) -> LiveFigures {
+        LiveFigures {
+            metrics: state.total.summary(),
+            elapsed: state.now.since(Stamp::default()),
+            left_s: state.time_left_s(),
+        }
+    }
 }
 
 /// Why a recording has no end.
@@ -152,24 +174,24 @@ impl Sweep {
         (self.jobs[job].state, self.jobs[job].result) = (JobState::Finished, Some(result));
     }
 
-    /// Seconds until the last job has ended, if the waiting ones take as long as those that completed. `running` is how long the
-    /// running job has run and how long it will.
-    pub fn left_s(&self, running: Option<(Duration, Option<f64>)>) -> Option<f64> {
-        let running_s = match running {
-            Some((elapsed, left)) => Some((elapsed.as_secs_f64(), left?)),
-            None => None,
-        };
+    /// Seconds until the last job has ended, if the waiting ones take as long as those that completed. `running` is, for each running
+    /// job, how long it has run and how long it will; as many run at a time until none waits.
+    pub fn left_s(&self, running: &[(Duration, Option<f64>)]) -> Option<f64> {
+        let running_s = running.iter().map(|(elapsed, left)| Some((elapsed.as_secs_f64(), (*left)?)));
+        let running_s = running_s.collect::<Option<Vec<(f64, f64)>>>()?;
         let completed =
             |job: &&Job| job.result.as_ref().is_some_and(|result| result.outcome == Outcome::Completed);
         let ran =
             self.jobs.iter().filter(completed).filter_map(|job| job.took).map(|took| took.as_secs_f64());
-        let all: Vec<f64> = ran.chain(running_s.map(|(elapsed, left)| elapsed + left)).collect();
+        let all: Vec<f64> = ran.chain(running_s.iter().map(|(elapsed, left)| elapsed + left)).collect();
         let waiting = self.waiting().len();
         if waiting > 0 && all.is_empty() {
             return None;
         }
         let mean = all.iter().sum::<f64>() / all.len().max(1) as f64;
-        Some(running_s.map_or(0.0, |(_, left)| left) + waiting as f64 * mean)
+        let work_s: f64 = running_s.iter().map(|(_, left)| left).sum::<f64>() + waiting as f64 * mean;
+        let longest_s = running_s.iter().map(|(_, left)| *left).fold(0.0, f64::max);
+        Some((work_s / running_s.len().max(1) as f64).max(longest_s))
     }
 
     /// The number of jobs with this outcome.
@@ -262,17 +284,26 @@ mod tests {
     fn waiting_jobs_are_expected_to_take_as_long_as_those_that_ran() {
         let mut sweep = sweep(4);
         let seconds = Duration::from_secs;
-        assert_eq!(sweep.left_s(None), None, "nothing ran");
+        assert_eq!(sweep.left_s(&[]), None, "nothing ran");
         sweep.begin(0);
-        assert_eq!(sweep.left_s(Some((seconds(5), None))), None, "its end is not known");
-        assert_eq!(sweep.left_s(Some((seconds(5), Some(5.0)))), Some(5.0 + 3.0 * 10.0));
+        assert_eq!(sweep.left_s(&[(seconds(5), None)]), None, "its end is not known");
+        assert_eq!(sweep.left_s(&[(seconds(5), Some(5.0))]), Some(5.0 + 3.0 * 10.0));
         sweep.end(0, ended(Outcome::Completed));
         sweep.jobs[0].took = Some(seconds(20));
-        assert_eq!(sweep.left_s(None), Some(3.0 * 20.0));
+        assert_eq!(sweep.left_s(&[]), Some(3.0 * 20.0));
         sweep.begin(1);
-        assert_eq!(sweep.left_s(Some((seconds(6), Some(4.0)))), Some(4.0 + 2.0 * 15.0));
+        assert_eq!(sweep.left_s(&[(seconds(6), Some(4.0))]), Some(4.0 + 2.0 * 15.0));
+        sweep.begin(2);
+        // One waits and takes as long as the mean of 20, 10 and 10 s; two run at a time.
+        let two = [(seconds(6), Some(4.0)), (seconds(0), Some(10.0))];
+        assert_eq!(sweep.left_s(&two), Some((4.0 + 10.0 + (20.0 + 10.0 + 10.0) / 3.0) / 2.0));
+        assert_eq!(
+            sweep.left_s(&[(seconds(0), Some(90.0)), (seconds(0), Some(1.0))]),
+            Some(90.0),
+            "the longest"
+        );
         (1..4).for_each(|job| sweep.end(job, ended(Outcome::Failed)));
-        assert_eq!(sweep.left_s(None), Some(0.0));
+        assert_eq!(sweep.left_s(&[]), Some(0.0));
     }
 
     proptest! {

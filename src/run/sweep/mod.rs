@@ -17,7 +17,7 @@ mod task;
 pub use consent::Consent;
 pub use cooldown::{CooldownRule, CooldownStatus, CooldownStep, Temperature};
 pub use error::SweepError;
-pub use jobs::{Job, JobResult, JobState, Place, Sweep};
+pub use jobs::{Job, JobResult, JobState, LiveFigures, Place, Sweep};
 pub use launch::{Launch, LaunchError, Machine};
 pub use runner::Runner;
 pub use table::{Column, PLACE_HEADINGS, csv_rows, sweep_json, table_text};

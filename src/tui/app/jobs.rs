@@ -11,7 +11,7 @@ use crate::{
     rundir::RunDir,
     tui::{
         ui::{JobsCommand, Overlay, Pane},
-        view::{self, SweepView},
+        view::{self, Progress, SweepView},
     },
 };
 
@@ -23,11 +23,12 @@ pub(super) struct Elsewhere {
     shown_s: u64,
     /// How long it took, once all jobs have ended.
     took: Option<Duration>,
+    progress: Progress,
 }
 
 impl Elsewhere {
     pub(super) fn new(launch: Launch) -> Elsewhere {
-        Elsewhere { launch, started: Instant::now(), shown_s: 0, took: None }
+        Elsewhere { launch, started: Instant::now(), shown_s: 0, took: None, progress: Progress::default() }
     }
 
     pub(super) fn view(&self) -> SweepView<'_> {
@@ -35,7 +36,12 @@ impl Elsewhere {
         let launch = &self.launch;
         let elsewhere =
             view::Elsewhere { trouble: launch.trouble.as_deref(), cancelled: launch.cancelled, elapsed };
-        SweepView { sweep: &launch.runner.sweep, cooling: None, elsewhere: Some(elsewhere), progress: None }
+        SweepView {
+            sweep: &launch.runner.sweep,
+            cooling: None,
+            elsewhere: Some(elsewhere),
+            progress: Some(&self.progress),
+        }
     }
 
     /// Jobs have not ended, and would end with the screen. Slurm's continue without it.
@@ -77,6 +83,8 @@ impl App {
         if jobs.took.is_none() && second != jobs.shown_s {
             (jobs.shown_s, self.dirty) = (second, true);
         }
+        jobs.progress.elapsed = jobs.took.unwrap_or_else(|| jobs.started.elapsed());
+        jobs.progress.jobs.clone_from(&jobs.launch.live);
         jobs.took.is_none()
     }
 

@@ -4,16 +4,16 @@ use std::time::Instant;
 
 use super::{App, Workload};
 use crate::{
-    event::{Outcome, Stamp, ToolState},
+    event::{Outcome, ToolState},
     remote::Said,
     run::{
         plan::Plan,
         session::Session,
-        sweep::{CooldownStatus, Runner},
+        sweep::{CooldownStatus, LiveFigures, Runner},
     },
     tui::{
         ui::{Overlay, PromptKind, RunCommand, set_cursor},
-        view::{Progress, RunningJob},
+        view::Progress,
     },
 };
 
@@ -51,13 +51,9 @@ impl Live {
     /// Of the sweep and of its running job.
     pub(super) fn progress(&self) -> Option<Progress> {
         let runner = self.sweep.as_ref()?;
-        let state = self.session.state();
-        let job = runner.sweep.running().map(|_| RunningJob {
-            metrics: state.total.summary(),
-            elapsed: state.now.since(Stamp::default()),
-            left_s: state.time_left_s(),
-        });
-        Some(Progress { elapsed: runner.elapsed(), job })
+        let running = runner.sweep.running().into_iter();
+        let jobs = running.map(|job| (job, LiveFigures::of(self.session.state()))).collect();
+        Some(Progress { elapsed: runner.elapsed(), jobs })
     }
 
     fn overrides(&self) -> &[String] {

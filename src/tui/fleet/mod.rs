@@ -57,12 +57,20 @@ pub enum Feed {
 
 /// Snapshots of a recording that make a history.
 const HISTORY_SNAPSHOTS: usize = 240;
-/// While a recording is played.
+/// Between two steps of a recording that is played.
 const PLAY_INTERVAL: Duration = Duration::from_millis(500);
 /// That one step of the wheel moves by.
 const WHEEL_LINES: isize = 3;
 /// Ages on the screen.
 const TICK: Duration = Duration::from_secs(1);
+/// Between two attempts to write the rest of a frame.
+const WRITE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The wait before the next step of a recording that is played. `None` until the shown refresh has reached the terminal: a step
+/// before that would skip it.
+fn wait_for_step(since_last: Duration, is_shown: bool) -> Option<Duration> {
+    is_shown.then(|| PLAY_INTERVAL.saturating_sub(since_last))
+}
 
 pub struct FleetApp {
     ui: FleetUi,
@@ -76,6 +84,8 @@ pub struct FleetApp {
     /// The shown refresh of a recording.
     at: usize,
     playing: bool,
+    /// The last step of the recording.
+    stepped: Instant,
     size: Rect,
     recording_failed: Option<RecordingError>,
 }
@@ -110,6 +120,7 @@ impl FleetApp {
             error: None,
             at: 0,
             playing: false,
+            stepped: Instant::now(),
             size: Rect::default(),
             recording_failed: None,
         };
@@ -162,9 +173,10 @@ impl FleetApp {
                 self.draw(screen)?;
                 dirty = false;
             }
-            let pause = if self.playing { PLAY_INTERVAL } else { TICK };
+            let is_shown = !dirty && is_drawn()?;
+            let step = wait_for_step(self.stepped.elapsed(), is_shown).filter(|_| self.playing);
             // The rest of a frame is written also when nothing else happens.
-            let pause = if dirty || !is_drawn()? { Duration::from_millis(50) } else { pause };
+            let pause = step.unwrap_or(if is_shown { TICK } else { WRITE_INTERVAL });
             tokio::select! {
                 biased;
                 cause = shutdown.requested() => return Ok(Left::Ended(Some(cause))),
@@ -190,7 +202,7 @@ impl FleetApp {
                 }
                 () = tokio::time::sleep(pause) => {
                     dirty |= matches!(self.feed, Feed::Live { .. });
-                    if self.playing {
+                    if step.is_some() {
                         dirty = true;
                         self.step(1);
                     }
@@ -407,7 +419,7 @@ impl FleetApp {
             }
             (Effect::Step(by), Feed::Recorded(_)) => self.step(by),
             (Effect::TogglePlay, Feed::Recorded(recorded)) => {
-                self.playing = !self.playing;
+                (self.playing, self.stepped) = (!self.playing, Instant::now());
                 if self.playing && self.at + 1 == recorded.len() {
                     self.at = 0;
                     self.show_recorded();
@@ -421,6 +433,7 @@ impl FleetApp {
         let Feed::Recorded(recorded) = &self.feed else { return };
         let last = recorded.len() - 1;
         self.at = self.at.saturating_add_signed(by).min(last);
+        self.stepped = Instant::now();
         self.playing &= self.at < last;
         self.show_recorded();
     }
@@ -531,4 +544,39 @@ pub fn still(fleet: &Fleet, history: Option<&History>, area: Rect) -> ratatui::b
     let mut buffer = ratatui::buffer::Buffer::empty(area);
     view.render(area, &mut buffer);
     buffer
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::{
+        config::{built_in, compose},
+        fleet::read_recording,
+    };
+
+    #[test]
+    fn a_step_waits_for_its_time_and_for_the_terminal() {
+        let ms = Duration::from_millis;
+        assert_eq!(wait_for_step(Duration::ZERO, true), Some(PLAY_INTERVAL));
+        assert_eq!(wait_for_step(ms(200), true), Some(PLAY_INTERVAL - ms(200)));
+        assert_eq!(wait_for_step(10 * PLAY_INTERVAL, true), Some(Duration::ZERO));
+        // A terminal that is not read may hold a frame for any time.
+        assert_eq!(wait_for_step(10 * PLAY_INTERVAL, false), None);
+    }
+
+    #[test]
+    fn a_recording_is_played_from_the_beginning_and_stops_at_its_end() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/fleet/recording.ndjson");
+        let recorded = read_recording(Path::new(path)).unwrap();
+        let config = compose(&built_in(), &[]).unwrap().config.output.tui;
+        let feed = Feed::Recorded(Box::new(recorded));
+        let mut app = FleetApp::new(&config, feed, String::new(), Order::Lost);
+        assert_eq!((app.at, app.playing), (1, false), "the last refresh is shown first");
+        app.perform(Effect::TogglePlay);
+        assert_eq!((app.at, app.playing), (0, true));
+        app.step(1);
+        assert_eq!((app.at, app.playing), (1, false));
+    }
 }

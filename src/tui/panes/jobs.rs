@@ -1,5 +1,7 @@
 //! The jobs of a sweep: swept values, outcomes and metrics.
 
+use std::time::Duration;
+
 use ratatui::{
     buffer::Buffer,
     layout::{Constraint, Layout, Rect},
@@ -11,11 +13,11 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::{
     base::units::{clock, rough_seconds},
-    run::sweep::{Column, Job, JobState, PLACE_HEADINGS, Sweep},
+    run::sweep::{Column, Job, JobState, LiveFigures, PLACE_HEADINGS, Sweep},
     tui::{
         layout::Hit,
         theme::Theme,
-        view::{RunningJob, View},
+        view::View,
         widgets::{ListLayout, cut, draw_box, wrapped},
     },
 };
@@ -39,7 +41,11 @@ impl Widget for Jobs<'_> {
         let room = (area.width as usize).saturating_sub(title.width() + 8);
         let dir = sweep.dir.display().to_string();
         let inner = draw_box(theme, (&title, if dir.width() <= room { &dir } else { "" }), area, buf);
-        let columns = Columns::of(sweep, self.running(), inner.width as usize);
+        let columns = Columns::of(
+            sweep,
+            !view.sweep.and_then(|view| view.progress).is_none_or(|p| p.jobs.is_empty()),
+            inner.width as usize,
+        );
         let selected = view.selected_job();
         let mut details = self.details(selected, inner.width);
         let least = details.len() as u16 + 1;
@@ -54,7 +60,7 @@ impl Widget for Jobs<'_> {
                 .areas(inner);
         columns.heading(theme).render(heading, buf);
         for (i, place) in ListLayout::new(rows, sweep.jobs.len(), selected).rows() {
-            columns.row(theme, i, &sweep.jobs[i], self.running()).render(place, buf);
+            columns.row(theme, i, &sweep.jobs[i], self.live(i)).render(place, buf);
             if i == selected {
                 buf.set_style(place, theme.selected);
             }
@@ -67,9 +73,10 @@ impl Widget for Jobs<'_> {
 }
 
 impl Jobs<'_> {
-    /// The running job of this process.
-    fn running(&self) -> Option<&RunningJob> {
-        self.view.sweep?.progress?.job.as_ref()
+    /// Figures of a running job.
+    fn live(&self, job: usize) -> Option<&LiveFigures> {
+        let is_running = self.sweep.jobs.get(job).is_some_and(|job| job.state == JobState::Running);
+        self.view.sweep?.progress?.jobs.get(&job).filter(|_| is_running)
     }
 
     /// `sweep · 03:41, about 12 min left`.
@@ -78,8 +85,11 @@ impl Jobs<'_> {
             return "sweep".to_owned();
         };
         let mut title = format!("sweep · {}", clock(progress.elapsed));
-        let running = progress.job.as_ref().map(|job| (job.elapsed, job.left_s));
-        match self.sweep.left_s(running).filter(|left| *left > 0.0) {
+        let unknown = (Duration::ZERO, None);
+        let of = |job: usize| self.live(job).map_or(unknown, |figures| (figures.elapsed, figures.left_s));
+        let is_running = |job: &usize| self.sweep.jobs[*job].state == JobState::Running;
+        let running: Vec<_> = (0..self.sweep.jobs.len()).filter(is_running).map(of).collect();
+        match self.sweep.left_s(&running).filter(|left| *left > 0.0) {
             Some(left) => title += &format!(", about {} left", rough_seconds(left)),
             None if self.sweep.left() == 0 => title += ", finished",
             None => {}
@@ -95,7 +105,7 @@ impl Jobs<'_> {
         let mut facts = vec![sweep.label(selected)];
         facts.extend([id, on].into_iter().filter(|fact| !fact.is_empty()));
         facts.push(status(theme, job).0);
-        if let Some(running) = self.running().filter(|_| job.state == JobState::Running) {
+        if let Some(running) = self.live(selected) {
             facts.push(clock(running.elapsed));
             facts.extend(running.left_s.map(|left| format!("about {} left", rough_seconds(left))));
         }
@@ -134,7 +144,7 @@ struct Columns {
 }
 
 impl Columns {
-    fn of(sweep: &Sweep, running: Option<&RunningJob>, width: usize) -> Columns {
+    fn of(sweep: &Sweep, has_live: bool, width: usize) -> Columns {
         let number_width = sweep.jobs.len().to_string().len().max(3);
         let mut measured: Vec<Column> = Vec::from(Column::ALL);
         let cells = || sweep.jobs.iter().map(Job::place_cells);
@@ -150,7 +160,7 @@ impl Columns {
             measured.drain(..measured.len() - 1);
         }
         let figures = fixed + measured.len() * NUMBER_WIDTH + 1;
-        let is_timed = running.is_some() || sweep.jobs.iter().any(|job| job.took.is_some());
+        let is_timed = has_live || sweep.jobs.iter().any(|job| job.took.is_some());
         let times = is_timed && figures + TIME_WIDTH + 12 <= width;
         let mut room = width.saturating_sub(figures + if times { TIME_WIDTH } else { 0 });
         let mut swept = Vec::new();
@@ -188,9 +198,8 @@ impl Columns {
         Line::styled(text, theme.dim)
     }
 
-    /// With the figures of `running` so far, if it is that job.
-    fn row<'a>(&self, theme: &Theme, index: usize, job: &Job, running: Option<&RunningJob>) -> Line<'a> {
-        let running = running.filter(|_| job.state == JobState::Running);
+    /// With the figures of a running job so far.
+    fn row<'a>(&self, theme: &Theme, index: usize, job: &Job, running: Option<&LiveFigures>) -> Line<'a> {
         let (outcome, style) = status(theme, job);
         let text = if job.state == JobState::Waiting { theme.dim } else { theme.text };
         let pointer = if job.state == JobState::Running { theme.glyphs.pointer } else { " " };

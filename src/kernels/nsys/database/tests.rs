@@ -163,3 +163,38 @@ fn views_are_no_recordings() {
     let (_dir, path) = made(&format!("{kernels} {long}; INSERT INTO StringIds (id) VALUES (1);"));
     assert!(read_database(&path).is_err(), "a value of 100 MB");
 }
+
+#[test]
+fn the_time_of_copies_is_that_of_their_gpu() {
+    let (_dir, path) = made(&format!(
+        "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
+         INSERT INTO StringIds VALUES (1, 'k');
+         CREATE TABLE {KERNELS} (start, end, deviceId, shortName);
+         INSERT INTO {KERNELS} VALUES (0, 10, 0, 1), (0, 10, 1, 1);
+         CREATE TABLE {COPIES} (start, end, bytes, copyKind, deviceId);
+         INSERT INTO {COPIES} VALUES (100, 1100, 4096, 1, 0), (1150, 2100, 4096, 2, 0);"
+    ));
+    let tables = read_database(&path).unwrap();
+    assert_eq!((tables[0].kind, tables[1].kind), (Kind::Kernels, Kind::Kernels));
+    let copying = tables[0].copying.expect("the first GPU copies");
+    assert_eq!((copying.busy_ns, copying.span_ns), (1950.0, 2000.0));
+    assert!(copying.share().is_some_and(|share| share > 0.9), "{copying:?}");
+    assert_eq!(tables[1].copying, None, "the second GPU copies nothing");
+}
+
+/// Whatever a file makes SQLite do: it ends.
+#[test]
+fn a_file_that_takes_too_many_operations_is_an_error() {
+    let (_dir, path) = made(&format!(
+        "CREATE TABLE {KERNELS} (start, end, shortName);
+         WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 10000)
+         INSERT INTO {KERNELS} SELECT 10 * x, 10 * x + 5, 1 FROM n;"
+    ));
+    let works_within = |operations: u64| {
+        Database::open_within(&path, operations).and_then(|database| database.works()).map(drop)
+    };
+    assert_eq!(works_within(FEW_OPERATIONS), Ok(()));
+    // Each row takes several.
+    let error = works_within(10_000).unwrap_err();
+    assert_eq!(error.sqlite_error_code(), Some(rusqlite::ErrorCode::OperationInterrupted), "{error}");
+}

@@ -10,7 +10,7 @@ use std::{
         mpsc::{self, Receiver, Sender},
     },
     thread::{self, JoinHandle},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -19,14 +19,16 @@ use super::{End, Launcher, Look, Seen, result_of};
 use crate::{
     event::Outcome,
     run::sweep::{
-        jobs::{JobResult, Place},
+        jobs::{JobResult, LiveFigures, Place},
         store::result_in,
     },
+    rundir::{Following, RunDir},
 };
 
 pub(super) enum Update {
     Waiting(usize, Place),
     Running(usize, Place),
+    Live(usize, Box<LiveFigures>),
     Ended(usize, Option<Place>, Box<JobResult>),
     Trouble(Option<String>),
     Remark(String),
@@ -42,9 +44,15 @@ struct Watched {
     dir: PathBuf,
     place: Option<Place>,
     running: bool,
+    /// Its recording, while it runs.
+    recording: Option<Following>,
     /// Its end as the launcher knows it, and when it was first seen.
     ended: Option<(Instant, End)>,
 }
+
+/// How often recordings of running jobs are read, and how many of them.
+const FIGURES_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_READ: usize = 16;
 
 type Parts = (Sender<Order>, UnboundedReceiver<Update>, JoinHandle<()>);
 
@@ -56,9 +64,9 @@ pub(super) fn start(
 ) -> io::Result<Parts> {
     let (orders, taken) = mpsc::channel();
     let (updates, received) = unbounded_channel();
-    let watched = |dir: PathBuf| Watched { dir, place: None, running: false, ended: None };
+    let watched = |dir: PathBuf| Watched { dir, place: None, running: false, recording: None, ended: None };
     let open = jobs.into_iter().map(|(job, dir)| (job, watched(dir))).collect();
-    let follower = Follower { launcher, open, updates, trouble: None };
+    let follower = Follower { launcher, open, updates, trouble: None, figures_at: Instant::now() };
     let thread = thread::Builder::new().name("jobs".into()).spawn(move || follower.run(&taken, &stop))?;
     Ok((orders, received, thread))
 }
@@ -68,6 +76,8 @@ struct Follower {
     open: BTreeMap<usize, Watched>,
     updates: UnboundedSender<Update>,
     trouble: Option<String>,
+    /// When running jobs were last read.
+    figures_at: Instant,
 }
 
 impl Follower {
@@ -83,6 +93,7 @@ impl Follower {
             if self.open.is_empty() {
                 break;
             }
+            self.read_figures();
             match orders.recv_timeout(self.launcher.interval()) {
                 Ok(Order::Cancel) => {
                     if let Err(error) = self.launcher.cancel() {
@@ -132,6 +143,24 @@ impl Follower {
         }
     }
 
+    /// Reads what running jobs have recorded since the last time.
+    fn read_figures(&mut self) {
+        if self.figures_at.elapsed() < FIGURES_INTERVAL {
+            return;
+        }
+        self.figures_at = Instant::now();
+        let running = self.open.iter_mut().filter(|(_, job)| job.running).take(MAX_READ);
+        for (number, job) in running {
+            let run = || Following::new(&RunDir::open(&job.dir));
+            let recording = job.recording.get_or_insert_with(run);
+            if recording.read() {
+                let figures = Box::new(LiveFigures::of(&recording.state));
+                // Without a receiver the program ends anyway.
+                let _ = self.updates.send(Update::Live(*number, figures));
+            }
+        }
+    }
+
     /// Ends the jobs whose end is known.
     fn settle(&mut self, now: Instant) {
         let by_files = self.launcher.ends_by_files();
@@ -168,14 +197,67 @@ impl Watched {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, time::Duration};
+    use std::fs;
 
     use super::*;
 
     fn ended(dir: &std::path::Path, wait_s: u64) -> Watched {
         let end =
             End { outcome: Outcome::Failed, reason: "TIMEOUT".into(), wait: Duration::from_secs(wait_s) };
-        Watched { dir: dir.to_owned(), place: None, running: false, ended: Some((Instant::now(), end)) }
+        Watched {
+            dir: dir.to_owned(),
+            place: None,
+            running: false,
+            recording: None,
+            ended: Some((Instant::now(), end)),
+        }
+    }
+
+    struct NoLauncher;
+
+    impl Launcher for NoLauncher {
+        fn look(&mut self) -> Look {
+            Look::default()
+        }
+
+        fn settled(&mut self, _: usize) {}
+
+        fn cancel(&mut self) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn leave(&mut self) -> Vec<(usize, Seen)> {
+            Vec::new()
+        }
+
+        fn interval(&self) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    #[test]
+    fn figures_of_running_jobs_are_those_of_their_recordings() {
+        let root = tempfile::tempdir().unwrap();
+        let demo = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/demo/events.ndjson");
+        let job = |name: &str, running: bool| {
+            let dir = root.path().join(name);
+            fs::create_dir(&dir).unwrap();
+            fs::copy(&demo, dir.join("events.ndjson")).unwrap();
+            Watched { dir, place: None, running, recording: None, ended: None }
+        };
+        let (updates, mut received) = unbounded_channel();
+        let open = BTreeMap::from([(3, job("a", true)), (4, job("b", false))]);
+        let figures_at = Instant::now();
+        let mut follower =
+            Follower { launcher: Box::new(NoLauncher), open, updates, trouble: None, figures_at };
+        let mut read = || {
+            follower.figures_at -= FIGURES_INTERVAL;
+            follower.read_figures();
+            received.try_recv().ok()
+        };
+        let Some(Update::Live(3, figures)) = read() else { panic!("no figures of job 3") };
+        assert!(figures.metrics.output_tokens > 0 && figures.elapsed > Duration::ZERO, "{figures:?}");
+        assert!(read().is_none(), "nothing new, and nothing of a job that waits");
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod on_slurm;
 
 pub use self::local::Machine;
 use std::{
+    collections::BTreeMap,
     io,
     path::Path,
     sync::{
@@ -27,7 +28,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use self::follow::{Order, Update};
 use super::{
     error::SweepError,
-    jobs::{JobResult, Place},
+    jobs::{JobResult, LiveFigures, Place},
     runner::Runner,
 };
 use crate::{
@@ -122,6 +123,8 @@ pub struct Launch {
     pub goes_on: bool,
     /// They were cancelled on request.
     pub cancelled: bool,
+    /// Figures of running jobs whose recordings can be read here.
+    pub live: BTreeMap<usize, LiveFigures>,
     updates: UnboundedReceiver<Update>,
     orders: Sender<Order>,
     stop: Arc<AtomicBool>,
@@ -176,6 +179,7 @@ impl Launch {
             trouble: None,
             goes_on,
             cancelled: false,
+            live: BTreeMap::new(),
             updates,
             orders,
             stop,
@@ -207,8 +211,12 @@ impl Launch {
             Update::Running(job, place) => self.runner.sweep.run_at(job, place),
             Update::Ended(job, place, result) => {
                 self.runner.sweep.jobs[job].place = place.or(self.runner.sweep.jobs[job].place.take());
+                self.live.remove(&job);
                 self.runner.set_result(job, *result);
                 return Some(job);
+            }
+            Update::Live(job, figures) => {
+                self.live.insert(job, *figures);
             }
             Update::Trouble(trouble) => self.trouble = trouble,
             Update::Remark(remark) => self.runner.add_remark(remark),
