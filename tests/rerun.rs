@@ -10,7 +10,8 @@ use std::{
 };
 
 use crate::common::{
-    KilledOnDrop, PATIENCE, PROGRAM, ended, eventually, listed_runs, output, program, said, signal, tiny_model,
+    KilledOnDrop, PATIENCE, PROGRAM, ended, eventually, listed_runs, output, program, said, signal,
+    tiny_model,
 };
 use llmprof::{
     config::{RunConfig, built_in, compose},
@@ -417,7 +418,8 @@ fn assert_gone(pids: &Path) {
     for pid in fs::read_to_string(pids).unwrap().split_whitespace() {
         eventually(&format!("the end of process {pid}"), || {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            let runs = stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']));
+            let runs =
+                stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']));
             (!runs).then_some(())
         });
     }
