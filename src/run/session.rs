@@ -17,7 +17,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use self::{engine_thread::EngineThread, recording::Recording, tool_work::ToolWork};
@@ -732,7 +731,7 @@ impl Session {
         // The thread of a tool kills its processes; on a busy machine it may not have come to that yet. What is left of it only waits
         // for them.
         if let Some(tool) = self.tool().filter(|_| !self.is_idle()) {
-            kill_reruns(tool);
+            under::kill_runs(tool.name());
         }
         self.tool_work = None;
         self.drain();
@@ -791,20 +790,6 @@ fn changed_alerts(alerts: &mut Alerts, state: &RunState) -> Vec<AlertChanged> {
         }));
     }
     changed
-}
-
-/// Kills the processes of all re-runs under `tool` that this process has started, by the start of their mark.
-fn kill_reruns(tool: Tool) {
-    let mark = format!("{}={tool}/{}-", under::VARIABLE, std::process::id());
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
-    let has_mark = |pid: &Pid| {
-        let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(mark.as_bytes()))
-    };
-    for pid in pids.filter(has_mark) {
-        let _ = kill_process(pid, Signal::KILL);
-    }
 }
 
 /// Starts a thread, or says why the system refuses it.

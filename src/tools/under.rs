@@ -38,19 +38,7 @@ impl Mark {
 
     /// The processes that have the mark. A zombie has no environment, and so no mark.
     pub fn processes(&self) -> Vec<Pid> {
-        let wanted = format!("{VARIABLE}={}", self.0);
-        let own = std::process::id();
-        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let has_mark = |pid: &u32| {
-            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
-        };
-        numbers
-            .filter(|pid| *pid != own)
-            .filter(has_mark)
-            .filter_map(|pid| i32::try_from(pid).ok().and_then(Pid::from_raw))
-            .collect()
+        marked(|mark| mark == self.0)
     }
 
     /// Kills all processes that have the mark. Returns whether there was one.
@@ -71,19 +59,41 @@ impl Mark {
     }
 }
 
+/// Kills all processes of runs under `tool` that this process has started.
+pub fn kill_runs(tool: &str) {
+    let own = format!("{tool}/{}-", std::process::id());
+    for pid in marked(|mark| mark.starts_with(&own)) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// Other processes with a mark that is wanted.
+fn marked(is_wanted: impl Fn(&str) -> bool) -> Vec<Pid> {
+    let own = std::process::id();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let others = numbers.filter(|pid| *pid != own && mark_of(*pid).is_some_and(|mark| is_wanted(&mark)));
+    others.filter_map(|pid| i32::try_from(pid).ok().and_then(Pid::from_raw)).collect()
+}
+
+/// The mark in the environment of a process.
+fn mark_of(pid: u32) -> Option<String> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let mut variables =
+        environment.split(|byte| *byte == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
+    variables.find_map(|entry| Some(entry.strip_prefix(VARIABLE)?.strip_prefix('=')?.to_owned()))
+}
+
 /// Whether a process belongs to the same run as this one: a child, a process that a tool started for a re-run, or, in a
 /// re-run, the program that asked for it.
 pub fn is_of_same_run(pid: u32) -> bool {
     let own = std::process::id();
     let asked_by = |value: &str| value.split('/').nth(1)?.split('-').next()?.parse::<u32>().ok();
-    let marked_by = |pid: u32| {
-        let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
-        let variable =
-            environment.split(|byte| *byte == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
-        variable.filter_map(|entry| entry.strip_prefix(VARIABLE)?.strip_prefix('=')).find_map(asked_by)
-    };
     let asked_for_this = std::env::var(VARIABLE).ok().as_deref().and_then(asked_by);
-    pid == own || descends(pid, own) || marked_by(pid) == Some(own) || asked_for_this == Some(pid)
+    pid == own
+        || descends(pid, own)
+        || mark_of(pid).as_deref().and_then(asked_by) == Some(own)
+        || asked_for_this == Some(pid)
 }
 
 /// Whether `pid` is a child of `ancestor`, or a child's child, and so on.

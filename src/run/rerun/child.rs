@@ -103,11 +103,12 @@ pub fn supervise(
         Err(error) => ToolExit::NotStarted(error),
         Ok(mut running) => {
             let interrupted = loop {
-                if running.has_ended() {
-                    break None;
-                }
+                // First: who stops it may have killed its processes too.
                 if stop.load(Ordering::Acquire) {
                     break Some(ToolExit::Cancelled);
+                }
+                if running.has_ended() {
+                    break None;
                 }
                 if Instant::now() >= launch.until {
                     break Some(ToolExit::TimedOut { limit_s: launch.limit_s });
