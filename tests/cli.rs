@@ -342,6 +342,18 @@ fn a_closed_stdout_or_stderr_is_no_panic() {
 }
 
 #[test]
+fn a_run_of_another_program_needs_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = run(dir.path(), &["run", "runtime=program"]);
+    assert_eq!(said.code, 1, "{}", said.err);
+    assert!(
+        said.err.contains("llmprof-tui exec -- COMMAND") && !dir.path().join("runs").exists(),
+        "{}",
+        said.err
+    );
+}
+
+#[test]
 fn an_interrupted_run_prints_progress_and_its_result() {
     for (name, code, cause) in [("INT", 130, "SIGINT"), ("TERM", 143, "SIGTERM"), ("HUP", 129, "SIGHUP")] {
         let dir = tempfile::tempdir().unwrap();
@@ -465,9 +477,13 @@ fn an_address_for_metrics_that_other_machines_reach_is_warned_of() {
         let dir = tempfile::tempdir().unwrap();
         let output = run(dir.path(), &[&QUICK[..], &["--metrics", address]].concat());
         assert_eq!(output.code, 0, "{address}: {}", output.err);
-        let expected = format!("{address} can be reached from other machines");
-        let warned = events(&run_dirs(dir.path())[0]).into_iter().any(|envelope| {
-            matches!(envelope.event, Event::Notice(notice) if notice.level == Level::Warn && notice.text == expected)
+        let warned = events(&run_dirs(dir.path())[0]).into_iter().any(|envelope| match envelope.event {
+            // The port is the one that was found.
+            Event::Notice(notice) if notice.level == Level::Warn => {
+                let bound = notice.text.strip_suffix(" can be reached from other machines");
+                bound.is_some_and(|bound| bound.starts_with("0.0.0.0:") && !bound.ends_with(":0"))
+            }
+            _ => false,
         });
         assert_eq!(warned, is_reachable, "{address}");
     }

@@ -13,6 +13,7 @@ use crate::{
     run::{
         session::Session,
         sweep::{Launch, Runner, table_text},
+        work::Work,
     },
     tui::{self, App, Live},
 };
@@ -46,7 +47,11 @@ pub(super) async fn profile(config: ConfigArgs, remark: Option<String>) -> Resul
     let mut plan = config.plan()?;
     plan.remarks.extend(remark);
     plan.check_machine()?;
-    require_terminal(if plan.watches() { "llmprof-tui watch --for SECONDS" } else { "llmprof-tui run" })?;
+    require_terminal(if matches!(plan.work(), Work::Watch) {
+        "llmprof-tui watch --for SECONDS"
+    } else {
+        "llmprof-tui run"
+    })?;
     let tui = plan.composed.config.output.tui.clone();
     let root = runs_root(&plan.composed);
     let replan = move |overrides: &[String]| {

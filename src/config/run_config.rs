@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, path::PathBuf};
 
 use hydra_config::{HydraConfig, json_value, text_or_scalar};
 use serde::de::{Deserializer, Error, Unexpected};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
     pytorch_config::{ImagesConfig, PytorchConfig, TorchConfig},
@@ -439,8 +439,8 @@ fn default_until_max_s() -> f64 {
     900.0
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+/// What a run does, by the name of its option in `conf/runtime`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Runtime {
     /// The decoder of this program.
     Candle,
@@ -453,21 +453,64 @@ pub enum Runtime {
     Watch,
     /// Another program, which `exec` starts or `attach` joins.
     Program,
-    /// Servers with the OpenAI protocol: any, or one whose metrics and options are known.
-    Openai,
+    /// Load on a server with the OpenAI protocol.
+    Server(ServerRuntime),
+}
+
+/// A server: any, or one whose metrics and options are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerRuntime {
+    OpenAi,
     Vllm,
     Sglang,
-    Tensorrtllm,
-    Llamacpp,
+    TensorRtLlm,
+    LlamaCpp,
 }
 
 impl Runtime {
-    /// Load is put on a server.
-    pub fn is_server(self) -> bool {
-        matches!(
-            self,
-            Runtime::Openai | Runtime::Vllm | Runtime::Sglang | Runtime::Tensorrtllm | Runtime::Llamacpp
-        )
+    const NAMES: [(Runtime, &'static str); 11] = [
+        (Runtime::Candle, "candle"),
+        (Runtime::CandleStock, "candle_stock"),
+        (Runtime::Pytorch, "pytorch"),
+        (Runtime::Sim, "sim"),
+        (Runtime::Watch, "watch"),
+        (Runtime::Program, "program"),
+        (Runtime::Server(ServerRuntime::OpenAi), "openai"),
+        (Runtime::Server(ServerRuntime::Vllm), "vllm"),
+        (Runtime::Server(ServerRuntime::Sglang), "sglang"),
+        (Runtime::Server(ServerRuntime::TensorRtLlm), "tensorrtllm"),
+        (Runtime::Server(ServerRuntime::LlamaCpp), "llamacpp"),
+    ];
+
+    pub fn server(self) -> Option<ServerRuntime> {
+        match self {
+            Runtime::Server(server) => Some(server),
+            _ => None,
+        }
+    }
+}
+
+impl Serialize for Runtime {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let name = Runtime::NAMES.iter().find(|(runtime, _)| runtime == self).map_or("", |(_, name)| name);
+        serializer.serialize_str(name)
+    }
+}
+
+impl<'de> Deserialize<'de> for Runtime {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Runtime, D::Error> {
+        const EXPECTED: [&str; 11] = {
+            let mut names = [""; 11];
+            let mut i = 0;
+            while i < 11 {
+                names[i] = Runtime::NAMES[i].1;
+                i += 1;
+            }
+            names
+        };
+        let text = String::deserialize(deserializer)?;
+        let known = Runtime::NAMES.iter().find(|(_, name)| *name == text);
+        known.map(|(runtime, _)| *runtime).ok_or_else(|| D::Error::unknown_variant(&text, &EXPECTED))
     }
 }
 

@@ -137,7 +137,7 @@ pub fn plan(mut composed: Composed) -> Result<Plan, OverheadError> {
         Runtime::Watch | Runtime::Program => return Err(OverheadError::NoWorkload),
         Runtime::Candle | Runtime::CandleStock => {}
         Runtime::Pytorch => return Err(OverheadError::OtherProcess),
-        Runtime::Openai | Runtime::Vllm | Runtime::Sglang | Runtime::Tensorrtllm | Runtime::Llamacpp => {
+        Runtime::Server(_) => {
             return Err(OverheadError::NoWorkload);
         }
     }

@@ -94,7 +94,7 @@ pub async fn follow(plan: Plan, time: Option<Duration>) -> io::Result<Followed> 
     let mut shutdown = Shutdown::listen()?;
     let mut relayed = Relayed::listen()?;
     // A program that was joined is left; it goes on.
-    let is_joined = matches!(plan.program, Some(Target::Join { .. }));
+    let is_joined = matches!(plan.work.program(), Some(Target::Join { .. }));
     let mut session = Session::start(plan);
     let until = tokio::time::Instant::now() + time.unwrap_or(Duration::from_secs(u32::MAX.into()));
     let mut cause: Option<Cause> = None;

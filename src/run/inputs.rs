@@ -130,7 +130,7 @@ impl Inputs {
     pub fn open(config: &RunConfig) -> Result<Inputs, InputsError> {
         let (model, weights_remark) = Model::open(config)?;
         // A server has its own tokenizer.
-        let is_server = config.runtime.name.is_server();
+        let is_server = config.runtime.name.server().is_some();
         let images = config.dataset.images.as_ref().filter(|_| model.sees() || has_own_code(config));
         let tokenizer = match setting_with_text(config) {
             // The processor of a model that sees is PyTorch's.

@@ -18,3 +18,4 @@ pub mod speculation;
 pub mod support;
 pub mod sweep;
 pub mod time_left;
+pub mod work;

@@ -26,7 +26,6 @@ use crate::{
         workload::Workload,
     },
     event::{Device, EngineKind, GivenPeaks, RunStarted, SCHEMA, Slo},
-    pytorch::WorkerPlan,
     run::{
         dtype::{ChosenDtype, Circumstances},
         inputs::{Inputs, InputsError, Model},
@@ -37,9 +36,10 @@ use crate::{
         },
         speculation::{ProposedBy, SpeculationError, SpeculationPlan},
         support::{self, NothingToDo},
+        work::{ProgramWork, ServerWork, Work},
     },
     rundir::{NoNewDir, RunDir},
-    server::{LoadPlan, MetricsAt},
+    server::MetricsAt,
     sim::scenario::{Scenario, UnknownScenario},
     tools::under,
 };
@@ -73,6 +73,8 @@ pub enum PlanError {
     TooMany { key: &'static str, got: u64, limit: u64 },
 }
 
+const NO_PROGRAM: &str = "runtime=program needs a program: llmprof-tui exec -- COMMAND starts one, llmprof-tui attach PID joins one";
+
 /// A validated run.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -83,12 +85,7 @@ pub struct Plan {
     pub choices: Vec<String>,
     /// Of the recording, if it is recorded.
     pub dir: PathBuf,
-    /// Another program that is followed instead of running a model.
-    pub(crate) program: Option<Target>,
-    /// The load on a server.
-    pub(crate) load: Option<LoadPlan>,
-    /// The server that is started for it.
-    pub(crate) server_program: Option<Target>,
+    pub(crate) work: Work,
     /// Where the metrics of the run are served.
     pub(crate) metrics_address: Option<SocketAddr>,
     /// The servers whose metrics are read beside the run.
@@ -100,11 +97,7 @@ pub struct Plan {
     pub(crate) device: Device,
     /// The type of the weights, "auto" resolved.
     pub(crate) dtype: Dtype,
-    /// The shape of the other program's model is known.
-    pub(crate) follows_model: bool,
     pub(crate) speculation: Option<SpeculationPlan>,
-    /// The process that runs the model in PyTorch.
-    pub(crate) worker: Option<WorkerPlan>,
 }
 
 /// The directory of the run. A server's model is its own: without one on the command line, the runtime stands in the path in place of the
@@ -114,7 +107,7 @@ fn run_dir(composed: &Composed) -> PathBuf {
     let dir = PathBuf::from(&config.hydra.run.dir);
     let names_model = composed.overrides.iter().any(|text| text.starts_with("model"));
     let chosen = composed.composition.choices.get("runtime").cloned().flatten();
-    let Some(runtime) = chosen.filter(|_| config.runtime.name.is_server() && !names_model) else {
+    let Some(runtime) = chosen.filter(|_| config.runtime.name.server().is_some() && !names_model) else {
         return dir;
     };
     let of_runtime = |part: Component<'_>| match part.as_os_str() == config.model.name.as_str() {
@@ -151,9 +144,7 @@ impl Plan {
             Runtime::Sim => Device::Sim,
             Runtime::Watch => Device::None,
             Runtime::Program => Device::Cuda(index),
-            Runtime::Openai | Runtime::Vllm | Runtime::Sglang | Runtime::Tensorrtllm | Runtime::Llamacpp => {
-                Device::None
-            }
+            Runtime::Server(_) => Device::None,
         };
         let needed = inputs.workload.prompt_tokens().saturating_add(inputs.workload.output_tokens);
         if let Some(given) = config.runtime.max_context.filter(|given| *given < needed) {
@@ -168,7 +159,19 @@ impl Plan {
         remarks.extend(speculation.as_ref().and_then(|plan| plan.remark(&inputs.model)));
         let names_model = composed.overrides.iter().any(|text| gives_shape(text));
         let tokenizer = served_tokenizer(config, &inputs.model, names_model)?;
-        let load = load_plan(config, &inputs.workload, tokenizer)?;
+        let work = match (config.runtime.name, load_plan(config, &inputs.workload, tokenizer)?) {
+            (_, Some(load)) => {
+                let program = server_program(config)?;
+                Work::Server(Box::new(ServerWork { load, program, has_model: names_model }))
+            }
+            (Runtime::Sim, None) => Work::Sim,
+            (Runtime::Watch, None) => Work::Watch,
+            (Runtime::Program, None) => Work::Program(ProgramWork { target: None, has_model: false }),
+            // A worker needs the rest of the plan.
+            (Runtime::Candle | Runtime::CandleStock | Runtime::Pytorch | Runtime::Server(_), None) => {
+                Work::Model
+            }
+        };
         let watched_servers = watched_servers(config)?;
         let alerts = config.telemetry.alerts.iter().map(|alert| alert.parse()).collect::<Result<_, _>>()?;
         let watched_gpus = watched_gpus(config)?;
@@ -176,16 +179,12 @@ impl Plan {
             None => None,
             Some(text) => Some(text.parse().map_err(|_| PlanError::MetricsAddress(text.clone()))?),
         };
-        let server_program = server_program(config)?;
-        let follows_model = load.is_some() && names_model;
         let mut plan = Plan {
             choices: inputs.choices.clone(),
             composed,
             remarks,
             dir,
-            program: None,
-            load,
-            server_program,
+            work,
             watched_servers,
             alerts,
             watched_gpus,
@@ -193,26 +192,29 @@ impl Plan {
             inputs,
             device,
             dtype,
-            follows_model,
             speculation,
-            worker: None,
         };
         plan.check_limits()?;
         let chosen = plan.choose_dtype();
         plan.dtype = chosen.dtype;
-        if plan.runs_model() {
+        if plan.work.runs_model() {
             plan.choices.extend(chosen.remark());
         }
-        plan.worker = pytorch_plan::worker(&plan)?;
+        if let Some(worker) = pytorch_plan::worker(&plan)? {
+            plan.work = Work::Python(Box::new(worker));
+        }
         Ok(plan)
     }
 
     /// The same run, of another program. Its model's shape is known only where the user gives one.
     pub fn following(mut self, target: Target, has_model: bool) -> Plan {
-        self.follows_model = has_model;
         self.choices.clear();
-        self.program = Some(target);
+        self.work = Work::Program(ProgramWork { target: Some(target), has_model });
         self
+    }
+
+    pub fn work(&self) -> &Work {
+        &self.work
     }
 
     pub fn workload(&self) -> &Workload {
@@ -255,12 +257,15 @@ impl Plan {
 
     /// Checks device and memory, before anything is allocated.
     pub fn check_machine(&self) -> Result<(), EngineError> {
+        if matches!(self.work, Work::Program(ProgramWork { target: None, .. })) {
+            return Err(EngineError::Backend(NO_PROGRAM.to_owned()));
+        }
         self.check_with(self.dtype)
     }
 
     fn check_with(&self, dtype: Dtype) -> Result<(), EngineError> {
         match self.options(dtype) {
-            _ if !self.runs_model() || self.simulated() => Ok(()),
+            _ if matches!(self.work, Work::Sim) || !self.work.runs_model() => Ok(()),
             EngineOptions::Own(options) => device::check(&self.device, &options),
             EngineOptions::Stock(options) => options.check(),
             // PyTorch itself says what does not fit.
@@ -369,17 +374,6 @@ impl Plan {
         !profiling.nvml.enable && !profiling.host.enable && !self.tools().is_empty()
     }
 
-    /// There is no workload: the GPU is monitored.
-    pub(crate) fn watches(&self) -> bool {
-        self.composed.config.runtime.name == Runtime::Watch
-    }
-
-    /// This program runs the model itself, or simulates it.
-    pub(crate) fn runs_model(&self) -> bool {
-        let runtime = self.composed.config.runtime.name;
-        !matches!(runtime, Runtime::Watch | Runtime::Program) && !runtime.is_server()
-    }
-
     /// The driver's identifier of the GPU of the workload.
     pub(crate) fn gpu_uuid(&self) -> Option<String> {
         device::gpu_uuid(&self.device)
@@ -390,13 +384,14 @@ impl Plan {
         self.device.is_cuda()
     }
 
+    /// Time is simulated.
     pub(crate) fn simulated(&self) -> bool {
-        self.composed.config.runtime.name == Runtime::Sim
+        matches!(self.work, Work::Sim)
     }
 
     /// The name of a script whose model the user has not described.
     fn unknown_script(&self) -> Option<String> {
-        let script = self.worker.as_ref()?.setup.script.as_ref()?;
+        let script = self.work.worker()?.setup.script.as_ref()?;
         let is_given = self.composed.overrides.iter().any(|text| gives_shape(text));
         let name = Path::new(script).file_name().map(|name| line(&name.to_string_lossy(), 60));
         name.filter(|_| !is_given)
@@ -405,16 +400,26 @@ impl Plan {
     /// The model, or what takes its place.
     fn title(&self) -> String {
         let name = &self.composed.config.model.name;
-        match &self.program {
-            Some(program) if !self.follows_model => program.name(),
-            Some(_) => name.clone(),
-            None if self.watches() => "watch".to_owned(),
-            None if self.unknown_script().is_some() => self.unknown_script().unwrap_or_default(),
-            None if self.load.is_some() && !self.follows_model => {
+        match &self.work {
+            Work::Program(ProgramWork { target: Some(target), has_model: false }) => target.name(),
+            Work::Watch => "watch".to_owned(),
+            Work::Server(server) if !server.has_model => {
                 let server = self.composed.config.runtime.server.as_ref();
                 server.and_then(|server| server.model.clone()).unwrap_or_else(|| "server".to_owned())
             }
-            None => name.clone(),
+            Work::Python(_) => self.unknown_script().unwrap_or_else(|| name.clone()),
+            Work::Model | Work::Sim | Work::Server(_) | Work::Program(_) => name.clone(),
+        }
+    }
+
+    /// The model's shape is known: the configuration names it, not only the program or the server.
+    fn is_model_known(&self) -> bool {
+        match &self.work {
+            Work::Model | Work::Sim => true,
+            Work::Python(_) => self.unknown_script().is_none(),
+            Work::Server(server) => server.has_model,
+            Work::Program(program) => program.has_model,
+            Work::Watch => false,
         }
     }
 
@@ -422,25 +427,24 @@ impl Plan {
         let config = &self.composed.config;
         let Inputs { model, workload, .. } = &self.inputs;
         let dtype = self.dtype;
-        let engine = match config.runtime.name {
-            Runtime::Candle if self.device.is_cuda() => EngineKind::Cuda,
-            Runtime::Candle => EngineKind::Candle,
-            Runtime::CandleStock => EngineKind::CandleTransformers,
-            Runtime::Pytorch => EngineKind::Pytorch,
-            Runtime::Sim => EngineKind::Sim,
-            Runtime::Watch => EngineKind::None,
-            Runtime::Program => EngineKind::Program,
-            Runtime::Openai | Runtime::Vllm | Runtime::Sglang | Runtime::Tensorrtllm | Runtime::Llamacpp => {
-                EngineKind::Server
-            }
+        let engine = match self.work {
+            Work::Model if config.runtime.name == Runtime::CandleStock => EngineKind::CandleTransformers,
+            Work::Model if self.device.is_cuda() => EngineKind::Cuda,
+            Work::Model => EngineKind::Candle,
+            Work::Python(_) => EngineKind::Pytorch,
+            Work::Sim => EngineKind::Sim,
+            Work::Watch => EngineKind::None,
+            Work::Program(_) => EngineKind::Program,
+            Work::Server(_) => EngineKind::Server,
         };
-        let is_model_known = self.runs_model() && self.unknown_script().is_none() || self.follows_model;
+        let is_model_known = self.is_model_known();
+        let runs_model = self.work.runs_model();
         // Models of candle-transformers have a cache of their own.
         let kv_cache = match model {
             Model::Own { .. } => config.runtime.kv_cache_dtype,
             Model::Stock(_) | Model::Python(_) => KvCacheDtype::Auto,
         };
-        let has_requests = self.runs_model() || self.load.is_some();
+        let has_requests = runs_model || self.work.load().is_some();
         RunStarted {
             schema: SCHEMA,
             program: format!("llmprof-tui {}", env!("CARGO_PKG_VERSION")),
@@ -450,9 +454,7 @@ impl Plan {
             dtype: if is_model_known { model.type_name(dtype) } else { String::new() },
             engine,
             device: self.device.clone(),
-            synthetic_weights: self.runs_model()
-                && self.unknown_script().is_none()
-                && model.weights_path().is_none(),
+            synthetic_weights: runs_model && is_model_known && model.weights_path().is_none(),
             simulated: self.simulated(),
             parameters: if is_model_known { model.parameters() } else { 0 },
             weight_bytes: if is_model_known { self.weight_bytes() } else { 0 },
@@ -464,9 +466,9 @@ impl Plan {
             } else {
                 0
             },
-            requests: match &self.load {
+            requests: match self.work.load() {
                 Some(load) => load.requests,
-                None if self.runs_model() => workload.requests,
+                None if runs_model => workload.requests,
                 None => 0,
             },
             warmup: if has_requests { workload.warmup } else { 0 },
@@ -483,8 +485,8 @@ impl Plan {
                 flops: config.hardware.peaks.flops,
                 bytes_per_s: config.hardware.peaks.bytes_per_s,
             },
-            command: self.program.as_ref().map(Target::text),
-            slo: self.load.is_some().then_some(Slo {
+            command: self.work.program().map(Target::text),
+            slo: self.work.load().is_some().then_some(Slo {
                 ttft_p99_ms: config.slo.ttft_p99_ms,
                 tpot_p99_ms: config.slo.tpot_p99_ms,
                 e2e_p99_ms: config.slo.e2e_p99_ms,

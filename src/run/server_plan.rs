@@ -10,7 +10,7 @@ use crate::{
         read::{self, MAX_DOCUMENT},
         secret::Secret,
     },
-    config::{Api, ArrivalKind, LoadConfig, RunConfig, Runtime, ServerConfig, Urls},
+    config::{Api, ArrivalKind, LoadConfig, RunConfig, ServerConfig, ServerRuntime, Urls},
     engine::workload::{PromptSet, Workload},
     event::ServerKind,
     run::inputs::Model,
@@ -56,19 +56,13 @@ pub enum ServerPlanError {
 }
 
 /// The kind of server that a runtime names.
-fn kind_of(runtime: Runtime) -> Option<ServerKind> {
+fn kind_of(runtime: ServerRuntime) -> ServerKind {
     match runtime {
-        Runtime::Openai => Some(ServerKind::OpenAi),
-        Runtime::Vllm => Some(ServerKind::Vllm),
-        Runtime::Sglang => Some(ServerKind::Sglang),
-        Runtime::Tensorrtllm => Some(ServerKind::TensorRtLlm),
-        Runtime::Llamacpp => Some(ServerKind::LlamaCpp),
-        Runtime::Candle
-        | Runtime::CandleStock
-        | Runtime::Pytorch
-        | Runtime::Sim
-        | Runtime::Watch
-        | Runtime::Program => None,
+        ServerRuntime::OpenAi => ServerKind::OpenAi,
+        ServerRuntime::Vllm => ServerKind::Vllm,
+        ServerRuntime::Sglang => ServerKind::Sglang,
+        ServerRuntime::TensorRtLlm => ServerKind::TensorRtLlm,
+        ServerRuntime::LlamaCpp => ServerKind::LlamaCpp,
     }
 }
 
@@ -78,7 +72,7 @@ pub fn load_plan(
     workload: &Workload,
     tokenizer: Option<Arc<Tokenizer>>,
 ) -> Result<Option<LoadPlan>, ServerPlanError> {
-    let Some(kind) = kind_of(config.runtime.name) else { return Ok(None) };
+    let Some(kind) = config.runtime.name.server().map(kind_of) else { return Ok(None) };
     let server = config.runtime.server.as_ref().ok_or(ServerPlanError::NoConfig("server"))?;
     let load = config.runtime.load.as_ref().ok_or(ServerPlanError::NoConfig("load"))?;
     let url = match (&server.url, &server.command) {
@@ -152,7 +146,8 @@ pub fn served_tokenizer(
     model: &Model,
     names_model: bool,
 ) -> Result<Option<Arc<Tokenizer>>, ServerPlanError> {
-    let Some(server) = config.runtime.server.as_ref().filter(|_| config.runtime.name.is_server()) else {
+    let Some(server) = config.runtime.server.as_ref().filter(|_| config.runtime.name.server().is_some())
+    else {
         return Ok(None);
     };
     let tokenizer = match &server.tokenizer {
@@ -166,7 +161,7 @@ pub fn served_tokenizer(
 /// The command that starts the server, where there is one.
 pub fn server_program(config: &RunConfig) -> Result<Option<Target>, ServerPlanError> {
     let command = config.runtime.server.as_ref().and_then(|server| server.command.as_ref());
-    let Some(command) = command.filter(|_| config.runtime.name.is_server()) else { return Ok(None) };
+    let Some(command) = command.filter(|_| config.runtime.name.server().is_some()) else { return Ok(None) };
     let words = shlex::split(command).filter(|words| !words.is_empty());
     let words = words.ok_or_else(|| ServerPlanError::Command(command.clone()))?;
     Ok(Some(Target::Start {

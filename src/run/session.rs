@@ -36,7 +36,14 @@ use crate::{
     profile::live::Tracer,
     pytorch::{Worker, WorkerError, WorkerPlan},
     report::prometheus_text,
-    run::{metrics_endpoint::MetricsEndpoint, observer::Observer, plan::Plan, probes, rerun::Tool},
+    run::{
+        metrics_endpoint::MetricsEndpoint,
+        observer::Observer,
+        plan::Plan,
+        probes,
+        rerun::Tool,
+        work::{ProgramWork, Work},
+    },
     rundir::{Loss, RunDir, snapshot_file},
     server::{self, LoadError, LoadPlan},
     state::RunState,
@@ -137,7 +144,7 @@ impl Session {
             false => event::channel(Clock::wall()),
         };
         let started = plan.started();
-        let tracer = (plan.device.is_cuda() && plan.runs_model() && plan.worker.is_none()).then(|| {
+        let tracer = (plan.device.is_cuda() && matches!(plan.work, Work::Model)).then(|| {
             let enable = plan.composed.config.profiling.cupti.enable;
             Arc::new(Tracer::new(tx.clone(), enable))
         });
@@ -186,21 +193,23 @@ impl Session {
         let Some(address) = self.plan.metrics_address else { return };
         match MetricsEndpoint::start(address) {
             Ok(endpoint) => {
-                let text = format!("metrics for Prometheus are at http://{}/metrics", endpoint.address);
+                let bound = endpoint.address;
                 self.endpoint = Some(endpoint);
+                let text = format!("metrics for Prometheus are at http://{bound}/metrics");
                 self.notice(Level::Info, "metrics", text);
+                if !bound.ip().is_loopback() {
+                    let text = format!("{bound} can be reached from other machines");
+                    self.notice(Level::Warn, "metrics", text);
+                }
             }
             Err(e) => {
                 self.notice(Level::Error, "metrics", format!("output.metrics={address} cannot be used: {e}"))
             }
         }
-        if !address.ip().is_loopback() {
-            self.notice(Level::Warn, "metrics", format!("{address} can be reached from other machines"));
-        }
     }
 
     fn spawn(&mut self, ready: Option<Box<dyn Engine + Send>>) {
-        if self.plan.watches() {
+        if matches!(self.plan.work, Work::Watch) {
             // The load on a simulated GPU is a decode.
             self.tx.activity().set(Phase::Decode);
         }
@@ -231,20 +240,19 @@ impl Session {
             let (tx, stop) = (self.tx.clone(), self.control.cancel_flag());
             self.start_beside("llmprof-dcgm", "telemetry", move || server::watch_gpus(at, tx, stop));
         }
-        if plan.watches() {
-            return;
-        }
-        if let Some(load) = plan.load.clone() {
-            if let Some(target) = plan.server_program.clone() {
-                self.follow(target, Role::Server);
+        match plan.work.clone() {
+            Work::Watch => return,
+            Work::Server(server) => {
+                if let Some(target) = server.program {
+                    self.follow(target, Role::Server);
+                }
+                return self.put_load(server.load);
             }
-            return self.put_load(load);
-        }
-        if let Some(target) = plan.program.clone() {
-            return self.follow(target, Role::Observed);
-        }
-        if let Some(worker) = plan.worker.clone() {
-            return self.start_worker(worker);
+            Work::Program(ProgramWork { target: Some(target), .. }) => {
+                return self.follow(target, Role::Observed);
+            }
+            Work::Python(worker) => return self.start_worker(*worker),
+            Work::Model | Work::Sim | Work::Program(ProgramWork { target: None, .. }) => {}
         }
         let engine = EngineThread {
             plan,
@@ -383,7 +391,7 @@ impl Session {
             stop: self.control.cancel_flag(),
             role,
             log: self.recording.create_program_log(),
-            secret: self.plan.load.as_ref().and_then(|load| load.key.clone()),
+            secret: self.plan.work.load().and_then(|load| load.key.clone()),
         };
         self.start_work("llmprof-attach", move || follower.run());
     }
@@ -393,7 +401,7 @@ impl Session {
     fn duty(&self) -> Option<f64> {
         let cupti = &self.plan.composed.config.profiling.cupti;
         // Torch.profiler finds the operators of eager steps; those of compiled ones are inferred from their kernels.
-        let rests = self.plan.worker.as_ref().is_some_and(|worker| !worker.is_compiled()) && !cupti.enable;
+        let rests = self.plan.work.worker().is_some_and(|worker| !worker.is_compiled()) && !cupti.enable;
         cupti.duty.or(rests.then_some(0.0))
     }
 
@@ -546,7 +554,7 @@ impl Session {
 
     /// While a card is watched: says how to see more of the programs on it.
     fn offer_to_follow(&mut self) {
-        if !self.plan.watches() || self.plan.simulated() {
+        if !matches!(self.plan.work, Work::Watch) {
             return;
         }
         let on_card = self.state.gpus.iter().flat_map(|gpu| &gpu.processes).filter(|process| !process.own);
@@ -608,7 +616,7 @@ impl Session {
             return message(!self.sim_kernels.fetch_xor(true, Ordering::Relaxed));
         }
         // A worker on the CPU has no kernels.
-        if self.has_program() && (self.plan.worker.is_none() || self.plan.uses_gpu()) {
+        if self.plan.work.has_program() && (self.plan.work.worker().is_none() || self.plan.uses_gpu()) {
             let everything = !self.program_control.everything.fetch_xor(true, Ordering::Relaxed);
             return match everything {
                 true => "recording every kernel for 10 s".to_owned(),
@@ -616,7 +624,7 @@ impl Session {
             };
         }
         let Some(tracer) = &self.tracer else {
-            let (reason, remedy) = match self.plan.load {
+            let (reason, remedy) = match self.plan.work.load() {
                 Some(_) => (
                     "the server was started by others",
                     "runtime.server.command starts one whose kernels are seen",
@@ -691,7 +699,7 @@ impl Session {
 
     /// A server that this run started has a transcript, which says why it did not answer.
     fn began(&self) -> bool {
-        let waits = self.plan.load.is_some() && self.plan.server_program.is_none();
+        let waits = matches!(&self.plan.work, Work::Server(server) if server.program.is_none());
         !waits || self.state.server.found.is_some() || self.state.has_begun()
     }
 
@@ -713,15 +721,9 @@ impl Session {
             && self.tool_work.as_ref().is_none_or(ToolWork::is_idle)
     }
 
-    /// Another program was started or joined for the run.
-    fn has_program(&self) -> bool {
-        let Plan { program, server_program, worker, .. } = &self.plan;
-        program.is_some() || server_program.is_some() || worker.is_some()
-    }
-
     fn stop(&mut self, outcome: Outcome, cause: Option<String>) {
         self.cancel();
-        let timeout = if self.has_program() { STOP_PROGRAM_TIMEOUT } else { STOP_TIMEOUT };
+        let timeout = if self.plan.work.has_program() { STOP_PROGRAM_TIMEOUT } else { STOP_TIMEOUT };
         let deadline = Instant::now() + timeout;
         while Instant::now() < deadline && !self.is_idle() {
             // A simulated engine may be waiting for room.

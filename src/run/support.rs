@@ -21,9 +21,7 @@ pub fn remarks(config: &RunConfig) -> Result<Vec<String>, NothingToDo> {
     let no_tools = match config.runtime.name {
         Runtime::Sim => Some("a simulated run has nothing for nsys and ncu to profile"),
         Runtime::Watch => Some("there is no workload to run under nsys and ncu"),
-        Runtime::Openai | Runtime::Vllm | Runtime::Sglang | Runtime::Tensorrtllm | Runtime::Llamacpp => {
-            Some("a server cannot be run again under nsys and ncu")
-        }
+        Runtime::Server(_) => Some("a server cannot be run again under nsys and ncu"),
         Runtime::Program => Some("another program cannot be run again under nsys and ncu"),
         Runtime::Candle | Runtime::CandleStock | Runtime::Pytorch => None,
     };
@@ -53,7 +51,7 @@ fn enabled(options: [(bool, &'static str); 2]) -> Vec<&'static str> {
 /// Where there are pictures alone and the engine reads text.
 fn images_remark(config: &RunConfig) -> Option<String> {
     let dataset = &config.dataset;
-    let blind = !matches!(config.runtime.name, Runtime::Pytorch) && !config.runtime.name.is_server();
+    let blind = !matches!(config.runtime.name, Runtime::Pytorch | Runtime::Server(_));
     (blind && dataset.images.is_some() && dataset.prompts.is_none()).then(|| {
         format!(
             "dataset={} has pictures, which only runtime=pytorch reads: prompts are random tokens",

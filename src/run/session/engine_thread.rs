@@ -98,7 +98,7 @@ impl EngineThread {
             Runtime::Sim => Box::new(self.simulated()?),
             // These have no engine.
             Runtime::Watch | Runtime::Program | Runtime::Pytorch => return Err(EngineError::Cancelled),
-            Runtime::Openai | Runtime::Vllm | Runtime::Sglang | Runtime::Tensorrtllm | Runtime::Llamacpp => {
+            Runtime::Server(_) => {
                 return Err(EngineError::Cancelled);
             }
             Runtime::Candle | Runtime::CandleStock => {

@@ -16,7 +16,10 @@ use crate::{
     engine::device,
     event::{Event, Level, Outcome, Phase, RunFinished, ToolState, kernels::Kind},
     kernels::top::{TopList, top},
-    run::rerun::{Rerun, Tool, Trouble, TroubleKind},
+    run::{
+        rerun::{Rerun, Tool, Trouble, TroubleKind},
+        work::Work,
+    },
     tools::System,
 };
 
@@ -78,7 +81,7 @@ impl Session {
         if self.plan.simulated() {
             return Some(format!("this run is simulated: there is nothing for {tool} to profile"));
         }
-        if self.plan.watches() {
+        if matches!(self.plan.work, Work::Watch) {
             return Some(format!("there is no workload to re-run under {tool}"));
         }
         if self.computes() && self.state.prepare_ms.is_none() {

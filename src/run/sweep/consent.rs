@@ -57,7 +57,7 @@ impl Consent {
             }
         }
         let runtime = &config.runtime;
-        let server = runtime.server.as_ref().filter(|_| runtime.name.is_server());
+        let server = runtime.server.as_ref().filter(|_| runtime.name.server().is_some());
         if let Some(url) = server.and_then(|server| server.url.as_ref()).map(|url| line(url, MAX_LINE))
             && !self.servers.contains(&url)
         {
@@ -80,7 +80,7 @@ impl Consent {
 /// Programs and code that the configuration itself names.
 fn own_programs(config: &RunConfig) -> Vec<String> {
     let runtime = &config.runtime;
-    let server = runtime.server.as_ref().filter(|_| runtime.name.is_server());
+    let server = runtime.server.as_ref().filter(|_| runtime.name.server().is_some());
     let mut programs: Vec<String> = server.and_then(|server| server.command.clone()).into_iter().collect();
     if let Some(settings) = runtime.pytorch.as_ref().filter(|_| runtime.name == Runtime::Pytorch) {
         let python = settings.python.as_deref().unwrap_or("python3");

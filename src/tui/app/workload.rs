@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 use crate::{
     event::Outcome,
     remote::{Order, RemoteRun},
-    run::{rerun::Tool, session::Session},
+    run::{rerun::Tool, session::Session, work::Work},
     rundir::Loss,
     state::{RunState, Snapshot},
     tui::view::RemoteView,
@@ -62,7 +62,7 @@ impl Workload {
 
     pub fn watches(&self) -> bool {
         match self {
-            Workload::Here(session) => session.plan().watches(),
+            Workload::Here(session) => matches!(session.plan().work(), Work::Watch),
             Workload::There(run) => run.state.watches(),
         }
     }
