@@ -244,6 +244,16 @@ fn saved_runs_show_the_variation_from_run_to_run() {
 }
 
 #[test]
+fn a_file_that_cannot_be_read_is_a_mistake_of_the_caller() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("bad")).unwrap();
+    fs::write(dir.path().join("bad/sweep.json"), "{").unwrap();
+    let said = run(dir.path(), &["compare", "bad", "bad"]);
+    assert_eq!(said.code, 2, "{}", said.err);
+    assert!(said.err.contains("sweep.json cannot be read"), "{}", said.err);
+}
+
+#[test]
 fn runs_have_short_names() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();

@@ -42,7 +42,7 @@ fn operators_of_a_run_on_the_cpu_add_up() {
     let dir = tempfile::tempdir().unwrap();
     let run = measured(dir.path(), &[]);
     let state = folded(&run);
-    // Of decode steps as short as these not all need be timed; warm-up is left out.
+    // Not all decode steps as short as these need be timed; warm-up is left out.
     for (phase, timed) in [(Phase::Prefill, 3..=3), (Phase::Decode, 1..=3 * 19)] {
         let host = state.operators.of(phase).unwrap();
         let steps = host.steps;

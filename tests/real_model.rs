@@ -214,7 +214,7 @@ fn quantised_logits_equal_those_of_candle_transformers() {
 /// The model with its matrices in other types: as blocks, or as the plain numbers that these blocks stand for.
 struct Requantised<'a> {
     plain: &'a Checkpoint,
-    /// Of most matrices, and of those with rows of complete blocks of 256.
+    /// The type of most matrices, and that of matrices whose rows are complete blocks of 256.
     types: [GgmlDType; 2],
     blocks: bool,
 }

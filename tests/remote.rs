@@ -109,7 +109,7 @@ fn worker(id: &str) -> Option<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(is_it)
 }
 
-/// Of runs that were started there.
+/// The names of the runs that were started on the remote host.
 fn names(home: &Path) -> Vec<String> {
     let entries = fs::read_dir(home.join(".local/share/llmprof/remote")).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()

@@ -715,7 +715,7 @@ fn a_small_terminal_still_shows_the_rate() {
     assert!(screen.contains("tok/s") && screen.contains("TTFT"), "{screen}");
 }
 
-/// Of the demo recording at every 40th event while its requests run: where the parts of the header are.
+/// Finds the parts of the header at every 40th event of the demo recording while its requests run.
 #[test]
 fn the_parts_of_the_header_keep_their_places() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/demo/events.ndjson");

@@ -1,4 +1,5 @@
-//! The thread that follows other programs: reads what their libraries say and sends it as events of the run.
+//! The thread that follows other programs: reads what their libraries report and sends it as events of the
+//! run.
 
 use std::{
     ffi::OsString,
@@ -281,7 +282,7 @@ impl Follower {
         }
     }
 
-    /// The user leaves: a program of ours ends with us, one that we joined goes on.
+    /// The user leaves: a program that we started ends with us, one that we joined continues.
     fn leave(&self, program: Option<Program>) -> Option<RunFinished> {
         let mut program = program?;
         while program.ended().is_none() || program.leaves_descendants() {
@@ -333,7 +334,7 @@ struct Watched {
     clock: RunClock,
     guests: Vec<Followed>,
     joined: u32,
-    /// It was said that some are not followed.
+    /// It was reported that some are not followed.
     is_full: bool,
     control: Arc<ProgramControl>,
     duty: Option<f64>,
@@ -363,7 +364,8 @@ pub(super) struct Followed {
     timeline_at: Option<Instant>,
     last_said: Instant,
     finding: Option<Finding>,
-    /// Obstacles that were reported, and switches of its mode since the last window: a program could say either without end.
+    /// Obstacles that were reported, and switches of its mode since the last window: a program could report
+    /// either without end.
     obstacles: Vec<Obstacle>,
     switches: u32,
     /// Its bursts are those of the run: workers have theirs at about the same time.
@@ -462,7 +464,7 @@ impl Watched {
         });
     }
 
-    /// Reads what all of them have said. Returns whether there is more.
+    /// Reads what all of them have reported. Returns whether there is more.
     fn read(&mut self) -> bool {
         let command = self.command();
         let now = self.tx.clock().now();
@@ -697,7 +699,7 @@ impl Followed {
             *last_said = Instant::now();
         }
         if *switches > MAX_SWITCHES {
-            // No library of ours does that.
+            // Our library does not do that.
             guest.is_gone = true;
         }
         let dropped = self.guest.dropped();

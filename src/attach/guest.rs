@@ -1,4 +1,4 @@
-//! A program that has our library: its connection, and what it says.
+//! A program that has our library: its connection, and what it reports.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -49,7 +49,7 @@ impl Guest {
         self.memory.dropped(Which::Work) + self.memory.dropped(Which::Ranges)
     }
 
-    /// Reads what the library has said since the last call. Returns whether there may be more.
+    /// Reads what the library has reported since the last call. Returns whether there may be more.
     pub fn read(&mut self, run: RunClock, each: &mut dyn FnMut(Said<'_>)) -> bool {
         self.memory.beat();
         let mut byte = [0; 64];

@@ -42,11 +42,11 @@ pub struct ProcessInfo {
     pub arguments: Vec<OsString>,
     /// The directory it works in.
     pub directory: Option<PathBuf>,
-    /// Where its library looks for us and what it says, where it was started with the library's variables.
+    /// Where its library looks for us and what it reports, where it was started with the library's variables.
     pub library: Option<Dormant>,
-    /// Which of several workers it is, where it says so.
+    /// Which of several workers it is, if it reports that.
     pub rank: Option<String>,
-    /// How many workers there are, where it says so.
+    /// How many workers there are, if it reports that.
     pub world: Option<u32>,
     /// The GPUs that it may see, by number or UUID: `CUDA_VISIBLE_DEVICES`.
     pub visible_gpus: Option<Vec<String>>,

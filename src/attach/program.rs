@@ -208,10 +208,11 @@ impl Program {
             Some(_) => return,
         };
         self.descendants.refresh(self.child.id());
-        self.descendants.signal(signal);
+        // The program first: the end of its children may be a reason for it to end by itself, with another exit code.
         if self.ended.is_none() {
             self.signal(signal);
         }
+        self.descendants.signal(signal);
     }
 
     /// Whether it was asked to end and descendants of it still run.
@@ -231,7 +232,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // A program without its profiler goes on, except where its output would have no reader.
+        // A program without its profiler continues, except where its output would have no reader.
         let Some(group) = self.group else { return };
         if self.ended().is_none() {
             return self.end();
@@ -292,7 +293,7 @@ impl Lines {
         }
         self.in_second += 1;
         let text = String::from_utf8_lossy(line);
-        // Many ranks start at the same time, and say in hundreds of lines how they are connected.
+        // Many ranks start at the same time, and print in hundreds of lines how they are connected.
         let most = if is_nccl_line(&text) { NCCL_LINES_PER_SECOND } else { LINES_PER_SECOND };
         if self.in_second > most {
             self.left_out += 1;
@@ -438,7 +439,7 @@ mod tests {
     use super::*;
     use crate::event::{Clock, channel};
 
-    /// A program in `output` with a child in a session of its own, which says its number in a file.
+    /// A program in `output` with a child in a session of its own, which writes its number to a file.
     fn with_child(dir: &Path, output: OutputTo) -> (Program, u32) {
         let script = "setsid sh -c 'echo $$ > child.new; mv child.new child; exec sleep 300' & \
                       while test ! -e go; do sleep 0.05; done; exit 3";

@@ -28,7 +28,7 @@ const MAX_COMMUNICATORS: usize = 256;
 const SETTLE_NS: u64 = 700_000_000;
 /// Recording without an end is reported in parts of at least this length.
 const PART_NS: u64 = 900_000_000;
-/// A shorter time says nothing.
+/// A shorter time shows nothing.
 const MIN_NS: u64 = 5_000_000;
 /// How far the clocks of GPUs on one machine may differ.
 const SLACK_NS: u64 = 20_000;
@@ -409,7 +409,7 @@ mod tests {
         let (mut a, mut b) = (record(1, 0), record(2, 1));
         for record in [&mut a, &mut b] {
             run(record, 1000 * MS, 3000 * MS, 0);
-            // As if it went on.
+            // As if it continued.
             record.bursts.back_mut().unwrap().1 = None;
         }
         assert!(windows(vec![&mut a, &mut b], Some(2000 * MS)).is_empty(), "0.3 s are too short");

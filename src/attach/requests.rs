@@ -96,7 +96,8 @@ impl Requests {
         if step.phase == StepPhase::Other && step.is_recorded() {
             return;
         }
-        // A part with recording is apart from one without, and none is so long that it says nothing of how times vary.
+        // A part with recording is apart from one without, and none is so long that it shows nothing of how
+        // times vary.
         let pause = PAUSE.as_nanos() as u64;
         let goes_on = self.active.as_ref().is_some_and(|active| {
             step.start_ns.saturating_sub(active.end_ns) < pause

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 use super::{guest::Guest, process_info::Dormant, ring::Memory};
 
-/// A library says who it is at once; but its program may be held up.
+/// A library identifies itself at once; but its program may be held up.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connections that may be silent at a time.
 const MAX_ARRIVALS: usize = 64;
@@ -38,7 +38,7 @@ pub struct Socket {
     _private: Option<TempDir>,
 }
 
-/// A connection that has not said yet who it is. It is not waited for: others have something to say.
+/// A connection that has not identified itself yet. It is not waited for: others have something to report.
 struct Arrival {
     stream: UnixStream,
     said: Vec<u8>,
@@ -94,7 +94,8 @@ impl Socket {
         variables(library, &self.directory, &self.token)
     }
 
-    /// The next program that has connected, if there is one. Those that do not say what the library says are turned away.
+    /// The next program that has connected, if there is one. Those that do not send what the library sends
+    /// are turned away.
     pub fn accept(&mut self) -> Option<Guest> {
         self.accept_at(Instant::now())
     }
@@ -135,7 +136,7 @@ fn greet(mut arrival: Arrival, token: &str, now: Instant) -> Greeting {
     if !wanted.as_bytes().starts_with(&arrival.said) {
         return Greeting::Stranger;
     }
-    // One that has said everything is accepted, however late this thread reads it.
+    // One that has sent everything is accepted, however late this thread reads it.
     if arrival.said.len() < wanted.len() {
         let is_late = now.saturating_duration_since(arrival.since) > HELLO_TIMEOUT;
         return if is_late { Greeting::Stranger } else { Greeting::Silent(arrival) };
@@ -257,7 +258,7 @@ fn require_private(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Connections that say nothing, or something else, hold up no program.
+    /// Connections that send nothing, or something else, hold up no program.
     #[test]
     fn silent_connections_are_not_waited_for() {
         let mut socket = Socket::for_children().unwrap();

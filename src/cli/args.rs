@@ -25,16 +25,16 @@ use crate::{
 /// The configuration: files, and overrides on the command line.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct ConfigArgs {
-    /// Short for the override model=MODEL
+    /// Set the model (short for the override model=MODEL)
     #[arg(long, value_name = "MODEL")]
     pub(super) model: Option<String>,
-    /// Directory to search for configuration files before the built-in ones (default: ./conf, if it exists)
+    /// Search DIR for configuration files before the built-in ones (default: ./conf, if it exists)
     #[arg(long, value_name = "DIR")]
     pub(super) conf_dir: Option<PathBuf>,
-    /// Serve the metrics of the run for Prometheus, as 127.0.0.1:9464
+    /// Serve the metrics of the run to Prometheus at ADDRESS, e.g. 127.0.0.1:9464
     #[arg(long, value_name = "ADDRESS")]
     pub(super) metrics: Option<String>,
-    /// Print the configuration and exit, as the command `config` does
+    /// Print the configuration and exit, like the command `config`
     #[arg(long, value_name = "WHICH")]
     pub(super) cfg: Option<WhichConfig>,
     /// Hydra-style overrides: key=value, group=option, +key=value, ~key
@@ -45,7 +45,7 @@ pub(super) struct ConfigArgs {
 /// The project that models, datasets and reference sources belong to.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ProjectArgs {
-    /// The project directory, which contains models/, datasets/ and third_party/
+    /// Use DIR as the project directory, which contains models/, datasets/ and third_party/
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(super) root: PathBuf,
 }
@@ -217,7 +217,7 @@ pub(super) fn resolve_run(name: &Path) -> Result<PathBuf, Failure> {
     Ok(found.unwrap_or_else(|| name.to_owned()))
 }
 
-/// Keys of load and server are those of the runtimes that put load on a server.
+/// Keys of load and server are those of the runtimes that load-test a server.
 fn with_runtimes(error: ConfigError) -> Failure {
     match &error {
         ConfigError::UnknownKey { key, .. }

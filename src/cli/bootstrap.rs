@@ -23,18 +23,18 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(super) struct BootstrapArgs {
-    /// Link only these (default: datasets, then models)
+    /// Link only this kind (default: datasets, then models)
     kind: Option<Kind>,
-    /// Link only those with these names
+    /// Link only entries with these names
     #[arg(requires = "kind")]
     names: Vec<String>,
     /// Replace links without asking
     #[arg(long, short)]
     yes: bool,
-    /// Extract archives of any size: without it at most 500 GB, 200 times the archive and a million entries
+    /// Extract archives of any size (default limits: 500 GB, 200 times the archive, a million entries)
     #[arg(long)]
     no_archive_limits: bool,
-    /// Print what would be done, and do nothing
+    /// Print what would be done without doing it
     #[arg(long)]
     dry_run: bool,
     /// Print one JSON object on stdout instead of text

@@ -38,28 +38,28 @@ Exit codes: 0 decided and every gate holds, 1 a gate is broken, 2 bad usage or u
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct CompareArgs {
-    /// The run, snapshot, sweep or baseline to compare with (before)
+    /// Run, snapshot, sweep or baseline to compare with (before)
     #[arg(required_unless_present = "repeat")]
     a: Option<String>,
-    /// The run, snapshot, sweep or baseline to judge (after)
+    /// Run, snapshot, sweep or baseline to judge (after)
     #[arg(required_unless_present = "repeat")]
     b: Option<String>,
     /// Compare only these metrics: ttft, tpot, itl (with .mean, .p50, .p90, .p99), decode_tok_s, prefill_tok_s, …
     #[arg(long, value_delimiter = ',', value_name = "METRIC")]
     metric: Vec<Metric>,
-    /// A limit that has to hold, such as tpot<=+2%; may be repeated
+    /// Fail unless this limit holds, e.g. tpot<=+2%; repeatable
     #[arg(long, value_name = "GATE")]
     gate: Vec<Gate>,
-    /// Ignore differences up to this many percent
+    /// Treat differences of up to PERCENT as equal
     #[arg(long, default_value_t = 1.0, value_name = "PERCENT")]
     margin: f64,
-    /// Facts that differ intentionally without an override: gpu, driver, …
+    /// Accept these facts as intended differences: gpu, driver, …
     #[arg(long, value_delimiter = ',', value_name = "FACT")]
     meant: Vec<String>,
     /// Print one JSON object on stdout instead of text
     #[arg(long, conflicts_with_all = ["md", "html"])]
     json: bool,
-    /// Print Markdown, for example for a pull request
+    /// Print Markdown, e.g. for a pull request
     #[arg(long, conflicts_with = "html")]
     md: bool,
     /// Print a self-contained HTML page
@@ -68,10 +68,10 @@ pub(super) struct CompareArgs {
     /// Run both sides interleaved, N times each (at least 5), and compare them pair by pair
     #[arg(long, value_name = "N", requires = "sides", conflicts_with_all = ["a", "b"])]
     repeat: Option<usize>,
-    /// With --repeat, start no new pair after this many seconds
+    /// With --repeat: start no new pair after SECONDS
     #[arg(long, value_name = "SECONDS", requires = "repeat")]
     max_time: Option<f64>,
-    /// With --repeat, run everything in this process instead of one process for each run
+    /// With --repeat: run everything in one process instead of one process per run
     #[arg(long, requires = "repeat")]
     same_process: bool,
     /// With --repeat: the overrides of A, the word vs, the overrides of B
@@ -84,7 +84,7 @@ pub(super) enum BaselineCommand {
     /// Save a run as a small file, baselines/NAME.json
     Save {
         name: String,
-        /// A run directory, latest, latest~1 or a part of its path (default: the newest run, if it was measured and is not
+        /// Run directory, latest, latest~1 or a part of its path (default: the newest run, unless it is simulated or
         /// part of a sweep)
         run: Option<PathBuf>,
     },

@@ -16,16 +16,16 @@ use crate::{
 
 #[derive(Debug, Default, Args)]
 pub(super) struct PrintArgs {
-    /// Print only this part
+    /// Print only this part of the configuration
     #[arg(long, value_name = "KEY")]
     pub(super) package: Option<String>,
-    /// Print ${…} as it was written, without checking values
+    /// Print ${…} unresolved, without checking values
     #[arg(long)]
     pub(super) no_resolve: bool,
-    /// Print how the configuration was composed instead
+    /// Print how the configuration was composed
     #[arg(long, value_name = "WHAT", conflicts_with_all = ["package", "no_resolve"])]
     pub(super) info: Option<Info>,
-    /// Print JSON instead of YAML; infinite numbers and NaN are the texts inf, -inf and nan
+    /// Print JSON instead of YAML; infinite numbers and NaN become the strings inf, -inf and nan
     #[arg(long)]
     pub(super) json: bool,
 }

@@ -29,16 +29,16 @@ Examples:
 pub(super) struct CostArgs {
     #[command(flatten)]
     pub(super) config: ConfigArgs,
-    /// The GPU: h100, rtx_4090, … or the name that the driver reports
+    /// Estimate for this GPU: h100, rtx_4090, … or the name that the driver reports
     #[arg(long, value_name = "GPU")]
     gpu: Option<String>,
-    /// Bits per weight of a quantised model: 4.5, 8
+    /// Assume a quantised model with this many bits per weight, e.g. 4.5 or 8
     #[arg(long, value_name = "BITS")]
     weight_bits: Option<f64>,
-    /// Width and height in pixels of the pictures in each prompt, for a model with a vision encoder (default: 1240x1754)
+    /// Set the width and height of the images in each prompt, in pixels, for a model with a vision encoder (default: 1240x1754)
     #[arg(long, value_name = "WxH", value_delimiter = ',', value_parser = picture)]
     images: Vec<(u32, u32)>,
-    /// Write static_compute.json and static_compute.md into this directory
+    /// Write static_compute.json and static_compute.md to DIR
     #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print one JSON object on stdout instead of text
@@ -113,7 +113,7 @@ const PAGE: (u32, u32) = (1240, 1754);
 const MAX_IMAGES: usize = 1024;
 /// Pixels of a side.
 const MAX_SIDE: u32 = 1 << 16;
-/// Between the sides, above which processors refuse a picture.
+/// The ratio of the sides above which processors refuse an image.
 const MAX_RATIO: u32 = 200;
 
 /// `1240x1754`.
@@ -130,7 +130,7 @@ fn picture(text: &str) -> Result<(u32, u32), String> {
 
 /// The GPU to estimate for.
 enum Gpu {
-    /// Of this machine: its driver reports memory and clocks.
+    /// A GPU of this machine: its driver reports memory and clocks.
     Here(Box<GpuInfo>),
     Known(&'static GpuPeaks),
 }

@@ -29,15 +29,15 @@ pub(super) enum DatasetCommand {
     /// Create a variant: a seeded random sample of the JSONL and text files in source-data
     Prepare {
         name: String,
-        /// The variant's name, such as subset-1k
+        /// Name of the variant, e.g. subset-1k
         #[arg(long)]
         variant: String,
-        /// Number of samples; all, if there are fewer
+        /// Take N samples, or all if there are fewer
         #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
         num_samples: u64,
         #[arg(long, default_value_t = 0)]
         seed: u64,
-        /// Sample only the files in this list, one per line
+        /// Sample only the files listed in FILE, one per line
         #[arg(long, value_name = "FILE")]
         subset_filelist: Option<PathBuf>,
         /// Replace an existing variant

@@ -35,7 +35,7 @@ clocks.max.mem
 
 #[derive(Debug, Args)]
 pub(super) struct DiagnoseArgs {
-    /// A run (its directory, latest, latest~1 or a part of its path), or a log: nvml.csv, nvidia-smi --format=csv, nvidia-smi dmon
+    /// Run (its directory, latest, latest~1 or a part of its path) or log (nvml.csv, nvidia-smi --format=csv, nvidia-smi dmon)
     path: PathBuf,
     /// Print one JSON object on stdout instead of text
     #[arg(long)]

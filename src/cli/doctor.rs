@@ -51,16 +51,16 @@ pub(super) struct DoctorArgs {
     /// Measure the profiler overhead: TPOT with and without sampling, interleaved on one engine
     #[arg(long)]
     overhead: bool,
-    /// Measure the peaks of the device: a large matrix product, a read and a copy
+    /// Measure the peaks of the device with a large GEMM, a read and a copy
     #[arg(long, conflicts_with = "overhead")]
     peaks: bool,
-    /// Measure what the client of servers adds: load on a server of known timing, in this process
+    /// Measure the latency that the load generator adds, against a server of known timing in this process
     #[arg(long, conflicts_with_all = ["overhead", "peaks"])]
     client: bool,
-    /// Requests at a time of --client
+    /// With --client: send N requests at a time
     #[arg(long, requires = "client", default_value_t = 100)]
     streams: u32,
-    /// Duration of the measurement: of --overhead in total (default: 60), of --peaks per load (default: 3), of --client (default: 5)
+    /// Measure for SECONDS: --overhead in total (default: 60), --peaks per load (default: 3), --client (default: 5)
     #[arg(long)]
     seconds: Option<f64>,
     /// Print one JSON object on stdout instead of text

@@ -32,26 +32,26 @@ use crate::{
 
 pub(super) const EXEC_EXAMPLES: &str = "\
 Examples:
-  llmprof-tui exec -- python serve.py            follow a program and its children on the screen
+  llmprof-tui exec -- python serve.py            follow a program and its child processes in the TUI
   llmprof-tui exec --headless -- python bench.py the program keeps the terminal; the summary is printed on stderr
   llmprof-tui exec --model qwen2_5_7b -- ./server   with the model's shape: MBU, MFU and the roofline
-  llmprof-tui exec --for 30 --json -- python serve.py   30 seconds, then the program is ended
-  llmprof-tui exec profiling.cupti.duty=1.0 -- python one.py   every kernel, whatever it costs
+  llmprof-tui exec --for 30 --json -- python serve.py   record for 30 s, then end the program
+  llmprof-tui exec profiling.cupti.duty=1.0 -- python one.py   record every kernel, at any overhead
 
-On the screen, the output of the program goes to the Log pane and to program.log in the run directory, and its input
-is empty. Without the screen it has the terminal as if it were started directly. The exit code is the program's.";
+In the TUI, the program's output goes to the Log pane and to program.log in the run directory, and its stdin is empty.
+Without the TUI, the program uses the terminal as if it were started directly. The exit code is the program's.";
 
 pub(super) const ATTACH_EXAMPLES: &str = "\
 Examples:
   llmprof-tui attach 4711            a program that was started with the variables of `llmprof-tui inject --print-env`
   llmprof-tui attach serve.py --for 30
 
-Leaving (q) ends the recording; the program goes on as fast as before.";
+Quitting (q) ends the recording; the program continues at full speed.";
 
 pub(super) const INJECT_EXAMPLES: &str = "\
 Examples:
   eval \"$(llmprof-tui inject --print-env)\"; python serve.py &
-  llmprof-tui inject --print-env --format systemd    lines for a unit file; compose: for a compose file";
+  llmprof-tui inject --print-env --format systemd    systemd unit file; compose: compose file";
 
 /// Rows of a kernel table.
 const KERNEL_ROWS: usize = 15;
@@ -62,16 +62,16 @@ pub(super) struct ExecArgs {
     pub(super) config: ConfigArgs,
     #[command(flatten)]
     follow: FollowArgs,
+    /// Program to start, with its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "COMMAND", help_heading = "Arguments")]
+    command: Vec<OsString>,
     #[command(flatten)]
     remote: RemoteArgs,
-    /// The program with its arguments, after `--`
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct AttachArgs {
-    /// The number of a process, or the name of a program or of its script
+    /// Process ID, or name of a program or of its script
     #[arg(value_name = "PID|NAME")]
     process: String,
     #[command(flatten)]
@@ -82,13 +82,13 @@ pub(super) struct AttachArgs {
 
 #[derive(Debug, Args)]
 struct FollowArgs {
-    /// Without the screen
+    /// Run without the TUI
     #[arg(long)]
     headless: bool,
-    /// Without the screen; print one JSON object on stdout at the end. The program's stdout goes to stderr
+    /// Run without the TUI and print one JSON object on stdout at the end; the program's stdout goes to stderr
     #[arg(long)]
     json: bool,
-    /// Without the screen; after SECONDS `exec` ends the program and its descendants, `attach` leaves it
+    /// Run without the TUI for SECONDS; then `exec` ends the program and its descendants, `attach` detaches
     #[arg(long = "for", value_name = "SECONDS")]
     seconds: Option<f64>,
 }
@@ -101,19 +101,19 @@ impl FollowArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct InjectArgs {
-    /// Print the variables that let `attach` join a program later; until then the library in it does nothing
+    /// Print the environment variables with which `attach` can join a program later; until then the library in it is dormant
     #[arg(long, required = true)]
     print_env: bool,
-    /// How to print them
+    /// Print them in this format
     #[arg(long, value_enum, default_value_t = Format::Shell)]
     format: Format,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
-    /// Commands for a shell
+    /// Shell commands
     Shell,
-    /// Lines for a unit file of systemd
+    /// Lines for a systemd unit file
     Systemd,
     /// Lines for `environment` in a compose file
     Compose,

@@ -30,15 +30,15 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(super) struct FetchArgs {
-    /// An option of conf/model, or a repository of the hub (org/name)
+    /// Option of conf/model, or repository on the hub (org/name)
     model: String,
-    /// A branch, a tag or a commit
+    /// Download this branch, tag or commit
     #[arg(long, default_value = "main")]
     revision: String,
     /// Download only *.py, config.json and LICENSE* to third_party/hf/, and pin the commit
     #[arg(long, conflicts_with = "all")]
     source_only: bool,
-    /// Download every file of the repository, not only those that a run needs
+    /// Download every file of the repository, not only the files that a run needs
     #[arg(long)]
     all: bool,
     /// Print no progress on stderr
@@ -47,7 +47,7 @@ pub(super) struct FetchArgs {
     /// Print one JSON object on stdout instead of text
     #[arg(long)]
     json: bool,
-    /// Directory to search for model options before the built-in ones (default: ./conf, if it exists)
+    /// Search DIR for model options before the built-in ones (default: ./conf, if it exists)
     #[arg(long, value_name = "DIR")]
     conf_dir: Option<PathBuf>,
     #[command(flatten)]

@@ -30,58 +30,58 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(super) struct FleetArgs {
-    /// Where Prometheus is, as http://prometheus:9090; a user and a password in it are never shown
+    /// Address of Prometheus, e.g. http://prometheus:9090; a user name and a password in it are never shown
     #[arg(long, value_name = "URL", required_unless_present = "replay", conflicts_with = "replay")]
     prometheus: Option<String>,
-    /// Only series with this label, as cluster="a"; also with !=, =~ and !~, and several times
+    /// Read only series with this label, e.g. cluster="a"; also with !=, =~ and !~; repeatable
     #[arg(long = "match", value_name = "LABEL=VALUE", conflicts_with = "replay")]
     matchers: Vec<String>,
-    /// The label that names a node (default: the first of Hostname, node, host, instance and the like)
+    /// Take the node's name from this label (default: the first of Hostname, node, host, instance and similar)
     #[arg(long, value_name = "LABEL", conflicts_with = "replay")]
     node_label: Option<String>,
-    /// The label that names the work of a GPU: those of one value are equals (default: labels of jobs and pods)
+    /// Compare GPUs with the same value of this label as peers (default: labels of jobs and pods)
     #[arg(long, value_name = "LABEL", conflicts_with = "replay")]
     work_label: Option<String>,
-    /// The time over which errors are counted, and histories shown: 30m, 1h, 12h
+    /// Count errors and show histories over this time, e.g. 30m, 1h, 12h
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = time, conflicts_with = "replay")]
     window: Duration,
-    /// The time between two refreshes of the screen: 15s, 1m
+    /// Refresh the screen at this interval, e.g. 15s, 1m
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = time, conflicts_with = "replay")]
     interval: Duration,
-    /// The longest wait for an answer of Prometheus
+    /// Wait at most this long for an answer from Prometheus
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time, conflicts_with = "replay")]
     timeout: Duration,
-    /// A file with the token that Prometheus wants
+    /// Authenticate with the token in FILE
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "replay")]
     bearer_token_file: Option<PathBuf>,
-    /// A file with a certificate to trust (PEM), beside those of the usual authorities
+    /// Trust the certificate in FILE (PEM) in addition to the usual authorities
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "replay")]
     ca_file: Option<PathBuf>,
     /// Sort by
     #[arg(long, default_value = "lost")]
     sort: Sort,
-    /// Print a table once, instead of the screen; so it is where stdout is no terminal
+    /// Print a table once instead of opening the screen (default when stdout is not a terminal)
     #[arg(long)]
     once: bool,
     /// Print one JSON object once
     #[arg(long)]
     json: bool,
-    /// Write every refresh to a new file, or to a new file in a directory
+    /// Record every refresh to a new file, or to a new file in a directory
     #[arg(long, value_name = "FILE|DIR", value_hint = ValueHint::AnyPath, conflicts_with = "replay")]
     record: Option<PathBuf>,
-    /// Show a recording instead of Prometheus
+    /// Show a recording instead of querying Prometheus
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     replay: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Sort {
-    /// What is lost, the most first
+    /// Largest loss first
     Lost,
     Node,
     Temperature,
     Power,
-    /// The lowest first
+    /// Lowest first
     Clock,
     Utilisation,
 }

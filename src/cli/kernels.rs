@@ -66,16 +66,16 @@ pub(super) struct KernelsArgs {
     /// Print one JSON object on stdout instead of text
     #[arg(long)]
     json: bool,
-    /// Print text, on a terminal too
+    /// Print text even on a terminal
     #[arg(long, conflicts_with = "json")]
     text: bool,
-    /// Rows to print of each table (default: 20; all with --json)
+    /// Print at most N rows per table (default: 20; all with --json)
     #[arg(short, value_name = "N")]
     k: Option<usize>,
     /// Group the rows (default: name; in the TUI, operator or family)
     #[arg(long, value_name = "BY")]
     group: Option<Group>,
-    /// Show only rows with this text in name, family or range
+    /// Show only rows whose name, family or range contains TEXT
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
     /// Sort the rows
@@ -87,13 +87,13 @@ pub(super) struct KernelsArgs {
 enum KernelsCommand {
     /// Write a list of the most expensive kernels, to profile them with ncu
     Top {
-        /// A file written by nsys, ncu or PyTorch's profiler
+        /// File written by nsys, ncu or PyTorch's profiler
         #[arg(long, value_name = "FILE")]
         from: PathBuf,
-        /// Number of kernels
+        /// List N kernels
         #[arg(short, value_name = "N", default_value_t = 30)]
         k: usize,
-        /// The file to write (default: stdout)
+        /// Write the list to FILE (default: stdout)
         #[arg(short, value_name = "FILE")]
         output: Option<PathBuf>,
     },

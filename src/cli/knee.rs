@@ -30,22 +30,22 @@ Each rate is a run of its own. A rate keeps the SLOs where 99 % of its requests 
 
 Exit codes: 0 the knee was found, 1 a run failed, 3 it was not found within --runs.";
 
-/// Of the requests at a rate.
+/// The minimum share of a rate's requests that must meet the SLOs.
 const KEPT_SHARE: f64 = 0.99;
-/// Fewer say nothing of 99 %.
+/// The fewest requests of a rate: fewer do not show a share of 99 %.
 const MIN_REQUESTS: f64 = 100.0;
 
 #[derive(Debug, Args)]
 pub(super) struct KneeArgs {
     #[command(flatten)]
     pub(super) config: ConfigArgs,
-    /// How long a rate is tried; longer where it would have fewer than 100 requests
+    /// Try each rate for SECONDS, or longer if it would have fewer than 100 requests
     #[arg(long, default_value_t = 30.0)]
     seconds: f64,
-    /// The interval of the knee is no wider than this share
+    /// Stop when the interval of the knee is no wider than this share
     #[arg(long, default_value_t = 0.1)]
     precision: f64,
-    /// The most rates that are tried
+    /// Try at most N rates
     #[arg(long, default_value_t = 12)]
     runs: u32,
     /// Print one JSON object on stdout instead of text

@@ -110,20 +110,20 @@ pub struct Cli {
 enum Command {
     /// Run the workload without the TUI
     Run(run::RunArgs),
-    /// Open a recorded run in the TUI; a run that is still being recorded is followed
+    /// Open a recorded run in the TUI, or follow a run that is being recorded
     Replay(replay::ReplayArgs),
     /// Play a recording that is built into the program
     Demo(replay::DemoArgs),
     /// Compare two runs: same, faster or slower, and whether the code or the clocks changed
     #[command(after_help = compare::EXAMPLES)]
     Compare(compare::CompareArgs),
-    /// Save a run as a baseline for comparisons, in baselines/ of this directory
+    /// Save a run as a baseline for comparisons, in ./baselines/
     #[command(subcommand)]
     Baseline(compare::BaselineCommand),
-    /// Find what slowed the GPU down, in a recorded run, an nvml.csv or an nvidia-smi log
+    /// Find what slowed the GPU down in a recorded run, an nvml.csv or an nvidia-smi log
     #[command(after_help = diagnose::EXAMPLES)]
     Diagnose(diagnose::DiagnoseArgs),
-    /// Write the reports of a recorded run or sweep again, from its events
+    /// Rewrite the reports of a recorded run or sweep from its events
     Report(report::ReportArgs),
     /// Show the most expensive kernels in nsys, ncu, PyTorch or cuBLAS files, and what bounds them
     #[command(after_help = kernels::EXAMPLES)]
@@ -143,10 +143,10 @@ enum Command {
     /// Start another CUDA program and show its kernels, steps and phases
     #[command(after_help = exec::EXEC_EXAMPLES)]
     Exec(exec::ExecArgs),
-    /// Join a program that was started with the variables of `inject`
+    /// Join a running program that was started with the variables of `inject`
     #[command(after_help = exec::ATTACH_EXAMPLES)]
     Attach(exec::AttachArgs),
-    /// Print the variables that let `attach` join a program later
+    /// Print the environment variables with which `attach` can join a program later
     #[command(after_help = exec::INJECT_EXAMPLES)]
     Inject(exec::InjectArgs),
     /// Print the resolved configuration
@@ -159,7 +159,7 @@ enum Command {
     /// Check this machine and suggest fixes, or measure profiler overhead or device peaks
     #[command(after_help = doctor::EXAMPLES)]
     Doctor(doctor::DoctorArgs),
-    /// Print the shell script for completion with TAB
+    /// Print the completion script for a shell
     #[command(after_help = completion::EXAMPLES)]
     Completion { shell: completion::Shell },
     /// Answers the completion scripts
@@ -379,7 +379,7 @@ fn require_descriptors() -> Result<(), Failure> {
         Err(Errno::MFILE | Errno::NFILE) => Err(Failure::work(
             "too few open files are allowed; raise the limit on open files (ulimit -n) to 32 or more",
         )),
-        // A closed stderr says nothing about the limit.
+        // A closed stderr shows nothing about the limit.
         _ => Ok(()),
     }
 }
@@ -450,8 +450,8 @@ fn print_data(text: &str) -> Result<(), Failure> {
     print_styled(&visible(text))
 }
 
-/// Prints text to stdout as it is: it may have colours, and no text of others that was not made visible. A reader that
-/// closes the pipe early is not an error.
+/// Prints text to stdout as it is: it may have colours, and no untrusted text that was not sanitised. A
+/// reader that closes the pipe early is not an error.
 fn print_styled(text: &str) -> Result<(), Failure> {
     match output::print(&format!("{text}\n")) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),

@@ -37,36 +37,36 @@ use crate::{
 
 /// Options of every command that can run on another machine.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Another machine")]
+#[command(next_help_heading = "Remote host")]
 pub(super) struct RemoteArgs {
-    /// Run on this machine, over ssh, and show it here; also an alias of ssh's configuration
+    /// Run on HOST over ssh and show the run locally; HOST may be an alias from ssh's configuration
     #[arg(long, value_name = "[USER@]HOST[:PORT]")]
     pub(super) host: Option<String>,
-    /// The program there (default: llmprof-tui in PATH, then ~/.local/bin/llmprof-tui)
+    /// Path of llmprof-tui on the remote host (default: llmprof-tui in PATH, then ~/.local/bin/llmprof-tui)
     #[arg(long, value_name = "PATH", requires = "host")]
     remote_program: Option<String>,
-    /// The directory to work in there: its conf/, models/ and runs/ (default: the home directory)
+    /// Working directory on the remote host, with conf/, models/ and runs/ (default: the home directory)
     #[arg(long, value_name = "DIR", requires = "host")]
     remote_dir: Option<PathBuf>,
-    /// An option of ssh, as after its -o; more than once for several. LLMPROF_SSH is the ssh command itself, with options
+    /// Pass an option to ssh as with its -o; repeatable. LLMPROF_SSH replaces the ssh command itself
     #[arg(long, value_name = "NAME=VALUE", requires = "host")]
     ssh_option: Vec<String>,
-    /// Copy no more than this of a run to this machine; larger files stay there and are named
+    /// Copy at most MB of a run to the local machine; larger files stay on the remote host and are listed
     #[arg(long, value_name = "MB", requires = "host", default_value_t = 4096)]
     fetch_limit: u64,
 }
 
 /// Options for runs that were started before, and for the program there.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Another machine")]
+#[command(next_help_heading = "Remote host")]
 pub(super) struct RemoteSessionArgs {
-    /// Show a run that goes on there again: its name, the only one without a name, or "list"
+    /// Reconnect to a run in progress on the remote host, by NAME; "list" lists them (default: the only run)
     #[arg(long, value_name = "RUN", requires = "host", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["overrides", "model", "multirun", "resume"])]
     reconnect: Option<String>,
-    /// End a run that goes on there, and copy what it recorded
+    /// End a run in progress on the remote host and copy its recording
     #[arg(long, value_name = "RUN", requires = "host", conflicts_with_all = ["reconnect", "overrides", "model", "multirun", "resume"])]
     end: Option<String>,
-    /// Copy this program to ~/.local/bin there first; asks, unless --yes is given
+    /// Copy this program to ~/.local/bin on the remote host first; asks unless --yes is given
     #[arg(long, requires = "host", group = "asks")]
     install: bool,
 }

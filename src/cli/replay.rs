@@ -20,22 +20,22 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(super) struct ReplayArgs {
-    /// A run directory or its events.ndjson; also latest, latest~1 or a part of its path
+    /// Run directory or its events.ndjson; also latest, latest~1 or a part of its path
     run: PathBuf,
-    /// Start at this time: seconds, or "end"
+    /// Start at this time, in seconds, or at "end"
     #[arg(long, default_value = "0", value_name = "SECONDS|end")]
     at: StartAt,
-    /// Playback speed at the start
+    /// Set the initial playback speed
     #[arg(long, default_value_t = 1.0)]
     speed: f64,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct DemoArgs {
-    /// The recording to play
+    /// Recording to play
     #[arg(default_value = "simulated")]
     recording: DemoRecording,
-    /// Playback speed at the start
+    /// Set the initial playback speed
     #[arg(long, default_value_t = 1.0)]
     speed: f64,
 }
@@ -72,7 +72,7 @@ enum DemoRecording {
     H200Decode,
     /// Qwen2.5-7B on an H200: kernels recorded live, and ncu counters of the most expensive
     H200Kernels,
-    /// vLLM 0.24 on an H200 with the shape of Qwen2.5-7B: its start, then 16 requests at a time
+    /// vLLM 0.24 on an H200 with the shape of Qwen2.5-7B: cold start, then 16 concurrent requests
     Vllm,
 }
 

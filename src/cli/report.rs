@@ -19,9 +19,9 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(super) struct ReportArgs {
-    /// A run directory, its events.ndjson, or the directory of a sweep; also latest, latest~1 or a part of its path
+    /// Run directory, its events.ndjson, or directory of a sweep; also latest, latest~1 or a part of its path
     run: PathBuf,
-    /// Write the reports into this directory (default: the run's own)
+    /// Write the reports to DIR (default: the run's own directory)
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print one JSON object on stdout instead of text

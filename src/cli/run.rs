@@ -190,7 +190,7 @@ pub(super) fn report_end(ended: &SessionSummary) -> u8 {
     u8::from(failed || ended.loss.is_some() || !ended.tool_failures.is_empty())
 }
 
-/// A server: its model, its kind, where it is. Nothing of one that never answered: the error says so.
+/// A server: its model, its kind, where it is. Nothing of one that never answered: the error reports that.
 fn server_line(state: &RunState) -> String {
     match &state.server.found {
         Some(found) => {

@@ -20,16 +20,16 @@ use crate::{
 
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct SweepArgs {
-    /// Run every combination of the values listed in overrides (key=a,b): one after another, or as hydra/launcher says
+    /// Run every combination of the values listed in overrides (key=a,b), one after another or with hydra/launcher
     #[arg(long, short, conflicts_with = "cfg")]
     pub(super) multirun: bool,
-    /// Resume an interrupted sweep; jobs that are still in Slurm are found again. Takes overrides of hydra.launcher
+    /// Resume an interrupted sweep and find its jobs in Slurm again; accepts overrides of hydra.launcher
     #[arg(long, value_name = "DIR", conflicts_with_all = ["multirun", "model", "conf_dir", "cfg"], group = "asks")]
     pub(super) resume: Option<PathBuf>,
-    /// With --resume: cancel the jobs of the sweep that are in Slurm
+    /// With --resume: cancel the sweep's jobs in Slurm
     #[arg(long, requires = "resume")]
     cancel: bool,
-    /// With --resume: do not ask before a sweep that belongs to another user or starts programs; with --install: do not ask
+    /// Do not ask: with --resume, before a sweep that belongs to another user or starts programs; with --install, before copying
     #[arg(long, short, requires = "asks")]
     pub(super) yes: bool,
 }

@@ -33,7 +33,7 @@ pub(super) enum ThirdPartyCommand {
         /// Move the pins to the tips of their branches
         #[arg(long, conflicts_with = "revision")]
         latest: bool,
-        /// Print the commands, and do nothing
+        /// Print the commands without running them
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]

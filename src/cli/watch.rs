@@ -28,13 +28,13 @@ pub(super) struct WatchArgs {
     pub(super) config: ConfigArgs,
     #[command(flatten)]
     pub(super) remote: RemoteArgs,
-    /// Monitor for SECONDS without the TUI, then print the diagnosis; exit with 1 if a server does not answer at the end, or an alert was crossed
+    /// Monitor for SECONDS without the TUI, then print the diagnosis; exit with 1 if a server does not answer at the end or an alert was crossed
     #[arg(long = "for", value_name = "SECONDS")]
     seconds: Option<f64>,
-    /// With --for, print one JSON object on stdout instead of text
+    /// With --for: print one JSON object on stdout instead of text
     #[arg(long, requires = "seconds")]
     pub(super) json: bool,
-    /// Read the GPUs from NVIDIA's DCGM exporter instead of NVML, as http://node7:9400
+    /// Read the GPUs from NVIDIA's DCGM exporter instead of NVML, e.g. http://node7:9400
     #[arg(long, value_name = "URL")]
     dcgm: Option<String>,
     /// Ring the bell and log a line when CONDITION becomes true, e.g. 'ttft_ms>500', 'output_tok_s<100', 'silent_s>10'; repeatable

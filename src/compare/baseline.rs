@@ -157,7 +157,7 @@ pub fn named(name: &str) -> Result<Option<Sample>, CompareError> {
 /// Reads a baseline from its file.
 pub fn read(path: &Path) -> Result<Saved, CompareError> {
     let text = read_file(path, MAX_FILE_BYTES)
-        .map_err(|source| CompareError::Io { path: path.to_owned(), source })?;
+        .map_err(|source| CompareError::Unreadable { path: path.to_owned(), source })?;
     let bad = |reason: String| CompareError::BadBaseline { path: path.to_owned(), reason };
     let mut found: serde_json::Value = serde_json::from_slice(&text).map_err(|e| bad(e.to_string()))?;
     match found.get("schema").and_then(serde_json::Value::as_u64) {

@@ -32,6 +32,8 @@ pub enum CompareError {
     PassARun { newest: PathBuf, objection: &'static str, other: String },
     #[error(transparent)]
     Ambiguous(#[from] FindError),
+    #[error("{path} cannot be read: {source}")]
+    Unreadable { path: PathBuf, source: io::Error },
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
     #[error("no job of {a} has the same overrides as a job of {b}; compare single runs")]

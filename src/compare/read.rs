@@ -16,7 +16,7 @@ use crate::{
     state::RunState,
 };
 
-/// Of a plan of a sweep, and of a baseline.
+/// The largest plan of a sweep or baseline that is read, in bytes.
 pub(super) const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// One side of a comparison.
@@ -195,9 +195,9 @@ struct PlannedJob {
 
 fn read_sweep(dir: &Path) -> Result<Subject, CompareError> {
     let path = dir.join("sweep.json");
-    let io_error = |source| CompareError::Io { path: path.clone(), source };
+    let io_error = |source| CompareError::Unreadable { path: path.clone(), source };
     let plan: Plan = serde_json::from_slice(&read_file(&path, MAX_FILE_BYTES).map_err(io_error)?)
-        .map_err(|e| CompareError::Io { path: path.clone(), source: e.into() })?;
+        .map_err(|e| CompareError::Unreadable { path: path.clone(), source: e.into() })?;
     let mut jobs = Vec::new();
     for job in plan.jobs {
         let run = dir.join(&job.subdir);

@@ -247,7 +247,7 @@ pub fn text(gated: &GatedComparison) -> String {
     out.trim_end().to_owned()
 }
 
-/// Names of runs, models and GPUs are of others.
+/// Names of runs, models and GPUs are untrusted text.
 fn one_line(text: &str) -> String {
     line(text, MAX_LINE)
 }

@@ -55,14 +55,14 @@ pub struct CostQuery {
     pub model: String,
     pub shape: Shape,
     pub batch: u64,
-    /// Of text.
+    /// Text tokens of a prompt; its images add theirs.
     pub prompt_tokens: u64,
-    /// Widths and heights of the pictures in each prompt, where the model has vision encoders.
+    /// Widths and heights of the images in each prompt, where the model has vision encoders.
     pub images: Vec<(u32, u32)>,
     pub preprocess: Option<PreprocessConfig>,
     pub output_tokens: u64,
     pub gpu: Option<CostGpu>,
-    /// Of that GPU or given; or why they are not known.
+    /// The peaks of `gpu` or given ones; or why they are not known.
     pub peaks: Result<Peaks, String>,
     /// FLOP/s of the type that quantised matrices are multiplied in, where the GPU has it.
     pub narrow_flops: Option<f64>,
@@ -72,7 +72,7 @@ pub struct CostQuery {
 pub struct CostEstimate {
     query: CostQuery,
     vision: Option<Vision>,
-    /// Tokens of a prompt: text and pictures.
+    /// Tokens of a prompt: text and images.
     prompt: u64,
     prefill: StepCost,
     decode: StepCost,
@@ -81,9 +81,9 @@ pub struct CostEstimate {
 /// What fits into the memory of a GPU; `None` where not even one fits.
 struct Capacity {
     free_bytes: u64,
-    /// Of sequences of the query's lengths.
+    /// The largest batch of sequences with the query's lengths.
     largest_batch: Option<u64>,
-    /// Of the query's batch.
+    /// The longest context with the query's batch.
     largest_context: Option<u64>,
 }
 
@@ -98,7 +98,7 @@ type Bound = (f64, Class);
 
 /// Lower bounds of TTFT and TPOT.
 struct LatencyBounds {
-    /// Of the vision encoders, before the prefill.
+    /// The time of the vision encoders, before the prefill.
     vision: Option<Bound>,
     prefill: Bound,
     tpot: Bound,

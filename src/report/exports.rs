@@ -83,7 +83,7 @@ pub fn vllm_json(state: &RunState) -> Value {
         "total_token_throughput": rate(server.output_tokens + server.prompt_tokens, seconds),
         "max_output_tokens_per_s": server.tokens_per_s.most(),
         "max_concurrent_requests": server.most_at_a_time,
-        // Of transcriptions.
+        // The real-time factor exists only for transcriptions.
         "rtfx": null,
     });
     for (name, d) in [("ttft", &total.ttft), ("tpot", &total.tpot), ("itl", &total.itl), ("e2el", &total.e2e)]

@@ -181,7 +181,7 @@ pub(super) fn verdict(state: &RunState) -> Vec<Paragraph> {
     let failed = state
         .failure()
         .map(|cause| Paragraph::new(&format!("The run failed: {}.", cause.trim_end_matches('.')), Tone::Bad));
-    // Nothing else can be said of a run that never began.
+    // Nothing else is known about a run that never began.
     if failed.is_some() && state.has_no_tokens() {
         return failed.into_iter().collect();
     }

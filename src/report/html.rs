@@ -43,7 +43,7 @@ pub(super) fn report_html(state: &RunState, plots: &[Plot]) -> String {
     html_page(&heading, &format!("{STYLE}{}", dark_plots()), &body)
 }
 
-/// A text of others, in one line.
+/// Untrusted text, in one line.
 fn shown(text: &str) -> String {
     escaped(&line(text, MAX_LINE))
 }

@@ -25,7 +25,7 @@ use crate::{
 pub fn kernels_text(state: &RunState, rows: usize) -> String {
     let asked = RowQuery { rows: Some(rows), ..RowQuery::default() };
     let mut parts = Vec::new();
-    // Of another program, its kernels are what was asked for.
+    // All kernels of a followed program come first: they are what was asked for.
     if let Some(live) = state.kernels.without_steps().filter(|_| state.follows()) {
         parts.push("all recorded work:".to_owned());
         parts.push(TableView::new(&live.table("as recorded"), &asked).text());
@@ -327,7 +327,7 @@ fn snapshots(out: &mut String, state: &RunState) {
 }
 
 fn notices(out: &mut String, state: &RunState) {
-    // Of what another program prints, errors alone.
+    // From the output of another program, only errors are reported.
     let is_reported = |notice: &Notice| {
         let least = if notice.is_output() { Level::Error } else { Level::Warn };
         notice.level >= least

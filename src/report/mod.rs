@@ -44,7 +44,7 @@ pub struct Document {
 }
 
 /// Every document a run can have, in reading order.
-pub const NAMES: [&str; 18] = [
+pub const NAMES: [&str; 19] = [
     "report.md",
     "report.html",
     "stakeholder_summary.md",
@@ -60,6 +60,7 @@ pub const NAMES: [&str; 18] = [
     "telemetry.svg",
     "context.svg",
     "kernels.svg",
+    "counters.svg",
     "roofline.svg",
     "profile_export_aiperf.json",
     "vllm_bench.json",
@@ -90,7 +91,7 @@ pub fn documents(state: &RunState) -> Vec<Document> {
         .collect()
 }
 
-/// Names and messages of others neither act nor hide in a document.
+/// Untrusted names and messages neither act nor hide in a document.
 fn safe(name: &str, content: String) -> String {
     match name.ends_with(".md") {
         true => inert_markdown(&content),

@@ -203,7 +203,7 @@ const MIN_COST_PCT: f64 = 0.5;
 /// Nor one that was active in less of the time.
 const MIN_TIME: f64 = 0.05;
 
-/// The limits that slowed the card down, the most expensive first, each kind of work and limit once.
+/// The limits that slowed the GPU down, the most expensive first, each kind of work and limit once.
 fn causes(state: &RunState) -> Vec<Cause> {
     let Some(diagnosis) = state.diagnosis() else { return Vec::new() };
     let relevant = |cause: &Cause| {

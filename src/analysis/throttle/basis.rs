@@ -32,11 +32,11 @@ impl fmt::Display for Basis {
                     FreeClock::Sampled { mhz, work } => {
                         write!(f, "is {mhz:.0} MHz (sampled in {work} without it)")
                     }
-                    FreeClock::Bounded { stated_mhz: Some(stated), max_mhz } => write!(
+                    FreeClock::Bounded { stated_mhz: Some(stated), max_mhz } if stated < max_mhz => write!(
                         f,
                         "was not sampled: between the vendor's stated clock ({stated:.0} MHz) and the maximum ({max_mhz:.0} MHz)"
                     ),
-                    FreeClock::Bounded { stated_mhz: None, max_mhz } => {
+                    FreeClock::Bounded { max_mhz, .. } => {
                         write!(f, "was not sampled: at most {max_mhz:.0} MHz, the GPU's maximum")
                     }
                 }
@@ -145,7 +145,7 @@ pub enum ClockSensitivity {
 
 /// A pipe with less utilisation is not the bottleneck.
 pub(super) const BUSY_PIPE_PCT: f64 = 40.0;
-/// With so many tokens per step, a product with the weights is compute-bound on any current GPU.
+/// With so many tokens per step, a GEMM with the weights is compute-bound on any current GPU.
 const COMPUTE_BOUND_TOKENS: u32 = 256;
 /// The assumption for memory-bound work without activity counters.
 const ASSUMED_SHARE: f64 = 0.2;

@@ -38,7 +38,7 @@ pub(super) async fn follow(args: &RemoteArgs, host: Host, start: Start, shown: S
     }
 }
 
-/// Waits for the run there to begin: what is wrong with it is said before the screen is taken.
+/// Waits for the remote run to begin: its errors are reported before the screen is taken.
 async fn begun(run: &mut RemoteRun, shutdown: &mut Shutdown) -> Result<(), Failure> {
     let mut line = ProgressLine::new(false, "");
     let text = format!("starting on {}", run.host().short());
@@ -132,7 +132,7 @@ fn show_copy(line: &mut ProgressLine, run: &RemoteRun) {
     line.show(text, "", None);
 }
 
-/// Says what goes on there and what stayed there.
+/// Reports what continues and what stayed on the remote host.
 fn report_left(run: &RemoteRun) {
     let (host, command) = (run.host().short(), run.host().command_line());
     if let (true, Some(id)) = (run.goes_on(), run.id()) {
@@ -170,7 +170,7 @@ pub(super) async fn without_screen(mut run: RemoteRun, shown: Shown) -> Result<u
     while !run.is_complete() && run.failed().is_none() {
         tokio::select! {
             requested = shutdown.requested() => match cause.replace(requested.clone()) {
-                // A terminal that is closed leaves the run going on; so does the second signal.
+                // A terminal that is closed leaves the run in progress; so does the second signal.
                 Some(_) => break,
                 None if requested == Cause::HangUp => break,
                 None => run.order(Order::End { outcome: Outcome::Interrupted, cause: Some(requested.to_string()) }),

@@ -1,4 +1,4 @@
-//! The phase before a prefill in which pictures become rows of the decoder.
+//! The phase before a prefill in which images become rows of the decoder.
 
 use serde_json::{Value, json};
 
@@ -12,18 +12,18 @@ use crate::{
     },
 };
 
-/// The pictures of a query and their cost.
+/// The images of a query and their cost.
 pub(super) struct Vision {
     images: Vec<(u32, u32)>,
-    /// Of one prompt.
+    /// The images of one prompt, as the encoders get them.
     encoded: Encoded,
     batch: u64,
-    /// Of the whole batch.
+    /// The cost of the whole batch.
     pub(super) cost: VisionCost,
 }
 
 impl Vision {
-    /// `None` without pictures, or where the model has no known encoders.
+    /// `None` without images, or where the model has no known encoders.
     pub(super) fn of(query: &CostQuery) -> Option<Vision> {
         let shape = query.shape.vision.as_ref().filter(|_| !query.images.is_empty())?;
         let encoded = shape.encoded(&query.images, query.preprocess.as_ref());
@@ -101,5 +101,5 @@ impl Vision {
     }
 }
 
-/// Pictures whose tokens are listed.
+/// Images whose tokens are listed.
 const MAX_LISTED: usize = 8;

@@ -90,7 +90,7 @@ fn draw(area: &Area<'_>, hovers: &mut Hovers, roofline: &Roofline, format: Forma
     legend(&right, roofline)
 }
 
-/// A point in words.
+/// A point as text.
 fn describe(point: &Point) -> String {
     let mut text = format!("{}: {}", point.label(), scaled(point.timed.flop_per_s(), "FLOP/s"));
     text += &format!(", {}", scaled(point.timed.bytes_per_s(), "B/s"));

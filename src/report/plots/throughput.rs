@@ -80,7 +80,7 @@ pub fn throughput_svg(state: &RunState, format: Format) -> Option<String> {
 }
 
 /// Segments of columns without a gap. Two values are in one segment if they are at most as many columns apart as the
-/// `reach` of either says.
+/// `reach` of either allows.
 pub(super) fn segments<T: Copy>(columns: &[Option<T>], reach: impl Fn(&T) -> usize) -> Vec<Vec<(usize, T)>> {
     let mut segments: Vec<Vec<(usize, T)>> = Vec::new();
     let known = columns.iter().enumerate().filter_map(|(i, value)| Some((i, (*value)?)));
