@@ -17,7 +17,7 @@
 //! - [`run`]: plans, sessions, sweeps and re-runs under tools: the only place that starts and stops work; [`slurm`]: its commands
 //! - [`report`], [`chrome_trace`]: documents and traces of a run; [`compare`]: verdicts on two runs
 //! - [`assets`]: models and datasets on disk; [`doctor`]: checks of this machine
-//! - [`fleet`]: many GPUs, read from Prometheus: which are slow among equals, since when, why
+//! - [`fleet`]: many GPUs, read from Prometheus: which are slow among peers, since when, why
 //! - [`tui`]: the screen; [`cli`]: the commands
 //!
 //! `ARCHITECTURE.md` lists what each room may use.

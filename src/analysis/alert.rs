@@ -14,7 +14,7 @@ use crate::{
 
 type ServerFigure = (&'static str, fn(&ServerSample) -> Option<f64>);
 
-/// What a server says of itself, under the names of `last_sample` in JSON.
+/// What a server reports about itself, under the names of `last_sample` in JSON.
 const SERVER_FIGURES: [ServerFigure; 14] = [
     ("running", |sample| sample.running),
     ("queued", |sample| sample.queued),

@@ -53,7 +53,7 @@ pub struct Heat {
     pub c_per_min: f64,
     /// Temperature and clock have reached a steady state.
     pub steady: bool,
-    /// Where the temperature goes under this load, where that can be said.
+    /// Where the temperature goes under this load, if that is known.
     pub forecast: Option<Forecast>,
     /// Tokens per second of one sequence at the start, and over the window.
     pub burst_tok_s: Option<f64>,

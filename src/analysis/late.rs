@@ -167,7 +167,7 @@ impl LateChunks {
         }
     }
 
-    /// The client's longest delay since it last said so.
+    /// The client's longest delay since it last reported one.
     pub fn client(&mut self, t: Stamp, lag: Duration) {
         let from = self.last_client.replace(t).unwrap_or(t - Duration::from_secs(1));
         if lag >= LATE / 2 {

@@ -24,7 +24,7 @@ pub struct Metrics {
     /// By the host, of the decode steps that the device has timed.
     pub device_host_ns: u64,
     pub requests: u64,
-    /// Prompt tokens of all sequences whose first token has arrived.
+    /// Prompt tokens of all sequences whose first token has arrived, if TTFT is the time of their prefill: not of a server, which queues.
     pub prompt_tokens: u64,
     /// Tokens of all sequences, without first ones.
     pub decode_tokens: u64,
@@ -114,7 +114,7 @@ impl Metrics {
         (self.device_step.n() > 0 && host > 0.0).then(|| (device / host).min(1.0))
     }
 
-    /// Prompt tokens over the time to the first token, without that of images.
+    /// Prompt tokens over the time to the first token, without that of images; `None` for a server.
     pub fn prefill_tok_s(&self) -> Option<f64> {
         rate(self.prompt_tokens, self.prefill_secs())
     }

@@ -23,7 +23,7 @@ use units::{TYPES, Units};
 /// The rates of a large matrix product and a large read.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Measured {
-    /// Of bf16, before the power limit is reached.
+    /// The rate of bf16 before the power limit is reached, in FLOP/s.
     pub bf16_flops: f64,
     pub bytes_per_s: f64,
     pub how: &'static str,
@@ -150,7 +150,8 @@ struct DevicePeaks {
 }
 
 impl DevicePeaks {
-    /// Of a GPU as its driver describes it: the row of its name, else an estimate; or why there is none.
+    /// The peaks of a GPU as its driver describes it: those of its name in the table, else estimated; or why
+    /// there are none.
     fn of(gpu: &GpuInfo) -> Result<DevicePeaks, &'static str> {
         if gpu.mig == Some(true) || gpu.virtualization.is_some() || names::is_part(&gpu.name) {
             return Err("only a part of it may be used (MIG or vGPU)");

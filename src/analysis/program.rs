@@ -88,7 +88,7 @@ impl fmt::Display for Remark {
             ),
             Remark::Copies { to_device, bytes: size, copies, ns, share } => write!(
                 f,
-                "{} {} of a step ({}) while nothing computes: {} in {} a step.",
+                "{} {} of a step ({}) while nothing computes: {} in {} per step.",
                 if to_device { "Copies to the device take" } else { "Copies to the host take" },
                 pct(share),
                 time(ns),
@@ -97,27 +97,27 @@ impl fmt::Display for Remark {
             ),
             Remark::Waits { waits, ns, share } => write!(
                 f,
-                "The host waits for the GPU {} a step, {} or {} of it, and launches nothing meanwhile.",
+                "The host waits for the GPU {} per step, {} or {} of it, and launches nothing meanwhile.",
                 times(waits),
                 time(ns),
                 pct(share)
             ),
             Remark::SmallKernels { share, kernels } => write!(
                 f,
-                "{} of kernel time is in kernels shorter than 5 µs, {} a step: fusing them would help.",
+                "{} of kernel time is in kernels shorter than 5 µs, {} per step: fusing them would help.",
                 pct(share),
                 grouped(kernels.round() as i64)
             ),
             Remark::Communication { share, ns, hidden } => write!(
                 f,
-                "Communication takes {} a step, {} of kernel time; {} of it runs beside computation.",
+                "Communication takes {} per step, {} of kernel time; {} of it runs beside computation.",
                 time(ns),
                 pct(share),
                 pct(hidden)
             ),
             Remark::AttentionGrows { from_ns, to_ns } => write!(
                 f,
-                "Attention grew from {} to {} a step ({}): the context grows.",
+                "Attention grew from {} to {} per step ({}): the context grows.",
                 time(from_ns),
                 time(to_ns),
                 percent_change(100.0 * (to_ns / from_ns - 1.0))
@@ -319,7 +319,7 @@ impl fmt::Display for Change {
         let sign = if difference < 0.0 { "-" } else { "+" };
         write!(
             f,
-            "{class}: {} → {} a step ({sign}{}",
+            "{class}: {} → {} per step ({sign}{}",
             time(*before_ns),
             time(*after_ns),
             time(difference.abs())
@@ -424,8 +424,8 @@ mod tests {
         assert_eq!(
             text(&given)[1..],
             [
-                "Copies to the device take 8.0 % of a step (0.800 ms) while nothing computes: 16.0 MB in 2 copies a step.",
-                "The host waits for the GPU twice a step, 3.00 ms or 30 % of it, and launches nothing meanwhile."
+                "Copies to the device take 8.0 % of a step (0.800 ms) while nothing computes: 16.0 MB in 2 copies per step.",
+                "The host waits for the GPU twice per step, 3.00 ms or 30 % of it, and launches nothing meanwhile."
             ]
         );
         let mut busy = window(500, 0, 10_000_000, 0, 0);
@@ -443,8 +443,8 @@ mod tests {
         assert_eq!(
             text(&given),
             [
-                "Communication takes 2.20 ms a step, 22 % of kernel time; 25 % of it runs beside computation.",
-                "45 % of kernel time is in kernels shorter than 5 µs, 400 a step: fusing them would help."
+                "Communication takes 2.20 ms per step, 22 % of kernel time; 25 % of it runs beside computation.",
+                "45 % of kernel time is in kernels shorter than 5 µs, 400 per step: fusing them would help."
             ]
         );
     }
@@ -454,7 +454,7 @@ mod tests {
         let times: Vec<f64> = (0..100).map(|i| f64::from(100_000 + 1_000 * i)).collect();
         let given = window(500, 500, 10_000_000, 0, 0);
         let found: Vec<String> = remarks(&given, &times).iter().map(Remark::to_string).collect();
-        assert_eq!(found, ["Attention grew from 0.112 ms to 0.187 ms a step (+67 %): the context grows."]);
+        assert_eq!(found, ["Attention grew from 0.112 ms to 0.187 ms per step (+67 %): the context grows."]);
         assert!(remarks(&given, &times[..8]).is_empty(), "too few");
         assert!(remarks(&KernelWindow { phase: Phase::Prefill, ..given }, &times).is_empty());
     }
@@ -490,9 +490,9 @@ mod tests {
         assert_eq!(
             found,
             [
-                "product: 2.00 ms → 1.50 ms a step (-0.500 ms, -25 %)",
-                "norm: 0.400 ms → 0.520 ms a step (+0.120 ms, +30 %)",
-                "NCCL all-reduce: 0 ms → 60.0 µs a step (+60.0 µs)"
+                "product: 2.00 ms → 1.50 ms per step (-0.500 ms, -25 %)",
+                "norm: 0.400 ms → 0.520 ms per step (+0.120 ms, +30 %)",
+                "NCCL all-reduce: 0 ms → 60.0 µs per step (+60.0 µs)"
             ]
         );
         assert!(changes(&before, &before).is_empty());

@@ -81,7 +81,7 @@ impl Timed {
 /// A rate that the device cannot have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AbovePeak {
-    /// Of memory; otherwise of arithmetic.
+    /// Whether it is the rate of memory; otherwise it is that of arithmetic.
     bytes: bool,
 }
 
@@ -142,7 +142,7 @@ pub struct Point {
     pub name: String,
     #[serde(flatten)]
     pub timed: Timed,
-    /// Of the ceilings at the clock of its phase, where they are known.
+    /// Its share of the ceilings at the clock of its phase, if they are known.
     pub share: Option<Share>,
     /// Its share of the phase's time, where that is known.
     pub time_pct: Option<f64>,

@@ -41,7 +41,7 @@ pub struct ServerFacts {
     pub tokens_per_chunk: Option<f64>,
     /// The share of chunks that arrived together with an earlier one.
     pub together: Option<f64>,
-    /// The server does not say how many tokens its answers have.
+    /// The server does not report how many tokens its answers have.
     pub chunks_for_tokens: bool,
     /// It does not, and the model's tokenizer has counted them.
     pub tokenized: bool,
@@ -60,7 +60,7 @@ pub struct Goodput {
 /// A finding; the first is the most important.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ServerRemark {
-    /// The client itself is late: of latencies nothing else can be said.
+    /// The client itself is late: nothing else is known about latencies.
     ClientLate {
         lag_ms: f64,
     },
@@ -242,7 +242,7 @@ impl fmt::Display for ServerRemark {
                 if let Some(kv_used) = kv_used {
                     write!(f, "KV cache {}, ", pct(*kv_used))?;
                 }
-                write!(f, "{} preemptions a minute: {remedy}.", three_digits(*per_min))
+                write!(f, "{} preemptions per minute: {remedy}.", three_digits(*per_min))
             }
             ServerRemark::FullCache { kv_used, remedy } => {
                 write!(f, "The KV cache is {} full: {remedy}.", pct(*kv_used))
@@ -338,7 +338,7 @@ mod tests {
                     preemptions_per_min: Some(14.0),
                     ..base()
                 },
-                "KV cache 98 %, 14.0 preemptions a minute: raise --gpu-memory-utilization or lower --max-num-seqs.",
+                "KV cache 98 %, 14.0 preemptions per minute: raise --gpu-memory-utilization or lower --max-num-seqs.",
             ),
             (
                 ServerFacts { kv_used: Some(0.97), ..base() },

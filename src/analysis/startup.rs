@@ -94,6 +94,10 @@ impl Startup {
         self.begun.get_or_insert((Stage::Imports, t));
     }
 
+    pub fn has_begun(&self) -> bool {
+        self.begun.is_some()
+    }
+
     /// It has printed a line. Returns whether it is ready by that.
     pub fn line(&mut self, t: Stamp, text: &str) -> bool {
         let Some((stage, since)) = self.begun.filter(|_| !self.ended) else { return false };

@@ -85,14 +85,14 @@ pub enum TrustIssue {
     Throttled,
     /// The share of the decode time in which kernels were recorded, where no request is without it.
     KernelsRecorded(f64),
-    /// Of the requests to a server.
+    /// Some of the requests to a server failed.
     FailedRequests {
         failed: u64,
         of: u64,
     },
     /// The client's own delay, in milliseconds.
     LateClient(f64),
-    /// The server does not say how many tokens its answers have.
+    /// The server does not report how many tokens its answers have.
     ChunksForTokens,
     /// As `Drift`, of a server under load.
     ServedDrift(f64),
@@ -185,7 +185,7 @@ pub struct Conditions {
     /// The share of the decode time in which kernels were recorded, where no request is without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded_share: Option<f64>,
-    /// Of a server under load.
+    /// How the requests to a server went; `None` without a server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served: Option<Served>,
 }
@@ -238,7 +238,7 @@ pub struct TrustInput<'a> {
     pub conditions: Conditions,
     /// The profiler that the run was under.
     pub tool: Option<&'a str>,
-    /// `None` while the run goes on.
+    /// `None` while the run is in progress.
     pub outcome: Option<Outcome>,
     /// TPOT of the completed requests in order of time; of very many, every n-th.
     pub tpots_ns: &'a [f64],
@@ -304,8 +304,8 @@ pub fn trust(input: &TrustInput<'_>) -> Trust {
     Trust::of(issues)
 }
 
-/// Whether TPOT is even between requests, with its coefficient of variation: the one rule for the words of the summary and
-/// for trust.
+/// Whether TPOT is even between requests, with its coefficient of variation: the one rule for the wording of
+/// the summary and for trust.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Evenness {
     Even(f64),
@@ -372,7 +372,7 @@ mod tests {
         trust(&TrustInput { conditions, tool, outcome: None, tpots_ns, interleaved: false })
     }
 
-    /// TPOT of a healthy server varies with its batch, which says nothing against it.
+    /// TPOT of a healthy server varies with its batch, which is no evidence against it.
     #[test]
     fn a_server_is_judged_by_its_requests() {
         let tpots: Vec<f64> =

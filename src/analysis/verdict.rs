@@ -14,7 +14,7 @@ pub struct Measurements<'a> {
     pub recorded: Option<&'a Metrics>,
     pub recording_cost: Option<RecordingCost>,
     pub batch: u32,
-    /// Tokens of a sequence in a decode step: more than one only where tokens are proposed.
+    /// Tokens of a sequence in a decode step: more than one only with draft tokens.
     pub tokens_per_step: Option<f64>,
     /// Bytes that a decode step reads, from the model's shape.
     pub step_bytes: Option<u64>,
@@ -40,7 +40,7 @@ pub fn summary(run: &Measurements<'_>) -> Option<String> {
         false => format!("Decode runs at {} tok/s", three_digits(decode_tok_s)),
     };
     if let Some(tokens) = run.tokens_per_step {
-        text += &format!(" with {} tokens a step", three_digits(tokens));
+        text += &format!(" with {} tokens per step", three_digits(tokens));
     }
     if let Some(step_bytes) = run.step_bytes {
         let tokens = f64::from(run.batch) * run.tokens_per_step.unwrap_or(1.0);

@@ -29,7 +29,7 @@ enum Kind {
 struct Entry {
     name: String,
     kind: Kind,
-    /// Of its content. The content is not longer: that is checked when it is written.
+    /// The size of the content, in bytes. Longer content is an error when it is written.
     size: u64,
 }
 
@@ -49,7 +49,7 @@ pub(super) fn extract(archive: &Path, into: &Path, limits: Limits) -> Result<(),
     let result = for_each_entry(archive, &mut |entry, content| {
         let Some(path) = checker.check(entry)? else { return Ok(()) };
         match write(&partial.join(path), entry, content)? > entry.size {
-            true => Err(checker.refusal(entry, "is longer than the archive says".into())),
+            true => Err(checker.refusal(entry, "is longer than its entry in the archive states".into())),
             false => Ok(()),
         }
     })

@@ -25,7 +25,8 @@ const SETTINGS: [&str; 6] = [
 /// Without `ext::`, which runs a program, and without unencrypted protocols.
 const PROTOCOLS: &str = "https:ssh:file";
 
-/// The keys that git itself writes into the configuration of a checkout of ours. None of them names a program.
+/// The keys that git itself writes into the configuration of one of our checkouts. None of them names a
+/// program.
 const OWN_KEYS: [&str; 18] = [
     "core.bare",
     "core.filemode",

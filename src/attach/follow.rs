@@ -201,7 +201,7 @@ impl Follower {
             let _ = pipes.send(both);
         }
         let waiting = match &self.target {
-            Target::Start { .. } => "waiting until the program uses CUDA",
+            Target::Start { .. } => "the program has not started CUDA",
             Target::Join { .. } => "waiting for the program",
         };
         if is_observed {

@@ -10,7 +10,7 @@ use crate::{base::foreign::visible, event::Stamp};
 const MAX_OPEN: usize = 4096;
 const MAX_TEXTS: usize = 1 << 17;
 
-/// What a program has printed, with times of the run's clock. Texts are made visible.
+/// What a program has printed, with times of the run's clock. Texts are sanitised.
 #[derive(Debug)]
 pub enum Said<'a> {
     Work {

@@ -10,7 +10,7 @@ pub fn escaped(text: &str) -> String {
 }
 
 /// Markdown with tables as HTML. Names of models and hosts are part of such texts: raw HTML stays text, links and
-/// pictures are reduced to their labels, and so the result contains no scripts and loads nothing.
+/// images are reduced to their labels, and so the result contains no scripts and loads nothing.
 pub fn html_from_markdown(text: &str) -> String {
     let text = visible(text);
     let events = Parser::new_ext(&text, Options::ENABLE_TABLES).filter_map(|event| match event {
@@ -25,8 +25,8 @@ pub fn html_from_markdown(text: &str) -> String {
     html
 }
 
-/// Markdown that loads and runs nothing, whatever names are in it: raw HTML becomes text, and links and pictures lead to
-/// files next to it only. Code stays as it is.
+/// Markdown that loads and runs nothing, whatever names are in it: raw HTML becomes text, and links and
+/// images lead to files next to it only. Code stays as it is.
 pub fn inert_markdown(text: &str) -> String {
     let mut text = visible(text).into_owned();
     // What was part of an HTML block or of a link is parsed again as text.

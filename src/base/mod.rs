@@ -1,5 +1,5 @@
-//! What every room may use: units, plain-text tables, CSV, markup, text of others, files without links, limited reading, gzip, shell words, secrets,
-//! seeded noise, CPU time of a thread. Uses no other room.
+//! What every room may use: units, plain-text tables, CSV, markup, untrusted text, files without links,
+//! limited reading, gzip, shell words, secrets, seeded noise, CPU time of a thread. Uses no other room.
 
 pub mod cpu_time;
 pub mod csv;

@@ -1,8 +1,8 @@
-//! Pictures as PNG files: RGB with eight bits, without filters.
+//! Images as PNG files: RGB with eight bits, without filters.
 
 use super::gz::{crc32, zlib};
 
-/// A picture in memory.
+/// An image in memory.
 #[derive(Debug, Clone)]
 pub struct Picture {
     pub width: u32,
@@ -12,13 +12,13 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// A picture of one colour.
+    /// An image of one colour.
     pub fn filled(width: u32, height: u32, colour: [u8; 3]) -> Picture {
         let pixels = colour.repeat(width as usize * height as usize);
         Picture { width, height, pixels }
     }
 
-    /// Fills a rectangle, as far as it is within the picture.
+    /// Fills a rectangle, as far as it is within the image.
     pub fn fill(&mut self, x: u32, y: u32, width: u32, height: u32, colour: [u8; 3]) {
         let right = x.saturating_add(width).min(self.width);
         for row in y..y.saturating_add(height).min(self.height) {
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(dark, 2);
         let file = picture.png();
         assert_eq!(&file[..8], b"\x89PNG\r\n\x1a\n");
-        // Of an empty IEND, as in every PNG file.
+        // The CRC of an empty IEND chunk, as in every PNG file.
         assert_eq!(&file[file.len() - 4..], &[0xAE, 0x42, 0x60, 0x82]);
     }
 }

@@ -111,8 +111,7 @@ pub fn millis(ms: f64) -> String {
     }
 }
 
-/// `03:41`, `1:02:05`.
-/// A duration as one says it: `40 s`, `12 min`, `3.5 h`.
+/// A rounded duration: `40 s`, `12 min`, `3.5 h`.
 pub fn rough_seconds(seconds: f64) -> String {
     match seconds {
         s if s < 90.0 => format!("{} s", s.ceil().max(1.0)),
@@ -121,6 +120,7 @@ pub fn rough_seconds(seconds: f64) -> String {
     }
 }
 
+/// A duration as on a clock: `03:41`, `1:02:05`.
 pub fn clock(elapsed: Duration) -> String {
     let secs = elapsed.as_secs();
     match secs / 3600 {

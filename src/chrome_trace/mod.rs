@@ -62,7 +62,7 @@ pub struct ChromeTrace {
     kernels: Track,
     recording: Track,
     request: Option<Request>,
-    /// Of a run on a server, whose requests overlap.
+    /// The lanes of a run on a server, whose requests overlap.
     served: Option<ServedLanes>,
     /// The last clock event reasons of each GPU, as NVML's bits.
     reasons: HashMap<u32, u64>,

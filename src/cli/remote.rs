@@ -102,7 +102,7 @@ pub(super) fn with_command_first(words: Vec<OsString>, is_command: impl Fn(&str)
     }
 }
 
-/// The words of the command line without the options of another machine: what the program there is given.
+/// The words of the command line without the options of another machine: what the remote program is given.
 fn words_there(words: &[OsString]) -> Result<Vec<String>, Failure> {
     let mut found = Vec::new();
     let mut at = 1;

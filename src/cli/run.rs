@@ -210,7 +210,8 @@ pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
             true => format!("{}, {}, simulated\n\n", run.model, run.dtype),
             false => {
                 let dtype = if run.dtype.is_empty() { String::new() } else { format!(", {}", run.dtype) };
-                format!("{}{dtype}, on {} ({})\n\n", run.model, run.device, run.engine)
+                let device = state.device().map_or_else(String::new, |device| format!(", on {device}"));
+                format!("{}{dtype}{device} ({})\n\n", run.model, run.engine)
             }
         };
     }

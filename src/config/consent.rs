@@ -83,7 +83,7 @@ mod tests {
         let files = [("runtime/mine.yaml", command)];
         assert_eq!(keys(&files, &["runtime=mine"]), ["runtime.server.command", "runtime.server.url"]);
         assert_eq!(keys(&files, &[]), [""; 0], "the option is not chosen");
-        // What the command line says is the user's own, and wins.
+        // What the command line sets is the user's own, and wins.
         assert_eq!(keys(&files, &["runtime=mine", "runtime.server.command=true"]), ["runtime.server.url"]);
         assert_eq!(
             keys(&files, &["runtime=mine", "runtime.server.command=true", "runtime.server.url=null"]),

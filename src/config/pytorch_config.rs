@@ -60,15 +60,15 @@ impl Default for TorchConfig {
     }
 }
 
-/// Pictures of requests, for models that see.
+/// Images of requests, for vision-language models.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImagesConfig {
-    /// The directory of the pictures that the samples name; null for synthetic pages.
+    /// The directory of the images that the samples name; null for synthetic pages.
     pub dir: Option<String>,
     /// What is asked about them.
     pub prompt: String,
-    /// Pictures of a request.
+    /// Images of a request.
     pub per_request: u32,
     /// Width and height of a synthetic page.
     pub width: u32,

@@ -19,7 +19,7 @@ pub struct RunConfig {
     #[serde(deserialize_with = "text_or_scalar")]
     pub experiment: String,
     pub model: ModelConfig,
-    /// A smaller model that proposes tokens: `+model@draft=NAME`.
+    /// The draft model: `+model@draft=NAME`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft: Option<ModelConfig>,
     pub dataset: DatasetConfig,
@@ -56,26 +56,26 @@ pub struct ModelConfig {
     /// The shape, with the keys of a Hugging Face `config.json`.
     #[serde(default = "default_arch", deserialize_with = "json_value")]
     pub arch: serde_json::Value,
-    /// How pictures are prepared for a model that reads them; null for the model's own way.
+    /// How images are prepared for a model that reads them; null for the model's own way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preprocess: Option<PreprocessConfig>,
 }
 
-/// How pictures are prepared. A key that is missing or null has the value that the model was published with; a model ignores keys
-/// that it has no use for.
+/// How images are prepared. A key that is missing or null has the value that the model was published with; a
+/// model ignores keys that it has no use for.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PreprocessConfig {
     /// False ignores the other keys; null is true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enable: Option<bool>,
-    /// Pixels of each side of the view of the whole picture.
+    /// Pixels of each side of the view of the whole image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base_size: Option<u32>,
-    /// Pixels of each side of a tile; of the whole picture if `crop_mode` is false.
+    /// Pixels of each side of a tile; of the whole image if `crop_mode` is false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_size: Option<u32>,
-    /// Cut large pictures into tiles, in addition to the view of the whole.
+    /// Cut large images into tiles, in addition to the view of the whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crop_mode: Option<bool>,
     /// Pixels of each side of a patch.
@@ -84,7 +84,7 @@ pub struct PreprocessConfig {
     /// Patches of each side of the square that becomes one token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub downsample_ratio: Option<u32>,
-    /// The fewest and the most pixels that a picture is scaled to, by models that keep its aspect ratio.
+    /// The fewest and the most pixels that an image is scaled to, by models that keep its aspect ratio.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_pixels: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -191,7 +191,7 @@ pub enum Scheme {
     Iq4Xs,
     /// Four bits with an exponent in the MLP or the experts, eight elsewhere.
     Mxfp4,
-    /// Eight bits with an exponent of four, on a GPU.
+    /// FP8 (e4m3), on a GPU.
     Fp8,
 }
 
@@ -258,7 +258,7 @@ pub enum KvCacheDtype {
     /// In the model's type.
     #[default]
     Auto,
-    /// Eight bits with an exponent (e4m3), limited to ±448.
+    /// FP8 (e4m3), limited to ±448.
     Fp8,
     /// Eight bits and a scale for each 32.
     #[serde(rename = "q8_0")]
@@ -323,7 +323,7 @@ pub struct DatasetConfig {
     /// Selection and order of the prompts; null for all in file order.
     #[serde(default)]
     pub sampling: Option<DatasetSampling>,
-    /// Pictures, for models that see; null for text alone.
+    /// Images, for vision-language models; null for text only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub images: Option<ImagesConfig>,
 }
@@ -390,7 +390,7 @@ pub struct RuntimeConfig {
     #[serde(default = "default_until_max_s", deserialize_with = "seconds")]
     pub until_max_s: f64,
     pub sim: SimConfig,
-    /// Tokens that are proposed to the model, and checked by it several at a time.
+    /// Draft tokens, of which the model checks several at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speculative: Option<SpeculativeConfig>,
     /// PyTorch in a process of its own; null for other runtimes.
@@ -408,13 +408,13 @@ pub struct RuntimeConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SpeculativeConfig {
-    /// Where proposed tokens come from; null for one token a step.
+    /// Where draft tokens come from; null for one token per step.
     pub method: Option<SpeculativeMethod>,
-    /// Tokens that are proposed in a step.
+    /// Draft tokens per step.
     pub tokens: u32,
     /// The most of the newest tokens that `ngram` searches the text for.
     pub ngram: u32,
-    /// The share of proposed tokens that is assumed to be accepted, for random weights; null for the model's own choices.
+    /// The acceptance rate that is assumed for random weights; null for the model's own choices.
     pub acceptance: Option<f64>,
 }
 

@@ -4,7 +4,7 @@ use hydra_config::{Alias, OutOfRange, Schema};
 
 use super::{RunConfig, tool_config::BadWord};
 
-/// Pixels of a side of a view of a picture.
+/// Pixels of a side of a view of an image.
 const MAX_SIDE: u32 = 1 << 14;
 /// Pixels of a view.
 const MAX_PIXELS: u32 = MAX_SIDE * MAX_SIDE;

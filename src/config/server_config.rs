@@ -78,7 +78,7 @@ pub struct LoadConfig {
     /// And where the server has refused connections for so long.
     #[serde(deserialize_with = "seconds")]
     pub gives_up_s: f64,
-    /// Width and height of a synthetic picture in each request; null for none.
+    /// Width and height of a synthetic image in each request; null for none.
     pub image_pixels: Option<u32>,
 }
 

@@ -31,7 +31,7 @@ const fn option(name: &'static str, value: Value) -> ToolOption {
     ToolOption { name, value }
 }
 
-/// Of `nsys profile`.
+/// The options of `nsys profile` that a configuration may set.
 pub const NSYS_OPTIONS: &[ToolOption] = &[
     option("cpu-core-events", Numbers(&[])),
     option("cuda-event-trace", OneOf(&["auto", "true", "false"])),
@@ -55,7 +55,7 @@ pub const NSYS_OPTIONS: &[ToolOption] = &[
     option("wait", OneOf(&["primary", "all"])),
 ];
 
-/// Of `ncu`.
+/// The options of `ncu` that a configuration may set.
 pub const NCU_OPTIONS: &[ToolOption] = &[
     option("app-replay-buffer", OneOf(&["file", "memory"])),
     option("app-replay-match", OneOf(&["name", "grid", "all"])),

@@ -166,7 +166,7 @@ pub(super) fn locale(context: &Context) -> Finding {
     }
 }
 
-/// Whether the name of a locale says UTF-8.
+/// Whether the name of a locale contains UTF-8.
 pub(super) fn is_utf8(locale: &str) -> bool {
     let locale = locale.to_ascii_lowercase();
     locale.contains("utf-8") || locale.contains("utf8")

@@ -167,7 +167,7 @@ impl Driver<'_> {
                 self.between_steps(engine)?;
                 let ids = self.during(warmup, Span::DecodeStep, || engine.decode())?;
                 let left = (self.workload.output_tokens - index) as usize;
-                // A step may give more than there is room for, or go on after the end of the answer.
+                // A step may give more than there is room for, or continue after the end of the answer.
                 let mut given = 0;
                 for ids in ids.chunks(answers.len()).take(left) {
                     self.extend(&mut answers, ids);
@@ -232,7 +232,7 @@ impl Driver<'_> {
     /// Reports a step whose last token has the number `index`.
     fn report_token(&self, request: u32, index: u32, ids: &[u32], engine: &dyn Engine) {
         let speculation = engine.speculation();
-        // Of a batch the first sequence's, of several tokens of one sequence the last.
+        // A batch reports the token of its first sequence; a sequence with several tokens reports the last.
         let id = if speculation.is_some() { ids.last() } else { ids.first() };
         let device_ns = engine.device_time().map(|time: Duration| time.as_nanos() as u64);
         let id = id.copied().unwrap_or_default();

@@ -22,7 +22,7 @@ pub struct KvShape {
 }
 
 impl From<(usize, usize)> for KvShape {
-    /// Of `batch` sequences of `positions`, in the model's type.
+    /// A cache for `batch` sequences of at most `positions`, in the model's type.
     fn from((batch, positions): (usize, usize)) -> KvShape {
         KvShape { batch, positions, dtype: KvCacheDtype::Auto }
     }
@@ -35,7 +35,7 @@ impl KvShape {
         spec.window_of_layer(layer).map_or(self.positions, of_window)
     }
 
-    /// Bytes of all layers, with plain numbers as `dtype`.
+    /// Bytes of all layers, with unquantised numbers as `dtype`.
     pub fn bytes(&self, spec: &ModelSpec, dtype: Dtype) -> u64 {
         let kept = (0..spec.layers).map(|layer| self.kept(spec, layer) as u64).fold(0, u64::saturating_add);
         let of_position = spec.kv_bytes_per_position(dtype, self.dtype) / (spec.layers as u64).max(1);

@@ -158,7 +158,8 @@ impl Heads {
         launch.require(batch > 0 && capacity > 0, || format!("batch {batch} or capacity {capacity} is 0"))
     }
 
-    /// Bytes of the keys or values of one layer that keeps `slots` positions, with plain numbers of `element` bytes.
+    /// Bytes of the keys or values of one layer that keeps `slots` positions, with unquantised numbers of
+    /// `element` bytes.
     pub fn cache_bytes(&self, slots: usize, kind: KvCacheDtype, element: usize) -> usize {
         let numbers = self.batch * self.kv_heads * slots * self.dim;
         match kind {

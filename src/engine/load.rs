@@ -8,7 +8,7 @@ use crate::config::Dtype;
 /// A kind of load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
-    /// A product of two large matrices of random values: limited by compute.
+    /// A GEMM of two large matrices of random values: limited by compute.
     Product(Dtype),
     /// A large matrix times one vector, as in a decode step: limited by memory bandwidth.
     Read,
@@ -26,8 +26,8 @@ impl fmt::Display for Load {
     }
 }
 
-/// One run of a load, timed by the device's own clock where it has one. `amount` is the operations of a product and the bytes of
-/// the others; a copy reads and writes each byte.
+/// One run of a load, timed by the device's own clock where it has one. `amount` is the operations of a GEMM
+/// and the bytes of the others; a copy reads and writes each byte.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LoadDone {
     pub amount: f64,

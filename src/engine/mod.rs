@@ -21,7 +21,7 @@ use crate::{
     profile::listener::Listeners,
 };
 
-/// A batch of prompts of equal length, row after row.
+/// A batch of prompts of equal length, one sequence after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompts {
     pub ids: Vec<u32>,
@@ -37,8 +37,8 @@ impl Prompts {
         self.ids.is_empty()
     }
 
-    /// Tokens of each sequence, if the prompts are `batch` rows of equal length with ids below `vocab`. Every engine
-    /// checks its prompts here before it reads them.
+    /// Tokens of each sequence, if the prompts are `batch` sequences of equal length with ids below `vocab`.
+    /// Every engine checks its prompts here before it reads them.
     pub fn validate(&self, batch: usize, vocab: usize) -> Result<usize, EngineError> {
         let invalid = |message: String| Err(EngineError::Backend(message));
         if self.batch != batch {
@@ -96,7 +96,7 @@ pub trait Engine {
         Ok(None)
     }
 
-    /// What was proposed in the last decode step, where tokens are.
+    /// The draft tokens of the last decode step, if there were any.
     fn speculation(&self) -> Option<Speculation> {
         None
     }

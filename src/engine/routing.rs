@@ -2,7 +2,7 @@
 
 use crate::event::{ExpertUse, HottestExpert};
 
-/// The choices of one layer.
+/// The expert assignments of one layer.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
     /// Tokens of each expert.
@@ -27,7 +27,7 @@ impl Tally {
     }
 }
 
-/// The choices of all layers, by their numbers.
+/// The expert assignments of all layers, by their numbers.
 pub fn expert_use(layers: &[(usize, Tally)]) -> Option<ExpertUse> {
     let (_, first) = layers.first()?;
     let count = first.tokens.len();

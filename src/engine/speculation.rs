@@ -1,7 +1,8 @@
-//! Speculative decoding: tokens are proposed at little cost, and the model checks several of them in one step.
+//! Speculative decoding: draft tokens are made at little cost, and the model checks several of them in one
+//! step.
 //!
-//! A proposed token is kept where the model chooses the same one, so that the answer is the model's own. After the last that is kept,
-//! the model's choice is one more token.
+//! A draft token is accepted if the model chooses the same one, so that the answer is the model's own. After
+//! the last accepted one, the model's choice is one more token.
 
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ pub trait Revisable: Engine {
     }
 }
 
-/// Where proposed tokens come from.
+/// Where draft tokens come from.
 pub enum Proposer {
     /// A smaller model.
     Draft(Draft),
@@ -57,7 +58,8 @@ impl Draft {
         Draft { engine, vocab: u32::try_from(vocab).unwrap_or(u32::MAX).max(1) }
     }
 
-    /// Tokens of the larger model's vocabulary that this one lacks become others: only what is proposed depends on it.
+    /// Tokens of the larger model's vocabulary that this one lacks become others: only the draft tokens
+    /// depend on it.
     fn known(&self, ids: &[u32]) -> Vec<u32> {
         ids.iter().map(|id| id % self.vocab).collect()
     }
@@ -69,7 +71,7 @@ impl Draft {
 
     /// `count` tokens after `text`.
     fn propose(&mut self, text: &[u32], count: usize) -> Result<Vec<u32>, EngineError> {
-        // What it proposed before and was not kept is taken back; the newest token is always run again.
+        // Its draft tokens that were not accepted are taken back; the newest token is always run again.
         let position = self.engine.position().min(text.len() - 1);
         self.engine.take_back(position)?;
         let new = self.known(&text[position..]);
@@ -80,7 +82,7 @@ impl Draft {
 /// Acceptance that is assumed, because random weights do not agree with each other.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Assumed {
-    /// The probability that a proposed token is kept, if all before it were.
+    /// The probability that a draft token is accepted if all before it were.
     pub acceptance: f64,
     pub seed: u64,
 }
@@ -89,7 +91,7 @@ pub struct Assumed {
 pub struct Speculator {
     model: Box<dyn Revisable>,
     proposer: Proposer,
-    /// The most tokens that are proposed in a step.
+    /// The most draft tokens per step.
     tokens: usize,
     assumed: Option<Assumed>,
     /// Prompt and answer.
@@ -135,7 +137,7 @@ impl Speculator {
         }
     }
 
-    /// How many of the proposed tokens are kept, where `chosen` are the model's own choices.
+    /// How many of the draft tokens are accepted, where `chosen` are the model's own choices.
     fn accepted(&self, proposed: &[u32], chosen: &[u32]) -> usize {
         let agrees = |i: usize| match self.assumed {
             Some(Assumed { acceptance, seed }) => {
@@ -199,7 +201,7 @@ impl Engine for Speculator {
         self.model.reset()
     }
 
-    /// Of the model's step and of what was proposed before it.
+    /// The time of the model's step and of the draft tokens before it.
     fn device_time(&self) -> Option<Duration> {
         let of_model = self.model.device_time()?;
         match &self.proposer {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The choices of the routers in all decode steps since the run began.
+/// The expert assignments in all decode steps since the run began.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ExpertUse {
     /// Experts of a layer.

@@ -80,7 +80,7 @@ pub enum Event {
     Prediction(Box<Prediction>),
     WorkloadPaused,
     WorkloadResumed,
-    /// The process goes on after it was stopped, by Ctrl-Z or SIGSTOP.
+    /// The process continues after it was stopped, by Ctrl-Z or SIGSTOP.
     ProcessStopped(ProcessStopped),
     GpuFound(Box<GpuInfo>),
     GpuAbsent(GpuAbsent),
@@ -93,7 +93,7 @@ pub enum Event {
     ProcessLeft(ProcessLeft),
     /// A server answers.
     ServerFound(Box<ServerFound>),
-    /// What it says of itself.
+    /// What it reports about itself.
     ServerSample(Box<ServerSample>),
     /// Its metrics cannot be read any more.
     ServerSilent(ServerSilent),

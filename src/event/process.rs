@@ -9,10 +9,10 @@ pub struct ProcessJoined {
     pub parent: Option<u32>,
     /// Its arguments on one line.
     pub command: String,
-    /// Which of several workers it is, where it says so.
+    /// Which of several workers it is, if it reports that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<String>,
-    /// How many workers there are, where it says so.
+    /// How many workers there are, if it reports that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub world: Option<u32>,
 }

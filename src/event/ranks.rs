@@ -87,7 +87,7 @@ impl fmt::Display for Collective {
 /// A GPU of a process: one lane.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RankLane {
-    /// Which of the ranks the process is, where it says so.
+    /// Which of the ranks the process is, if it reports that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -163,7 +163,7 @@ pub struct LaneSums {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CollectiveWindow {
     pub kind: Collective,
-    /// Of the whole operation, as nccl-tests count them; `None` where no source has them.
+    /// The size of the whole operation, as nccl-tests count it; `None` if no source has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
     pub ranks: u32,
@@ -184,7 +184,7 @@ pub struct RanksWindow {
     pub span_ns: u64,
     pub lanes: Vec<LaneSums>,
     pub collectives: Vec<CollectiveWindow>,
-    /// The time that the pictures show.
+    /// The time that the timelines show.
     #[serde(default, skip_serializing_if = "super::is_zero")]
     pub picture_ns: u64,
     /// How far the clocks of the lanes may differ.

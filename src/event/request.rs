@@ -19,7 +19,7 @@ pub struct RequestStarted {
     /// Its beginning was not seen: it has no TTFT.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub joined: bool,
-    /// Of all sequences together.
+    /// The images of all sequences together.
     #[serde(default, skip_serializing_if = "is_none")]
     pub images: u32,
 }
@@ -32,11 +32,11 @@ fn is_none(images: &u32) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImagesEncoded {
     pub request: u32,
-    /// Of all sequences together.
+    /// The images of all sequences together.
     pub images: u32,
     /// Positions of the prompts that they fill.
     pub tokens: u32,
-    /// Width and height of each picture of a sequence.
+    /// Width and height of each image of a sequence.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sizes: Vec<(u32, u32)>,
     /// Parts that the encoder computed, where they are known.
@@ -58,12 +58,12 @@ pub struct Token {
     /// Duration of the step by the device's own clock, in nanoseconds, where it has one.
     #[serde(rename = "d", default, skip_serializing_if = "Option::is_none")]
     pub device_ns: Option<u64>,
-    /// Of the step, where tokens were proposed: those that it gave end with this one.
+    /// The draft tokens of the step, if there were any; the tokens that the step gave end with this one.
     #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
     pub speculation: Option<Speculation>,
 }
 
-/// Tokens that were proposed to the model in one step, and those that it kept.
+/// Draft tokens of one step, and those that the model accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Speculation {
     #[serde(rename = "p")]
@@ -77,7 +77,7 @@ pub struct RequestFinished {
     pub request: u32,
     /// False when it was cancelled, or failed.
     pub complete: bool,
-    /// Of a request to a server.
+    /// Details of a request to a server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served: Option<Box<Served>>,
 }

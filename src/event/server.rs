@@ -1,4 +1,5 @@
-//! Servers under load, or watched: what they are, how their requests went, and what they say of themselves.
+//! Servers under load, or watched: what they are, how their requests went, and what they report about
+//! themselves.
 
 use std::fmt;
 
@@ -215,7 +216,7 @@ pub struct ClientSample {
 pub struct ServerSilent {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub server: u32,
-    /// Of one that has never answered.
+    /// The URL of a server that has never answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
     /// It answers, without metrics that are known here.
@@ -235,7 +236,7 @@ pub struct AlertChanged {
     pub crossed: bool,
 }
 
-/// What a server says of itself, about once a second. Absent is not 0.
+/// What a server reports about itself, about once a second. Absent is not 0.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServerSample {

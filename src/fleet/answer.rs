@@ -31,7 +31,7 @@ impl Series<'_> {
     }
 }
 
-/// What an answer says beside its series.
+/// What an answer contains beside its series.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Answer {
     /// How many series it has.
@@ -43,7 +43,7 @@ pub struct Answer {
 
 #[derive(Debug, Error, PartialEq)]
 pub enum AnswerError {
-    /// Prometheus' own words.
+    /// Prometheus' own message.
     #[error("{kind}: {text}")]
     Refused { kind: String, text: String },
     #[error("it has no status of Prometheus' API")]

@@ -24,7 +24,7 @@ use crate::{
     server::{Endpoint, Fetched, Login, Tls, fetch},
 };
 
-/// Of one answer. 1,000 GPUs have 15 MB.
+/// The largest response, in bytes; one with 1,000 GPUs has 15 MB.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 /// Steps of a range.
 const STEPS: f64 = 120.0;
@@ -291,7 +291,7 @@ impl Client {
         let mut at = answer.at;
         if answer.series > 0 {
             let step = (window_s / 60.0).max(LEAST_STEP_S);
-            // Of all GPUs it takes long, and it is asked about few nodes.
+            // Only the few nodes of silent GPUs are queried: a query of all GPUs takes long.
             let of_nodes = Matcher::any_of(&nodes);
             let times = self.join(names, of_nodes.as_ref(), |name| format!("timestamp({name})"));
             let text = format!("max_over_time(({times})[{window_s:.0}s:{step:.0}s])");

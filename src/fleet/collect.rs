@@ -14,7 +14,7 @@ use crate::event::{GpuSample, readings::Reading};
 pub const MAX_GPUS: usize = 20_000;
 /// Names of labels that are kept, for the message about one that is missing.
 const MAX_LABEL_NAMES: usize = 60;
-/// Of so many series.
+/// The number of series whose label names are kept.
 const SAMPLED_SERIES: usize = 500;
 const MIB: f64 = 1024.0 * 1024.0;
 

@@ -1,4 +1,4 @@
-//! Equals: GPUs of one model that do the same work, and which of them is far from the others.
+//! Peers: GPUs of one model that do the same work, and which of them is far from the others.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ pub struct Basis {
     pub equals: usize,
     /// How many of them are the measure: all, or the faster ones where they are in two groups.
     pub measured_by: usize,
-    /// Of those that are the measure.
+    /// The median of those that are the measure.
     pub median_mhz: f64,
     pub mad_mhz: f64,
     /// Below this a GPU is slow.

@@ -103,7 +103,7 @@ fn remedy(cause: &FetchError, with_ca_file: bool) -> &'static str {
     }
 }
 
-/// What a server said, in one line.
+/// A server's message, in one line.
 pub fn said(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(&body[..body.len().min(600)]);
     foreign::line(text.trim(), 200)

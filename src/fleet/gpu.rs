@@ -85,7 +85,7 @@ pub struct Gpu {
     pub model: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub driver: Option<String>,
-    /// What it works on, where a label says that.
+    /// What it works on, if a label reports it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub work: Option<String>,
     /// Its readings; empty where its exporter is not scraped any more.
@@ -132,7 +132,7 @@ pub struct Snapshot {
     /// What is new, slow or counted is so within this time.
     pub window_s: f64,
     pub gpus: Vec<Gpu>,
-    /// What is wrong with the data, in words.
+    /// Messages about what is wrong with the data.
     #[serde(default)]
     pub remarks: Vec<String>,
 }

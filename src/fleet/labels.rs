@@ -78,7 +78,7 @@ pub fn shown(value: &str) -> String {
     foreign::line(value, MAX_SHOWN)
 }
 
-/// What the labels of a series say about its GPU.
+/// What the labels of a series report about its GPU.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     pub node: (String, String),
@@ -130,11 +130,11 @@ pub fn model(series: &Series<'_>) -> Option<String> {
     first(series, &MODEL_LABELS).map(|(_, value)| shown(value))
 }
 
-/// What the GPU works on, as far as labels say it: a job, or the pods of one set.
+/// What the GPU works on, as far as labels report it: a job, or the pods of one set.
 pub fn work(series: &Series<'_>, label: Option<&str>) -> Option<String> {
     let found = match label {
         Some(label) => series.label(label).map(|value| (label, value)),
-        // Labels of the exporter's own pod say nothing about the work.
+        // Labels of the exporter's own pod show nothing about the work.
         None => first(series, &WORK_LABELS).filter(|(name, _)| {
             !matches!(*name, "pod" | "container")
                 || series.label("exported_pod").is_none() && series.label("namespace").is_some()
@@ -146,7 +146,8 @@ pub fn work(series: &Series<'_>, label: Option<&str>) -> Option<String> {
     })
 }
 
-/// A pod's name without the numbers and hashes that tell it from its equals: `train-7`, `train-6d8f9c7b4-x2x9z`.
+/// A pod's name without the numbers and hashes that tell it from its peers: `train-7`,
+/// `train-6d8f9c7b4-x2x9z`.
 fn owner(pod: &str) -> &str {
     let mut name = pod;
     for _ in 0..2 {

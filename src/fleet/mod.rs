@@ -1,4 +1,4 @@
-//! Many GPUs: read from Prometheus, compared with their equals, recorded. Which are slow, since when, and why.
+//! Many GPUs: read from Prometheus, compared with their peers, recorded. Which are slow, since when, and why.
 
 mod answer;
 mod client;

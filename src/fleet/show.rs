@@ -118,7 +118,7 @@ pub fn limit_now(gpu: &Gpu, row: &Row) -> String {
     }
 }
 
-/// The errors of a GPU in a few words, the gravest first.
+/// The errors of a GPU as a short text, the gravest first.
 pub fn faults(row: &Row) -> String {
     let all: Vec<String> = row.faults.iter().map(ToString::to_string).collect();
     if all.is_empty() { NONE.to_owned() } else { all.join(", ") }

@@ -1,4 +1,4 @@
-//! Since when a GPU is slow among its equals: the same rule at every step of a range.
+//! Since when a GPU is slow among its peers: the same rule at every step of a range.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::{
 /// Values over time of every GPU, by the second.
 pub type Matrix = BTreeMap<Key, BTreeMap<u64, f64>>;
 
-/// So many steps in a row in which a GPU was as fast as its equals end a slow time.
+/// So many steps in a row in which a GPU was as fast as its peers end a slow time.
 const RECOVERED_STEPS: usize = 3;
 
 /// Since when `slow` is slow among `equals`, by their clocks and utilisation. `None` where no step shows it.

@@ -1,4 +1,4 @@
-//! What is wrong with which GPU: slow among equals, limited, with errors, silent; how much is lost, and why.
+//! What is wrong with which GPU: slow among peers, limited, with errors, silent; how much is lost, and why.
 
 use std::{cmp::Reverse, collections::BTreeMap, fmt};
 
@@ -30,12 +30,12 @@ const BELOW_OWN_PCT: f64 = 10.0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Its clock is far below that of its equals.
+    /// Its clock is far below that of its peers.
     Slow,
     Errors,
     /// Its exporter is not scraped any more.
     Silent,
-    /// A limit is active, or its clock is far below that of its model; its equals are as slow.
+    /// A limit is active, or its clock is far below that of its model; its peers are as slow.
     Limited,
     Working,
     /// It cannot be judged: its clock or its utilisation is not exported.
@@ -155,10 +155,10 @@ impl Measure {
 pub struct Loss {
     pub measure: Measure,
     pub clock_mhz: f64,
-    /// Of its speed, if that grows with the clock: an upper bound.
+    /// The share of its speed that is lost if speed grows with the clock, in percent: an upper bound.
     pub lost_pct: f64,
     pub cause: Cause,
-    /// Medians of its equals.
+    /// Medians of its peers.
     pub equals_temp_c: Option<f64>,
     pub equals_power_w: Option<f64>,
     #[serde(flatten)]
@@ -293,7 +293,7 @@ fn is_of_program(xid: u32) -> bool {
     matches!(xid, 13 | 31 | 43 | 45 | 68 | 69 | 109)
 }
 
-/// NVIDIA's words for the frequent ones.
+/// NVIDIA's names for the frequent ones.
 fn xid_words(xid: u32) -> &'static str {
     match xid {
         13 => "graphics engine exception",
@@ -502,7 +502,7 @@ impl Fleet {
             }
             return all;
         };
-        // Of clocks, the lowest is of interest.
+        // Clocks begin with the lowest, which is of interest.
         let descending = (order != Order::Clock) != reversed;
         let value = |i: &usize| self.gpu(&self.rows[*i]).get(reading);
         all.sort_by(|a, b| match (value(a), value(b)) {
@@ -513,7 +513,7 @@ impl Fleet {
         all
     }
 
-    /// The GPUs that are slow, with the keys of their equals.
+    /// The GPUs that are slow, with the keys of their peers.
     pub fn slow_with_equals(&self) -> Vec<(&Row, Vec<&str>)> {
         let groups = groups(&self.snapshot);
         let equals = |at: usize| {
@@ -621,7 +621,7 @@ fn below_own_words(gpu: &Gpu, below: &BelowOwnClock) -> String {
     )
 }
 
-/// The limits of a GPU that slow it down, in words; of an exporter without them, `None`.
+/// The limits of a GPU that slow it down, as text; of an exporter without them, `None`.
 pub fn limits(gpu: &Gpu) -> Option<String> {
     let bits = gpu.sample.reasons?;
     let faults: Vec<_> = reasons::active(reasons::faults(bits)).map(ActiveReason::name).collect();
@@ -642,7 +642,7 @@ fn rank(row: &Row) -> (State, Reverse<usize>) {
     (row.state, Reverse(row.faults.iter().filter(|fault| fault.matters()).count()))
 }
 
-/// The result of comparing each GPU with its equals: what it loses if it is slow, or why it was not compared.
+/// The result of comparing each GPU with its peers: what it loses if it is slow, or why it was not compared.
 fn losses(snapshot: &Snapshot) -> BTreeMap<usize, Result<Option<Loss>, NotCompared>> {
     let gpus = &snapshot.gpus;
     let mut found = BTreeMap::new();
@@ -736,7 +736,7 @@ fn common_limits(snapshot: &Snapshot) -> Vec<String> {
     remarks
 }
 
-/// Models of which so many are far below their own clock that their median says little.
+/// Models of which so many are far below their own clock that their median shows little.
 fn below_own_clocks(snapshot: &Snapshot, rows: &[Row]) -> Vec<String> {
     let gpus = &snapshot.gpus;
     let remark = |group: &Vec<usize>| {

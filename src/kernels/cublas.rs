@@ -141,8 +141,8 @@ fn type_named(text: &str) -> Option<&'static str> {
     })
 }
 
-/// Reads either log, or both in one file. cuBLAS may call cublasLt, and then a product is in both logs: read them one by
-/// one.
+/// Reads either log, or both in one file. cuBLAS may call cublasLt, and then a GEMM is in both logs: read
+/// them one by one.
 pub fn read_log(file: &str, mut input: impl BufRead) -> Result<KernelTable, KernelsError> {
     let (mut plain, mut light) = (Shapes::default(), Shapes::default());
     let mut call: Option<Call> = None;

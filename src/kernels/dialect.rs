@@ -56,7 +56,7 @@ pub fn rows<R: BufRead>(
     three_digits: ThreeDigits,
     header: impl Fn(Row) -> Option<Vec<usize>>,
 ) -> io::Result<(Rows<impl BufRead>, Decimal)> {
-    // Of this size from the beginning: growing would need twice as much.
+    // The full size is allocated at once: growing would need twice as much memory.
     let mut beginning = Vec::with_capacity(BEGINNING as usize);
     input.by_ref().take(BEGINNING).read_to_end(&mut beginning)?;
     let Dialect { delimiter, decimal } = Dialect::of(&beginning, three_digits, header);

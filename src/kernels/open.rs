@@ -34,7 +34,7 @@ pub enum Format {
     NcuDetails,
     CublasLog,
     NcclLog,
-    /// Of PyTorch's profiler.
+    /// A trace of PyTorch's profiler.
     Trace,
     CompressedTrace,
     TensorRtProfile,
@@ -116,7 +116,7 @@ fn open_all_on(path: &Path, system: &System) -> Result<Opened, KernelsError> {
 
 /// A line is at most this long; the rest of it is another.
 const MAX_LINE: u64 = 4096;
-/// Logs of days have gigabytes: what is read beyond this says nothing new.
+/// Logs of days have gigabytes: what is read beyond this adds nothing new.
 const MAX_LOG: u64 = 1 << 30;
 
 fn read_nccl_log(input: impl BufRead) -> std::io::Result<NcclLog> {

@@ -88,7 +88,7 @@ impl<K: Hash + Eq, T> Tally<K, T> {
         next
     }
 
-    /// Says that some launches are not distinguished, if that is so.
+    /// Reports that some launches are not distinguished, if that is so.
     pub fn note(&self) -> Option<String> {
         let merged = !self.by_name.is_empty() || self.others.is_some();
         merged.then(|| {

@@ -32,15 +32,15 @@ struct Architecture {
 #[derive(Debug, Clone, Copy)]
 enum Bias {
     None,
-    /// Of queries, keys and values.
+    /// Queries, keys and values have biases.
     Qkv,
-    /// The same, if `attention_bias` is set.
+    /// Queries, keys and values have biases if `attention_bias` is set.
     QkvIfSet,
-    /// Of all matrices of attention, if `attention_bias` is set.
+    /// All attention matrices have biases if `attention_bias` is set.
     AllIfSet,
-    /// Of all matrices of layers, and of norms, which are layer norms.
+    /// All matrices of the layers have biases, and so do the norms, which are layer norms.
     Everywhere,
-    /// Of norms; of matrices by this key, or this default.
+    /// The norms have biases; the matrices have them if this key, or else this default, is true.
     EverywhereIf(&'static str, bool),
 }
 
@@ -51,7 +51,7 @@ enum Norms {
     Both,
     /// One norm before attention and MLP, which run side by side.
     Shared,
-    /// One or two before, as Falcon's keys say.
+    /// One or two before, depending on Falcon's keys.
     Falcon,
 }
 

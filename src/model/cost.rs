@@ -286,7 +286,7 @@ impl Shape {
         self.norm(rows) + added
     }
 
-    /// The product of `rows` rows with a weight matrix of `inputs` × `outputs` in `part`.
+    /// The GEMM of `rows` rows with a weight matrix of `inputs` × `outputs` in `part`.
     fn product(&self, part: Part, rows: f64, inputs: f64, outputs: f64) -> Amounts {
         Amounts {
             matmul_flops: 2.0 * rows * inputs * outputs,
@@ -325,7 +325,7 @@ fn once(operator: Operator, all: Amounts) -> OperatorCost {
 /// The GPU memory of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// Of the decoder and of vision encoders.
+    /// The weights of the decoder and the vision encoders, in bytes.
     pub weight_bytes: u64,
     /// The KV cache of all positions, also in windowed layers, and the states of linear attention.
     pub kv_bytes: u64,

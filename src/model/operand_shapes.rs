@@ -54,7 +54,7 @@ impl Shape {
             Operator::FinalNorm => sizes(&[batch, h]),
             Operator::LmHead => product(batch, h, self.vocab),
             Operator::Sampling => sizes(&[batch, self.vocab]),
-            // Of another model, or of a vision encoder.
+            // The draft belongs to another model, and the projector to a vision encoder.
             Operator::Draft | Operator::Projector => String::new(),
         }
     }

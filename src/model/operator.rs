@@ -48,7 +48,7 @@ operators! {
     Projector "projector";
     LmHead "lm_head";
     Sampling "sampling";
-    /// Tokens that a smaller model proposes before the step.
+    /// The draft tokens that a smaller model gives before the step.
     Draft "draft";
 }
 
@@ -67,7 +67,7 @@ pub enum OperatorKind {
     Attention,
     /// Norms, rotary embedding, activations.
     Pointwise,
-    /// Embedding lookup, sampling, and what is proposed.
+    /// Embedding lookup, sampling, and draft tokens.
     Ends,
 }
 

@@ -77,16 +77,16 @@ pub struct Shape {
     pub number_bytes: u64,
     /// Bytes of all weights as stored; less than `number_bytes` for each if quantised.
     pub weight_bytes: u64,
-    /// How the matrices are stored, where the model says so; else all weights have equal size.
+    /// How the matrices are stored, if the model states it; else all weights have equal size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantisation: Option<Quantisation>,
-    /// The parts of `weight_bytes`, where the tensors say so.
+    /// The parts of `weight_bytes`, if the tensors show them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part_bytes: Option<PartBytes>,
     /// Bits of 32 numbers of the KV cache, where they are not of the model's type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_bits_of_32: Option<u64>,
-    /// What turns pictures into rows of the decoder, where it is known. It is no part of `weight_bytes` and
+    /// What turns images into rows of the decoder, where it is known. It is no part of `weight_bytes` and
     /// [`parameters`](Shape::parameters), which are the decoder's: a decode step does not read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vision: Option<VisionShape>,
@@ -315,7 +315,7 @@ impl Shape {
         (self.heads.saturating_mul(self.head_dim), self.kv_heads.saturating_mul(self.head_dim))
     }
 
-    /// Outputs of the first product of an MLP.
+    /// Outputs of the first GEMM of an MLP.
     pub(super) fn up_width(&self, intermediate: u64) -> u64 {
         if self.plain_mlp { intermediate } else { intermediate.saturating_mul(2) }
     }

@@ -175,7 +175,7 @@ pub struct Experts {
     pub shared_intermediate: usize,
     /// Whether the weights of the chosen ones are scaled to a sum of one.
     pub normalised: bool,
-    /// Of the router and of all matrices.
+    /// Whether the router and all matrices of the experts have biases.
     pub biased: bool,
     pub naming: ExpertNaming,
 }
@@ -495,7 +495,7 @@ impl ModelSpec {
         self.experts.filter(|_| self.expert_layers[layer])
     }
 
-    /// What one row is between the products of an MLP: of all chosen experts together, where there are some.
+    /// What one row is between the GEMMs of an MLP: of all chosen experts together, where there are some.
     pub fn mlp_row_width(&self) -> usize {
         let of_experts = |experts: Experts| {
             experts.active.saturating_mul(experts.intermediate).saturating_add(experts.shared_intermediate)
@@ -503,7 +503,7 @@ impl ModelSpec {
         self.widest_mlp().max(self.experts.map_or(0, of_experts))
     }
 
-    /// The widest row between the products of an MLP.
+    /// The widest row between the GEMMs of an MLP.
     pub fn widest_mlp(&self) -> usize {
         let dense = if self.expert_layers.contains(&false) { self.intermediate } else { 0 };
         dense.max(self.experts.map_or(0, |experts| experts.intermediate.max(experts.shared_intermediate)))

@@ -1,4 +1,4 @@
-//! Vision encoders: the sizes of what turns pictures into rows of the decoder, before the prefill.
+//! Vision encoders: the sizes of what turns images into rows of the decoder, before the prefill.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub use views::{Encoded, Scaling, Tiling, View, Views};
 /// The encoders of a model and what is between them and the decoder. It is recorded with a run, as the [`Shape`](super::Shape) is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VisionShape {
-    /// What the encoders see of a picture.
+    /// What the encoders see of an image.
     pub views: Views,
     /// In the order of execution: each but the first reads the rows of the one before it.
     pub encoders: Vec<Encoder>,
@@ -79,7 +79,7 @@ pub struct Encoder {
     /// Rows of the table of learned positions; 0 without one.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub position_table: u64,
-    /// Patches of each side of the picture that the tables of relative positions are made for; 0 without them.
+    /// Patches of each side of the image that the tables of relative positions are made for; 0 without them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub relative_positions: u64,
     /// Whether windows at the edges are filled up to their full size.
@@ -112,7 +112,7 @@ pub struct Patches {
     /// Pixels of each side.
     pub size: u64,
     pub channels: u64,
-    /// Pictures of a video that one patch covers; a single picture is repeated.
+    /// Frames of a video that one patch covers; a single image is repeated.
     pub frames: u64,
     #[serde(default, skip_serializing_if = "is_false")]
     pub bias: bool,

@@ -1,5 +1,5 @@
-//! When a thread aborts, or there is no more memory: the run is closed as far as it can be, the terminal is restored, and words say
-//! why.
+//! When a thread aborts, or there is no more memory: the run is closed as far as it can be, the terminal is
+//! restored, and a message reports why.
 
 #![allow(unsafe_code)] // a signal handler, and memory that is given back in it
 
@@ -21,7 +21,8 @@ use signal_hook::{consts::SIGABRT, low_level};
 
 /// Address space for closing the run once there is no more. It takes no memory.
 const RESERVE_BYTES: usize = 32 << 20;
-/// A failed allocation of so much is tried again with the reserve: the thread can go on until the run is closed.
+/// A failed allocation of so much is tried again with the reserve: the thread can continue until the run is
+/// closed.
 const SMALL_BYTES: usize = 1 << 20;
 /// For the main thread to close the run after another thread has aborted.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
@@ -73,7 +74,7 @@ pub fn allocation_failed(bytes: usize) -> bool {
     again
 }
 
-/// Waits until the program has to end, and says why.
+/// Waits until the program has to end, and reports why.
 pub async fn ending() -> String {
     while !ENDING.load(Ordering::Acquire) {
         tokio::time::sleep(CHECK).await;

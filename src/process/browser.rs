@@ -13,7 +13,7 @@ use std::{
 
 use thiserror::Error;
 
-/// Why no browser shows the document; the words have its path.
+/// Why no browser shows the document; the message has its path.
 #[derive(Debug, Error)]
 pub enum BrowserError {
     #[error("no display and no $BROWSER here; open {} elsewhere", .path.display())]

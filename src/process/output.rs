@@ -24,8 +24,8 @@ pub fn stderr_terminal() -> Option<&'static Outlet> {
     STDERR.as_ref()
 }
 
-/// Prints one line to stderr, whatever is in it: paths and messages may be of others. Unlike `eprintln!` it does not panic
-/// when stderr is closed: a run goes on without a reader.
+/// Prints one line to stderr, whatever is in it: paths and messages may be untrusted. Unlike `eprintln!` it
+/// does not panic when stderr is closed: a run continues without a reader.
 pub fn eprint_line(text: impl Display) {
     eprint_lines(message(&text.to_string()));
 }

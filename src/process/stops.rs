@@ -1,4 +1,4 @@
-//! Whether the process was stopped, by Ctrl-Z or SIGSTOP, and when it went on.
+//! Whether the process was stopped, by Ctrl-Z or SIGSTOP, and when it continued.
 
 #![allow(unsafe_code)] // a signal handler
 
@@ -16,7 +16,7 @@ use signal_hook::{consts::SIGCONT, low_level};
 
 /// The handler counts from here.
 static START: OnceLock<Instant> = OnceLock::new();
-/// Nanoseconds from [`START`] to the last time the process went on; 0 if it was never stopped.
+/// Nanoseconds from [`START`] to the last time the process continued; 0 if it was never stopped.
 static WENT_ON_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Notices stops from now on.
@@ -43,14 +43,14 @@ pub struct Stops {
 }
 
 impl Default for Stops {
-    /// Of the stops from now on.
+    /// Reports only stops from now on.
     fn default() -> Self {
         Stops { seen_ns: WENT_ON_NS.load(Ordering::Acquire) }
     }
 }
 
 impl Stops {
-    /// How long ago the process went on after a stop that was not reported yet.
+    /// How long ago the process continued after a stop that was not reported yet.
     pub fn unreported(&mut self) -> Option<Duration> {
         let went_on_ns = WENT_ON_NS.load(Ordering::Acquire);
         if went_on_ns == self.seen_ns {

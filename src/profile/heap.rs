@@ -16,7 +16,7 @@ use crate::event::{Allocator, AllocatorSample, HeapGrowth};
 /// The system's allocator with counters. A program installs it; without it, nothing here has a value.
 pub struct CountingHeap;
 
-/// Of all threads. The peak may miss what another thread allocates in the same nanoseconds.
+/// Live bytes of all threads. `PEAK` may miss what another thread allocates in the same nanoseconds.
 static LIVE: AtomicI64 = AtomicI64::new(0);
 static PEAK: AtomicI64 = AtomicI64::new(0);
 
@@ -63,7 +63,7 @@ fn is_beyond_limit(bytes: usize) -> bool {
 }
 
 thread_local! {
-    /// Of live bytes of a thread.
+    /// The most live bytes that this thread may have.
     static LIMIT: Cell<i64> = const { Cell::new(i64::MAX) };
     /// Constant and without a destructor: an allocator may use it at any moment of a thread's life.
     static THREAD: Account = const { Account { allocated: Cell::new(0), live: Cell::new(0), peak: Cell::new(0) } };

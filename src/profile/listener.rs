@@ -17,7 +17,7 @@ pub enum Span {
     DecodeStep,
     /// The launches of one step. An engine may launch steps before the driver asks for their tokens.
     Step(Phase),
-    /// What a smaller model proposes before the next step, which it belongs to.
+    /// The draft tokens of a smaller model for the next step, which they belong to.
     Draft,
     /// An operator of a step. Operators do not overlap.
     Operator(OperatorInstance),
@@ -25,12 +25,12 @@ pub enum Span {
 
 /// Called on the thread that does the work: the launches of a GPU engine, the computation of a CPU engine.
 pub trait Listener: Send + Sync {
-    /// Whether requests and phases are reported to it. RowQuery once.
+    /// Whether requests and phases are reported to it. Called once, when the listener is added.
     fn wants_requests(&self) -> bool {
         false
     }
 
-    /// Whether steps and operators are reported to it. RowQuery once.
+    /// Whether steps and operators are reported to it. Called once, when the listener is added.
     fn wants_steps(&self) -> bool {
         true
     }

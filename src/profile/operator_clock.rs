@@ -48,7 +48,7 @@ struct Timings {
     /// Decode steps are not timed before this.
     next_step_at: Stamp,
     timeline_at: [Option<Stamp>; PHASES.len()],
-    /// Of the current step, where it becomes a timeline.
+    /// The operators of the current step, if it becomes a timeline.
     spans: Vec<HostSpan>,
 }
 

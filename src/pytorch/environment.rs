@@ -41,7 +41,7 @@ impl Interpreter {
     }
 }
 
-/// The command of the worker. Its file is written to the user's data, as programs of others read it.
+/// The command of the worker. Its file is written to the user's data, because other programs read it.
 pub fn command(python: &Interpreter, data: &Path) -> io::Result<Vec<OsString>> {
     let file = keep_file(data, "llmprof_worker.py", WORKER.as_bytes(), 0o600)?;
     Ok(vec![python.path.clone().into(), "-u".into(), file.into()])

@@ -17,7 +17,7 @@ fn phase_named(name: &str) -> Option<Phase> {
     Phase::WORK.into_iter().find(|phase| phase.name() == name)
 }
 
-/// Times of operators on the host; `None` where the phase is none of ours.
+/// Times of operators on the host; `None` if the phase is not one of this program's.
 pub fn host_window(timed: &Timed) -> Option<OperatorWindow> {
     let phase = phase_named(&timed.phase)?;
     let mut operators: Vec<OperatorTime> = Vec::new();

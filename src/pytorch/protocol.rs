@@ -1,4 +1,4 @@
-//! What this program and the worker say to each other, one JSON object a line.
+//! The messages between this program and the worker, one JSON object per line.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -53,7 +53,7 @@ pub struct Setup {
     pub max_positions: u32,
     /// `phase`, `layer` or `op`.
     pub nvtx: &'static str,
-    /// Where pictures with the boxes of answers go; `None` for nowhere.
+    /// Where images with the boxes of answers go; `None` for nowhere.
     pub visualizations: Option<String>,
 }
 
@@ -220,7 +220,7 @@ pub struct Failure {
 /// The longest line: the ids of a large batch of long answers.
 pub const MAX_LINE: usize = 16 << 20;
 
-/// A line that the worker wrote; `None` where it is not one of ours.
+/// A line that the worker wrote; `None` if it is not one of this protocol.
 pub fn parse(line: &[u8]) -> Option<Report> {
     if line.len() > MAX_LINE || line.first() != Some(&b'{') {
         return None;

@@ -1,4 +1,4 @@
-//! Why a worker failed, in words, and what to do.
+//! Messages about why a worker failed, and what to do.
 
 use thiserror::Error;
 
@@ -68,7 +68,7 @@ pub enum WorkerError {
 }
 
 impl WorkerError {
-    /// What the worker said of a failure.
+    /// What the worker reported about a failure.
     pub(super) fn of(failure: &Failure, python: &str) -> WorkerError {
         let text = foreign::line(&failure.error, 400);
         let python = python.to_owned();

@@ -41,7 +41,7 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_LOGGED: u32 = 200;
 /// Bytes of each.
 const MAX_STRANGE: usize = 4096;
-/// Pictures of a request whose sizes are kept.
+/// Images of a request whose sizes are kept.
 const MAX_PICTURES: usize = 64;
 /// Rows of a table that are kept in the recording.
 const MAX_ROWS: usize = 1000;
@@ -55,9 +55,9 @@ pub struct WorkerPlan {
     pub python: String,
     pub command: Vec<std::ffi::OsString>,
     pub workload: Workload,
-    /// The pictures of each request, from the first measured one on, again after the last; empty without.
+    /// The images of each request, from the first measured one on, again after the last; empty without.
     pub images: Arc<[Vec<PathBuf>]>,
-    /// The text that goes with pictures.
+    /// The text that goes with images.
     pub question: String,
     pub profile: Option<ProfileOrder>,
     pub timeout: Duration,
@@ -65,7 +65,7 @@ pub struct WorkerPlan {
 }
 
 impl WorkerPlan {
-    /// The pictures of a request, counted from the first warm-up request.
+    /// The images of a request, counted from the first warm-up request.
     fn pictures(&self, request: u32) -> &[PathBuf] {
         let at = request.checked_sub(self.workload.warmup).unwrap_or(request) as usize;
         match self.images.len() {

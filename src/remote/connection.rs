@@ -20,7 +20,7 @@ use super::{
 
 /// Frames that wait to be taken in; each has at most one payload.
 const MAX_WAITING: usize = 32;
-/// Of stderr.
+/// The most bytes that are kept of stderr.
 const MAX_STDERR: usize = 16 << 10;
 /// Without questions, the program there has answered by then.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,7 +36,7 @@ pub enum Patience {
     Never,
 }
 
-/// What comes from there.
+/// What comes from the remote host.
 #[derive(Debug)]
 pub enum Incoming {
     Frame(Frame, Vec<u8>),
@@ -63,7 +63,7 @@ impl Connection {
         }
     }
 
-    /// Waits until the program there has said who it is.
+    /// Waits until the program there has identified itself.
     pub fn open(host: &Host, patience: Patience) -> Result<Connection, Trouble> {
         let mut command = host.ssh(&host.start_script("remote-serve"), patience == Patience::Never)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -107,7 +107,8 @@ impl Connection {
                 if code.is_none() {
                     let _ = connection.child.kill();
                 }
-                // Its last words are there once it has ended. A process that it has left behind may print on without end.
+                // Its last output has arrived once it has ended. A process that it has left behind may print
+                // on without end.
                 let until = Instant::now() + CLOSE_TIMEOUT;
                 while !stderr_thread.is_finished() && Instant::now() < until {
                     thread::sleep(CLOSE_POLL);
@@ -118,7 +119,7 @@ impl Connection {
         }
     }
 
-    /// A connection that is gone says so by its frames.
+    /// A connection that is gone reports that by its frames.
     pub fn send(&self, request: Request) {
         if let Some(requests) = &self.requests {
             let _ = requests.send(request);
@@ -160,7 +161,7 @@ fn write_requests(mut stdin: ChildStdin, requests: &std_mpsc::Receiver<Request>)
     }
 }
 
-/// Keeps the end of what ssh and the shell there print.
+/// Keeps the end of what ssh and the remote shell print.
 fn keep_stderr(mut stderr: ChildStderr, said: &Mutex<String>) {
     let mut buffer = [0; 4096];
     while let Ok(len @ 1..) = stderr.read(&mut buffer) {
@@ -205,7 +206,7 @@ fn read_frames(
             Err(e) => break e.to_string(),
         }
     };
-    // ssh says why a little later than it closes the pipe.
+    // ssh prints why a little later than it closes the pipe.
     thread::sleep(Duration::from_millis(50));
     let said = said.lock().unwrap_or_else(PoisonError::into_inner);
     let words =

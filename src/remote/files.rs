@@ -99,7 +99,7 @@ fn list(dir: &Path, below: &Path, depth: usize, found: &mut Vec<Found>) -> io::R
     for entry in fs::read_dir(dir.join(below))? {
         let entry = entry?;
         let below = below.join(entry.file_name());
-        // Of a link, the link: it is left out.
+        // The metadata of a link is that of the link itself, which is left out.
         let Ok(about) = entry.metadata() else { continue };
         let is_temporary = entry.file_name().to_string_lossy().starts_with(".llmprof-");
         if about.is_dir() {

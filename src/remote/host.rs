@@ -24,7 +24,7 @@ pub struct Host {
     pub port: Option<u16>,
     /// As after `-o` of ssh.
     pub options: Vec<String>,
-    /// The program there, where it is not in PATH.
+    /// The program on the remote host, if it is not in PATH.
     pub program: Option<String>,
 }
 
@@ -100,7 +100,7 @@ impl Host {
         words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
     }
 
-    /// ssh with `script` for a shell there. `batch`: it asks nothing.
+    /// ssh with `script` for a remote shell. `batch`: it asks nothing.
     pub fn ssh(&self, script: &str, batch: bool) -> Result<Command, HostError> {
         let words = match env::var(SSH_VARIABLE) {
             Ok(words) if !words.trim().is_empty() => shlex::split(&words).ok_or(HostError::Quote)?,
@@ -132,11 +132,11 @@ impl Host {
         Ok(command)
     }
 
-    /// The script that starts the program there with `argument`.
+    /// The script that starts the remote program with `argument`.
     pub fn start_script(&self, argument: &str) -> String {
         match &self.program {
             Some(program) => {
-                // A path from the home directory, as it was typed here.
+                // A path from the home directory, as it was typed locally.
                 let (home, rest) = match program.strip_prefix("~/") {
                     Some(rest) => ("\"$HOME\"/", rest),
                     None => ("", program.as_str()),

@@ -35,8 +35,8 @@ pub fn machine_there(host: &Host) -> Result<Machine, Trouble> {
     }
 }
 
-/// Copies the program to `~/.local/bin` there. The old one is replaced when the new one is complete and starts. `progress` gets the
-/// bytes sent, and of how many.
+/// Copies the program to `~/.local/bin` of the remote host. The old one is replaced when the new one is
+/// complete and starts. `progress` gets the bytes sent, and of how many.
 pub fn install(host: &Host, mut progress: impl FnMut(u64, u64)) -> Result<String, Trouble> {
     let broken = |e: io::Error| Trouble::Broken { host: host.short().to_owned(), words: e.to_string() };
     let program = env::current_exe().map_err(broken)?;
@@ -54,7 +54,7 @@ pub fn install(host: &Host, mut progress: impl FnMut(u64, u64)) -> Result<String
         let mut buffer = vec![0; 1 << 18];
         loop {
             let len = file.read(&mut buffer).map_err(broken)?;
-            // Why it is closed is said by the other end.
+            // Why it is closed is reported by the other end.
             if len == 0 || pipe.write_all(&buffer[..len]).is_err() {
                 break;
             }

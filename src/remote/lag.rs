@@ -1,4 +1,4 @@
-//! How far this end is behind the run, from pings that go there and come back behind the events.
+//! How far this end is behind the run, from pings that go to the remote host and come back behind the events.
 
 use std::{
     collections::VecDeque,
@@ -55,8 +55,8 @@ impl Lag {
         Some(self.sent)
     }
 
-    /// The answer to a ping, with the age of the newest event when it was sent. The way there takes half of the shortest trip; the
-    /// rest of its time the answer was behind the events.
+    /// The answer to a ping, with the age of the newest event when it was sent. The way to the remote host
+    /// takes half of the shortest trip; the rest of its time the answer was behind the events.
     pub fn answered(&mut self, n: u64, age_ms: Option<f64>, now: Instant) {
         while let Some((number, sent)) = self.pings.front().copied().filter(|(number, _)| *number <= n) {
             self.pings.pop_front();
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(lag.due(at(1000)), Some(2));
         lag.answered(2, Some(30.0), at(1100));
         assert_eq!(lag.lags_ms, [10.0, 120.0]);
-        // Of others, or twice.
+        // An answer to an unknown ping, or a second one to the same ping, does not count.
         lag.answered(2, None, at(1200));
         lag.answered(99, Some(f64::NAN), at(1200));
         assert_eq!(lag.lags_ms.len(), 2);

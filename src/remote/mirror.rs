@@ -1,4 +1,5 @@
-//! The run directory here while the run goes on there: its events, byte for byte, and which run they belong to.
+//! The local run directory while the run is in progress on the remote host: its events, byte for byte, and
+//! which run they belong to.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -50,7 +51,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// The directory here for a run on `host`: the one of an earlier connection, or a new one.
+    /// The local directory for a run on `host`: the one of an earlier connection, or a new one.
     pub fn open(
         copies: &Copies,
         host: &str,
@@ -99,13 +100,13 @@ impl Mirror {
         self.dir.path()
     }
 
-    /// How much is here: the place at which the other end goes on.
+    /// How much is local: the place at which the other end continues.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Takes bytes that follow those that are here. Those that an earlier connection has brought must be the same, and are not taken
-    /// again: nothing is lost or repeated.
+    /// Takes bytes that follow those that are local. Those that an earlier connection has brought must be the
+    /// same, and are not taken again: nothing is lost or repeated.
     pub fn append(&mut self, at: u64, payload: &[u8]) -> io::Result<()> {
         let wrong = |text: String| Err(io::Error::new(ErrorKind::InvalidData, text));
         if at > self.bytes {

@@ -1,5 +1,5 @@
-//! A run on another machine, over ssh: started there, shown here. The far end is this program too: a relay that talks over the
-//! pipe, and the run itself, which goes on without it.
+//! A run on another machine, over ssh: started on the remote host, shown locally. The far end is this program
+//! too: a relay that talks over the pipe, and the run itself, which continues without it.
 
 mod connection;
 mod files;

@@ -61,7 +61,7 @@ impl Place {
         }
     }
 
-    /// An existing one by its name, or the only one that goes on where the name is empty.
+    /// An existing one by its name, or the only one that is in progress if the name is empty.
     pub fn find(name: &str) -> Result<Place, String> {
         let refused = |e: io::Error| format!("the runs there cannot be listed: {e}");
         if name.is_empty() {
@@ -153,10 +153,10 @@ impl Place {
         self.dir.join("output.log")
     }
 
-    /// Held by the process of the run for as long as it is there.
+    /// Held by the process of the run for as long as it exists.
     pub fn hold(&self) -> io::Result<File> {
         let file = File::open(self.dir.join("alive"))?;
-        // A process that asks whether the run goes on holds it for a moment.
+        // A process that asks whether the run is in progress holds it for a moment.
         file.lock()?;
         Ok(file)
     }
@@ -166,7 +166,7 @@ impl Place {
         matches!(free, Ok(false))
     }
 
-    /// A screen is there.
+    /// Records that a screen is connected.
     pub fn watch(&self) {
         let touch =
             || File::options().append(true).open(self.dir.join("watched"))?.set_modified(SystemTime::now());
@@ -174,7 +174,7 @@ impl Place {
         let _: io::Result<()> = touch();
     }
 
-    /// How long ago a screen was there.
+    /// How long ago a screen was connected.
     pub fn unwatched(&self) -> Duration {
         let seen = fs::metadata(self.dir.join("watched")).and_then(|about| about.modified());
         seen.ok().and_then(|seen| seen.elapsed().ok()).unwrap_or_default()

@@ -1,4 +1,5 @@
-//! What both ends say: requests go there as lines of JSON, frames come back as a line of JSON with bytes after it.
+//! The messages of both ends: requests go to the remote host as lines of JSON, frames come back as a line of
+//! JSON with bytes after it.
 
 use std::path::PathBuf;
 
@@ -6,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::{Outcome, RunFinished, SCHEMA};
 
-/// Of this protocol. It is raised with every change that an older end cannot read.
+/// The version of this protocol. It is raised with every change that an older end cannot read.
 pub const PROTOCOL: u32 = 1;
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -37,7 +38,7 @@ impl Hello {
     }
 }
 
-/// What is to be run there.
+/// What is to be run on the remote host.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Work {
     /// As typed, `--model` among them.
@@ -49,14 +50,14 @@ pub struct Work {
     pub dir: Option<PathBuf>,
 }
 
-/// From here to there.
+/// From the local end to the remote one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
     Start(Work),
     Join(Join),
     List,
-    /// A command of the program there, such as `doctor`; its output comes back.
+    /// A command of the remote program, such as `doctor`; its output comes back.
     Command {
         args: Vec<String>,
         dir: Option<PathBuf>,
@@ -75,7 +76,7 @@ pub enum Request {
     },
 }
 
-/// Follows a run that was started before, from the first byte that is not here yet.
+/// Follows a run that was started before, from the first byte that is not local yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Join {
     pub id: String,
@@ -84,7 +85,7 @@ pub struct Join {
     pub events: u64,
 }
 
-/// What the keys ask of the run there.
+/// What the keys ask of the remote run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
@@ -101,7 +102,7 @@ pub enum Order {
     Restart {
         overrides: Vec<String>,
     },
-    /// Keeps what the screen said in the log of the run.
+    /// Keeps what the screen reported in the log of the run.
     KeepMessage {
         text: String,
     },
@@ -114,7 +115,7 @@ pub enum Order {
     Leave,
 }
 
-/// From there to here.
+/// From the remote end to the local one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Frame {
@@ -183,7 +184,7 @@ impl Frame {
     }
 }
 
-/// What the run there reports, in the order in which it happened.
+/// What the remote run reports, in the order in which it happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum News {
@@ -199,18 +200,18 @@ pub enum News {
     Refused { reason: String, usage: bool },
 }
 
-/// How a run there ended.
+/// How a remote run ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
     pub finished: RunFinished,
     /// What its recording lacks.
     pub loss: Option<String>,
     pub tool_failures: Vec<String>,
-    /// Of another program that was followed.
+    /// The exit code of another program that was followed.
     pub exit_code: Option<u8>,
 }
 
-/// A run there, for a list.
+/// A remote run, for a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Listed {
     pub id: String,
@@ -218,7 +219,7 @@ pub struct Listed {
     pub overrides: Vec<String>,
     pub command: Option<Vec<String>>,
     pub age_s: u64,
-    /// Its process is there.
+    /// Its process exists.
     pub alive: bool,
     /// How it ended, if it did.
     pub outcome: Option<Outcome>,

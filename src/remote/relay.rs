@@ -23,7 +23,7 @@ use crate::base::{foreign::line, read};
 const POLL: Duration = Duration::from_millis(15);
 /// A screen sends a ping every second. Without any, the connection is gone.
 const PING_TIMEOUT: Duration = Duration::from_secs(60);
-/// Of what a run that died has printed.
+/// The bytes that are read from the end of the output of a run that died.
 const LAST_WORDS: u64 = 2_000;
 const MAX_FIRST_LINE_BYTES: u64 = 16 << 20;
 /// A process that was started has its lock by then.
@@ -124,7 +124,7 @@ struct Relay {
     sent: Sent,
     started: Instant,
     has_ended: bool,
-    /// The events are not where they were, which was said.
+    /// The events are not where they were, which was reported.
     is_displaced: bool,
     last_ping: Instant,
     buffer: Vec<u8>,

@@ -32,10 +32,10 @@ use crate::{
 const BATCH_EVENTS: usize = 4096;
 /// Frames taken in at a time.
 const BATCH_FRAMES: usize = 32;
-/// What the screen may still have to say.
+/// What the screen may still have to report.
 const MAX_SAID: usize = 16;
 
-/// What to do there.
+/// What to do on the remote host.
 #[derive(Debug, Clone)]
 pub enum Start {
     New(Work),
@@ -57,7 +57,7 @@ struct Fetch {
     inbox: Option<Inbox>,
 }
 
-/// A run there that has begun.
+/// A remote run that has begun.
 struct Begun {
     run: u32,
     overrides: Vec<String>,
@@ -69,7 +69,7 @@ struct Begun {
 
 pub struct RemoteRun {
     pub state: RunState,
-    /// Runs that have begun there.
+    /// Runs that have begun on the remote host.
     runs: u32,
     host: Host,
     start: Start,
@@ -108,7 +108,7 @@ pub struct RemoteRun {
 }
 
 impl RemoteRun {
-    /// Uses `connection` for what `start` says. No copy of a run may be larger than `limit_bytes`.
+    /// Uses `connection` for what `start` describes. No copy of a run may be larger than `limit_bytes`.
     pub fn new(
         host: Host,
         connection: Connection,
@@ -157,17 +157,17 @@ impl RemoteRun {
         &self.host
     }
 
-    /// The name of the run there.
+    /// The name of the remote run.
     pub fn id(&self) -> Option<&str> {
         self.id.as_deref()
     }
 
-    /// Which of the runs that were started there one after another this is.
+    /// Which of the runs that were started on the remote host one after another this is.
     pub fn number(&self) -> Option<u32> {
         self.begun.as_ref().map(|begun| begun.run)
     }
 
-    /// Of the runs before it.
+    /// The snapshots of the runs before this one.
     pub fn earlier_snapshots(&self) -> &[Snapshot] {
         &self.earlier_snapshots
     }
@@ -176,7 +176,7 @@ impl RemoteRun {
         matches!(self.connection, State::Up(_))
     }
 
-    /// The directory here.
+    /// The local directory.
     pub fn dir(&self) -> Option<&Path> {
         self.begun.as_ref().map(|begun| begun.mirror.dir())
     }
@@ -199,24 +199,25 @@ impl RemoteRun {
         self.failed.as_ref()
     }
 
-    /// Nothing more comes by itself: the run has ended, everything that came was read, and its files are here.
+    /// Nothing more comes by itself: the run has ended, everything that came was read, and its files are
+    /// local.
     pub fn is_complete(&self) -> bool {
         self.done.is_some()
             && self.fetches.is_empty()
             && self.begun.as_ref().is_none_or(|begun| begun.mirror.is_read)
     }
 
-    /// The run goes on there without this end.
+    /// The run continues on the remote host without this end.
     pub fn goes_on(&self) -> bool {
         self.id.is_some() && self.done.is_none() && self.failed.is_none()
     }
 
-    /// Files that were too large, by their paths there.
+    /// Files that were too large, by their paths on the remote host.
     pub fn left_out(&self) -> &[String] {
         &self.left_out
     }
 
-    /// What the screen has to say.
+    /// What the screen has to report.
     pub fn take_said(&mut self) -> Option<Said> {
         self.said.pop_front()
     }

@@ -1,4 +1,4 @@
-//! Why there is no connection, in words: what ssh said last, and the remedy.
+//! Messages about why there is no connection: what ssh printed last, and the remedy.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{base::foreign::line, event::SCHEMA};
 
-/// Characters of ssh's own words.
+/// The most characters that are kept of ssh's own message.
 const MAX_WORDS: usize = 300;
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -69,7 +69,8 @@ impl Trouble {
     }
 }
 
-/// ssh's words and what to do about them. The first match counts; the last column: ssh may ask the user about it.
+/// ssh's messages and what to do about them. The first match counts; the last column: ssh may ask the user
+/// about it.
 const KNOWN: [(&str, &str, bool); 13] = [
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
@@ -102,7 +103,7 @@ const KNOWN: [(&str, &str, bool); 13] = [
     ("Connection closed by", "sshd closed the connection; see its log there", false),
 ];
 
-/// Reads what ssh and the shell there printed before they ended. `greeting` is their stdout.
+/// Reads what ssh and the remote shell printed before they ended. `greeting` is their stdout.
 pub fn diagnose(host: &Host, stderr: &str, greeting: &str, code: Option<i32>) -> Trouble {
     let name = host.short().to_owned();
     if let Some(at) = stderr.find(MISSING) {

@@ -1,5 +1,5 @@
 //! The process of a run that is served over ssh. It has no terminal and no pipe: orders are read from a file, and news are
-//! written to one, so that it goes on without a connection.
+//! written to one, so that it continues without a connection.
 
 use std::{collections::HashSet, io, path::PathBuf, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
 
 /// Between two looks at the orders.
 const POLL: Duration = Duration::from_millis(40);
-/// While a screen is there, events are written at once.
+/// While a screen is connected, events are written at once.
 const WATCHED: Duration = Duration::from_secs(5);
 /// After the end of the run: how long a screen that was lost may take to come back, before nothing can be asked of the run.
 const LINGER: Duration = Duration::from_secs(60);
@@ -34,7 +34,7 @@ enum Next {
 
 /// Runs the work of `place` to its end, and further runs that are ordered instead of it.
 pub async fn work(place: &Place, plan: impl Fn(&Work) -> Result<Plan, Refusal>) -> io::Result<()> {
-    // No terminal of others can stop or end it. A process that leads a session already needs none.
+    // No other terminal can stop or end it. A process that leads a session already needs none.
     let _ = rustix::process::setsid();
     let _held = place.hold()?;
     let mut shutdown = Shutdown::listen()?;

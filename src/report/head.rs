@@ -31,11 +31,8 @@ pub(super) fn facts(state: &RunState) -> Vec<Fact> {
             host.mem_total_bytes.map_or_else(String::new, |total| format!(", {}", binary_bytes(total)));
         facts.push(("Host", format!("{}, {} cores{memory}, {}", host.cpu, host.cores, host.os)));
     }
-    let device = state.run.as_ref().map(|run| run.device.to_string());
-    match state
-        .profiled_gpu()
-        .or_else(|| state.main_gpu().filter(|_| state.watches() || state.server.is_local()))
-    {
+    let watched = || state.main_gpu().filter(|_| state.watches() || state.server.is_local());
+    match state.profiled_gpu().filter(|_| state.device().is_some()).or_else(watched) {
         Some(gpu) => {
             let info = &gpu.info;
             let memory =
@@ -44,7 +41,7 @@ pub(super) fn facts(state: &RunState) -> Vec<Fact> {
             facts.push(("Card", format!("GPU {}: {}{memory}{limit}", info.index, info.name)));
             facts.push(("Driver", info.driver.clone()));
         }
-        None => facts.extend(device.map(|device| ("Device", device))),
+        None => facts.extend(state.device().map(|device| ("Device", device.to_string()))),
     }
     match state.run.as_ref().filter(|_| !state.watches()) {
         Some(run) if state.follows() => facts.extend(program(run, state)),

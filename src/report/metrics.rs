@@ -16,7 +16,7 @@ use crate::{
     },
     event::{AllocatorSample, KernelReport, Phase, SCHEMA, Stamp},
     kernels::show::{RowQuery, TableView},
-    state::{Measured, RecordedSpan, RunState, SpeculationTally, Used, VisionTally},
+    state::{MeanOf, Measured, RecordedSpan, RunState, SpeculationTally, Used, VisionTally},
 };
 
 /// Version of `metrics.json`.
@@ -98,7 +98,12 @@ pub const DEFINITIONS: &[Definition] = &[
          memsets / time from the first to the last; basis steps: 1 - device_share, a lower bound",
         "decode steps",
     ),
-    define("prefill_tok_s", "tokens/s", "prompt tokens of all sequences / sum of TTFT", "as ttft_ms"),
+    define(
+        "prefill_tok_s",
+        "tokens/s",
+        "prompt tokens of all sequences / sum of TTFT; null for a server, whose TTFT includes the queue",
+        "as ttft_ms",
+    ),
     define("decode_tok_s", "tokens/s", "tokens after the first of all sequences / sum of ITL", "as itl_ms"),
     define(
         "output_tok_s",
@@ -274,7 +279,7 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "model": run.map(|r| &r.model),
         "dtype": run.map(|r| &r.dtype),
         "engine": run.map(|r| &r.engine),
-        "device": run.map(|r| &r.device),
+        "device": state.device(),
         "simulated": run.map(|r| r.simulated),
         "perturbed": run.and_then(|r| r.perturbed.as_deref()),
         "program": state.follows().then(|| program_json(state)),
@@ -346,9 +351,12 @@ fn server_json(state: &RunState) -> Value {
     let rate = |n: u64| (seconds > 0.0).then(|| n as f64 / seconds);
     let failures = server.failures.iter().map(|(failure, n)| (failure.to_string(), json!(n)));
     let parts = server.ttft_parts().into_iter().map(|times| {
-        let value = match times.distribution {
-            Some(distribution) => latency(distribution),
-            None => json!({"mean": times.mean_ms, "by": "server"}),
+        let by = |of: &str| json!({"mean": times.mean_ms, "by": of});
+        let value = match times.of {
+            MeanOf::Requests(distribution) => latency(distribution),
+            MeanOf::SomeRequests => by("some requests"),
+            MeanOf::ServerRequests => by("server"),
+            MeanOf::Rest => by("rest"),
         };
         (times.part.name().to_owned(), value)
     });

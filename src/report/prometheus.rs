@@ -15,7 +15,7 @@ pub fn prometheus_text(state: &RunState) -> String {
         let labels = [
             ("model", run.model.as_str()),
             ("engine", &run.engine.to_string()),
-            ("device", &run.device.to_string()),
+            ("device", &state.device().map_or_else(String::new, ToString::to_string)),
         ];
         page.family("llmprof_run_info", "gauge", "The run that is measured.");
         page.sample("llmprof_run_info", &labels, 1.0);

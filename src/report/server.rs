@@ -11,7 +11,7 @@ use crate::{
         units::{grouped, millis, percent, three_digits},
     },
     event::{AlertChanged, Stamp},
-    state::{RunState, Series, ServerState},
+    state::{MeanOf, RunState, Series, ServerState},
 };
 
 /// A name, its values, and how they are written.
@@ -109,15 +109,20 @@ pub(super) fn server_md(state: &RunState) -> String {
     let mut rows = vec![["part of TTFT", "mean", "p50", "p90", "p99", "n"].map(str::to_owned)];
     let parts = server.ttft_parts();
     for times in &parts {
-        let at = |p: f64| times.distribution.and_then(|d| d.percentile_ms(p));
-        let [mean, p50, p90, p99] = [Some(times.mean_ms), at(50.0), at(90.0), at(99.0)].map(text);
-        let n = times.distribution.map_or_else(|| "–".to_owned(), |d| grouped(d.n() as i64));
+        let distribution = times.distribution();
+        let at = |p: f64| distribution.and_then(|d| d.percentile_ms(p));
+        let [mean, p50, p90, p99] = [times.mean_ms, at(50.0), at(90.0), at(99.0)].map(text);
+        let n = distribution.map_or_else(|| "–".to_owned(), |d| grouped(d.n() as i64));
         rows.push([times.part.name().to_owned(), mean, p50, p90, p99, n]);
     }
     let mut out = format!("## Server\n\n{}\n", markdown(&rows, |column| column > 0));
     out += "Client lag passes before the start, from which TTFT counts. Queue and prefill are by the server's own clock.\n\n";
-    if parts.iter().any(|times| times.distribution.is_none()) {
-        out += "Rows without percentiles are means over all requests: the server reports them only as means or only for some requests, and the wait is the rest.\n\n";
+    let has = |kind: fn(&MeanOf<'_>) -> bool| parts.iter().any(|times| kind(&times.of));
+    if has(|of| matches!(of, MeanOf::SomeRequests)) {
+        out += "Only some requests report the parts without percentiles: their means are over all requests, and in the others the part is in the wait.\n\n";
+    }
+    if has(|of| matches!(of, MeanOf::ServerRequests)) {
+        out += "Queue and prefill without percentiles are the server's means over all of its requests, also those that were not measured. The wait is what they leave of TTFT; it is unknown if they exceed TTFT.\n\n";
     }
     let late = server.late.by_cause();
     if let Some(share) = server.late.share().filter(|_| !late.is_empty()) {

@@ -22,7 +22,7 @@ pub enum DtypeReason {
     Published,
     /// The GPU has no arithmetic in bf16. The capability is 75 for 7.5.
     NoBf16 { capability: u32 },
-    /// Of the types of this engine on the CPU, and it fits into memory.
+    /// It is the fastest of this engine's types on the CPU, and the run fits into memory with it.
     FastestOnCpu,
     /// This one would be faster and does not fit into memory.
     DoesNotFit { faster: Dtype },
@@ -32,7 +32,7 @@ pub enum DtypeReason {
 pub struct Circumstances<'a> {
     pub published: Dtype,
     pub device: &'a Device,
-    /// Of the GPU, where it is known.
+    /// The compute capability of the GPU (75 for 7.5), if it is known.
     pub capability: Option<u32>,
     /// The types on the CPU, fastest first.
     pub fastest_on_cpu: &'a [Dtype],

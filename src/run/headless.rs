@@ -84,7 +84,7 @@ pub struct Followed {
     pub state: RunState,
     pub summary: SessionSummary,
     pub cause: Option<Cause>,
-    /// Of the program, where it has ended.
+    /// The exit code of the program, if it has ended.
     pub exit_code: Option<u8>,
 }
 
@@ -93,7 +93,7 @@ pub struct Followed {
 pub async fn follow(plan: Plan, time: Option<Duration>) -> io::Result<Followed> {
     let mut shutdown = Shutdown::listen()?;
     let mut relayed = Relayed::listen()?;
-    // A program that was joined is left; it goes on.
+    // A program that was joined is left; it continues.
     let is_joined = matches!(plan.work.program(), Some(Target::Join { .. }));
     let mut session = Session::start(plan);
     let until = tokio::time::Instant::now() + time.unwrap_or(Duration::from_secs(u32::MAX.into()));
@@ -175,8 +175,8 @@ pub async fn job(task: Task) -> io::Result<Finished> {
     Ok(finished)
 }
 
-/// Follows jobs in other processes until all of them have ended, or a signal comes. Where they go on without this program, the signal
-/// ends the following alone.
+/// Follows jobs in other processes until all of them have ended, or a signal comes. If they continue without
+/// this program, the signal ends the following alone.
 pub async fn launch(launch: &mut Launch, quiet: bool) -> io::Result<Option<Cause>> {
     let mut shutdown = Shutdown::listen()?;
     let mut time_left = TimeLeft::start();

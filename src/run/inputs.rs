@@ -120,7 +120,7 @@ pub struct Inputs {
     /// Where the run reads or writes text.
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub workload: Workload,
-    /// For a model that sees.
+    /// For a vision-language model.
     pub pictures: Option<Pictures>,
     /// What `auto` became.
     pub choices: Vec<String>,
@@ -133,7 +133,7 @@ impl Inputs {
         let is_server = config.runtime.name.server().is_some();
         let images = config.dataset.images.as_ref().filter(|_| model.sees() || has_own_code(config));
         let tokenizer = match setting_with_text(config) {
-            // The processor of a model that sees is PyTorch's.
+            // The processor of a vision-language model is PyTorch's.
             Some(_) if images.is_some() => stop_tokenizer(&model, config),
             // So is the text of a script.
             Some(key) if has_own_text(config) => tokenizer(&model, key).ok().map(Arc::new),
@@ -191,7 +191,7 @@ fn read_pictures(images: &ImagesConfig, config: &RunConfig) -> Result<Pictures, 
     Pictures::open(images, Some(&chosen), seed)
 }
 
-/// Whether code that is not transformers' decides what becomes of pictures.
+/// Whether code that is not transformers' decides what becomes of images.
 fn has_own_code(config: &RunConfig) -> bool {
     let settings = config.runtime.pytorch.as_ref().filter(|_| config.runtime.name == Runtime::Pytorch);
     settings.is_some_and(|settings| settings.script.is_some() || settings.trust_remote_code)

@@ -83,7 +83,7 @@ pub struct Plan {
     pub remarks: Vec<String>,
     /// What `auto` became, with the reason.
     pub choices: Vec<String>,
-    /// Of the recording, if it is recorded.
+    /// The directory of the recording, if the run is recorded.
     pub dir: PathBuf,
     pub(crate) work: Work,
     /// Where the metrics of the run are served.
@@ -268,7 +268,7 @@ impl Plan {
             _ if matches!(self.work, Work::Sim) || !self.work.runs_model() => Ok(()),
             EngineOptions::Own(options) => device::check(&self.device, &options),
             EngineOptions::Stock(options) => options.check(),
-            // PyTorch itself says what does not fit.
+            // PyTorch itself reports what does not fit.
             EngineOptions::Elsewhere => Ok(()),
         }
     }
@@ -496,7 +496,7 @@ impl Plan {
     }
 }
 
-/// Whether an override says which model it is; a name or a type alone does not.
+/// Whether an override defines which model it is; a name or a type alone does not.
 pub fn gives_shape(text: &str) -> bool {
     ["model=", "model.config_json=", "model.weights=", "model.path=", "model.arch"]
         .iter()

@@ -20,7 +20,9 @@ pub fn progress(state: &RunState) -> (String, Option<f64>) {
     if let Some(PrefillProgress { layer, layers }) = prefill_progress(state) {
         text += &format!(", layer {}/{layers}", layer + 1);
     }
-    (text, (state.active.count() > 0).then(|| state.request_share_done()))
+    // Requests that warm a server up are sent one by one, the others together.
+    let is_known = state.active.count() > 0 && !(state.serves() && state.requests_done == 0);
+    (text, is_known.then(|| state.request_share_done()))
 }
 
 /// The last report of a prefill that is in progress.

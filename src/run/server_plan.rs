@@ -22,9 +22,9 @@ use crate::{
     text::{TextError, Tokenizer},
 };
 
-/// Different pictures.
+/// Different images.
 const PICTURES: u64 = 8;
-/// Where a server listens that we start, unless it is said.
+/// Where a server listens that we start, unless it is given.
 const USUAL_URL: &str = "http://127.0.0.1:8000";
 
 #[derive(Debug, Error)]
@@ -208,7 +208,7 @@ fn metrics_at(server: &ServerConfig, endpoint: &Endpoint) -> Result<Option<Metri
     }
 }
 
-/// Synthetic pictures, as many as keep a cache from knowing them all.
+/// Synthetic images, as many as keep a cache from knowing them all.
 fn images(server: &ServerConfig, load: &LoadConfig, seed: u64) -> Result<Arc<[String]>, ServerPlanError> {
     match load.image_pixels {
         None => Ok(Arc::default()),

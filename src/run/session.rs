@@ -58,7 +58,7 @@ pub struct Session {
     tracer: Option<Arc<Tracer>>,
     /// Whether a simulated run records kernels.
     sim_kernels: Arc<AtomicBool>,
-    /// Of another program that is followed.
+    /// Controls another program that is followed.
     program_control: Arc<ProgramControl>,
     plan: Plan,
     rx: EventRx,
@@ -77,7 +77,7 @@ pub struct Session {
     scratch: Option<TempDir>,
     loss_reported: bool,
     stops: Stops,
-    /// Processes on a watched card that were spoken of.
+    /// Processes on a watched GPU that were reported.
     offered: HashSet<u32>,
     alerts: Alerts,
     endpoint: Option<MetricsEndpoint>,
@@ -117,7 +117,7 @@ impl SessionSummary {
 
 /// The longest wait for threads that were asked to stop. A long prefill cannot be interrupted.
 const STOP_TIMEOUT: Duration = Duration::from_millis(1500);
-/// A card may have any number of processes.
+/// A GPU may have any number of processes.
 const MAX_OFFERS: usize = 16;
 /// As long as a program may take to end, and a little.
 const STOP_PROGRAM_TIMEOUT: Duration = Duration::from_secs(5);
@@ -359,7 +359,7 @@ impl Session {
         Ok(dir.join("trace.json.gz"))
     }
 
-    /// Starts a thread without which the run goes on.
+    /// Starts a thread without which the run continues.
     fn start_beside(&mut self, name: &str, source: &str, work: impl FnOnce() + Send + 'static) {
         match spawn_thread(name, work) {
             Ok(thread) => self.threads.push(thread),
@@ -446,7 +446,7 @@ impl Session {
         self.drain();
     }
 
-    /// Keeps what the screen said, while the run goes on.
+    /// Keeps what the screen reported while the run is in progress.
     pub fn keep_message(&mut self, text: &str) {
         if self.state.finished.is_none() && !self.closed {
             self.notice(Level::Info, "screen", text.to_owned());
@@ -552,7 +552,7 @@ impl Session {
         }
     }
 
-    /// While a card is watched: says how to see more of the programs on it.
+    /// While a GPU is watched: reports how to see more of the programs on it.
     fn offer_to_follow(&mut self) {
         if !matches!(self.plan.work, Work::Watch) {
             return;
@@ -617,6 +617,9 @@ impl Session {
         }
         // A worker on the CPU has no kernels.
         if self.plan.work.has_program() && (self.plan.work.worker().is_none() || self.plan.uses_gpu()) {
+            if !self.state.programs.uses_cuda() {
+                return "no process of the program uses CUDA now: there are no kernels to record".to_owned();
+            }
             let everything = !self.program_control.everything.fetch_xor(true, Ordering::Relaxed);
             return match everything {
                 true => "recording every kernel for 10 s".to_owned(),
@@ -697,7 +700,7 @@ impl Session {
         }
     }
 
-    /// A server that this run started has a transcript, which says why it did not answer.
+    /// A server that this run started has a transcript, which shows why it did not answer.
     fn began(&self) -> bool {
         let waits = matches!(&self.plan.work, Work::Server(server) if server.program.is_none());
         !waits || self.state.server.found.is_some() || self.state.has_begun()
@@ -794,7 +797,7 @@ fn changed_alerts(alerts: &mut Alerts, state: &RunState) -> Vec<AlertChanged> {
     changed
 }
 
-/// Starts a thread, or says why the system refuses it.
+/// Starts a thread, or reports why the system refuses it.
 fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, String> {
     thread::Builder::new().name(name.to_owned()).spawn(work).map_err(|e| {
         format!(

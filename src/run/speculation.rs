@@ -8,7 +8,7 @@ use crate::{
     engine::{kv::TAKEN_BACK, speculation::Assumed},
 };
 
-/// The most tokens that are proposed in a step.
+/// The most draft tokens per step.
 const MAX_TOKENS: u32 = TAKEN_BACK as u32 - 1;
 
 #[derive(Debug, Error)]
@@ -35,7 +35,7 @@ pub enum SpeculationError {
     NoRepeat,
 }
 
-/// What is proposed to the model.
+/// Where draft tokens come from, and how many there are per step.
 #[derive(Debug, Clone)]
 pub(crate) struct SpeculationPlan {
     pub source: ProposedBy,
@@ -90,11 +90,11 @@ impl SpeculationPlan {
     pub fn remark(&self, model: &Model) -> Option<String> {
         match self.assumed {
             Some(Assumed { acceptance, .. }) => Some(format!(
-                "{:.0} % of proposed tokens are assumed to be accepted (runtime.speculative.acceptance)",
+                "{:.0} % of the draft tokens are assumed to be accepted (runtime.speculative.acceptance)",
                 acceptance * 100.0
             )),
             None if model.weights_path().is_none() => Some(
-                "random weights agree with proposed tokens by chance alone; runtime.speculative.acceptance=0.7 assumes a share"
+                "random weights agree with draft tokens only by chance; runtime.speculative.acceptance=0.7 assumes an acceptance rate"
                     .to_owned(),
             ),
             None => None,

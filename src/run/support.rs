@@ -48,7 +48,7 @@ fn enabled(options: [(bool, &'static str); 2]) -> Vec<&'static str> {
     options.into_iter().filter_map(|(enabled, name)| enabled.then_some(name)).collect()
 }
 
-/// Where there are pictures alone and the engine reads text.
+/// For a dataset that has only images and an engine that reads text.
 fn images_remark(config: &RunConfig) -> Option<String> {
     let dataset = &config.dataset;
     let blind = !matches!(config.runtime.name, Runtime::Pytorch | Runtime::Server(_));

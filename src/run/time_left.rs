@@ -10,7 +10,7 @@ use crate::base::units::clock;
 /// Too little work for an estimate.
 const MIN_ELAPSED: Duration = Duration::from_secs(2);
 const MIN_PARTS_DONE: f64 = 0.02;
-/// Too short to be worth a word.
+/// Too short to be worth a message.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 /// Work in parts that take about the same time each: jobs of a sweep, pairs of runs.

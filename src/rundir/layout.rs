@@ -16,7 +16,7 @@ use crate::{
     event::Outcome,
 };
 
-/// Of a `metrics.json`: many times what a run writes.
+/// The largest `metrics.json` that is read, in bytes: many times what a run writes.
 const MAX_RESULT_BYTES: u64 = 64 << 20;
 
 /// Characters of a snapshot's name: with a number after it, it is a valid name of a file in every script.

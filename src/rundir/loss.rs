@@ -13,7 +13,7 @@ pub enum Loss {
     Displaced { dir: PathBuf },
     /// Events came faster than they could be taken.
     Events { lost: u64 },
-    /// Of a run on another machine, in its words.
+    /// A loss that a remote host reported for its run, with its message.
     There { words: String },
     /// A file other than the events could not be written.
     File { reason: String },

@@ -8,7 +8,7 @@ use crate::base::noise;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Gaps {
     Constant,
-    /// Of a Poisson process: exponential.
+    /// Exponential gaps, as in a Poisson process.
     Poisson,
     /// Gamma with this shape: below 1 burstier than Poisson, above 1 more even.
     Gamma {

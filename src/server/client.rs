@@ -22,9 +22,9 @@ use crate::{
 
 /// After the end of a stream was announced, the connection is left alone if the server does not end the answer.
 const AFTER_DONE: Duration = Duration::from_secs(1);
-/// Of an error's text.
+/// The most bytes of an error response that are read.
 const MAX_MESSAGE_BYTES: usize = 4096;
-/// Of an answer that is no stream.
+/// The most bytes of a response that is not a stream: a rest beyond them is dropped.
 const MAX_DOCUMENT_BYTES: usize = 16 << 20;
 /// After so many idle connections that were found closed, each request has a new one.
 const MAX_CLOSED: u32 = 3;
@@ -42,7 +42,7 @@ pub struct Client {
     closed: Cell<u32>,
 }
 
-/// How a request went, and the words of its failure.
+/// How a request went, and the message of its failure.
 pub struct Exchange {
     pub served: Served,
     pub message: Option<String>,
@@ -51,12 +51,13 @@ pub struct Exchange {
 
 /// Chunks that arrived at the same time.
 pub struct Arrived<'a> {
-    /// The number of the last token, as far as it is known: chunks count as one each unless the server says more.
+    /// The number of the last token, as far as it is known: chunks count as one each unless the server
+    /// reports more.
     pub last_token: u32,
     pub text: &'a str,
 }
 
-/// What a stream has said so far.
+/// What a stream has sent so far.
 #[derive(Default)]
 struct Heard {
     chunks: u32,
@@ -195,7 +196,7 @@ impl Client {
         Ok((head, arrived))
     }
 
-    /// When what was read last had arrived: not before `earliest`, whatever the kernel's clock says.
+    /// When what was read last had arrived: not before `earliest`, whatever the kernel's clock shows.
     fn arrived(&self, connection: &Connection, earliest: Stamp) -> Stamp {
         // In this order: a pause between the two makes the arrival late, never earlier than it was.
         let ago = connection.arrived_ago();

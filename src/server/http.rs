@@ -50,7 +50,7 @@ impl HttpError {
         HttpError::Io { step, cause }
     }
 
-    /// In few words, where the step is known from elsewhere: "connection refused".
+    /// A short message if the step is known from elsewhere: "connection refused".
     pub fn brief(&self) -> String {
         match self {
             HttpError::Io { step: HttpStep::Connect, cause }
@@ -247,7 +247,8 @@ impl Connection {
                 self.unused.end += read;
                 Ok(true)
             }
-            // Servers end TLS without a farewell; what was sent is complete or the framing says that it is not.
+            // Servers end TLS without a farewell; what was sent is complete or the framing shows that it is
+            // not.
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
             Err(e) => Err(HttpError::io(step, e)),
         }

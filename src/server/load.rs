@@ -47,7 +47,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Failures of one kind that are logged one by one.
 const LOGGED_FAILURES: u32 = 5;
-/// Of an answer that a conversation or a recording needs; a server may never stop.
+/// The most bytes that are kept of an answer for a conversation or a recording: a server may never stop.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
 /// Requests that may be in flight, whatever the rate.
 const MAX_IN_FLIGHT: usize = 20_000;

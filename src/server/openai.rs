@@ -1,4 +1,4 @@
-//! The OpenAI protocol: what is asked, and what a chunk of an answer says.
+//! The OpenAI protocol: what is asked, and what a chunk of an answer contains.
 
 use std::borrow::Cow;
 
@@ -28,7 +28,7 @@ pub struct Ask<'a> {
 pub struct Message {
     pub role: Role,
     pub text: String,
-    /// Data URLs of pictures before the text.
+    /// Data URLs of images before the text.
     pub images: Vec<String>,
 }
 
@@ -97,7 +97,7 @@ impl Ask<'_> {
     }
 }
 
-/// What one event of a stream says.
+/// What one event of a stream contains.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Chunk<'a> {
     /// It has text, reasoning included. A chunk with a role alone has none.
@@ -117,7 +117,7 @@ pub struct Usage {
     pub cached_tokens: Option<u32>,
 }
 
-/// Of the event itself, unless it has escapes.
+/// A text that borrows from the event, unless it has escapes.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -141,7 +141,7 @@ struct RawChoice<'a> {
     text: Option<Text<'a>>,
     #[serde(borrow, default)]
     delta: Option<RawDelta<'a>>,
-    /// Of an answer that is no stream.
+    /// Takes the place of `delta` in a response that is not a stream.
     #[serde(borrow, default)]
     message: Option<RawDelta<'a>>,
     #[serde(default)]

@@ -1,13 +1,13 @@
-//! Synthetic pictures for models that see.
+//! Synthetic images for vision-language models.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 
 use crate::base::{noise, png::Picture};
 
-/// Pixels of one colour: a picture with structure compresses, and is no worse for a model than noise.
+/// Pixels of one colour: an image with structure compresses, and is no worse for a model than noise.
 const BLOCK: u32 = 16;
 
-/// A square picture as a data URL.
+/// A square image as a data URL.
 pub fn data_url(side: u32, seed: u64) -> String {
     format!("data:image/png;base64,{}", BASE64_STANDARD.encode(blocks(side, seed).png()))
 }

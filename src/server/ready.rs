@@ -89,14 +89,16 @@ struct Model {
     owned_by: Option<String>,
 }
 
-/// Waits for `/v1/models`; a server that does not list models is taken at its word if a model is named.
+/// Waits for `/v1/models`; a server that does not list models is taken as ready if a model is named.
 pub async fn wait(client: &Client, plan: &LoadPlan, tx: &EventTx) -> Result<ServerFound, NotReady> {
     let (begin, url) = (Instant::now(), plan.endpoint.to_string());
     let mut trouble: Option<String> = None;
     let models = loop {
         let waited = begin.elapsed();
-        let left = plan.ready.saturating_sub(waited).as_secs();
-        let why = trouble.map(|why| format!(": {why}; gives up in {left} s")).unwrap_or_default();
+        let left = plan.ready.saturating_sub(waited);
+        let why = trouble
+            .map(|why| format!(": {why}; gives up in {:.0} s", left.as_secs_f64().ceil()))
+            .unwrap_or_default();
         tx.send(Event::Preparing(Preparing { step: format!("waiting for {url}{why}"), done: 0, total: 0 }));
         let cause = match client.get("/v1/models", MAX_LIST_BYTES, ANSWER).await {
             Ok((200, text)) => break serde_json::from_str::<Models>(&text).ok(),

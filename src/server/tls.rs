@@ -60,7 +60,7 @@ pub enum Untrusted {
     /// The names that it is for.
     OtherName(Vec<String>),
     UnknownAuthority,
-    /// The words of the library.
+    /// The message of the library.
     Other(String),
 }
 

@@ -1,4 +1,4 @@
-//! A server's own metrics without load of ours.
+//! A server's own metrics, read without adding load.
 
 use std::{
     sync::{

@@ -1,4 +1,5 @@
-//! The simulated cards, and how long a model's steps take on them. What a card can do comes from the table of GPUs.
+//! The simulated GPUs, and how long a model's steps take on them. What a GPU can do comes from the table of
+//! GPUs.
 
 use super::kernels::{SimSteps, nominal_ns};
 use crate::{
@@ -25,7 +26,7 @@ pub struct SimCard {
     pub pcie_gen: u32,
 }
 
-/// The card of all scenarios but one.
+/// The GPU of all scenarios but one.
 pub const H200: SimCard = SimCard {
     name: "NVIDIA H200",
     architecture: "Hopper",
@@ -38,7 +39,7 @@ pub const H200: SimCard = SimCard {
     pcie_gen: 5,
 };
 
-/// The consumer card.
+/// The consumer GPU.
 pub const RTX_4090: SimCard = SimCard {
     name: "NVIDIA GeForce RTX 4090",
     architecture: "Ada",
@@ -67,7 +68,7 @@ impl SimCard {
     }
 }
 
-/// Durations of a model's steps on a card, from the model's cost.
+/// Durations of a model's steps on a GPU, from the model's cost.
 #[derive(Debug, Clone)]
 pub struct SimTiming {
     shape: Shape,
@@ -102,7 +103,7 @@ impl SimTiming {
         first + (last - first) * (context - from) as f64 / CONTEXT_RANGE as f64
     }
 
-    /// How far a step of a phase uses the card.
+    /// How far a step of a phase uses the GPU.
     pub fn load(&self, phase: Phase, step: Step) -> SimLoad {
         let (cost, secs) = (self.shape.cost(step).total(), self.step_s(phase, step));
         let roof = self.card.roof(&self.shape.dtype);

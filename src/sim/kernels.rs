@@ -1,5 +1,5 @@
-//! Simulated kernels: those of our CUDA engine by name, with times that follow from a model's cost on a card and add up to
-//! the simulated step.
+//! Simulated kernels: those of our CUDA engine by name, with times that follow from a model's cost on a GPU
+//! and add up to the simulated step.
 
 use std::sync::{
     Arc,
@@ -56,7 +56,7 @@ struct Launch {
     ns: f64,
 }
 
-/// The duration of such a step on the card: its kernels, the gaps between them and the host's share.
+/// The duration of such a step on the GPU: its kernels, the gaps between them and the host's share.
 pub(super) fn nominal_ns(of: &SimSteps<'_>) -> f64 {
     let launches = launches(of);
     let at_work: f64 = launches.iter().map(|launch| launch.ns).sum();

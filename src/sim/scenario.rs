@@ -215,7 +215,7 @@ struct Spikes {
     steps: f64,
 }
 
-/// Dense GEMMs draw more than the card may: the clock falls until they fit. Compute-bound, so time follows it.
+/// Dense GEMMs draw more than the GPU may: the clock falls until they fit. Compute-bound, so time follows it.
 const PREFILL_POWER_CAP: Episode = Episode {
     phase: Some(Phase::Prefill),
     time_factor: MAX_SM_CLOCK_MHZ / 1440.0,

@@ -53,7 +53,8 @@ impl Load {
         dram_pct: 10.0,
     };
 
-    /// A phase that uses the ceilings as `used` says. The relations between the counters are those of a real GPU.
+    /// A phase that uses the ceilings by the shares of `used`. The relations between the counters are those
+    /// of a real GPU.
     fn of(used: SimLoad, extra_temp_c: f64, gpu_util_pct: f64, occupancy_pct: f64) -> Load {
         let (tensor_pct, dram_pct) = (100.0 * used.compute, 100.0 * used.memory);
         Load {

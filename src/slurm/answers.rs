@@ -3,7 +3,7 @@
 use super::state::{ExitCode, TaskState};
 use crate::base::foreign::line;
 
-/// Of a list of nodes.
+/// The most characters that are kept of a list of nodes or the name of a cluster.
 const MAX_NODES: usize = 100;
 
 /// A job of an array in Slurm's queue.
@@ -17,7 +17,7 @@ pub struct QueuedTask {
     pub nodes: Option<String>,
 }
 
-/// How a job of an array ended, or that it goes on.
+/// How a job of an array ended, or that it is in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskEnd {
     pub array: u64,

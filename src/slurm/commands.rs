@@ -16,11 +16,11 @@ use super::{
 };
 use crate::tools::process::{Captured, ToolError, captured};
 
-/// Of a question. A busy controller answers late; Slurm's own commands give up after 10 s to 100 s.
+/// The timeout of a query. A busy controller answers late; Slurm's own commands give up after 10 s to 100 s.
 const QUESTION_LIMIT: Duration = Duration::from_secs(30);
 /// A submission may have reached the controller when its command is ended, so it has more time.
 const SUBMIT_LIMIT: Duration = Duration::from_secs(120);
-/// Of an answer: the tasks of many arrays.
+/// The most output of a command, in bytes: enough for the tasks of many arrays.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
 
 /// The Slurm that the commands in PATH belong to.

@@ -1,4 +1,4 @@
-//! What goes wrong with Slurm, in words.
+//! Messages about what goes wrong with Slurm.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ impl SlurmError {
     pub(super) fn of_answer(command: &'static str, stderr: &str) -> SlurmError {
         let rows = || stderr.lines().map(str::trim).filter(|row| !row.is_empty());
         let has = |words: &[&str]| words.iter().any(|word| stderr.contains(word));
-        // The last line says what the command could not do; an earlier one may say why.
+        // The last line reports what the command could not do; an earlier one may report why.
         let last = rows().next_back().unwrap_or("it says nothing");
         let plain = |row: &str| {
             let row = row.strip_prefix(command).unwrap_or(row).trim_start_matches(':').trim_start();

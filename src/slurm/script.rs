@@ -26,7 +26,7 @@ pub struct Script<'a> {
     /// Where the program was started.
     pub working_dir: &'a Path,
     pub sweep: &'a Path,
-    /// Of scripts and logs.
+    /// The directory of scripts and logs.
     pub folder: &'a Path,
     /// A file with the number of a job in each line.
     pub job_list: &'a Path,

@@ -1,10 +1,10 @@
-//! States, exit codes and reasons, as Slurm names them and in words.
+//! States, exit codes and reasons, as Slurm names them and as messages.
 
 use std::{fmt, str::FromStr};
 
 use crate::base::foreign::line;
 
-/// Of a reason that is shown as it is.
+/// The most characters that are kept of an unknown state or reason, which is shown as it is.
 const MAX_REASON: usize = 120;
 
 /// The state of a job of an array.
@@ -122,7 +122,7 @@ pub fn waiting_reason(reason: &str) -> String {
         _ => return line(reason, MAX_REASON),
     };
     match name {
-        // The name says which limit.
+        // The name contains which limit.
         name if name.starts_with("QOS") || name.starts_with("Assoc") => {
             format!("{words} ({})", line(name, 60))
         }
@@ -146,7 +146,7 @@ mod tests {
             ("OUT_OF_MEMORY", TaskState::OutOfMemory, true),
             ("TIMEOUT", TaskState::Timeout, true),
             ("NODE_FAIL", TaskState::NodeFail, true),
-            // Of a Slurm to come: better followed than given up.
+            // A state of a later version of Slurm: it is better to follow the job than to give it up.
             ("TELEPORTING", TaskState::Other("TELEPORTING".into()), false),
         ] {
             assert_eq!(TaskState::of(text), state);

@@ -11,8 +11,8 @@ use crate::{
         trust::{Conditions, Served, Trust, TrustInput, evenness, trust},
         verdict,
     },
-    base::units::three_digits,
-    event::{GpuProcess, Stamp, readings::Reading},
+    base::units::{clock, three_digits},
+    event::{GpuProcess, Outcome, Stamp, readings::Reading},
 };
 
 /// More are on the Kernels pane.
@@ -94,17 +94,13 @@ impl RunState {
             let finding = self.programs.finding.map_or_else(String::new, |finding| format!(" {finding}"));
             return Some(format!("{activity}{finding}"));
         }
-        let has_ended = self.finished.is_some();
-        match self.programs.all().is_empty() {
-            true if has_ended => {
-                Some("The program did not use CUDA: none of its processes started the driver.".to_owned())
-            }
-            true => None,
-            false if has_ended => {
-                Some("The program started CUDA, but no kernel of it was recorded.".to_owned())
-            }
-            false => None,
-        }
+        // A program that cannot be started has only the cause of that.
+        self.finished.as_ref().filter(|_| self.startup.has_begun())?;
+        let text = match self.programs.has_cuda() {
+            true => "The program started CUDA, but no kernel of it was recorded.",
+            false => "The program did not use CUDA: none of its processes started the driver.",
+        };
+        Some(text.to_owned())
     }
 
     /// The summary of the run so far; `None` until something was measured.
@@ -116,7 +112,7 @@ impl RunState {
         if self.follows() && self.total.itl.n() == 0 {
             return self.program_verdict();
         }
-        // Of another program, they say why the GPU is idle.
+        // For another program, the remarks explain why the GPU is idle.
         let remarks = self.kernels.decode.remarks();
         let why = remarks.iter().take(VERDICT_REMARKS).map(|remark| format!(" {remark}")).collect::<String>();
         let summary = verdict::summary(&verdict::Measurements {
@@ -142,9 +138,14 @@ impl RunState {
     fn server_verdict(&self) -> Option<String> {
         let seconds = self.total.wall_ns as f64 / 1e9;
         let done = self.server.ended.saturating_sub(self.server.failed);
+        let failed = self.finished.as_ref().is_some_and(|finished| finished.outcome == Outcome::Failed);
+        let stopped = failed || self.server.silent_for(self.now).is_some();
+        let until = self.counted_to.filter(|_| stopped).map(|to| clock(to.since(Stamp(0))));
         let answers = self.total.output_tok_s().map(|tok_s| {
+            let verb = if stopped { "answered" } else { "answers" };
+            let until = until.map_or_else(String::new, |until| format!(" until {until}"));
             format!(
-                "The server answers {} requests/s with {} output tok/s.",
+                "The server {verb} {} requests/s with {} output tok/s{until}.",
                 three_digits(done as f64 / seconds.max(1e-9)),
                 three_digits(tok_s)
             )

@@ -85,7 +85,7 @@ impl RunState {
         }
     }
 
-    /// Sequences in a decode step: as the server says, else streams at a time.
+    /// Sequences in a decode step: as the server reports, else streams at a time.
     pub fn server_batch(&self) -> Option<f64> {
         let reported = self.server.batch.columns(self.total.from, self.now, 1).into_iter().next().flatten();
         let streams = self.server.late.total_ns() as f64 / self.total.wall_ns as f64;
@@ -257,7 +257,7 @@ impl RunState {
         };
         let (ms, basis) = match (by_device.mean_ms(), by_host) {
             (Some(ms), _) => (ms, PointBasis::DeviceClock),
-            // TTFT of a server includes the prompts of others.
+            // TTFT of a server includes the prompts of other clients.
             (None, _) if phase == Phase::Prefill && self.serves() => return None,
             (None, Some(ms)) if phase != Phase::Decode => (ms, PointBasis::Ttft),
             (None, Some(ms)) => (ms, PointBasis::Itl),

@@ -62,7 +62,7 @@ pub struct Incident {
 }
 
 impl Incident {
-    /// What happened, in a few words.
+    /// What happened, as a short text.
     pub fn describe(&self) -> String {
         match self.kind {
             IncidentKind::LateToken { gap_ns, usual_ns } => {

@@ -15,9 +15,9 @@ pub struct Loading {
     pub step: String,
     pub done: u64,
     pub total: u64,
-    /// Of the first report of this step.
+    /// When this step was first reported.
     since: Stamp,
-    /// Of the last one.
+    /// When this step was last reported.
     at: Stamp,
 }
 
@@ -80,7 +80,8 @@ impl RunState {
     /// The rest of the run in seconds, from the requests so far or the first tokens of the first request; `None` while
     /// it cannot be known.
     pub fn time_left_s(&self) -> Option<f64> {
-        if self.finished.is_some() || self.workload_paused_at.is_some() {
+        let stands = self.workload_paused_at.is_some() || self.server.silent_for(self.now).is_some();
+        if self.finished.is_some() || stands {
             return None;
         }
         let elapsed = self.now.since(self.first_request_at?).as_secs_f64();

@@ -11,12 +11,12 @@ const NEAR: usize = 12;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogLine {
-    /// Of the last time it was printed.
+    /// When it was last printed.
     pub t: Stamp,
     /// As it was printed the last time.
     pub notice: Notice,
     pub times: u64,
-    /// Its words.
+    /// Its text without numbers and punctuation; lines of a program with equal patterns are folded.
     pattern: String,
 }
 

@@ -37,7 +37,7 @@ use requests::Gap;
 pub use requests::{ActiveRequest, ActiveRequests};
 use serde::{Deserialize, Serialize};
 pub use series::{Bucket, Series};
-pub use server::{Lane, PartTimes, ServerState, TtftPart};
+pub use server::{Lane, MeanOf, PartTimes, ServerState, TtftPart};
 pub use speculation::SpeculationTally;
 pub use telemetry::{GpuState, HostState};
 pub use trail::{TokenMark, TokenTrail};
@@ -52,9 +52,9 @@ use crate::{
         throttle::Work,
     },
     event::{
-        AlertChanged, EngineKind, Envelope, Event, ExpertUse, GpuAbsent, GpuSource, ImagesEncoded, Level,
-        Notice, ObserverSample, Outcome, Phase, RequestFinished, RunFinished, RunStarted, SamplerCost, Stamp,
-        readings::Reading, reasons,
+        AlertChanged, Device, EngineKind, Envelope, Event, ExpertUse, GpuAbsent, GpuSource, ImagesEncoded,
+        Level, Notice, ObserverSample, Outcome, Phase, RequestFinished, RunFinished, RunStarted, SamplerCost,
+        Stamp, readings::Reading, reasons,
     },
 };
 
@@ -132,10 +132,10 @@ pub struct RunState {
     pub allocators: AllocatorState,
     pub experts: Option<ExpertUse>,
     pub speculation: Option<SpeculationTally>,
-    /// Of models that see.
+    /// The images that a vision-language model has encoded.
     pub vision: Option<VisionTally>,
     pub log: Log,
-    /// Of a server or a program that we started.
+    /// The start of a server, or of a program that is followed.
     pub startup: Startup,
     pub snapshots: VecDeque<Snapshot>,
     pub finished: Option<RunFinished>,
@@ -172,7 +172,7 @@ impl RunState {
         // While a tool runs, the workload waits and the GPU runs the tool's child process.
         let under_tool = self.kernels.working().is_some();
         let phase = if under_tool { Phase::Idle } else { self.phase };
-        // Of another program, only the steps that were recognised have a phase.
+        // In another program, only the steps that were recognised have a phase.
         let follows = self.follows();
         for gpu in self.gpus.iter_mut().filter(|gpu| gpu.info.profiled) {
             if let Event::ProcessStopped(stop) = &envelope.event {
@@ -282,7 +282,8 @@ impl RunState {
             Event::WorkloadPaused => self.workload_paused_at = Some(t),
             Event::WorkloadResumed => {
                 match self.workload_paused_at.take() {
-                    // Requests to a server that were sent before go on during a pause: only the time without any token is left out.
+                    // Requests to a server that were sent earlier continue during a pause: only the time
+                    // without any token is left out.
                     Some(paused_at) if self.serves() => {
                         self.counted_to = self.counted_to.map(|to| to + t.since(to.max(paused_at)));
                     }
@@ -482,7 +483,7 @@ impl RunState {
             if !first && !left_out {
                 gpu.heat.token(t, gap_ns);
             }
-            // Tokens that came together are of one step; lost ones are of others.
+            // Tokens that came together are of one step; lost ones are of other steps.
             let of_step = if token.speculation.is_some() { batch * u64::from(tokens) } else { batch };
             let processed = if first { prompt * batch } else { of_step };
             // Steps of other programs and servers take as long as what others ask of them.
@@ -535,7 +536,9 @@ impl RunState {
                 match first {
                     true => {
                         vision.into_iter().for_each(|(ns, device_ns)| metrics.images_encoded(ns, device_ns));
-                        metrics.first_token(gap_ns, prompt, batch);
+                        // TTFT of a server has the queue in it.
+                        let prefilled = if serves { 0 } else { prompt };
+                        metrics.first_token(gap_ns, prefilled, batch);
                         metrics.unmeasured_tokens(batch * u64::from(tokens - 1));
                     }
                     false => metrics.next_token(gap_ns, batch * u64::from(together)),
@@ -642,7 +645,8 @@ impl RunState {
         self.gpus.iter().find(|g| g.info.profiled)
     }
 
-    /// Whether the workload runs on it, or may: without a workload of ours any GPU does, and a server's are those of its machine.
+    /// Whether the workload runs on it, or may: without a workload of this program any GPU does, and a
+    /// server's are those of its machine.
     pub fn is_of_workload(&self, gpu: &GpuState) -> bool {
         let serves_there = || self.server.is_local() || gpu.info.source == GpuSource::Dcgm;
         gpu.info.profiled || self.watches() || self.serves() && serves_there()
@@ -669,6 +673,18 @@ impl RunState {
     /// Another program is followed: what is known of its steps was inferred.
     pub fn follows(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.engine == EngineKind::Program)
+    }
+
+    /// The device of the workload; `None` where it is unknown: of a program, until one of its processes has started CUDA.
+    pub fn device(&self) -> Option<&Device> {
+        let uses_it = !self.follows() || self.programs.has_cuda();
+        self.run.as_ref().map(|run| &run.device).filter(|device| uses_it && **device != Device::None)
+    }
+
+    /// The same by the name of the GPU, where that was read.
+    pub fn device_name(&self) -> Option<String> {
+        let device = self.device()?;
+        Some(self.profiled_gpu().map_or_else(|| device.to_string(), |gpu| gpu.info.name.clone()))
     }
 
     /// Load is put on a server.
@@ -708,7 +724,7 @@ impl RunState {
     /// Tokens of all streams of a server in the last `span_s`, per second.
     pub fn recent_output_tok_s(&self, span_s: f64) -> Option<f64> {
         let from = Stamp(self.now.0.saturating_sub((span_s * 1e9) as u64));
-        // Of very many streams fewer seconds are kept, and a run may have just begun.
+        // With very many streams, the trail keeps fewer seconds; and a run may have just begun.
         let first = self.trail.since(Stamp::default()).next()?.t.max(from);
         let tokens: u64 = self.trail.since(from).map(|mark| u64::from(mark.tokens)).sum();
         let seconds = self.now.since(first).as_secs_f64();
@@ -723,7 +739,7 @@ impl RunState {
         self.startup.last_line().filter(|_| is_server).map(|line| (stage, seconds, line))
     }
 
-    /// Tokens of a sequence in a decode step: more than one only where tokens are proposed.
+    /// Tokens of a sequence in a decode step: more than one only with draft tokens.
     pub fn tokens_per_step(&self) -> f64 {
         self.speculation.and_then(|tally| tally.tokens_per_step()).unwrap_or(1.0)
     }
@@ -738,10 +754,8 @@ impl RunState {
     pub fn request_share_done(&self) -> f64 {
         let Some(run) = &self.run else { return 0.0 };
         let planned = f64::from(run.requests) + f64::from(run.warmup);
-        let active = self
-            .active
-            .latest()
-            .map_or(0.0, |a| f64::from(a.tokens) / f64::from(a.started.output_tokens.max(1)));
+        let share = |a: &ActiveRequest| f64::from(a.tokens) / f64::from(a.started.output_tokens.max(1));
+        let active: f64 = self.active.iter().map(|a| share(a).min(1.0)).sum();
         ((f64::from(self.requests_done + self.warmup_done) + active) / planned.max(1.0)).min(1.0)
     }
 }

@@ -32,7 +32,7 @@ pub struct HostOperators {
     /// Steps without operators, and their time.
     pub unattributed_steps: u64,
     pub unattributed_ns: u64,
-    /// Of the steps; `None` where the heap is not counted.
+    /// The growth of the heap in the steps; `None` if the heap is not counted.
     pub heap: Option<HeapGrowth>,
     /// In the order of a step.
     pub times: Vec<OperatorTime>,

@@ -24,6 +24,16 @@ impl Programs {
         &self.processes
     }
 
+    /// A process of the program has started CUDA.
+    pub fn has_cuda(&self) -> bool {
+        !self.processes.is_empty()
+    }
+
+    /// One that has still runs.
+    pub fn uses_cuda(&self) -> bool {
+        self.processes.iter().any(|known| known.left.is_none())
+    }
+
     /// Processes on a GPU, those of the program marked as the run's own.
     pub(super) fn mark_own(&self, processes: &[GpuProcess]) -> Vec<GpuProcess> {
         let is_own = |pid: u32| self.processes.iter().any(|known| known.process.pid == pid);

@@ -38,7 +38,7 @@ pub struct RanksState {
     /// The older one covers the last one to two periods.
     recent: [Period; 2],
     recent_since: Option<Stamp>,
-    /// The time that pictures of lanes show.
+    /// The time that timelines of lanes show.
     pub picture_ns: u64,
     pub nccl: NcclLog,
 }
@@ -87,7 +87,7 @@ impl RunState {
     /// The GPU of a lane, where it is sampled.
     pub fn gpu_of(&self, lane: &RankLane) -> Option<&GpuState> {
         let by_uuid = lane.uuid.as_ref().and_then(|uuid| self.gpus.iter().find(|gpu| gpu.info.uuid == *uuid));
-        // A GPU that says who it is and is not sampled is none of the sampled ones.
+        // A GPU that identifies itself and is not sampled is none of the sampled ones.
         by_uuid.or_else(|| {
             let index = lane.gpu.filter(|_| lane.uuid.is_none())?;
             self.gpus.iter().find(|gpu| gpu.info.index == index)

@@ -51,7 +51,7 @@ impl Recording {
                 push_bounded(&mut self.spans, KEPT_SPANS, RecordedSpan { from: t, to: None });
             }
             TraceState::Starting | TraceState::On => {}
-            // Said twice: when recording stops, and when the recorder has left, which delays a step.
+            // Reported twice: when recording stops, and when the recorder has left, which delays a step.
             TraceState::Off => self.spans.back_mut().into_iter().for_each(|span| span.to = Some(t)),
             TraceState::Refused { .. } => self.end(t),
         }

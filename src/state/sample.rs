@@ -111,7 +111,7 @@ impl RunState {
                 phases.into_iter().flat_map(|(phase, work)| limits(phase, gpu.ledger.of(work))).collect()
             }),
             conditions: self.conditions(from, trace.is_recorded().then(|| metrics.recorded_share())),
-            // Of a server it is that of the client.
+            // With a server, the peak would be the client's.
             peak_mem_bytes: peak.filter(|bytes| *bytes > 0 && !self.serves()),
             decode: None,
             decode_on_cpu: None,

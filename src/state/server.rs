@@ -1,4 +1,4 @@
-//! A server: how its requests went, what it says of itself, and how late our client is.
+//! A server: how its requests went, what it reports about itself, and how late our client is.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -69,13 +69,36 @@ impl TtftPart {
     }
 }
 
-/// A part of TTFT: by the client's clock for each request, or as the mean that the server reports.
+/// A part of the TTFT of the measured requests.
 #[derive(Debug, Clone, Copy)]
 pub struct PartTimes<'a> {
     pub part: TtftPart,
-    pub mean_ms: f64,
-    /// `None` where only its mean is known, or not all requests have it.
-    pub distribution: Option<&'a Distribution>,
+    /// `None` for the rest if the server's means exceed what they are parts of.
+    pub mean_ms: Option<f64>,
+    pub of: MeanOf<'a>,
+}
+
+/// What the mean of a part of TTFT is over.
+#[derive(Debug, Clone, Copy)]
+pub enum MeanOf<'a> {
+    /// Each measured request.
+    Requests(&'a Distribution),
+    /// The same, but only some of them report the part: in the others it is in the wait.
+    SomeRequests,
+    /// The server's requests, also those of other clients, of the warm-up and without an end.
+    ServerRequests,
+    /// What the means of the server leave of the wait.
+    Rest,
+}
+
+impl<'a> PartTimes<'a> {
+    /// `None` if only the mean is known.
+    pub fn distribution(&self) -> Option<&'a Distribution> {
+        match self.of {
+            MeanOf::Requests(distribution) => Some(distribution),
+            _ => None,
+        }
+    }
 }
 
 /// A mean over requests, from the means of its parts.
@@ -101,7 +124,7 @@ impl OwnMean {
 #[derive(Debug, Clone, Default)]
 pub struct ServerState {
     pub found: Option<ServerFound>,
-    /// Of a server that is watched and has never answered.
+    /// The URL of a watched server that has never answered.
     unanswered_url: Option<String>,
     /// It answers, without metrics that are known here.
     pub has_unknown_metrics: bool,
@@ -124,7 +147,7 @@ pub struct ServerState {
     pub failed: u64,
     pub ended: u64,
     pub reconnected: u64,
-    /// Of measured requests.
+    /// The parts of the TTFT of measured requests.
     parts: [Distribution; TtftPart::ALL.len()],
     /// By the server's own histograms, while requests were measured.
     own_queue: OwnMean,
@@ -208,7 +231,7 @@ impl ServerState {
         Some(self.slo).filter(|slo| *slo != Slo::default())
     }
 
-    /// On this machine, as far as its address says.
+    /// On this machine, as far as its address shows.
     pub fn is_local(&self) -> bool {
         let host = self.found.as_ref().and_then(|found| found.url.split_once("://")).map(|(_, host)| host);
         host.is_some_and(|host| ["localhost", "127.", "[::1]"].iter().any(|local| host.starts_with(local)))
@@ -225,7 +248,8 @@ impl ServerState {
 
     /// For how long it has not answered.
     pub fn silent_for(&self, now: Stamp) -> Option<Duration> {
-        self.silent.as_ref().map(|(since, _)| now.since(*since))
+        let silent = self.silent.as_ref().filter(|_| !self.has_unknown_metrics);
+        silent.map(|(since, _)| now.since(*since))
     }
 
     pub(super) fn found(&mut self, found: &ServerFound) {
@@ -365,44 +389,44 @@ impl ServerState {
         &self.parts[part as usize]
     }
 
-    /// The parts of TTFT that are known, in the order in which they pass. Where the server reports queue and prefill only as
-    /// means, these are taken out of the wait.
+    /// The parts of TTFT that are known, in the order in which they pass. Queue and prefill that only the server's own metrics have
+    /// are its means, and the wait is what they leave.
     pub fn ttft_parts(&self) -> Vec<PartTimes<'_>> {
         let all = self.part(TtftPart::Wait).n();
-        // Means are over all requests, so that they add up: a part that only some of them report is in the wait of the others.
-        let measured = |part: TtftPart| {
-            let times = self.part(part);
-            let mean_ms = 1e3 * times.sum_secs() / all as f64;
-            let distribution = Some(times).filter(|times| times.n() == all);
-            (times.n() > 0).then_some(PartTimes { part, mean_ms, distribution })
-        };
-        let wait = self.part(TtftPart::Wait).mean_ms().unwrap_or(0.0);
-        let queue =
-            self.own_queue.ms().filter(|_| self.part(TtftPart::Queue).n() == 0).map(|ms| ms.min(wait));
-        let left = wait - queue.unwrap_or(0.0);
-        let prefill =
-            self.own_prefill.ms().filter(|_| self.part(TtftPart::Prefill).n() == 0).map(|ms| ms.min(left));
-        let rest = left - prefill.unwrap_or(0.0);
-        let own = |part, mean_ms: f64| PartTimes { part, mean_ms, distribution: None };
-        let times = |part| match part {
-            TtftPart::Queue => measured(part).or_else(|| Some(own(part, queue.filter(|_| wait > 0.0)?))),
-            TtftPart::Prefill => measured(part).or_else(|| Some(own(part, prefill.filter(|_| wait > 0.0)?))),
-            TtftPart::Wait if queue.is_some() || prefill.is_some() => measured(part).map(|_| own(part, rest)),
-            _ => measured(part),
-        };
-        TtftPart::ALL.into_iter().filter_map(times).collect()
-    }
-
-    /// The mean of a part of TTFT, by the client's clock or by the server's own. Without measured requests there is no TTFT that it
-    /// is a part of.
-    pub fn part_mean_ms(&self, part: TtftPart) -> Option<f64> {
-        let own = match part {
-            _ if self.part(TtftPart::Wait).n() > 0 => None,
+        let Some(wait_ms) = self.part(TtftPart::Wait).mean_ms() else { return Vec::new() };
+        let own = |part: TtftPart| match part {
+            _ if self.part(part).n() > 0 => None,
             TtftPart::Queue => self.own_queue.ms(),
             TtftPart::Prefill => self.own_prefill.ms(),
             _ => None,
         };
-        self.ttft_parts().into_iter().find(|times| times.part == part).map(|times| times.mean_ms).or(own)
+        let of_server: Vec<f64> = TtftPart::ALL.into_iter().filter_map(own).collect();
+        let rest_ms = wait_ms - of_server.iter().sum::<f64>();
+        let times = |part: TtftPart| {
+            let times = self.part(part);
+            Some(match own(part) {
+                Some(ms) => PartTimes { part, mean_ms: Some(ms), of: MeanOf::ServerRequests },
+                None if times.n() == 0 => return None,
+                None if part == TtftPart::Wait && !of_server.is_empty() => {
+                    PartTimes { part, mean_ms: Some(rest_ms).filter(|ms| *ms >= 0.0), of: MeanOf::Rest }
+                }
+                None => {
+                    // Over all requests, so that the means add up.
+                    let mean_ms = Some(1e3 * times.sum_secs() / all as f64);
+                    let of = if times.n() == all { MeanOf::Requests(times) } else { MeanOf::SomeRequests };
+                    PartTimes { part, mean_ms, of }
+                }
+            })
+        };
+        TtftPart::ALL.into_iter().filter_map(times).collect()
+    }
+
+    /// The mean of a part of TTFT; `None` if it is the server's, and not one of the measured requests.
+    pub fn part_mean_ms(&self, part: TtftPart) -> Option<f64> {
+        let parts = self.ttft_parts();
+        let means_fit = parts.iter().all(|times| times.mean_ms.is_some());
+        let times = parts.into_iter().find(|times| times.part == part)?;
+        times.mean_ms.filter(|_| means_fit || !matches!(times.of, MeanOf::ServerRequests))
     }
 
     /// TTFT of the requests whose parts are known.

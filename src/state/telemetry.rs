@@ -26,8 +26,9 @@ pub struct GpuState {
     /// NVML's reason bits over time, for the throttle lanes.
     pub reasons: Vec<(u64, Series)>,
     pub lost: Option<(Stamp, GpuLost)>,
-    /// The processes on it now, and all of others so far with the time they were first listed.
+    /// The processes on it now.
     pub processes: Vec<GpuProcess>,
+    /// All processes of other programs so far, with the time they were first listed.
     pub processes_seen: Vec<(Stamp, GpuProcess)>,
     pub ledger: Ledger,
     /// Two ledgers, one of which restarts every [`RECENT`]: the older one covers the last one to two periods.

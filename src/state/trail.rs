@@ -13,9 +13,9 @@ pub struct TokenMark {
     pub gap_ns: u64,
     pub id: u32,
     pub request: u32,
-    /// The row of its request.
+    /// The row in which its request is drawn.
     pub stream: u32,
-    /// Of one step.
+    /// Tokens of the step: more than one only with accepted draft tokens.
     pub tokens: u32,
     pub first: bool,
     pub warmup: bool,

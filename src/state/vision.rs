@@ -20,9 +20,9 @@ pub struct VisionTally {
     pub tokens: u64,
     /// Where they are known of all requests.
     patches: Option<u64>,
-    /// Of all requests, by operator; `None` where the cost of one is not known.
+    /// The cost of all requests, by operator; `None` if the cost of one is not known.
     cost: Option<Vec<OperatorCost>>,
-    /// Width and height of the pictures of the last request.
+    /// Width and height of the images of the last request.
     pub sizes: Vec<(u32, u32)>,
 }
 
@@ -70,7 +70,8 @@ impl VisionTally {
     }
 }
 
-/// By operator, where the encoders of the shape give as many tokens as there were: otherwise pictures were prepared in another way.
+/// By operator, where the encoders of the shape give as many tokens as there were: otherwise images were
+/// prepared in another way.
 fn cost_of(shape: &Shape, encoded: &ImagesEncoded, batch: u32) -> Option<Vec<OperatorCost>> {
     let expected = shape.vision.as_ref()?.encoded(&encoded.sizes, None).of_batch(u64::from(batch));
     let is_alike = !encoded.sizes.is_empty() && expected.tokens == u64::from(encoded.tokens);
@@ -150,7 +151,7 @@ mod tests {
         let mean = tally.step_cost(1).unwrap();
         assert!((mean.total().flops() / one.total().flops() - 1.0).abs() < 1e-12);
         assert_eq!(mean.operators.len(), one.operators.len());
-        // Another number of tokens: the pictures were prepared in another way.
+        // Another number of tokens: the images were prepared in another way.
         tally.add(&encoded(tokens + 1, None, &pictures), 1, Some(&shape));
         assert_eq!(tally.step_cost(1), None);
     }

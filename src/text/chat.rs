@@ -1,5 +1,5 @@
-//! Chat templates in Jinja, rendered as in Hugging Face transformers and llama.cpp. A template is a program of somebody
-//! else: its steps and its output are limited.
+//! Chat templates in Jinja, rendered as in Hugging Face transformers and llama.cpp. A template is untrusted
+//! code: its steps and its output are limited.
 
 use std::io::{self, Write};
 

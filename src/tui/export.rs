@@ -50,7 +50,7 @@ impl Contents {
 #[derive(Debug)]
 pub struct Exported {
     pub dir: PathBuf,
-    /// Of all three files, without extension.
+    /// The name of all three files, without extension.
     pub name: String,
     /// Why it is not in the run's directory.
     pub instead: Option<ExportError>,

@@ -21,7 +21,7 @@ pub enum Input {
     Failed(io::Error),
     /// The process is asked to stop.
     Suspend,
-    /// The process goes on after it was stopped.
+    /// The process continues after it was stopped.
     Resumed,
     /// The terminal is gone.
     HangUp,

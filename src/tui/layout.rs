@@ -190,7 +190,7 @@ fn empty_tabs(panes: Panes, tabs: &[(Pane, Rect)], footer: Rect) -> Option<(usiz
     (panes.left_out() > 0 && fits).then(|| (panes.left_out(), Rect { x, width, ..footer }))
 }
 
-/// Of ` +5 empty `.
+/// The width of ` +5 empty `, in cells.
 const EMPTY_TABS_WIDTH: u16 = 10;
 
 /// The bar of a replay: the moment, a track from start to end, the end and the speed.

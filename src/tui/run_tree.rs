@@ -42,7 +42,8 @@ pub struct Group {
     pub folded: bool,
     pub runs: usize,
     pub running: usize,
-    /// Of runs of one model, simulated ones only where no other is there.
+    /// The lowest mean TPOT of runs that did not fail, those of a simulation only if there are no others;
+    /// `None` for an experiment.
     pub best_tpot_ms: Option<f64>,
 }
 

@@ -48,7 +48,7 @@ impl TerminalGuard {
         }
     }
 
-    /// Gives the terminal back, stops the process, and takes the terminal again when it goes on.
+    /// Gives the terminal back, stops the process, and takes the terminal again when it continues.
     pub fn suspend(&mut self) -> io::Result<()> {
         restore(self.outlet.clone());
         stops::stop()?;

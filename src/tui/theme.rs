@@ -236,7 +236,7 @@ impl Theme {
         Self::of_roles(white.bg(Color::Black), roles, heat, load, glyphs)
     }
 
-    /// Of the sixteen colours, only these can be read on white.
+    /// Uses only those of the sixteen colours that can be read on white.
     fn light_in_sixteen_colours(glyphs: Glyphs) -> Theme {
         let [black, grey, blue, magenta, red] =
             [Color::Black, Color::DarkGray, Color::Blue, Color::Magenta, Color::Red]

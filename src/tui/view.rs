@@ -48,9 +48,9 @@ pub struct View<'a> {
     pub runs: &'a RunTree,
     /// The list of runs is being read.
     pub listing: bool,
-    /// Of this and earlier runs of the program, oldest first.
+    /// The snapshots of this and earlier runs of the program, oldest first.
     pub snapshots: &'a [Snapshot],
-    /// Of two runs, or of the last two snapshots.
+    /// The comparison of two runs, or of the last two snapshots.
     pub comparison: Option<&'a Comparison>,
     /// Set for a run on another machine.
     pub remote: Option<&'a RemoteView>,
@@ -144,7 +144,8 @@ impl<'a> View<'a> {
         self.ui.job.unwrap_or_else(|| sweep.current()).min(sweep.jobs.len().saturating_sub(1))
     }
 
-    /// All panes of a live run: each says what would fill it. Otherwise those with content, and the one on the screen.
+    /// All panes of a live run: each shows what would fill it. Otherwise those with content, and the one on
+    /// the screen.
     pub fn panes(&self) -> Panes {
         let fills_up = self.replay.is_none()
             && self.mode() != Mode::Jobs
@@ -200,7 +201,7 @@ impl<'a> View<'a> {
                 Some("another program cannot be paused here")
             }
             Effect::Run(RunCommand::RunUnder(_)) if self.state.follows() => {
-                Some("another program is not run again: its kernels are recorded as it runs")
+                Some("nsys and ncu cannot re-run another program; its kernels are recorded while it runs")
             }
             Effect::Run(RunCommand::TogglePause) if self.state.finished.is_some() => match self.sweep {
                 Some(_) => Some("the job has finished"),

@@ -136,7 +136,7 @@ pub(crate) fn small_scales(format: Format, block: &[u8], g: usize) -> [u8; 2] {
 pub(crate) fn codes(format: Format, block: &[u8], g: usize) -> [u8; GROUP] {
     let nibble = |at: usize, i: usize| (block[at + i % 16] >> (4 * (i / 16))) & 15;
     let bit = |at: usize, i: usize| (block[at + i / 8] >> (i % 8)) & 1;
-    // Of 128 weights: two bits each in 32 bytes.
+    // 128 weights share 32 bytes, each with two bits.
     let two = |at: usize, i: usize| (block[at + 32 * (g / 4) + i] >> (2 * (g % 4))) & 3;
     std::array::from_fn(|i| match format {
         Format::Q4_0 | Format::Iq4Nl => nibble(2, i),
@@ -150,7 +150,7 @@ pub(crate) fn codes(format: Format, block: &[u8], g: usize) -> [u8; GROUP] {
         Format::Q3K => two(32, i) | ((block[i] >> g) & 1) << 2,
         Format::Q4K => (block[16 + 32 * (g / 2) + i] >> (4 * (g % 2))) & 15,
         Format::Q5K => (block[48 + 32 * (g / 2) + i] >> (4 * (g % 2))) & 15 | ((block[16 + i] >> g) & 1) << 4,
-        // Of 128 weights: low bits in 64 bytes, first all lower halves, then the upper.
+        // 128 weights have their low bits in 64 bytes: all lower nibbles come first, then the upper ones.
         Format::Q6K => {
             let low = block[64 * (g / 4) + 32 * (g % 2) + i] >> (4 * (g % 4 / 2));
             low & 15 | two(128, i) << 4

@@ -29,7 +29,7 @@ pub struct EightBitRows {
     kind: EightBits,
     batch: usize,
     codes: Vec<u8>,
-    /// Of Q8_0, one for each block.
+    /// The scales of Q8_0, one per block; empty for FP8.
     scales: Vec<f16>,
     capacity: usize,
     dim: usize,

@@ -200,7 +200,7 @@ pub struct Payload {
 pub enum Record {
     Work(Work),
     Range(RangeEdge),
-    /// Of the range that this thread has just opened.
+    /// The payload of the range that the thread has just opened.
     Payload {
         thread: u32,
         payload: Payload,

@@ -104,7 +104,8 @@ pub enum SamplingDistribution {
 }
 
 impl SamplingDistribution {
-    /// Of an estimate from `n` independent values. `resampled` draws a resample and estimates the same from it.
+    /// The distribution of an estimate from `n` independent values. `resampled` draws a resample and
+    /// estimates the same from it.
     pub fn studentised(
         estimate: Estimate,
         n: usize,
@@ -131,7 +132,8 @@ impl SamplingDistribution {
         SamplingDistribution::Wider(Box::new([studentised, student_t]))
     }
 
-    /// Of the mean of `values`; `None` for fewer than [`MIN_VALUES`], or where one is not finite.
+    /// The distribution of the mean of `values`; `None` for fewer than [`MIN_VALUES`], or if one is not
+    /// finite.
     pub fn of_mean(values: &[f64], seed: u64) -> Option<SamplingDistribution> {
         if values.len() < MIN_VALUES || values.iter().any(|value| !value.is_finite()) {
             return None;

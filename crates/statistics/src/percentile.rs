@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(OrderStatistics::of(&BlockHistogram::default(), 50.0), None);
     }
 
-    /// Of values with two modes, also where the share of the slow one is nearly that beyond the percentile.
+    /// The values have two modes; the share of the slow one is smaller than that beyond the percentile.
     #[test]
     fn the_range_contains_the_true_percentile_as_often_as_stated() {
         for (n, percentile, slow) in [(30, 50.0, 0.05), (60, 90.0, 0.05), (600, 99.0, 0.003)] {

@@ -359,8 +359,9 @@ mod tests {
         assert_eq!(of_share(&BlockHistogram::default(), 3.0), None);
     }
 
-    /// Of `trials` pairs of `n` values without a difference, a share of them from a slow mode, the shares whose interval of the ratio
-    /// of the means leaves out 1: by the studentised bootstrap alone, and as it is.
+    /// The share of `trials` whose interval of the ratio of the means leaves out 1, although the two sides of
+    /// `n` values do not differ: by the studentised bootstrap alone, and as it is. A share `slow` of the
+    /// values takes `factor` times as long.
     fn false_means(trials: u64, (n, slow, factor): (u64, f64, f64)) -> [f64; 2] {
         let side = |trial: u64, stream: u64| -> Vec<f64> {
             let mut values = noisy(trial, stream, n, 10.0, 0.01);

@@ -77,7 +77,7 @@ pub fn compare_clocks(a: &Sample, b: &Sample, metric: Metric) -> ClockComparison
     let Some(phase) = metric.phase().filter(|_| same_gpu(a, b) && a.facts.gpu.is_some()) else {
         return ClockComparison::Irrelevant;
     };
-    // The clock of one phase says nothing about another: a power cap lowers it in prefill alone.
+    // The clock of one phase shows nothing about another: a power cap lowers it in prefill alone.
     let prefill = a.clocks.prefill_sm_mhz.zip(b.clocks.prefill_sm_mhz);
     let decode = a.clocks.decode_sm_mhz.zip(b.clocks.decode_sm_mhz);
     let (sm_mhz, other, in_other) = match phase {

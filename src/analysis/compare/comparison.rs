@@ -1,4 +1,4 @@
-//! What a comparison is asked for, and what it says.
+//! What a comparison is asked for, and what it reports.
 
 use serde::Serialize;
 
@@ -175,7 +175,7 @@ impl Comparison {
 
 /// The metric that decides, of those that are compared.
 pub(super) fn headline(options: &Options, differences: &[Difference]) -> Option<Metric> {
-    // More sequences take longer and give more: TPOT says half of it.
+    // More sequences take longer and give more: TPOT shows only half of it.
     let other_batch =
         differences.iter().any(|difference| difference.what == BATCH && difference.meant.is_some());
     let usual = if other_batch { Metric::DecodeTokS } else { HEADLINE };
@@ -215,7 +215,7 @@ impl Side {
     }
 }
 
-/// What a comparison of two engines, one of them PyTorch, does not say.
+/// What a comparison of two engines, one of them PyTorch, does not show.
 pub(super) fn caveats(a: &Sample, b: &Sample) -> Vec<String> {
     let [x, y] = [a, b].map(|sample| &sample.facts.run);
     let is_python = |engine: &EngineKind| *engine == EngineKind::Pytorch;

@@ -34,7 +34,7 @@ impl Difference {
         self.forbids && self.meant.is_some()
     }
 
-    /// The user says that it is to be ignored.
+    /// The user wants it to be ignored.
     pub fn is_ignored(&self) -> bool {
         self.meant.as_deref() == Some(MEANT)
     }
@@ -142,7 +142,7 @@ fn changed_overrides(a: &[String], b: &[String]) -> Vec<Change> {
         (key.trim_start_matches(['+', '~']).to_owned(), value.to_owned())
     };
     let (a, b): (Vec<_>, Vec<_>) = (a.iter().map(split).collect(), b.iter().map(split).collect());
-    // Of several for one key the last one applies.
+    // If a key has several overrides, the last one applies.
     let value = |list: &[(String, String)], key: &str| {
         list.iter().rev().find(|(of, _)| of == key).map_or_else(|| "(default)".to_owned(), |(_, v)| v.clone())
     };

@@ -64,7 +64,7 @@ pub struct RequestSample {
     /// Tokens of one sequence after the first.
     pub steps: u32,
     pub batch: u32,
-    /// Of one sequence.
+    /// Prompt tokens of one sequence.
     pub prompt_tokens: u32,
     /// SM cycles of the decode, in millions, where the clock was sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]

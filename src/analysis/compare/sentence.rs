@@ -1,4 +1,4 @@
-//! The result in words: the sentence, the reasons, what to do.
+//! The result as text: the sentence, the reasons, what to do.
 
 use super::{
     clock::{ClockComparison, Doubt},
@@ -39,7 +39,7 @@ fn change_size(ratio: f64) -> String {
     percent(100.0 * (ratio - 1.0).abs())
 }
 
-/// From this factor on, it is said too: of "77 % lower" few would guess 4.4.
+/// From this factor on, it is reported too: of "77 % lower" few would guess 4.4.
 const MIN_FACTOR: f64 = 1.2;
 
 /// "TPOT of B is 77 % lower, 4.3× as fast".

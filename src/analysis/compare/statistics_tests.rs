@@ -239,7 +239,7 @@ fn few_requests_are_compared_by_their_tokens() {
 // The figures of docs/compare.md: `cargo test --release --lib figures_of -- --ignored --nocapture`.
 
 const TRIALS: u64 = 2000;
-/// Of comparisons with all rows.
+/// The trials of comparisons that take longer.
 const FEWER_TRIALS: u64 = 500;
 
 fn print_verdicts(what: &str, a: SimulatedRun, b: SimulatedRun, names: &[&str]) {

@@ -145,7 +145,7 @@ impl RequestTrace {
 #[derive(Debug, Clone, Default)]
 struct Meter {
     sampled_at: Option<Stamp>,
-    /// The clock at the last sample in decode: that of a prefill says nothing about it.
+    /// The clock at the last sample in decode: that of a prefill shows nothing about it.
     mhz: Option<f64>,
     decode_samples: u64,
     watts: Option<f64>,
@@ -260,7 +260,7 @@ mod tests {
         let kept = trace.requests()[0];
         // 300 ms at 2000 MHz and 300 ms at 1000 MHz.
         assert!((kept.decode_mcycles.unwrap() - 900.0).abs() < 1e-9, "{kept:?}");
-        // The counter says 500 W where the samples say 400.
+        // The counter gives 500 W where the samples give 400 W.
         assert!((kept.decode_j.unwrap() - 300.0).abs() < 1e-9, "{kept:?}");
         assert_eq!(trace.itl_ns().unwrap().n(), 6);
     }

@@ -41,7 +41,7 @@ const fn mib(mib: u64) -> (u64, MemoryBasis) {
     (mib << 20, MemoryBasis::NvidiaSmi)
 }
 
-/// The capacity in the vendor's words, of which the driver reserves a part.
+/// The capacity as the vendor states it, of which the driver reserves a part.
 const fn gib(gib: u64) -> (u64, MemoryBasis) {
     (gib << 30, MemoryBasis::Nominal)
 }

@@ -32,7 +32,7 @@ pub(super) const BLACKWELL_PRO: Units = units(128, [256.0, 512.0, 1024.0, 1024.0
 pub(super) const BLACKWELL_GEFORCE: Units = units(128, [256.0, 256.0, 512.0, 512.0, 1024.0, 2048.0]);
 
 impl Units {
-    /// Of a compute capability ("8.9"). GeForce GPUs add f32 sums at half the rate.
+    /// The units of a compute capability ("8.9"). GeForce GPUs accumulate in f32 at half the rate.
     pub(super) fn of(compute_capability: &str, geforce: bool) -> Option<&'static Units> {
         Some(match (compute_capability, geforce) {
             ("7.0", _) => &VOLTA,

@@ -1,7 +1,7 @@
 //! Several GPUs of one program, side by side: what each did, who waited for whom, and why.
 //!
 //! - `matching`: the same collective on all of its ranks
-//! - `window`: sums and pictures of the lanes in a time that all of them were recorded
+//! - `window`: sums and timelines of the lanes in a time that all of them were recorded
 //! - `totals`: windows added up
 //! - `show`: lanes and collectives as tables
 //! - `straggler`: the rank that the others wait for, and the reason
@@ -46,7 +46,7 @@ pub enum PieceKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Operation {
     pub kind: Collective,
-    /// Of the whole operation.
+    /// The size of the whole operation.
     pub bytes: Option<u64>,
     /// The communicator: the same number on all of its ranks.
     pub communicator: Option<u64>,

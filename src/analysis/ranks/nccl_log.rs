@@ -162,7 +162,7 @@ impl NcclLog {
         self.lines == 0
     }
 
-    /// Adds what another log says.
+    /// Adds what another log reports.
     pub fn add(&mut self, other: NcclLog) {
         self.lines += other.lines;
         self.version = other.version.or(self.version.take());

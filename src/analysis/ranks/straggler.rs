@@ -8,7 +8,7 @@ use crate::{
     event::ranks::RankLane,
 };
 
-/// Collectives from which who is last says something.
+/// The fewest collectives from which on it is significant which rank is last.
 const MIN_MATCHED: u64 = 10;
 /// Lateness below this share of the time is not worth a name.
 const MIN_BEHIND: f64 = 0.01;
@@ -60,7 +60,7 @@ pub enum Reason {
     Unknown,
 }
 
-/// What there is to say of the lateness of ranks.
+/// What is known about the lateness of ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Late {
     /// Too few collectives were seen on all ranks.
@@ -88,7 +88,7 @@ pub fn straggler(totals: &Totals, clock: impl Fn(&RankLane) -> Clock) -> Late {
     let usual = |of: &dyn Fn(&LaneTotals) -> f64| median(others.iter().map(|lane| of(lane)).collect());
     let behind = usual(&wait) - wait(late);
     let last = late.sums.last as f64 / late.sums.matched as f64;
-    // Of n ranks that are equally fast, each is last in one of n.
+    // If n ranks are equally fast, each is the last one in 1/n of the operations.
     if behind < MIN_BEHIND || last < 1.5 / lanes.len() as f64 {
         return Late::Balanced { longest_wait: lanes.iter().map(|lane| wait(lane)).fold(0.0, f64::max) };
     }

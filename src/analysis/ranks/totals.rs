@@ -19,7 +19,7 @@ pub struct LaneTotals {
     pub span_ns: u64,
     /// The part of it in which its collectives were seen on all ranks: only then its waiting is known.
     pub matched_ns: u64,
-    /// Sums, and the picture of the last window that has one.
+    /// Sums, and the timeline of the last window that has one.
     pub sums: LaneSums,
     step_times_ns: VecDeque<u64>,
 }
@@ -108,7 +108,8 @@ pub struct Bandwidth {
 }
 
 impl CollectiveTotals {
-    /// Of the time from the start on the last rank to the end on all; of single kernels where ranks do not need each other.
+    /// The median time from the start on the last rank to the end on all; that of single kernels if ranks do
+    /// not need each other.
     pub fn median_ns(&self) -> Option<u64> {
         median(&self.times_ns)
     }

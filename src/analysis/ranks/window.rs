@@ -11,9 +11,9 @@ use crate::event::{
     ranks::{Collective, CollectiveWindow, LaneSums, RanksWindow},
 };
 
-/// Characters of a lane's picture.
+/// Characters of a lane's timeline.
 const CELLS: u64 = 480;
-/// The longest time that a picture shows where steps are not known.
+/// The longest time that a timeline shows if steps are not known.
 const PICTURE_NS: u64 = 20_000_000;
 /// Times of a collective, or of steps, that a window keeps.
 const KEPT_TIMES: usize = 15;

@@ -33,7 +33,7 @@ pub enum Class {
     QuantisedProduct,
     GgmlProduct,
     Product,
-    /// Adds up the parts of a product before it.
+    /// Adds up the parts of a GEMM before it.
     ProductReduction,
     /// Fused by TorchInductor; the operators are in the name.
     Inductor(Fused),
@@ -44,7 +44,7 @@ pub enum Class {
     Embedding,
     Elementwise,
     Copy,
-    /// Of convolutional networks.
+    /// In convolutional networks.
     Convolution,
     /// Backward passes and optimisers.
     Training,
@@ -289,7 +289,7 @@ const TABLE: &[(Class, &[&str])] = &[
             "attention",
         ],
     ),
-    // A product with the activation in its epilogue is a product.
+    // A GEMM with the activation in its epilogue is a GEMM.
     (
         Class::Convolution,
         &[

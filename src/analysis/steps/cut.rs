@@ -15,7 +15,7 @@ const MAX_COPY_BYTES: u64 = 16 << 20;
 const REGULAR: f64 = 0.6;
 /// The share of occurrences that two symbols have between the same layers.
 const ALIGNED: f64 = 0.75;
-/// Of the segments of a sequence, at least this share must be steps.
+/// The minimum share of a sequence's segments that must be steps.
 const MIN_STEPS_SHARE: f64 = 0.5;
 /// Votes on the number of layers.
 const VOTE_EMBEDDING: u32 = 10;
@@ -397,14 +397,14 @@ struct Boundary {
     at: usize,
     /// Layers before it.
     interval: u32,
-    /// Lookups with products between them.
+    /// Lookups with GEMMs between them.
     lookups: u32,
 }
 
 /// What was found between two layers.
 #[derive(Default, Clone, Copy)]
 struct Between {
-    /// The first lookup since the last product.
+    /// The first lookup since the last GEMM.
     embedding: Option<usize>,
     lookups: u32,
     /// After the last sampling kernel, and the copy that follows it.

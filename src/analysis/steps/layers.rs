@@ -1,7 +1,8 @@
 //! The operator and the layer of each kernel of a step, by its class and its place.
 //!
-//! Attention kernels number the layers. Products between them get their roles from the norms that separate them: after
-//! attention the output projection, then the MLP, then the projections of the next layer. The last product is the LM head.
+//! Attention kernels number the layers. GEMMs between them get their roles from the norms that separate them:
+//! after attention the output projection, then the MLP, then the projections of the next layer. The last GEMM
+//! is the LM head.
 
 use super::Class;
 use crate::{
@@ -17,7 +18,7 @@ enum Part {
     Norm,
     Embedding,
     Communication,
-    /// Converts operands of the product after it.
+    /// Converts operands of the GEMM after it.
     Quantise,
     Reduction,
     Other,
@@ -33,7 +34,7 @@ pub(super) struct Assigned {
 pub(super) fn assign(works: &[Work], classes: &[Class]) -> Assigned {
     let parts = parts(works, classes);
     let mut instances: Vec<Option<OperatorInstance>> = vec![None; works.len()];
-    // Attention kernels with a product between them are of different layers.
+    // Attention kernels with a GEMM between them are of different layers.
     let mut groups: Vec<(usize, usize)> = Vec::new();
     let mut product_since = true;
     for (i, part) in parts.iter().enumerate() {
@@ -62,7 +63,7 @@ pub(super) fn assign(works: &[Work], classes: &[Class]) -> Assigned {
             instances[i] = instance(Operator::Attention, Some(layer as u16));
         }
     }
-    // Products before the first norm prepare positions.
+    // GEMMs before the first norm prepare positions.
     let first_norm = parts[..groups[0].0].iter().position(|part| *part == Part::Norm);
     let mut before_attention = clusters(&parts, first_norm.unwrap_or(0), groups[0].0);
     if before_attention.is_empty() {
@@ -120,7 +121,7 @@ fn instance(operator: Operator, layer: Option<u16>) -> Option<OperatorInstance> 
     Some(OperatorInstance { operator, layer })
 }
 
-/// The last product of an MLP is its down projection. With experts, the plain product before them is the router's.
+/// The last GEMM of an MLP is its down projection. With experts, the plain GEMM before them is the router's.
 fn mlp(products: &[usize], classes: &[Class], layer: u16, instances: &mut [Option<OperatorInstance>]) {
     let experts: Vec<usize> =
         products.iter().copied().filter(|index| classes[*index] == Class::MoeProduct).collect();
@@ -137,7 +138,7 @@ fn mlp(products: &[usize], classes: &[Class], layer: u16, instances: &mut [Optio
     instances[*last] = instance(operator, Some(layer));
 }
 
-/// Products of a part of the step, separated by norms.
+/// GEMMs of a part of the step, separated by norms.
 fn clusters(parts: &[Part], from: usize, to: usize) -> Vec<Vec<usize>> {
     let mut found: Vec<Vec<usize>> = Vec::new();
     let mut begin = true;
@@ -158,7 +159,7 @@ fn clusters(parts: &[Part], from: usize, to: usize) -> Vec<Vec<usize>> {
     found
 }
 
-/// Attention that is not fused is a softmax between two products.
+/// Attention that is not fused is a softmax between two GEMMs.
 fn parts(works: &[Work], classes: &[Class]) -> Vec<Part> {
     let is_kernel = |i: usize| matches!(works[i].kind, WorkKind::Kernel { .. });
     let mut parts: Vec<Part> = classes
@@ -204,7 +205,7 @@ fn is_routing(class: Class) -> bool {
     matches!(class, Class::MoeRouter | Class::MoePermute)
 }
 
-/// Norms, rotary embedding, activations, sampling: what is between two products belongs to the one or the other.
+/// Norms, rotary embedding, activations, sampling: what is between two GEMMs belongs to the one or the other.
 fn fill_between(parts: &[Part], classes: &[Class], instances: &mut [Option<OperatorInstance>]) {
     use Operator as O;
     let mut next: Option<OperatorInstance> = None;
@@ -233,7 +234,7 @@ fn fill_between(parts: &[Part], classes: &[Class], instances: &mut [Option<Opera
         let layer = |of: Option<OperatorInstance>| of.and_then(|instance| instance.layer);
         let operator = |of: Option<OperatorInstance>| of.map(|instance| instance.operator);
         instances[i] = match parts[i] {
-            // A product that is neither of the MLP nor a router's has no operator.
+            // A GEMM that is neither of the MLP nor a router's has no operator.
             Part::Communication | Part::Product => None,
             Part::Quantise => after,
             Part::Reduction => before,

@@ -9,7 +9,7 @@ use crate::event::kernels::{
 /// Kernels below this duration are small.
 pub const SMALL_NS: u64 = 5_000;
 
-/// Of works in the order of their starts, each with its class.
+/// The overlaps of works in the order of their starts, each with its class.
 pub(super) fn overlaps(works: &[Work], classes: &[Class]) -> Overlaps {
     let mut sums = Overlaps::default();
     // Times in which a kernel computes, merged.

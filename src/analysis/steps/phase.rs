@@ -150,7 +150,7 @@ impl Sequences {
             return phase;
         }
         let rows = f64::from(tokens) / now;
-        // Those of the step before go on, and others begin; or one has taken the place of another.
+        // Those of the step before continue, and others begin; or one has taken the place of another.
         let joined = now >= before + 0.5;
         let replaced = (now - before).abs() < 0.5 && now >= 1.5 && rows * 2.0 <= self.prompt_rows;
         if joined || replaced {

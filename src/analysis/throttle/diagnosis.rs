@@ -325,7 +325,7 @@ fn episodes(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<String> {
     let texts: Vec<String> = found
         .iter()
         .map(|episode| {
-            // Of several, each has a clock and so a cost of its own.
+            // If there are several episodes, each has its own clock and therefore its own cost.
             let of_its_clock = LimitTime { clock_mhz: episode.clock_mhz, ..LimitTime::default() };
             let own = || cost(ledger, cause.phase, (cause.limit, &of_its_clock), info, workload).0;
             let cost = if found.len() == 1 { while_active } else { own() };

@@ -10,7 +10,7 @@ const JOINED: f64 = 0.02;
 /// With more intervals, or where they have more of the run than this, a limit comes and goes throughout.
 const MAX_NAMED: usize = 3;
 const MOST_OF_THE_RUN: f64 = 0.5;
-/// In a shorter run an interval says nothing beyond the share of the time.
+/// In a shorter run an interval shows nothing beyond the share of the time.
 const MIN_SPAN_S: f64 = 60.0;
 
 /// From the first sample that found the limit active to the last.
@@ -92,7 +92,7 @@ mod tests {
         Stamp::from_secs_f64(secs)
     }
 
-    /// Samples each second of a run of `span_s`, of which `hot` says whether they found the limit.
+    /// Samples each second of a run of `span_s`, of which `hot` decides whether they found the limit.
     fn named(span_s: u32, hot: impl Fn(u32) -> bool) -> Vec<(f64, f64)> {
         let mut episodes = Episodes::default();
         for s in (0..span_s).filter(|s| hot(*s)) {

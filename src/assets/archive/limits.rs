@@ -62,7 +62,7 @@ pub(super) struct Total {
 }
 
 impl Total {
-    /// Of an archive of `archive` bytes.
+    /// Starts the count for an archive of `archive` bytes.
     pub fn new(limits: Limits, archive: u64) -> Total {
         Total { limits, archive, entries: 0, bytes: 0 }
     }

@@ -1,4 +1,4 @@
-//! A run on another machine, followed here: on the screen, or as text.
+//! A run on another machine, followed locally: on the screen, or as text.
 
 use std::{path::Path, time::Duration};
 

@@ -44,7 +44,7 @@ impl RemoteArgs {
     }
 }
 
-/// One job of a sweep on another machine, recorded in its directory here.
+/// One job of a sweep on another machine, recorded in its local directory.
 pub(in crate::cli) async fn job(args: &RemoteArgs, task: TaskThere) -> Result<u8, Failure> {
     let host = args.host()?.ok_or_else(|| Failure::usage("--host is missing"))?;
     let work = Work {

@@ -128,7 +128,7 @@ impl Checkpoint {
         }
     }
 
-    /// Whether a device keeps weights in eight bits with an exponent.
+    /// Whether a device keeps weights in FP8 (e4m3).
     pub fn is_fp8(&self) -> bool {
         match &self.files {
             Files::Safetensors(files) if !self.dequantised => {

@@ -57,7 +57,7 @@ pub struct Decoder {
 struct Layer {
     index: usize,
     input_norm: Tensor,
-    /// Queries, keys and values in one product.
+    /// Queries, keys and values in one GEMM.
     qkv: Matrix,
     qkv_bias: Option<Tensor>,
     qk_norm: Option<(Tensor, Tensor)>,
@@ -94,9 +94,10 @@ impl Decoder {
         Decoder::loaded(Loader { in_panels: true, ..loader }, spec, cache.into())
     }
 
-    /// The same model without loops of ours: attention, activation and quantised products are candle's own operations, in
-    /// the order in which candle-transformers calls them. Slower, and bit-identical to its quantised llama: where
-    /// activations are rounded to eight bits, another order of summation leads to other tokens.
+    /// The same model without our own loops: attention, activation and quantised GEMMs are candle's own
+    /// operations, in the order in which candle-transformers calls them. Slower, and bit-identical to its
+    /// quantised llama: where activations are rounded to eight bits, another order of summation leads to
+    /// other tokens.
     pub fn step_by_step(
         spec: &ModelSpec,
         dtype: Dtype,
@@ -156,7 +157,7 @@ impl Decoder {
         &self.listeners
     }
 
-    /// The choices of the routers so far, by layer.
+    /// The expert assignments so far, by layer.
     pub(super) fn routed(&self) -> Vec<(usize, Tally)> {
         let of_layer = |layer: &Layer| match &layer.mlp {
             LayerMlp::Dense(_) => None,
@@ -267,7 +268,7 @@ impl Layer {
     fn forward(&self, x: &Tensor, model: &Decoder, position: usize) -> Result<Tensor> {
         let eps = model.spec.rms_eps as f32;
         let part = |operator, work: &dyn Fn() -> Result<Tensor>| self.part(model, operator, work);
-        // Adds a product to `x`, with a norm in between where the model has one.
+        // Adds the result of a GEMM to `x`, with a norm in between where the model has one.
         let add = |x: &Tensor,
                    product: (Operator, &dyn Fn() -> Result<Tensor>),
                    norm: (Operator, &Option<Tensor>)| {
@@ -309,7 +310,7 @@ impl Layer {
         model.listeners.operator(operator, Some(self.index), work)
     }
 
-    /// Gate, up and activation, without the product with `down`.
+    /// Gate, up and activation, without the GEMM with `down`.
     fn think(&self, mlp: &Mlp, x: &Tensor, model: &Decoder) -> Result<Tensor> {
         let gate_up =
             self.part(model, Operator::GateUp, || mlp.gate_up.linear(x, mlp.gate_up_bias.as_ref()))?;
@@ -317,7 +318,7 @@ impl Layer {
         self.part(model, Operator::Activation, || gated(&gate_up, activation(&model.spec)))
     }
 
-    /// Attention without the product with `output`.
+    /// Attention without the GEMM with `output`.
     fn attend(&self, x: &Tensor, model: &Decoder, position: usize) -> Result<Tensor> {
         let spec = &model.spec;
         let rope = model.local_rope.as_ref().filter(|_| self.is_local).unwrap_or(&model.rope);
@@ -352,7 +353,7 @@ struct Loader<'a> {
     source: &'a dyn WeightSource,
     dtype: Dtype,
     norm_offset: f32,
-    /// Quantised matrices are put into the order of our products.
+    /// Quantised matrices are put into the order of our GEMMs.
     in_panels: bool,
     device: &'a Device,
     progress: Progress<'a>,

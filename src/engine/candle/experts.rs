@@ -19,11 +19,11 @@ pub(super) struct Experts {
     pub router_bias: Option<Tensor>,
     pub all: Vec<Mlp>,
     pub shared: Option<Shared>,
-    /// Of the steps of one position.
+    /// The expert assignments in steps of one position.
     pub tally: Mutex<Tally>,
 }
 
-/// Gate and up in one product, and down.
+/// Gate and up in one GEMM, and down.
 pub(super) struct Mlp {
     pub gate_up: Matrix,
     pub gate_up_bias: Option<Tensor>,
@@ -31,7 +31,7 @@ pub(super) struct Mlp {
     pub down_bias: Option<Tensor>,
 }
 
-/// The expert of all tokens, and the row whose product with a token decides how much it counts.
+/// The expert of all tokens, and the row whose dot product with a token decides how much it counts.
 pub(super) struct Shared {
     pub mlp: Mlp,
     pub gate: Matrix,

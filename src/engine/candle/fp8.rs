@@ -1,4 +1,4 @@
-//! Weights of eight bits with an exponent of four (e4m3), and their scales, as published checkpoints have them.
+//! FP8 (e4m3) weights and their scales, as published checkpoints have them.
 
 use candle_core::DType;
 use half::{bf16, f16};

@@ -143,7 +143,7 @@ impl GgufFile {
         bytes
     }
 
-    /// Bytes of a tensor in memory, of plain numbers as `dtype`.
+    /// Bytes of a tensor in memory, an unquantised one as `dtype`.
     pub fn tensor_bytes(&self, spec: &ModelSpec, tensor: &TensorShape, dtype: Dtype) -> u64 {
         self.stored(spec, tensor, dtype).map_or(0, |(_, bytes)| bytes)
     }
@@ -267,7 +267,7 @@ impl Blocks {
         QTensor::new(storage, shape)
     }
 
-    /// As plain numbers.
+    /// The dequantised tensor.
     fn plain(&self, shape: &[usize], dtype: Dtype) -> Result<Tensor> {
         let plain = match self.kind {
             Kind::Quantised(format) if self.kind.candle().is_none() => {

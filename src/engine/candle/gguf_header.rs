@@ -24,7 +24,7 @@ const MAX_HEADER: u64 = 100_000_000;
 /// Lists of lists are not deeper.
 const MAX_DEPTH: usize = 4;
 const MAX_DIMENSIONS: u32 = 4;
-/// Where a file does not say it.
+/// The alignment if a file does not state it.
 const ALIGNMENT: u64 = 32;
 
 /// What a tensor's values are stored as.

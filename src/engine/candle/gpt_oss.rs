@@ -1,5 +1,5 @@
-//! The experts of gpt-oss in safetensors: those of a layer are one tensor, with rows of gate and up in turn; in four bits (MXFP4), or as plain numbers
-//! by column.
+//! The experts of gpt-oss in safetensors: those of a layer are one tensor, with rows of gate and up in turn;
+//! in four bits (MXFP4), or unquantised, by column.
 
 use candle_core::DType;
 use decoder_ops::{Format, Panels, quantised_rows};
@@ -111,7 +111,7 @@ impl<'a> OfExpert<'a> {
         (place.expert < experts).then_some(OfExpert { place, rows, columns, values })
     }
 
-    /// The type of its blocks; `None` for plain numbers.
+    /// The type of its blocks; `None` if it is unquantised.
     pub fn format(&self) -> Option<Format> {
         matches!(self.values, Values::Blocks { .. }).then_some(Format::Mxfp4)
     }
@@ -135,7 +135,7 @@ impl<'a> OfExpert<'a> {
         Some(QuantisedRows { format: Format::Mxfp4, bytes, rows: self.rows })
     }
 
-    /// As plain numbers, in rows.
+    /// Dequantised, in rows.
     pub fn values(&self) -> candle_core::Result<Vec<f32>> {
         if let Some(QuantisedRows { format, bytes, rows }) = self.blocks() {
             let panels = Panels::new(format, &bytes, self.columns)?;

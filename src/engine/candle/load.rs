@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// Rows and columns of a product's matrices.
+/// Rows and columns of a GEMM's matrices.
 const SIDE: usize = 1024;
 /// Bytes read or copied: far more than the caches hold.
 const BYTES: usize = 256 << 20;

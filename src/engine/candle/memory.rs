@@ -92,8 +92,8 @@ fn free_address_space() -> Option<u64> {
     Some(limit.saturating_sub(pages.saturating_mul(page_size() as u64)))
 }
 
-/// Refuses a model that does not fit into `free_bytes`, with what would fit. `weight_bytes` says what its weights
-/// take where plain numbers are kept in a type.
+/// Refuses a model that does not fit into `free_bytes`, with what would fit. `weight_bytes` gives what its
+/// weights take if unquantised ones are kept in a type.
 pub fn check(
     spec: &ModelSpec,
     model: &str,
@@ -110,7 +110,8 @@ pub fn check(
     check_footprint(model, dtype, &footprint, (cache.batch, cache.positions), free_bytes, None)
 }
 
-/// As [`check`], where `footprint` says what the run takes in a type with so many positions. The memory is the machine's, or that of `gpu`.
+/// As [`check`], where `footprint` gives what the run takes in a type with so many positions. The memory is
+/// the machine's, or that of `gpu`.
 pub fn check_footprint(
     model: &str,
     dtype: Dtype,

@@ -60,7 +60,7 @@ pub struct CandleOptions {
     pub dtype: Dtype,
     /// Threads of the CPU engine; `None` uses one per core.
     ///
-    /// Everything of ours and candle's matrix products run on a pool of this size. What candle does on threads
+    /// Our own work and candle's matrix products run on a pool of this size. What candle does on threads
     /// of its own (element-wise operations on large tensors, counted by `CANDLE_NUM_THREADS`) is not used.
     pub threads: Option<u32>,
     pub batch: usize,
@@ -82,7 +82,7 @@ pub struct CandleOptions {
     /// On a GPU, one kernel does all layers of a decode step where there is one for the model.
     pub fused_step: bool,
     pub kv_cache: KvCacheDtype,
-    /// The most positions of a step after the prompt: more than one where proposed tokens are checked.
+    /// The most positions of a step after the prompt: more than one where draft tokens are checked.
     pub step_positions: usize,
 }
 
@@ -113,7 +113,7 @@ impl CandleOptions {
 
     /// Its cache.
     pub fn kv_shape(&self) -> KvShape {
-        // Proposed tokens may go beyond the last that is wanted.
+        // Draft tokens may go beyond the last that is wanted.
         let positions = self.max_positions.saturating_add(self.step_positions.saturating_sub(1));
         KvShape { batch: self.batch, positions, dtype: self.kv_cache }
     }
@@ -131,7 +131,7 @@ impl CandleOptions {
         }
     }
 
-    /// Whether a device keeps weights in eight bits with an exponent.
+    /// Whether a device keeps weights in FP8 (e4m3).
     pub fn is_fp8(&self) -> bool {
         match &self.checkpoint {
             Some(checkpoint) => checkpoint.is_fp8(),
@@ -207,7 +207,7 @@ impl CandleEngine {
             return Err(EngineError::ContextTooLong { capacity: self.decoder.capacity(), asked: end });
         }
         let (decoder, picker, position) = (&self.decoder, &mut self.picker, self.position);
-        // Inside the pool from the start: a caller outside of it would sleep and wake at every product.
+        // Inside the pool from the start: a caller outside of it would sleep and wake at every GEMM.
         // Listeners are called on the one thread that runs the step.
         let listeners = decoder.listeners();
         let mut step = || {

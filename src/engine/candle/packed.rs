@@ -27,7 +27,7 @@ pub(super) struct Stored<'a> {
 }
 
 impl Stored<'_> {
-    /// Words of 32 bits, as many as the shape says.
+    /// Words of 32 bits, as many as the shape requires.
     fn is_words(&self) -> bool {
         matches!(self.dtype, Some(DType::I32 | DType::U32)) && self.holds(4)
     }
@@ -126,7 +126,7 @@ impl<'a> Packed<'a> {
         number(&self.scales, group * self.rows + row)
     }
 
-    /// The weights as plain numbers, in rows.
+    /// The dequantised weights, in rows.
     pub fn values(&self) -> Vec<f32> {
         let mut values = vec![0f32; self.rows * self.columns];
         values.par_chunks_mut(ROWS_TOGETHER * self.columns).enumerate().for_each(|(i, rows)| {
@@ -182,7 +182,7 @@ impl<'a> Packed<'a> {
     }
 }
 
-/// The `at`-th number of a tensor of plain numbers.
+/// The `at`-th number of an unquantised tensor.
 fn number(stored: &Stored<'_>, at: usize) -> f32 {
     let data = stored.data;
     let two = || [data[2 * at], data[2 * at + 1]];
@@ -201,7 +201,7 @@ fn awq_nibble(row: usize) -> usize {
     AWQ_ORDER.iter().position(|of| *of == row % PER_WORD).unwrap_or(0)
 }
 
-/// The `i`-th word. The data are as long as the shape says, and may lie anywhere.
+/// The `i`-th word. The data are as long as the shape requires, and may lie anywhere.
 fn word(data: &[u8], i: usize) -> u32 {
     let bytes = &data[4 * i..4 * i + 4];
     u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
@@ -227,7 +227,7 @@ mod tests {
         let wrong = [
             [stored(&[64, 3], DType::I32, 768), points(), scales()],
             [stored(&[64, 2], DType::F32, 512), points(), scales()],
-            // Shorter than the shape says.
+            // Shorter than the shape requires.
             [stored(&[64, 2], DType::I32, 508), points(), scales()],
             [codes(), stored(&[3, 2], DType::I32, 24), scales()],
             [codes(), points(), stored(&[0, 16], DType::F16, 0)],

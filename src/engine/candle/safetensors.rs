@@ -193,7 +193,7 @@ impl SafetensorsFiles {
         Some(Stored { shape: view.shape().to_vec(), dtype, data: view.data() })
     }
 
-    /// A matrix in eight bits with an exponent, with its scales. Checkpoints have them under one of two names.
+    /// A matrix in FP8 (e4m3), with its scales. Checkpoints have them under one of two names.
     fn fp8_of(&self, tensor: &TensorShape) -> Option<Fp8<'_>> {
         let codes = self.stored(&tensor.name).filter(|stored| stored.dtype == Some(DType::F8E4M3))?;
         let scales =
@@ -201,12 +201,12 @@ impl SafetensorsFiles {
         Fp8::new(<[usize; 2]>::try_from(tensor.shape.as_slice()).ok()?, codes.data, &scales?)
     }
 
-    /// Whether a device keeps the tensor in eight bits.
+    /// Whether a device keeps the tensor in FP8.
     pub fn keeps_fp8(&self, tensor: &TensorShape) -> bool {
         stays_fp8(tensor) && self.fp8_of(tensor).is_some()
     }
 
-    /// The tensors in eight bits, where all of them are stored so.
+    /// The tensors in FP8, if all of them are stored so.
     pub fn fp8(&self, parts: &[TensorShape]) -> Option<Fp8Rows> {
         let of = |part: &TensorShape| if stays_fp8(part) { self.fp8_of(part) } else { None };
         stacked(&parts.iter().map(of).collect::<Option<Vec<_>>>()?)

@@ -1,11 +1,12 @@
-//! Which tensor has which type: in the files that llama.cpp makes, by the name of the mix, and in checkpoints of eight bits.
+//! Which tensor has which type: in the files that llama.cpp makes, by the name of the mix, and in FP8
+//! checkpoints.
 
 use decoder_ops::Format;
 
 use super::weights::Architecture;
 use crate::{config::Scheme, model::spec::TensorShape};
 
-/// The type of a tensor; `None` for norms and biases, which stay plain numbers.
+/// The type of a tensor; `None` for norms and biases, which stay unquantised.
 pub(super) fn format_of(scheme: Scheme, of: &Architecture, tensor: &TensorShape) -> Option<Format> {
     let &[_, columns] = tensor.shape.as_slice() else { return None };
     let name = tensor.name.as_str();
@@ -85,10 +86,10 @@ fn of_layer(scheme: Scheme, of: &Architecture, name: &str, i: usize) -> Option<F
     })
 }
 
-/// Whether matrices of this name are kept in eight bits with an exponent, where a checkpoint or a scheme has that.
+/// Whether matrices of this name are kept in FP8 (e4m3), where a checkpoint or a scheme has that.
 pub(super) fn stays_fp8(tensor: &TensorShape) -> bool {
     let name = tensor.name.as_str();
-    // Tables and heads are published as plain numbers; products with experts need them.
+    // Tables and heads are published unquantised; GEMMs with experts need unquantised weights.
     let is_plain = tensor.is_router() || name.contains(".experts.");
     tensor.shape.len() == 2
         && tensor.shape[1].is_multiple_of(16)

@@ -41,7 +41,7 @@ pub trait WeightSource: Sync {
         Ok(None)
     }
 
-    /// The named tensors in eight bits with an exponent, below each other. `None` where one of them is not stored so.
+    /// The named tensors in FP8 (e4m3), below each other. `None` where one of them is not stored so.
     fn fp8(&self, _parts: &[TensorShape]) -> Option<Fp8Rows> {
         None
     }
@@ -72,7 +72,7 @@ pub struct Architecture {
     pub layers: usize,
     pub group: usize,
     pub tied: bool,
-    /// Of a layer.
+    /// Experts per layer.
     pub experts: usize,
 }
 
@@ -136,12 +136,12 @@ impl SyntheticWeights {
         format_of(scheme, &architecture, tensor)
     }
 
-    /// Whether a device keeps a tensor in eight bits with an exponent.
+    /// Whether a device keeps a tensor in FP8 (e4m3).
     pub fn is_fp8(&self, tensor: &TensorShape) -> bool {
         self.quantised.is_some_and(|(scheme, _)| scheme == Scheme::Fp8) && stays_fp8(tensor)
     }
 
-    /// Bytes of a tensor in memory, of plain numbers as `dtype`.
+    /// Bytes of a tensor in memory, an unquantised one as `dtype`.
     pub fn tensor_bytes(&self, tensor: &TensorShape, dtype: Dtype) -> u64 {
         match self.format(tensor) {
             _ if self.is_fp8(tensor) => fp8::bytes(tensor.shape[0], tensor.shape[1]),

@@ -124,10 +124,10 @@ impl Blas {
         Ok(blas)
     }
 
-    /// A product, summed in f32.
+    /// A GEMM, summed in f32.
     ///
     /// # Safety
-    /// The context is current, and the operands have the sizes of the product.
+    /// The context is current, and the operands have the sizes of the GEMM.
     pub unsafe fn multiply(&self, p: &Product<'_>) -> Result<(), CudaError> {
         let launch = Launch::of("cublasGemmEx");
         let kind = |dtype| match dtype {

@@ -1,4 +1,4 @@
-//! The decoder on a GPU: weights and cache are made once; prefill uses cuBLAS, decode our own products.
+//! The decoder on a GPU: weights and cache are made once; prefill uses cuBLAS, decode our own GEMMs.
 
 // Reason: some kernels rely on token ids and positions in device memory, which this file keeps within their ranges.
 #![allow(unsafe_code)]
@@ -56,7 +56,7 @@ pub struct Decoder {
     /// One kernel for the layers of a decode step.
     fused: Option<FusedLayers>,
     rope: Tables,
-    /// Of the layers with a rotary base of their own.
+    /// The tables of the layers with a rotary base of their own.
     local_rope: Option<Tables>,
     embedding_scale: f32,
     kv_cache: KvCacheDtype,
@@ -83,7 +83,7 @@ struct Layer {
     output: Matrix,
     output_bias: Option<Buffer>,
     mlp_norm: Buffer,
-    /// Of the results of attention and MLP, before they are added.
+    /// The norm of the result of attention before it is added; `post_mlp_norm` is that of the MLP.
     post_attention_norm: Option<Buffer>,
     post_mlp_norm: Option<Buffer>,
     mlp: Mlp,
@@ -144,7 +144,7 @@ impl Layer {
         all
     }
 
-    /// The matrices of all experts, and the bytes of those that are plain numbers at a time.
+    /// The matrices of all experts, and the bytes of those that are dequantised at a time.
     fn of_experts(&self, dtype: Dtype) -> Vec<(&Matrix, usize)> {
         match &self.mlp {
             Mlp::Dense { .. } => Vec::new(),
@@ -207,7 +207,7 @@ pub fn footprint(
     let mlp = product(&[rows.min(MLP_ROWS), 3, spec.widest_mlp()]);
     let logits = product(&[batch, if step > 1 { 1 + step } else { 1 }, spec.vocab, 4]);
     let tables = product(&[capacity, spec.head_dim, 4, 1 + usize::from(spec.local_rope_theta.is_some())]);
-    // A matrix as plain numbers.
+    // A dequantised matrix.
     let plain = match quantised {
         true => product(&[2, spec.widest_mlp(), spec.hidden]).saturating_mul(dtype.bytes()),
         false => 0,
@@ -320,7 +320,7 @@ impl Decoder {
         let Some(of) = of else { return Ok(()) };
         let gpu = &self.kernels.gpu;
         let Some(fused) = FusedLayers::new(gpu, instance, &of, &self.heads, sizes)? else { return Ok(()) };
-        // Once, of zeros: a GPU that refuses the launch goes on with the other kernels.
+        // A launch on zeros as a test: if the GPU refuses it, the other kernels are used.
         gpu.fill(&self.activations.x, 0)?;
         self.rewind()?;
         // SAFETY: the position is 0, and the layers are those of this decoder.
@@ -428,7 +428,7 @@ impl Decoder {
             }
         }
         let eps = spec.rms_eps as f32;
-        // Of a prompt only the last position is answered.
+        // After a prompt, only the last position of each sequence has logits.
         let (answered, selection) = match is_prompt {
             true => (self.heads.batch, (length, length - 1)),
             false => (rows, (1, 0)),
@@ -479,7 +479,7 @@ impl Decoder {
             ..kept
         });
         let cache = fresh.unwrap_or(kept);
-        // Of the positions so far, where they are all that there is room for.
+        // Heads of the prompt's own keys and values, which have room for exactly `length` positions.
         let own_heads = Heads { capacity: length, ..*heads };
         let rope = self.local_rope.as_ref().filter(|_| layer.is_local).unwrap_or(&self.rope);
         let transform = HeadTransform {
@@ -549,8 +549,8 @@ impl Decoder {
         operator(Operator::PostAttentionNorm, &|| kernels.add_normed(&a.x, &a.normed, norm, size, eps))
     }
 
-    /// What the experts of layer `i` carry of the next layer's norm. In other layers a kernel for the norm is faster: products of many blocks lose more by what each of
-    /// them does for it.
+    /// What the experts of layer `i` carry of the next layer's norm. In other layers a kernel for the norm is
+    /// faster: GEMMs of many blocks lose more by what each of them does for it.
     fn carry(&self, i: usize, rows: usize, is_prompt: bool) -> Option<Carry<'_>> {
         let (layer, next) = (self.layers.get(i)?, self.layers.get(i + 1)?);
         let Mlp::Experts(experts) = &layer.mlp else { return None };
@@ -563,7 +563,7 @@ impl Decoder {
         })
     }
 
-    /// The choices of the routers in decode steps so far, by layer. Waits for the device.
+    /// The expert assignments in decode steps so far, by layer. Waits for the device.
     pub fn routed(&self) -> Result<Vec<(usize, Tally)>, CudaError> {
         let mut all = Vec::new();
         for (i, layer) in self.layers.iter().enumerate() {
@@ -574,7 +574,7 @@ impl Decoder {
         Ok(all)
     }
 
-    /// Counts choices from here on.
+    /// Counts expert assignments from here on.
     pub fn forget_routed(&self) -> Result<(), CudaError> {
         for layer in &self.layers {
             if let Mlp::Experts(experts) = &layer.mlp {
@@ -842,7 +842,7 @@ impl Loader<'_> {
         self.of_shapes(&shapes, false)
     }
 
-    /// The matrices of gate and up, for one product where they have one type.
+    /// The matrices of gate and up, for one GEMM where they have one type.
     fn gate_up(&mut self, names: &[impl AsRef<str>]) -> Result<Matrix, EngineError> {
         let shapes = self.shapes(names)?;
         self.of_shapes(&shapes, true)

@@ -29,9 +29,9 @@ pub const MAX_EXPERTS: usize = 512;
 pub const MAX_ACTIVE: usize = 32;
 /// Rows of a prefill that go through the experts at a time.
 pub const EXPERT_ROWS: usize = 2048;
-/// From so many pairs of an expert on, plain numbers are faster than quantised weights.
+/// From so many pairs of an expert on, dequantised weights are faster than quantised ones.
 const MOST_PAIRS: usize = 64;
-/// Experts of quantised weights that are plain numbers at a time take at most this.
+/// Experts that are dequantised at a time take at most this many bytes.
 pub const PLAIN_BYTES: usize = 512 << 20;
 const COLUMNS: usize = 128;
 const STAGES: usize = 3;
@@ -50,9 +50,9 @@ pub struct ExpertLayer {
     pub down: Matrix,
     pub biases: Option<Biases>,
     pub shared: Option<(Matrix, Matrix)>,
-    /// The choices in decode steps, as `route` counts them.
+    /// The expert assignments in decode steps, as `route` counts them.
     pub tally: Buffer,
-    /// Blocks of the product of gate and up with the router within it that run at once.
+    /// Blocks of the GEMM of gate and up, with the router fused into it, that run at once.
     pub blocks_alone: OnceCell<usize>,
 }
 
@@ -60,7 +60,7 @@ pub struct ExpertLayer {
 pub struct Biases {
     /// In f32, one for each expert.
     pub router: Buffer,
-    /// Of all experts one after the other; gates before ups.
+    /// The biases of all experts, one after the other; gates before ups.
     pub gate_up: Buffer,
     pub down: Buffer,
 }
@@ -76,14 +76,15 @@ impl Biases {
 }
 
 impl ExpertLayer {
-    /// Of the router, of gate and up, and of down, as kernels take them.
+    /// The biases of the router, of gate and up, and of down, as kernels take them.
     fn bias_args(&self, launch: Launch<'_>, element: usize) -> Result<[Arg; 3], CudaError> {
         let Some(biases) = &self.biases else { return Ok([Arg::NULL; 3]) };
         biases.check(launch, self, element)?;
         Ok([&biases.router, &biases.gate_up, &biases.down].map(Arg::from))
     }
 
-    /// There are kernels for one row whose router is within the products, for experts with biases, and for others.
+    /// There are kernels for one row whose router is fused into the GEMMs, for experts with biases, and for
+    /// others.
     fn kernel(&self, name: &str, alone: bool) -> String {
         let alone = if alone { "_alone" } else { "" };
         let biased = if self.biases.is_some() { "_biased" } else { "" };
@@ -103,12 +104,12 @@ impl ExpertLayer {
         Ok(Tally { tokens: tokens.to_vec(), touched: sums[0], routed: sums[1], steps: sums[2] })
     }
 
-    /// Whether the experts are plain numbers.
+    /// Whether the experts are unquantised.
     pub fn is_plain(&self) -> bool {
         [&self.gate_up, &self.down].iter().all(|matrix| matches!(matrix.values, Values::Plain(_)))
     }
 
-    /// Experts whose plain numbers fit into [`PLAIN_BYTES`], at least one.
+    /// Experts whose dequantised weights fit into [`PLAIN_BYTES`], at least one.
     pub fn plain_at_a_time(&self, matrix: &Matrix, dtype: Dtype) -> usize {
         let each = matrix.rows / self.experts.count * matrix.columns * dtype.bytes() as usize;
         (PLAIN_BYTES / each.max(1)).clamp(1, self.experts.count)
@@ -221,7 +222,7 @@ impl Routed {
     }
 }
 
-/// The two products of experts.
+/// The two GEMMs of experts.
 #[derive(Clone, Copy)]
 enum Half {
     GateUp,
@@ -242,7 +243,8 @@ fn tile_rows(layer: &ExpertLayer, pairs: usize, dtype: Dtype) -> usize {
     if dtype == Dtype::F32 || pairs < 24 * count { 16 } else { 128 }
 }
 
-/// Positions of a tile in products that read quantised weights as they are; `None` where plain numbers are faster.
+/// Positions of a tile in GEMMs that read quantised weights as they are; `None` if dequantised weights are
+/// faster.
 fn few_rows_of(layer: &ExpertLayer, pairs: usize) -> Option<usize> {
     let are_tiles =
         [&layer.gate_up, &layer.down].iter().all(|matrix| matches!(matrix.values, Values::Tiles(_)));
@@ -255,7 +257,7 @@ fn few_rows_of(layer: &ExpertLayer, pairs: usize) -> Option<usize> {
     }
 }
 
-/// Rows of activations in order for such products of up to `rows` rows, and their most columns.
+/// Rows of activations in order for such GEMMs of up to `rows` rows, and their most columns.
 pub fn ordered_rows(experts: &Experts, hidden: usize, rows: usize) -> (usize, usize) {
     let pairs = (rows.min(EXPERT_ROWS) * experts.active).min(MOST_PAIRS * experts.count);
     // The last tile of each expert may have one row.
@@ -263,7 +265,8 @@ pub fn ordered_rows(experts: &Experts, hidden: usize, rows: usize) -> (usize, us
 }
 
 impl Kernels {
-    /// The scores of at most [`FEW_ROWS`] rows, from which the products of plain experts choose. Experts of other types are chosen here, and counted where `counted`.
+    /// The scores of at most [`FEW_ROWS`] rows, from which the GEMMs of unquantised experts choose. Experts
+    /// of other types are chosen here, and counted where `counted`.
     pub fn norm_and_route(
         &self,
         (normed, x): (&Buffer, &Buffer),
@@ -364,8 +367,8 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, Shape::early((1, 1, 1), MAX_EXPERTS), &args) }
     }
 
-    /// Whether the product of gate and up has the norm and the router of these rows within it, so that no kernel is needed for them: for one row of plain numbers, where the GPU runs
-    /// all its blocks at once.
+    /// Whether the norm and the router of these rows are fused into the GEMM of gate and up, so that they
+    /// need no kernel: for one row and unquantised weights, if the GPU runs all its blocks at once.
     pub fn routes_within(&self, layer: &ExpertLayer, rows: usize) -> bool {
         rows == 1 && self.dtype != Dtype::F32 && layer.is_plain() && self.blocks_alone(layer) > 0
     }
@@ -554,7 +557,7 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, Shape::early((rows, 1, 1), THREADS), &args) }
     }
 
-    /// One pair's product; its w is not used.
+    /// One pair's GEMM; its w is not used.
     fn of_pair<'a>(&self, y: &'a Buffer, x: Slice<'a>, n: usize, k: usize) -> Product<'a> {
         let y = Slice::from(y);
         Product { y, x, w: y, m: 1, n, k, dtype: self.dtype, out: self.dtype, add: false }
@@ -579,7 +582,8 @@ impl Kernels {
         Ok(values)
     }
 
-    /// The products of all pairs with their experts, tile by tile, into y by position. x is by row for gate and up, else by position.
+    /// The GEMMs of all pairs with their experts, tile by tile, into y by position. x is by row for gate and
+    /// up, else by position.
     fn expert_product(
         &self,
         y: &Buffer,

@@ -1,4 +1,5 @@
-//! Products of weights in fewer bits with two rows of activations or more, up to [`MOST_ROWS`]; `kernels/few_rows.cuh` has the other side.
+//! GEMMs of weights in fewer bits with two rows of activations or more, up to [`MOST_ROWS`];
+//! `kernels/few_rows.cuh` has the other side.
 
 // Reason: launching a kernel is unsafe. Each launch passes the parameters of its kernel, on buffers whose sizes are checked.
 #![allow(unsafe_code)]
@@ -13,8 +14,8 @@ use crate::{
     engine::launch::{Arg, Launch},
 };
 
-/// Rows of activations up to which products read such weights as they are, and those that one product takes. Each product reads the
-/// weights again; with more rows, plain numbers are faster.
+/// Rows of activations up to which GEMMs read such weights as they are, and those that one GEMM takes. Each
+/// GEMM reads the weights again; with more rows, dequantised weights are faster.
 pub const MOST_ROWS: usize = 64;
 pub const ROWS_AT_ONCE: usize = 32;
 /// Rows of activations lie together by eights.
@@ -26,7 +27,8 @@ const THREADS: usize = 256;
 /// Quantised weights become halves times this, as `quantised.cuh` has it.
 const LIFT: f32 = 16.0;
 
-/// Memory for products with weights in fewer bits: activations of a few rows in the order of the kernels, and a matrix as plain numbers for many rows.
+/// Memory for GEMMs with weights in fewer bits: activations of a few rows in the order of the kernels, and a
+/// dequantised matrix for many rows.
 pub struct Scratch {
     ordered: Buffer,
     factors: Buffer,
@@ -54,13 +56,13 @@ pub struct Tiled<'a> {
     pub tile_rows: usize,
 }
 
-/// Some rows of a product.
+/// Some rows of a GEMM.
 pub struct Part<'a> {
     first: usize,
     pub product: Product<'a>,
 }
 
-/// A product whose y has rows of `stride`, by the rows that a kernel takes.
+/// A GEMM whose y has rows of `stride`, by the rows that a kernel takes.
 pub fn parts<'a>(p: &Product<'a>, stride: usize) -> impl Iterator<Item = Part<'a>> {
     let (p, element, out) = (*p, p.dtype.bytes() as usize, p.out.bytes() as usize);
     (0..p.m).step_by(ROWS_AT_ONCE).map(move |first| {
@@ -147,7 +149,7 @@ impl Kernels {
         Ok(self.scratch.as_ref().ok_or_else(missing)?)
     }
 
-    /// Memory for one matrix as plain numbers.
+    /// Memory for one dequantised matrix.
     pub(super) fn plain(&self, launch: Launch<'_>) -> Result<&Buffer, CudaError> {
         Ok(&self.few_rows(launch)?.plain)
     }

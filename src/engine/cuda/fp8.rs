@@ -1,4 +1,4 @@
-//! Weights of eight bits with an exponent on a GPU; `kernels/fp8.cu` has the kernels.
+//! FP8 (e4m3) weights on a GPU; `kernels/fp8.cu` has the kernels.
 
 // Reason: launching a kernel is unsafe. Each launch passes the parameters of its kernel, on buffers whose sizes are checked.
 #![allow(unsafe_code)]
@@ -129,7 +129,7 @@ impl Fp8Matrix {
     }
 }
 
-/// How a product runs: the blocks, and how many tiles a warp copies ahead.
+/// How a GEMM runs: the blocks, and how many tiles a warp copies ahead.
 struct Plan {
     shape: Shape,
     ahead: usize,
@@ -148,7 +148,7 @@ impl Plan {
         Some(Plan { shape: Shape { shared_bytes: bytes(ahead), ..Shape::early(grid, THREADS) }, ahead })
     }
 
-    /// Of one row: its halves are in shared memory, and a factor for each 128.
+    /// The plan for one row: shared memory has its numbers in 16 bits, and a scale for each 128 of them.
     fn one(gpu: &Gpu, p: &Product<'_>, gated: bool) -> Option<Plan> {
         let staged = 2 * p.k.next_multiple_of(SCALED) + 4 * p.k.div_ceil(SCALED);
         Plan::new(gpu, p, gated, staged, BLOCKS[0])
@@ -156,7 +156,7 @@ impl Plan {
 }
 
 impl Kernels {
-    /// Whether a product of `rows` rows reads the codes.
+    /// Whether a GEMM of `rows` rows reads the codes.
     pub(super) fn fp8_rows(&self, rows: usize) -> bool {
         rows <= if self.dtype == Dtype::F32 { FEW_ROWS } else { MOST_ROWS }
     }
@@ -237,7 +237,7 @@ impl Kernels {
         Ok(())
     }
 
-    /// The matrix as plain numbers, for a product of many rows.
+    /// The dequantised matrix, for a GEMM of many rows.
     pub(super) fn fp8_plain(&self, w: &Fp8Matrix) -> Result<Slice<'_>, CudaError> {
         let name = self.name("fp8_plain");
         let launch = Launch::of(&name);

@@ -257,7 +257,7 @@ impl Product<'_> {
 }
 
 impl Gpu {
-    /// The number of devices; the error says why it is unknown.
+    /// The number of devices; the error reports why it is unknown.
     pub fn count() -> Result<usize, CudaError> {
         load_driver()?;
         result::init()?;
@@ -510,7 +510,7 @@ impl Gpu {
         let ([x, y, z], threads) = launch.grid(shape.grid, shape.threads)?;
         let shared_bytes = launch.int("shared memory", shape.shared_bytes)?;
         let function = self.function(launch, shared_bytes)?;
-        // SAFETY: of plain numbers and pointers, for which zero is a value.
+        // SAFETY: the attributes consist of numbers and pointers, for which zero is a value.
         let mut attributes: [sys::CUlaunchAttribute; 3] = unsafe { std::mem::zeroed() };
         let mut count = 0;
         let mut add = |id, set: &dyn Fn(&mut sys::CUlaunchAttributeValue)| {

@@ -1,5 +1,6 @@
 //! Launches the kernels. Every function checks the sizes that its kernel relies on; where a kernel relies on values in
-//! device memory, the function is unsafe and says what they must be. The `.cu` files say what each kernel computes.
+//! device memory, the function is unsafe and documents what they must be. The `.cu` files document what each
+//! kernel computes.
 
 // Reason: launching a kernel is unsafe. Each launch passes the parameters of its kernel, on buffers whose sizes are checked.
 #![allow(unsafe_code)]
@@ -19,7 +20,7 @@ use crate::{
 
 type Launched = Result<(), CudaError>;
 
-/// Rows of activations up to which our own product is faster than cuBLAS.
+/// Rows of activations up to which our own GEMM is faster than cuBLAS.
 pub const FEW_ROWS: usize = 8;
 /// Query heads of one block of the decode attention.
 const HEADS_PER_BLOCK: usize = 8;
@@ -82,7 +83,7 @@ impl KvCache<'_> {
         Ok(launch.arg("the window", self.window.unwrap_or(0).min(heads.capacity))?)
     }
 
-    /// Of the names of kernels that read or write it.
+    /// The prefix of the names of kernels that read or write the cache.
     fn prefix(&self) -> &'static str {
         match self.dtype {
             KvCacheDtype::Auto => "",
@@ -98,7 +99,7 @@ pub struct HeadTransform<'a> {
     pub bias: Option<&'a Buffer>,
     pub query_norm: Option<&'a Buffer>,
     pub key_norm: Option<&'a Buffer>,
-    /// Of the norms.
+    /// The epsilon of the norms.
     pub eps: f32,
     /// Tables, (capacity, dim / 2).
     pub cosines: &'a Buffer,
@@ -148,7 +149,7 @@ pub enum Values {
     Plain(Buffer),
     /// Quantised; parts of different formats, stacked by rows.
     Tiles(Vec<Tiles>),
-    /// Eight bits with an exponent.
+    /// FP8 (e4m3).
     Fp8(Box<Fp8Matrix>),
 }
 
@@ -179,8 +180,9 @@ impl<'a> From<&'a Buffer> for Input<'a> {
     }
 }
 
-/// The norm of the operator that follows, in part: the last product of experts, which completes rows of the residual vector, also writes them times the norm's weights, and
-/// sums of their squares. So no kernel is needed for the norm alone.
+/// The norm of the operator that follows, in part: the last GEMM of experts, which completes rows of the
+/// residual vector, also writes them times the norm's weights, and sums of their squares. So no kernel is
+/// needed for the norm alone.
 #[derive(Clone, Copy)]
 pub struct Carry<'a> {
     pub weight: &'a Buffer,
@@ -188,7 +190,7 @@ pub struct Carry<'a> {
     pub squares: &'a Buffer,
 }
 
-/// Rows of such a product, still to be divided by the root of their mean square.
+/// Rows of such a GEMM, still to be divided by the root of their mean square.
 #[derive(Clone, Copy)]
 pub struct Carried<'a> {
     pub squares: &'a Buffer,
@@ -251,7 +253,7 @@ impl Norm<'_> {
 pub struct Kernels {
     pub gpu: Gpu,
     pub dtype: Dtype,
-    /// Of the gate.
+    /// The activation function of the gate.
     pub activation: Activation,
     /// For quantised weights.
     pub scratch: Option<Scratch>,
@@ -355,7 +357,7 @@ impl Kernels {
 
     /// y = x·wᵀ (+ bias), or y += where `add`. x has `rows` rows.
     ///
-    /// The input may have a norm only where [`fuses_norm`](Self::fuses_norm) says so.
+    /// The input may have a norm only if [`fuses_norm`](Self::fuses_norm) is true.
     pub fn linear<'a>(
         &'a self,
         y: impl Into<Slice<'a>>,
@@ -393,20 +395,20 @@ impl Kernels {
         let launch = Launch::of(&name);
         launch.require_room("the bias", bias.bytes(), self.element_bytes(), &[w.rows])?;
         let args = [product.y.into(), bias.into(), Arg::size(rows), launch.arg("columns", w.rows)?];
-        // SAFETY: the kernel's parameters; the product has checked the size of y.
+        // SAFETY: the kernel's parameters; the GEMM has checked the size of y.
         unsafe { self.gpu.launch(launch, self.spread(rows * w.rows), &args) }
     }
 
-    /// The last product of a step, with f32 results.
+    /// The last GEMM of a step, with f32 results.
     pub fn logits<'a>(&self, y: &Buffer, x: impl Into<Input<'a>>, w: &Matrix, rows: usize) -> Launched {
         let Input { x, norm, carried } = x.into();
         let (n, k) = (w.rows, w.columns);
         let values = match &w.values {
             Values::Plain(values) => values,
             Values::Fp8(_) => {
-                return Err(Launch::of("logits").error("a head is not in eight bits".to_owned()).into());
+                return Err(Launch::of("logits").error("the LM head has no FP8 kernel".to_owned()).into());
             }
-            // The matrix would be large as plain numbers.
+            // The dequantised matrix would be large.
             Values::Tiles(parts) => {
                 for first in (0..rows).step_by(MOST_ROWS) {
                     let y = y.slice_from(first * n * FLOAT_BYTES);
@@ -427,18 +429,18 @@ impl Kernels {
         self.gpu.multiply(&product)
     }
 
-    /// Whether a product of `rows` rows with `w` norms its input itself.
+    /// Whether a GEMM of `rows` rows with `w` norms its input itself.
     pub fn fuses_norm(&self, rows: usize, w: &Matrix) -> bool {
         rows <= MOST_ROWS && matches!(w.values, Values::Tiles(_))
     }
 
-    /// Whether a product of `rows` rows with `w` takes rows whose norm is carried.
+    /// Whether a GEMM of `rows` rows with `w` takes rows whose norm is carried.
     pub fn takes_carried(&self, rows: usize, w: &Matrix) -> bool {
         let fits = w.columns.is_multiple_of(CARRIED_STEP) && w.columns <= MOST_CARRIED;
         fits && self.dtype != Dtype::F32 && rows <= FEW_ROWS && matches!(w.values, Values::Plain(_))
     }
 
-    // Reason: the operands of a product and their sizes.
+    // Reason: the operands of a GEMM and their sizes.
     #[allow(clippy::too_many_arguments)]
     fn product<'a>(
         &self,
@@ -462,7 +464,7 @@ impl Kernels {
     }
 
     /// out = activation(gate) · up, of `rows` rows of x. The first half of the rows of `gate_up` are the gate's. With many
-    /// rows, `wide` gets both products.
+    /// rows, `wide` gets the results of both GEMMs.
     pub fn gated<'a>(
         &'a self,
         out: &'a Buffer,
@@ -522,12 +524,13 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, self.spread(rows * n / 8), &args) }
     }
 
-    /// Whether our own product is used: few rows, and columns that are loaded eight at a time.
+    /// Whether our own GEMM is used: few rows, and columns that are loaded eight at a time.
     fn is_skinny(&self, p: &Product<'_>) -> bool {
         p.m <= FEW_ROWS && (self.dtype == Dtype::F32 || p.k.is_multiple_of(8))
     }
 
-    /// Our own product. With an `activation`, w has n rows of the gate and n rows of up, and y = activation(gate) · up.
+    /// Our own GEMM. With an `activation`, w has n rows of the gate and n rows of up, and
+    /// y = activation(gate) · up.
     fn skinny(
         &self,
         kernel: &str,
@@ -650,7 +653,8 @@ impl Kernels {
         Ok(())
     }
 
-    /// Causal attention of the first `length` positions of each sequence, whose keys and values are plain numbers.
+    /// Causal attention of the first `length` positions of each sequence, whose keys and values are
+    /// unquantised.
     pub fn prefill_attention(
         &self,
         out: &Buffer,
@@ -699,7 +703,7 @@ impl Kernels {
     }
 
     /// Attention of `length` new positions of each sequence. Their heads are transformed and written to the cache before; or here, of one position, with a
-    /// `transform`, where [`rotates_in_attention`](Self::rotates_in_attention) says so.
+    /// `transform`, if [`rotates_in_attention`](Self::rotates_in_attention) is true.
     ///
     /// # Safety
     /// The position in `progress` plus `length` is at most the capacity.
@@ -984,7 +988,7 @@ impl SamplingBuffers {
     }
 }
 
-/// Of a random draw; see [`crate::engine::sampling::Sampling`].
+/// The parameters of a random draw; see [`crate::engine::sampling::Sampling`].
 #[derive(Debug, Clone, Copy)]
 pub struct SamplingParameters {
     pub temperature: f32,

@@ -17,7 +17,7 @@ use crate::{
 
 /// As in `layers_block.cuh`: columns of the intermediate are divided in steps of it.
 const CHUNK: usize = 32;
-/// Rows of a product in a block.
+/// Rows of a GEMM in a block.
 const PART_ROWS: usize = 256;
 /// Columns of the intermediate in a cluster.
 const MOST_COLUMNS: usize = 1024;
@@ -60,7 +60,7 @@ const INSTANCES: &[Instance] = &[
 ];
 
 impl Instance {
-    /// Of a model whose weights are plain numbers, if there is one and it does all that the model needs.
+    /// The instance for an unquantised model; `None` if no instance does all that the model needs.
     pub fn of(spec: &ModelSpec, dtype: Dtype, sizes: &Sizes) -> Option<&'static Instance> {
         let Sizes { cache, step, .. } = *sizes;
         let one_sequence = cache.batch == 1 && step <= 1 && cache.positions <= MOST_POSITIONS;
@@ -144,7 +144,7 @@ pub struct FusedLayer<'a> {
 }
 
 impl FusedLayer<'_> {
-    /// Its addresses in the order of `Layer` in `layers_block.cuh`. `None` where weights are not plain numbers.
+    /// Its addresses in the order of `Layer` in `layers_block.cuh`. `None` if weights are quantised.
     fn addresses(
         &self,
         launch: Launch<'_>,
@@ -235,7 +235,7 @@ impl FusedLayers {
         if !gpu.runs_hopper_kernels() || gpu.shared_bytes < SHARED_BYTES {
             return Ok(None);
         }
-        // Of a step in the middle of a request.
+        // The positions in the cache at a step in the middle of a request.
         let context = sizes.prompt.midpoint(sizes.cache.positions);
         for &cluster in instance.clusters {
             let kernel = instance.kernel(cluster);

@@ -19,7 +19,7 @@ use crate::{
     model::spec::Activation,
 };
 
-/// Rows and columns of a product's matrices.
+/// Rows and columns of a GEMM's matrices.
 const SIDE: usize = 8192;
 /// Rows and columns of a matrix that is read, in bf16: 2 GiB, much more than the caches.
 const READ: (usize, usize) = (131_072, 8192);

@@ -274,7 +274,7 @@ impl CudaEngine {
         })
     }
 
-    /// The position and the number of steps that a device goes on from.
+    /// The position and the number of steps that a device continues from.
     fn set_progress(&self, buffers: &SamplingBuffers, steps: u32) -> Result<(), CudaError> {
         let position = u32::try_from(self.position).unwrap_or(u32::MAX);
         self.decoder.kernels.gpu.upload(&buffers.progress, &[position, steps])
@@ -428,7 +428,7 @@ impl Revisable for CudaEngine {
     }
 
     fn take_back(&mut self, position: usize) -> Result<(), EngineError> {
-        // Steps ahead would go on from another token.
+        // Steps ahead would continue from another token.
         if self.queued != self.taken {
             self.synchronize()?;
             self.taken = self.queued;
@@ -464,7 +464,7 @@ impl Revisable for CudaEngine {
                 chosen.extend(next);
             }
         }
-        // Of all of them.
+        // The time of all steps together.
         self.device_time = took;
         Ok(chosen)
     }

@@ -35,9 +35,9 @@ const MAX_BLOCKS: usize = 4;
 const SHARING: [usize; 2] = [4, 2];
 const LEAST_TILES: usize = 4;
 
-/// Rows of one format; of one matrix, or of several of the same size below each other.
+/// Rows of one format, from one matrix or from several of the same size below each other.
 pub struct Tiles {
-    /// Of one matrix.
+    /// The extent of one matrix.
     extent: Extent,
     values: Buffer,
 }
@@ -167,7 +167,7 @@ impl Tiles {
         }
     }
 
-    /// Whether it is one product of gate and up with their activation.
+    /// Whether it is one GEMM of gate and up with their activation.
     pub fn is_gated(&self) -> bool {
         self.extent.gated
     }
@@ -182,7 +182,7 @@ fn of_one_type<'a>(parts: &'a [Tiles], kernel: &str) -> Result<&'a Tiles, CudaEr
 }
 
 impl Extent {
-    /// Columns of a product: one for a pair of gate and up.
+    /// Columns of a GEMM: one for a pair of gate and up.
     fn n(&self) -> usize {
         if self.gated { self.rows / 2 } else { self.rows }
     }
@@ -208,28 +208,28 @@ impl Extent {
         format!("{name}_{}_{}", name_of(self.format), dtype.name())
     }
 
-    /// The shape of a product with `staged` bytes of activations in shared memory, and how many tiles a warp copies ahead: two where two such
-    /// blocks fit on a multiprocessor, else one. `None` where not even that fits. More strips than blocks are taken in turn, so that a
-    /// block rounds its activations once.
+    /// The shape of a GEMM with `staged` bytes of activations in shared memory, and how many tiles a warp
+    /// copies ahead: two where two such blocks fit on a multiprocessor, else one. `None` where not even that
+    /// fits. More strips than blocks are taken in turn, so that a block rounds its activations once.
     fn shape(&self, gpu: &Gpu, staged: usize) -> Option<(Shape, usize)> {
         let (resident, shared_bytes, ahead) = self.resident(gpu, staged)?;
         let grid = (self.strips().clamp(1, gpu.multiprocessors * resident), 1, 1);
         Some((Shape { shared_bytes, ..Shape::early(grid, THREADS) }, ahead))
     }
 
-    /// As [`shape`](Self::shape), of a product with one row of activations, which is in shared memory.
+    /// As [`shape`](Self::shape), of a GEMM with one row of activations, which is in shared memory.
     fn one(&self, gpu: &Gpu) -> Option<(Shape, usize)> {
         self.shape(gpu, self.groups() * GROUP_BYTES)
     }
 
-    /// Blocks of such products that run at once.
+    /// Blocks of such GEMMs that run at once.
     fn at_once(&self, gpu: &Gpu) -> usize {
         let resident = self.resident(gpu, self.groups() * GROUP_BYTES);
         resident.map_or(0, |(blocks, ..)| blocks * gpu.multiprocessors)
     }
 
-    /// As [`shape`](Self::shape), of a product with one row of activations whose strips are few and long, so that several blocks
-    /// share one; and how many.
+    /// As [`shape`](Self::shape), of a GEMM with one row of activations whose strips are few and long, so
+    /// that several blocks share one; and how many.
     fn shared_shape(&self, gpu: &Gpu) -> Option<(Shape, usize, usize)> {
         let tiles = self.tiles_of_row();
         SHARING.into_iter().find_map(|by| {
@@ -256,7 +256,7 @@ impl Extent {
     }
 }
 
-/// What is done besides a product.
+/// What is done besides a GEMM.
 struct Also<'a> {
     bias: Option<Slice<'a>>,
     activation: i32,
@@ -266,7 +266,7 @@ struct Also<'a> {
     turn: Turn,
 }
 
-/// Products of one row of activations with two matrices run side by side. As `quantised.cu` numbers them.
+/// GEMMs of one row of activations with two matrices run side by side. As `quantised.cu` numbers them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
     Alone,
@@ -328,7 +328,7 @@ impl Kernels {
         self.quantised_rows(part, product, part.extent.n(), &also)
     }
 
-    /// Checks the operands of a product whose y has rows of `stride`.
+    /// Checks the operands of a GEMM whose y has rows of `stride`.
     fn require_operands(
         launch: Launch<'_>,
         part: &Tiles,
@@ -350,7 +350,7 @@ impl Kernels {
         Ok(())
     }
 
-    /// One part of a product of one row.
+    /// One part of a GEMM of one row.
     fn quantised(
         &self,
         kernel: &str,
@@ -396,7 +396,7 @@ impl Kernels {
         launch.error(format!("a block has {} bytes of shared memory", self.gpu.shared_bytes)).into()
     }
 
-    /// One part of a product of several rows, which are in order already; y has rows of `stride`.
+    /// One part of a GEMM of several rows, which are in order already; y has rows of `stride`.
     fn quantised_rows(
         &self,
         part: &Tiles,
@@ -501,7 +501,7 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, shape, &[weights.as_slice(), &rows].concat()) }
     }
 
-    /// The matrices of `count` experts from `first` on as plain numbers.
+    /// The dequantised matrices of `count` experts from `first` on.
     pub(super) fn dequantised_experts<'a>(
         &'a self,
         parts: &[Tiles],
@@ -515,7 +515,7 @@ impl Kernels {
         Ok(plain.into())
     }
 
-    /// The matrix as plain numbers, for a product of many rows.
+    /// The dequantised matrix, for a GEMM of many rows.
     pub(super) fn dequantised<'a>(&'a self, w: &Matrix, parts: &[Tiles]) -> Result<Slice<'a>, CudaError> {
         let element = self.dtype.bytes() as usize;
         let plain = self.plain(Launch::of("dequantised"))?;
@@ -584,7 +584,7 @@ impl Kernels {
 }
 
 impl Matrix {
-    /// The bytes as plain numbers, where they are needed for products of many rows.
+    /// The bytes of the dequantised weights, if they are needed for GEMMs of many rows.
     pub fn plain_bytes(&self, dtype: Dtype) -> usize {
         match self.values {
             Values::Plain(_) => 0,

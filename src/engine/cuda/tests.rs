@@ -52,7 +52,7 @@ fn kernels_with(dtype: Dtype, cublas: bool) -> Kernels {
     Kernels { gpu, dtype, activation: Activation::Silu, scratch: None }
 }
 
-/// Keys and values of all positions, as plain numbers.
+/// Keys and values of all positions, unquantised.
 fn plain_cache<'a>([keys, values]: [&'a Buffer; 2], window: Option<usize>, h: &Heads) -> KvCache<'a> {
     KvCache { keys, values, window, slots: h.capacity, dtype: KvCacheDtype::Auto, sinks: None }
 }
@@ -153,7 +153,7 @@ fn matrix(k: &Kernels, values: &[f32], rows: usize, columns: usize) -> Matrix {
     Matrix { values: Values::Plain(put(k, values)), rows, columns }
 }
 
-/// A product of random numbers: alone, added to what is there with a bias, and as logits.
+/// A GEMM of random numbers: alone, added to what is there with a bias, and as logits.
 fn assert_product_matches(k: &Kernels, draws: &mut Draws, (rows, n, columns): (usize, usize, usize)) {
     let dtype = k.dtype;
     let (x, w) = (draws.values(rows * columns, dtype), draws.values(n * columns, dtype));
@@ -189,7 +189,7 @@ fn products_match() {
             let columns = match case % 3 {
                 0 => 8 * (1 + draws.below(40)),
                 1 => 256 * (1 + draws.below(20)),
-                // Not divisible by eight: cuBLAS computes it instead of our own product.
+                // Not divisible by eight: cuBLAS computes it instead of our own GEMM.
                 _ => 2 * (1 + draws.below(200)),
             };
             assert_product_matches(&k, &mut draws, (rows, n, columns));
@@ -880,7 +880,7 @@ fn tokens_of_experts_are_the_same_in_every_run() {
     }
 }
 
-/// The same in a cache of eight bits, and with tokens that are proposed by another model or found in the text.
+/// The same in a cache of eight bits, and with draft tokens of another model or found in the text.
 #[test]
 #[ignore = "needs a GPU"]
 fn kept_and_proposed_tokens_equal_those_of_the_cpu() {

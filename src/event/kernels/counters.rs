@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// One counter over some launches.
 ///
 /// Amounts (bytes, instructions) are averaged over launches. Rates (percents, ratios, anything "per") are weighted by the
-/// duration of each launch: a short launch says little about a rate.
+/// duration of each launch: a short launch shows little about a rate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Counter {
     /// Launches with a value.

@@ -54,7 +54,7 @@ pub enum Kind {
     Allocations,
 }
 
-/// The runtime that a program launches its kernels by. Its terms are in what is said of them.
+/// The runtime that a program launches its kernels by. Reports about them use its terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Platform {
@@ -433,7 +433,8 @@ mod tests {
             (any::<i32>(), 0i32..7).prop_map(|(digits, places)| f64::from(digits) / 10f64.powi(places))
         }
 
-        /// Of whole numbers: a sum has more digits than its parts, and JSON is read exactly up to fifteen.
+        /// Counters of whole numbers: a sum has more digits than its parts, and JSON is read exactly up to
+        /// fifteen.
         fn counters() -> impl Strategy<Value = Counters> {
             let counter = ("[a-z_.:% ]{1,20}", "[a-z/%]{0,6}", vec((any::<i32>(), 0..9u8), 1..3));
             vec(counter, 0..5).prop_map(|all| {

@@ -18,7 +18,7 @@ use super::{
 /// Records of one file: 20 million are about 150 MB compressed.
 const MAX_RECORDS: u64 = 20_000_000;
 
-/// What a program's library said.
+/// What a program's library reported.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Entry<'a> {
     /// Kernels are recorded from here on, or no longer.

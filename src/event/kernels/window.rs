@@ -26,9 +26,9 @@ pub struct StepWork {
     pub end_ns: u64,
     pub in_graph: bool,
     pub name: NameId,
-    /// Of a kernel.
+    /// The launch of a kernel; `None` for a copy or a memset.
     pub launch: Option<KernelLaunch>,
-    /// Of a copy or a memset.
+    /// The size of a copy or a memset; `None` for a kernel.
     pub bytes: Option<u64>,
     /// What it is part of, where that is known.
     pub instance: Option<OperatorInstance>,

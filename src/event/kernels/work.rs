@@ -133,7 +133,7 @@ pub const MEMSET: &str = "memset";
 /// Names that are kept: a program that makes kernels at run time may have any number.
 const MAX_NAMES: usize = 1 << 15;
 const MAX_NAME_BYTES: usize = 4096;
-/// Of all names together.
+/// The limit for all names together, in bytes.
 const MAX_BYTES: usize = 16 << 20;
 
 /// Names of kernels, numbered, in bounded memory. Names beyond the limits share the number of [`OTHERS`].

@@ -33,7 +33,7 @@ const GRAPHS: &str = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE";
 const COPIES: &str = "CUPTI_ACTIVITY_KIND_MEMCPY";
 const MEMSETS: &str = "CUPTI_ACTIVITY_KIND_MEMSET";
 const RANGES: &str = "NVTX_EVENTS";
-/// Of one text.
+/// The largest value or row that SQLite may read, in bytes.
 const MAX_VALUE_BYTES: i32 = 16 << 20;
 /// Operations of SQLite's machine that reading a file may take.
 const FEW_OPERATIONS: u64 = 1_000_000_000;

@@ -48,9 +48,9 @@ pub struct Event {
 /// Arguments of an event.
 #[derive(Debug, Default, PartialEq)]
 pub struct Args {
-    /// Of the operator that an event belongs to.
+    /// The external id: that of the operator that an event belongs to.
     pub external: Option<u64>,
-    /// That a call and its launches share.
+    /// The correlation id that a call and its launches share.
     pub correlation: Option<u64>,
     pub device: Option<i64>,
     pub stream: Option<i64>,

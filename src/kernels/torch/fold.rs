@@ -395,7 +395,7 @@ impl Fold {
     }
 }
 
-/// What PyTorch says of a collective.
+/// What PyTorch reports about a collective.
 fn operation(kind: Collective, args: &Args) -> Operation {
     let named = args
         .collective

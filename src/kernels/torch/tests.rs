@@ -439,7 +439,7 @@ fn operator_totals(events: &[Value]) -> HashMap<String, (u64, f64, f64)> {
         let (start, end) = span(event);
         let encloses = |(other_at, other): &(usize, &&Value)| {
             let (first, last) = span(other);
-            // Of events with the same times, the first encloses the others.
+            // If events have the same times, the first one encloses the others.
             let is_same = (first, last) == (start, end);
             other["tid"] == event["tid"]
                 && first <= start

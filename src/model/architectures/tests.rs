@@ -343,7 +343,7 @@ fn the_engine_runs_the_families_of_the_table() {
         assert_eq!(one.experts != ExpertStyle::None, is_variant || one.model_type == "gpt_oss");
         assert_eq!(one.like.name() != one.model_type, is_variant);
     }
-    // Of these, the table and the engine read the same shape.
+    // For every built-in model that the engine runs, the table and the engine read the same shape.
     let tree = crate::config::built_in();
     for model in tree.options("model") {
         let composed = crate::config::compose(&tree, &[format!("model={model}")]).unwrap();

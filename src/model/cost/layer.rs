@@ -11,7 +11,7 @@ use crate::model::{
 /// FLOPs per number of a state and position: decay, the value that it has for the key, the update, the output.
 const STATE_FLOPS: f64 = 7.0;
 
-/// The parts of attention that are not products with weights.
+/// The parts of attention that are not GEMMs with weights.
 struct AttentionCore {
     /// Biases, norms, rotation and the write to the cache.
     rope: Amounts,

@@ -8,7 +8,7 @@ use crate::model::{
     cost::{ACTIVATION_FLOPS, Amounts, NORM_FLOPS, OperatorCost, ROTATION_FLOPS, SOFTMAX_FLOPS},
 };
 
-/// The cost of the phase that turns pictures into rows of the decoder. Weights are read once for all pictures.
+/// The cost of the phase that turns images into rows of the decoder. Weights are read once for all images.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct VisionCost {
     /// The sums over all encoders, in the order of [`Operator::ALL`].
@@ -35,7 +35,7 @@ impl VisionCost {
 }
 
 impl Shape {
-    /// The cost of the vision encoders for these pictures; `None` for a model without known encoders.
+    /// The cost of the vision encoders for these images; `None` for a model without known encoders.
     pub fn vision_cost(&self, encoded: &Encoded) -> Option<VisionCost> {
         Some(self.vision.as_ref()?.cost_of(&encoded.sizes))
     }
@@ -204,7 +204,7 @@ impl Encoder {
             let added = Amounts { weight_bytes: 0.0, parameters: 0.0, ..bytes.residual(rows, width) };
             embedding = embedding + added + bytes.weights(self.position_table as f64 * width);
         }
-        // Of the tables of queries one is read; of weights without use none.
+        // A pass reads one of the tables of queries and none of the unused weights.
         let tables: f64 = self.queries.iter().map(|rows| *rows as f64).sum();
         embedding.weight_bytes += queries * width * bytes.weight;
         embedding.parameters += tables * width + self.unused as f64;

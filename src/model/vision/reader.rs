@@ -26,7 +26,7 @@ const MAX_MERGE: u64 = 1 << 6;
 
 /// The models whose encoders are known.
 const KNOWN: [&str; 5] = ["qwen2_5_vl", "qwen2_vl", "got_ocr2", "deepseek_ocr2", "deepseek_vl_v2"];
-/// Of the processors in transformers; checkpoints come with their own.
+/// The default limits of the image processors in transformers, in pixels; a checkpoint has its own.
 const MIN_PIXELS: u64 = 56 * 56;
 const MAX_PIXELS: u64 = 28 * 28 * 1280;
 

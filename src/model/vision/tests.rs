@@ -160,7 +160,7 @@ fn tiles_are_chosen_as_in_transformers() {
     assert_eq!(all.tokens_of_images, [903, 273]);
     let tile = View { count: 6, width: 640, height: 640 };
     assert_eq!(all.sizes, [tile, View { count: 2, width: 1024, height: 1024 }]);
-    // Tiny, Small, Base and Large of DeepSeek-OCR, without tiles: 64, 100, 256 and 400 tokens of the picture.
+    // Tiny, Small, Base and Large of DeepSeek-OCR, without tiles: 64, 100, 256 and 400 tokens of the image.
     for (side, tokens) in [(512, 64 + 8), (640, 100 + 10), (1024, 256 + 16), (1280, 400 + 20)] {
         let whole = PreprocessConfig {
             base_size: Some(side),
@@ -273,7 +273,7 @@ fn decoders_of_models_with_vision() {
     assert_eq!((ocr.latent, ocr.head_dim, ocr.layer_count()), (None, 128, 12));
     let dense: Vec<(u64, bool)> = ocr.layers.iter().map(|group| (group.count, group.has_experts)).collect();
     assert_eq!(dense, [(1, false), (11, true)]);
-    // Newer configs say beside the parts whether the head is the embedding.
+    // Newer configs state beside the parts whether the head is the embedding.
     let mut arch = model("got_ocr2").arch;
     arch["text_config"].as_object_mut().unwrap().remove("tie_word_embeddings");
     assert!(Shape::from_hf(&arch, Dtype::Bf16).unwrap().tied_embeddings);

@@ -1,11 +1,11 @@
-//! What an encoder sees of a picture, and the tokens that this becomes.
+//! What an encoder sees of an image, and the tokens that this becomes.
 
 use serde::{Deserialize, Serialize};
 
 use super::VisionShape;
 use crate::config::PreprocessConfig;
 
-/// How a picture becomes views.
+/// How an image becomes views.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Views {
@@ -13,7 +13,7 @@ pub enum Views {
     Tiled(Tiling),
 }
 
-/// One view of nearly the picture's aspect ratio.
+/// One view of nearly the image's aspect ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scaling {
     /// Pixels of each side of a patch.
@@ -24,7 +24,7 @@ pub struct Scaling {
     pub max_pixels: u64,
 }
 
-/// A square of the whole picture, and tiles of it.
+/// A square of the whole image, and tiles of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tiling {
     /// Pixels of each side of the view of the whole.
@@ -33,7 +33,7 @@ pub struct Tiling {
     pub tile: u64,
     /// Whether there are tiles.
     pub crop: bool,
-    /// With more than one, a picture that fits into a tile is not cut.
+    /// With more than one, an image that fits into a tile is not cut.
     pub min_tiles: u64,
     pub max_tiles: u64,
     /// Whether the encoder refuses other sizes.
@@ -57,24 +57,24 @@ pub struct View {
     pub height: u64,
 }
 
-/// Pictures as the encoders get them.
+/// Images as the encoders get them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Encoded {
     pub images: u64,
-    /// Tiles and views of whole pictures.
+    /// Tiles and views of whole images.
     pub views: u64,
     /// Patches of the first encoder.
     pub patches: u64,
     /// Positions in the prompt.
     pub tokens: u64,
-    /// The same, for each picture.
+    /// The same, for each image.
     pub tokens_of_images: Vec<u64>,
     /// The views, grouped by equal size.
     pub sizes: Vec<View>,
 }
 
 impl Encoded {
-    /// The pictures of `batch` sequences with equal ones.
+    /// The images of `batch` sequences with equal ones.
     pub fn of_batch(&self, batch: u64) -> Encoded {
         let times = |n: u64| n.saturating_mul(batch);
         let view = |view: &View| View { count: times(view.count), ..*view };
@@ -93,7 +93,7 @@ impl Encoded {
 const MAX_TILES: u64 = 64;
 
 impl VisionShape {
-    /// The views and tokens of pictures of these widths and heights.
+    /// The views and tokens of images of these widths and heights.
     pub fn encoded(&self, images: &[(u32, u32)], preprocess: Option<&PreprocessConfig>) -> Encoded {
         let views = match preprocess.filter(|preprocess| preprocess.is_enabled()) {
             Some(preprocess) => self.views.prepared(preprocess),
@@ -158,7 +158,8 @@ impl Views {
 }
 
 impl Scaling {
-    /// The view of a picture, and its tokens: sides are multiples of a token's, as near to the picture's as the limits allow.
+    /// The view of an image, and its tokens: sides are multiples of a token's, as near to the image's as the
+    /// limits allow.
     fn views(&self, width: u64, height: u64) -> (Vec<View>, u64) {
         let token = self.patch.max(1).saturating_mul(self.merge.max(1));
         let (w, h, factor) = (width.max(1) as f64, height.max(1) as f64, token as f64);
@@ -181,7 +182,7 @@ impl Scaling {
 }
 
 impl Tiling {
-    /// The views of a picture, and their tokens.
+    /// The views of an image, and their tokens.
     fn views(&self, width: u64, height: u64) -> (Vec<View>, u64) {
         let square = |count: u64, side: u64| View { count, width: side, height: side };
         let separator = u64::from(self.separator);
@@ -208,8 +209,8 @@ impl Tiling {
         columns.saturating_add(u64::from(self.row_ends)).saturating_mul(rows)
     }
 
-    /// Columns and rows of tiles: those whose aspect ratio is nearest to the picture's; of equally near ones the larger, if the picture
-    /// has more than half of its pixels.
+    /// Columns and rows of tiles: those whose aspect ratio is nearest to the image's; of equally near ones
+    /// the larger, if the image has more than half of its pixels.
     fn grid(&self, width: u64, height: u64) -> (u64, u64) {
         if self.min_tiles > 1 && width.max(height) <= self.tile {
             return (1, 1);

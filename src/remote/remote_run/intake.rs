@@ -1,4 +1,4 @@
-//! What comes from there: frames, news, events, files.
+//! What comes from the remote host: frames, news, events, files.
 
 use std::{io, time::Instant};
 
@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// Runs that a far end may begin: each has a directory here.
+/// Runs that a far end may begin: each has a local directory.
 const MAX_RUNS: u32 = 256;
 /// Ends of one run: each is followed by its files.
 const MAX_ENDS: u32 = 16;

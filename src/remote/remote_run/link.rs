@@ -15,7 +15,7 @@ use crate::remote::{
     trouble::Trouble,
 };
 
-/// After so long without an answer the screen says so.
+/// After so long without an answer the screen reports that.
 const SILENT: Duration = Duration::from_secs(3);
 /// After so long the connection is given up.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);

@@ -153,10 +153,10 @@ pub fn plot(
 /// The model, its data type and the GPU; whether it was simulated or ran under a profiler.
 fn headline(state: &RunState) -> String {
     state.run.as_ref().map_or_else(String::new, |run| {
-        let gpu = state.profiled_gpu().map_or_else(|| run.device.to_string(), |gpu| gpu.info.name.clone());
+        let gpu = state.device_name().map_or_else(String::new, |name| format!(" · {name}"));
         let simulated = if run.simulated { " · simulated" } else { "" };
         let under = run.perturbed.as_ref().map_or_else(String::new, |tool| format!(" · under {tool}"));
-        format!("{} · {} · {gpu}{simulated}{under}", run.model, run.dtype)
+        format!("{} · {}{gpu}{simulated}{under}", run.model, run.dtype)
     })
 }
 

@@ -45,7 +45,7 @@ pub struct PythonModel {
     pub arch: Value,
     /// A checkpoint's directory; `None` for random weights.
     pub weights: Option<PathBuf>,
-    /// How it prepares pictures, where the configuration says so.
+    /// How it prepares images, if the configuration sets it.
     pub preprocess: Option<PreprocessConfig>,
 }
 
@@ -80,8 +80,8 @@ impl PythonModel {
 const UNKNOWN_VOCABULARY: u64 = 32_000;
 
 impl Model {
-    /// Opens and validates the model of `config` for its runtime. With `model.weights=auto` also says which weights it
-    /// has.
+    /// Opens and validates the model of `config` for its runtime. With `model.weights=auto` also reports
+    /// which weights it has.
     pub fn open(config: &RunConfig) -> Result<(Model, Option<String>), InputsError> {
         let open = |weights| Self::with_weights(config, weights);
         if config.model.weights != Weights::Auto {
@@ -93,7 +93,7 @@ impl Model {
             Runtime::Candle | Runtime::CandleStock | Runtime::Pytorch | Runtime::Sim
         );
         if !has_weights || !dir.exists() {
-            // The header and reports say that weights are synthetic.
+            // The header and reports show that weights are synthetic.
             return Ok((open(&Weights::Synthetic)?, None));
         }
         match open(&Weights::Path(dir.clone())) {
@@ -184,7 +184,7 @@ impl Model {
         })))
     }
 
-    /// Weights of eight bits with an exponent become plain numbers.
+    /// FP8 weights are dequantised.
     pub fn for_cpu(self) -> Result<Model, InputsError> {
         match self {
             Model::Own { scheme: Some(scheme @ Scheme::Fp8), .. } => Err(InputsError::NeedsGpu { scheme }),
@@ -238,7 +238,7 @@ impl Model {
         }
     }
 
-    /// Of trained weights; `None` for synthetic ones.
+    /// The path of trained weights; `None` for synthetic ones.
     pub fn weights_path(&self) -> Option<&Path> {
         match self {
             Model::Own { checkpoint, .. } => checkpoint.as_ref().map(|checkpoint| checkpoint.path()),

@@ -1,4 +1,4 @@
-//! The pictures of requests: those of a dataset, or synthetic pages.
+//! The images of requests: those of a dataset, or synthetic pages.
 
 use std::{
     fs, io,
@@ -15,7 +15,7 @@ use crate::{
 /// Synthetic pages that differ; requests use them again after the last.
 const PAGES: u32 = 8;
 
-/// The pictures of a run, and the question about them.
+/// The images of a run, and the question about them.
 #[derive(Debug, Clone)]
 pub struct Pictures {
     pub question: String,
@@ -31,7 +31,7 @@ pub enum PictureSource {
 }
 
 impl Pictures {
-    /// The pictures that `images` describes; `samples` names those of a dataset in the order of the requests.
+    /// The images that `images` describes; `samples` names those of a dataset in the order of the requests.
     pub fn open(
         images: &ImagesConfig,
         samples: Option<&[Sample]>,
@@ -101,7 +101,7 @@ fn named(dir: &Path, samples: &[Sample]) -> Result<Vec<PathBuf>, DatasetError> {
     Ok(files)
 }
 
-/// All pictures of a directory, by name.
+/// All images of a directory, by name.
 fn all_of(dir: &Path) -> Result<Vec<PathBuf>, DatasetError> {
     let unreadable = |cause| DatasetError::UnreadablePictures { dir: dir.display().to_string(), cause };
     let is_picture = |path: &PathBuf| {

@@ -57,7 +57,7 @@ impl Target<'_> {
         [program].into_iter().chain(options).chain(["--conf-dir".into(), conf_dir]).collect()
     }
 
-    /// Of nsys's ranges: ours, or any.
+    /// The NVTX domain whose ranges nsys captures: this program's, or any.
     fn domain(&self) -> &'static str {
         if self.plain_ranges { "*" } else { "llmprof" }
     }
@@ -71,7 +71,7 @@ impl Target<'_> {
 
 /// `nsys profile` of `target`, with its report at `output`.
 pub fn nsys(tool: &Path, config: &NsysConfig, output: &Path, target: Target<'_>) -> ToolCommand {
-    // Additional options come first: the word before the program is always one of ours.
+    // Additional options come first: the word before the program is always one of our own options.
     let mut args = vec!["profile".to_owned()];
     args.extend(config.extra.iter().cloned());
     args.extend(["-t", &config.trace.join(","), "-s", "none", "--cpuctxsw=none"].map(str::to_owned));

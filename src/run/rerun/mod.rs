@@ -78,7 +78,7 @@ impl Tool {
         }
     }
 
-    /// Of its reports.
+    /// The extension of the tool's reports.
     fn extension(self) -> &'static str {
         match self {
             Tool::Nsys => "nsys-rep",
@@ -119,9 +119,9 @@ impl std::fmt::Display for Tool {
 #[derive(Debug, Clone)]
 pub struct Rerun {
     pub tool: Tool,
-    /// Of the original run.
+    /// The configuration of the original run.
     pub config: RunConfig,
-    /// Of the original run, "auto" resolved.
+    /// The device of the original run, with "auto" resolved.
     pub device: Device,
     /// The directory of the original run. The tool gets a directory in it.
     pub run_dir: PathBuf,
@@ -129,7 +129,7 @@ pub struct Rerun {
     pub kernels: Option<TopList>,
     /// The model of the original run stays in memory.
     pub model_in_memory: bool,
-    /// Of its GPU, as 90 for 9.0.
+    /// The compute capability of the GPU: 90 for 9.0.
     pub compute_capability: Option<u32>,
     /// This program.
     pub program: PathBuf,

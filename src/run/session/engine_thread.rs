@@ -34,7 +34,7 @@ pub(super) struct EngineThread {
     pub tracer: Option<Arc<Tracer>>,
     /// Whether a simulated run records kernels.
     pub sim_kernels: Arc<AtomicBool>,
-    /// Of a simulated run, which takes its samples between its steps so that equal seeds give equal runs.
+    /// The sampler of a simulated run, which samples between its steps so that equal seeds give equal runs.
     pub sampler: Option<Sampler>,
 }
 

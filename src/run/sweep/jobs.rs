@@ -79,7 +79,7 @@ pub struct JobResult {
     pub lossy: bool,
     /// `None` where nothing was measured.
     pub metrics: Option<MetricsSummary>,
-    /// Of the recording, if there is one.
+    /// The directory of the recording, if there is one.
     pub dir: Option<PathBuf>,
 }
 

@@ -19,11 +19,11 @@ use crate::{
     rundir::{RunDir, RunResult},
 };
 
-/// Of `sweep.json`.
+/// The version of the format of `sweep.json`.
 pub(super) const SCHEMA: u32 = 1;
 const PLAN: &str = "sweep.json";
 const TABLE: &str = "sweep.csv";
-/// Of a `sweep.json`: more jobs than anyone runs.
+/// The largest `sweep.json` that is read, in bytes: enough for more jobs than anyone runs.
 const MAX_PLAN_BYTES: u64 = 64 << 20;
 
 /// The content of `sweep.json`: written when a sweep starts, read when it is resumed.
@@ -46,7 +46,7 @@ pub(super) struct StoredSweep {
 pub(super) struct StoredJob {
     pub(super) overrides: Vec<String>,
     pub(super) subdir: String,
-    /// Of the resolved configuration, to detect changes.
+    /// The hash of the resolved configuration, to detect changes.
     pub(super) config_sha256: String,
 }
 

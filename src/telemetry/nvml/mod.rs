@@ -75,7 +75,7 @@ impl NvmlProbe {
         self.nvml.sys_cuda_driver_version().ok().and_then(|version| u32::try_from(version).ok())
     }
 
-    /// A number that GPUs on one board have in common; `None` where NVML does not say.
+    /// A number that GPUs on one board have in common; `None` if NVML does not report it.
     pub fn board(&self, gpu: u32) -> Option<u32> {
         let device = self.nvml.device_by_index(gpu).ok()?;
         device.board_id().ok()

@@ -55,7 +55,7 @@ impl App {
         in_sweep || runs || session.tool().is_some() || self.next.is_some()
     }
 
-    /// A run on another machine goes on without this screen.
+    /// A run on another machine continues without this screen.
     fn goes_on_there(&self) -> bool {
         matches!(self.live.as_ref().map(|live| &live.session), Some(Workload::There(run)) if run.goes_on())
     }

@@ -35,7 +35,7 @@ pub(super) enum Left {
     Ended(Option<Cause>),
     /// The user asks to stop the process.
     Suspended,
-    /// The process goes on after it was stopped.
+    /// The process continues after it was stopped.
     Resumed,
 }
 

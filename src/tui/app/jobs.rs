@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// The jobs, and what was said about them.
+/// The jobs, and the messages about them.
 pub(super) struct Elsewhere {
     launch: Launch,
     started: Instant,
@@ -132,7 +132,7 @@ impl App {
         };
     }
 
-    /// Of the jobs in other processes.
+    /// The directory of the sweep whose jobs run in other processes.
     pub(super) fn sweep_dir(&self) -> Option<&Path> {
         self.jobs.as_ref().map(|jobs| jobs.launch.runner.sweep.dir.as_path())
     }

@@ -48,7 +48,7 @@ impl Live {
         running && (session.is_done() || cancelled)
     }
 
-    /// Of the sweep and of its running job.
+    /// The progress of the sweep and of its running job.
     pub(super) fn progress(&self) -> Option<Progress> {
         let runner = self.sweep.as_ref()?;
         let running = runner.sweep.running().into_iter();
@@ -111,7 +111,7 @@ impl App {
         let session = match &mut live.session {
             Workload::Here(session) => session,
             Workload::There(run) => {
-                // Whether they are valid is known there.
+                // The remote host checks whether they are valid.
                 run.restart(overrides.to_vec());
                 self.ui.overlay = Overlay::None;
                 return;
@@ -154,7 +154,7 @@ impl App {
         self.dirty = true;
     }
 
-    /// Shows what a run on another machine answered, and the next run there once it has begun.
+    /// Shows what a run on another machine answered, and the next remote run once it has begun.
     pub(super) fn follow_remote(&mut self) {
         let Some(Workload::There(run)) = self.live.as_mut().map(|live| &mut live.session) else { return };
         let said = run.take_said();

@@ -64,7 +64,7 @@ pub struct App {
     /// The state when the view was frozen.
     frozen: Option<Box<RunState>>,
     runs: RunList,
-    /// Of earlier runs of this program; the current run's are in its state.
+    /// The snapshots of earlier runs of this program; the current run's are in its state.
     earlier_snapshots: Vec<Snapshot>,
     ended: Vec<SessionSummary>,
     exported: Vec<Exported>,
@@ -239,7 +239,7 @@ impl App {
                 (Workload::Here(mut session), None) => {
                     self.ended.push(session.end(Outcome::Interrupted, Some(reason)));
                 }
-                // It goes on there.
+                // It continues on the remote host.
                 (Workload::There(run), _) => remote = Some(run),
             }
             sweep = live.sweep;

@@ -198,7 +198,7 @@ impl App {
         });
     }
 
-    /// Whether the run or the sweep at `path` is on the screen; then a message says so.
+    /// Whether the run or the sweep at `path` is on the screen; then a message reports that.
     fn is_on_screen(&mut self, path: &Path) -> bool {
         let live = self.live.as_ref().and_then(|live| live.session.dir());
         let played = self.player.as_ref().and(self.played.as_ref()).map(RunDir::path);
@@ -309,7 +309,7 @@ impl App {
         }
     }
 
-    /// Returns whether work on files is going on.
+    /// Returns whether work on files is in progress.
     fn follow_files(&mut self) -> bool {
         let Some(work) = &self.runs.work else { return false };
         let done = match work.done.try_recv() {

@@ -82,7 +82,8 @@ impl Workload {
         }
     }
 
-    /// The workload was asked to pause and has not done so yet; or, there, something else that was asked.
+    /// The workload was asked to pause and has not done so yet; or, of a remote run, something else that was
+    /// asked.
     pub(super) fn pending(&self) -> Option<&'static str> {
         let state = self.state();
         let paused = state.workload_paused_at.is_some() || state.finished.is_some();
@@ -121,7 +122,7 @@ impl Workload {
         }
     }
 
-    /// Keeps what the screen said, while the run goes on.
+    /// Keeps what the screen reported while the run is in progress.
     pub(super) fn keep_message(&mut self, text: &str) {
         match self {
             Workload::Here(session) => session.keep_message(text),
@@ -146,7 +147,7 @@ impl Workload {
         }
     }
 
-    /// Of earlier runs there.
+    /// The snapshots of earlier runs on a remote host; none for a local run.
     pub(super) fn earlier_snapshots(&self) -> &[Snapshot] {
         match self {
             Workload::Here(_) => &[],
@@ -179,7 +180,7 @@ impl Workload {
     }
 }
 
-/// Says so where the order has to wait for the connection.
+/// Reports it if the order has to wait for the connection.
 fn send(run: &mut RemoteRun, order: Order) -> Option<String> {
     run.order(order);
     (!run.is_connected()).then(|| format!("this is done once {} is connected again", run.host().short()))

@@ -96,7 +96,7 @@ fn overview(view: &View<'_>) -> Table {
             ("model", run.model.clone()),
             ("dtype", run.dtype.clone()),
             ("engine", run.engine.to_string()),
-            ("device", run.device.to_string()),
+            ("device", state.device().map_or_else(String::new, ToString::to_string)),
         ] {
             add("run", name, "", "", value);
         }
@@ -166,7 +166,8 @@ fn overview(view: &View<'_>) -> Table {
     table
 }
 
-/// Of all GPUs in the table, of the one that is shown, or of the host, over the time range of the charts, at the resolution that is kept.
+/// The readings of all GPUs in the table, of the one that is shown, or of the host, over the time range of
+/// the charts, at the resolution that is kept.
 fn readings(view: &View<'_>) -> Table {
     let mut table = Table::titled("device,reading,unit,t_s,min,mean,max");
     let (from, to) = view.time_range();

@@ -482,7 +482,7 @@ impl FleetApp {
         }
     }
 
-    /// A recording that cannot be written ends; the screen goes on.
+    /// A recording that cannot be written ends; the screen continues.
     fn record(&mut self, snapshot: &Snapshot) {
         let Feed::Live { recorder, .. } = &mut self.feed else { return };
         let failed = recorder.as_mut().and_then(|recorder| recorder.record(snapshot).err());

@@ -34,7 +34,7 @@ pub struct Opened {
     /// The end of the history, in seconds of Unix time.
     pub end_unix_s: Option<f64>,
     pub step_s: f64,
-    /// Of the GPU pane.
+    /// The state of the GPU pane.
     pub ui: UiState,
 }
 

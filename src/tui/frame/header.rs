@@ -23,7 +23,7 @@ use crate::{
 
 /// Cells for what a tool is doing.
 const TOOL_WIDTH: usize = 24;
-/// Of the weights; shortened where it does not fit.
+/// The note on random weights; shortened if it does not fit.
 const SYNTHETIC: &str = "synthetic weights";
 /// A shorter rest is not worth a number.
 const MIN_LEFT_S: f64 = 20.0;
@@ -82,7 +82,6 @@ fn identity<'a>(view: &View<'_>, width: u16) -> Line<'a> {
         let served =
             served.and_then(|model| model.rsplit('/').next()).map(|model| cut(model, 40, theme.glyphs.ascii));
         line.push_span(Span::styled(served.unwrap_or_else(|| run.model.clone()), theme.number));
-        let gpu = view.state.profiled_gpu().map(|g| g.info.name.trim_start_matches("NVIDIA ").to_owned());
         let mut facts: Vec<String> =
             Some(run.dtype.clone()).filter(|dtype| !dtype.is_empty()).into_iter().collect();
         if view.state.watches() {
@@ -96,7 +95,8 @@ fn identity<'a>(view: &View<'_>, width: u16) -> Line<'a> {
             facts.push("waiting for the server".to_owned());
         } else if !run.simulated {
             facts.extend(run.synthetic_weights.then(|| SYNTHETIC.to_owned()));
-            facts.extend([gpu.unwrap_or_else(|| run.device.to_string()), run.engine.to_string()]);
+            facts.extend(view.state.device_name().map(|name| name.trim_start_matches("NVIDIA ").to_owned()));
+            facts.push(run.engine.to_string());
             facts.extend((run.batch > 1).then(|| format!("batch {}", run.batch)));
         }
         // The right half of the line shows the status.
@@ -186,7 +186,7 @@ fn alerts<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
     parts
 }
 
-/// Of `prefill 33 %`.
+/// The width of `prefill 33 %`, in cells.
 const PHASE_WIDTH: usize = 12;
 
 fn progress_and_time<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {

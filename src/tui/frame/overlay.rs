@@ -113,7 +113,7 @@ fn confirm_rerun(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     Line::styled(text, view.theme.text).render(inner, buf);
 }
 
-/// Says how many jobs end.
+/// Shows how many jobs end.
 fn confirm_cancel(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let (running, left) = view.sweep.map_or((0, 0), |view| (view.sweep.count_running(), view.sweep.left()));
@@ -128,7 +128,7 @@ fn confirm_cancel(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     Paragraph::new(lines).render(inner.inner(Margin::new(1, 0)), buf);
 }
 
-/// Says what goes on.
+/// Shows what continues.
 fn confirm_leave(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let Some(remote) = view.remote else { return };
     let theme = view.theme;
@@ -145,7 +145,7 @@ fn confirm_leave(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     Paragraph::new(lines).render(inner, buf);
 }
 
-/// Says what would end.
+/// Shows what would end.
 fn confirm_quit(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let width = area.width.saturating_sub(4).min(72);

@@ -469,7 +469,7 @@ fn stale(now: Stamp, at: Stamp) -> Option<String> {
     (age > 3.0).then(|| format!("{age:.0} s old"))
 }
 
-/// The overhead of the profiler, in a few words.
+/// The overhead of the profiler, as a short text.
 pub fn overhead(view: &View<'_>) -> Option<String> {
     let observer = view.state.observer.as_ref()?;
     let mut parts = Vec::new();

@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// A narrower one says too little.
+/// A narrower one shows too little.
 pub const MIN_WIDTH: u16 = 36;
 
 /// Counts in bins of equal width, from the minimum to a little above the 99th percentile.

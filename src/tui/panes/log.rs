@@ -37,7 +37,7 @@ impl Widget for LogPane<'_> {
             return note(theme, text).render(inner, buf);
         }
         let end = matching.len() - view.ui.log_back.min(matching.len() - 1);
-        // As many as fit, from the newest backwards; long lines go on below their text.
+        // As many as fit, from the newest backwards; long lines continue below their text.
         let (room, mut shown) = (inner.height as usize, Vec::new());
         for message in matching[..end].iter().rev() {
             let lines = lines(view, message, inner.width);

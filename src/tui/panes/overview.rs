@@ -114,7 +114,7 @@ pub fn verdict_text(view: &View<'_>) -> String {
 fn verdict<'a>(view: &View<'a>) -> Line<'a> {
     let theme = view.theme;
     let plain = |text: &str| theme.glyphs.plain(text);
-    // Before it answers there is nothing else to say, whatever the GPU does.
+    // Before it answers there is nothing else to report, whatever the GPU does.
     if let Some((stage, seconds, line)) = view.state.starting() {
         let text = format!("The server starts: {stage} for {seconds:.0} s. Its last line: {line}");
         return Line::from(Text::styled(plain(&text), theme.accent));
@@ -129,7 +129,7 @@ fn verdict<'a>(view: &View<'a>) -> Line<'a> {
     let limit = view.state.limit().map(|limit| format!("{limit} "));
     sentences.extend(limit.map(|text| Text::styled(plain(&text), theme.text)));
     let speed = view.state.verdict().map(|sentence| Text::styled(plain(&format!("{sentence} ")), theme.text));
-    // Of a server, and of a program whose steps are not known, what it did comes first.
+    // For a server, and for a program whose steps are not known, the speed comes before the GPU.
     match view.state.serves() || (view.state.follows() && view.state.total.itl.n() == 0) {
         true => sentences.extend(speed.into_iter().chain(gpu_verdict(view))),
         false => sentences.extend(gpu_verdict(view).into_iter().chain(speed)),
@@ -201,12 +201,13 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         let server = &view.state.server;
         let latest = server.latest.as_ref();
         let streams = view.state.active.count();
-        rows.push((
-            "running",
-            number(latest.and_then(|s| s.running).or(Some(streams as f64))),
-            String::new(),
-        ));
-        rows.extend(latest.and_then(|s| s.queued).map(|n| ("queued", three_digits(n), String::new())));
+        let age = server.silent_for(view.state.now);
+        let age = age.map_or_else(String::new, |age| format!("{:.0} s ago", age.as_secs_f64()));
+        rows.push(match latest.and_then(|s| s.running) {
+            Some(n) => ("running", three_digits(n), age.clone()),
+            None => ("running", three_digits(streams as f64), String::new()),
+        });
+        rows.extend(latest.and_then(|s| s.queued).map(|n| ("queued", three_digits(n), age)));
         let seconds = view.state.total.wall_ns as f64 / 1e9;
         if server.slo().is_some() && seconds > 0.0 {
             rows.push(("goodput", three_digits(server.good as f64 / seconds), "requests/s".to_owned()));
@@ -216,7 +217,7 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         Some(tally) => {
             let share = tally.acceptance().map(|share| percent(share * 100.0));
             let accepted = share.unwrap_or_else(|| theme.glyphs.none.to_owned());
-            rows.push(("tokens a step", number(tally.tokens_per_step()), String::new()));
+            rows.push(("tokens per step", number(tally.tokens_per_step()), String::new()));
             rows.push(("proposed, accepted", accepted, String::new()));
         }
         None => {

@@ -23,7 +23,7 @@ use crate::{
 
 pub struct RanksPane<'a>(pub View<'a>);
 
-/// Signs of a picture, what they mean, and how they are drawn.
+/// Signs of a timeline, what they mean, and how they are drawn.
 fn signs(theme: &Theme) -> [(char, &'static str, &'static str, Style); 5] {
     let glyph = |unicode, ascii| if theme.glyphs.ascii { ascii } else { unicode };
     [
@@ -35,7 +35,7 @@ fn signs(theme: &Theme) -> [(char, &'static str, &'static str, Style); 5] {
     ]
 }
 
-/// What is shown: of late while a run goes on, all of it afterwards.
+/// What is shown: recent work while a run is in progress, all of it afterwards.
 fn shown<'a>(view: &View<'a>) -> (&'a Totals, Late, &'static str) {
     let state = view.state;
     let ranks = &state.ranks;
@@ -81,7 +81,7 @@ impl Widget for RanksPane<'_> {
         let said = (lines.len() as u16).min((area.height / 4).max(2));
         let room = area.height.saturating_sub(said);
         let table = if collectives > 0 && room >= lanes + 9 { wanted.min(room - lanes - 4) } else { 0 };
-        // The words get what the lanes do not need.
+        // The text gets what the lanes do not need.
         let above = (room - table).min(lanes * 3 + 4);
         let [above, middle, below] =
             Layout::vertical([Constraint::Length(above), Constraint::Length(table), Constraint::Fill(1)])
@@ -129,7 +129,7 @@ fn words(view: &View<'_>, totals: &Totals, late: &Late) -> Vec<String> {
     words
 }
 
-/// Columns right of the picture: their width, and from which width of the pane on they are there.
+/// Columns right of the timeline: their width, and from which width of the pane on they are there.
 const COLUMNS: [(LaneColumn, u16, u16); 7] = [
     (LaneColumn::Compute, 9, 50),
     (LaneColumn::Nccl, 8, 60),
@@ -190,7 +190,7 @@ fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), are
     // A lane is two lines and a free one at most.
     let drawn = height.min(2);
     let fits = (body / height) as usize;
-    // The last line says how many do not fit.
+    // The last line shows how many do not fit.
     let fitting = if fits < totals.lanes.len() { (body - 1) as usize } else { fits };
     let first = inner.y + u16::from(has_heading);
     for ((lane, name), y) in
@@ -251,7 +251,7 @@ fn drawn_cells(cells: usize, width: u16) -> usize {
     cells.min(width as usize * MAX_CELLS)
 }
 
-/// How much time the pictures show.
+/// How much time the timelines show.
 fn shown_part(picture_ns: u64, totals: &Totals, width: u16) -> Option<String> {
     let cells = totals.lanes.iter().map(|lane| lane.sums.picture.len()).max().filter(|cells| *cells > 0)?;
     let drawn = drawn_cells(cells, width);

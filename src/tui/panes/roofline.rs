@@ -155,8 +155,8 @@ fn halo(theme: &Theme) -> char {
     if theme.glyphs.ascii { '*' } else { '●' }
 }
 
-/// Of the marks that are neither phases nor letters of the list, in the frame below the plot; those that are not in it are
-/// left out.
+/// Draws a legend in the frame below the plot, of the marks that are neither phases nor letters of the list.
+/// Marks that are not in the plot are left out.
 fn legend(view: &View<'_>, frame: Rect, field: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let drawn: String = field.positions().map(|place| buf[place].symbol().to_owned()).collect();

@@ -19,7 +19,7 @@ use crate::{
         units::{millis, percent, three_digits},
     },
     event::{GpuSource, readings::Reading},
-    state::{GpuState, PartTimes, Series, ServerState, TtftPart},
+    state::{GpuState, MeanOf, PartTimes, Series, ServerState, TtftPart},
     tui::{
         view::View,
         widgets::{ListLayout, cut, draw_box, note, wrapped},
@@ -123,7 +123,7 @@ fn draw_list(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Rect {
     let title = format!("{} servers", servers.len());
     let inner = draw_box(view.theme, (&title, "↑ ↓ select"), list, buf);
     let layout = ListLayout::new(inner, servers.len(), view.ui.server);
-    // Of a recording, which may have any text.
+    // The URL of a recording is untrusted text.
     let url = |server: &ServerState| line(server.url().unwrap_or("not asked yet"), MAX_URL);
     let wide = servers.iter().map(|server| url(server).chars().count()).max().unwrap_or(0);
     for (row, place) in layout.rows() {
@@ -158,7 +158,7 @@ fn summary(server: &ServerState) -> String {
 
 fn rows<'a>(view: &View<'a>) -> Vec<Row<'a>> {
     let (theme, server) = (view.theme, view.server());
-    // What a server that is silent said last is not what it does now.
+    // What a silent server reported last is not what it does now.
     let silent = server.silent.as_ref().filter(|_| view.cursor().is_none());
     let age = silent.map(|(since, _)| format!(", {:.0} s ago", view.state.now.since(*since).as_secs_f64()));
     let age = age.unwrap_or_default();
@@ -223,7 +223,7 @@ fn draw_waterfall(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         .unwrap_or_default();
     let inner = draw_box(theme, ("TTFT by part", &aside), area, buf);
     let parts = server.ttft_parts();
-    let total: f64 = parts.iter().map(|times| times.mean_ms).sum();
+    let total: f64 = parts.iter().filter_map(|times| times.mean_ms).sum();
     let wide = inner.width >= 70;
     let columns = if wide { 4 } else { 1 };
     let (label, figures) = (12, if wide { 43 } else { 10 });
@@ -233,12 +233,13 @@ fn draw_waterfall(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     for (y, times) in (inner.y..inner.bottom()).zip(rows) {
         let place = Rect { y, height: 1, ..inner };
         let right = Rect { x: inner.right().saturating_sub(figures), width: figures, ..place };
-        let Some(PartTimes { part, mean_ms: mean, distribution }) = times else {
+        let Some(times @ PartTimes { part, mean_ms, of }) = times else {
             let names = ["mean", "p50", "p90", "p99"].map(|name| format!("{name:>9}"));
             Line::styled(names[..columns].join("  ") + " ", theme.dim).right_aligned().render(right, buf);
             continue;
         };
         let column = |ms: f64| if total > 0.0 { (ms / total * f64::from(bar)).round() as u16 } else { 0 };
+        let mean = mean_ms.unwrap_or(0.0);
         let (from, to) = (column(begun), column(begun + mean).min(bar));
         begun += mean;
         buf.set_stringn(place.x + 1, y, part.name(), label as usize, theme.dim);
@@ -252,14 +253,15 @@ fn draw_waterfall(view: &View<'_>, area: Rect, buf: &mut Buffer) {
             buf[(place.x + label + x, y)].set_symbol(theme.glyphs.active).set_style(style);
         }
         let figure = |ms: Option<f64>| format!("{:>9}", ms.map_or_else(String::new, millis));
-        let at = |p: f64| figure(distribution.and_then(|d| d.percentile_ms(p)));
-        let figures = match distribution {
-            Some(_) => [figure(Some(mean)), at(50.0), at(90.0), at(99.0)][..columns].join("  "),
-            None if wide && part != TtftPart::Wait => {
-                format!("{}  {:31}", figure(Some(mean)), "the server's mean")
-            }
-            None if wide => format!("{}  {:31}", figure(Some(mean)), "the rest"),
-            None => figure(Some(mean)),
+        let at = |p: f64| figure(times.distribution().and_then(|d| d.percentile_ms(p)));
+        let mean = mean_ms.map_or_else(|| format!("{:>9}", theme.glyphs.none), |ms| figure(Some(ms)));
+        let figures = match of {
+            MeanOf::Requests(_) => [mean, at(50.0), at(90.0), at(99.0)][..columns].join("  "),
+            _ if !wide => mean,
+            MeanOf::SomeRequests => format!("{mean}  {:31}", "reported by some requests"),
+            MeanOf::ServerRequests => format!("{mean}  {:31}", "the server's mean"),
+            MeanOf::Rest if mean_ms.is_none() => format!("{mean}  {:31}", "the server's means exceed TTFT"),
+            MeanOf::Rest => format!("{mean}  {:31}", "the rest"),
         };
         Line::styled(theme.glyphs.plain(&figures) + " ", theme.text).right_aligned().render(right, buf);
     }

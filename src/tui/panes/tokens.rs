@@ -99,7 +99,7 @@ fn median_of_trail(view: &View<'_>) -> Option<f64> {
     (!gaps.is_empty()).then(|| *gaps.select_nth_unstable(middle).1 as f64 / 1e6)
 }
 
-/// A server has several streams at a time: a strip of all their tokens would say nothing.
+/// A server has several streams at a time: a strip of all their tokens would show nothing.
 fn has_streams(view: &View<'_>) -> bool {
     let streams = || view.state.trail.window(0, 256).map(|mark| mark.stream).max();
     view.state.serves() && streams().is_some_and(|highest| highest > 0)
@@ -115,7 +115,7 @@ fn streams_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         selected.filter(|_| is_selected).map(|mark| mark.t)
     });
     let (mut from, to) = view.stream_range(centre);
-    // Of very many streams fewer seconds are kept.
+    // With very many streams, the trail keeps fewer seconds.
     let oldest = view.state.trail.since(Stamp::default()).next().map(|mark| mark.t);
     if let Some(oldest) = oldest.filter(|oldest| incident.is_none() && *oldest < to) {
         from = from.max(oldest);

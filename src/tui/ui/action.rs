@@ -105,7 +105,7 @@ pub enum RunCommand {
     TogglePause,
     ToggleKernels,
     Snapshot(String),
-    /// Asks first while the run is going on.
+    /// Asks first while the run is in progress.
     AskRerun,
     Rerun,
     EditOverrides,
@@ -133,9 +133,9 @@ pub enum ReplayCommand {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunsCommand {
     Refresh,
-    /// Of a group: folds or unfolds it.
+    /// Opens the selected run; folds or unfolds the selected group.
     Open,
-    /// Of a run: selects its group.
+    /// Folds the selected group; on a run, selects its group.
     Fold,
     Unfold,
     Mark,

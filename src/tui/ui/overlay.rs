@@ -55,7 +55,7 @@ pub struct Prompt {
 pub enum PromptKind {
     SnapshotName,
     Overrides,
-    /// Of a recorded run or sweep.
+    /// The new name of a recorded run or sweep.
     RunName,
     Filter(Pane),
 }

@@ -17,7 +17,7 @@ pub enum RunOrder {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GroupKey {
     Experiment(String),
-    /// Of an experiment.
+    /// The name of an experiment, and a model in it.
     Model(String, String),
     /// By its directory.
     Sweep(PathBuf),

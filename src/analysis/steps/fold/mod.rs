@@ -479,7 +479,7 @@ impl Fold {
     }
 
     /// A decode step is the most usual one, where one is; else the one with the fewest rows among those that repeat. A server makes steps
-    /// of all sizes when it starts, so that the fewest rows of all time say nothing.
+    /// of all sizes when it starts, so that the fewest rows of all time show nothing.
     fn choose_base(&mut self, prepared: &[Prepared], counts: &HashMap<u64, u32>) {
         let repeats = |step: &&Prepared| step.repeats || self.recent_counts.contains_key(&step.hash);
         let lower = |lowest: Rows, rows: Rows| if rows.is_below(&lowest) { rows } else { lowest };
@@ -656,7 +656,7 @@ impl Fold {
         if since_mark.is_some_and(|since| self.marks.is_too_short(since)) {
             return;
         }
-        // Of several steps that end with this mark only the last end is known.
+        // If several steps end with this mark, only the end of the last one is known.
         let n = u64::from(lost) + 1;
         let length_ns = work.end_ns.saturating_sub(start_ns) / n;
         for i in (0..n).rev() {
@@ -689,7 +689,7 @@ impl Fold {
         *self.recent_counts.entry(hash).or_default() += 1;
     }
 
-    /// Of the recent steps, those with a sequence of kernels that another has too.
+    /// How many of the recent steps have a sequence of kernels that another one has too.
     fn confidence(&self) -> Confidence {
         let confirmed = self.recent_counts.values().filter(|count| **count > 1).sum();
         Confidence { confirmed, of: self.recent.len() as u32 }
@@ -725,7 +725,7 @@ fn end_of(works: &[Work]) -> u64 {
     device.map(|work| work.end_ns).max().unwrap_or(0)
 }
 
-/// Of the kernels of a step, in whatever order parallel streams run them.
+/// A hash of the kernels of a step that does not depend on the order in which parallel streams run them.
 fn hash_of(works: &[Work]) -> u64 {
     let mix = |value: u64| {
         let value = (value ^ value >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);

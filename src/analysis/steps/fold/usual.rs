@@ -1,4 +1,5 @@
-//! What a kernel usually is. Where a burst begins or ends within a step, the place of a product may be mistaken; the other steps know.
+//! What a kernel usually is. Where a burst begins or ends within a step, the place of a GEMM may be mistaken;
+//! the other steps know.
 
 use std::collections::HashMap;
 
@@ -17,12 +18,12 @@ const MAX_KERNELS: usize = 4_096;
 const MIN_LAUNCHES: u32 = 8;
 const MIN_SHARE: f64 = 0.9;
 
-/// Operators of products by kernel and grid.
+/// Operators of GEMMs by kernel and grid.
 #[derive(Debug, Default)]
 pub(super) struct Usual(HashMap<(NameId, Extent), Vec<(Operator, u32)>>);
 
 impl Usual {
-    /// Learns the operators of a step's products, and corrects those that are unusual.
+    /// Learns the operators of a step's GEMMs, and corrects those that are unusual.
     pub fn correct(&mut self, works: &[Work], classes: &[Class], instances: &mut [Option<OperatorInstance>]) {
         for ((work, class), instance) in works.iter().zip(classes).zip(instances) {
             let WorkKind::Kernel { name, launch } = work.kind else { continue };

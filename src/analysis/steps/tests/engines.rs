@@ -1,4 +1,5 @@
-//! Records of real servers on an H200, beside what their own torch.profiler said of the same load (`tests/gpu/engine.sh`).
+//! Records of real servers on an H200, beside what their own torch.profiler reported for the same load
+//! (`tests/gpu/engine.sh`).
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +27,7 @@ fn by_profiler(name: &str) -> BTreeMap<String, (u64, f64)> {
 /// When SGLang was ready, by the clock of its recording, which begins with its start.
 const SERVES_FROM: u64 = 133_000_000_000;
 
-/// The recording of its requests, and what the profiler said.
+/// The recording of its requests, and what the profiler reported.
 struct Engine {
     fold: Fold,
     profiler: BTreeMap<String, (u64, f64)>,
@@ -61,7 +62,8 @@ fn share(window: &KernelWindow, has: impl Fn(Option<Operator>) -> bool) -> f64 {
     fits / window.busy_ns as f64
 }
 
-/// Products have the same duration in every step of a batch: ours and the profiler's are of the same load at other moments.
+/// GEMMs have the same duration in every step of a batch: ours and the profiler's are of the same load at
+/// other moments.
 #[test]
 fn kernels_have_the_durations_of_the_engines_own_profiler() {
     for (name, products) in [("vllm_bf16", 8), ("vllm_fp8", 1), ("vllm_eager", 4), ("sglang_bf16", 5)] {
@@ -195,8 +197,9 @@ fn operators_are_those_of_the_model() {
     }
 }
 
-/// `operators.tsv` says by hand what the kernels of decode steps are: by their place in the layer, their launches per step, and the bytes
-/// that their time allows (in the 7B model gate_up reads 271 MB, down 136, qkv 33, attn_out 26, lm_head 1,090).
+/// `operators.tsv` lists by hand what the kernels of decode steps are: by their place in the layer, their
+/// launches per step, and the bytes that their time allows (in the 7B model gate_up reads 271 MB, down 136,
+/// qkv 33, attn_out 26, lm_head 1,090).
 #[test]
 fn operators_are_those_found_by_hand() {
     let table = fs::read_to_string(file("operators.tsv")).unwrap();

@@ -452,7 +452,7 @@ fn a_server_copies_on_another_stream_and_runs_prompts_without_graphs() {
 
 #[test]
 fn a_program_that_samples_on_the_host_copies_its_logits() {
-    // llama.cpp: quantised products, and rows are selected in the last layer as well as at the beginning.
+    // llama.cpp: quantised GEMMs, and rows are selected in the last layer as well as at the beginning.
     let mut program = Program::new(8, Launch::Eager(800));
     let step = |rows: u32| {
         let (product, attention) = match rows {
@@ -493,7 +493,7 @@ fn a_program_that_samples_on_the_host_copies_its_logits() {
     let of = |operator| {
         decode.rows.iter().filter(|row| row.operator == Some(operator)).map(|row| row.calls).sum::<u64>()
     };
-    // Each product with the conversion of its operand.
+    // Each GEMM with the conversion of its operand.
     assert_eq!((of(Operator::Qkv), of(Operator::Down), of(Operator::LmHead)), (60 * 48, 60 * 16, 60 * 2));
 }
 

@@ -122,7 +122,7 @@ fn check_operators(window: &ProgramWindow, products_of_down: f64) {
         (Operator::Qkv, 72.0),
         (Operator::AttentionOutput, 24.0),
         (Operator::GateUp, 48.0),
-        // With the reduction of a split product.
+        // With the reduction of a split-K GEMM.
         (Operator::Down, 24.0 * products_of_down),
         (Operator::LmHead, 1.0),
         (Operator::Embedding, 1.0),

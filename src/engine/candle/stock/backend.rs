@@ -77,7 +77,7 @@ impl<'a> Feeding<'a> {
         VarBuilder::new_with_args(Box::new(self), dtype, device)
     }
 
-    /// Whether to go on.
+    /// Whether to continue.
     fn report(&self, name: &str, elements: usize) -> bool {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         let (progress_fn, done) = &mut *progress;

@@ -9,7 +9,7 @@ const MAX_SIZE: u64 = 1 << 28;
 /// Keeps an absurd depth from being counted out layer by layer.
 const MAX_COUNT: u64 = 4096;
 
-/// What must not be zero where it is said, because something is divided by it or would be empty.
+/// What must not be zero if it is given, because something is divided by it or would be empty.
 const SIZES: [&str; 13] = [
     "vocab_size",
     "hidden_size",
@@ -122,7 +122,7 @@ impl Config {
         self.number(&["num_key_value_heads"]).unwrap_or_else(|| self.heads())
     }
 
-    /// As it is said, or the share of one head.
+    /// As it is given, or the share of one head.
     pub fn head_dim(&self) -> u64 {
         self.number(&["head_dim"]).unwrap_or_else(|| self.hidden() / self.heads())
     }

@@ -51,11 +51,11 @@ pub(super) struct Family {
     pub batches: bool,
     /// Numbers that one position of one sequence leaves in the caches of all layers.
     pub cached_numbers: fn(&Config) -> u64,
-    /// The most positions it can take beside what its config says.
+    /// The most positions it can take beside what its config states.
     pub most_positions: Option<usize>,
     /// Every layer has rotary tables of its own.
     pub rotary_tables_per_layer: bool,
-    /// Heads are `hidden_size / num_attention_heads` wide, whatever `head_dim` says.
+    /// Heads are `hidden_size / num_attention_heads` wide, whatever `head_dim` is.
     pub ignores_head_dim: bool,
 }
 
@@ -388,7 +388,7 @@ fn gemma_defaults() -> serde_json::Value {
 }
 
 fn make_gemma(parts: Parts) -> Made {
-    // Where both are said, the newer key is meant.
+    // If both are given, the newer key is meant.
     let config = match parts.config.has("hidden_activation") {
         true => parts.config.clone().without("hidden_act"),
         false => parts.config.clone(),

@@ -40,9 +40,9 @@ pub struct StockOptions {
     pub batch: usize,
     /// Prompt and output together.
     pub max_positions: usize,
-    /// Of the longest prompt.
+    /// Tokens of the longest prompt.
     pub prompt_tokens: usize,
-    /// Of the synthetic weights.
+    /// The seed of the synthetic weights.
     pub seed: u64,
     pub sampling: Sampling,
 }
@@ -89,7 +89,7 @@ pub struct StockEngine {
     model: Box<dyn CausalLm>,
     picker: Picker,
     device: Device,
-    /// Of the CPU. CUDA's stream belongs to the thread that made the model, which is the caller's.
+    /// The threads of the CPU engine. CUDA's stream belongs to the thread that made the model: the caller's.
     pool: Option<ThreadPool>,
     batch: usize,
     vocab: usize,

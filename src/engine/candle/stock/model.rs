@@ -91,7 +91,7 @@ enum Build {
     Quantised {
         architecture: &'static Architecture,
         parameters: u64,
-        /// Of the blocks, and of everything candle makes plain numbers of.
+        /// The blocks, and in f32 all tensors that candle dequantises or that are not quantised.
         weight_bytes: u64,
         /// The part of them that a step only looks rows up in.
         table_bytes: u64,
@@ -266,7 +266,7 @@ impl StockModel {
         }
     }
 
-    /// What the config says of `key`, where that is a number.
+    /// The config's value of `key`, if it is a number.
     pub fn number(&self, key: &str) -> Option<u64> {
         self.config.number(&[key])
     }

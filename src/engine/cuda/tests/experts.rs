@@ -1,4 +1,4 @@
-//! Experts: the choice among them, and the products of one layer in every type, few rows and many.
+//! Experts: the choice among them, and the GEMMs of one layer in every type, few rows and many.
 
 use std::cell::OnceCell;
 
@@ -77,7 +77,8 @@ fn a_layer_of_experts_matches() {
                 }
                 // As in gpt-oss, and as elsewhere.
                 let mxfp4 = format == Some(Format::Mxfp4);
-                // Rows, whether weights are normalised, whether there are biases. The last number of rows is enough for plain numbers where experts are few.
+                // Rows, whether weights are normalised, whether there are biases. The last number of rows is
+                // enough for dequantised weights where experts are few.
                 let of_tiles = [(1, true, mxfp4), (9, true, mxfp4), (40, false, mxfp4), (140, true, mxfp4)];
                 let of_one_row = [(1, true, false), (1, false, true), (1, true, true), (1, false, false)];
                 let of_more = [
@@ -108,7 +109,7 @@ fn a_layer_of_experts_matches() {
                     };
                     let error = layer_error(&k, experts, hidden, format, rows);
                     let allowed = match (format, dtype) {
-                        // Activations are rounded to eight bits in products of few rows.
+                        // Activations are rounded to eight bits in GEMMs of few rows.
                         (Some(_), _) if rows <= 8 => 2.5e-2,
                         // Weights become halves.
                         (Some(_), Dtype::F32) => 1e-3,

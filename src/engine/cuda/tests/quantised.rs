@@ -28,7 +28,7 @@ fn random(k: &Kernels, runs: &[(Format, usize)], columns: usize, gated: bool) ->
     (Matrix { values: Values::Tiles(tiles), rows, columns }, Tensor::cat(&weights, 0).unwrap())
 }
 
-/// As products with one row round its activations: eight bits, with a scale for each 32.
+/// As GEMMs with one row round its activations: eight bits, with a scale for each 32.
 fn in_eight_bits(x: &[f32]) -> Vec<f32> {
     let group = |x: &[f32]| -> Vec<f32> {
         let most = x.iter().fold(0f32, |most, x| most.max(x.abs()));
@@ -38,7 +38,7 @@ fn in_eight_bits(x: &[f32]) -> Vec<f32> {
     x.chunks(32).flat_map(group).collect()
 }
 
-/// The type within whose precision a product with m rows is: several are multiplied as halves.
+/// The type within whose precision a GEMM with m rows is: several are multiplied as halves.
 fn as_halves(m: usize, dtype: Dtype) -> Dtype {
     if m > 1 && dtype == Dtype::F32 { Dtype::F16 } else { dtype }
 }
@@ -74,7 +74,7 @@ fn every_format_matches_its_definition() {
                     let (w, weights) = random(&k, &[(format, n)], columns, false);
                     let x = draws.values(m * columns, dtype);
                     let (bias, before) = (draws.values(n, dtype), draws.values(m * n, dtype));
-                    // Many rows are multiplied as plain numbers of the model's type.
+                    // For many rows, the weights are dequantised to the model's type.
                     let (used, weights) = match m {
                         1 => (in_eight_bits(&x), weights),
                         2..=MOST_ROWS => (x.clone(), weights),
@@ -328,7 +328,7 @@ fn eight_bits_with_an_exponent_match() {
                         gate / (1.0 + (-gate).exp()) * up
                     })
                     .collect();
-                // Products beyond the range of f16 have no number.
+                // Products of gate and up beyond the range of f16 are not finite.
                 if dtype != Dtype::F16 {
                     assert_close(&get(&k, &out, m * n / 2), &expected, dtype, &format!("{what}, gated"));
                 }

@@ -183,7 +183,7 @@ pub(super) fn deepseek_ocr(
     let sam_keys = Sizes(Keys(&renamed));
     if let Some(second) = width.object("qwen2-0-5b")? {
         let width = Sizes(second).or("dim", 896, MAX_WIDTH)?;
-        // Its code has 896 as the last number of channels, whatever the file says.
+        // Its code has 896 as the last number of channels, whatever the file has.
         let first = sam(&sam_keys, &[512, width])?;
         let queried = Queried { width, intermediate: 4864, layers: 24, heads: 14, kv_heads: 2 };
         return queried.shape(first, hidden).map(Some);

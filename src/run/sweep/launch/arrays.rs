@@ -35,7 +35,7 @@ pub(super) struct StoredArray {
 }
 
 impl Arrays {
-    /// Of the sweep in `dir`; empty where nothing was submitted.
+    /// Reads the arrays of the sweep in `dir`; none if nothing was submitted.
     pub(super) fn read(dir: &Path, jobs: usize) -> Result<Arrays, SweepError> {
         let bad = |reason: String| SweepError::NotASweep { dir: dir.to_owned(), reason };
         let text = match read_file(&dir.join(FILE), MAX_BYTES) {

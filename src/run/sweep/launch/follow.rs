@@ -1,4 +1,5 @@
-//! Follows the jobs of a sweep in a thread: what the launcher sees, and what the directories of the jobs say.
+//! Follows the jobs of a sweep in a thread: what the launcher sees, and what the directories of the jobs
+//! contain.
 
 use std::{
     collections::BTreeMap,
@@ -179,8 +180,8 @@ impl Follower {
 }
 
 impl Watched {
-    /// What the directory says counts first: a job that is recorded as completed is completed. An interrupted one has a cause that the
-    /// launcher may know better.
+    /// The directory counts first: a job that is recorded as completed is completed. An interrupted one has a
+    /// cause that the launcher may know better.
     fn result(&self, now: Instant) -> Option<JobResult> {
         let recorded = result_in(&self.dir).filter(JobResult::is_final);
         match (recorded, &self.ended) {

@@ -12,7 +12,7 @@ use crate::{
 pub(super) struct Gpu {
     pub(super) index: u32,
     pub(super) uuid: String,
-    /// GPUs of one board have the same number; `None` where NVML does not say.
+    /// GPUs of one board have the same number; `None` if NVML does not report it.
     pub(super) board: Option<u32>,
 }
 

@@ -28,7 +28,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// For a job that was asked to end: its recording is completed, and copied from another machine.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 const END_TIMEOUT_THERE: Duration = Duration::from_secs(40);
-/// Of scripts and logs, in the sweep's directory.
+/// The directory of the jobs' logs, in the sweep's directory.
 const FOLDER: &str = ".jobs";
 
 /// Another machine, as the process of a job reaches it.
@@ -42,7 +42,7 @@ pub struct Machine {
 /// Room for one job.
 struct Slot {
     name: String,
-    /// Of the GPU, if it has one.
+    /// The UUID of the slot's GPU, if it has one.
     uuid: Option<String>,
     job: Option<Started>,
     /// The next job waits until then: the GPU cools.
@@ -53,17 +53,17 @@ struct Started {
     number: usize,
     process: Running,
     log: PathBuf,
-    /// Of its recording.
+    /// The directory of the job's recording.
     dir: PathBuf,
 }
 
 pub(super) struct LocalJobs {
     program: PathBuf,
     sweep: PathBuf,
-    /// Where the jobs do not run here; and the pause after a job on a GPU there.
+    /// The remote host, if the jobs run on one; and the pause after a job on one of its GPUs.
     machine: Option<(Machine, HardwareConfig)>,
     slots: Vec<Slot>,
-    /// Of the recordings.
+    /// The directories of the recordings, by the number of the job.
     dirs: BTreeMap<usize, PathBuf>,
     waiting: VecDeque<usize>,
     cancelled: bool,
@@ -157,7 +157,7 @@ impl LocalJobs {
                 }
             };
             if let Some((_, hardware)) = &self.machine {
-                // Its process has no thermometer there.
+                // Its process has no thermometer for a remote GPU.
                 let pause = CooldownRule::new(hardware, &device_of(&job.dir)).min;
                 slot.free_at = Instant::now() + pause;
             }

@@ -84,7 +84,7 @@ trait Launcher: Send {
     fn leave(&mut self) -> Vec<(usize, Seen)>;
     /// Until the next look.
     fn interval(&self) -> Duration;
-    /// A job that runs has ended as soon as its directory says so; else only with its process.
+    /// A job that runs has ended as soon as its directory shows it; else only with its process.
     fn ends_by_files(&self) -> bool {
         true
     }
@@ -105,7 +105,7 @@ enum Seen {
     Ended(Place, End),
 }
 
-/// How a job ended, where its directory does not say that.
+/// How a job ended, if its directory does not show it.
 #[derive(Debug, Clone, PartialEq)]
 struct End {
     outcome: Outcome,
@@ -117,13 +117,13 @@ struct End {
 /// A sweep whose jobs run in other processes.
 pub struct Launch {
     pub runner: Runner,
-    /// What keeps the jobs from being seen, in words.
+    /// A message about what keeps the jobs from being seen.
     pub trouble: Option<String>,
-    /// The jobs go on without this program.
+    /// The jobs continue without this program.
     pub goes_on: bool,
     /// They were cancelled on request.
     pub cancelled: bool,
-    /// Figures of running jobs whose recordings can be read here.
+    /// Figures of running jobs whose recordings can be read locally.
     pub live: BTreeMap<usize, LiveFigures>,
     updates: UnboundedReceiver<Update>,
     orders: Sender<Order>,
@@ -235,7 +235,7 @@ impl Launch {
         let _ = self.orders.send(Order::Cancel);
     }
 
-    /// Ends the following. Jobs of this machine end with it; jobs of Slurm go on.
+    /// Ends the following. Jobs of this machine end with it; jobs of Slurm continue.
     pub fn leave(&mut self) {
         self.stop.store(true, Ordering::Release);
         let _ = self.orders.send(Order::Leave);
@@ -255,7 +255,7 @@ impl Drop for Launch {
     }
 }
 
-/// The last line of a job's log, where it says what went wrong.
+/// The last line of a job's log, if it reports what went wrong.
 fn last_words(log: &Path) -> Option<String> {
     use std::io::{Read, Seek, SeekFrom};
     const TAIL_BYTES: u64 = 16 << 10;
@@ -267,7 +267,7 @@ fn last_words(log: &Path) -> Option<String> {
     let text = String::from_utf8_lossy(&bytes).into_owned();
     let rows = || text.lines().map(str::trim).filter(|row| !row.is_empty());
     let error = rows().rev().find_map(|row| row.strip_prefix("error: "));
-    // Slurm's own remarks on the end of a job say less than its state does.
+    // Slurm's own remarks on the end of a job report less than its state does.
     let last = rows().rev().find(|row| !row.starts_with("slurmstepd:"));
     error.or(last).map(|row| line(row, 300))
 }

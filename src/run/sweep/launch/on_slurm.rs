@@ -21,7 +21,7 @@ use crate::{
     slurm::{ExitCode, Script, Slurm, SlurmError, TaskEnd, TaskState, folder_of, waiting_reason},
 };
 
-/// Where Slurm does not say how large an array can be.
+/// The number of tasks of an array if Slurm does not report its limit.
 const USUAL_ARRAY_SIZE: usize = 1001;
 /// The pause between looks grows from the first to the second while nothing changes: many users share a controller.
 const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ pub(super) struct SlurmJobs {
     options: SlurmLauncher,
     paths: Paths,
     arrays: Arrays,
-    /// The array and the number there of each job that was submitted.
+    /// The array of each submitted job, and its number in the array.
     tasks: HashMap<usize, (u64, u32)>,
     /// Jobs that are followed.
     open: BTreeSet<usize>,
@@ -251,7 +251,7 @@ impl SlurmJobs {
         Place { id: id.unwrap_or_default(), on: None, note: None }
     }
 
-    /// How an ended job ended, in words.
+    /// A message about how an ended job ended.
     fn end(&self, end: &TaskEnd) -> End {
         let log = |kind: &str| self.paths.folder.join(format!("{}_{}_0_log.{kind}", end.array, end.task));
         let words = last_words(&log(if self.options.stderr_to_stdout { "out" } else { "err" }));
@@ -443,7 +443,7 @@ impl Launcher for SlurmJobs {
         Ok(())
     }
 
-    /// The jobs go on.
+    /// The jobs continue.
     fn leave(&mut self) -> Vec<(usize, Seen)> {
         Vec::new()
     }

@@ -78,7 +78,7 @@ impl Widget for ComparePane<'_> {
                 return jobs::Jobs { view, sweep }.render(area, buf);
             }
             Some(SweepView { sweep, .. }) => {
-                // A row for each job and the selected one in words, in at most half of the pane.
+                // A row for each job and the selected one as text, in at most half of the pane.
                 let wanted = (sweep.jobs.len() + 5).min(usize::from(area.height / 2)) as u16;
                 let [above, below] =
                     Layout::vertical([Constraint::Length(wanted), Constraint::Min(0)]).areas(area);

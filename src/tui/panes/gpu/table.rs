@@ -36,7 +36,7 @@ const INDEX: u16 = 4;
 const NAME: u16 = 11;
 const MAX_NAME: u16 = 26;
 const LIMIT: u16 = 12;
-/// Of a name that is text of others.
+/// The most characters of a GPU's name or an error message, which are untrusted text.
 const MAX_CHARS: usize = 80;
 
 /// The most lines of a row: its values, charts and a free one.
@@ -159,7 +159,7 @@ fn draw_gpu(view: &View<'_>, (i, gpu): (usize, &GpuState), area: Rect, buf: &mut
     }
 }
 
-/// What the row of a GPU says beside its readings.
+/// What the row of a GPU shows beside its readings.
 fn about(gpu: &GpuState) -> String {
     let mut parts = Vec::new();
     if gpu.info.profiled {

@@ -275,7 +275,7 @@ impl<'l> Page<'_, 'l> {
     }
 
     fn launch(&mut self, source: &Source<'_>, row: &KernelRow, others: &[Elsewhere<'_>]) {
-        // Of the first source that has it.
+        // The launch comes from the first source that has it.
         let of_others = others.iter().filter(|other| !other.other_grid);
         let launches = [(source, row)].into_iter().chain(of_others.map(|other| (&other.source, &other.row)));
         let known =

@@ -31,8 +31,9 @@ use crate::{
         kernels::{Group, Sort, SortBy, names as kernel_names},
     },
     kernels::show::TableView,
+    run::rerun::Tool,
     tui::{
-        ui::KernelsExtent,
+        ui::{Action, Effect, KernelsExtent, RunCommand},
         view::View,
         widgets::{cut, draw_box, wrapped},
     },
@@ -293,14 +294,21 @@ fn empty(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     }
     let run = view.state.run.as_ref();
     let on_gpu = run.is_some_and(|run| run.device.is_cuda());
-    let tools = "n re-runs under nsys, c under ncu; their reports appear here";
-    let live = "K records kernels while they run";
-    let (reason, mut hints) = match kernels.trace.as_ref().map(|trace| (&trace.tool, &trace.state)) {
+    // Nothing can be started from a recording.
+    let may = |command: RunCommand| {
+        view.replay.is_none() && view.obstacle(&Action::Do(Effect::Run(command))).is_none()
+    };
+    let tools = may(RunCommand::RunUnder(Tool::Nsys))
+        .then_some("n re-runs under nsys, c under ncu; their reports appear here");
+    let has_ended = view.state.finished.is_some();
+    let live = (may(RunCommand::ToggleKernels) && !has_ended).then_some("K records kernels while they run");
+    let (reason, hints) = match kernels.trace.as_ref().map(|trace| (&trace.tool, &trace.state)) {
         Some((tool, TraceState::Refused { reason, remedy })) => {
             lines.push(Line::styled(plain(&format!("{tool} cannot record kernels:")), theme.warn));
             lines.push(Line::styled(plain(reason), theme.text));
             (remedy.clone(), vec![tools])
         }
+        _ if has_ended && view.state.follows() => (view.state.verdict().unwrap_or_default(), Vec::new()),
         Some((tool, TraceState::Starting | TraceState::On)) => {
             (format!("{tool} is recording; the first kernels appear within seconds."), vec![tools])
         }
@@ -313,24 +321,24 @@ fn empty(view: &View<'_>, area: Rect, buf: &mut Buffer) {
             let reason = "Kernels of other processes are not visible: run them under nsys or ncu.";
             (reason.to_owned(), Vec::new())
         }
-        None if run.is_some_and(|run| run.engine == EngineKind::Pytorch) && view.state.finished.is_none() => {
+        None if view.state.follows() && !view.state.programs.has_cuda() => {
+            ("The program has not started CUDA.".to_owned(), Vec::new())
+        }
+        None if run.is_some_and(|run| run.engine == EngineKind::Pytorch) && !has_ended => {
             let reason = "Operators appear after the last measured request: PyTorch is profiled then.";
             (reason.to_owned(), if on_gpu { vec![live, tools] } else { Vec::new() })
         }
         None if run.is_some() && !on_gpu => {
             ("This run uses the CPU: there are no GPU kernels.".to_owned(), Vec::new())
         }
+        None if has_ended => ("No kernels were recorded.".to_owned(), vec![tools]),
         None => ("No kernels recorded yet.".to_owned(), vec![live, tools]),
     };
-    if view.replay.is_some() {
-        // Nothing can be started from a recording.
-        hints.clear();
-    }
     if !reason.is_empty() {
         lines.push(Line::styled(plain(&reason), theme.text));
     }
-    hints.push("llmprof-tui kernels FILE shows an nsys or ncu report");
+    let hints = hints.into_iter().flatten().chain(["llmprof-tui kernels FILE shows an nsys or ncu report"]);
     lines.push(Line::default());
-    lines.extend(hints.into_iter().map(|hint| Line::styled(hint, theme.dim)));
+    lines.extend(hints.map(|hint| Line::styled(hint, theme.dim)));
     Paragraph::new(lines).wrap(Wrap { trim: true }).render(inner, buf);
 }

@@ -11,7 +11,7 @@ pub struct Elsewhere<'a> {
     pub source: Source<'a>,
     /// All of them together.
     pub row: KernelRow,
-    /// Of the other source's total, in percent.
+    /// Their share of the other source's total, in percent.
     pub share: Option<f64>,
     /// They were launched on other grids there.
     pub other_grid: bool,

@@ -224,7 +224,7 @@ impl Cells<'_, '_> {
         }
     }
 
-    /// Of the time since the last snapshot.
+    /// The change of the row's time since the last snapshot.
     fn change(&self, row: &KernelRow) -> (Option<String>, Style) {
         let theme = self.view.theme;
         match self.against.and_then(|against| against.of_row(row)) {

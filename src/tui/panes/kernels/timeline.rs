@@ -266,7 +266,7 @@ fn draw_lane(
     Line::styled(theme.glyphs.plain(&text), theme.text).right_aligned().render(place, buf);
 }
 
-/// Where layers begin, with their numbers as far as they fit; the first says what they are.
+/// Where layers begin, with their numbers as far as they fit; the first shows what they are.
 fn axis(theme: &Theme, timeline: &StepTimeline, part: &Part, area: Rect, buf: &mut Buffer) {
     let length = part.ns();
     if length == 0 || area.is_empty() {
