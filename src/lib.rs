@@ -7,47 +7,22 @@
 //! rundir::Player: events.ndjson ──────────────────────► state::RunState ─► the same panes
 //! ```
 //!
-//! - [`base`], [`process`], [`tools`]: units and tables; signals, panics, log file; other programs
-//! - [`config`]: `conf/` and overrides become one [`config::RunConfig`]
-//! - [`model`]: the shape of a model and its cost; [`text`]: prompts to token ids and back
-//! - [`event`]: the vocabulary all rooms share; [`state`] folds it; [`rundir`] records and replays it
-//! - [`engine`] runs a model; [`profile`] observes it; [`telemetry`] samples the GPU and the host; [`sim`] simulates both
-//! - [`pytorch`] runs models in a Python process; [`attach`] follows other programs; [`server`] puts load on servers and reads their metrics
-//! - [`analysis`]: from numbers to meaning, pure; [`kernels`]: files of other profilers
-//! - [`run`]: plans, sessions, sweeps and re-runs under tools: the only place that starts and stops work; [`slurm`]: its commands
-//! - [`report`], [`chrome_trace`]: documents and traces of a run; [`compare`]: verdicts on two runs
-//! - [`assets`]: models and datasets on disk; [`doctor`]: checks of this machine
-//! - [`fleet`]: many GPUs, read from Prometheus: which are slow among peers, since when, why
-//! - [`tui`]: the screen; [`cli`]: the commands
-//!
-//! `ARCHITECTURE.md` lists what each room may use.
+//! The program is [`cli`]. Everything else is in the crates below `crates/`, which this library names by their rooms;
+//! `ARCHITECTURE.md` lists what each may use.
 
-pub mod analysis;
-pub mod assets;
-pub mod attach;
-pub mod base;
-pub mod chrome_trace;
 pub mod cli;
-pub mod compare;
-pub mod config;
-pub mod doctor;
-pub mod engine;
-pub mod event;
-pub mod fleet;
-pub mod kernels;
-pub mod model;
-pub mod process;
-pub mod profile;
-pub mod pytorch;
-pub mod remote;
-pub mod report;
-pub mod run;
-pub mod rundir;
-pub mod server;
-pub mod sim;
-pub mod slurm;
-pub mod state;
-pub mod telemetry;
-pub mod text;
-pub mod tools;
-pub mod tui;
+
+pub use gpu_traces as kernels;
+pub use llm_cost as model;
+pub use llmprof_analysis as analysis;
+pub use llmprof_base as base;
+pub use llmprof_base::{process, tools};
+pub use llmprof_config as config;
+pub use llmprof_engine as engine;
+pub use llmprof_engine::{profile, text};
+pub use llmprof_event as event;
+pub use llmprof_record::{chrome_trace, report, rundir, state};
+pub use llmprof_run as run;
+pub use llmprof_run::{assets, compare, doctor, remote, slurm};
+pub use llmprof_screen as tui;
+pub use llmprof_sources::{attach, fleet, pytorch, server, sim, telemetry};

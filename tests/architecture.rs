@@ -1,117 +1,45 @@
-//! The rooms of `src`, what each may use, and where each vendor crate is used.
+//! The rooms of each crate, what each may use, and where each vendor crate is used.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
 
-/// Every room with the rooms its code may use, bottom to top: a room uses only rooms that stand before it, so there
-/// are no cycles. Tests may use any room.
-const ROOMS: [(&str, &[&str]); 29] = [
-    ("base", &[]),
-    ("process", &["base"]),
-    ("tools", &[]),
-    ("config", &[]),
-    ("slurm", &["base", "tools", "config"]),
-    ("text", &["base", "process"]),
-    ("model", &["base", "config"]),
-    ("event", &["model"]),
-    ("analysis", &["base", "event", "model"]),
-    ("kernels", &["base", "tools", "event", "analysis"]),
-    ("profile", &["tools", "config", "model", "event"]),
-    ("attach", &["base", "event", "analysis"]),
-    ("telemetry", &["base", "tools", "config", "event", "analysis", "profile"]),
-    ("engine", &["base", "process", "tools", "config", "text", "model", "event", "profile"]),
-    ("server", &["base", "config", "text", "event", "analysis", "engine"]),
-    ("pytorch", &["base", "text", "model", "event", "kernels", "attach", "engine"]),
-    ("sim", &["base", "config", "model", "event", "analysis", "telemetry", "engine"]),
-    ("state", &["base", "model", "event", "analysis"]),
-    ("chrome_trace", &["base", "event"]),
-    ("rundir", &["base", "event", "analysis", "state", "chrome_trace"]),
+/// The rooms of the crates that have several, each with the others of its crate that its code may use. What is in no room
+/// belongs to the one that has the name of the crate. What a crate may use is in its `Cargo.toml`.
+const ROOMS: [(&str, &[(&str, &[&str])]); 5] = [
+    ("base", &[("base", &[]), ("process", &["base"]), ("tools", &[])]),
+    ("engine", &[("text", &[]), ("profile", &[]), ("engine", &["text", "profile"])]),
     (
-        "report",
-        &["base", "config", "model", "event", "analysis", "kernels", "state", "chrome_trace", "rundir"],
+        "sources",
+        &[
+            ("attach", &[]),
+            ("telemetry", &[]),
+            ("server", &[]),
+            ("pytorch", &["attach"]),
+            ("sim", &["telemetry"]),
+            ("fleet", &["server"]),
+        ],
     ),
-    ("assets", &["base", "config"]),
-    ("fleet", &["base", "event", "analysis", "server"]),
+    (
+        "record",
+        &[
+            ("state", &[]),
+            ("chrome_trace", &[]),
+            ("rundir", &["state", "chrome_trace"]),
+            ("report", &["state", "chrome_trace", "rundir"]),
+        ],
+    ),
     (
         "run",
         &[
-            "base",
-            "process",
-            "tools",
-            "config",
-            "text",
-            "model",
-            "event",
-            "analysis",
-            "kernels",
-            "profile",
-            "attach",
-            "telemetry",
-            "engine",
-            "server",
-            "pytorch",
-            "sim",
-            "slurm",
-            "state",
-            "rundir",
-            "report",
-            "assets",
-        ],
-    ),
-    ("compare", &["base", "process", "event", "analysis", "state", "rundir", "run"]),
-    (
-        "doctor",
-        &[
-            "base",
-            "tools",
-            "config",
-            "model",
-            "event",
-            "analysis",
-            "profile",
-            "telemetry",
-            "engine",
-            "server",
-            "pytorch",
-            "sim",
-            "run",
-        ],
-    ),
-    ("remote", &["base", "process", "event", "state", "rundir", "run"]),
-    (
-        "tui",
-        &[
-            "base", "process", "config", "model", "event", "analysis", "kernels", "state", "rundir", "run",
-            "compare", "remote", "fleet",
-        ],
-    ),
-    (
-        "cli",
-        &[
-            "base",
-            "process",
-            "config",
-            "model",
-            "event",
-            "analysis",
-            "kernels",
-            "attach",
-            "telemetry",
-            "engine",
-            "sim",
-            "state",
-            "rundir",
-            "report",
-            "assets",
-            "run",
-            "compare",
-            "doctor",
-            "remote",
-            "tui",
-            "fleet",
+            ("slurm", &[]),
+            ("assets", &[]),
+            ("run", &["slurm", "assets"]),
+            ("compare", &["run"]),
+            ("doctor", &["run"]),
+            ("remote", &["run"]),
         ],
     ),
 ];
@@ -122,53 +50,57 @@ const VENDORS: [(&str, &str); 30] = [
     ("candle_nn", "engine/candle"),
     ("candle_transformers", "engine/candle"),
     ("cudarc", "engine/cuda"),
-    ("nvml_wrapper", "telemetry/nvml"),
-    ("ratatui", "tui"),
-    ("crossterm", "tui"),
+    ("nvml_wrapper", "sources/telemetry/nvml"),
+    ("ratatui", "screen"),
+    ("crossterm", "screen"),
     ("hydra_config", "config"),
-    ("tokenizers", "text"),
-    ("minijinja", "text"),
-    ("minijinja_contrib", "text"),
+    ("tokenizers", "engine/text"),
+    ("minijinja", "engine/text"),
+    ("minijinja_contrib", "engine/text"),
     ("hdrhistogram", "analysis/distribution.rs"),
-    ("hf_hub", "assets/hub"),
-    ("ureq", "assets/hub"),
+    ("hf_hub", "run/assets/hub"),
+    ("ureq", "run/assets/hub"),
     ("pulldown_cmark", "base/markup.rs"),
-    ("zip", "assets/archive"),
-    ("tar", "assets/archive"),
+    ("zip", "run/assets/archive"),
+    ("tar", "run/assets/archive"),
     ("flate2", "base/gz.rs"),
-    ("rusqlite", "kernels"),
+    ("rusqlite", "traces"),
     ("cpp_demangle", "event/kernels/names.rs"),
-    ("plotters", "report/plots"),
-    ("sha1", "assets/digest.rs"),
-    ("sha2", "assets/digest.rs"),
-    ("signal_hook", "process"),
-    ("httparse", "server"),
-    ("rustls", "server"),
-    ("tokio_rustls", "server/http.rs"),
-    ("base64", "server"),
-    ("url", "server/endpoint.rs"),
-    ("webpki_roots", "server/tls.rs"),
+    ("plotters", "record/report/plots"),
+    ("sha1", "run/assets/digest.rs"),
+    ("sha2", "run/assets/digest.rs"),
+    ("signal_hook", "base/process"),
+    ("httparse", "sources/server"),
+    ("rustls", "sources/server"),
+    ("tokio_rustls", "sources/server/http.rs"),
+    ("base64", "sources/server"),
+    ("url", "sources/server/endpoint.rs"),
+    ("webpki_roots", "sources/server/tls.rs"),
 ];
 
 /// The files that start programs. Their command lines hold no word of a file that is not validated (SECURITY.md).
 const STARTS_PROGRAMS: [&str; 10] = [
-    "assets/git.rs",
-    "attach/program.rs",
-    "process/browser.rs",
-    "remote/host.rs",
-    "remote/relay.rs",
+    "base/process/browser.rs",
+    "base/tools/process.rs",
+    "run/assets/git.rs",
     "run/child.rs",
+    "run/remote/host.rs",
+    "run/remote/relay.rs",
     "run/rerun/child.rs",
+    "run/slurm/commands.rs",
     "run/sweep/launch/local.rs",
-    "slurm/commands.rs",
-    "tools/process.rs",
+    "sources/attach/program.rs",
 ];
 
-fn src() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+/// The crates that are only of use to this program; the others stand alone.
+const CRATES: [&str; 11] =
+    ["base", "cost", "config", "event", "analysis", "traces", "engine", "sources", "record", "run", "screen"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every production source file: its path below `src` and its code.
+/// Every production source file: its path, below `src` or as `crate/path` below the crate's `src`, and its code.
 fn sources() -> Vec<(String, String)> {
     fn collect(dir: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).unwrap().flatten() {
@@ -180,14 +112,19 @@ fn sources() -> Vec<(String, String)> {
             }
         }
     }
-    let mut paths = Vec::new();
-    collect(&src(), &mut paths);
-    let file = |path: PathBuf| {
-        let name = path.strip_prefix(src()).unwrap().to_string_lossy().into_owned();
-        (name, code(&fs::read_to_string(&path).unwrap()))
+    let below = |name: &str, src: PathBuf| {
+        let mut paths = Vec::new();
+        collect(&src, &mut paths);
+        let file = |path: PathBuf| {
+            let name = Path::new(name).join(path.strip_prefix(&src).unwrap());
+            (name.to_string_lossy().into_owned(), code(&fs::read_to_string(&path).unwrap()))
+        };
+        paths.into_iter().map(file).collect::<Vec<_>>()
     };
-    let tests = |name: &str| name.ends_with("tests.rs") || name.contains("/tests/");
-    paths.into_iter().map(file).filter(|(name, _)| !tests(name)).collect()
+    let of_crates = CRATES.iter().flat_map(|name| below(name, root().join("crates").join(name).join("src")));
+    let tests =
+        |name: &str| name.ends_with("tests.rs") || name.contains("/tests/") || name == "cost/built_in.rs";
+    of_crates.chain(below("", root().join("src"))).filter(|(name, _)| !tests(name)).collect()
 }
 
 /// The text without comments and without its inline test module.
@@ -238,71 +175,92 @@ fn first_segments(tree: &str) -> Vec<String> {
     items.iter().map(|item| segment(item)).filter(|name| !name.is_empty()).collect()
 }
 
-/// How many modules lie between the crate's root and the items of this file.
+/// How many modules lie between the root of its crate and the items of this file.
 fn depth(file: &str) -> usize {
-    let parts = file.trim_end_matches(".rs").split('/').count();
-    if file.ends_with("/mod.rs") { parts - 1 } else { parts }
-}
-
-#[test]
-fn src_holds_rooms_only() {
-    let mut rooms = BTreeSet::new();
-    for entry in fs::read_dir(src()).unwrap().flatten() {
-        let name = entry.file_name().into_string().unwrap();
-        match entry.path().is_dir() {
-            true => assert!(rooms.insert(name)),
-            false => {
-                assert!(["lib.rs", "main.rs"].contains(&name.as_str()), "src/{name} belongs into a room")
-            }
-        }
-    }
-    assert_eq!(rooms, ROOMS.iter().map(|(room, _)| (*room).to_owned()).collect());
-}
-
-#[test]
-fn rooms_use_only_rooms_below_them() {
-    for (index, (room, may_use)) in ROOMS.iter().enumerate() {
-        let below: Vec<&str> = ROOMS[..index].iter().map(|(name, _)| *name).collect();
-        for used in *may_use {
-            assert!(below.contains(used), "{room} may use {used}, which does not stand before it");
-        }
+    match file.trim_end_matches(".rs").split('/').count() - 1 {
+        _ if file.ends_with("/lib.rs") => 0,
+        parts if file.ends_with("/mod.rs") => parts - 1,
+        parts => parts,
     }
 }
 
 #[test]
-fn rooms_use_what_they_may_and_nothing_else() {
+fn src_is_the_program() {
+    let names = fs::read_dir(root().join("src")).unwrap().flatten();
+    let names: BTreeSet<String> = names.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    assert_eq!(names, BTreeSet::from(["cli", "lib.rs", "main.rs"].map(String::from)));
+}
+
+#[test]
+fn rooms_of_a_crate_use_what_they_may_and_nothing_else() {
     let mut wrong = Vec::new();
-    let mut used_by = vec![BTreeSet::new(); ROOMS.len()];
-    for (file, text) in sources() {
-        let Some((room, _)) = file.split_once('/') else { continue };
-        let index = ROOMS.iter().position(|(name, _)| *name == room).expect("every room is listed");
-        for used in modules_used(&text, depth(&file)) {
-            let is_room = ROOMS.iter().any(|(name, _)| *name == used);
-            if is_room && used != room {
-                if !ROOMS[index].1.contains(&used.as_str()) {
-                    wrong.push(format!("src/{file} uses {used}"));
+    for (name, rooms) in ROOMS {
+        let room_of =
+            |module: &str| rooms.iter().map(|(room, _)| *room).find(|room| *room == module).unwrap_or(name);
+        let mut used_by: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for (file, text) in sources() {
+            let Some(path) = file.strip_prefix(&format!("{name}/")).filter(|path| *path != "lib.rs") else {
+                continue;
+            };
+            let room = room_of(path.split('/').next().unwrap().trim_end_matches(".rs"));
+            for module in modules_used(&text, depth(&file)) {
+                let used = room_of(&module);
+                let is_room = rooms.iter().any(|(one, _)| *one == used);
+                if used == room || !is_room {
+                    continue;
                 }
-                used_by[index].insert(used);
+                let (_, may_use) = rooms.iter().find(|(one, _)| *one == room).expect("every room is listed");
+                if !may_use.contains(&used) {
+                    wrong.push(format!("crates/{file} uses {used}"));
+                }
+                used_by.entry(room).or_default().insert(used);
+            }
+        }
+        for (index, (room, may_use)) in rooms.iter().enumerate() {
+            for used in *may_use {
+                let below = rooms[..index].iter().any(|(one, _)| one == used);
+                assert!(below, "{name}: {room} may use {used}, which does not stand before it");
+                if !used_by.get(room).is_some_and(|found| found.contains(used)) {
+                    wrong.push(format!("{name}: {room} no longer uses {used}"));
+                }
             }
         }
     }
-    assert!(wrong.is_empty(), "not allowed:\n{}", wrong.join("\n"));
-    let mut unused = Vec::new();
-    for (index, (room, may_use)) in ROOMS.iter().enumerate() {
-        let not_used = may_use.iter().filter(|name| !used_by[index].contains(**name));
-        unused.extend(not_used.map(|name| format!("{room} no longer uses {name}")));
-    }
-    assert!(unused.is_empty(), "remove from the list:\n{}", unused.join("\n"));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The workspace's crates that a crate depends on, by their directories.
+fn uses(name: &str) -> Vec<String> {
+    let workspace = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let directory = |package: &str| {
+        let line = workspace.lines().find(|line| line.starts_with(&format!("{package} = ")))?;
+        Some(line.split_once("path = \"crates/")?.1.split('"').next()?.to_owned())
+    };
+    let manifest = fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap();
+    let dependencies = manifest.split_once("\n[dependencies]\n").unwrap().1;
+    let dependencies = dependencies.split("\n[").next().unwrap();
+    let packages = dependencies.lines().filter_map(|line| line.strip_suffix(".workspace = true"));
+    packages.filter_map(directory).collect()
 }
 
 #[test]
-fn architecture_md_names_every_room() {
-    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("ARCHITECTURE.md")).unwrap();
-    for (room, may_use) in ROOMS {
-        let uses = if may_use.is_empty() { "–".to_owned() } else { may_use.join(", ") };
-        let row = text.lines().find(|line| line.starts_with(&format!("| `{room}` |")));
-        let row = row.unwrap_or_else(|| panic!("ARCHITECTURE.md has no row for {room}"));
-        assert!(row.ends_with(&format!("| {uses} |")), "ARCHITECTURE.md on {room}: it uses {uses}");
+fn architecture_md_lists_what_each_crate_uses() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    for name in CRATES {
+        let row = text.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
+        let row = row.unwrap_or_else(|| panic!("ARCHITECTURE.md has no row for {name}"));
+        let listed = row.trim_end_matches(" |").rsplit(" | ").next().unwrap();
+        let mut listed: Vec<String> =
+            listed.split(", ").filter(|name| *name != "–").map(|name| name.to_owned()).collect();
+        let mut used = uses(name);
+        listed.sort();
+        used.sort();
+        assert_eq!(listed, used, "ARCHITECTURE.md on {name}");
+    }
+    for (name, rooms) in ROOMS {
+        for (room, _) in rooms.iter().filter(|(room, _)| *room != name) {
+            assert!(text.contains(&format!("`{room}`")), "ARCHITECTURE.md does not name {name}'s {room}");
+        }
     }
 }
 
@@ -314,7 +272,7 @@ fn vendor_crates_stay_in_their_place() {
             let path = format!("{vendor}::");
             let is_name = |before: &str| before.ends_with(|c: char| c.is_alphanumeric() || c == '_');
             let uses = text.match_indices(&path).any(|(index, _)| !is_name(&text[..index]));
-            assert!(!uses || allowed, "src/{file} uses {vendor}");
+            assert!(!uses || allowed, "{file} uses {vendor}");
         }
     }
 }
@@ -334,6 +292,7 @@ fn the_scanner_finds_every_form_of_use() {
     assert_eq!(modules_used(text, 2).into_iter().collect::<Vec<_>>(), ["event", "state", "tui"]);
     let text = "use super::super::{event, run::plan};\nuse super::sibling;\nuse super::super::super::beyond;";
     assert_eq!(modules_used(text, 2).into_iter().collect::<Vec<_>>(), ["event", "run"]);
-    assert_eq!((depth("run/mod.rs"), depth("run/plan.rs"), depth("run/sweep/jobs.rs")), (1, 2, 3));
+    assert_eq!((depth("run/lib.rs"), depth("run/plan.rs"), depth("run/sweep/jobs.rs")), (0, 1, 2));
+    assert_eq!((depth("sources/sim/mod.rs"), depth("sources/sim/probe.rs")), (1, 2));
     assert_eq!(code("a\n// crate::tui\n#[cfg(test)]\nmod tests {\n    use crate::cli;\n}\n"), "a\n");
 }

@@ -266,7 +266,7 @@ fn a_failed_run_exits_1_with_its_cause() {
 fn a_panic_exits_1_with_the_run_closed() {
     let scenario = ["runtime.sim.scenario=panic", "runtime.sim.speed=50"];
     let mut cases = vec![("none", &scenario[..], "the engine panics here")];
-    if cfg!(feature = "fault-injection") {
+    if llmprof::process::crash::FAULT_INJECTION {
         let requested = |fault| (fault, &["infer=long"][..], "requested by LLMPROF_FAULT");
         cases.extend(["panic:engine", "panic:consumer"].map(requested));
     }

@@ -113,33 +113,6 @@ fn every_link_leads_to_a_file() {
 }
 
 #[test]
-fn texts_use_the_terms_of_the_field() {
-    const AVOIDED: [&str; 10] = [
-        "reckon",
-        "held against",
-        "come to rest",
-        "whoever",
-        "nobody",
-        "anew",
-        "stands for",
-        "what looking",
-        "looked at",
-        "make of it",
-    ];
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut texts = documents();
-    files(&root.join("src"), &[".rs"], &mut texts);
-    files(&root.join("conf"), &[".yaml"], &mut texts);
-    for path in texts {
-        let text = fs::read_to_string(&path).unwrap().to_lowercase();
-        for term in AVOIDED {
-            let line = text.lines().position(|line| line.contains(term));
-            assert_eq!(line, None, "{}: {term:?} (the line counts from 0)", path.display());
-        }
-    }
-}
-
-#[test]
 fn the_readme_has_pictures() {
     let pictures = fs::read_to_string(README).unwrap().matches("](docs/pictures/").count();
     assert!(pictures >= 3, "{pictures}");

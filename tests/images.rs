@@ -6,7 +6,7 @@ use llmprof::assets::sha256_hex;
 
 /// As third_party/cuda/kernels.py computes it.
 fn hash_of_sources() -> String {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/engine/cuda/kernels");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/engine/src/cuda/kernels");
     let mut files: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|e| e.to_str().unwrap().starts_with("cu")));
     files.sort();

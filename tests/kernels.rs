@@ -327,7 +327,7 @@ fn counters_of_our_own_kernel() {
     assert!((90.0..94.0).contains(&known.dram_pct.unwrap()), "{known:?}");
     // Weights of 152,064 × 3,584 in bf16 are 1.09 GB, and each is read once.
     assert!((1.08e9..1.10e9).contains(&known.dram_bytes.unwrap()), "{known:?}");
-    assert_eq!(row.verdict().unwrap().class.word(), "memory");
+    assert_eq!(llmprof::analysis::classify::verdict(row).unwrap().class.word(), "memory");
 }
 
 #[test]

@@ -680,7 +680,7 @@ fn a_panic_restores_the_terminal_and_is_reported() {
     ];
     let scenario = ["runtime=sim", "runtime.sim.scenario=panic", "runtime.sim.speed=50"];
     let mut cases: Vec<(&str, &[&str], &str)> = vec![("none", &scenario, "the engine panics here")];
-    if cfg!(feature = "fault-injection") {
+    if llmprof::process::crash::FAULT_INJECTION {
         let requested = "requested by LLMPROF_FAULT";
         cases.extend([
             ("panic:engine", &ENDLESS[..], requested),

@@ -275,7 +275,7 @@ for detail, expected in [("layer", "layer 1"), ("op", "gate_up")]:
 #[ignore = "needs LLMPROF_PYTHON, a Python with torch and transformers"]
 fn ranges_change_nothing() {
     let python = std::env::var("LLMPROF_PYTHON").expect("LLMPROF_PYTHON");
-    let worker = concat!(env!("CARGO_MANIFEST_DIR"), "/src/pytorch/worker.py");
+    let worker = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/sources/src/pytorch/worker.py");
     let done = std::process::Command::new(&python).args(["-c", RANGES, worker]).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }

@@ -13,14 +13,12 @@ use super::{
     Cli, Failure,
     conf_consent::{self, MayAsk},
 };
-use crate::{
-    base::shell::quoted,
-    config::{
-        Composed, Composition, ConfTree, ConfigError, RiskySetting, compose, compose_untyped, find_tree,
-    },
-    run::plan::Plan,
-    rundir::find_run,
+use llmprof_base::shell::quoted;
+use llmprof_config::{
+    Composed, Composition, ConfTree, ConfigError, RiskySetting, compose, compose_untyped, find_tree,
 };
+use llmprof_record::rundir::find_run;
+use llmprof_run::plan::Plan;
 
 /// The configuration: files, and overrides on the command line.
 #[derive(Debug, Clone, Default, Args)]

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use crate::base::foreign::Lines;
+use llmprof_base::foreign::Lines;
 
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error)]

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::{Failure, args::ProjectArgs, ask::ask, print, print_json};
-use crate::assets::{
+use llmprof_run::assets::{
     AssetError, Limits,
     bootstrap::{self, Kind, Outcome},
 };

@@ -13,11 +13,11 @@ use super::{
     args::{ConfigArgs, resolve_run, runs_root},
     print, print_data, print_json,
 };
-use crate::{
-    analysis::compare::{DEFAULT_METRICS, Gate, MIN_RUNS, Metric, Options, fact_names},
+use llmprof_analysis::compare::{DEFAULT_METRICS, Gate, MIN_RUNS, Metric, Options, fact_names};
+use llmprof_base::process::{eprint_line, shutdown::Cause};
+use llmprof_run::{
     compare::{self, CompareError, GatedComparison, Repeat, RepeatSide, Written},
-    process::{eprint_line, shutdown::Cause},
-    run::plan::Plan,
+    plan::Plan,
 };
 
 pub(super) const EXAMPLES: &str = "\

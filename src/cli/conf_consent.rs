@@ -3,14 +3,12 @@
 use std::{fs, path::Path};
 
 use super::{Failure, ask::ask};
-use crate::{
-    base::{
-        foreign::{MAX_LINE, line},
-        user_data::{keep_file, user_data_dir},
-    },
-    config::RiskySetting,
+use llmprof_base::{
+    foreign::{MAX_LINE, line},
     process::eprint_lines,
+    user_data::{keep_file, user_data_dir},
 };
+use llmprof_config::RiskySetting;
 
 /// The file with what was agreed to, a line each.
 const AGREED: &str = "agreed_settings";

@@ -8,11 +8,8 @@ use super::{
     args::{ConfigArgs, WhichConfig},
     print, print_data, print_json,
 };
-use crate::{
-    base::table::aligned,
-    config::{Composition, DefaultsItem, FoundAlias, YamlValue, to_json, yaml_text},
-    process::eprint_line,
-};
+use llmprof_base::{process::eprint_line, table::aligned};
+use llmprof_config::{Composition, DefaultsItem, FoundAlias, YamlValue, to_json, yaml_text};
 
 #[derive(Debug, Default, Args)]
 pub(super) struct PrintArgs {

@@ -6,17 +6,14 @@ use clap::Args;
 use serde_json::Value;
 
 use super::{Failure, args::ConfigArgs, print, print_data};
-use crate::{
-    analysis::peaks::{GpuPeaks, MEASURE, OVERRIDE, Peaks, is_part, peaks, peaks_of},
-    base::{dir::Dir, foreign::visible, markup::inert_markdown},
-    config::{Dtype, Names, RunConfig, Weights},
-    event::{GivenPeaks, GpuInfo},
-    model::{Shape, SpecError, spec},
-    process::eprint_line,
-    report::cost::{CostEstimate, CostGpu, CostQuery, known_gpus},
-    run::inputs::Model,
-    telemetry::{GpuProbe, nvml::NvmlProbe},
-};
+use llm_cost::{Shape, SpecError, spec};
+use llmprof_analysis::peaks::{GpuPeaks, MEASURE, OVERRIDE, Peaks, is_part, peaks, peaks_of};
+use llmprof_base::{dir::Dir, foreign::visible, markup::inert_markdown, process::eprint_line};
+use llmprof_config::{Dtype, Names, RunConfig, Weights};
+use llmprof_event::{GivenPeaks, GpuInfo};
+use llmprof_record::report::cost::{CostEstimate, CostGpu, CostQuery, known_gpus};
+use llmprof_run::inputs::Model;
+use llmprof_sources::telemetry::{GpuProbe, nvml::NvmlProbe};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

@@ -6,10 +6,8 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::{Failure, args::ProjectArgs, print, print_json};
-use crate::{
-    assets::dataset::{self, DatasetInfo, VariantSpec},
-    process::eprint_line,
-};
+use llmprof_base::process::eprint_line;
+use llmprof_run::assets::dataset::{self, DatasetInfo, VariantSpec};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

@@ -10,19 +10,17 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::{Failure, args::resolve_run, print, print_data, read_run};
-use crate::{
-    analysis::{
-        energy::{Energy, energy},
-        throttle::{Diagnosis, Evidence, diagnose, table},
-    },
-    base::{
-        foreign::{MAX_LINE, line},
-        units::three_digits,
-    },
-    event::readings::Reading,
-    state::{GpuState, RunState},
-    telemetry::log::{self, LoggedGpu, TelemetryLog},
+use llmprof_analysis::{
+    energy::{Energy, energy},
+    throttle::{Diagnosis, Evidence, diagnose, table},
 };
+use llmprof_base::{
+    foreign::{MAX_LINE, line},
+    units::three_digits,
+};
+use llmprof_event::readings::Reading;
+use llmprof_record::state::{GpuState, RunState};
+use llmprof_sources::telemetry::log::{self, LoggedGpu, TelemetryLog};
 
 pub(super) const EXAMPLES: &str = "\
 Record a log to diagnose:

@@ -18,16 +18,16 @@ use super::{
     print_json, print_styled,
     remote::RemoteArgs,
 };
-use crate::{
-    base::units::three_digits,
-    doctor::{
-        self, Machine, client,
-        overhead::{self, OverheadError, Progress},
-        peaks::{self, PeaksError},
-        show,
-    },
-    engine::driver::Control,
+use llmprof_base::{
     process::{eprint_line, shutdown::Shutdown},
+    units::three_digits,
+};
+use llmprof_engine::driver::Control;
+use llmprof_run::doctor::{
+    self, Machine, client,
+    overhead::{self, OverheadError, Progress},
+    peaks::{self, PeaksError},
+    show,
 };
 
 pub(super) const EXAMPLES: &str = "\

@@ -17,18 +17,19 @@ use super::{
     run::summary,
     watch::{self, WatchArgs},
 };
-use crate::{
-    attach::{OutputTo, Target, find_processes, library_file, print_environment},
-    base::shell::quoted,
+use llmprof_base::{
     process::{eprint_line, eprint_lines, shutdown::Shutdown},
-    report::{kernels_text, ranks_text, run_json},
-    run::{
-        headless,
-        plan::{Plan, gives_shape},
-        session::Session,
-    },
-    tui::{self, App, Live},
+    shell::quoted,
 };
+use llmprof_record::report::{kernels_text, ranks_text, run_json};
+use llmprof_run::{
+    headless,
+    plan::{Plan, gives_shape},
+    session::Session,
+};
+use llmprof_screen as tui;
+use llmprof_screen::{App, Live};
+use llmprof_sources::attach::{OutputTo, Target, find_processes, library_file, print_environment};
 
 pub(super) const EXEC_EXAMPLES: &str = "\
 Examples:

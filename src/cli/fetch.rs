@@ -9,13 +9,11 @@ use super::{
     args::{ConfigArgs, ProjectArgs},
     print, print_json,
 };
-use crate::{
-    assets::{
-        fetch,
-        hub::Hub,
-        third_party::{self, Pins},
-    },
-    base::units::bytes,
+use llmprof_base::units::bytes;
+use llmprof_run::assets::{
+    fetch,
+    hub::Hub,
+    third_party::{self, Pins},
 };
 
 pub(super) const EXAMPLES: &str = "\

@@ -9,14 +9,14 @@ use std::{
 use clap::{Args, ValueEnum, ValueHint};
 
 use super::{Failure, args::ConfigArgs, print, print_json};
-use crate::{
-    base::read,
-    fleet::{
-        Client, Fleet, FleetError, Header, Matcher, NodeLabel, Order, Recorder, RecordingError, Snapshot,
-        Source, Watch, is_label_name, json, login_of_token, read_recording, summary, table,
-    },
+use llmprof_base::{
     process::{eprint_line, shutdown::Shutdown},
-    tui::fleet::{Feed, FleetApp, FleetStopped},
+    read,
+};
+use llmprof_screen::fleet::{Feed, FleetApp, FleetStopped};
+use llmprof_sources::fleet::{
+    Client, Fleet, FleetError, Header, Matcher, NodeLabel, Order, Recorder, RecordingError, Snapshot, Source,
+    Watch, is_label_name, json, login_of_token, read_recording, summary, table,
 };
 
 pub(super) const EXAMPLES: &str = "\

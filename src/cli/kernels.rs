@@ -15,24 +15,25 @@ use super::{
     profile::report_exit,
     read_run,
 };
-use crate::{
-    config::yaml_text,
-    event::{
-        Envelope, Event, KernelReport, Level, Notice, Phase, Stamp,
-        kernels::{Group, KernelTable, SortBy},
-    },
-    kernels::{
-        KernelsError, open, open_all,
-        ranks::merge,
-        show::{RowQuery, TableView},
-        top::top,
-    },
-    process::{eprint_line, shutdown::Shutdown},
+use gpu_traces::{
+    KernelsError, open, open_all,
+    ranks::merge,
+    show::{RowQuery, TableView},
+    top::top,
+};
+use llmprof_base::process::{eprint_line, shutdown::Shutdown};
+use llmprof_config::yaml_text;
+use llmprof_event::{
+    Envelope, Event, KernelReport, Level, Notice, Phase, Stamp,
+    kernels::{Group, KernelTable, SortBy},
+};
+use llmprof_record::{
     report::{ranks_json, ranks_text},
     rundir::RunDir,
     state::{KEPT_REPORTS, RunState},
-    tui::{self, App, ui::KernelsSettings},
 };
+use llmprof_screen as tui;
+use llmprof_screen::{App, ui::KernelsSettings};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -74,13 +75,13 @@ pub(super) struct KernelsArgs {
     k: Option<usize>,
     /// Group the rows (default: name; in the TUI, operator or family)
     #[arg(long, value_name = "BY")]
-    group: Option<Group>,
+    group: Option<By<Group>>,
     /// Show only rows whose name, family or range contains TEXT
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
     /// Sort the rows
     #[arg(long, value_name = "BY", default_value = "time")]
-    sort: SortBy,
+    sort: By<SortBy>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -99,13 +100,17 @@ enum KernelsCommand {
     },
 }
 
-impl ValueEnum for Group {
-    fn value_variants<'a>() -> &'a [Group] {
-        &[Group::Operator, Group::Family, Group::Name, Group::None]
+/// A value of an option.
+#[derive(Debug, Clone, Copy)]
+struct By<T>(T);
+
+impl ValueEnum for By<Group> {
+    fn value_variants<'a>() -> &'a [By<Group>] {
+        &[By(Group::Operator), By(Group::Family), By(Group::Name), By(Group::None)]
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
-        let (name, help) = match self {
+        let (name, help) = match self.0 {
             Group::Operator => ("operator", "Kernels of the same operator, where it is known"),
             Group::Family => ("family", "Kernels with the same function, regardless of tiles and types"),
             Group::Name => ("name", "Kernels with the same full name"),
@@ -115,13 +120,13 @@ impl ValueEnum for Group {
     }
 }
 
-impl ValueEnum for SortBy {
-    fn value_variants<'a>() -> &'a [SortBy] {
-        &[SortBy::Time, SortBy::Calls, SortBy::Mean]
+impl ValueEnum for By<SortBy> {
+    fn value_variants<'a>() -> &'a [By<SortBy>] {
+        &[By(SortBy::Time), By(SortBy::Calls), By(SortBy::Mean)]
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
-        let (name, help) = match self {
+        let (name, help) = match self.0 {
             SortBy::Time => ("time", "Total time of all calls"),
             SortBy::Calls => ("calls", "Number of calls"),
             SortBy::Mean => ("mean", "Mean time of a call"),
@@ -265,8 +270,8 @@ fn print_tables(
     args: KernelsArgs,
 ) -> Result<u8, Failure> {
     let asked = RowQuery {
-        group: args.group.unwrap_or_default(),
-        sort: args.sort.into(),
+        group: args.group.map(|By(group)| group).unwrap_or_default(),
+        sort: args.sort.0.into(),
         filter: args.filter,
         rows: args.k.or((!args.json).then_some(DEFAULT_ROWS)),
     };
@@ -330,8 +335,8 @@ async fn show_in_tui(
     }
     let settings = KernelsSettings {
         source: Some(0),
-        group: args.group,
-        sort: args.sort.into(),
+        group: args.group.map(|By(group)| group),
+        sort: args.sort.0.into(),
         filter: args.filter.unwrap_or_default(),
         ..KernelsSettings::default()
     };

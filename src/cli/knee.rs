@@ -8,18 +8,16 @@ use super::{
     args::{ConfigArgs, runs_root, take_url},
     print, print_json,
 };
-use crate::{
-    analysis::{interval::ConfidenceInterval, knee::KneeSearch, server::ServerRemark},
-    base::{
-        table::aligned,
-        units::{millis, percent, three_digits},
-    },
-    config::ArrivalKind,
-    event::Outcome,
+use llmprof_analysis::{interval::ConfidenceInterval, knee::KneeSearch, server::ServerRemark};
+use llmprof_base::{
     process::eprint_line,
-    run::headless,
-    state::RunState,
+    table::aligned,
+    units::{millis, percent, three_digits},
 };
+use llmprof_config::ArrivalKind;
+use llmprof_event::Outcome;
+use llmprof_record::state::RunState;
+use llmprof_run::headless;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

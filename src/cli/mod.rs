@@ -41,20 +41,22 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, builder::StyledSt
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::{
-    assets::AssetError,
-    base::foreign::{Lines, is_hidden, visible},
-    engine::{EngineError, cuda::Manifest},
+use args::ConfigArgs;
+use llmprof_base::{
+    build::Build,
+    foreign::{Lines, is_hidden, visible},
     process::{
         abort, crash, eprint_line, eprint_lines, logfile, output,
         shutdown::{self, Cause},
         stops,
     },
-    run::plan::PlanError,
+};
+use llmprof_engine::{EngineError, cuda::Manifest};
+use llmprof_record::{
     rundir::{EventReader, Next, RunDir},
     state::RunState,
 };
-use args::ConfigArgs;
+use llmprof_run::{assets::AssetError, plan::PlanError};
 
 const ABOUT: &str = "A live profiler for LLM inference: runs a model, shows GPU and token timings, and explains what limits its speed";
 
@@ -85,9 +87,11 @@ Examples:
 Exit codes: 0 ok, 1 the run failed or was not fully recorded, or a gate is broken,
 2 bad usage or configuration, 3 undecided, 130/143 interrupted.";
 
+const BUILD: Build = Build { commit: env!("LLMPROF_COMMIT"), rustc: env!("LLMPROF_RUSTC") };
+
 /// What `--version` prints; `-V` prints the first line.
 static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
-    let (version, commit, rustc) = (env!("CARGO_PKG_VERSION"), env!("LLMPROF_COMMIT"), env!("LLMPROF_RUSTC"));
+    let (version, Build { commit, rustc }) = (env!("CARGO_PKG_VERSION"), BUILD);
     format!("{version}\ncommit {commit}, {rustc}\nkernels {}", Manifest::get())
 });
 
@@ -259,6 +263,7 @@ impl From<AssetError> for Failure {
 
 /// Parses the command line, runs the command and returns the exit code.
 pub fn main() -> ExitCode {
+    BUILD.set();
     let words = remote::with_command_first(env::args_os().collect(), remote::is_command);
     let parsed = for_people(Cli::command()).try_get_matches_from(&words);
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {

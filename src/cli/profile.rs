@@ -8,15 +8,14 @@ use super::{
     run, sweep,
     sweep::{Started, SweepArgs},
 };
-use crate::{
-    process::{eprint_line, eprint_lines, shutdown::Shutdown},
-    run::{
-        session::Session,
-        sweep::{Launch, Runner, table_text},
-        work::Work,
-    },
-    tui::{self, App, Live},
+use llmprof_base::process::{eprint_line, eprint_lines, shutdown::Shutdown};
+use llmprof_run::{
+    session::Session,
+    sweep::{Launch, Runner, table_text},
+    work::Work,
 };
+use llmprof_screen as tui;
+use llmprof_screen::{App, Live};
 
 pub(super) async fn run(
     config: ConfigArgs,

@@ -20,19 +20,20 @@ use super::{
     exec, print, print_data,
     profile::require_terminal,
 };
-use crate::{
-    base::{
-        foreign::{Lines, line},
-        table::aligned,
-        units::{bytes, rough_seconds},
-    },
-    event::Outcome,
+use llmprof_base::{
+    foreign::{Lines, line},
     process::{eprint_line, eprint_lines, shutdown::Shutdown},
+    table::aligned,
+    units::{bytes, rough_seconds},
+};
+use llmprof_event::Outcome;
+use llmprof_run::{
+    plan::Plan,
+    progress_line::ProgressLine,
     remote::{
         Connection, Copies, Frame, Host, Incoming, Listed, Machine, Order, Place, Refusal, RemoteRun,
         Request, Start, Work, install, machine_there, serve, work,
     },
-    run::{plan::Plan, progress_line::ProgressLine},
 };
 
 /// Options of every command that can run on another machine.
@@ -191,7 +192,7 @@ pub(super) async fn session(
         (None, None) => return Ok(session.install.then_some(0)),
     };
     let start = Start::Again(id.clone());
-    if !cancel && crate::tui::terminal::is_there() {
+    if !cancel && llmprof_screen::terminal::is_there() {
         return follow(args, host, start, Shown::default()).await.map(Some);
     }
     let shown = Shown { headless: true, ..Shown::default() };

@@ -9,14 +9,11 @@ use super::{
     args::{ConfigArgs, resolve_run, runs_root},
     profile::{report_exit, require_terminal},
 };
-use crate::{
-    base::{gz, shell::quoted},
-    event::Stamp,
-    fleet::read_recording,
-    process::shutdown::Shutdown,
-    rundir::{DISK_TIMEOUT, EventReader, Player, RunDir},
-    tui::{App, ui::Pane},
-};
+use llmprof_base::{gz, process::shutdown::Shutdown, shell::quoted};
+use llmprof_event::Stamp;
+use llmprof_record::rundir::{DISK_TIMEOUT, EventReader, Player, RunDir};
+use llmprof_screen::{App, ui::Pane};
+use llmprof_sources::fleet::read_recording;
 
 #[derive(Debug, Args)]
 pub(super) struct ReplayArgs {
@@ -163,7 +160,7 @@ async fn play(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{rundir::Next, state::RunState};
+    use llmprof_record::{rundir::Next, state::RunState};
 
     fn played(recording: DemoRecording) -> RunState {
         let mut reader = EventReader::embedded("the demo", recording.bytes().into()).unwrap();

@@ -9,13 +9,12 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::{Failure, args::resolve_run, print, print_data};
-use crate::{
-    base::units::percent,
-    process::eprint_line,
+use llmprof_base::{process::eprint_line, units::percent};
+use llmprof_record::{
     report::{Remade, ReportError, remake},
-    run::{progress_line::ProgressLine, sweep::Sweep, time_left::TimeLeft},
     rundir::RunDir,
 };
+use llmprof_run::{progress_line::ProgressLine, sweep::Sweep, time_left::TimeLeft};
 
 #[derive(Debug, Args)]
 pub(super) struct ReportArgs {

@@ -15,21 +15,21 @@ use super::{
     sweep,
     sweep::{Started, SweepArgs},
 };
-use crate::{
-    base::foreign::line,
-    base::{
-        table::aligned,
-        units::{grouped, millis, three_digits},
-    },
-    event::Outcome,
+use llmprof_base::{
+    foreign::line,
     process::{eprint_line, shutdown::Cause},
+    table::aligned,
+    units::{grouped, millis, three_digits},
+};
+use llmprof_event::Outcome;
+use llmprof_record::{
     report::{kernels_text, run_json},
-    run::{
-        headless,
-        session::SessionSummary,
-        sweep::{Launch, Runner, Sweep, sweep_json, table_text},
-    },
     state::RunState,
+};
+use llmprof_run::{
+    headless,
+    session::SessionSummary,
+    sweep::{Launch, Runner, Sweep, sweep_json, table_text},
 };
 
 /// Rows of a kernel table.

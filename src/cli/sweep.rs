@@ -10,13 +10,13 @@ use super::{
     ask::ask,
     conf_consent::MayAsk,
 };
-use crate::{
-    base::shell::quoted,
-    config::{Composed, ConfTree, Launcher, compose, expand_sweep},
-    event::Outcome,
+use llmprof_base::{
     process::{eprint_line, eprint_lines, shutdown::Cause},
-    run::sweep::{Consent, Launch, Machine, Runner, SweepError, Task, TaskThere},
+    shell::quoted,
 };
+use llmprof_config::{Composed, ConfTree, Launcher, compose, expand_sweep};
+use llmprof_event::Outcome;
+use llmprof_run::sweep::{Consent, Launch, Machine, Runner, SweepError, Task, TaskThere};
 
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct SweepArgs {

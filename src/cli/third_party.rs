@@ -4,7 +4,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::{Failure, args::ProjectArgs, print, print_json};
-use crate::assets::third_party::{self, PinUpdate, Pins, State, Status};
+use llmprof_run::assets::third_party::{self, PinUpdate, Pins, State, Status};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

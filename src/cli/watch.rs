@@ -8,12 +8,12 @@ use super::{
     diagnose, print_data, print_json, profile, remote,
     remote::{RemoteArgs, Shown},
 };
-use crate::{
-    process::eprint_line,
+use llmprof_base::process::eprint_line;
+use llmprof_record::{
     report::{watched_server_json, watched_server_text},
-    run::headless,
     state::RunState,
 };
+use llmprof_run::headless;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

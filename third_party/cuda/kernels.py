@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compiles the CUDA kernels ahead of time into assets/kernels/: `just kernels`. Needs nvcc, no GPU. `kernels.py fp8 rope.bf16` compiles these files alone.
 
-Every file of src/engine/cuda/kernels/*.cu becomes a .fatbin for each type of numbers, with machine code for each capability below
+Every file of crates/engine/src/cuda/kernels/*.cu becomes a .fatbin for each type of numbers, with machine code for each capability below
 and PTX, which the driver compiles for later GPUs. manifest.json has the hash of the sources, by which a test finds files that are out of date, and
 the registers and spilled bytes of every kernel.
 """
@@ -17,7 +17,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SOURCES = ROOT / "src/engine/cuda/kernels"
+SOURCES = ROOT / "crates/engine/src/cuda/kernels"
 TARGET = ROOT / "assets/kernels"
 CAPABILITIES = [80, 86, 89, 90, 100, 120]
 # 8.0 for all that have no machine code here, 9.0 for the early start of kernels and clusters.

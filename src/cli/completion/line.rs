@@ -1,6 +1,6 @@
 //! Parsing of the line that bash sends, up to the cursor.
 
-use crate::config::Candidate;
+use llmprof_config::Candidate;
 
 /// The words of a line.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -20,15 +20,13 @@ use std::{
 use clap::{Arg, Args, Command, CommandFactory, ValueEnum, ValueHint};
 
 use super::Cli;
-use crate::{
-    analysis::peaks::GPUS,
-    base::{
-        foreign::{self, MAX_LINE, is_hidden},
-        read,
-    },
-    config::{Candidate, Candidates, ConfTree, built_in, find_tree},
-    sim::scenario::Scenario,
+use llmprof_analysis::peaks::GPUS;
+use llmprof_base::{
+    foreign::{self, MAX_LINE, is_hidden},
+    read,
 };
+use llmprof_config::{Candidate, Candidates, ConfTree, built_in, find_tree};
+use llmprof_sources::sim::scenario::Scenario;
 
 /// The command that the scripts call.
 pub(super) const COMMAND: &str = "__complete";

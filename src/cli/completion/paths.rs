@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::config::Candidate;
+use llmprof_config::Candidate;
 
 /// The files and directories that start with `partial`, sorted. Hidden ones only where `partial` starts with a dot.
 pub(super) fn beginning_with(partial: &str, cwd: &Path) -> Vec<Candidate> {

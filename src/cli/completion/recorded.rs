@@ -3,12 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use super::paths;
-use crate::{
-    cli::args::runs_root,
-    compare::baseline_names,
-    config::{Candidate, ConfTree, compose},
-    rundir::{LATEST, list_runs},
-};
+use crate::cli::args::runs_root;
+use llmprof_config::{Candidate, ConfTree, compose};
+use llmprof_record::rundir::{LATEST, list_runs};
+use llmprof_run::compare::baseline_names;
 
 /// The newest runs that are offered.
 const MAX_RUNS: usize = 20;
@@ -55,7 +53,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::config::built_in;
+    use llmprof_config::built_in;
 
     #[test]
     fn runs_and_baselines_are_offered_before_paths() {

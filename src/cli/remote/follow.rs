@@ -3,25 +3,30 @@
 use std::{path::Path, time::Duration};
 
 use super::{RemoteArgs, Shown, begin, print_there};
-use crate::{
-    base::{shell::quoted, units::bytes},
-    cli::{
-        Failure,
-        args::{ConfigArgs, runs_root, time_of},
-        print, print_json,
-        profile::report_exit,
-        run, watch,
-    },
-    event::Outcome,
+use crate::cli::{
+    Failure,
+    args::{ConfigArgs, runs_root, time_of},
+    print, print_json,
+    profile::report_exit,
+    run, watch,
+};
+use llmprof_base::{
     process::{
         eprint_line, eprint_lines,
         shutdown::{Cause, Shutdown},
     },
-    remote::{Host, Link, Order, RemoteRun, Said, Start},
-    report::{kernels_text, run_json},
-    run::{headless, progress_line::ProgressLine, time_left::TimeLeft},
-    tui::{App, Live, Workload},
+    shell::quoted,
+    units::bytes,
 };
+use llmprof_event::Outcome;
+use llmprof_record::report::{kernels_text, run_json};
+use llmprof_run::{
+    headless,
+    progress_line::ProgressLine,
+    remote::{Host, Link, Order, RemoteRun, Said, Start},
+    time_left::TimeLeft,
+};
+use llmprof_screen::{App, Live, Workload};
 
 /// How long a run that has ended may take to be left.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -1,11 +1,11 @@
 //! Sweeps on another machine.
 
 use super::{RemoteArgs, Shown, follow::without_screen};
-use crate::{
-    cli::Failure,
-    process::eprint_line,
+use crate::cli::Failure;
+use llmprof_base::process::eprint_line;
+use llmprof_run::{
     remote::{Connection, Copies, Patience, RemoteRun, Start, Work},
-    run::sweep::{Machine, TaskThere},
+    sweep::{Machine, TaskThere},
 };
 
 /// For sweeps, whose jobs run one after another, each with a connection of its own.

@@ -1,0 +1,79 @@
+//! Several GPUs of one program, side by side: what each did, who waited for whom, and why.
+//!
+//! - `matching`: the same collective on all of its ranks
+//! - `window`: sums and timelines of the lanes in a time that all of them were recorded
+//! - `totals`: windows added up
+//! - `show`: lanes and collectives as tables
+//! - `straggler`: the rank that the others wait for, and the reason
+//! - `clocks`: traces of several clocks brought onto one
+//! - `nccl_log`: what `NCCL_DEBUG=INFO` prints
+
+mod clocks;
+mod matching;
+mod nccl_log;
+mod show;
+mod straggler;
+#[cfg(test)]
+mod tests;
+mod totals;
+mod window;
+
+pub use clocks::{Alignment, align};
+pub use nccl_log::{NcclLog, Transport, is_nccl_line};
+pub use show::{LaneColumn, collective_rows, lane_rows};
+pub use straggler::{Clock, Late, Reason, Straggler, straggler};
+pub use totals::{CollectiveTotals, LaneTotals, Totals};
+pub use window::window;
+
+use llmprof_event::ranks::{Collective, RankLane};
+
+/// What a GPU did for some time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    pub start_ns: u64,
+    pub end_ns: u64,
+    pub kind: PieceKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PieceKind {
+    Compute,
+    Copy,
+    Collective(Operation),
+}
+
+/// A collective, as far as one rank shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Operation {
+    pub kind: Collective,
+    /// The size of the whole operation.
+    pub bytes: Option<u64>,
+    /// The communicator: the same number on all of its ranks.
+    pub communicator: Option<u64>,
+    /// The ranks of the communicator, seen here or not.
+    pub ranks: Option<u32>,
+}
+
+impl Operation {
+    pub fn of(kind: Collective) -> Operation {
+        Operation { kind, bytes: None, communicator: None, ranks: None }
+    }
+}
+
+impl Piece {
+    fn operation(&self) -> Option<&Operation> {
+        match &self.kind {
+            PieceKind::Collective(operation) => Some(operation),
+            _ => None,
+        }
+    }
+}
+
+/// The work of one lane, sorted by start.
+#[derive(Debug, Clone, Default)]
+pub struct LanePieces {
+    pub lane: RankLane,
+    pub pieces: Vec<Piece>,
+    /// Steps, where they are known.
+    pub steps: Vec<(u64, u64)>,
+}

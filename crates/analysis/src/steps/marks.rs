@@ -1,0 +1,185 @@
+//! What happens equally often in every step and is recorded between bursts too: a copy, or the launch of a graph.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use super::{Basis, Confidence, StepPhase};
+use llmprof_event::kernels::work::{Direction, Work, WorkKind};
+
+/// Steps that marks are learned from.
+const RECENT: usize = 64;
+/// A mark is used if at least this share of the steps have the same number of it.
+const MIN_SHARE: f64 = 0.9;
+/// More of one kind in a step are not counted.
+const MAX_EACH: u32 = 8;
+/// Steps that are needed to choose a mark.
+const MIN_STEPS: usize = 3;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Mark {
+    AnyToHost,
+    Copy { direction: Direction, bytes: u64 },
+    AnyGraph,
+    Graph(u32),
+}
+
+impl Mark {
+    /// Marks are preferred in this order: what also marks steps of other kinds and sizes comes first. A copy to the device may be in more of
+    /// the steps seen and still be missing in those of another batch.
+    fn rank(self) -> (u8, u64) {
+        match self {
+            Mark::AnyToHost => (0, 0),
+            Mark::Copy { direction: Direction::DeviceToHost, bytes } => (1, bytes),
+            Mark::AnyGraph => (2, 0),
+            Mark::Graph(graph) => (3, u64::from(graph)),
+            Mark::Copy { direction: Direction::HostToDevice, bytes } => (4, bytes),
+            Mark::Copy { bytes, .. } => (5, bytes),
+        }
+    }
+
+    pub fn basis(self) -> Basis {
+        match self {
+            Mark::AnyToHost | Mark::Copy { .. } => Basis::Copy,
+            Mark::AnyGraph | Mark::Graph(_) => Basis::Graph,
+        }
+    }
+
+    pub fn fits(self, work: &Work) -> bool {
+        match (self, work.kind) {
+            (Mark::AnyToHost, WorkKind::Copy { direction, .. }) => direction == Direction::DeviceToHost,
+            (Mark::Copy { direction, bytes }, WorkKind::Copy { direction: d, bytes: b }) => {
+                direction == d && bytes == b
+            }
+            (Mark::AnyGraph, kind) => work.graph.is_some() || matches!(kind, WorkKind::Graph { .. }),
+            (Mark::Graph(graph), kind) => work.graph == Some(graph) || kind == WorkKind::Graph { graph },
+            _ => false,
+        }
+    }
+
+    /// The marks that a work could be.
+    fn of(work: &Work, launches: &mut HashSet<u32>) -> [Option<Mark>; 2] {
+        let graph = match work.kind {
+            WorkKind::Graph { graph } => Some(graph),
+            _ => work.graph.filter(|_| launches.insert(work.correlation)),
+        };
+        if let Some(graph) = graph {
+            return [Some(Mark::AnyGraph), Some(Mark::Graph(graph))];
+        }
+        match work.kind {
+            // Nodes of graphs are not recorded between bursts.
+            WorkKind::Copy { direction, bytes } if work.graph.is_none() => {
+                let any = (direction == Direction::DeviceToHost).then_some(Mark::AnyToHost);
+                [any, Some(Mark::Copy { direction, bytes })]
+            }
+            _ => [None, None],
+        }
+    }
+}
+
+/// What the recorded steps have shown.
+#[derive(Debug, Default)]
+pub(super) struct Marks {
+    steps: VecDeque<Seen>,
+    chosen: Option<Chosen>,
+    typical_ns: u64,
+    shortest_ns: u64,
+    decode_has_graphs: bool,
+    /// Launches of whole graphs are recorded between bursts.
+    whole_graphs: bool,
+}
+
+/// A mark, how many of it a step has, and how sure that is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Chosen {
+    pub mark: Mark,
+    pub each: u32,
+    pub confidence: Confidence,
+}
+
+/// A step that was recorded: how often it has each mark, whether it launches graphs, and its length.
+#[derive(Debug)]
+struct Seen {
+    counts: Vec<(Mark, u32)>,
+    graphs: bool,
+    phase: StepPhase,
+    length_ns: u64,
+}
+
+impl Marks {
+    /// Learns from a step whose kernels were recorded; `length_ns` is the time until the next step.
+    pub fn learn(&mut self, works: &[Work], phase: StepPhase, length_ns: u64) {
+        let mut counts: HashMap<Mark, u32> = HashMap::new();
+        let mut launches = HashSet::new();
+        for work in works {
+            for mark in Mark::of(work, &mut launches).into_iter().flatten() {
+                // A step with hundreds of different copies has its marks among the first.
+                if counts.len() < 64 || counts.contains_key(&mark) {
+                    *counts.entry(mark).or_default() += 1;
+                }
+            }
+        }
+        let counts = counts.into_iter().filter(|(_, n)| *n <= MAX_EACH).collect();
+        if self.steps.len() == RECENT {
+            self.steps.pop_front();
+        }
+        self.steps.push_back(Seen { counts, graphs: !launches.is_empty(), phase, length_ns });
+    }
+
+    /// Chooses the mark of the steps seen so far.
+    pub fn choose(&mut self) {
+        let n = self.steps.len();
+        let mut lengths: Vec<u64> = self.steps.iter().map(|step| step.length_ns).collect();
+        lengths.sort_unstable();
+        self.typical_ns = lengths.get(n / 2).copied().unwrap_or(0);
+        self.shortest_ns = lengths.first().copied().unwrap_or(0);
+        let decode = self.steps.iter().filter(|step| step.phase == StepPhase::Decode);
+        self.decode_has_graphs = decode.clone().count() > 0 && decode.clone().all(|step| step.graphs);
+        let mut counts: HashMap<(Mark, u32), u32> = HashMap::new();
+        for key in self.steps.iter().flat_map(|step| &step.counts) {
+            *counts.entry(*key).or_default() += 1;
+        }
+        let enough =
+            |(_, count): &((Mark, u32), u32)| n >= MIN_STEPS && f64::from(*count) >= MIN_SHARE * n as f64;
+        let best = counts
+            .into_iter()
+            .filter(enough)
+            .filter(|((mark, _), _)| self.whole_graphs || mark.basis() != Basis::Graph)
+            .min_by_key(|((mark, each), count)| (*each, mark.rank(), u32::MAX - count));
+        self.chosen = best.map(|((mark, each), count)| {
+            let confidence = Confidence { confirmed: count, of: n as u32 };
+            Chosen { mark, each, confidence }
+        });
+    }
+
+    /// A whole graph was recorded: its launches can be marks.
+    pub fn see_whole_graph(&mut self) {
+        if !self.whole_graphs {
+            self.whole_graphs = true;
+            self.choose();
+        }
+    }
+
+    pub fn chosen(&self) -> Option<Chosen> {
+        self.chosen
+    }
+
+    /// The usual time from a step to the next.
+    pub fn typical_ns(&self) -> u64 {
+        self.typical_ns
+    }
+
+    /// Marks closer together are not steps: none of those recorded was nearly that short.
+    pub fn is_too_short(&self, ns: u64) -> bool {
+        ns < self.shortest_ns / 2
+    }
+
+    /// The phase of a step whose kernels were not recorded.
+    pub fn phase(&self, has_graph: bool, length_ns: u64) -> StepPhase {
+        match (self.decode_has_graphs && self.whole_graphs, has_graph) {
+            (true, true) => StepPhase::Decode,
+            // Prompts have many lengths: engines run them without graphs.
+            (true, false) => StepPhase::Prefill,
+            _ if length_ns <= self.typical_ns.saturating_mul(2) => StepPhase::Decode,
+            _ => StepPhase::Other,
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Builds that are not releases can make parts of the program fail (`LLMPROF_FAULT`); a release can with
+//! `LLMPROF_FAULTS=1` set while it is built.
+
+use std::env;
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=LLMPROF_FAULTS");
+    println!("cargo::rustc-check-cfg=cfg(fault_injection)");
+    let is_release = env::var("PROFILE").is_ok_and(|profile| profile == "release");
+    if !is_release || env::var_os("LLMPROF_FAULTS").is_some() {
+        println!("cargo::rustc-cfg=fault_injection");
+    }
+}

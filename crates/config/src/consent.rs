@@ -1,0 +1,115 @@
+//! Settings that start programs, connect to other machines or listen: whose they are matters.
+
+use std::fmt;
+
+use hydra_config::{Composition, Value};
+
+/// Where a configuration that may be somebody else's sets one of these, the user is asked first.
+const KEYS: [&str; 12] = [
+    "runtime.server.command",
+    "runtime.pytorch.python",
+    "runtime.pytorch.script",
+    "runtime.pytorch.trust_remote_code",
+    "hydra.launcher.setup",
+    "hydra.launcher.additional_parameters",
+    "runtime.server.url",
+    "runtime.server.metrics",
+    "runtime.server.ca_file",
+    "telemetry.server",
+    "telemetry.dcgm",
+    "output.metrics",
+];
+
+/// A setting that a file makes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RiskySetting {
+    pub key: String,
+    pub value: String,
+    /// The file and its line.
+    pub origin: String,
+}
+
+impl RiskySetting {
+    /// Those that a file of the configuration directory makes; not those of the command line or the program's own files.
+    pub fn of(composition: &Composition) -> Vec<RiskySetting> {
+        let setting = |key: &str| {
+            let origin = composition.file_origin(key)?;
+            let value = composition.resolved(key).ok().filter(does_something)?;
+            let value = serde_json::to_string(&value).unwrap_or_default();
+            Some(RiskySetting { key: key.to_owned(), value, origin: origin.to_string() })
+        };
+        KEYS.iter().filter_map(|key| setting(key)).collect()
+    }
+}
+
+/// Not where a setting is switched off.
+fn does_something(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !matches!(text.as_str(), "" | "auto" | "none"),
+        Value::Sequence(items) => !items.is_empty(),
+        Value::Mapping(entries) => !entries.is_empty(),
+        _ => true,
+    }
+}
+
+impl fmt::Display for RiskySetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={} ({})", self.key, self.value, self.origin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{built_in, compose_untyped, over_built_in};
+
+    fn keys(files: &[(&str, &str)], overrides: &[&str]) -> Vec<String> {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
+        let composed = compose_untyped(&over_built_in(dir.path()).unwrap(), &overrides).unwrap();
+        RiskySetting::of(&composed).into_iter().map(|setting| setting.key).collect()
+    }
+
+    #[test]
+    fn settings_of_files_are_found_by_key() {
+        let command =
+            "name: vllm\nserver:\n  command: sh -c evil\n  url: http://example.com\n  metrics: auto\n";
+        let files = [("runtime/mine.yaml", command)];
+        assert_eq!(keys(&files, &["runtime=mine"]), ["runtime.server.command", "runtime.server.url"]);
+        assert_eq!(keys(&files, &[]), [""; 0], "the option is not chosen");
+        // What the command line sets is the user's own, and wins.
+        assert_eq!(keys(&files, &["runtime=mine", "runtime.server.command=true"]), ["runtime.server.url"]);
+        assert_eq!(
+            keys(&files, &["runtime=mine", "runtime.server.command=true", "runtime.server.url=null"]),
+            [""; 0]
+        );
+        let parent = "server: {command: sh}\n";
+        assert_eq!(keys(&[("runtime/vllm.yaml", parent)], &["runtime=vllm"]), ["runtime.server.command"]);
+        // By another key of the same file, and by one entry of a map.
+        let indirect = "name: vllm\nx: sh -c evil\nserver:\n  command: ${runtime.x}\n";
+        assert_eq!(keys(&[("runtime/mine.yaml", indirect)], &["runtime=mine"]), ["runtime.server.command"]);
+        let entry =
+            "# @package _global_\nhydra:\n  launcher:\n    additional_parameters:\n      wrap: evil\n";
+        assert_eq!(
+            keys(&[("experiment/x.yaml", entry)], &["hydra/launcher=slurm", "+experiment=x"]),
+            ["hydra.launcher.additional_parameters"]
+        );
+    }
+
+    #[test]
+    fn the_program_asks_for_nothing_of_its_own() {
+        let tree = built_in();
+        for group in ["runtime", "telemetry", "output", "profiling"] {
+            for option in tree.options(group) {
+                let composed = compose_untyped(&tree, &[format!("{group}={option}")]).unwrap();
+                assert_eq!(RiskySetting::of(&composed), [], "{group}={option}");
+            }
+        }
+    }
+}

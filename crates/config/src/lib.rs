@@ -1,0 +1,38 @@
+//! The configuration of a run: `conf/` and the command line's overrides become one [`RunConfig`].
+//!
+//! `hydra_config` composes; this room has the type of the result, its valid ranges, and the files compiled into the
+//! program. Other rooms use `hydra_config` through it.
+
+mod compose;
+mod consent;
+mod launcher_config;
+mod pytorch_config;
+mod run_config;
+mod schema;
+mod server_config;
+mod tool_config;
+mod tool_options;
+
+pub use compose::{
+    built_in, compose, compose_in, compose_untyped, current_context, find_tree, multirun_yaml, over_built_in,
+};
+pub use consent::RiskySetting;
+pub use hydra_config::{
+    Action, Candidate, ComposeContext, Composition, ConfTree, ConfigError, DefaultsItem, DocumentError,
+    Element, FoundAlias, HydraConfig, HydraJob, HydraRun, Names, Origin, Override, OverrideValue, Quote,
+    Sweep, Value as YamlValue, expand_sweep, glob_matches, parse_yaml, read_yaml, to_json, write_yaml,
+    yaml_text,
+};
+pub use launcher_config::{Gpus, Launcher, LocalLauncher, SlurmLauncher, Text, launcher};
+pub use llm_cost::{Dtype, KvCacheDtype, PreprocessConfig, Scheme};
+pub use pytorch_config::{Compile, ImagesConfig, PytorchConfig, TorchConfig};
+pub use run_config::*;
+pub use server_config::{Api, ArrivalKind, LoadConfig, ServerConfig, SloConfig};
+pub use tool_config::{ClockControl, NcuConfig, NsysConfig, Replay, ToolPhase};
+pub use tool_options::tool_options_markdown;
+
+/// A composed run.
+pub type Composed = hydra_config::Composed<RunConfig>;
+
+/// Completion of overrides of a run.
+pub type Candidates<'t> = hydra_config::Candidates<'t, RunConfig>;

@@ -1,0 +1,116 @@
+//! Configuration of servers under load.
+
+use serde::{Deserialize, Serialize};
+
+use super::run_config::{above_zero, optional_above_zero, probability_or_zero, seconds};
+
+/// Where a server is, or how it is started, and how it is asked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerConfig {
+    /// Its address; null with `command`: http://127.0.0.1:8000.
+    pub url: Option<String>,
+    /// Starts it; it is ended with the run.
+    pub command: Option<String>,
+    pub api: Api,
+    /// The model's name there; null for the first it lists.
+    pub model: Option<String>,
+    /// A directory with `tokenizer.json`, which counts output tokens where the server does not.
+    #[serde(default)]
+    pub tokenizer: Option<String>,
+    /// The environment variable with a key; not an error where it is not set.
+    pub key_env: Option<String>,
+    /// `auto`, `none`, or the URL of its metrics.
+    pub metrics: String,
+    /// How long to wait until it answers.
+    #[serde(deserialize_with = "seconds")]
+    pub ready_s: f64,
+    /// How long a request may take.
+    #[serde(deserialize_with = "above_zero")]
+    pub timeout_s: f64,
+    /// Certificates to trust besides the usual ones (PEM).
+    pub ca_file: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Api {
+    /// `/v1/completions`: the prompt as it is.
+    Completions,
+    /// `/v1/chat/completions`: the server applies its chat template.
+    Chat,
+}
+
+impl Api {
+    pub fn path(self) -> &'static str {
+        match self {
+            Api::Completions => "/v1/completions",
+            Api::Chat => "/v1/chat/completions",
+        }
+    }
+}
+
+/// When requests are sent, and what is in them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadConfig {
+    pub arrivals: ArrivalKind,
+    /// Requests at a time in a closed loop; the most at a time in an open one, null for no limit.
+    pub concurrency: Option<u32>,
+    /// Requests per second of an open loop.
+    #[serde(deserialize_with = "optional_above_zero")]
+    pub rate: Option<f64>,
+    /// The shape of gamma gaps: below 1 burstier than Poisson, above 1 more even.
+    #[serde(deserialize_with = "above_zero")]
+    pub burstiness: f64,
+    /// The rate grows from a tenth to its value within so many seconds.
+    #[serde(deserialize_with = "seconds")]
+    pub ramp_s: f64,
+    /// A file of requests with their times: Mooncake's JSON lines, or `events.ndjson` of a run.
+    pub trace: Option<String>,
+    /// How much faster than recorded a trace is sent.
+    #[serde(deserialize_with = "above_zero")]
+    pub speed: f64,
+    /// The share of a synthetic prompt that all requests have in common.
+    #[serde(deserialize_with = "probability_or_zero")]
+    pub shared_prefix: f64,
+    /// Synthetic prompts differ from those of all earlier runs, so that a prefix cache does not know them.
+    pub nonce: bool,
+    /// Turns of a conversation; each is a request with all before it.
+    pub turns: u32,
+    /// Between two turns.
+    #[serde(deserialize_with = "seconds")]
+    pub think_s: f64,
+    /// The run has failed where a larger share of its requests has.
+    #[serde(deserialize_with = "probability_or_zero")]
+    pub max_failures: f64,
+    /// And where the server has refused connections for so long.
+    #[serde(deserialize_with = "seconds")]
+    pub gives_up_s: f64,
+    /// Width and height of a synthetic image in each request; null for none.
+    pub image_pixels: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ArrivalKind {
+    /// The next request when one has ended.
+    Closed,
+    /// At equal gaps.
+    Constant,
+    /// At random, as independent users.
+    Poisson,
+    /// At random, burstier or more even than that.
+    Gamma,
+    /// As recorded.
+    Trace,
+}
+
+/// What a service promises. A request that keeps all that are given is good.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SloConfig {
+    pub ttft_p99_ms: Option<f64>,
+    pub tpot_p99_ms: Option<f64>,
+    pub e2e_p99_ms: Option<f64>,
+}

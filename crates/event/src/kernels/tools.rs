@@ -1,0 +1,45 @@
+//! Runs under nsys and ncu, and their reports.
+
+use serde::{Deserialize, Serialize};
+
+use super::KernelTable;
+use crate::Phase;
+
+/// The progress of a run under nsys or ncu.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolRun {
+    /// "nsys", "ncu"
+    pub tool: String,
+    /// Idle where it captures all phases.
+    pub phase: Phase,
+    pub state: ToolState,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolState {
+    /// The current step, and how much of it is done where that is known.
+    Working {
+        doing: String,
+        share: Option<f64>,
+    },
+    /// The report follows.
+    Done,
+    Failed {
+        reason: String,
+        remedy: String,
+    },
+    Cancelled,
+}
+
+/// The report of nsys or ncu about a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct KernelReport {
+    /// With its version: "ncu 2025.3.1".
+    pub tool: String,
+    /// The phase that was captured; `None` for all phases, or where it is not known.
+    pub phase: Option<Phase>,
+    /// The report's path, relative to the run or as the user gave it.
+    pub file: String,
+    pub tables: Vec<KernelTable>,
+}

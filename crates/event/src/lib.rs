@@ -1,0 +1,159 @@
+//! The shared vocabulary: everything that happens in a run is an [`Event`] with a time. Uses `base` and `model`.
+//!
+//! Events are sent by the engine and the probes, recorded line by line in `events.ndjson`, and folded
+//! into [`llmprof_record::state::RunState`]. A screen or a report is a pure function of them.
+
+mod channel;
+mod device;
+mod experts;
+mod gpu;
+mod host;
+pub mod kernels;
+mod operators;
+mod phase;
+mod process;
+pub mod ranks;
+pub mod readings;
+pub mod reasons;
+mod request;
+mod run;
+mod server;
+mod text_enum;
+mod time;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::{
+    channel::{EventRx, EventTx, channel, patient_channel},
+    device::{Device, EngineKind},
+    experts::{ExpertUse, HottestExpert},
+    gpu::{
+        CallCost, GpuAbsent, GpuInfo, GpuLost, GpuProcess, GpuProcesses, GpuSource, Query, Refusal, Refused,
+        SamplerCost,
+    },
+    host::{Allocator, AllocatorSample, HostInfo, HostSample},
+    kernels::{
+        live::{KernelSpan, KernelTrace, KernelWindow, StepTimeline, TraceState},
+        tools::{KernelReport, ToolRun, ToolState},
+    },
+    operators::{HeapGrowth, HostSpan, HostTimeline, OperatorTime, OperatorWindow},
+    phase::{Activity, Phase},
+    process::{ProcessJoined, ProcessLeft},
+    readings::GpuSample,
+    request::{Ending, ImagesEncoded, Prediction, RequestFinished, RequestStarted, Speculation, Token},
+    run::{
+        GivenPeaks, Level, Notice, ObserverSample, Outcome, PrefillProgress, Preparing, ProcessStopped,
+        Ready, RunFinished, RunStarted, SnapshotTaken,
+    },
+    server::{
+        AlertChanged, ClientSample, Connecting, HttpStep, OfferedLoad, RequestFailure, Served, ServerFound,
+        ServerKind, ServerSample, ServerSilent, ServerTimes, Slo,
+    },
+    time::{Clock, Stamp},
+};
+
+/// Version of the recorded form. It is raised when an old reader would misread a new recording.
+pub const SCHEMA: u32 = 1;
+
+/// An event and when it happened. One line of `events.ndjson`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Envelope {
+    pub t: Stamp,
+    #[serde(rename = "e")]
+    pub event: Event,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    RunStarted(Box<RunStarted>),
+    /// Weights are being made or loaded. Part of no latency.
+    Preparing(Preparing),
+    Ready(Ready),
+    RequestStarted(RequestStarted),
+    ImagesEncoded(ImagesEncoded),
+    /// A long prefill is at this layer.
+    PrefillProgress(PrefillProgress),
+    Token(Token),
+    RequestFinished(RequestFinished),
+    /// Prompt and answer of a sequence, where they are recorded.
+    Prediction(Box<Prediction>),
+    WorkloadPaused,
+    WorkloadResumed,
+    /// The process continues after it was stopped, by Ctrl-Z or SIGSTOP.
+    ProcessStopped(ProcessStopped),
+    GpuFound(Box<GpuInfo>),
+    GpuAbsent(GpuAbsent),
+    GpuSample(Box<GpuSample>),
+    GpuProcesses(Box<GpuProcesses>),
+    GpuLost(GpuLost),
+    SamplerCost(Box<SamplerCost>),
+    /// A process of another program is followed from now on.
+    ProcessJoined(Box<ProcessJoined>),
+    ProcessLeft(ProcessLeft),
+    /// A server answers.
+    ServerFound(Box<ServerFound>),
+    /// What it reports about itself.
+    ServerSample(Box<ServerSample>),
+    /// Its metrics cannot be read any more.
+    ServerSilent(ServerSilent),
+    /// A figure has crossed the limit of an alert, or is within it again.
+    AlertChanged(AlertChanged),
+    /// How late the client that puts load on it is.
+    ClientSample(ClientSample),
+    /// What is known about its steps has changed.
+    StepsFound(kernels::Finding),
+    /// Whether single kernels are recorded as they run.
+    KernelTrace(KernelTrace),
+    /// The kernels of some steps, about once a second while they are recorded.
+    Kernels(Box<KernelWindow>),
+    /// The kernels of one step, one by one, every few seconds while they are recorded.
+    StepTimeline(Box<StepTimeline>),
+    /// Operator times on the host, about once a second.
+    Operators(Box<OperatorWindow>),
+    /// What the ranks of a program did, about once a second while they are recorded.
+    Ranks(Box<ranks::RanksWindow>),
+    /// One step on the host, operator by operator, every few seconds.
+    HostTimeline(Box<HostTimeline>),
+    Allocator(AllocatorSample),
+    /// After each request, where the model has experts.
+    Experts(ExpertUse),
+    /// A child process repeats the run under a tool.
+    ToolRun(Box<ToolRun>),
+    /// The report of a tool.
+    KernelReport(Box<KernelReport>),
+    HostFound(Box<HostInfo>),
+    HostSample(Box<HostSample>),
+    /// Overhead of the profiler itself, once a second.
+    Observer(ObserverSample),
+    /// The metrics since the last snapshot get a name.
+    Snapshot(SnapshotTaken),
+    Notice(Notice),
+    RunFinished(RunFinished),
+}
+
+impl Event {
+    /// A reading of the machine, a server or the profiler itself, which belongs to the run only while it is in progress.
+    pub fn is_telemetry(&self) -> bool {
+        matches!(
+            self,
+            Event::GpuFound(_)
+                | Event::GpuAbsent(_)
+                | Event::GpuSample(_)
+                | Event::GpuProcesses(_)
+                | Event::GpuLost(_)
+                | Event::SamplerCost(_)
+                | Event::ServerSample(_)
+                | Event::ServerSilent(_)
+                | Event::ClientSample(_)
+                | Event::Allocator(_)
+                | Event::HostFound(_)
+                | Event::HostSample(_)
+                | Event::Observer(_)
+        )
+    }
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}

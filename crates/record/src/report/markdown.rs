@@ -1,0 +1,343 @@
+//! A run as text: `report.md`.
+
+use std::fmt::Write;
+
+use super::{
+    head::{facts, heading, verdict, warnings},
+    list_item,
+    metrics::{DEFINITIONS, energy_of},
+    paragraph,
+    plots::{self, Plot},
+};
+use crate::state::{LogLine, RunState};
+use gpu_traces::show::{RowQuery, TableView};
+use llmprof_analysis::{distribution::Distribution, throttle};
+use llmprof_base::{
+    foreign::{MAX_LINE, line},
+    table,
+    units::{bytes, grouped, millis, percent, scaled, three_digits},
+};
+use llmprof_event::{Level, Notice, Phase, kernels::Group};
+
+/// The tables that nsys and ncu reported, `rows` of each.
+pub fn kernels_text(state: &RunState, rows: usize) -> String {
+    let asked = RowQuery { rows: Some(rows), ..RowQuery::default() };
+    let mut parts = Vec::new();
+    // All kernels of a followed program come first: they are what was asked for.
+    if let Some(live) = state.kernels.without_steps().filter(|_| state.follows()) {
+        parts.push("all recorded work:".to_owned());
+        parts.push(TableView::new(&live.table("as recorded"), &asked).text());
+    }
+    for phase in Phase::WORK.into_iter().filter(|_| state.follows()) {
+        let Some(live) = state.kernels.live(phase).filter(|live| live.total.steps > 0) else { continue };
+        let by_operator = RowQuery { group: Group::Operator, ..asked.clone() };
+        let steps = grouped(i64::try_from(live.total.steps).unwrap_or(i64::MAX));
+        parts.push(format!("{} ({steps} recorded steps):", phase.name()));
+        parts.push(TableView::new(&live.table("as recorded"), &by_operator).text());
+    }
+    for report in &state.kernels.reports {
+        let phase = report.phase.map(|phase| format!(", {}", phase.name())).unwrap_or_default();
+        parts.push(line(&format!("{}{phase} ({}):", report.tool, report.file), MAX_LINE));
+        parts.extend(report.tables.iter().map(|table| TableView::new(table, &asked).text()));
+    }
+    parts.join("\n\n")
+}
+
+/// `report.md`: a pure function of the events.
+pub fn report_md(state: &RunState) -> String {
+    report_with_plots(state, &plots::all(state))
+}
+
+pub(super) fn report_with_plots(state: &RunState, plots: &[Plot]) -> String {
+    let images: String = plots.iter().map(|plot| format!("![{}]({})\n\n", plot.title, plot.name)).collect();
+    head_md(state)
+        + &latencies_md(state)
+        + &super::server::server_md(state)
+        + &super::ranks::ranks_md(state)
+        + &images
+        + &details_md(state)
+}
+
+/// The facts of the run and its verdict.
+fn head_md(state: &RunState) -> String {
+    let mut out = format!("# {}\n\n", heading(state));
+    for warning in warnings(state) {
+        out += &paragraph(&format!("**{warning}**"));
+    }
+    for (name, fact) in facts(state) {
+        out += &list_item(&format!("{name}: {fact}"));
+    }
+    out.push('\n');
+    for verdict in verdict(state) {
+        out += &paragraph(&format!("**{}** {}", verdict.first, verdict.rest));
+    }
+    out
+}
+
+/// Latencies and rates: the part before the plots.
+pub(super) fn latencies_md(state: &RunState) -> String {
+    let is_empty = state.has_no_tokens() && (state.follows() || state.failure().is_some());
+    if state.run.is_none() || state.watches() || is_empty {
+        return String::new();
+    }
+    let mut out = String::new();
+    let mut rows = vec![["", "n", "mean", "p50", "p90", "p99", "min", "max"].map(str::to_owned)];
+    let mut row = |name: String, distribution: &Distribution| {
+        let s = distribution.summary();
+        let time = |ms: Option<f64>| ms.map_or_else(none, millis);
+        let [mean, p50, p90, p99, min, max] = [s.mean, s.p50, s.p90, s.p99, s.min, s.max].map(time);
+        rows.push([name, grouped(s.n as i64), mean, p50, p90, p99, min, max]);
+    };
+    state
+        .latencies(&state.total)
+        .into_iter()
+        .for_each(|(name, distribution)| row(name.to_owned(), distribution));
+    for (name, distribution) in
+        state.total.left_out().into_iter().flat_map(|metrics| state.latencies(metrics))
+    {
+        row(format!("{name} while kernels were recorded"), distribution);
+    }
+    out += &table::markdown(&rows, |column| column > 0);
+    let rate = |tok_s: Option<f64>| tok_s.map_or_else(none, |v| format!("{} tok/s", three_digits(v)));
+    let total = &state.total;
+    let _ = match state.follows() {
+        // Steps are seen in parts of the time only, and how many tokens one makes is not known.
+        true => {
+            let decode = total.decode_tok_s().map_or_else(none, three_digits);
+            writeln!(out, "\nDecode {decode} steps/s. How many tokens a step makes is not known.\n")
+        }
+        false => writeln!(
+            out,
+            "\nOutput {} by the wall clock, from the first request to the last token. Prefill {}, decode {}.\n",
+            rate(total.output_tok_s()),
+            rate(total.prefill_tok_s()),
+            rate(total.decode_tok_s())
+        ),
+    };
+    if let Some(tally) = &state.vision {
+        let _ = writeln!(
+            out,
+            "Vision: {tally}. `vision` is the part of TTFT until images are embeddings; prefill begins there.\n"
+        );
+    }
+    if let Some(tally) = state.speculation {
+        let _ = writeln!(
+            out,
+            "Speculative decoding: {tally}. TPOT is by token, `step` the time between steps.\n"
+        );
+    }
+    out
+}
+
+/// Efficiency, throttling, energy, memory, kernels, notices and definitions: the part after the plots.
+pub(super) fn details_md(state: &RunState) -> String {
+    let mut out = String::new();
+    efficiency(&mut out, state);
+    gpu(&mut out, state);
+    memory(&mut out, state);
+    kernel_reports(&mut out, state);
+    snapshots(&mut out, state);
+    notices(&mut out, state);
+    let _ = writeln!(out, "## Definitions\n");
+    for definition in DEFINITIONS {
+        let _ = writeln!(out, "- {}", definition.markdown());
+    }
+    let _ = writeln!(
+        out,
+        "- Warm-up requests ({}) are excluded from latencies and rates. Energy and kernels include them.",
+        state.warmup_done
+    );
+    out
+}
+
+pub(super) fn none() -> String {
+    "–".to_owned()
+}
+
+/// The findings about kernels, without a full stop.
+pub(super) fn all_hints(state: &RunState) -> Vec<String> {
+    [Phase::Decode, Phase::Prefill].into_iter().flat_map(|phase| hints(state, phase)).collect()
+}
+
+pub(super) fn hints(state: &RunState, phase: Phase) -> Vec<String> {
+    state.kernel_hints(phase).iter().map(|hint| hint.trim_end_matches('.').to_owned()).collect()
+}
+
+/// A list with one item for each sentence, and an empty line after it.
+pub(super) fn list(out: &mut String, sentences: &[String]) {
+    for sentence in sentences {
+        *out += &list_item(&format!("{sentence}."));
+    }
+    if !sentences.is_empty() {
+        out.push('\n');
+    }
+}
+
+/// MFU, MBU, and the points of the roofline.
+fn efficiency(out: &mut String, state: &RunState) {
+    let roofline = state.roofline();
+    if roofline.points.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "## Efficiency\n");
+    let peaks = match &roofline.peaks {
+        Ok(peaks) => {
+            let clock =
+                peaks.clock_mhz.map_or_else(String::new, |mhz| format!(" at {} MHz", three_digits(mhz)));
+            let (flops, bytes) = (scaled(peaks.flops, "FLOP/s"), scaled(peaks.bytes_per_s, "B/s"));
+            format!("Peaks: {flops}{clock}, {bytes} ({}).", peaks.source)
+        }
+        Err(reason) => format!("Peaks unknown: {reason}."),
+    };
+    let _ = writeln!(out, "{}", line(&peaks, MAX_LINE));
+    if let (Some(now), Some(mhz)) = (roofline.now(), roofline.clock_mhz) {
+        let flops = scaled(now.flops, "FLOP/s");
+        let _ = writeln!(out, "Peak at the run's SM clock of {} MHz: {flops}.", three_digits(mhz));
+    }
+    for (name, used) in [("Decode MBU", state.mbu()), ("Prefill MFU", state.mfu())] {
+        if let Some(used) = used {
+            let _ = writeln!(out, "{name}: {}.", percent(used.share * 100.0));
+        }
+    }
+    let mut rows = vec![["", "FLOP/B", "FLOP/s", "B/s", "of peak", "class", "time share"].map(str::to_owned)];
+    for point in &roofline.points {
+        rows.push([
+            point.label(),
+            point.timed.flop_per_byte().map_or_else(none, three_digits),
+            scaled(point.timed.flop_per_s(), "").trim_end().to_owned(),
+            scaled(point.timed.bytes_per_s(), "").trim_end().to_owned(),
+            point.share.map_or_else(none, |share| percent(share.max_pct())),
+            point.verdict.as_ref().map_or_else(none, |verdict| verdict.class.word().to_owned()),
+            point.time_pct.map_or_else(none, percent),
+        ]);
+    }
+    let _ = writeln!(out, "\n{}", table::markdown(&rows, |column| column > 0 && column != 5));
+    list(out, &all_hints(state));
+    let mut bases: Vec<String> = roofline.points.iter().map(|point| point.basis.to_string()).collect();
+    bases.dedup();
+    let basis = bases.join("; ");
+    *out += &paragraph(&format!("Basis: {basis}. Classes without hardware counters are estimates."));
+}
+
+/// Throttling, energy, incidents, trust.
+fn gpu(out: &mut String, state: &RunState) {
+    if let Some(diagnosis) = state.diagnosis() {
+        let _ = write!(out, "## Throttling\n\n{}", paragraph(&diagnosis.verdict.to_string()));
+        if !diagnosis.causes.is_empty() {
+            let _ = writeln!(out, "{}", throttle::table::markdown(&diagnosis.causes));
+            for cause in diagnosis.causes.iter().filter(|cause| cause.cost_pct.is_some()) {
+                *out += &list_item(&format!("{}, {}: {}", cause.phase, cause.reason, cause.basis));
+            }
+            out.push('\n');
+        }
+        let advice = diagnosis.advice.iter().map(|advice| format!("Action: {advice}"));
+        list(out, &advice.collect::<Vec<_>>());
+    }
+    if let Some(energy) = energy_of(state) {
+        let mut rows = vec![["", "J", "mean W", "tokens", "J/token"].map(str::to_owned)];
+        let number = |value: Option<f64>| value.map_or_else(none, three_digits);
+        if let Some(requests) = energy.requests {
+            rows.push([
+                "requests: prefill and decode".to_owned(),
+                three_digits(requests.joules),
+                none(),
+                format!("{} output", grouped(requests.output_tokens as i64)),
+                three_digits(requests.j_per_output_token),
+            ]);
+        }
+        for phase in &energy.phases {
+            rows.push([
+                phase.phase.to_string(),
+                three_digits(phase.joules),
+                number(phase.mean_w),
+                grouped(phase.tokens as i64),
+                number(phase.j_per_token),
+            ]);
+        }
+        let table = table::markdown(&rows, |column| column > 0);
+        let method =
+            format!("Method: {}. Uncertainty: {}. Warm-up is included.", energy.method, energy.uncertainty);
+        let _ = write!(out, "## Energy\n\n{table}\n{}", paragraph(&method));
+    }
+    if !state.flight.incidents.is_empty() {
+        let _ = writeln!(out, "## Incidents\n");
+        for incident in &state.flight.incidents {
+            let meanwhile = Some(incident.meanwhile()).filter(|text| !text.is_empty());
+            let meanwhile = meanwhile.map_or_else(String::new, |text| format!(" ({text})"));
+            *out += &list_item(&format!("{:.3} s: {}{meanwhile}", incident.at.secs(), incident.describe()));
+        }
+        out.push('\n');
+    }
+    if let Some(cost) = state.kernels.recording.cost() {
+        let _ = write!(out, "## Recording of kernels\n\n{}", paragraph(&format!("Cost: {cost}.")));
+    }
+    if let Some(trust) = state.trust() {
+        let issues: Vec<String> = trust.issues.iter().map(ToString::to_string).collect();
+        let issues = if issues.is_empty() { "no issues".to_owned() } else { issues.join("; ") };
+        let text = format!("{} of {} points: {issues}.", trust.score, trust.of);
+        let _ = write!(out, "## Trust\n\n{}", paragraph(&text));
+    }
+}
+
+/// What allocators held, where they are counted.
+fn memory(out: &mut String, state: &RunState) {
+    let mut rows = vec![["allocator", "live", "peak", "reserved", "fragmentation"].map(str::to_owned)];
+    for sample in state.allocators.all() {
+        rows.push([
+            sample.allocator.name().to_owned(),
+            bytes(sample.live_bytes),
+            bytes(sample.peak_bytes),
+            sample.reserved_bytes.map_or_else(none, bytes),
+            sample.fragmentation().map_or_else(none, |share| percent(share * 100.0)),
+        ]);
+    }
+    if rows.len() > 1 {
+        let table = table::markdown(&rows, |column| column > 0);
+        let _ = writeln!(out, "## Memory\n\n{table}\nLive and reserved: at the last sample.\n");
+    }
+}
+
+/// What nsys and ncu reported about the run, the longest rows of each table.
+fn kernel_reports(out: &mut String, state: &RunState) {
+    const ROWS: usize = 10;
+    let tables = kernels_text(state, ROWS);
+    let title = if state.kernels.reports.is_empty() { "Kernels" } else { "Reports of profilers" };
+    if !tables.is_empty() {
+        let _ = writeln!(out, "## {title}\n\n```text\n{tables}\n```\n");
+    }
+}
+
+fn snapshots(out: &mut String, state: &RunState) {
+    if state.snapshots.is_empty() {
+        return;
+    }
+    let mut rows = vec![["name", "from", "to", "ITL p50", "decode tok/s"].map(str::to_owned)];
+    for s in &state.snapshots {
+        rows.push([
+            s.name.clone(),
+            format!("{:.1} s", s.metrics.from_s),
+            format!("{:.1} s", s.metrics.to_s),
+            s.metrics.itl_ms.p50.map_or_else(none, millis),
+            s.metrics.decode_tok_s.map_or_else(none, three_digits),
+        ]);
+    }
+    let _ = writeln!(out, "## Snapshots\n\n{}", table::markdown(&rows, |column| column > 0));
+}
+
+fn notices(out: &mut String, state: &RunState) {
+    // From the output of another program, only errors are reported.
+    let is_reported = |notice: &Notice| {
+        let least = if notice.is_output() { Level::Error } else { Level::Warn };
+        notice.level >= least
+    };
+    let mut notices = state.log.iter().filter(|line| is_reported(&line.notice)).peekable();
+    if notices.peek().is_none() {
+        return;
+    }
+    let _ = writeln!(out, "## Notices\n");
+    for LogLine { t, notice, times, .. } in notices {
+        let times = if *times > 1 { format!(" (×{times})") } else { String::new() };
+        *out += &list_item(&format!("{:.1} s, {}: {}{times}", t.secs(), notice.source, notice.text));
+    }
+    out.push('\n');
+}

@@ -1,0 +1,159 @@
+//! A server that was watched: its own metrics, as text and as JSON.
+
+use serde_json::{Value, json};
+
+use super::list_item;
+
+use crate::state::{MeanOf, RunState, Series, ServerState};
+use llmprof_analysis::late::{FACTOR, LATE};
+use llmprof_base::{
+    table::{aligned, markdown},
+    units::{grouped, millis, percent, three_digits},
+};
+use llmprof_event::{AlertChanged, Stamp};
+
+/// A name, its values, and how they are written.
+type Row<'a> = (&'static str, &'a Series, fn(f64) -> String);
+
+/// What is shown of a server's metrics.
+fn rows(server: &ServerState) -> Vec<Row<'_>> {
+    let count: fn(f64) -> String = three_digits;
+    let all: [Row<'_>; 5] = [
+        ("running", &server.running, count),
+        ("queued", &server.queued, count),
+        ("KV cache", &server.kv_used, percent),
+        ("batch", &server.batch, count),
+        ("output tok/s", &server.output_tok_s, count),
+    ];
+    all.into_iter().filter(|(_, series, _)| !series.is_empty()).collect()
+}
+
+fn mean(state: &RunState, series: &Series) -> Option<f64> {
+    let all = series.columns(llmprof_event::Stamp(0), state.now, 1).into_iter().next().flatten();
+    all.map(|bucket| f64::from(bucket.mean()))
+}
+
+/// The servers that were watched, as far as they have answered.
+pub fn watched_server_text(state: &RunState) -> String {
+    let texts = state.servers().map(|server| server_text(state, server));
+    texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n")
+}
+
+fn server_text(state: &RunState, server: &ServerState) -> String {
+    let Some(found) = &server.found else { return String::new() };
+    let mut table = vec![["", "mean", "min", "max", "last"].map(str::to_owned)];
+    for (name, series, unit) in rows(server) {
+        let (min, max) = series.range().unwrap_or_default();
+        let [mean, min, max, last] = [
+            mean(state, series),
+            Some(f64::from(min)),
+            Some(f64::from(max)),
+            series.last().map(|(_, value)| f64::from(value)),
+        ]
+        .map(|value| value.map_or_else(|| "–".to_owned(), unit));
+        table.push([name.to_owned(), mean, min, max, last]);
+    }
+    let mut text = format!("{} at {}, {} s\n\n", found.kind, found.url, three_digits(state.now.secs()));
+    match table.len() {
+        1 => text += "It reported nothing between two readings.",
+        _ => text += &aligned(&table, |column| column > 0),
+    }
+    for remark in state.remarks_on(server) {
+        text += &format!("\n\n{remark}");
+    }
+    text
+}
+
+/// One server as an object of its own, several under `servers`.
+pub fn watched_server_json(state: &RunState) -> Value {
+    let mut object = match state.more_servers.is_empty() {
+        true => server_json(state, &state.server),
+        false => {
+            json!({"servers": state.servers().map(|server| server_json(state, server)).collect::<Vec<_>>()})
+        }
+    };
+    object["schema"] = json!(1);
+    object["seconds"] = json!(state.now.secs());
+    let alert = |(t, alert): &(Stamp, AlertChanged)| json!({"seconds": t.secs(), "alert": alert});
+    object["alerts"] = state.alerts.iter().map(alert).collect();
+    object
+}
+
+fn server_json(state: &RunState, server: &ServerState) -> Value {
+    let series = rows(server).into_iter().map(|(name, series, _)| {
+        let range = series.range();
+        let value =
+            json!({"mean": mean(state, series), "min": range.map(|r| r.0), "max": range.map(|r| r.1)});
+        (name.to_owned(), value)
+    });
+    json!({
+        "server": server.found,
+        "url": server.url(),
+        "silent": server.silence(state.now),
+        "metrics": series.collect::<serde_json::Map<_, _>>(),
+        "preemptions": server.latest.as_ref().and_then(|latest| latest.preemptions).map(|_| server.preemptions),
+        "last_sample": server.latest,
+        "why": state.remarks_on(server).iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}
+
+/// The section of `report.md` on a server under load.
+pub(super) fn server_md(state: &RunState) -> String {
+    let server = &state.server;
+    if !state.serves() || server.ended == 0 {
+        return String::new();
+    }
+    let text = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), millis);
+    let mut rows = vec![["part of TTFT", "mean", "p50", "p90", "p99", "n"].map(str::to_owned)];
+    let parts = server.ttft_parts();
+    for times in &parts {
+        let distribution = times.distribution();
+        let at = |p: f64| distribution.and_then(|d| d.percentile_ms(p));
+        let [mean, p50, p90, p99] = [times.mean_ms, at(50.0), at(90.0), at(99.0)].map(text);
+        let n = distribution.map_or_else(|| "–".to_owned(), |d| grouped(d.n() as i64));
+        rows.push([times.part.name().to_owned(), mean, p50, p90, p99, n]);
+    }
+    let mut out = format!("## Server\n\n{}\n", markdown(&rows, |column| column > 0));
+    out += "Client lag passes before the start, from which TTFT counts. Queue and prefill are by the server's own clock.\n\n";
+    let has = |kind: fn(&MeanOf<'_>) -> bool| parts.iter().any(|times| kind(&times.of));
+    if has(|of| matches!(of, MeanOf::SomeRequests)) {
+        out += "Only some requests report the parts without percentiles: their means are over all requests, and in the others the part is in the wait.\n\n";
+    }
+    if has(|of| matches!(of, MeanOf::ServerRequests)) {
+        out += "Queue and prefill without percentiles are the server's means over all of its requests, also those that were not measured. The wait is what they leave of TTFT; it is unknown if they exceed TTFT.\n\n";
+    }
+    let late = server.late.by_cause();
+    if let Some(share) = server.late.share().filter(|_| !late.is_empty()) {
+        let mut rows =
+            vec![["late chunks by what happened meanwhile", "chunks", "time lost"].map(str::to_owned)];
+        for (cause, lost) in late {
+            rows.push([cause.to_string(), grouped(lost.chunks as i64), millis(lost.ns as f64 / 1e6)]);
+        }
+        out += &markdown(&rows, |column| column > 0);
+        out += &format!(
+            "\nLate: more than {FACTOR} times the median gap ({}) and {} longer. They cost {} of the time between chunks.\n\n",
+            text(server.late.usual_ms()),
+            millis(LATE.as_secs_f64() * 1e3),
+            percent(100.0 * share)
+        );
+    }
+    for (failure, n) in &server.failures {
+        out += &list_item(&format!("{} requests failed: {failure}", grouped(*n as i64)));
+    }
+    if server.reconnected > 0 {
+        out += &list_item(&format!(
+            "{} requests found their connection closed and were sent on a new one",
+            grouped(server.reconnected as i64)
+        ));
+    }
+    if let Some(tokens) = server.tokens_per_chunk() {
+        out += &list_item(&format!("{} tokens in a chunk on average", three_digits(tokens)));
+    }
+    if let Some(client) = &server.client {
+        out += &list_item(&format!(
+            "the client was {} late (p99) in the last second",
+            millis(f64::from(client.lag_p99_us) / 1e3)
+        ));
+    }
+    out + "\n"
+}

@@ -1,0 +1,451 @@
+//! One page for readers who do not profile: `stakeholder_summary.md`. Plain words, no abbreviations.
+
+use std::fmt::Write;
+
+use super::{
+    head::{about, heading},
+    list_item,
+    metrics::{energy_of, outcome},
+    paragraph,
+};
+use crate::state::{RunState, Used};
+use llmprof_analysis::{
+    classify::Class,
+    distribution::Summary,
+    roofline::PointKind,
+    throttle::{Cause, Limit, Tone, Work},
+    trust::{MIN_REQUESTS, Severity, Trust, TrustIssue},
+};
+use llmprof_base::units::{grouped, percent, three_digits};
+use llmprof_event::{
+    Phase,
+    reasons::{HW_POWER_BRAKE, HW_SLOWDOWN, SW_POWER_CAP, SYNC_BOOST, THERMAL},
+};
+
+/// What was measured, is it fast, what limits it, what it costs, can it be trusted, what to do.
+pub(super) fn summary_md(state: &RunState) -> String {
+    let watched = state.watches();
+    let heading = if watched { "Graphics card".to_owned() } else { heading(state) };
+    let mut out = format!("# {heading}: summary\n\n");
+    let lead = lead(state);
+    if !lead.is_empty() {
+        out += &paragraph(&format!("**{}**", lead.join(" ")));
+    }
+    section(&mut out, "What was measured", &what_was_measured(state));
+    if !watched {
+        section(&mut out, "Is it fast?", &is_it_fast(state));
+    }
+    section(&mut out, "What limits it?", &limits(state));
+    if !watched {
+        section(&mut out, "What does it cost?", &costs(state));
+        section(&mut out, "Can the numbers be trusted?", &trust(state));
+    }
+    section(&mut out, "What to do next", &to_do(state));
+    out.push_str("All numbers and how they are defined: `report.html`.\n");
+    out
+}
+
+fn section(out: &mut String, title: &str, lines: &[String]) {
+    let _ = writeln!(out, "## {title}\n");
+    for line in lines {
+        *out += &list_item(line);
+    }
+    out.push('\n');
+}
+
+/// How fast a person reads, in tokens per second: about 240 words a minute, and four tokens for three words.
+const READING_TOK_S: f64 = 5.0;
+
+/// The answer in at most three sentences.
+fn lead(state: &RunState) -> Vec<String> {
+    let speed = each_tok_s(state).map(|rate| {
+        let subject = if state.follows() { "Each text of the program" } else { "An answer" };
+        format!("{subject} grows by {} tokens per second, {}.", three_digits(rate), as_fast_as_reading(rate))
+    });
+    let limit = match (main_cause(state), state.mbu()) {
+        (Some(cause), _) => Some(format!("The card is slowed down by {}.", limited_by(cause.limit))),
+        (None, Some(used)) if speed.is_some() => {
+            Some(format!("That is {} of what the card's memory allows.", percent(used.share * 100.0)))
+        }
+        _ => None,
+    };
+    let trust = state.trust().map(|trust| format!("{}.", trust_in_a_word(&trust)));
+    [speed, limit, trust].into_iter().flatten().collect()
+}
+
+fn as_fast_as_reading(tok_s: f64) -> String {
+    match tok_s / READING_TOK_S {
+        ratio if ratio >= 1.5 => format!("about {ratio:.0} times as fast as a person reads"),
+        ratio if ratio >= 0.75 => "about as fast as a person reads".to_owned(),
+        _ => "slower than a person reads".to_owned(),
+    }
+}
+
+/// Tokens per second of one answer.
+fn each_tok_s(state: &RunState) -> Option<f64> {
+    Some(state.total.decode_tok_s()? / f64::from(state.batch()))
+}
+
+fn what_was_measured(state: &RunState) -> Vec<String> {
+    let Some(run) = &state.run else {
+        return vec!["There was no run: these are files of another measuring tool.".to_owned()];
+    };
+    if state.watches() {
+        return vec![
+            "The graphics card was watched while other programs used it. No model was run.".to_owned(),
+        ];
+    }
+    let card = match state.profiled_gpu() {
+        Some(gpu) => format!("the graphics card {}", gpu.info.name),
+        None if run.device.is_cpu() => "the processor of the computer, without a graphics card".to_owned(),
+        None => run.device.to_string(),
+    };
+    let weights = if run.synthetic_weights {
+        ", with random numbers in place of its trained ones, so its answers have no meaning"
+    } else {
+        ""
+    };
+    let (prompts, each) = match run.batch {
+        1 => ("one prompt".to_owned(), ""),
+        batch => (format!("{batch} prompts at once"), " for each"),
+    };
+    if let Some(command) = run.command.as_ref().filter(|_| state.follows()) {
+        return vec![
+            format!("The program `{}` on {card}, observed while it ran.", command.replace('`', "'")),
+            format!(
+                "{} steps were seen. A step produces one token for every text the program writes at the time; a token is a word or a \
+                 part of one. The steps were inferred from what the graphics card did.",
+                grouped(state.total.all_output_tokens() as i64)
+            ),
+        ];
+    }
+    let mut lines = vec![
+        format!(
+            "The language model {} ({} parameters{weights}) on {card}.",
+            run.model,
+            about(run.parameters)
+        ),
+        format!(
+            "{} of {} requests. Each has {prompts} of about {} tokens, and up to {} tokens are generated{each}. A token is a \
+             word or a part of one.",
+            grouped(state.total.requests as i64),
+            grouped(i64::from(run.requests)),
+            grouped(i64::from(run.prompt_tokens)),
+            grouped(i64::from(run.output_tokens)),
+        ),
+    ];
+    if run.simulated {
+        lines.insert(0, "**A simulation: nothing here was measured.**".to_owned());
+    }
+    if let Some(tool) = &run.perturbed {
+        lines.insert(0, format!("**It ran under {tool}, a measuring tool that slows it down.**"));
+    }
+    if outcome(state) != "completed" {
+        lines.push("The run did not reach its end; the numbers are of the part before.".to_owned());
+    }
+    lines
+}
+
+fn seconds(ms: f64) -> String {
+    format!("{} seconds", three_digits(ms / 1e3))
+}
+
+fn is_it_fast(state: &RunState) -> Vec<String> {
+    let metrics = state.total.summary();
+    let mut lines = Vec::new();
+    let typical = |summary: &Summary| summary.p50.or(summary.mean);
+    if let Some(ms) = typical(&metrics.ttft_ms) {
+        lines.push(format!(
+            "The first token arrives after {} (typical of {} requests).",
+            seconds(ms),
+            grouped(metrics.ttft_ms.n as i64)
+        ));
+    }
+    if let (Some(rate), Some(each)) = (metrics.decode_tok_s, each_tok_s(state)) {
+        let all = match state.batch() {
+            1 => String::new(),
+            batch => format!("; {} for all {batch} answers together", three_digits(rate)),
+        };
+        lines.push(format!(
+            "Then {} tokens follow per second, {}{all}.",
+            three_digits(each),
+            as_fast_as_reading(each)
+        ));
+    }
+    if let Some(ms) = metrics.e2e_ms.as_ref().and_then(typical) {
+        lines.push(format!("A whole request takes {}.", seconds(ms)));
+    }
+    if let Some(used) = state.mbu() {
+        lines.push(format!(
+            "While it generates, it reaches {} of what the card's memory allows: {}.",
+            percent(used.share * 100.0),
+            near(used)
+        ));
+    }
+    if lines.is_empty() {
+        lines.push("No request was measured.".to_owned());
+    }
+    lines
+}
+
+fn near(used: Used) -> &'static str {
+    match used.share {
+        share if share >= 0.8 => "close to the limit of this card",
+        share if share >= 0.5 => "more than half of what is possible",
+        _ => "far from the limit of this card",
+    }
+}
+
+/// A limit that costs less of the speed is not mentioned.
+const MIN_COST_PCT: f64 = 0.5;
+/// Nor one that was active in less of the time.
+const MIN_TIME: f64 = 0.05;
+
+/// The limits that slowed the GPU down, the most expensive first, each kind of work and limit once.
+fn causes(state: &RunState) -> Vec<Cause> {
+    let Some(diagnosis) = state.diagnosis() else { return Vec::new() };
+    let relevant = |cause: &Cause| {
+        cause.fault == Some(true)
+            && cause.phase.is_load()
+            && cause.time_share >= MIN_TIME
+            && cause.cost_pct.is_some_and(|pct| pct >= MIN_COST_PCT)
+    };
+    diagnosis.causes.into_iter().filter(relevant).collect()
+}
+
+fn main_cause(state: &RunState) -> Option<Cause> {
+    causes(state).into_iter().next()
+}
+
+fn limited_by(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Bit(SW_POWER_CAP) => "its power limit",
+        Limit::Bit(bit) if bit & THERMAL != 0 => "its temperature",
+        Limit::Bit(HW_POWER_BRAKE) => "the power supply of the computer",
+        Limit::Bit(HW_SLOWDOWN) => "its own protection against heat or a lack of power",
+        Limit::Bit(SYNC_BOOST) => "another card that it is coupled to",
+        Limit::Board | Limit::Reliability => "the electrical limits of its board",
+        Limit::Bit(_) => "a limit that is not known",
+    }
+}
+
+/// What the computer does, for readers who do not know the phases.
+fn while_working(work: Work) -> &'static str {
+    match work {
+        Work::Vision => "While it encodes images",
+        Work::Prefill => "While it reads the prompt",
+        Work::Decode => "While it generates",
+        _ => "While it works",
+    }
+}
+
+fn limits(state: &RunState) -> Vec<String> {
+    let mut lines: Vec<String> = causes(state)
+        .iter()
+        .map(|cause| {
+            let cost = cause.cost.map_or_else(String::new, |cost| cost.to_string());
+            let about = if cause.cost_range_pct.is_some() { "" } else { "about " };
+            format!(
+                "{}, the card is slowed down by {} in {} of the time: {about}{cost} slower.",
+                while_working(cause.phase),
+                limited_by(cause.limit),
+                percent(100.0 * cause.time_share),
+            )
+        })
+        .collect();
+    let points = state.roofline().points;
+    for (phase, work) in [("prefill", Work::Prefill), ("decode", Work::Decode)] {
+        let found = points.iter().find(|point| point.kind == PointKind::Phase && point.phase == phase);
+        let class = found.and_then(|point| point.verdict.as_ref()).map(|verdict| verdict.class);
+        let used = state.mbu().filter(|used| work == Work::Decode && used.share >= 0.5);
+        match (class, used) {
+            (Some(class), _) => {
+                lines.push(format!("{}, {} (an estimate).", while_working(work), bound(class)));
+            }
+            (None, Some(used)) => lines.push(format!(
+                "{}, {}: {} of it is used.",
+                while_working(work),
+                bound(Class::Memory),
+                percent(used.share * 100.0)
+            )),
+            (None, None) => {}
+        }
+    }
+    let others = state.profiled_gpu().map_or(0, |gpu| gpu.processes_seen.len());
+    if others > 0 {
+        lines.push(format!("{} used the card at the same time.", programs(others)));
+    }
+    if lines.is_empty() {
+        lines.push(match state.diagnosis().map(|diagnosis| diagnosis.tone) {
+            Some(Tone::Fine | Tone::Note) => "Nothing slowed the card down.".to_owned(),
+            _ => "Not known: the limits of this device are not known, or were not read.".to_owned(),
+        });
+    }
+    lines
+}
+
+fn programs(n: usize) -> String {
+    match n {
+        1 => "Another program".to_owned(),
+        n => format!("{n} other programs"),
+    }
+}
+
+/// What bounds a phase.
+fn bound(class: Class) -> &'static str {
+    match class {
+        Class::Memory => "the speed at which the memory is read is the limit",
+        Class::Compute => "the speed of its arithmetic is the limit",
+        Class::Balanced => "memory and arithmetic are the limit in equal parts",
+        Class::Latency => {
+            "neither memory nor arithmetic is used fully: the steps are too small, or wait for each other"
+        }
+        Class::Launch => "the steps are so short that starting one takes as long as computing it",
+    }
+}
+
+const JOULES_PER_WATT_HOUR: f64 = 3600.0;
+
+fn costs(state: &RunState) -> Vec<String> {
+    let Some(requests) = energy_of(state).and_then(|energy| energy.requests) else {
+        return vec!["Energy was not measured.".to_owned()];
+    };
+    let watt_hours = 1000.0 * requests.j_per_output_token / JOULES_PER_WATT_HOUR;
+    vec![format!(
+        "1,000 generated tokens use {} watt-hours of the card's energy, reading the prompts included. The rest of the \
+         computer is not included.",
+        three_digits(watt_hours)
+    )]
+}
+
+fn trust_in_a_word(trust: &Trust) -> &'static str {
+    match trust.severity {
+        None => "The numbers can be trusted",
+        Some(Severity::LowersTrust) => "The numbers can be used with caution",
+        Some(Severity::BlocksComparison) => "Do not compare these numbers with others",
+    }
+}
+
+fn trust(state: &RunState) -> Vec<String> {
+    let Some(trust) = state.trust() else { return vec!["Nothing was measured.".to_owned()] };
+    let mut lines = vec![format!("{}: {} of {} points.", trust_in_a_word(&trust), trust.score, trust.of)];
+    lines.extend(trust.issues.iter().map(doubt));
+    lines
+}
+
+fn doubt(issue: &TrustIssue) -> String {
+    match issue {
+        TrustIssue::RanUnderTool(tool) => {
+            format!("It ran under {tool}, a measuring tool that slows it down.")
+        }
+        TrustIssue::RunFailed => "The run failed.".to_owned(),
+        TrustIssue::SharedGpu(n) => format!("{} used the card at the same time.", programs(*n as usize)),
+        TrustIssue::ExternalCpuLoad(share) => {
+            format!("Other programs used {} of the processor.", percent(100.0 * share))
+        }
+        TrustIssue::LostEvents(n) => format!("{} measurements were lost.", grouped(*n as i64)),
+        TrustIssue::FailedRequests { failed, of } => format!("{failed} of {of} requests failed."),
+        TrustIssue::LateClient(ms) => {
+            format!("The measuring program itself was {ms:.0} ms late: run it on another machine.")
+        }
+        TrustIssue::ChunksForTokens => {
+            "The server does not say how many tokens its answers have: pieces of text are counted instead."
+                .to_owned()
+        }
+        TrustIssue::Drift(change) | TrustIssue::ServedDrift(change) => format!(
+            "The time for a token changed by {} from the first requests to the last.",
+            percent(100.0 * change.abs())
+        ),
+        TrustIssue::UnstableTpot(variation) | TrustIssue::UnevenTpot(variation) => {
+            format!("The speed differs by about {} between requests.", percent(100.0 * variation))
+        }
+        TrustIssue::FewRequests(n) => {
+            format!("Only {n} complete requests were measured; {MIN_REQUESTS} are needed.")
+        }
+        TrustIssue::Throttled => "The card was slowed down; see above.".to_owned(),
+        TrustIssue::KernelsRecorded(_) => {
+            "A detailed recording ran at the same time, which slows it down.".to_owned()
+        }
+    }
+}
+
+/// A smaller share of the time is not mentioned.
+const MIN_SHARE: f64 = 0.05;
+
+fn to_do(state: &RunState) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for cause in causes(state) {
+        let remedy = remedy(state, cause.limit);
+        if !lines.contains(&remedy) {
+            lines.push(remedy);
+        }
+    }
+    for phase in [Phase::Decode, Phase::Prefill] {
+        let task = if phase == Phase::Decode { "generating" } else { "reading the prompt" };
+        let waits = |class: &Class| matches!(class, Class::Latency | Class::Launch);
+        let rows = state.operator_rows(phase);
+        let waiting = rows.iter().filter(|row| row.verdict.as_ref().is_ok_and(|found| waits(&found.class)));
+        let share: f64 = waiting.map(|row| row.share).sum();
+        if share >= MIN_SHARE {
+            lines.push(format!(
+                "{} of the time for {task} goes to steps that are too small to use the card fully. Joining them can save part \
+                 of it; `operators.md` lists them for the engineers.",
+                percent(share * 100.0)
+            ));
+        }
+        let meter = state.kernels.live(phase).and_then(|live| live.launch_meter());
+        let saved = meter.and_then(|meter| Some(meter.saved_by_graphs_ns()? / meter.step_ns()));
+        if let Some(saved) = saved.filter(|saved| *saved >= MIN_SHARE) {
+            lines.push(format!(
+                "Starting all steps of a token at once, not one by one, would save about {} of the time for {task} (an \
+                 estimate).",
+                percent(saved * 100.0)
+            ));
+        }
+    }
+    if state.batch() == 1 && state.mbu().is_some_and(|used| used.share >= 0.5) {
+        lines.push(
+            "To serve more users on the same card: answer several requests at once, which reads the model once for all of \
+             them, or store the model in smaller numbers."
+                .to_owned(),
+        );
+    }
+    let blocked = state.trust().is_some_and(|trust| trust.blocks_comparison());
+    if blocked {
+        lines.push(
+            "Measure again after the points above are resolved, before numbers are compared.".to_owned(),
+        );
+    }
+    if lines.is_empty() {
+        let far = [state.mbu(), state.mfu()].into_iter().flatten().any(|used| used.share < 0.5);
+        lines.push(
+            match far {
+                true => "Have the engineers record where the time goes: much of the card is unused.",
+                false => "Nothing needs to be done.",
+            }
+            .to_owned(),
+        );
+    }
+    lines
+}
+
+/// What to do about a limit.
+fn remedy(state: &RunState, limit: Limit) -> String {
+    let info = state.profiled_gpu().or_else(|| state.main_gpu()).map(|gpu| &gpu.info);
+    let power = info.and_then(|info| Some((info.power_limit_w?, info.power_limit_max_w?)));
+    match (limit, power) {
+        (Limit::Bit(SW_POWER_CAP), Some((limit, max))) if limit < max - 0.5 => format!(
+            "Raise the power limit of the card from {limit:.0} to {max:.0} watts, after a check of the power supply and the \
+             cooling."
+        ),
+        (Limit::Bit(SW_POWER_CAP), _) => {
+            "The power limit cannot be raised. A model that is stored in smaller numbers needs less power for a token."
+                .to_owned()
+        }
+        (Limit::Bit(bit), _) if bit & THERMAL != 0 => {
+            "Improve the cooling of the card: air flow, dust, room temperature, distance to the next card.".to_owned()
+        }
+        (Limit::Bit(SYNC_BOOST), _) => "Separate the card from the group that sets its speed.".to_owned(),
+        _ => "Check the power supply of the computer, its cables and its cooling.".to_owned(),
+    }
+}

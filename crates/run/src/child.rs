@@ -1,0 +1,61 @@
+//! A headless run in a process of its own: it begins as the first run of the program, whatever ran before.
+
+use std::{
+    env, fs,
+    io::{self, Read, Seek, SeekFrom},
+    path::Path,
+    process::{Command, ExitStatus, Stdio},
+    time::Duration,
+};
+
+use llmprof_base::{
+    process::shutdown::{Cause, Shutdown},
+    tools::process::Running,
+};
+
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The end of longer messages is kept.
+const MAX_MESSAGES_BYTES: u64 = 1 << 20;
+
+/// How a run in a process of its own ended.
+pub struct Ended {
+    pub status: Option<ExitStatus>,
+    /// What it wrote to stderr.
+    pub messages: String,
+    /// The signal that ended it early.
+    pub cause: Option<Cause>,
+}
+
+/// Runs the workload of `overrides`, recorded in `dir`, to its end, or until a signal ends it.
+pub async fn run(overrides: &[String], dir: &Path) -> io::Result<Ended> {
+    let mut shutdown = Shutdown::listen()?;
+    if let Some(parent) = dir.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let mut messages = tempfile::tempfile()?;
+    let mut command = Command::new(env::current_exe()?);
+    command.args(["run", "--quiet", "--"]).args(overrides).arg(format!("hydra.run.dir={}", quoted(dir)));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages.try_clone()?);
+    let mut running = Running::start(&mut command).map_err(io::Error::other)?;
+    let cause = loop {
+        if running.has_ended() {
+            break None;
+        }
+        tokio::select! {
+            cause = shutdown.requested() => break Some(cause),
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
+        }
+    };
+    let status = running.end();
+    let mut text = Vec::new();
+    let length = messages.metadata()?.len();
+    messages.seek(SeekFrom::Start(length.saturating_sub(MAX_MESSAGES_BYTES)))?;
+    messages.take(MAX_MESSAGES_BYTES).read_to_end(&mut text)?;
+    Ok(Ended { status, messages: String::from_utf8_lossy(&text).into_owned(), cause })
+}
+
+/// A path as the value of an override.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string().replace('\\', "\\\\").replace('\'', "\\'");
+    format!("'{text}'")
+}

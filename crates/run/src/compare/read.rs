@@ -1,0 +1,212 @@
+//! Resolves the names given to `compare`, and reads the samples.
+
+use std::{
+    path::{Path, PathBuf},
+    thread,
+};
+
+use serde::Deserialize;
+
+use super::{GatedComparison, baseline, error::CompareError};
+use llmprof_analysis::compare::{Gate, Options, Sample, compare};
+use llmprof_base::dir::read_file;
+use llmprof_event::{Envelope, Event, Outcome};
+use llmprof_record::{
+    rundir::{EventReader, Next, RunDir, find_run},
+    state::RunState,
+};
+
+/// The largest plan of a sweep or baseline that is read, in bytes.
+pub(super) const MAX_FILE_BYTES: u64 = 64 << 20;
+
+/// One side of a comparison.
+enum Subject {
+    One(Box<Sample>),
+    /// The jobs of a sweep that were recorded, each with the overrides it was given.
+    Sweep {
+        name: String,
+        jobs: Vec<(Vec<String>, Sample)>,
+    },
+}
+
+/// Reads the directory of a run, its events.ndjson, a snapshot below a run, the directory of a sweep, a baseline by name, or a
+/// run below `runs` by its age or a part of its path.
+fn read_subject(name: &str, runs: &Path) -> Result<Subject, CompareError> {
+    let path = Path::new(name);
+    if path.exists() || snapshot_of(path).is_some() {
+        return read_path(path);
+    }
+    if let Some(baseline) = baseline::named(name)? {
+        return Ok(Subject::One(Box::new(baseline)));
+    }
+    if let Some(found) = find_run(runs, name)? {
+        return read_path(&found);
+    }
+    let known = baseline::baseline_names(Path::new(""));
+    let known = if known.is_empty() { String::new() } else { format!("; baselines: {}", known.join(", ")) };
+    Err(CompareError::NotFound { name: name.to_owned(), known })
+}
+
+fn read_path(path: &Path) -> Result<Subject, CompareError> {
+    if let Some((run, snapshot)) = snapshot_of(path) {
+        return Ok(Subject::One(Box::new(read_snapshot(&run, &snapshot)?)));
+    }
+    if path.is_dir() {
+        return match (RunDir::open(path).events().exists(), path.join("sweep.json").exists()) {
+            (true, _) => Ok(Subject::One(Box::new(read_run(path)?))),
+            (false, true) => read_sweep(path),
+            (false, false) => Err(CompareError::NotARun { path: path.to_owned() }),
+        };
+    }
+    Ok(Subject::One(Box::new(match path.extension().is_some_and(|extension| extension == "json") {
+        true => baseline::read(path)?.sample,
+        false => read_run(path)?,
+    })))
+}
+
+/// Compares two recordings, job by job where they are sweeps. Both are read at the same time.
+pub fn compare_recordings(
+    a: &str,
+    b: &str,
+    runs: &Path,
+    options: &Options,
+    gates: &[Gate],
+) -> Result<Vec<GatedComparison>, CompareError> {
+    let (first, second) = thread::scope(|scope| {
+        let first = thread::Builder::new().spawn_scoped(scope, || read_subject(a, runs));
+        let second = read_subject(b, runs);
+        let first = match first {
+            Ok(first) => first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            // Without another thread, one after the other.
+            Err(_) => read_subject(a, runs),
+        };
+        (first, second)
+    });
+    let (first, second) = (first?, second?);
+    let baselines = baseline::baselines();
+    let gated = |label: &[String], a: &Sample, b: &Sample| {
+        let label = Some(label.join(" ")).filter(|label| !label.is_empty());
+        let spread = baseline::run_spread(&baselines, &a.facts);
+        GatedComparison::new(label, compare(a, b, &Options { spread, ..options.clone() }), gates)
+    };
+    Ok(match (first, second) {
+        (Subject::One(a), Subject::One(b)) => vec![gated(&[], &a, &b)],
+        (Subject::One(a), Subject::Sweep { jobs, .. }) => {
+            jobs.iter().map(|(overrides, b)| gated(overrides, &a, b)).collect()
+        }
+        (Subject::Sweep { jobs, .. }, Subject::One(b)) => {
+            jobs.iter().map(|(overrides, a)| gated(overrides, a, &b)).collect()
+        }
+        (Subject::Sweep { name: a, jobs: left }, Subject::Sweep { name: b, jobs: right }) => {
+            // Jobs are matched by their overrides, or else by their order where there are as many.
+            let same_overrides = |(overrides, a): &(Vec<String>, Sample)| {
+                let (_, b) = right.iter().find(|(other, _)| other == overrides)?;
+                Some(gated(overrides, a, b))
+            };
+            let mut pairs: Vec<GatedComparison> = left.iter().filter_map(same_overrides).collect();
+            if pairs.is_empty() && left.len() == right.len() {
+                let in_order = left.iter().zip(&right);
+                pairs = in_order.map(|((overrides, a), (_, b))| gated(overrides, a, b)).collect();
+            }
+            if pairs.is_empty() {
+                return Err(CompareError::NoPairs { a, b });
+            }
+            pairs
+        }
+    })
+}
+
+/// `RUN/snapshots/NAME.json`, as a run and a name.
+fn snapshot_of(path: &Path) -> Option<(PathBuf, String)> {
+    let parent = path.parent().filter(|parent| parent.file_name().is_some_and(|name| name == "snapshots"))?;
+    let run = parent.parent()?;
+    RunDir::open(run)
+        .events()
+        .exists()
+        .then(|| (run.to_owned(), path.file_stem().unwrap_or_default().to_string_lossy().into_owned()))
+}
+
+/// A complete run.
+pub fn read_run(path: &Path) -> Result<Sample, CompareError> {
+    let dir = RunDir::open(path);
+    let state = fold(&dir, |_, _| true)?;
+    sample(&state, &dir.path().display().to_string(), &dir)
+}
+
+/// The window of a run that ends with a snapshot.
+fn read_snapshot(run: &Path, wanted: &str) -> Result<Sample, CompareError> {
+    let dir = RunDir::open(run);
+    let mut names: Vec<String> = Vec::new();
+    let mut found = false;
+    let state = fold(&dir, |state, envelope| {
+        if let Event::Snapshot(taken) = &envelope.event {
+            // In the name of the file, special characters of the snapshot's name are replaced.
+            found = dir.snapshot(&taken.name) == dir.snapshot(wanted);
+            if found {
+                return false;
+            }
+            names.push(taken.name.clone());
+            state.forget_requests();
+        }
+        true
+    })?;
+    if !found {
+        let known = if names.is_empty() { String::new() } else { format!("; it has {}", names.join(", ")) };
+        return Err(CompareError::NoSnapshot { run: run.to_owned(), snapshot: wanted.to_owned(), known });
+    }
+    let mut sample = sample(&state, &format!("{} of {}", wanted, run.display()), &dir)?;
+    // The window is complete, whatever the outcome of the run.
+    sample.facts.outcome = Some(Outcome::Completed);
+    Ok(sample)
+}
+
+/// Reads a recording until `go_on` returns false.
+fn fold(
+    dir: &RunDir,
+    mut go_on: impl FnMut(&mut RunState, &Envelope) -> bool,
+) -> Result<RunState, CompareError> {
+    let mut reader = EventReader::open(&dir.events())?;
+    let mut state = RunState::for_comparison();
+    while let Next::Event(envelope) = reader.read_next()? {
+        if !go_on(&mut state, &envelope) {
+            break;
+        }
+        state.apply(&envelope);
+    }
+    state.unreadable_lines = reader.skipped();
+    Ok(state)
+}
+
+fn sample(state: &RunState, name: &str, dir: &RunDir) -> Result<Sample, CompareError> {
+    state.run_sample(name).ok_or_else(|| CompareError::NotARun { path: dir.path().to_owned() })
+}
+
+/// The part of a sweep's plan that is needed here.
+#[derive(Deserialize)]
+struct Plan {
+    jobs: Vec<PlannedJob>,
+}
+
+#[derive(Deserialize)]
+struct PlannedJob {
+    overrides: Vec<String>,
+    subdir: String,
+}
+
+fn read_sweep(dir: &Path) -> Result<Subject, CompareError> {
+    let path = dir.join("sweep.json");
+    let io_error = |source| CompareError::Unreadable { path: path.clone(), source };
+    let plan: Plan = serde_json::from_slice(&read_file(&path, MAX_FILE_BYTES).map_err(io_error)?)
+        .map_err(|e| CompareError::Unreadable { path: path.clone(), source: e.into() })?;
+    let mut jobs = Vec::new();
+    for job in plan.jobs {
+        let run = dir.join(&job.subdir);
+        if RunDir::open(&run).events().exists() {
+            jobs.push((job.overrides, read_run(&run)?));
+        }
+    }
+    match jobs.is_empty() {
+        true => Err(CompareError::NotARun { path: dir.to_owned() }),
+        false => Ok(Subject::Sweep { name: dir.display().to_string(), jobs }),
+    }
+}

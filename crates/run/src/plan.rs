@@ -1,0 +1,532 @@
+//! Validates a run before it starts: its configuration, its inputs, and whether the machine can run it.
+
+use std::{
+    ffi::OsString,
+    net::SocketAddr,
+    path::{Component, Path, PathBuf},
+    time::SystemTime,
+};
+
+use thiserror::Error;
+
+use crate::{
+    dtype::{ChosenDtype, Circumstances},
+    inputs::{Inputs, InputsError, Model},
+    pytorch_plan::{self, PytorchPlanError},
+    rerun::Tool,
+    server_plan::{
+        ServerPlanError, load_plan, served_tokenizer, server_program, watched_gpus, watched_servers,
+    },
+    speculation::{ProposedBy, SpeculationError, SpeculationPlan},
+    support::{self, NothingToDo},
+    work::{ProgramWork, ServerWork, Work},
+};
+use llmprof_analysis::alert::{Alert, AlertError};
+use llmprof_base::{foreign::line, tools::under};
+use llmprof_config::{Composed, Dtype, KvCacheDtype, Runtime};
+use llmprof_engine::{
+    Engine, EngineError, Progress,
+    candle::{
+        CandleOptions,
+        stock::{StockEngine, StockOptions},
+    },
+    device,
+    sampling::Sampling,
+    speculation::{Draft, Proposer, Speculator},
+    workload::Workload,
+};
+use llmprof_event::{Device, EngineKind, GivenPeaks, RunStarted, SCHEMA, Slo};
+use llmprof_record::rundir::{NoNewDir, RunDir};
+use llmprof_sources::{
+    attach::Target,
+    server::MetricsAt,
+    sim::scenario::{Scenario, UnknownScenario},
+};
+
+/// Errors before a run starts.
+#[derive(Debug, Error)]
+pub enum PlanError {
+    #[error(transparent)]
+    Inputs(#[from] InputsError),
+    #[error(transparent)]
+    Scenario(#[from] UnknownScenario),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Support(#[from] NothingToDo),
+    #[error(transparent)]
+    Server(#[from] ServerPlanError),
+    #[error(transparent)]
+    Speculation(#[from] SpeculationError),
+    #[error(transparent)]
+    Pytorch(#[from] PytorchPlanError),
+    #[error("telemetry.alerts: {0}")]
+    Alert(#[from] AlertError),
+    #[error("output.metrics={0}: expected an address as 127.0.0.1:9464")]
+    MetricsAddress(String),
+    #[error("hydra.run.dir: {0}")]
+    RunDir(#[from] NoNewDir),
+    #[error("runtime.max_context={given} is less than the {needed} positions of prompt and output")]
+    ContextTooShort { given: u32, needed: u32 },
+    #[error("{key}={got} exceeds the limit of {limit}")]
+    TooMany { key: &'static str, got: u64, limit: u64 },
+}
+
+const NO_PROGRAM: &str = "runtime=program needs a program: llmprof-tui exec -- COMMAND starts one, llmprof-tui attach PID joins one";
+
+/// A validated run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub composed: Composed,
+    /// Settings that the run ignores or reads under another name.
+    pub remarks: Vec<String>,
+    /// What `auto` became, with the reason.
+    pub choices: Vec<String>,
+    /// The directory of the recording, if the run is recorded.
+    pub dir: PathBuf,
+    pub(crate) work: Work,
+    /// Where the metrics of the run are served.
+    pub(crate) metrics_address: Option<SocketAddr>,
+    /// The servers whose metrics are read beside the run.
+    pub(crate) watched_servers: Vec<MetricsAt>,
+    pub(crate) alerts: Vec<Alert>,
+    pub(crate) watched_gpus: Option<MetricsAt>,
+    pub(crate) inputs: Inputs,
+    /// The device of the workload, "auto" resolved.
+    pub(crate) device: Device,
+    /// The type of the weights, "auto" resolved.
+    pub(crate) dtype: Dtype,
+    pub(crate) speculation: Option<SpeculationPlan>,
+}
+
+/// The directory of the run. A server's model is its own: without one on the command line, the runtime stands in the path in place of the
+/// default model.
+fn run_dir(composed: &Composed) -> PathBuf {
+    let config = &composed.config;
+    let dir = PathBuf::from(&config.hydra.run.dir);
+    let names_model = composed.overrides.iter().any(|text| text.starts_with("model"));
+    let chosen = composed.composition.choices.get("runtime").cloned().flatten();
+    let Some(runtime) = chosen.filter(|_| config.runtime.name.server().is_some() && !names_model) else {
+        return dir;
+    };
+    let of_runtime = |part: Component<'_>| match part.as_os_str() == config.model.name.as_str() {
+        true => OsString::from(&runtime),
+        false => part.as_os_str().to_owned(),
+    };
+    dir.components().map(of_runtime).collect()
+}
+
+impl Plan {
+    /// Validates everything that does not depend on the machine: the model's shape, weights, prompts, names.
+    pub fn new(composed: Composed) -> Result<Plan, PlanError> {
+        let config = &composed.config;
+        let mut remarks: Vec<String> = composed.composition.aliases.iter().map(ToString::to_string).collect();
+        remarks.extend(support::remarks(config)?);
+        let inputs = Inputs::open(config)?;
+        for name in config.telemetry.scenario.iter().chain([&config.runtime.sim.scenario]) {
+            Scenario::named(name)?;
+        }
+        let dir = run_dir(&composed);
+        if config.output.record {
+            RunDir::name_in(&dir)?;
+        }
+        let resolved = device::resolve(&config.runtime.device, config.hardware.device_index)?;
+        let (asked, index) = (config.runtime.device.as_str(), config.hardware.device_index);
+        let device = match config.runtime.name {
+            Runtime::Candle => {
+                let unused = device::unused_gpu(index).filter(|_| asked == "auto");
+                remarks.extend(unused.map(|reason| format!("the model runs on the CPU: {reason}")));
+                resolved
+            }
+            Runtime::CandleStock => device::for_stock(asked, resolved),
+            Runtime::Pytorch => resolved,
+            Runtime::Sim => Device::Sim,
+            Runtime::Watch => Device::None,
+            Runtime::Program => Device::Cuda(index),
+            Runtime::Server(_) => Device::None,
+        };
+        let needed = inputs.workload.prompt_tokens().saturating_add(inputs.workload.output_tokens);
+        if let Some(given) = config.runtime.max_context.filter(|given| *given < needed) {
+            return Err(PlanError::ContextTooShort { given, needed });
+        }
+        let mut inputs = inputs;
+        if config.runtime.name == Runtime::Candle && !device.is_cuda() {
+            inputs.model = inputs.model.for_cpu()?;
+        }
+        let dtype = config.model.nominal_dtype();
+        let speculation = SpeculationPlan::new(config, &inputs.model)?;
+        remarks.extend(speculation.as_ref().and_then(|plan| plan.remark(&inputs.model)));
+        let names_model = composed.overrides.iter().any(|text| gives_shape(text));
+        let tokenizer = served_tokenizer(config, &inputs.model, names_model)?;
+        let work = match (config.runtime.name, load_plan(config, &inputs.workload, tokenizer)?) {
+            (_, Some(load)) => {
+                let program = server_program(config)?;
+                Work::Server(Box::new(ServerWork { load, program, has_model: names_model }))
+            }
+            (Runtime::Sim, None) => Work::Sim,
+            (Runtime::Watch, None) => Work::Watch,
+            (Runtime::Program, None) => Work::Program(ProgramWork { target: None, has_model: false }),
+            // A worker needs the rest of the plan.
+            (Runtime::Candle | Runtime::CandleStock | Runtime::Pytorch | Runtime::Server(_), None) => {
+                Work::Model
+            }
+        };
+        let watched_servers = watched_servers(config)?;
+        let alerts = config.telemetry.alerts.iter().map(|alert| alert.parse()).collect::<Result<_, _>>()?;
+        let watched_gpus = watched_gpus(config)?;
+        let metrics_address = match &config.output.metrics {
+            None => None,
+            Some(text) => Some(text.parse().map_err(|_| PlanError::MetricsAddress(text.clone()))?),
+        };
+        let mut plan = Plan {
+            choices: inputs.choices.clone(),
+            composed,
+            remarks,
+            dir,
+            work,
+            watched_servers,
+            alerts,
+            watched_gpus,
+            metrics_address,
+            inputs,
+            device,
+            dtype,
+            speculation,
+        };
+        plan.check_limits()?;
+        let chosen = plan.choose_dtype();
+        plan.dtype = chosen.dtype;
+        if plan.work.runs_model() {
+            plan.choices.extend(chosen.remark());
+        }
+        if let Some(worker) = pytorch_plan::worker(&plan)? {
+            plan.work = Work::Python(Box::new(worker));
+        }
+        Ok(plan)
+    }
+
+    /// The same run, of another program. Its model's shape is known only where the user gives one.
+    pub fn following(mut self, target: Target, has_model: bool) -> Plan {
+        self.choices.clear();
+        self.work = Work::Program(ProgramWork { target: Some(target), has_model });
+        self
+    }
+
+    pub fn work(&self) -> &Work {
+        &self.work
+    }
+
+    pub fn workload(&self) -> &Workload {
+        &self.inputs.workload
+    }
+
+    fn choose_dtype(&self) -> ChosenDtype {
+        let model = &self.composed.config.model;
+        ChosenDtype::new(
+            model.dtype,
+            &Circumstances {
+                published: model.published_dtype(),
+                device: &self.device,
+                capability: device::compute_capability(&self.device),
+                fastest_on_cpu: self.inputs.model.fastest_on_cpu(),
+                fits: &|dtype| self.check_with(dtype).is_ok(),
+            },
+        )
+    }
+
+    /// The size of the weights in memory.
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        self.inputs.model.weight_bytes(self.dtype)
+    }
+
+    fn check_limits(&self) -> Result<(), PlanError> {
+        let w = &self.inputs.workload;
+        let prompt = u64::from(w.batch) * u64::from(w.prompt_tokens());
+        let limits = [
+            ("runtime.requests", u64::from(w.requests), 10_000_000),
+            ("runtime.warmup", u64::from(w.warmup), 10_000_000),
+            ("runtime.batch_size", u64::from(w.batch), 65_536),
+            ("runtime.batch_size × dataset.prompt_tokens", prompt, 1 << 30),
+        ];
+        match limits.into_iter().find(|(_, got, limit)| got > limit) {
+            Some((key, got, limit)) => Err(PlanError::TooMany { key, got, limit }),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks device and memory, before anything is allocated.
+    pub fn check_machine(&self) -> Result<(), EngineError> {
+        if matches!(self.work, Work::Program(ProgramWork { target: None, .. })) {
+            return Err(EngineError::Backend(NO_PROGRAM.to_owned()));
+        }
+        self.check_with(self.dtype)
+    }
+
+    fn check_with(&self, dtype: Dtype) -> Result<(), EngineError> {
+        match self.options(dtype) {
+            _ if matches!(self.work, Work::Sim) || !self.work.runs_model() => Ok(()),
+            EngineOptions::Own(options) => device::check(&self.device, &options),
+            EngineOptions::Stock(options) => options.check(),
+            // PyTorch itself reports what does not fit.
+            EngineOptions::Elsewhere => Ok(()),
+        }
+    }
+
+    /// Makes the engine of a run that is not simulated. `progress` may cancel that.
+    pub(crate) fn make_engine(&self, progress: Progress<'_>) -> Result<Box<dyn Engine>, EngineError> {
+        match self.options(self.dtype) {
+            EngineOptions::Own(options) => self.own_engine(*options, progress),
+            EngineOptions::Stock(options) => Ok(Box::new(StockEngine::new(&options, progress)?)),
+            EngineOptions::Elsewhere => Err(EngineError::Cancelled),
+        }
+    }
+
+    fn own_engine(
+        &self,
+        options: CandleOptions,
+        progress: Progress<'_>,
+    ) -> Result<Box<dyn Engine>, EngineError> {
+        let engine = device::make_engine(&self.device, &options, progress)?;
+        let Some(speculation) = &self.speculation else { return Ok(engine) };
+        let proposer = match &speculation.source {
+            ProposedBy::Ngram { longest } => Proposer::Ngram { longest: *longest },
+            ProposedBy::Draft { model, name } => {
+                let Model::Own { spec, checkpoint, scheme } = model else {
+                    return Err(EngineError::Backend(format!("{name} cannot propose tokens")));
+                };
+                let draft = CandleOptions {
+                    model: name.clone(),
+                    spec: spec.as_ref().clone(),
+                    checkpoint: checkpoint.clone(),
+                    scheme: *scheme,
+                    // Its choices are the most likely tokens.
+                    sampling: Sampling::greedy(),
+                    ..options
+                };
+                Proposer::Draft(Draft::new(device::make_engine(&self.device, &draft, progress)?, spec.vocab))
+            }
+        };
+        Ok(Box::new(Speculator::new(engine, proposer, speculation.tokens, speculation.assumed)))
+    }
+
+    /// The options of this program's engines; `None` where candle-transformers makes the model.
+    pub fn engine_options(&self) -> Option<CandleOptions> {
+        match self.options(self.dtype) {
+            EngineOptions::Own(options) => Some(*options),
+            EngineOptions::Stock(_) | EngineOptions::Elsewhere => None,
+        }
+    }
+
+    fn options(&self, dtype: Dtype) -> EngineOptions {
+        let config = &self.composed.config;
+        let workload = &self.inputs.workload;
+        let (threads, seed) = (config.runtime.threads, config.runtime.seed);
+        let batch = workload.batch as usize;
+        let positions = workload.prompt_tokens() + workload.output_tokens;
+        let max_positions = config.runtime.max_context.unwrap_or(positions).max(positions) as usize;
+        let prompt_tokens = workload.prompt_tokens() as usize;
+        let sampling = Sampling::from_config(&config.infer, seed);
+        let name = config.model.name.clone();
+        match &self.inputs.model {
+            Model::Own { spec, checkpoint, scheme } => EngineOptions::Own(Box::new(CandleOptions {
+                model: name,
+                spec: spec.as_ref().clone(),
+                checkpoint: checkpoint.clone(),
+                scheme: *scheme,
+                dtype,
+                threads,
+                batch,
+                max_positions,
+                prompt_tokens,
+                seed,
+                sampling,
+                cuda_graphs: config.runtime.cuda_graphs,
+                cublas: config.runtime.cublas,
+                fused_step: config.runtime.fused_step,
+                kv_cache: config.runtime.kv_cache_dtype,
+                step_positions: 1 + self.speculation.as_ref().map_or(0, |plan| plan.tokens),
+            })),
+            Model::Stock(model) => EngineOptions::Stock(StockOptions {
+                model: model.clone(),
+                name,
+                device: self.device.clone(),
+                dtype,
+                threads,
+                batch,
+                max_positions,
+                prompt_tokens,
+                seed,
+                sampling,
+            }),
+            Model::Python(_) => EngineOptions::Elsewhere,
+        }
+    }
+
+    /// The tools to re-run under, in order: ncu profiles kernels that nsys found.
+    pub fn tools(&self) -> Vec<Tool> {
+        Tool::configured(&self.composed.config)
+    }
+
+    /// The only workload is that under tools.
+    pub fn is_for_tools_alone(&self) -> bool {
+        let profiling = &self.composed.config.profiling;
+        !profiling.nvml.enable && !profiling.host.enable && !self.tools().is_empty()
+    }
+
+    /// The driver's identifier of the GPU of the workload.
+    pub(crate) fn gpu_uuid(&self) -> Option<String> {
+        device::gpu_uuid(&self.device)
+    }
+
+    /// The workload runs on a GPU.
+    pub fn uses_gpu(&self) -> bool {
+        self.device.is_cuda()
+    }
+
+    /// Time is simulated.
+    pub(crate) fn simulated(&self) -> bool {
+        matches!(self.work, Work::Sim)
+    }
+
+    /// The name of a script whose model the user has not described.
+    fn unknown_script(&self) -> Option<String> {
+        let script = self.work.worker()?.setup.script.as_ref()?;
+        let is_given = self.composed.overrides.iter().any(|text| gives_shape(text));
+        let name = Path::new(script).file_name().map(|name| line(&name.to_string_lossy(), 60));
+        name.filter(|_| !is_given)
+    }
+
+    /// The model, or what takes its place.
+    fn title(&self) -> String {
+        let name = &self.composed.config.model.name;
+        match &self.work {
+            Work::Program(ProgramWork { target: Some(target), has_model: false }) => target.name(),
+            Work::Watch => "watch".to_owned(),
+            Work::Server(server) if !server.has_model => {
+                let server = self.composed.config.runtime.server.as_ref();
+                server.and_then(|server| server.model.clone()).unwrap_or_else(|| "server".to_owned())
+            }
+            Work::Python(_) => self.unknown_script().unwrap_or_else(|| name.clone()),
+            Work::Model | Work::Sim | Work::Server(_) | Work::Program(_) => name.clone(),
+        }
+    }
+
+    /// The model's shape is known: the configuration names it, not only the program or the server.
+    fn is_model_known(&self) -> bool {
+        match &self.work {
+            Work::Model | Work::Sim => true,
+            Work::Python(_) => self.unknown_script().is_none(),
+            Work::Server(server) => server.has_model,
+            Work::Program(program) => program.has_model,
+            Work::Watch => false,
+        }
+    }
+
+    pub(crate) fn started(&self) -> RunStarted {
+        let config = &self.composed.config;
+        let Inputs { model, workload, .. } = &self.inputs;
+        let dtype = self.dtype;
+        let engine = match self.work {
+            Work::Model if config.runtime.name == Runtime::CandleStock => EngineKind::CandleTransformers,
+            Work::Model if self.device.is_cuda() => EngineKind::Cuda,
+            Work::Model => EngineKind::Candle,
+            Work::Python(_) => EngineKind::Pytorch,
+            Work::Sim => EngineKind::Sim,
+            Work::Watch => EngineKind::None,
+            Work::Program(_) => EngineKind::Program,
+            Work::Server(_) => EngineKind::Server,
+        };
+        let is_model_known = self.is_model_known();
+        let runs_model = self.work.runs_model();
+        // Models of candle-transformers have a cache of their own.
+        let kv_cache = match model {
+            Model::Own { .. } => config.runtime.kv_cache_dtype,
+            Model::Stock(_) | Model::Python(_) => KvCacheDtype::Auto,
+        };
+        let has_requests = runs_model || self.work.load().is_some();
+        RunStarted {
+            schema: SCHEMA,
+            program: format!("llmprof-tui {}", env!("CARGO_PKG_VERSION")),
+            started_unix_ms: unix_ms(),
+            experiment: config.experiment.clone(),
+            model: self.title(),
+            dtype: if is_model_known { model.type_name(dtype) } else { String::new() },
+            engine,
+            device: self.device.clone(),
+            synthetic_weights: runs_model && is_model_known && model.weights_path().is_none(),
+            simulated: self.simulated(),
+            parameters: if is_model_known { model.parameters() } else { 0 },
+            weight_bytes: if is_model_known { self.weight_bytes() } else { 0 },
+            step_weight_bytes: model
+                .step_weight_bytes(dtype, workload.batch as usize)
+                .filter(|_| is_model_known),
+            kv_bytes_per_position: if is_model_known {
+                model.kv_bytes_per_position(dtype, kv_cache)
+            } else {
+                0
+            },
+            requests: match self.work.load() {
+                Some(load) => load.requests,
+                None if runs_model => workload.requests,
+                None => 0,
+            },
+            warmup: if has_requests { workload.warmup } else { 0 },
+            batch: workload.batch,
+            prompt_tokens: if has_requests { workload.prompt_tokens() } else { 0 },
+            output_tokens: if has_requests { workload.output_tokens } else { 0 },
+            seed: workload.seed,
+            overrides: self.composed.overrides.clone(),
+            shape: model
+                .shape(dtype)
+                .filter(|_| is_model_known)
+                .map(|shape| Box::new(shape.with_kv_cache(kv_cache))),
+            peaks: GivenPeaks {
+                flops: config.hardware.peaks.flops,
+                bytes_per_s: config.hardware.peaks.bytes_per_s,
+            },
+            command: self.work.program().map(Target::text),
+            slo: self.work.load().is_some().then_some(Slo {
+                ttft_p99_ms: config.slo.ttft_p99_ms,
+                tpot_p99_ms: config.slo.tpot_p99_ms,
+                e2e_p99_ms: config.slo.e2e_p99_ms,
+            }),
+            perturbed: under::attached(|name| std::env::var(name).ok()),
+        }
+    }
+}
+
+/// Whether an override defines which model it is; a name or a type alone does not.
+pub fn gives_shape(text: &str) -> bool {
+    ["model=", "model.config_json=", "model.weights=", "model.path=", "model.arch"]
+        .iter()
+        .any(|key| text.starts_with(key))
+}
+
+enum EngineOptions {
+    Own(Box<CandleOptions>),
+    Stock(StockOptions),
+    /// Another process has the engine.
+    Elsewhere,
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use llmprof_config::{built_in, compose};
+
+    #[test]
+    fn runs_of_a_server_lie_under_their_runtime() {
+        let dir = |overrides: &[&str]| {
+            let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
+            run_dir(&compose(&built_in(), &overrides).unwrap()).display().to_string()
+        };
+        assert!(dir(&[]).starts_with("runs/baseline/smollm2_135m/"));
+        assert!(dir(&["runtime=vllm"]).starts_with("runs/baseline/vllm/"));
+        assert!(dir(&["runtime=vllm", "model=qwen2_5_7b"]).starts_with("runs/baseline/qwen2_5_7b/"));
+        assert_eq!(dir(&["runtime=openai", "hydra.run.dir=mine"]), "mine");
+    }
+}

@@ -1,0 +1,29 @@
+//! What a run does at the moment.
+
+use llmprof_event::{Phase, PrefillProgress};
+use llmprof_record::state::RunState;
+
+/// What the run does, and the share of it that is done.
+pub fn progress(state: &RunState) -> (String, Option<f64>) {
+    let Some(run) = &state.run else { return ("starting".to_owned(), None) };
+    if let (Phase::Preparing, Some(loading), Some(text)) = (state.phase, &state.loading, state.loading_text())
+    {
+        return (text.trim_end_matches('.').to_owned(), loading.share());
+    }
+    let (name, done, total) = match state.active.latest() {
+        Some(active) if active.started.warmup => ("warm-up", state.warmup_done, run.warmup),
+        _ => ("request", state.requests_done, run.requests),
+    };
+    let mut text = format!("{name} {}/{total}  {}", (done + 1).min(total), state.phase.name());
+    if let Some(PrefillProgress { layer, layers }) = prefill_progress(state) {
+        text += &format!(", layer {}/{layers}", layer + 1);
+    }
+    // Requests that warm a server up are sent one by one, the others together.
+    let is_known = state.active.count() > 0 && !(state.serves() && state.requests_done == 0);
+    (text, is_known.then(|| state.request_share_done()))
+}
+
+/// The last report of a prefill that is in progress.
+fn prefill_progress(state: &RunState) -> Option<PrefillProgress> {
+    state.active.latest().filter(|active| active.tokens == 0)?.prefill
+}

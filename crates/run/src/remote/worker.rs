@@ -1,0 +1,204 @@
+//! The process of a run that is served over ssh. It has no terminal and no pipe: orders are read from a file, and news are
+//! written to one, so that it continues without a connection.
+
+use std::{collections::HashSet, io, path::PathBuf, time::Duration};
+
+use super::{
+    place::{Place, Tail},
+    protocol::{Ended, News, Order, Request, Work},
+};
+use crate::{plan::Plan, rerun::Tool, session::Session};
+use llmprof_base::process::shutdown::{Cause, Shutdown};
+use llmprof_event::{Outcome, RunFinished};
+
+/// Between two looks at the orders.
+const POLL: Duration = Duration::from_millis(40);
+/// While a screen is connected, events are written at once.
+const WATCHED: Duration = Duration::from_secs(5);
+/// After the end of the run: how long a screen that was lost may take to come back, before nothing can be asked of the run.
+const LINGER: Duration = Duration::from_secs(60);
+
+/// Why work is refused; `usage`: a mistake of the caller.
+pub struct Refusal {
+    pub reason: String,
+    pub usage: bool,
+}
+
+/// What comes after a run.
+enum Next {
+    Run(Box<Plan>),
+    Nothing,
+}
+
+/// Runs the work of `place` to its end, and further runs that are ordered instead of it.
+pub async fn work(place: &Place, plan: impl Fn(&Work) -> Result<Plan, Refusal>) -> io::Result<()> {
+    // No other terminal can stop or end it. A process that leads a session already needs none.
+    let _ = rustix::process::setsid();
+    let _held = place.hold()?;
+    let mut shutdown = Shutdown::listen()?;
+    let work = place.work()?;
+    let mut next = match plan(&work) {
+        Ok(plan) => plan,
+        Err(Refusal { reason, usage }) => return place.news().append(&News::Refused { reason, usage }),
+    };
+    let mut orders = place.orders();
+    let mut seen = HashSet::new();
+    for run in 0.. {
+        let session = Session::start(next);
+        let mut served = Served { place, run, session, news: place.news(), is_done: false, next: None };
+        let Some(dir) = served.dir() else {
+            let reason = match served.session.loss() {
+                Some(loss) => loss.to_string(),
+                None => "a run over ssh is shown from its recording: set output.record=true".to_owned(),
+            };
+            return place.news().append(&News::Refused { reason, usage: false });
+        };
+        let overrides = served.session.plan().composed.overrides.clone();
+        let for_tools = served.session.plan().is_for_tools_alone();
+        served.session.flush();
+        served.news.append(&News::Began { run, dir, overrides, for_tools })?;
+        next = match served.serve(&mut orders, &mut seen, &mut shutdown, &plan, &work).await? {
+            Next::Run(plan) => *plan,
+            Next::Nothing => break,
+        };
+    }
+    Ok(())
+}
+
+struct Served<'a> {
+    place: &'a Place,
+    run: u32,
+    session: Session,
+    news: Tail,
+    is_done: bool,
+    next: Option<Plan>,
+}
+
+impl Served<'_> {
+    async fn serve(
+        mut self,
+        orders: &mut Tail,
+        seen: &mut HashSet<u64>,
+        shutdown: &mut Shutdown,
+        plan: impl Fn(&Work) -> Result<Plan, Refusal>,
+        work: &Work,
+    ) -> io::Result<Next> {
+        loop {
+            tokio::select! {
+                cause = shutdown.requested() => return self.end(Outcome::Interrupted, Some(words(&cause))),
+                () = tokio::time::sleep(POLL) => {}
+                _ = self.session.pump() => {}
+            }
+            for request in orders.read::<Request>()? {
+                let Request::Order { id, order } = request else { continue };
+                // An order whose answer was lost with the connection comes again.
+                if !seen.insert(id) {
+                    continue;
+                }
+                let replan = |overrides: Vec<String>| plan(&Work { overrides, ..work.clone() });
+                let (message, error) = match order {
+                    Order::End { outcome, cause } => {
+                        self.answer(id, None, None)?;
+                        return self.end(outcome, cause);
+                    }
+                    Order::Leave if self.session.is_done() => {
+                        self.answer(id, None, None)?;
+                        return self.end(Outcome::Completed, None);
+                    }
+                    Order::Restart { overrides } => match replan(overrides) {
+                        Ok(plan) => {
+                            self.session.cancel();
+                            self.next = Some(plan);
+                            (None, None)
+                        }
+                        Err(refusal) => (None, Some(refusal.reason)),
+                    },
+                    order => (self.perform(order), None),
+                };
+                self.answer(id, message, error)?;
+            }
+            if self.place.unwatched() < WATCHED {
+                self.session.flush();
+            }
+            if self.session.is_idle()
+                && let Some(plan) = self.next.take()
+            {
+                self.finish(Outcome::Interrupted, Some("another run was started".to_owned()), false)?;
+                return Ok(Next::Run(Box::new(plan)));
+            }
+            let is_done = self.session.is_done() && self.next.is_none();
+            if is_done && !self.is_done {
+                let ended = self.ended();
+                self.session.flush();
+                self.news.append(&News::Done { run: self.run, ended })?;
+            }
+            self.is_done = is_done;
+            if is_done && self.place.unwatched() > LINGER {
+                return self.end(Outcome::Completed, None);
+            }
+        }
+    }
+
+    /// Returns a message for the user.
+    fn perform(&mut self, order: Order) -> Option<String> {
+        let session = &mut self.session;
+        match order {
+            Order::Pause(pause) => match session.tool() {
+                Some(tool) => Some(format!("the workload is paused for {tool}; press its key to cancel")),
+                None => {
+                    session.control.set_paused(pause);
+                    None
+                }
+            },
+            Order::ToggleKernels => Some(session.toggle_kernels()),
+            Order::Snapshot { name } => Some(session.snapshot(&name)),
+            Order::Tool { name } => {
+                match [Tool::Nsys, Tool::Ncu].into_iter().find(|tool| tool.name() == name) {
+                    Some(tool) => session.rerun(tool),
+                    None => Some(format!("{name} is not known there")),
+                }
+            }
+            Order::KeepMessage { text } => {
+                session.keep_message(&text);
+                None
+            }
+            Order::End { .. } | Order::Leave | Order::Restart { .. } => None,
+        }
+    }
+
+    fn answer(&self, order: u64, message: Option<String>, error: Option<String>) -> io::Result<()> {
+        self.news.append(&News::Answer { order, message, error })
+    }
+
+    fn end(mut self, outcome: Outcome, cause: Option<String>) -> io::Result<Next> {
+        self.finish(outcome, cause, true)?;
+        Ok(Next::Nothing)
+    }
+
+    fn finish(&mut self, outcome: Outcome, cause: Option<String>, last: bool) -> io::Result<()> {
+        self.session.end(outcome, cause);
+        let (run, ended) = (self.run, self.ended());
+        self.news.append(&match last {
+            true => News::Left { run, ended },
+            false => News::Done { run, ended },
+        })
+    }
+
+    fn ended(&self) -> Ended {
+        let interrupted = || RunFinished { outcome: Outcome::Interrupted, cause: None };
+        Ended {
+            finished: self.session.state.finished.clone().unwrap_or_else(interrupted),
+            loss: self.session.loss().map(|loss| loss.to_string()),
+            tool_failures: self.session.tool_failures().to_vec(),
+            exit_code: self.session.program_control().exit_code(),
+        }
+    }
+
+    fn dir(&self) -> Option<PathBuf> {
+        std::path::absolute(self.session.dir()?).ok()
+    }
+}
+
+fn words(cause: &Cause) -> String {
+    format!("{cause}, on the machine of the run")
+}

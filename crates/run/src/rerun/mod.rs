@@ -1,0 +1,344 @@
+//! Re-runs a workload under Nsight Systems or Nsight Compute: a child of this program does it, and its report becomes an
+//! event.
+
+mod child;
+mod command;
+mod files;
+mod passes;
+mod reading;
+mod trouble;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+pub use self::trouble::{Trouble, TroubleKind};
+use self::{
+    child::Launch,
+    command::{Target, ToolCommand},
+    files::{CommandRecord, PassFiles},
+    passes::Pass,
+};
+use gpu_traces::top::TopList;
+use llmprof_base::{
+    dir,
+    tools::{
+        System,
+        nsight::{self, Installed},
+        under::Mark,
+    },
+};
+use llmprof_config::{RunConfig, Runtime, ToolPhase};
+use llmprof_event::{
+    Device, Event, EventTx, KernelReport, Level, Phase, ToolRun, ToolState, kernels::KernelTable,
+};
+use llmprof_record::rundir::RunDir;
+
+/// A profiler of NVIDIA.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tool {
+    Nsys,
+    Ncu,
+}
+
+impl Tool {
+    pub fn name(self) -> &'static str {
+        self.installation().name
+    }
+
+    /// The tools that `config` asks to re-run under, in order: ncu profiles kernels that nsys found.
+    pub fn configured(config: &RunConfig) -> Vec<Tool> {
+        let tools = [(config.profiling.nsys.enable, Tool::Nsys), (config.profiling.ncu.enable, Tool::Ncu)];
+        let possible =
+            matches!(config.runtime.name, Runtime::Candle | Runtime::CandleStock | Runtime::Pytorch);
+        tools.into_iter().filter_map(|(enable, tool)| (enable && possible).then_some(tool)).collect()
+    }
+
+    /// The command line of a re-run of `config`, as far as it is known before.
+    pub fn command_line(self, config: &RunConfig) -> String {
+        let (program, tool, later) = (Path::new("llmprof-tui"), Path::new(self.name()), Path::new("…"));
+        let plain_ranges = config.runtime.name == Runtime::Pytorch;
+        let target = Target { program, conf_dir: later, working_dir: later, mark: "", plain_ranges };
+        let command = match self {
+            Tool::Nsys => command::nsys(tool, &config.profiling.nsys, later, target),
+            Tool::Ncu => {
+                let metrics = command::metrics(&config.profiling.ncu, None);
+                let selection = command::Selection { regex: None, metrics: &metrics };
+                command::ncu(tool, &config.profiling.ncu, &selection, later, target)
+            }
+        };
+        command.words()
+    }
+
+    fn installation(self) -> &'static nsight::Tool {
+        match self {
+            Tool::Nsys => &nsight::NSYS,
+            Tool::Ncu => &nsight::NCU,
+        }
+    }
+
+    /// The extension of the tool's reports.
+    fn extension(self) -> &'static str {
+        match self {
+            Tool::Nsys => "nsys-rep",
+            Tool::Ncu => "ncu-rep",
+        }
+    }
+
+    fn configured_phase(self, config: &RunConfig) -> ToolPhase {
+        match self {
+            Tool::Nsys => config.profiling.nsys.phase,
+            Tool::Ncu => config.profiling.ncu.phase,
+        }
+    }
+
+    /// The phase that `config` asks it to record; `None` for both.
+    fn phase(self, config: &RunConfig) -> Option<Phase> {
+        match self.configured_phase(config) {
+            ToolPhase::Decode => Some(Phase::Decode),
+            ToolPhase::Prefill => Some(Phase::Prefill),
+            ToolPhase::Both => None,
+        }
+    }
+
+    /// The event for `state` of a run under this tool.
+    pub(super) fn event(self, config: &RunConfig, state: ToolState) -> Event {
+        let phase = self.phase(config).unwrap_or_default();
+        Event::ToolRun(Box::new(ToolRun { tool: self.name().to_owned(), phase, state }))
+    }
+}
+
+impl std::fmt::Display for Tool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A run to repeat under a tool.
+#[derive(Debug, Clone)]
+pub struct Rerun {
+    pub tool: Tool,
+    /// The configuration of the original run.
+    pub config: RunConfig,
+    /// The device of the original run, with "auto" resolved.
+    pub device: Device,
+    /// The directory of the original run. The tool gets a directory in it.
+    pub run_dir: PathBuf,
+    /// The kernels for ncu to profile; without a list, the first that are launched.
+    pub kernels: Option<TopList>,
+    /// The model of the original run stays in memory.
+    pub model_in_memory: bool,
+    /// The compute capability of the GPU: 90 for 9.0.
+    pub compute_capability: Option<u32>,
+    /// This program.
+    pub program: PathBuf,
+    /// Where tools are searched. Its `stop` cancels the re-run.
+    pub system: System,
+}
+
+/// To find a tool and read its version.
+const SEARCH_LIMIT: Duration = Duration::from_secs(20);
+/// Between two events that differ only in the share done.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+/// Attempts to start a tool.
+const MAX_STARTS: u32 = 3;
+
+impl Rerun {
+    /// Runs the workload under the tool. Sends [`Event::ToolRun`]s with its progress and, where there is one, the
+    /// [`Event::KernelReport`]. Returns the last state.
+    pub fn run(&self, tx: &EventTx) -> ToolState {
+        let state = match self.report(tx) {
+            Ok(report) => {
+                self.send_state(tx, ToolState::Done);
+                tx.send(Event::KernelReport(Box::new(report)));
+                return ToolState::Done;
+            }
+            Err(_) if self.system.stop.load(Ordering::Acquire) => ToolState::Cancelled,
+            Err(trouble) => {
+                tx.notice(Level::Error, self.tool.name(), trouble.to_string());
+                trouble.into()
+            }
+        };
+        self.send_state(tx, state.clone());
+        state
+    }
+
+    fn send_state(&self, tx: &EventTx, state: ToolState) {
+        tx.send(self.tool.event(&self.config, state));
+    }
+
+    fn send_progress(&self, tx: &EventTx, doing: &str, share: Option<f64>) {
+        self.send_state(tx, ToolState::Working { doing: doing.to_owned(), share });
+    }
+
+    fn limit_s(&self) -> f64 {
+        match self.tool {
+            Tool::Nsys => self.config.profiling.nsys.timeout_s,
+            Tool::Ncu => self.config.profiling.ncu.timeout_s,
+        }
+    }
+
+    fn report(&self, tx: &EventTx) -> Result<KernelReport, Trouble> {
+        self.send_progress(tx, &format!("searching for {}", self.tool), None);
+        let installed = self.find_tool()?;
+        let dir = new_dir(&self.run_dir, self.tool.name())?;
+        let until = Instant::now() + Duration::from_secs_f64(self.limit_s());
+        let passes = passes::passes(self);
+        let mut reports: Vec<PathBuf> = Vec::new();
+        let mut tables: Vec<KernelTable> = Vec::new();
+        let mut notes: Vec<String> = Vec::new();
+        let mut last: Option<Trouble> = None;
+        for (number, pass) in passes.iter().enumerate() {
+            let label = match passes.len() {
+                1 => String::new(),
+                several => format!("kernel {} of {several}: ", number + 1),
+            };
+            match self.pass(tx, &installed, &dir, pass, &label, until) {
+                Ok((files, read)) => {
+                    reports.extend(files);
+                    passes::join(&mut tables, read);
+                }
+                // The other kernels of the list may still be launched.
+                Err(trouble)
+                    if pass.is_one_of_several
+                        && matches!(trouble.kind, TroubleKind::KernelNotLaunched { .. }) =>
+                {
+                    notes.push(trouble.kind.to_string());
+                    last = Some(trouble);
+                }
+                Err(trouble) => return Err(trouble),
+            }
+        }
+        if tables.is_empty() {
+            let no_tables = || TroubleKind::NoTables.with_remedy("give a list of kernels");
+            return Err(last.unwrap_or_else(no_tables));
+        }
+        notes.extend(passes.iter().find_map(|pass| pass.remark.clone()));
+        self.complete(&mut tables, notes);
+        let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let file = match &reports[..] {
+            [one] => [name(&dir), name(one)].into_iter().flatten().collect::<Vec<_>>().join("/"),
+            _ => name(&dir).unwrap_or_default(),
+        };
+        let version = installed.version().map(|version| format!(" {version}")).unwrap_or_default();
+        let phase = self.tool.phase(&self.config);
+        Ok(KernelReport { tool: format!("{}{version}", self.tool), phase, file, tables })
+    }
+
+    /// The best installation of the tool.
+    fn find_tool(&self) -> Result<Installed, Trouble> {
+        let tool = self.tool.installation();
+        let title = tool.title;
+        let mut installed = nsight::installed(&self.system, tool, Instant::now() + SEARCH_LIMIT);
+        nsight::sort_best_first(&mut installed, None);
+        let Some(best) = installed.into_iter().next() else {
+            let url = tool.url();
+            return Err(TroubleKind::NotInstalled { title, searched: tool.searched() }.with_remedy(format!(
+                "install {title} ({url}), or add the directory of {tool} to the PATH",
+                tool = tool.name
+            )));
+        };
+        match best.problem(None) {
+            // A missing importer may be found elsewhere, and the capture is useful without it.
+            Some(problem) if best.version().is_none() => {
+                let path = best.path.display().to_string();
+                Err(TroubleKind::Broken { title, path, problem: problem.what }.with_remedy(problem.remedy))
+            }
+            _ => Ok(best),
+        }
+    }
+
+    /// One run under the tool: its reports, and their tables.
+    fn pass(
+        &self,
+        tx: &EventTx,
+        installed: &Installed,
+        dir: &Path,
+        pass: &Pass,
+        label: &str,
+        until: Instant,
+    ) -> Result<(Vec<PathBuf>, Vec<KernelTable>), Trouble> {
+        let mark = Mark::new(self.tool.name());
+        let files = PassFiles::new(dir, self.tool, &pass.name);
+        let config = command::config_yaml(&pass.config, &files.run_dir);
+        write_file(&files.conf_dir.join("config.yaml"), &config)?;
+        let working_dir = std::env::current_dir().map_err(|e| {
+            let action = "cannot read the working directory".to_owned();
+            TroubleKind::Io { action, error: e.to_string() }.with_remedy("start in a directory that exists")
+        })?;
+        let target = Target {
+            program: &self.program,
+            conf_dir: &files.conf_dir,
+            working_dir: &working_dir,
+            mark: mark.value(),
+            plain_ranges: self.config.runtime.name == Runtime::Pytorch,
+        };
+        let tool_path = self.system.at(&installed.path);
+        let command = self.command(&tool_path, pass, &files.report, target);
+        let mut record = CommandRecord::new(self.tool, installed, &command, &files);
+        record.write()?;
+        let launch = Launch {
+            stdout: &files.stdout,
+            stderr: &files.stderr,
+            run_dir: &files.run_dir,
+            mark: &mark,
+            until,
+            limit_s: self.limit_s(),
+        };
+        let mut last = (String::new(), Instant::now());
+        let mut progress = |doing: &str, share: Option<f64>| {
+            if last.0 != doing || (share.is_some() && last.1.elapsed() >= PROGRESS_INTERVAL) {
+                last = (doing.to_owned(), Instant::now());
+                self.send_progress(tx, &format!("{label}{doing}"), share);
+            }
+        };
+        let mut result = child::supervise(&command, &launch, &self.system.stop, &mut progress);
+        for _ in 1..MAX_STARTS {
+            if result.is_false_start() {
+                result = child::supervise(&command, &launch, &self.system.stop, &mut progress);
+            }
+        }
+        record.set_result(&result);
+        record.write()?;
+        self.send_progress(tx, &format!("{label}reading the report"), None);
+        self.read(installed, &files, pass, &result)
+    }
+
+    fn command(&self, tool: &Path, pass: &Pass, output: &Path, target: Target<'_>) -> ToolCommand {
+        match self.tool {
+            Tool::Nsys => command::nsys(tool, &self.config.profiling.nsys, output, target),
+            Tool::Ncu => {
+                let metrics = command::metrics(&self.config.profiling.ncu, self.compute_capability);
+                let selection = command::Selection { regex: pass.regex.as_deref(), metrics: &metrics };
+                command::ncu(tool, &self.config.profiling.ncu, &selection, output, target)
+            }
+        }
+    }
+}
+
+impl From<Trouble> for ToolState {
+    fn from(Trouble { kind, remedy }: Trouble) -> ToolState {
+        ToolState::Failed { reason: kind.to_string(), remedy }
+    }
+}
+
+/// A new directory: `nsys`, or `nsys-2` where that exists.
+fn new_dir(run_dir: &Path, name: &str) -> Result<PathBuf, Trouble> {
+    let path = run_dir.join(name);
+    // Tools and children may have another working directory than those who read the command.
+    let made = RunDir::create(&path).and_then(|dir| fs::canonicalize(dir.path()));
+    made.map_err(|e| not_written(&path, &e))
+}
+
+fn write_file(path: &Path, text: &str) -> Result<(), Trouble> {
+    let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+    made.and_then(|()| dir::write(path, text)).map_err(|e| not_written(path, &e))
+}
+
+fn not_written(path: &Path, error: &std::io::Error) -> Trouble {
+    let (action, error) = (format!("cannot write {}", path.display()), error.to_string());
+    TroubleKind::Io { action, error }.with_remedy("free disk space, or store runs elsewhere (hydra.run.dir)")
+}

@@ -1,0 +1,815 @@
+//! One live run: starts and stops its threads, and is the only consumer of its events.
+
+mod engine_thread;
+mod recording;
+mod stopped;
+mod tool_work;
+
+use std::{
+    collections::{HashSet, VecDeque},
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+use self::{engine_thread::EngineThread, recording::Recording, tool_work::ToolWork};
+use crate::{
+    metrics_endpoint::MetricsEndpoint,
+    observer::Observer,
+    plan::Plan,
+    probes,
+    rerun::Tool,
+    work::{ProgramWork, Work},
+};
+use llmprof_analysis::{
+    alert::{Alerts, Figure},
+    metrics::MetricsSummary,
+};
+use llmprof_base::{
+    process::{crash, stops::Stops},
+    tools::under,
+};
+use llmprof_config::Until;
+use llmprof_engine::{Engine, driver::Control, profile::live::Tracer};
+use llmprof_event as event;
+use llmprof_event::{
+    AlertChanged, Clock, Envelope, Event, EventRx, EventTx, KernelTrace, Level, Notice, Outcome, Phase,
+    ProcessStopped, RunFinished, SnapshotTaken, Stamp, TraceState,
+};
+use llmprof_record::{
+    report::prometheus_text,
+    rundir::{Loss, RunDir, snapshot_file},
+    state::RunState,
+};
+use llmprof_sources::{
+    attach::{Follower, OutputTo, ProcessInfo, ProgramControl, Role, Target},
+    pytorch::{Worker, WorkerError, WorkerPlan},
+    server::{self, LoadError, LoadPlan},
+};
+
+/// A run in progress, or a finished one that is still shown. Dropped early, it is closed as interrupted.
+pub struct Session {
+    pub state: RunState,
+    pub control: Control,
+    /// Records kernels, on a GPU.
+    tracer: Option<Arc<Tracer>>,
+    /// Whether a simulated run records kernels.
+    sim_kernels: Arc<AtomicBool>,
+    /// Controls another program that is followed.
+    program_control: Arc<ProgramControl>,
+    plan: Plan,
+    rx: EventRx,
+    tx: EventTx,
+    batch: Vec<Envelope>,
+    /// The next batch is taken no earlier.
+    next_batch: Instant,
+    recording: Recording,
+    observer: Observer,
+    threads: Vec<JoinHandle<()>>,
+    /// The re-run in progress, and the tools whose re-runs follow the workload.
+    tool_work: Option<ToolWork>,
+    tools_left: VecDeque<Tool>,
+    tool_failures: Vec<String>,
+    /// For the files of tools when the run is not recorded.
+    scratch: Option<TempDir>,
+    loss_reported: bool,
+    stops: Stops,
+    /// Processes on a watched GPU that were reported.
+    offered: HashSet<u32>,
+    alerts: Alerts,
+    endpoint: Option<MetricsEndpoint>,
+    closed: bool,
+}
+
+/// How a session ended.
+#[derive(Debug, Clone)]
+pub struct SessionSummary {
+    pub finished: RunFinished,
+    pub metrics: MetricsSummary,
+    pub dir: Option<PathBuf>,
+    pub loss: Option<Loss>,
+    /// Failures of tools that the configuration asked for.
+    pub tool_failures: Vec<String>,
+    /// False for load on a server that never answered: there is nothing in the recording but why.
+    pub began: bool,
+}
+
+impl SessionSummary {
+    /// Removes the directory of a run that never began, and what it leaves empty of a relative `root`.
+    pub fn discard_unbegun(&mut self, root: &Path) {
+        let Some(dir) = self.dir.take_if(|_| !self.began) else { return };
+        if let Err(e) = fs::remove_dir_all(&dir) {
+            tracing::warn!("{} cannot be removed: {e}", dir.display());
+        }
+        // An absolute path was chosen by the user, with the directories above it.
+        let made = |parent: &&Path| root.is_relative() && parent.starts_with(root);
+        for parent in dir.ancestors().skip(1).take_while(made) {
+            // Other runs keep it.
+            if fs::remove_dir(parent).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+/// The longest wait for threads that were asked to stop. A long prefill cannot be interrupted.
+const STOP_TIMEOUT: Duration = Duration::from_millis(1500);
+/// A GPU may have any number of processes.
+const MAX_OFFERS: usize = 16;
+/// As long as a program may take to end, and a little.
+const STOP_PROGRAM_TIMEOUT: Duration = Duration::from_secs(5);
+/// A GPU that has reported no temperature by then reports none.
+const TEMPERATURE_TIMEOUT_S: f64 = 30.0;
+/// Taken in before signals, keys and frames have their turn.
+const BATCH_EVENTS: usize = 1024;
+/// Events are gathered for so long: a wake-up for every token costs more than the work on it.
+const GATHER: Duration = Duration::from_millis(20);
+
+impl Session {
+    pub fn start(plan: Plan) -> Session {
+        Self::launch(plan, None)
+    }
+
+    /// As [`start`](Self::start), with an engine that is ready instead of the one of the plan.
+    pub fn start_on(plan: Plan, engine: Box<dyn Engine + Send>) -> Session {
+        Self::launch(plan, Some(engine))
+    }
+
+    fn launch(plan: Plan, engine: Option<Box<dyn Engine + Send>>) -> Session {
+        let (tx, rx) = match plan.simulated() {
+            true => event::patient_channel(Clock::virtual_clock()),
+            false => event::channel(Clock::wall()),
+        };
+        let started = plan.started();
+        let tracer = (plan.device.is_cuda() && matches!(plan.work, Work::Model)).then(|| {
+            let enable = plan.composed.config.profiling.cupti.enable;
+            Arc::new(Tracer::new(tx.clone(), enable))
+        });
+        let mut session = Session {
+            state: RunState::default(),
+            control: Control::default(),
+            tracer,
+            sim_kernels: Arc::new(AtomicBool::new(plan.composed.config.profiling.cupti.enable)),
+            program_control: Arc::default(),
+            recording: Recording::open(&plan, started.started_unix_ms),
+            tools_left: plan.tools().into(),
+            alerts: Alerts::new(plan.alerts.clone()),
+            plan,
+            rx,
+            tx,
+            batch: Vec::with_capacity(BATCH_EVENTS),
+            next_batch: Instant::now(),
+            observer: Observer::default(),
+            threads: Vec::new(),
+            tool_work: None,
+            tool_failures: Vec::new(),
+            scratch: None,
+            loss_reported: false,
+            stops: Stops::default(),
+            offered: HashSet::new(),
+            endpoint: None,
+            closed: false,
+        };
+        session.emit(Event::RunStarted(Box::new(started)));
+        for remark in session.plan.remarks.clone() {
+            session.notice(Level::Warn, "profiling", remark);
+        }
+        for choice in session.plan.choices.clone() {
+            session.notice(Level::Info, "model", choice);
+        }
+        session.serve_metrics();
+        session.flush();
+        session.recording.write_inputs(&session.plan.composed);
+        if !session.plan.is_for_tools_alone() {
+            session.spawn(engine);
+        }
+        session
+    }
+
+    fn serve_metrics(&mut self) {
+        let Some(address) = self.plan.metrics_address else { return };
+        match MetricsEndpoint::start(address) {
+            Ok(endpoint) => {
+                let bound = endpoint.address;
+                self.endpoint = Some(endpoint);
+                let text = format!("metrics for Prometheus are at http://{bound}/metrics");
+                self.notice(Level::Info, "metrics", text);
+                if !bound.ip().is_loopback() {
+                    let text = format!("{bound} can be reached from other machines");
+                    self.notice(Level::Warn, "metrics", text);
+                }
+            }
+            Err(e) => {
+                self.notice(Level::Error, "metrics", format!("output.metrics={address} cannot be used: {e}"))
+            }
+        }
+    }
+
+    fn spawn(&mut self, ready: Option<Box<dyn Engine + Send>>) {
+        if matches!(self.plan.work, Work::Watch) {
+            // The load on a simulated GPU is a decode.
+            self.tx.activity().set(Phase::Decode);
+        }
+        let plan = self.plan.clone();
+        let sampler = probes::sampler_for(&plan, self.tx.activity());
+        let mut inline = None;
+        match sampler {
+            Err(unknown) => self.notice(Level::Error, "telemetry", unknown.to_string()),
+            Ok(sampler) if plan.simulated() => {
+                sampler.announce(&self.tx);
+                inline = Some(sampler);
+            }
+            Ok(mut sampler) => {
+                let (tx, stop) = (self.tx.clone(), self.control.cancel_flag());
+                self.start_beside("llmprof-sampler", "telemetry", move || {
+                    crash::fault_point("sampler");
+                    sampler.announce(&tx);
+                    sampler.run(&tx, &stop);
+                });
+            }
+        }
+        if !plan.watched_servers.is_empty() {
+            let (tx, stop, pages) =
+                (self.tx.clone(), self.control.cancel_flag(), plan.watched_servers.clone());
+            self.start_beside("llmprof-metrics", "server", move || server::watch(pages, tx, stop));
+        }
+        if let Some(at) = plan.watched_gpus.clone() {
+            let (tx, stop) = (self.tx.clone(), self.control.cancel_flag());
+            self.start_beside("llmprof-dcgm", "telemetry", move || server::watch_gpus(at, tx, stop));
+        }
+        match plan.work.clone() {
+            Work::Watch => return,
+            Work::Server(server) => {
+                if let Some(target) = server.program {
+                    self.follow(target, Role::Server);
+                }
+                return self.put_load(server.load);
+            }
+            Work::Program(ProgramWork { target: Some(target), .. }) => {
+                return self.follow(target, Role::Observed);
+            }
+            Work::Python(worker) => return self.start_worker(*worker),
+            Work::Model | Work::Sim | Work::Program(ProgramWork { target: None, .. }) => {}
+        }
+        let engine = EngineThread {
+            plan,
+            control: self.control.clone(),
+            tx: self.tx.clone(),
+            tracer: self.tracer.clone(),
+            sim_kernels: self.sim_kernels.clone(),
+            sampler: inline,
+        };
+        self.start_work("llmprof-engine", move || engine.run(ready));
+    }
+
+    fn put_load(&mut self, load: LoadPlan) {
+        let (tx, control) = (self.tx.clone(), self.control.clone());
+        self.start_work("llmprof-load", move || {
+            let finished = match server::run(load, tx.clone(), control) {
+                Ok(()) => RunFinished { outcome: Outcome::Completed, cause: None },
+                Err(LoadError::Cancelled) => return,
+                Err(e) => {
+                    tx.notice(Level::Error, "server", e.to_string());
+                    RunFinished { outcome: Outcome::Failed, cause: Some(e.to_string()) }
+                }
+            };
+            tx.send(Event::RunFinished(finished));
+        });
+    }
+
+    /// Starts the Python process, and the thread that talks to it.
+    fn start_worker(&mut self, mut worker: WorkerPlan) {
+        let (send, pipes) = mpsc::channel();
+        let target = Target::Start { command: worker.command.clone(), output: OutputTo::Pipes };
+        if let Some(profile) = &mut worker.profile {
+            match self.trace_file() {
+                Ok(file) => profile.file = file.display().to_string(),
+                Err(e) => {
+                    worker.profile = None;
+                    self.notice(
+                        Level::Error,
+                        "pytorch",
+                        format!("operators are not profiled: no file for the trace: {e}"),
+                    );
+                }
+            }
+        }
+        if let Some(pictures) = self.plan.inputs.pictures.clone() {
+            let files = self.work_dir().and_then(|dir| pictures.files(&dir.join("pages")));
+            match files {
+                Ok(files) => worker.images = files.into(),
+                Err(e) => {
+                    let cause = format!("the synthetic pages could not be written: {e}");
+                    return self.emit(Event::RunFinished(RunFinished {
+                        outcome: Outcome::Failed,
+                        cause: Some(cause),
+                    }));
+                }
+            }
+        }
+        if worker.answers
+            && let Some(dir) = self.dir().and_then(|dir| std::path::absolute(dir).ok())
+        {
+            worker.setup.visualizations = Some(dir.join("predictions/visualizations").display().to_string());
+        }
+        self.follow(target, Role::Worker { pipes: send });
+        let worker = Worker {
+            plan: worker,
+            tx: self.tx.clone(),
+            control: self.control.clone(),
+            program: Arc::clone(&self.program_control),
+            pipes,
+            tokenizer: self.plan.inputs.tokenizer.clone(),
+        };
+        let tx = self.tx.clone();
+        self.start_work("llmprof-pytorch", move || {
+            let finished = match worker.run() {
+                Ok(()) => RunFinished { outcome: Outcome::Completed, cause: None },
+                Err(WorkerError::Cancelled) => return,
+                Err(e) => {
+                    tx.notice(Level::Error, "pytorch", e.to_string());
+                    RunFinished { outcome: Outcome::Failed, cause: Some(e.to_string()) }
+                }
+            };
+            tx.send(Event::RunFinished(finished));
+        });
+    }
+
+    /// For files of a worker: the run's directory, if it has one.
+    fn work_dir(&mut self) -> io::Result<PathBuf> {
+        if let Some(dir) = self.dir() {
+            return std::path::absolute(dir);
+        }
+        let scratch = match self.scratch.take() {
+            Some(scratch) => scratch,
+            None => TempDir::new()?,
+        };
+        let path = scratch.path().to_owned();
+        self.scratch = Some(scratch);
+        Ok(path)
+    }
+
+    /// Where PyTorch's trace goes.
+    fn trace_file(&mut self) -> io::Result<PathBuf> {
+        let dir = self.work_dir()?.join("torch_profiler");
+        std::fs::create_dir(&dir)?;
+        Ok(dir.join("trace.json.gz"))
+    }
+
+    /// Starts a thread without which the run continues.
+    fn start_beside(&mut self, name: &str, source: &str, work: impl FnOnce() + Send + 'static) {
+        match spawn_thread(name, work) {
+            Ok(thread) => self.threads.push(thread),
+            Err(refused) => self.notice(Level::Error, source, refused),
+        }
+    }
+
+    /// Starts the thread of the workload; without it the run has failed.
+    fn start_work(&mut self, name: &str, work: impl FnOnce() + Send + 'static) {
+        match spawn_thread(name, work) {
+            Ok(thread) => self.threads.push(thread),
+            Err(refused) => {
+                let finished = RunFinished { outcome: Outcome::Failed, cause: Some(refused) };
+                self.emit(Event::RunFinished(finished));
+            }
+        }
+    }
+
+    fn follow(&mut self, target: Target, role: Role) {
+        let follower = Follower {
+            tx: self.tx.clone(),
+            target,
+            control: Arc::clone(&self.program_control),
+            duty: self.duty(),
+            records: self
+                .dir()
+                .filter(|_| self.plan.composed.config.profiling.cupti.records)
+                .map(Path::to_owned),
+            stop: self.control.cancel_flag(),
+            role,
+            log: self.recording.create_program_log(),
+            secret: self.plan.work.load().and_then(|load| load.key.clone()),
+        };
+        self.start_work("llmprof-attach", move || follower.run());
+    }
+
+    /// The share of time in which kernels of another program are recorded. A worker reports its tokens itself: its kernels are
+    /// recorded where that was asked for.
+    fn duty(&self) -> Option<f64> {
+        let cupti = &self.plan.composed.config.profiling.cupti;
+        // Torch.profiler finds the operators of eager steps; those of compiled ones are inferred from their kernels.
+        let rests = self.plan.work.worker().is_some_and(|worker| !worker.is_compiled()) && !cupti.enable;
+        cupti.duty.or(rests.then_some(0.0))
+    }
+
+    /// Asks the program that was started to end.
+    pub fn end_program(&self) {
+        self.program_control.end.store(true, Ordering::Relaxed);
+    }
+
+    /// It has the exit code of the program that was started, once that has ended.
+    pub fn program_control(&self) -> Arc<ProgramControl> {
+        Arc::clone(&self.program_control)
+    }
+
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Takes events: records them, then applies them to the state. Waits for events, but not much longer than the
+    /// flush interval. Returns the number of events received.
+    pub async fn pump(&mut self) -> usize {
+        crash::fault_point("consumer");
+        if self.closed && !self.has_tools() {
+            // There will be no more events.
+            std::future::pending::<()>().await;
+        }
+        // Signals and keys are heard between two batches, however many events wait.
+        tokio::task::yield_now().await;
+        tokio::time::sleep_until(self.next_batch.into()).await;
+        let flush_ms = u64::from(self.plan.composed.config.output.flush_ms);
+        let wait = Duration::from_millis(flush_ms.clamp(10, 1000));
+        let received = self.rx.recv_many(&mut self.batch, BATCH_EVENTS);
+        let received = tokio::time::timeout(wait, received).await.unwrap_or(0);
+        self.next_batch = Instant::now() + if received < BATCH_EVENTS { GATHER } else { Duration::ZERO };
+        self.take_in();
+        self.tick();
+        received
+    }
+
+    /// Adds an event of the session itself, after all that were sent before it.
+    fn emit(&mut self, event: Event) {
+        self.tx.send_as_consumer(event);
+        self.drain();
+    }
+
+    /// Keeps what the screen reported while the run is in progress.
+    pub fn keep_message(&mut self, text: &str) {
+        if self.state.finished.is_none() && !self.closed {
+            self.notice(Level::Info, "screen", text.to_owned());
+        }
+    }
+
+    fn notice(&mut self, level: Level, source: &str, text: String) {
+        self.emit(Event::Notice(Notice { level, source: source.to_owned(), text }));
+    }
+
+    /// Takes all events that have been sent so far.
+    fn drain(&mut self) {
+        self.rx.take_waiting(&mut self.batch);
+        self.take_in();
+        if self.closed {
+            // Ticks may have stopped.
+            self.flush();
+        }
+    }
+
+    fn take_in(&mut self) {
+        self.mark_stop();
+        for mut envelope in std::mem::take(&mut self.batch).drain(..) {
+            if self.state.finished.is_some() {
+                // A thread that was asked to stop may still send what it has just read.
+                if envelope.event.is_telemetry() {
+                    continue;
+                }
+                // Events after the end, such as reports of tools, do not prolong the run.
+                envelope.t = self.state.now;
+            }
+            if matches!(envelope.event, Event::Ready(_)) {
+                self.recording.write_environment(&self.state);
+            }
+            if let Some(recorder) = self.recording.recorder() {
+                recorder.record(&envelope);
+            }
+            if let Event::Notice(notice) = &envelope.event {
+                tracing::info!(source = notice.source, level = ?notice.level, "{}", notice.text);
+            }
+            self.state.apply(&envelope);
+        }
+        if self.state.finished.is_some() {
+            self.close();
+        }
+    }
+
+    /// Puts a stop of the process between the last event before it and the first one after it. Simulated time did not advance.
+    fn mark_stop(&mut self) {
+        if self.closed || self.plan.simulated() {
+            return;
+        }
+        let Some(ago) = self.stops.unreported() else { return };
+        let went_on = Stamp(self.tx.clock().now().0.saturating_sub(ago.as_nanos() as u64));
+        let times: Vec<Stamp> = self.batch.iter().map(|envelope| envelope.t).collect();
+        let (at, since, t) = stopped::between(self.state.now, &times, went_on);
+        let text = format!(
+            "the process was stopped for {:.1} s; the tokens of that time are left out of all latencies",
+            t.since(since).as_secs_f64()
+        );
+        let events = [
+            Event::ProcessStopped(ProcessStopped { since }),
+            Event::Notice(Notice { level: Level::Warn, source: "process".to_owned(), text }),
+        ];
+        self.batch.splice(at..at, events.map(|event| Envelope { t, event }));
+    }
+
+    fn tick(&mut self) {
+        if let Some(recorder) = self.recording.recorder() {
+            recorder.tick();
+        }
+        if !self.loss_reported
+            && let Some(loss) = self.loss()
+        {
+            self.loss_reported = true;
+            self.notice(Level::Error, "recorder", loss.to_string());
+        }
+        self.follow_tool();
+        if self.closed {
+            return;
+        }
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.update(|| prometheus_text(&self.state));
+        }
+        self.finish_when_steady();
+        self.offer_to_follow();
+        self.check_alerts();
+        let unwritten = self.recording.recorder().map_or(0, |recorder| recorder.lost());
+        let lost = unwritten + self.rx.lost();
+        if let Some(sample) = self.observer.due(self.rx.len() as u64, lost) {
+            self.emit(Event::Observer(sample));
+        }
+    }
+
+    /// Reports the alerts that have changed.
+    fn check_alerts(&mut self) {
+        if self.alerts.is_empty() {
+            return;
+        }
+        for changed in changed_alerts(&mut self.alerts, &self.state) {
+            self.emit(Event::AlertChanged(changed));
+        }
+    }
+
+    /// While a GPU is watched: reports how to see more of the programs on it.
+    fn offer_to_follow(&mut self) {
+        if !matches!(self.plan.work, Work::Watch) {
+            return;
+        }
+        let on_card = self.state.gpus.iter().flat_map(|gpu| &gpu.processes).filter(|process| !process.own);
+        let new: Vec<u32> =
+            on_card.map(|process| process.pid).filter(|pid| !self.offered.contains(pid)).collect();
+        for pid in new {
+            self.offered.insert(pid);
+            if let Some(process) = ProcessInfo::of(pid).filter(|_| self.offered.len() <= MAX_OFFERS) {
+                self.notice(Level::Info, "watch", process.offer());
+            }
+        }
+    }
+
+    /// Ends a run with `runtime.until=steady` once the GPU's temperature is steady.
+    fn finish_when_steady(&mut self) {
+        let runtime = &self.plan.composed.config.runtime;
+        if runtime.until != Some(Until::Steady) || self.control.is_finishing() {
+            return;
+        }
+        let heat = self.state.profiled_gpu().and_then(|gpu| gpu.heat());
+        let is_ready = self.state.prepare_ms.is_some();
+        let text = match heat {
+            Some(heat) if heat.steady => heat.describe().unwrap_or_default(),
+            _ if self.state.now.secs() >= runtime.until_max_s => {
+                format!(
+                    "the GPU did not reach steady state within runtime.until_max_s={}",
+                    runtime.until_max_s
+                )
+            }
+            None if is_ready && self.state.now.secs() > TEMPERATURE_TIMEOUT_S => {
+                "runtime.until=steady needs a GPU that reports its temperature; there is none".to_owned()
+            }
+            _ => return,
+        };
+        self.control.finish();
+        self.notice(Level::Info, "gpu", format!("{text}: the run ends with this request"));
+    }
+
+    /// Adds the time of a frame to the overhead.
+    pub fn drew(&mut self, elapsed: Duration) {
+        self.observer.frame(elapsed);
+    }
+
+    /// Pauses or resumes the workload.
+    pub fn toggle_pause(&mut self) {
+        self.control.set_paused(!self.control.is_paused());
+    }
+
+    /// Starts or stops recording single kernels. Returns a message for the user. Whether it worked is an event.
+    pub fn toggle_kernels(&mut self) -> String {
+        if self.state.finished.is_some() {
+            return "the run has ended; r starts it again".to_owned();
+        }
+        let message = |enable: bool| match enable {
+            true => "recording kernels".to_owned(),
+            false => "no longer recording kernels".to_owned(),
+        };
+        if self.plan.simulated() {
+            return message(!self.sim_kernels.fetch_xor(true, Ordering::Relaxed));
+        }
+        // A worker on the CPU has no kernels.
+        if self.plan.work.has_program() && (self.plan.work.worker().is_none() || self.plan.uses_gpu()) {
+            if !self.state.programs.uses_cuda() {
+                return "no process of the program uses CUDA now: there are no kernels to record".to_owned();
+            }
+            let everything = !self.program_control.everything.fetch_xor(true, Ordering::Relaxed);
+            return match everything {
+                true => "recording every kernel for 10 s".to_owned(),
+                false => "recording kernels in bursts again".to_owned(),
+            };
+        }
+        let Some(tracer) = &self.tracer else {
+            let (reason, remedy) = match self.plan.work.load() {
+                Some(_) => (
+                    "the server was started by others",
+                    "runtime.server.command starts one whose kernels are seen",
+                ),
+                None => ("this run has no kernels on a GPU", "run it on an NVIDIA GPU"),
+            };
+            let state = TraceState::Refused { reason: reason.to_owned(), remedy: remedy.to_owned() };
+            self.emit(Event::KernelTrace(KernelTrace { tool: "CUPTI".to_owned(), state }));
+            return format!("{reason}; {remedy}");
+        };
+        let enable = !tracer.is_requested();
+        tracer.request(enable);
+        message(enable)
+    }
+
+    /// Names the current window and starts the next. The snapshot is written to the run directory. Returns a message
+    /// for the user.
+    pub fn snapshot(&mut self, name: &str) -> String {
+        let taken = |name: &str| {
+            let file = snapshot_file(name);
+            self.state.snapshots.iter().any(|snapshot| snapshot_file(&snapshot.name) == file)
+        };
+        let mut free = name.to_owned();
+        let mut n = 2;
+        while taken(&free) {
+            free = format!("{name}-{n}");
+            n += 1;
+        }
+        let empty = self.state.window.output_tokens == 0;
+        self.emit(Event::Snapshot(SnapshotTaken { name: free.clone() }));
+        self.recording.write_snapshot(&self.state);
+        if self.closed {
+            self.recording.write_reports(&self.state);
+        }
+        match self.loss() {
+            _ if empty => format!("snapshot {free}: nothing was measured since the last one"),
+            Some(loss) => format!("snapshot {free} is on the screen only: {loss}"),
+            None if self.dir().is_none() => {
+                format!("snapshot {free} is on the screen only: output.record is false")
+            }
+            None => format!("snapshot {free} saved; d compares"),
+        }
+    }
+
+    /// The directory of the run, where it is recorded.
+    pub fn dir(&self) -> Option<&Path> {
+        self.recording.dir().map(RunDir::path)
+    }
+
+    /// What is missing from the recording.
+    pub fn loss(&self) -> Option<Loss> {
+        let dropped = || match self.rx.lost() {
+            0 => None,
+            lost => Some(Loss::Events { lost }),
+        };
+        self.recording.loss().or_else(dropped)
+    }
+
+    /// Stops the work and closes the recording. `outcome` and `cause` are for a run that has not ended by itself.
+    pub fn end(&mut self, outcome: Outcome, cause: Option<String>) -> SessionSummary {
+        self.stop(outcome, cause);
+        let loss = self.loss();
+        SessionSummary {
+            finished: self.state.finished.clone().unwrap_or(RunFinished { outcome, cause: None }),
+            metrics: self.state.total.summary(),
+            dir: self.dir().filter(|_| !matches!(loss, Some(Loss::Displaced { .. }))).map(Path::to_owned),
+            loss,
+            tool_failures: self.tool_failures.clone(),
+            began: self.began(),
+        }
+    }
+
+    /// A server that this run started has a transcript, which shows why it did not answer.
+    fn began(&self) -> bool {
+        let waits = matches!(&self.plan.work, Work::Server(server) if server.program.is_none());
+        !waits || self.state.server.found.is_some() || self.state.has_begun()
+    }
+
+    /// Failures of tools that the configuration asked for.
+    pub fn tool_failures(&self) -> &[String] {
+        &self.tool_failures
+    }
+
+    /// Asks the work to stop, without waiting for it.
+    pub fn cancel(&mut self) {
+        self.control.cancel();
+        self.tool_work.iter().for_each(ToolWork::cancel);
+        self.tools_left.clear();
+    }
+
+    /// No thread of this run is working.
+    pub fn is_idle(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+            && self.tool_work.as_ref().is_none_or(ToolWork::is_idle)
+    }
+
+    fn stop(&mut self, outcome: Outcome, cause: Option<String>) {
+        self.cancel();
+        let timeout = if self.plan.work.has_program() { STOP_PROGRAM_TIMEOUT } else { STOP_TIMEOUT };
+        let deadline = Instant::now() + timeout;
+        while Instant::now() < deadline && !self.is_idle() {
+            // A simulated engine may be waiting for room.
+            self.drain();
+            thread::sleep(Duration::from_millis(2));
+        }
+        // The thread of a tool kills its processes; on a busy machine it may not have come to that yet. What is left of it only waits
+        // for them.
+        if let Some(tool) = self.tool().filter(|_| !self.is_idle()) {
+            under::kill_runs(tool.name());
+        }
+        self.tool_work = None;
+        self.drain();
+        if self.state.finished.is_none() {
+            self.emit(Event::RunFinished(RunFinished { outcome, cause }));
+        }
+        self.close();
+    }
+
+    /// Stops the sampler and writes the documents, after the last event of the run.
+    fn close(&mut self) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        self.control.cancel();
+        self.endpoint = None;
+        // Before the documents: a reader that sees those finds the recording complete.
+        self.flush();
+        self.recording.write_environment(&self.state);
+        self.recording.write_reports(&self.state);
+    }
+
+    /// Writes what was recorded so far, for a reader of the file.
+    pub fn flush(&mut self) {
+        if let Some(recorder) = self.recording.recorder() {
+            recorder.flush();
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.closed || self.tool_work.is_some() {
+            self.stop(Outcome::Interrupted, crash::first_panic());
+        }
+    }
+}
+
+/// The alerts that have changed with the latest values of servers and GPUs. A server that does not answer has only its silence.
+fn changed_alerts(alerts: &mut Alerts, state: &RunState) -> Vec<AlertChanged> {
+    let mut changed = Vec::new();
+    for server in state.servers() {
+        let Some(url) = server.url() else { continue };
+        let silent = server.silent_for(state.now);
+        let latest = server.latest.as_ref().filter(|_| silent.is_none());
+        changed.extend(alerts.update(url, |figure| match figure {
+            Figure::Silent => Some(silent.unwrap_or_default().as_secs_f64()),
+            _ => figure.in_sample(latest?),
+        }));
+    }
+    for gpu in &state.gpus {
+        let of = format!("GPU {}", gpu.info.index);
+        changed.extend(alerts.update(&of, |figure| match figure {
+            Figure::Gpu(reading) => gpu.series(reading).last().map(|(_, value)| f64::from(value)),
+            _ => None,
+        }));
+    }
+    changed
+}
+
+/// Starts a thread, or reports why the system refuses it.
+fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, String> {
+    thread::Builder::new().name(name.to_owned()).spawn(work).map_err(|e| {
+        format!(
+            "cannot start the thread {name}: {e}; end other programs, or raise the limits on processes (ulimit -u) and memory \
+             (ulimit -v)"
+        )
+    })
+}
+
+#[cfg(test)]
+mod cuda_tests;

@@ -1,0 +1,238 @@
+//! The cool-down between two jobs: for a time, or until the GPU is below a temperature.
+
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
+
+use crate::probes;
+use llmprof_config::{HardwareConfig, RunConfig};
+use llmprof_event::Device;
+use llmprof_sources::telemetry::Thermometer;
+
+/// How long to wait, from `hardware`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CooldownRule {
+    pub min: Duration,
+    /// Wait until the GPU is below this.
+    pub below_c: Option<f64>,
+    pub max: Duration,
+}
+
+/// What is known about the GPU's temperature.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Temperature {
+    Celsius(f32),
+    /// The last reading failed; the next may not.
+    NotRead,
+    /// It cannot be read at all.
+    Unavailable,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CooldownStep {
+    Wait,
+    Proceed,
+    /// The maximum is over, and the GPU is not cool.
+    ProceedWarm,
+}
+
+/// The pause after a job on a GPU where `hardware.cooldown_s` is null.
+const AFTER_GPU_S: f64 = 5.0;
+
+impl CooldownRule {
+    /// The rule after a job on `last`. Simulated and CPU jobs leave no GPU to cool.
+    pub fn new(hardware: &HardwareConfig, last: &Device) -> CooldownRule {
+        let default = if last.is_cuda() { AFTER_GPU_S } else { 0.0 };
+        let min = Duration::from_secs_f64(hardware.cooldown_s.unwrap_or(default));
+        let max = Duration::from_secs_f64(hardware.cooldown_max_s).max(min);
+        CooldownRule { min, below_c: hardware.cooldown_until_c, max }
+    }
+
+    pub fn step(&self, elapsed: Duration, temperature: Temperature) -> CooldownStep {
+        match (self.below_c, temperature) {
+            _ if elapsed < self.min => CooldownStep::Wait,
+            (None, _) | (_, Temperature::Unavailable) => CooldownStep::Proceed,
+            (Some(below), Temperature::Celsius(temp)) if f64::from(temp) < below => CooldownStep::Proceed,
+            _ if elapsed < self.max => CooldownStep::Wait,
+            _ => CooldownStep::ProceedWarm,
+        }
+    }
+}
+
+/// A cool-down as it is shown: `cool-down 4 s`, `cool-down 54 °C to below 45 °C, at most 120 s`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CooldownStatus {
+    /// Until the minimum is over.
+    pub left: Duration,
+    /// Until the maximum is over.
+    pub left_at_most: Duration,
+    pub temperature: Temperature,
+    pub below_c: Option<f64>,
+}
+
+impl fmt::Display for CooldownStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let secs = |d: Duration| d.as_secs_f64().ceil() as u64;
+        let min = (!self.left.is_zero()).then(|| format!("{} s", secs(self.left)));
+        let temperature = match (self.below_c, self.temperature) {
+            (None, _) => None,
+            (_, Temperature::Unavailable) => Some("no temperature".to_owned()),
+            (_, Temperature::NotRead) => Some("temperature not read".to_owned()),
+            (Some(below), Temperature::Celsius(temp)) if f64::from(temp) < below => {
+                Some(format!("{temp:.0} °C"))
+            }
+            (Some(below), Temperature::Celsius(temp)) => Some(format!("{temp:.0} °C to below {below} °C")),
+        };
+        let max = (self.left.is_zero() && self.below_c.is_some())
+            .then(|| format!("at most {} s", secs(self.left_at_most)));
+        let parts: Vec<String> = [min, temperature, max].into_iter().flatten().collect();
+        write!(f, "cool-down {}", parts.join(", "))
+    }
+}
+
+/// A cool-down in progress.
+pub(super) struct Cooldown {
+    rule: CooldownRule,
+    started: Instant,
+    polled: Option<Instant>,
+    thermometer: Option<Thermometer>,
+    temperature: Temperature,
+}
+
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+impl Cooldown {
+    /// Starts the cool-down before a job of `config`, after a job on `last`. `last_temp_c` is the temperature at the end
+    /// of that job. The second value is why the temperature cannot be read.
+    pub(super) fn start(
+        config: &RunConfig,
+        last: &Device,
+        last_temp_c: Option<f32>,
+    ) -> (Cooldown, Option<String>) {
+        let rule = CooldownRule::new(&config.hardware, last);
+        let (thermometer, temperature, unavailable) = match rule.below_c {
+            None => (None, Temperature::NotRead, None),
+            Some(_) => match probes::thermometer(config, last_temp_c) {
+                Ok(thermometer) => (Some(thermometer), Temperature::NotRead, None),
+                Err(absence) => (None, Temperature::Unavailable, Some(absence.to_string())),
+            },
+        };
+        (Cooldown { rule, started: Instant::now(), polled: None, thermometer, temperature }, unavailable)
+    }
+
+    /// Reads the temperature when it is due. Returns the reason when it cannot be read any more.
+    pub(super) fn poll(&mut self, now: Instant) -> Option<String> {
+        if self.polled.is_some_and(|polled| now - polled < POLL_INTERVAL) {
+            return None;
+        }
+        self.polled = Some(now);
+        match self.thermometer.as_mut()?.read() {
+            Ok(temp) => {
+                self.temperature = temp.map_or(Temperature::NotRead, Temperature::Celsius);
+                None
+            }
+            Err(reason) => {
+                (self.thermometer, self.temperature) = (None, Temperature::Unavailable);
+                Some(reason)
+            }
+        }
+    }
+
+    pub(super) fn step(&self, now: Instant) -> CooldownStep {
+        self.rule.step(now - self.started, self.temperature)
+    }
+
+    pub(super) fn rule(&self) -> CooldownRule {
+        self.rule
+    }
+
+    pub(super) fn status(&self, now: Instant) -> CooldownStatus {
+        let left = |until: Duration| until.saturating_sub(now - self.started);
+        CooldownStatus {
+            left: left(self.rule.min),
+            left_at_most: left(self.rule.max),
+            temperature: self.temperature,
+            below_c: self.rule.below_c,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cooldown_ends_between_its_limits() {
+        use CooldownStep::{Proceed, ProceedWarm, Wait};
+        use Temperature::{Celsius, NotRead, Unavailable};
+        // (below, seconds elapsed, temperature, step); at least 5 s, at most 60 s
+        let table = [
+            (None, 4.9, NotRead, Wait),
+            (None, 5.0, NotRead, Proceed),
+            (Some(45.0), 4.9, Celsius(40.0), Wait),
+            (Some(45.0), 5.0, Celsius(44.0), Proceed),
+            (Some(45.0), 5.0, Celsius(45.0), Wait),
+            (Some(45.0), 59.9, Celsius(50.0), Wait),
+            (Some(45.0), 60.0, Celsius(50.0), ProceedWarm),
+            (Some(45.0), 59.9, NotRead, Wait),
+            (Some(45.0), 60.0, NotRead, ProceedWarm),
+            (Some(45.0), 4.9, Unavailable, Wait),
+            (Some(45.0), 5.0, Unavailable, Proceed),
+        ];
+        for (below_c, elapsed, temperature, wanted) in table {
+            let rule = CooldownRule { min: Duration::from_secs(5), below_c, max: Duration::from_secs(60) };
+            assert_eq!(
+                rule.step(Duration::from_secs_f64(elapsed), temperature),
+                wanted,
+                "{below_c:?} {elapsed} {temperature:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_minimum_wins_over_the_maximum() {
+        let hardware = HardwareConfig {
+            cooldown_s: Some(10.0),
+            cooldown_until_c: Some(40.0),
+            cooldown_max_s: 1.0,
+            ..HardwareConfig::default()
+        };
+        let rule = CooldownRule::new(&hardware, &Device::Cpu);
+        assert_eq!(rule.step(Duration::from_secs(9), Temperature::Celsius(80.0)), CooldownStep::Wait);
+        assert_eq!(rule.step(Duration::from_secs(10), Temperature::Celsius(80.0)), CooldownStep::ProceedWarm);
+    }
+
+    #[test]
+    fn only_a_gpu_is_left_to_cool() {
+        let wait = |cooldown_s, last: Device| {
+            let hardware = HardwareConfig { cooldown_s, ..HardwareConfig::default() };
+            CooldownRule::new(&hardware, &last).min.as_secs_f64()
+        };
+        assert_eq!([Device::Cpu, Device::Sim, Device::Cuda(0)].map(|last| wait(None, last)), [0.0, 0.0, 5.0]);
+        assert_eq!([Device::Cpu, Device::Sim, Device::Cuda(0)].map(|last| wait(Some(2.0), last)), [2.0; 3]);
+    }
+
+    #[test]
+    fn the_status_is_shown() {
+        let status = |left, temperature, below_c| CooldownStatus {
+            left: Duration::from_millis(left),
+            left_at_most: Duration::from_secs(60),
+            temperature,
+            below_c,
+        };
+        let table = [
+            (status(3200, Temperature::NotRead, None), "cool-down 4 s"),
+            (status(3200, Temperature::Unavailable, Some(45.0)), "cool-down 4 s, no temperature"),
+            (status(3200, Temperature::Celsius(54.4), Some(45.0)), "cool-down 4 s, 54 °C to below 45 °C"),
+            (status(3200, Temperature::Celsius(44.4), Some(45.0)), "cool-down 4 s, 44 °C"),
+            (
+                status(0, Temperature::Celsius(54.4), Some(45.0)),
+                "cool-down 54 °C to below 45 °C, at most 60 s",
+            ),
+        ];
+        for (status, wanted) in table {
+            assert_eq!(status.to_string(), wanted);
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Follows the jobs of a sweep in a thread: what the launcher sees, and what the directories of the jobs
+//! contain.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver, Sender},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::{End, Launcher, Look, Seen, result_of};
+use crate::sweep::{
+    jobs::{JobResult, LiveFigures, Place},
+    store::result_in,
+};
+use llmprof_event::Outcome;
+use llmprof_record::rundir::{Following, RunDir};
+
+pub(super) enum Update {
+    Waiting(usize, Place),
+    Running(usize, Place),
+    Live(usize, Box<LiveFigures>),
+    Ended(usize, Option<Place>, Box<JobResult>),
+    Trouble(Option<String>),
+    Remark(String),
+}
+
+pub(super) enum Order {
+    Cancel,
+    Leave,
+}
+
+/// A job that has not been settled.
+struct Watched {
+    dir: PathBuf,
+    place: Option<Place>,
+    running: bool,
+    /// Its recording, while it runs.
+    recording: Option<Following>,
+    /// Its end as the launcher knows it, and when it was first seen.
+    ended: Option<(Instant, End)>,
+}
+
+/// How often recordings of running jobs are read, and how many of them.
+const FIGURES_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_READ: usize = 16;
+
+type Parts = (Sender<Order>, UnboundedReceiver<Update>, JoinHandle<()>);
+
+/// Starts the thread for jobs and their directories.
+pub(super) fn start(
+    launcher: Box<dyn Launcher>,
+    jobs: Vec<(usize, PathBuf)>,
+    stop: Arc<AtomicBool>,
+) -> io::Result<Parts> {
+    let (orders, taken) = mpsc::channel();
+    let (updates, received) = unbounded_channel();
+    let watched = |dir: PathBuf| Watched { dir, place: None, running: false, recording: None, ended: None };
+    let open = jobs.into_iter().map(|(job, dir)| (job, watched(dir))).collect();
+    let follower = Follower { launcher, open, updates, trouble: None, figures_at: Instant::now() };
+    let thread = thread::Builder::new().name("jobs".into()).spawn(move || follower.run(&taken, &stop))?;
+    Ok((orders, received, thread))
+}
+
+struct Follower {
+    launcher: Box<dyn Launcher>,
+    open: BTreeMap<usize, Watched>,
+    updates: UnboundedSender<Update>,
+    trouble: Option<String>,
+    /// When running jobs were last read.
+    figures_at: Instant,
+}
+
+impl Follower {
+    fn run(mut self, orders: &Receiver<Order>, stop: &AtomicBool) {
+        while !self.open.is_empty() && !stop.load(Ordering::Acquire) {
+            let look = self.launcher.look();
+            // Commands that were ended by the stop report trouble that is none.
+            if stop.load(Ordering::Acquire) {
+                break;
+            }
+            self.report(look);
+            self.settle(Instant::now());
+            if self.open.is_empty() {
+                break;
+            }
+            self.read_figures();
+            match orders.recv_timeout(self.launcher.interval()) {
+                Ok(Order::Cancel) => {
+                    if let Err(error) = self.launcher.cancel() {
+                        self.send(Update::Remark(format!("the jobs could not be cancelled: {error}")));
+                    }
+                }
+                Ok(Order::Leave) => break,
+                Err(_) => {}
+            }
+        }
+        let jobs = self.launcher.leave();
+        self.report(Look { jobs, trouble: self.trouble.clone(), remarks: Vec::new() });
+        self.settle(Instant::now());
+    }
+
+    /// Without a receiver the program ends anyway.
+    fn send(&self, update: Update) {
+        let _ = self.updates.send(update);
+    }
+
+    fn report(&mut self, look: Look) {
+        if look.trouble != self.trouble {
+            self.trouble.clone_from(&look.trouble);
+            self.send(Update::Trouble(look.trouble));
+        }
+        look.remarks.into_iter().for_each(|remark| self.send(Update::Remark(remark)));
+        for (job, seen) in look.jobs {
+            let Some(watched) = self.open.get_mut(&job) else { continue };
+            let (place, running) = match seen {
+                Seen::Waiting(place) => (place, false),
+                Seen::Running(place) => (place, true),
+                Seen::Ended(place, end) => {
+                    watched.place = Some(place);
+                    match &mut watched.ended {
+                        // More may be known now: an exit code, a cause.
+                        Some((_, known)) => *known = end,
+                        none => *none = Some((Instant::now(), end)),
+                    }
+                    continue;
+                }
+            };
+            let changed = watched.place.as_ref() != Some(&place) || watched.running != running;
+            (watched.place, watched.running, watched.ended) = (Some(place.clone()), running, None);
+            if changed {
+                self.send(if running { Update::Running(job, place) } else { Update::Waiting(job, place) });
+            }
+        }
+    }
+
+    /// Reads what running jobs have recorded since the last time.
+    fn read_figures(&mut self) {
+        if self.figures_at.elapsed() < FIGURES_INTERVAL {
+            return;
+        }
+        self.figures_at = Instant::now();
+        let running = self.open.iter_mut().filter(|(_, job)| job.running).take(MAX_READ);
+        for (number, job) in running {
+            let run = || Following::new(&RunDir::open(&job.dir));
+            let recording = job.recording.get_or_insert_with(run);
+            if recording.read() {
+                let figures = Box::new(LiveFigures::of(&recording.state));
+                // Without a receiver the program ends anyway.
+                let _ = self.updates.send(Update::Live(*number, figures));
+            }
+        }
+    }
+
+    /// Ends the jobs whose end is known.
+    fn settle(&mut self, now: Instant) {
+        let by_files = self.launcher.ends_by_files();
+        let results: Vec<(usize, JobResult)> = self
+            .open
+            .iter()
+            .filter(|(_, job)| job.ended.is_some() || job.running && by_files)
+            .filter_map(|(number, job)| Some((*number, job.result(now)?)))
+            .collect();
+        for (number, result) in results {
+            let place = self.open.remove(&number).and_then(|job| job.place);
+            self.launcher.settled(number);
+            self.send(Update::Ended(number, place, Box::new(result)));
+        }
+    }
+}
+
+impl Watched {
+    /// The directory counts first: a job that is recorded as completed is completed. An interrupted one has a
+    /// cause that the launcher may know better.
+    fn result(&self, now: Instant) -> Option<JobResult> {
+        let recorded = result_in(&self.dir).filter(JobResult::is_final);
+        match (recorded, &self.ended) {
+            (Some(result), _) if result.outcome != Outcome::Interrupted => Some(result),
+            (Some(result), Some((_, end))) => {
+                Some(JobResult { outcome: end.outcome, reason: Some(end.reason.clone()), ..result })
+            }
+            (Some(_), None) => None,
+            (None, Some((since, end))) if now - *since >= end.wait => Some(result_of(end, &self.dir)),
+            (None, _) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn ended(dir: &std::path::Path, wait_s: u64) -> Watched {
+        let end =
+            End { outcome: Outcome::Failed, reason: "TIMEOUT".into(), wait: Duration::from_secs(wait_s) };
+        Watched {
+            dir: dir.to_owned(),
+            place: None,
+            running: false,
+            recording: None,
+            ended: Some((Instant::now(), end)),
+        }
+    }
+
+    struct NoLauncher;
+
+    impl Launcher for NoLauncher {
+        fn look(&mut self) -> Look {
+            Look::default()
+        }
+
+        fn settled(&mut self, _: usize) {}
+
+        fn cancel(&mut self) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn leave(&mut self) -> Vec<(usize, Seen)> {
+            Vec::new()
+        }
+
+        fn interval(&self) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    #[test]
+    fn figures_of_running_jobs_are_those_of_their_recordings() {
+        let root = tempfile::tempdir().unwrap();
+        let demo = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo/events.ndjson");
+        let job = |name: &str, running: bool| {
+            let dir = root.path().join(name);
+            fs::create_dir(&dir).unwrap();
+            fs::copy(&demo, dir.join("events.ndjson")).unwrap();
+            Watched { dir, place: None, running, recording: None, ended: None }
+        };
+        let (updates, mut received) = unbounded_channel();
+        let open = BTreeMap::from([(3, job("a", true)), (4, job("b", false))]);
+        let figures_at = Instant::now();
+        let mut follower =
+            Follower { launcher: Box::new(NoLauncher), open, updates, trouble: None, figures_at };
+        let mut read = || {
+            follower.figures_at -= FIGURES_INTERVAL;
+            follower.read_figures();
+            received.try_recv().ok()
+        };
+        let Some(Update::Live(3, figures)) = read() else { panic!("no figures of job 3") };
+        assert!(figures.metrics.output_tokens > 0 && figures.elapsed > Duration::ZERO, "{figures:?}");
+        assert!(read().is_none(), "nothing new, and nothing of a job that waits");
+    }
+
+    #[test]
+    fn files_that_come_late_are_waited_for() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("0");
+        let job = ended(&dir, 30);
+        let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(31));
+        assert_eq!(job.result(now), None, "the directory may come");
+        let given_up = job.result(later).unwrap();
+        assert_eq!(
+            (given_up.outcome, given_up.reason.as_deref(), given_up.dir),
+            (Outcome::Failed, Some("TIMEOUT"), None)
+        );
+        // The directory is there, and its end is not.
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("events.ndjson"), "").unwrap();
+        assert_eq!(job.result(now), None);
+        assert_eq!(job.result(later).unwrap().dir.as_deref(), Some(dir.as_path()));
+    }
+}

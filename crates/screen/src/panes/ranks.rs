@@ -1,0 +1,326 @@
+//! Ranks: the GPUs of one program side by side, their collectives, and who waits for whom.
+
+use std::collections::BTreeSet;
+
+use ratatui::{
+    buffer::Buffer,
+    layout::{Constraint, Layout, Rect},
+    style::{Modifier, Style},
+    text::{Line, Span as Text},
+    widgets::Widget,
+};
+
+use crate::{
+    theme::Theme,
+    view::View,
+    widgets::{cut, draw_box, inside_box, note, wrapped},
+};
+use llmprof_analysis::ranks::{LaneColumn, Late, Totals, collective_rows};
+use llmprof_base::units::{clock, millis, percent};
+use llmprof_event::EngineKind;
+
+pub struct RanksPane<'a>(pub View<'a>);
+
+/// Signs of a timeline, what they mean, and how they are drawn.
+fn signs(theme: &Theme) -> [(char, &'static str, &'static str, Style); 5] {
+    let glyph = |unicode, ascii| if theme.glyphs.ascii { ascii } else { unicode };
+    [
+        ('c', "computes", glyph("█", "#"), theme.utilisation),
+        ('n', "NCCL", glyph("▓", "="), theme.prefill),
+        ('w', "waits", glyph("░", "~"), theme.warn),
+        ('m', "copies", glyph("▒", ":"), theme.clock),
+        ('.', "nothing", glyph("·", "."), theme.dim),
+    ]
+}
+
+/// What is shown: recent work while a run is in progress, all of it afterwards.
+fn shown<'a>(view: &View<'a>) -> (&'a Totals, Late, &'static str) {
+    let state = view.state;
+    let ranks = &state.ranks;
+    match is_over(view) {
+        true => (ranks.total(), state.late_rank_of_run(), "all recorded time"),
+        false => (ranks.recent(), state.late_rank(), "recent bursts"),
+    }
+}
+
+fn is_over(view: &View<'_>) -> bool {
+    view.state.finished.is_some() || view.state.is_of_files()
+}
+
+impl Widget for RanksPane<'_> {
+    fn render(self, area: Rect, buf: &mut Buffer) {
+        let view = &self.0;
+        let theme = view.theme;
+        let (totals, late, span) = shown(view);
+        if !view.state.ranks.is_there() {
+            let inner = draw_box(theme, ("ranks", ""), area, buf);
+            let is_followed = view.state.run.as_ref().is_some_and(|run| run.engine == EngineKind::Program)
+                && !is_over(view);
+            let text = match is_followed {
+                true => " nothing of several GPUs, and no collective, was recorded yet",
+                false => {
+                    " no ranks: llmprof-tui exec -- torchrun --nproc-per-node 2 PROGRAM, or kernels TRACE TRACE…"
+                }
+            };
+            return note(theme, text).render(inner, buf);
+        }
+        let words = words(view, totals, &late);
+        let width = (area.width as usize).saturating_sub(4);
+        let lines: Vec<(usize, String)> = words
+            .iter()
+            .enumerate()
+            .flat_map(|(i, text)| {
+                wrapped(&theme.glyphs.plain(text), width).into_iter().map(move |line| (i, line))
+            })
+            .collect();
+        let lanes = totals.lanes.len() as u16;
+        let collectives = totals.collectives.len() as u16;
+        let wanted = collectives.clamp(1, 12) + 3;
+        let said = (lines.len() as u16).min((area.height / 4).max(2));
+        let room = area.height.saturating_sub(said);
+        let table = if collectives > 0 && room >= lanes + 9 { wanted.min(room - lanes - 4) } else { 0 };
+        // The text gets what the lanes do not need.
+        let above = (room - table).min(lanes * 3 + 4);
+        let [above, middle, below] =
+            Layout::vertical([Constraint::Length(above), Constraint::Length(table), Constraint::Fill(1)])
+                .areas(area);
+        draw_lanes(view, totals, (&late, span), above, buf);
+        if table > 0 {
+            draw_collectives(view, totals, middle, buf);
+        }
+        for ((i, line), y) in lines.into_iter().zip(below.y..below.bottom()) {
+            let first = i == 0;
+            if first && y == below.y {
+                buf.set_string(below.x + 1, y, theme.glyphs.pointer, theme.accent);
+            }
+            let style = match (&late, first) {
+                (Late::Straggler(_), true) => theme.warn,
+                (_, true) => theme.text,
+                _ => theme.dim,
+            };
+            buf.set_stringn(below.x + 3, y, line, width, style);
+        }
+    }
+}
+
+/// Who is late, what is missing, and what NCCL printed.
+fn words(view: &View<'_>, totals: &Totals, late: &Late) -> Vec<String> {
+    let state = view.state;
+    let mut words = Vec::new();
+    if !totals.is_empty() {
+        words.push(late.to_string());
+    }
+    for (rank, at) in state.ended_ranks() {
+        words.push(format!("Rank {rank} has ended at {}.", clock(std::time::Duration::from_nanos(at.0))));
+    }
+    let silent: Vec<String> = state.silent_ranks().iter().map(u32::to_string).collect();
+    if !silent.is_empty() {
+        words.push(format!(
+            "No kernels were recorded of rank {}; Log says why where it is known.",
+            silent.join(", ")
+        ));
+    }
+    if let Some(error) = totals.clock_error_ns {
+        words.push(format!("The clocks of the ranks agree to {}.", millis(error as f64 / 1e6)));
+    }
+    words.extend(state.ranks.nccl.words());
+    words
+}
+
+/// Columns right of the timeline: their width, and from which width of the pane on they are there.
+const COLUMNS: [(LaneColumn, u16, u16); 7] = [
+    (LaneColumn::Compute, 9, 50),
+    (LaneColumn::Nccl, 8, 60),
+    (LaneColumn::Waits, 8, 0),
+    (LaneColumn::Idle, 8, 70),
+    (LaneColumn::Step, 10, 110),
+    (LaneColumn::LastIn, 9, 110),
+    (LaneColumn::SmClock, 10, 90),
+];
+
+fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let inner = inside_box(area);
+    let names: Vec<String> = totals
+        .lanes
+        .iter()
+        .map(|lane| {
+            let name = lane.lane().to_string();
+            match lane.lane().gpu {
+                Some(gpu) if inner.width >= 100 && !name.contains("GPU") => format!("{name} · GPU {gpu}"),
+                _ => name,
+            }
+        })
+        .collect();
+    let label = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).min(24) as u16 + 2;
+    let columns: Vec<(LaneColumn, u16)> = COLUMNS
+        .iter()
+        .filter(|(_, _, from)| inner.width >= *from)
+        .map(|(column, width, _)| (*column, *width))
+        .collect();
+    let right: u16 = columns.iter().map(|(_, width)| width).sum();
+    let picture = Rect { x: inner.x + label, width: inner.width.saturating_sub(label + right + 1), ..inner };
+    let title = title_of(totals);
+    let aside = match shown_part(view.state.ranks.picture_ns, totals, picture.width) {
+        Some(step) if area.width >= 76 => format!("{step} · shares: {span}"),
+        Some(step) => step,
+        None => span.to_owned(),
+    };
+    draw_box(theme, (&title, &aside), area, buf);
+    if inner.height < 2 || totals.lanes.is_empty() {
+        return note(theme, " no time in which all ranks were recorded yet").render(inner, buf);
+    }
+    // Two lines are for a lane and how many do not fit.
+    let has_heading = inner.height > 2 || totals.lanes.len() == 1;
+    let mut x = picture.right();
+    for (column, width) in columns.iter().filter(|_| has_heading) {
+        let place = Rect { x, width: *width, height: 1, ..inner };
+        Line::styled(column.heading(), theme.dim).right_aligned().render(place.intersection(inner), buf);
+        x += width;
+    }
+    let late = match late {
+        Late::Straggler(straggler) => Some(&straggler.lane),
+        _ => None,
+    };
+    let has_legend = inner.height >= totals.lanes.len() as u16 + 2;
+    let body = inner.height - u16::from(has_heading) - u16::from(has_legend);
+    let height = (body / totals.lanes.len() as u16).clamp(1, 3);
+    // A lane is two lines and a free one at most.
+    let drawn = height.min(2);
+    let fits = (body / height) as usize;
+    // The last line shows how many do not fit.
+    let fitting = if fits < totals.lanes.len() { (body - 1) as usize } else { fits };
+    let first = inner.y + u16::from(has_heading);
+    for ((lane, name), y) in
+        totals.lanes.iter().zip(&names).zip((first..).step_by(height as usize)).take(fitting)
+    {
+        let is_late = late.is_some_and(|late| late.is(lane.lane()));
+        let style = if is_late { theme.warn.add_modifier(Modifier::BOLD) } else { theme.text };
+        let name = cut(&theme.glyphs.plain(name), label as usize - 2, theme.glyphs.ascii);
+        buf.set_stringn(inner.x + 1, y, name, label as usize - 2, style);
+        draw_picture(theme, &lane.sums.picture, Rect { y, height: drawn, ..picture }, buf);
+        let clock = match is_over(view) {
+            true => view.state.rank_clock(lane.lane()),
+            false => view.state.recent_rank_clock(lane.lane()),
+        };
+        let mut x = picture.right();
+        for (column, width) in &columns {
+            let text = column.value(lane, &clock).unwrap_or_else(|| theme.glyphs.none.to_owned());
+            let place = Rect { x, y, width: *width, height: 1 };
+            let waits = *column == LaneColumn::Waits && lane.wait_share().is_some_and(|share| share >= 0.05);
+            let style = if waits { theme.warn } else { theme.text };
+            Line::styled(theme.glyphs.plain(&text), style)
+                .right_aligned()
+                .render(place.intersection(inner), buf);
+            x += width;
+        }
+    }
+    if totals.lanes.len() > fitting {
+        let text = format!(" {} more lanes do not fit", totals.lanes.len() - fitting);
+        note(theme, &text).render(Rect { y: inner.bottom() - 1, height: 1, ..inner }, buf);
+    } else if has_legend {
+        let mut legend = vec![Text::raw(" ")];
+        for (_, name, glyph, style) in signs(theme) {
+            legend.push(Text::styled(format!("{glyph} "), style));
+            legend.push(Text::styled(format!("{name}  "), theme.dim));
+        }
+        let part = if drawn > 1 { "low" } else { "dim" };
+        legend.push(Text::styled(format!("{part}: under half the time"), theme.dim));
+        Line::from(legend).render(Rect { y: inner.bottom() - 1, height: 1, ..inner }, buf);
+    }
+}
+
+/// What the lanes are: GPUs, or ranks where several share one.
+fn title_of(totals: &Totals) -> String {
+    let known: Option<BTreeSet<u32>> = totals.lanes.iter().map(|lane| lane.lane().gpu).collect();
+    let lanes = totals.lanes.len();
+    match known.map(|gpus| gpus.len()) {
+        Some(1) if lanes > 1 => format!("{lanes} ranks on one GPU"),
+        Some(gpus) if gpus < lanes => format!("{lanes} ranks on {gpus} GPUs"),
+        _ => format!("{lanes} GPUs of one program"),
+    }
+}
+
+/// A narrow column hides what is short: beyond this many cells a column, a part of the step is shown.
+const MAX_CELLS: usize = 2;
+
+/// Cells that are drawn.
+fn drawn_cells(cells: usize, width: u16) -> usize {
+    cells.min(width as usize * MAX_CELLS)
+}
+
+/// How much time the timelines show.
+fn shown_part(picture_ns: u64, totals: &Totals, width: u16) -> Option<String> {
+    let cells = totals.lanes.iter().map(|lane| lane.sums.picture.len()).max().filter(|cells| *cells > 0)?;
+    let drawn = drawn_cells(cells, width);
+    let time = millis(picture_ns as f64 / 1e6 * drawn as f64 / cells as f64);
+    Some(if drawn < cells { format!("{time} of a step") } else { format!("one step: {time}") })
+}
+
+/// A column has the sign of what ran in it for the longest. It is full where that was at least half of the time.
+fn draw_picture(theme: &Theme, picture: &str, area: Rect, buf: &mut Buffer) {
+    let cells = &picture.as_bytes()[..drawn_cells(picture.len(), area.width)];
+    let signs = signs(theme);
+    for (i, x) in (area.left()..area.right()).enumerate() {
+        let edge = |i: usize| i * cells.len() / area.width as usize;
+        let part = cells.get(edge(i)..edge(i + 1).max(edge(i) + 1)).unwrap_or_default();
+        if part.is_empty() {
+            continue;
+        }
+        let count = |sign: char| part.iter().filter(|cell| char::from(**cell) == sign).count();
+        let most = |(sign, ..): &&(char, &str, &str, Style)| {
+            // Where something ran, however short, the column is not empty.
+            (*sign != '.', 4 * count(*sign) + count(sign.to_ascii_uppercase()))
+        };
+        let ran = signs.iter().filter(|(sign, ..)| count(*sign) + count(sign.to_ascii_uppercase()) > 0);
+        let Some((sign, _, glyph, style)) = ran.max_by_key(most) else { continue };
+        let full = part.iter().filter(|cell| cell.is_ascii_lowercase()).count();
+        let is_full = *sign != '.' && 2 * full >= part.len();
+        let style = if is_full || *sign == '.' { *style } else { theme.faint(*style) };
+        let top = if is_full { area.top() } else { area.bottom().saturating_sub(1) };
+        for y in top..area.bottom() {
+            buf[(x, y)].set_symbol(glyph).set_style(style);
+        }
+    }
+}
+
+fn draw_collectives(view: &View<'_>, totals: &Totals, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let aside = match totals.nccl_share() {
+        Some(share) => format!("{} of the time", percent(100.0 * share)),
+        None => String::new(),
+    };
+    let inner = draw_box(theme, ("collectives", &aside), area, buf);
+    let rows = collective_rows(totals);
+    let mut widths: [usize; 8] = std::array::from_fn(|i| {
+        let cells = rows.iter().map(|row| row[i].chars().count());
+        cells.max().unwrap_or(0) + if i == 0 { 1 } else { 2 }
+    });
+    // The algorithm's bandwidth and the number of ranks go first.
+    for dropped in [5, 2, 3] {
+        if widths.iter().sum::<usize>() + 2 > inner.width as usize {
+            widths[dropped] = 0;
+        }
+    }
+    let spare = (inner.width as usize).saturating_sub(widths.iter().sum::<usize>() + 2) / 8;
+    let draw = |row: &[String; 8], y: u16, style: Style, buf: &mut Buffer| {
+        let mut x = inner.x + 1;
+        for (i, (cell, width)) in row.iter().zip(widths).enumerate().filter(|(_, (_, width))| *width > 0) {
+            let width = (width + spare.min(6)) as u16;
+            let place = Rect { x, y, width, height: 1 }.intersection(inner);
+            let line = Line::styled(theme.glyphs.plain(cell), style);
+            if i == 0 {
+                line.render(place, buf)
+            } else {
+                line.right_aligned().render(place, buf)
+            }
+            x += width;
+        }
+    };
+    if inner.height == 0 {
+        return;
+    }
+    for (i, (row, y)) in rows.iter().zip(inner.y..inner.bottom()).enumerate() {
+        draw(row, y, if i == 0 { theme.dim } else { theme.text }, buf);
+    }
+}

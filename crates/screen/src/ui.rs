@@ -1,0 +1,245 @@
+//! What the user has selected and typed: pure state, changed by actions.
+
+mod action;
+mod kernels;
+mod overlay;
+mod palette;
+mod runs;
+
+pub use action::{
+    Action, Effect, Extent, JobsCommand, ReplayCommand, RunCommand, RunsCommand, SortColumn, set_cursor,
+    update,
+};
+pub use kernels::{KernelsExtent, KernelsSettings};
+pub use overlay::{Deletion, Overlay, OverlayKey, Prompt, PromptKind, update_overlay};
+pub use palette::Palette;
+pub use runs::{Arrangement, GroupKey, RunOrder, RunsSettings};
+use tui_input::Input;
+
+use llmprof_config::ThemeName;
+use llmprof_event::Stamp;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pane {
+    #[default]
+    Overview,
+    Gpu,
+    Tokens,
+    Kernels,
+    Roofline,
+    Compare,
+    Runs,
+    Log,
+    Server,
+    Ranks,
+}
+
+impl Pane {
+    pub const ALL: [Pane; 10] = [
+        Pane::Overview,
+        Pane::Gpu,
+        Pane::Tokens,
+        Pane::Kernels,
+        Pane::Roofline,
+        Pane::Compare,
+        Pane::Runs,
+        Pane::Log,
+        Pane::Server,
+        Pane::Ranks,
+    ];
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Pane::Overview => "Overview",
+            Pane::Gpu => "GPU",
+            Pane::Tokens => "Tokens",
+            Pane::Kernels => "Kernels",
+            Pane::Roofline => "Roofline",
+            Pane::Compare => "Compare",
+            Pane::Runs => "Runs",
+            Pane::Log => "Log",
+            Pane::Server => "Server",
+            Pane::Ranks => "Ranks",
+        }
+    }
+
+    /// The digit that shows it.
+    pub fn number(self) -> usize {
+        (self as usize + 1) % 10
+    }
+
+    /// Only some runs have it, and the others do not miss it.
+    pub fn is_special(self) -> bool {
+        matches!(self, Pane::Server | Pane::Ranks)
+    }
+
+    /// Why it has no content.
+    pub fn why_empty(self) -> &'static str {
+        match self {
+            Pane::Overview => "no workload was measured",
+            Pane::Gpu => "no GPU and no host were sampled",
+            Pane::Tokens => "no tokens here",
+            Pane::Kernels => "no kernels were recorded",
+            Pane::Roofline => "no operators or kernels were timed",
+            Pane::Compare => "no snapshots; mark a run on Runs to compare it with another",
+            Pane::Runs => "no recorded runs",
+            Pane::Log => "no messages",
+            Pane::Server => "no server was asked or watched",
+            Pane::Ranks => "one GPU, or none was recorded together with others",
+        }
+    }
+}
+
+/// The panes that can be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Panes([bool; Pane::ALL.len()]);
+
+impl Panes {
+    pub const ALL: Panes = Panes([true; Pane::ALL.len()]);
+
+    pub fn those(wanted: impl Fn(Pane) -> bool) -> Panes {
+        Panes(Pane::ALL.map(wanted))
+    }
+
+    pub fn has(self, pane: Pane) -> bool {
+        self.0[pane as usize]
+    }
+
+    pub fn iter(self) -> impl DoubleEndedIterator<Item = Pane> + Clone {
+        Pane::ALL.into_iter().filter(move |pane| self.has(*pane))
+    }
+
+    /// How many are not shown.
+    pub fn left_out(self) -> usize {
+        Pane::ALL.into_iter().filter(|pane| !self.has(*pane) && !pane.is_special()).count()
+    }
+}
+
+impl Default for Panes {
+    fn default() -> Panes {
+        Panes::ALL
+    }
+}
+
+/// What the Compare pane shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ComparePart {
+    /// As much as fits.
+    #[default]
+    All,
+    Itl,
+    Operators,
+    /// Both sides, what differs between them, reasons and advice.
+    Notes,
+}
+
+impl ComparePart {
+    pub fn name(self) -> &'static str {
+        match self {
+            ComparePart::All => "all",
+            ComparePart::Itl => "ITL histograms",
+            ComparePart::Operators => "operators",
+            ComparePart::Notes => "names and differences",
+        }
+    }
+
+    pub fn next(self) -> ComparePart {
+        match self {
+            ComparePart::All => ComparePart::Itl,
+            ComparePart::Itl => ComparePart::Operators,
+            ComparePart::Operators => ComparePart::Notes,
+            ComparePart::Notes => ComparePart::All,
+        }
+    }
+}
+
+/// Time spans of the streams of a server, in seconds.
+pub const STREAM_SPANS_S: [f64; 11] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
+/// Time spans of the charts, in seconds.
+pub const SPANS_S: [f64; 9] = [2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 1800.0, f64::INFINITY];
+
+const DEFAULT_SPAN: usize = 4;
+
+/// A moment in the charts, which hold their range while it is selected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cursor {
+    pub at: Stamp,
+    /// The end of the range.
+    pub end: Stamp,
+}
+
+/// A token, which the strip shows without moving. Both are counted from the run's first token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SelectedToken {
+    pub number: u64,
+    /// The last token of the strip.
+    pub end: u64,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct UiState {
+    pub pane: Pane,
+    pub overlay: Overlay,
+    pub theme: ThemeName,
+    /// Index into [`SPANS_S`].
+    pub span: usize,
+    /// Shorter or longer spans of streams than a few requests take.
+    pub stream_zoom: isize,
+    /// Where the charts are read; `None` reads the newest values.
+    pub cursor: Option<Cursor>,
+    /// The width of the boxes beside the tokens, where the user has set it.
+    pub side: Option<u16>,
+    /// `None` follows the newest token.
+    pub token: Option<SelectedToken>,
+    /// The selected incident, counted from the newest.
+    pub incident: usize,
+    /// When the open incident happened.
+    pub incident_open: Option<Stamp>,
+    /// Index of the selected server.
+    pub server: usize,
+    /// Index of the selected GPU; `None` shows the profiled one.
+    pub gpu: Option<usize>,
+    /// One of several GPUs is shown in large.
+    pub gpu_open: bool,
+    /// The selected row of the GPU pane.
+    pub reading: usize,
+    /// The selected point of the roofline.
+    pub point: usize,
+    /// Lines between the newest and the last one shown.
+    pub log_back: usize,
+    pub log_filter: String,
+    /// The selected job of a sweep; `None` follows the current one.
+    pub job: Option<usize>,
+    pub runs: RunsSettings,
+    pub kernels: KernelsSettings,
+    pub compare_part: ComparePart,
+    /// Shown in the footer until the next key.
+    pub message: Option<String>,
+}
+
+impl UiState {
+    pub fn new(theme: ThemeName) -> Self {
+        UiState { theme, span: DEFAULT_SPAN, ..UiState::default() }
+    }
+
+    /// Opens a prompt with `text` in it.
+    pub fn open_prompt(&mut self, kind: PromptKind, text: String) {
+        let proposed = kind == PromptKind::SnapshotName;
+        self.overlay = Overlay::Prompt(Prompt { kind, input: Input::new(text), proposed, error: None });
+    }
+
+    /// Scrolls an overlay back to the end of its text, which is as far as it was drawn.
+    pub fn limit_scroll(&mut self, end: usize) {
+        if let Overlay::Help { scroll } | Overlay::Evidence { scroll } = &mut self.overlay {
+            *scroll = (*scroll).min(end);
+        }
+    }
+
+    /// Reports why something was not done: in the open prompt, otherwise in the footer.
+    pub fn report_error(&mut self, reason: String) {
+        match &mut self.overlay {
+            Overlay::Prompt(prompt) => prompt.error = Some(reason),
+            _ => self.message = Some(reason),
+        }
+    }
+}

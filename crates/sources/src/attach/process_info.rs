@@ -1,0 +1,199 @@
+//! What the system tells about a process of another program.
+
+use std::{
+    ffi::OsString,
+    fs,
+    os::unix::ffi::OsStringExt,
+    path::{Path, PathBuf},
+};
+
+use llmprof_inject::wire;
+
+use super::{library, socket::shared_dormant};
+
+use llmprof_base::{
+    dir::read_file,
+    foreign::{line, visible},
+    shell::quoted,
+};
+
+/// Arguments and variables of a process are shorter.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// What launchers call the number of a worker, and how many there are: torchrun, Open MPI, PMIx, MPICH, MVAPICH, Slurm.
+const RANKS: [&str; 7] = [
+    "RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "SLURM_PROCID",
+    "LOCAL_RANK",
+];
+const WORLDS: [&str; 5] =
+    ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS"];
+
+/// A process, as far as it can be seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessInfo {
+    pub pid: u32,
+    pub parent: Option<u32>,
+    /// Its arguments as they are.
+    pub arguments: Vec<OsString>,
+    /// The directory it works in.
+    pub directory: Option<PathBuf>,
+    /// Where its library looks for us and what it reports, where it was started with the library's variables.
+    pub library: Option<Dormant>,
+    /// Which of several workers it is, if it reports that.
+    pub rank: Option<String>,
+    /// How many workers there are, if it reports that.
+    pub world: Option<u32>,
+    /// The GPUs that it may see, by number or UUID: `CUDA_VISIBLE_DEVICES`.
+    pub visible_gpus: Option<Vec<String>>,
+}
+
+/// Our library in a program, waiting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dormant {
+    pub directory: PathBuf,
+    pub token: String,
+}
+
+impl ProcessInfo {
+    pub fn of(pid: u32) -> Option<ProcessInfo> {
+        Self::below(Path::new("/proc"), pid)
+    }
+
+    fn below(root: &Path, pid: u32) -> Option<ProcessInfo> {
+        let dir = root.join(pid.to_string());
+        let bytes = |name: &str| read_file(&dir.join(name), MAX_BYTES).unwrap_or_default();
+        let stat = String::from_utf8_lossy(&read_file(&dir.join("stat"), MAX_BYTES).ok()?).into_owned();
+        // The name, in brackets, may have spaces and brackets of its own.
+        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+        let words = |bytes: Vec<u8>| -> Vec<OsString> {
+            bytes
+                .split(|byte| *byte == 0)
+                .filter(|word| !word.is_empty())
+                .map(|w| OsString::from_vec(w.to_vec()))
+                .collect()
+        };
+        let variables = words(bytes("environ"));
+        let variable = |name: &str| {
+            let found = variables
+                .iter()
+                .find_map(|word| Some(word.to_str()?.strip_prefix(name)?.strip_prefix('=')?.to_owned()));
+            found.filter(|value: &String| !value.is_empty())
+        };
+        Some(ProcessInfo {
+            pid,
+            parent,
+            arguments: words(bytes("cmdline")),
+            directory: fs::read_link(dir.join("cwd")).ok(),
+            library: variable(wire::DIRECTORY)
+                .zip(variable(wire::TOKEN))
+                .filter(|_| variable("CUDA_INJECTION64_PATH").is_some())
+                .map(|(directory, token)| Dormant { directory: directory.into(), token })
+                .or_else(|| has_library(&bytes("maps")).then(shared_dormant).flatten()),
+            rank: RANKS.into_iter().find_map(variable),
+            world: WORLDS.into_iter().find_map(variable).and_then(|world| world.parse().ok()),
+            visible_gpus: variable("CUDA_VISIBLE_DEVICES")
+                .map(|list| list.split(',').take(64).map(|gpu| gpu.trim().to_owned()).collect()),
+        })
+    }
+
+    /// How to see its kernels.
+    pub fn offer(&self) -> String {
+        let Self { pid, .. } = self;
+        let command = line(&self.command(), 100);
+        match self.library {
+            Some(_) => format!(
+                "process {pid} ({command}) has our library: llmprof-tui attach {pid} shows its kernels and steps"
+            ),
+            None => format!(
+                "process {pid} ({command}) was started without our library: llmprof-tui exec -- {command} shows kernels and steps"
+            ),
+        }
+    }
+
+    /// Its arguments on one line, for people.
+    pub fn command(&self) -> String {
+        command_text(&self.arguments)
+    }
+}
+
+/// Arguments on one line, for people.
+pub fn command_text(arguments: &[OsString]) -> String {
+    let words = arguments.iter().map(|word| quoted(&word.to_string_lossy()));
+    visible(&words.collect::<Vec<_>>().join(" ")).into_owned()
+}
+
+/// Whether our library is among the files that a process has mapped. A newer version may have replaced the file since.
+fn has_library(maps: &[u8]) -> bool {
+    let maps = String::from_utf8_lossy(maps);
+    let mut files = maps.lines().filter_map(|line| line.rsplit('/').next());
+    files.any(|file| file.trim_end().trim_end_matches(" (deleted)") == library::NAME)
+}
+
+/// The processes that a number or a name means: of a program, or of one of its scripts. Our own is none of them.
+pub fn find_processes(wanted: &str) -> Vec<ProcessInfo> {
+    if let Ok(pid) = wanted.parse() {
+        return ProcessInfo::of(pid).into_iter().collect();
+    }
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let me = std::process::id();
+    let is_named = |info: &ProcessInfo| {
+        info.arguments
+            .iter()
+            .take(4)
+            .any(|word| Path::new(word).file_name().is_some_and(|name| name.to_string_lossy() == wanted))
+    };
+    let mut found: Vec<ProcessInfo> =
+        pids.filter(|pid| *pid != me).filter_map(ProcessInfo::of).filter(is_named).collect();
+    found.sort_by_key(|info| info.pid);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_is_found_among_mapped_files() {
+        let line = |path: &str| format!("7f00-7f01 r-xp 00000000 08:01 42    {path}\n");
+        for (path, found) in [
+            ("/root/.local/share/llmprof-tui/libllmprof_inject.so", true),
+            ("/run/user/0/llmprof-0/libllmprof_inject.so (deleted)", true),
+            ("/usr/lib/libcuda.so.1", false),
+            ("/tmp/libllmprof_inject.so.bak", false),
+        ] {
+            let maps = line("/usr/lib/libc.so.6") + &line(path);
+            assert_eq!(has_library(maps.as_bytes()), found, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_process_is_read_from_its_files() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("42");
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("stat"), "42 (a) b) S 7 42 42 0").unwrap();
+        fs::write(dir.join("cmdline"), "python\0serve it.py\0").unwrap();
+        let info = ProcessInfo::below(root.path(), 42).unwrap();
+        assert_eq!(
+            (info.parent, info.command().as_str(), &info.library),
+            (Some(7), "python 'serve it.py'", &None)
+        );
+        fs::write(
+            dir.join("environ"),
+            "SLURM_PROCID=0\0RANK=1\0WORLD_SIZE=4\0CUDA_VISIBLE_DEVICES=2, 3\0LLMPROF_ATTACH=/run/x\0LLMPROF_TOKEN=abc\0CUDA_INJECTION64_PATH=/x.so\0",
+        )
+        .unwrap();
+        let info = ProcessInfo::below(root.path(), 42).unwrap();
+        let library = info.library.unwrap();
+        assert_eq!((library.directory.to_str(), library.token.as_str()), (Some("/run/x"), "abc"));
+        assert_eq!((info.rank.as_deref(), info.world), (Some("1"), Some(4)));
+        assert_eq!(info.visible_gpus.unwrap(), ["2", "3"]);
+        assert_eq!(ProcessInfo::below(root.path(), 43), None);
+    }
+}

@@ -1,0 +1,176 @@
+//! The steps of a program as requests and tokens of a run, and what recording costs it.
+
+use std::time::Duration;
+
+use super::follow::Followed;
+use llmprof_analysis::steps::{Step, StepPhase, Tokens};
+use llmprof_event::{Event, EventTx, RequestFinished, RequestStarted, Stamp, Token};
+
+/// A longer gap between two steps is a pause: the next step begins another request.
+const PAUSE: Duration = Duration::from_millis(250);
+/// Tokens of a request: a program may decode for hours without a pause.
+const MAX_TOKENS: u32 = 65;
+/// The share of time in bursts until enough steps were recorded, and the most of it later.
+const FIRST_DUTY: f64 = 0.1;
+/// Where no step between bursts shows what recording costs.
+const UNKNOWN_DUTY: f64 = 0.04;
+/// What recording may add to the time of a step, on average.
+const MAX_COST: f64 = 0.01;
+/// Steps from which the cost of recording is known.
+const MIN_STEPS: u32 = 32;
+
+/// Turns steps into events. A step is one token: how many sequences it has is not known.
+pub struct Requests {
+    tx: EventTx,
+    /// Otherwise it only measures what recording costs.
+    reports: bool,
+    next: u32,
+    active: Option<Active>,
+    /// Mean times of decode steps with their kernels recorded, and without.
+    recorded: Mean,
+    bare: Mean,
+}
+
+struct Active {
+    request: u32,
+    tokens: u32,
+    end_ns: u64,
+    part: Part,
+}
+
+/// Parts of a program's time whose latencies are kept apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Recorded,
+    Bare,
+    /// A burst begins or ends in it, or its end is not known exactly: its latency counts nowhere.
+    Edge,
+}
+
+impl Part {
+    fn of(step: &Step) -> Part {
+        match (step.is_recorded(), step.is_cut) {
+            (true, _) => Part::Recorded,
+            (false, false) => Part::Bare,
+            (false, true) => Part::Edge,
+        }
+    }
+}
+
+/// An average that forgets.
+#[derive(Debug, Clone, Copy, Default)]
+struct Mean {
+    ns: f64,
+    count: u32,
+}
+
+impl Mean {
+    fn add(&mut self, ns: u64) {
+        self.count = self.count.saturating_add(1);
+        let weight = 1.0 / f64::from(self.count.min(1000));
+        self.ns += (ns as f64 - self.ns) * weight;
+    }
+}
+
+impl Requests {
+    pub fn new(tx: EventTx, reports: bool) -> Requests {
+        Requests { tx, reports, next: 0, active: None, recorded: Mean::default(), bare: Mean::default() }
+    }
+
+    /// Takes the steps of a process. The first that has steps leads: workers of one model take the same steps.
+    pub(super) fn take(&mut self, leading: &mut Option<u32>, followed: &mut Followed) {
+        let pid = followed.pid();
+        let steps = followed.fold().steps();
+        followed.ranks().steps(&steps);
+        if steps.is_empty() || *leading.get_or_insert(pid) != pid {
+            return;
+        }
+        steps.iter().for_each(|step| self.step(step));
+    }
+
+    fn step(&mut self, step: &Step) {
+        let has_prompt = matches!(step.phase, StepPhase::Prefill | StepPhase::Mixed);
+        // Work that is no step; but what marks steps between bursts shows one of whatever phase.
+        if step.phase == StepPhase::Other && step.is_recorded() {
+            return;
+        }
+        // A part with recording is apart from one without, and none is so long that it shows nothing of how
+        // times vary.
+        let pause = PAUSE.as_nanos() as u64;
+        let goes_on = self.active.as_ref().is_some_and(|active| {
+            step.start_ns.saturating_sub(active.end_ns) < pause
+                && active.part == Part::of(step)
+                && active.part != Part::Edge
+                && active.tokens < MAX_TOKENS
+        });
+        if step.phase == StepPhase::Prefill || !goes_on {
+            self.finish();
+            self.start(step, has_prompt);
+        }
+        let Some(active) = &mut self.active else { return };
+        let (request, index) = (active.request, active.tokens);
+        if index > 0 && step.phase == StepPhase::Decode {
+            let gap = step.end_ns.saturating_sub(active.end_ns);
+            match active.part {
+                Part::Recorded => self.recorded.add(gap),
+                Part::Bare => self.bare.add(gap),
+                Part::Edge => {}
+            }
+        }
+        active.tokens += 1;
+        active.end_ns = step.end_ns;
+        // Between bursts only its end is known.
+        let device_ns = step.is_recorded().then(|| step.end_ns.saturating_sub(step.start_ns));
+        let token = Token { request, index, id: 0, device_ns, speculation: None };
+        self.send(step.end_ns, Event::Token(token));
+    }
+
+    fn send(&self, t_ns: u64, event: Event) {
+        if self.reports {
+            self.tx.send_at(Stamp(t_ns), event);
+        }
+    }
+
+    fn start(&mut self, step: &Step, has_prompt: bool) {
+        let request = self.next;
+        self.next += 1;
+        let prompt_tokens = match step.tokens {
+            Some(Tokens::Reported(tokens) | Tokens::Estimated(tokens)) if has_prompt => tokens,
+            _ => 0,
+        };
+        let started = RequestStarted {
+            request,
+            warmup: false,
+            batch: 1,
+            prompt_tokens,
+            output_tokens: 0,
+            cooldown: false,
+            joined: !has_prompt,
+            images: 0,
+        };
+        self.send(step.start_ns, Event::RequestStarted(started));
+        self.active = Some(Active { request, tokens: 0, end_ns: step.start_ns, part: Part::of(step) });
+    }
+
+    /// The active request is over.
+    pub fn finish(&mut self) {
+        if let Some(active) = self.active.take() {
+            let finished = RequestFinished { request: active.request, complete: true, served: None };
+            self.send(active.end_ns, Event::RequestFinished(finished));
+        }
+    }
+
+    /// The share of time in which kernels may be recorded so that steps take a hundredth longer on average.
+    pub fn affordable_duty(&self) -> f64 {
+        if self.recorded.count < MIN_STEPS {
+            return FIRST_DUTY;
+        }
+        if self.bare.count < MIN_STEPS {
+            return UNKNOWN_DUTY;
+        }
+        let cost = self.recorded.ns / self.bare.ns - 1.0;
+        // In few steps, so that a small change of the estimate does not change the rhythm.
+        let affordable = (MAX_COST / cost.max(0.001)).clamp(0.01, FIRST_DUTY);
+        [0.1, 0.05, 0.04, 0.025, 0.02, 0.0125].into_iter().find(|duty| *duty <= affordable).unwrap_or(0.01)
+    }
+}

@@ -1,0 +1,108 @@
+//! What goes wrong between here and Prometheus, each with what to do.
+
+use std::fmt;
+
+use thiserror::Error;
+
+use super::{answer::AnswerError, labels::Matcher, metrics::HEARTBEATS};
+use crate::server::{FetchError, HttpError, Untrusted};
+use llmprof_base::foreign;
+use llmprof_event::HttpStep;
+
+#[derive(Debug, Error)]
+pub enum FleetError {
+    #[error("{0}")]
+    Usage(String),
+    #[error("{url}: {cause}; {}", remedy(.cause, *.with_ca_file))]
+    Fetch {
+        url: String,
+        cause: FetchError,
+        /// The user has named certificates to trust.
+        with_ca_file: bool,
+    },
+    #[error(
+        "{url} redirects to {to}, which is not followed; pass the address it redirects to, if you trust it"
+    )]
+    Redirect { url: String, to: String },
+    #[error(
+        "{url} wants a login (HTTP {status}): pass --bearer-token-file FILE, or a user and a password in the address (https://USER:PASSWORD@HOST)"
+    )]
+    Login { url: String, status: u16 },
+    #[error(
+        "{url} answers HTTP {status} to a query: is it the address of Prometheus itself, with its route prefix (--web.route-prefix)? {said}"
+    )]
+    Status { url: String, status: u16, said: String },
+    #[error("{url} cannot answer now (HTTP {status}): {said}; asked again at the next refresh")]
+    Unavailable { url: String, status: u16, said: String },
+    #[error(
+        "{url} answers with a web page, not with Prometheus' API: pass the address of Prometheus itself, not of Grafana or a login page"
+    )]
+    WebPage { url: String },
+    #[error("{url} refuses the query ({kind}): {text}; Prometheus 2.26 and later understand it")]
+    Refused { url: String, kind: String, text: String },
+    #[error("{url}: the answer is not one of Prometheus: {cause}")]
+    Answer { url: String, cause: AnswerError },
+    #[error("{url} has no GPU metric{}: looked for {} and their relatives of NVIDIA's DCGM exporter, and llmprof_gpu_… of llmprof-tui run --metrics; {}", Selected(.matchers), HEARTBEATS[..3].join(", "), empty_remedy(.matchers))]
+    Empty { url: String, matchers: Vec<Matcher> },
+    #[error("no series has the label {label:?} (--node-label): there are {there}")]
+    NoNodeLabel { label: String, there: String },
+}
+
+/// Among which series was looked.
+struct Selected<'a>(&'a [Matcher]);
+
+impl fmt::Display for Selected<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let matchers: Vec<String> = self.0.iter().map(Matcher::to_string).collect();
+        if matchers.is_empty() { Ok(()) } else { write!(f, " with {}", matchers.join(", ")) }
+    }
+}
+
+fn empty_remedy(matchers: &[Matcher]) -> &'static str {
+    match matchers.is_empty() {
+        true => "are the exporters among its targets (Status, Targets)?",
+        false => "is --match right?",
+    }
+}
+
+fn remedy(cause: &FetchError, with_ca_file: bool) -> &'static str {
+    if let FetchError::Http(http) = cause
+        && let Some(untrusted) = http.untrusted()
+    {
+        return match untrusted {
+            Untrusted::Expired => "renew it there, or check the date of this machine",
+            Untrusted::NotYetValid => "check the dates of both machines",
+            Untrusted::OtherName(_) => "pass the address with a name that the certificate is for",
+            Untrusted::UnknownAuthority | Untrusted::Other(_) if with_ca_file => {
+                "none of the certificates in --ca-file has signed it, nor is it one of them"
+            }
+            Untrusted::UnknownAuthority | Untrusted::Other(_) => {
+                "--ca-file names a file with the certificate to trust, or with that of its authority (PEM)"
+            }
+        };
+    }
+    match cause {
+        FetchError::TooLarge(_) => "select some GPUs with --match",
+        FetchError::Gzip(_) => "is there a proxy in between?",
+        FetchError::Http(HttpError::Timeout(_)) => {
+            "it is slow or not reachable: raise --timeout, or select fewer GPUs with --match"
+        }
+        FetchError::Http(HttpError::Io { step: HttpStep::Resolve, .. }) => "is the host's name right?",
+        FetchError::Http(HttpError::Io { step: HttpStep::Connect, .. }) => {
+            "is Prometheus running there, and is the port right (9090 is usual)?"
+        }
+        FetchError::Http(HttpError::Io { step: HttpStep::Tls, .. }) => "is it https there?",
+        FetchError::Http(HttpError::NotHttp(_)) => "is it https, or another service?",
+        FetchError::Http(
+            HttpError::Closed(HttpStep::Head)
+            | HttpError::Io { step: HttpStep::Send | HttpStep::Head | HttpStep::Body, .. },
+        ) => "asked again at the next refresh; is it https there?",
+        FetchError::Http(_) => "asked again at the next refresh",
+    }
+}
+
+/// A server's message, in one line.
+pub fn said(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&body[..body.len().min(600)]);
+    foreign::line(text.trim(), 200)
+}

@@ -1,0 +1,140 @@
+//! Waits until a server answers, and finds out which one it is.
+
+use std::{io, time::Duration};
+
+use serde::Deserialize;
+use thiserror::Error;
+use tokio::time::{Instant, sleep};
+
+use super::{client::Client, http::HttpError, load::LoadPlan, tls::Untrusted};
+use llmprof_event::{Event, EventTx, HttpStep, Level, Preparing, Ready, ServerFound};
+
+const RETRY: Duration = Duration::from_millis(250);
+const ANSWER: Duration = Duration::from_secs(5);
+/// A server may know any number of models.
+const MAX_LIST_BYTES: usize = 1 << 20;
+
+#[derive(Debug, Error)]
+pub enum NotReady {
+    #[error(
+        "{url} did not answer within {waited_s:.0} s: {cause}. Start the server, or correct runtime.server.url; runtime.server.ready_s is how long to wait"
+    )]
+    NoAnswer { url: String, cause: String, waited_s: f64 },
+    #[error("{url}: the host {host} is not known ({cause}). Correct runtime.server.url")]
+    UnknownHost { url: String, host: String, cause: String },
+    #[error("{url}: this port does not speak TLS. Use http:// in runtime.server.url")]
+    NotTls { url: String },
+    #[error(
+        "{url} answers, but not with HTTP: {cause}. If it speaks TLS, use https:// in runtime.server.url"
+    )]
+    NotHttp { url: String, cause: String },
+    #[error(
+        "HTTP {status} at {url}/v1/models: is this an OpenAI-compatible server? If it is, name its model in runtime.server.model"
+    )]
+    NotOpenAi { url: String, status: u16 },
+    #[error(
+        "{url} refuses the key (HTTP {status}): put one into the variable that runtime.server.key_env names"
+    )]
+    Key { url: String, status: u16 },
+    #[error("{url} has no model {model}; it has {there}")]
+    NoModel { url: String, model: String, there: String },
+    #[error("{url} lists no model: name one in runtime.server.model")]
+    Unnamed { url: String },
+}
+
+/// What an error of the connection means for the wait.
+enum Obstacle {
+    /// It may be gone in a moment.
+    Passing(String),
+    Final(NotReady),
+}
+
+impl Obstacle {
+    fn of(error: HttpError, url: &str, host: &str) -> Obstacle {
+        let url = url.to_owned();
+        match error {
+            HttpError::Io { step: HttpStep::Resolve, cause } => Obstacle::Final(NotReady::UnknownHost {
+                url,
+                host: host.to_owned(),
+                cause: cause.to_string(),
+            }),
+            HttpError::Io { step: HttpStep::Tls, cause } if is_plain_text(&cause) => {
+                Obstacle::Final(NotReady::NotTls { url })
+            }
+            HttpError::NotHttp(cause) => Obstacle::Final(NotReady::NotHttp { url, cause }),
+            error if error.untrusted() == Some(&Untrusted::UnknownAuthority) => Obstacle::Passing(format!(
+                "{error}; runtime.server.ca_file names a file with the certificate to trust (PEM)"
+            )),
+            error => Obstacle::Passing(error.brief()),
+        }
+    }
+}
+
+/// The other side answered a greeting in TLS with something else.
+fn is_plain_text(cause: &io::Error) -> bool {
+    let library = cause.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    matches!(library, Some(rustls::Error::InvalidMessage(_)))
+}
+
+#[derive(Deserialize)]
+struct Models {
+    #[serde(default)]
+    data: Vec<Model>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    id: String,
+    #[serde(default)]
+    owned_by: Option<String>,
+}
+
+/// Waits for `/v1/models`; a server that does not list models is taken as ready if a model is named.
+pub async fn wait(client: &Client, plan: &LoadPlan, tx: &EventTx) -> Result<ServerFound, NotReady> {
+    let (begin, url) = (Instant::now(), plan.endpoint.to_string());
+    let mut trouble: Option<String> = None;
+    let models = loop {
+        let waited = begin.elapsed();
+        let left = plan.ready.saturating_sub(waited);
+        let why = trouble
+            .map(|why| format!(": {why}; gives up in {:.0} s", left.as_secs_f64().ceil()))
+            .unwrap_or_default();
+        tx.send(Event::Preparing(Preparing { step: format!("waiting for {url}{why}"), done: 0, total: 0 }));
+        let cause = match client.get("/v1/models", MAX_LIST_BYTES, ANSWER).await {
+            Ok((200, text)) => break serde_json::from_str::<Models>(&text).ok(),
+            Ok((status @ (401 | 403), _)) => return Err(NotReady::Key { url, status }),
+            Ok((404 | 405, _)) if plan.model.is_some() => break None,
+            Ok((status @ (404 | 405), _)) => return Err(NotReady::NotOpenAi { url, status }),
+            Ok((status, _)) => format!("HTTP {status}"),
+            Err(error) => match Obstacle::of(error, &url, &plan.endpoint.host) {
+                Obstacle::Passing(cause) => cause,
+                Obstacle::Final(error) => return Err(error),
+            },
+        };
+        if waited >= plan.ready {
+            return Err(NotReady::NoAnswer { url, cause, waited_s: waited.as_secs_f64() });
+        }
+        trouble = Some(cause);
+        sleep(RETRY).await;
+    };
+    let listed: Vec<Model> = models.map(|models| models.data).unwrap_or_default();
+    let model = match (&plan.model, listed.first()) {
+        (Some(wanted), None) => wanted.clone(),
+        (Some(wanted), Some(_)) => {
+            if !listed.iter().any(|model| model.id == *wanted) {
+                let there: Vec<&str> = listed.iter().take(5).map(|model| model.id.as_str()).collect();
+                return Err(NotReady::NoModel { url, model: wanted.clone(), there: there.join(", ") });
+            }
+            wanted.clone()
+        }
+        (None, Some(first)) => first.id.clone(),
+        (None, None) => return Err(NotReady::Unnamed { url }),
+    };
+    let owner = listed.iter().find(|listed| listed.id == model).and_then(|listed| listed.owned_by.clone());
+    let prepare_ms = begin.elapsed().as_micros() as f64 / 1e3;
+    tx.send(Event::Ready(Ready { prepare_ms }));
+    let by = owner.map(|owner| format!(", owned by {owner}")).unwrap_or_default();
+    tx.notice(Level::Info, "server", format!("{url} answers with the model {model}{by}"));
+    let load = plan.arrivals.offered();
+    Ok(ServerFound { server: 0, url, kind: plan.kind.clone(), model: Some(model), metrics: None, load })
+}
