@@ -23,7 +23,7 @@ tools=$(dist/tools.sh)
 eval "$tools"
 target=${CARGO_TARGET_DIR:-target}
 export CARGO_TARGET_DIR=$target
-version=$(sed -n '/^\[package\]/,/^\[/ s/^version = "\(.*\)"/\1/p' Cargo.toml)
+version=$(sed -n '/^\[workspace.package\]/,/^\[/ s/^version = "\(.*\)"/\1/p' Cargo.toml)
 commit_time=$(git log -1 --format=%ct)
 maintainer=${DEBFULLNAME:+$DEBFULLNAME <$DEBEMAIL>}
 maintainer=${maintainer:-$(git log -1 --format='%an <%ae>')}

@@ -1,4 +1,4 @@
-//! Pure functions from measurements to findings. Uses `base`, `event` and `model`.
+#![doc = include_str!("../README.md")]
 
 pub mod alert;
 pub mod classify;

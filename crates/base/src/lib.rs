@@ -1,5 +1,4 @@
-//! What every room may use: units, plain-text tables, CSV, markup, untrusted text, files without links,
-//! limited reading, gzip, shell words, secrets, seeded noise, CPU time of a thread. Uses no other room.
+#![doc = include_str!("../README.md")]
 
 pub mod build;
 pub mod cpu_time;

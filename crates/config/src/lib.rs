@@ -1,7 +1,4 @@
-//! The configuration of a run: `conf/` and the command line's overrides become one [`RunConfig`].
-//!
-//! `hydra_config` composes; this room has the type of the result, its valid ranges, and the files compiled into the
-//! program. Other rooms use `hydra_config` through it.
+#![doc = include_str!("../README.md")]
 
 mod compose;
 mod consent;

@@ -1,4 +1,4 @@
-//! Models: shape, tensors, parameter count, operators and their cost.
+#![doc = include_str!("../README.md")]
 
 mod architectures;
 #[cfg(test)]

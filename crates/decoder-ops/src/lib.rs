@@ -1,7 +1,4 @@
-//! The operators of a decoder on candle's tensors: fused vector loops on the CPU, candle's operations elsewhere.
-//!
-//! A crate of its own because its loops are fast only if everything in them is inlined, which needs one codegen unit.
-//! For the same reason nothing public here is generic: a generic function is compiled in the crate that calls it.
+#![doc = include_str!("../README.md")]
 
 mod attention;
 mod blocks;

@@ -1,4 +1,4 @@
-//! Runs the model: the [`Engine`] trait, its implementations, and the driver that feeds them requests.
+#![doc = include_str!("../README.md")]
 
 pub mod candle;
 pub mod cuda;

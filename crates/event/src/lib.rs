@@ -1,7 +1,4 @@
-//! The shared vocabulary: everything that happens in a run is an [`Event`] with a time. Uses `base` and `model`.
-//!
-//! Events are sent by the engine and the probes, recorded line by line in `events.ndjson`, and folded
-//! into [`llmprof_record::state::RunState`]. A screen or a report is a pure function of them.
+#![doc = include_str!("../README.md")]
 
 mod channel;
 mod device;

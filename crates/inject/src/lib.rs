@@ -1,8 +1,4 @@
-//! The library that is put into other CUDA programs, and what it says.
-//!
-//! A program that is started with the library's path in `CUDA_INJECTION64_PATH` loads it when it initialises CUDA, and with
-//! `NVTX_INJECTION64_PATH` at its first NVTX range. The library connects to the profiler's socket, receives shared memory of the
-//! profiler's, and writes [`wire::Record`]s into it.
+#![doc = include_str!("../README.md")]
 
 pub mod layout;
 pub mod wire;

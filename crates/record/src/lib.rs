@@ -1,4 +1,4 @@
-//! What is kept of a run: its state, which is a fold of its events, its directory, traces and reports.
+#![doc = include_str!("../README.md")]
 
 pub mod chrome_trace;
 pub mod report;

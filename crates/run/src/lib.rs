@@ -1,4 +1,4 @@
-//! Starts and stops work: plans a run, carries it out as a session, repeats it in sweeps and under nsys or ncu.
+#![doc = include_str!("../README.md")]
 
 pub mod assets;
 pub mod child;

@@ -1,4 +1,4 @@
-//! The screen: keys and events in, frames out.
+#![doc = include_str!("../README.md")]
 
 mod app;
 mod bounded;

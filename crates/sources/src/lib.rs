@@ -1,5 +1,4 @@
-//! Where events come from besides the engine: other programs, servers, PyTorch, the GPUs and the host, a simulation,
-//! and the GPUs of a fleet.
+#![doc = include_str!("../README.md")]
 
 pub mod attach;
 pub mod fleet;

@@ -1,4 +1,4 @@
-//! Confidence intervals of means, rates and percentiles. The same seed gives the same draws on every machine.
+#![doc = include_str!("../README.md")]
 
 pub mod binomial;
 pub mod blocks;

@@ -1,8 +1,4 @@
-//! Readers for the files of other profilers: reports and recordings of Nsight Systems, counters of Nsight Compute, traces of
-//! PyTorch, layers of TensorRT, shapes from the logs of cuBLAS.
-//!
-//! Every source becomes a [`KernelTable`](llmprof_event::kernels::KernelTable). Files are read as streams in bounded
-//! memory: a row for each kernel, grid and range, not for each launch.
+#![doc = include_str!("../README.md")]
 
 mod busy;
 mod cells;

@@ -16,7 +16,9 @@ const MAX_LISTED: usize = 5;
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FindError {
-    #[error("{name}: there are {runs} runs below {root}")]
+    #[error("{name}: no run is below {root}; record one with `llmprof-tui run`, or give the path of a run")]
+    NoRuns { name: String, root: PathBuf },
+    #[error("{name}: only {runs} runs are below {root}")]
     TooOld { name: String, runs: usize, root: PathBuf },
     #[error("{name}: {dir} does not answer, and may have a newer run; give the path of the run")]
     Silent { name: String, dir: PathBuf },
@@ -33,8 +35,12 @@ pub fn find_run(root: &Path, name: &str) -> Result<Option<PathBuf>, FindError> {
         return Err(FindError::Silent { name: name.to_owned(), dir: run.dir.path().to_owned() });
     }
     if let Some(age) = age(name) {
-        let too_old = || FindError::TooOld { name: name.to_owned(), runs: runs.len(), root: root.to_owned() };
-        return runs.get(age).cloned().map(Some).ok_or_else(too_old);
+        let (name, root) = (name.to_owned(), root.to_owned());
+        return match runs.get(age) {
+            Some(run) => Ok(Some(run.clone())),
+            None if runs.is_empty() => Err(FindError::NoRuns { name, root }),
+            None => Err(FindError::TooOld { name, runs: runs.len(), root }),
+        };
     }
     if name.is_empty() {
         return Ok(None);
@@ -108,7 +114,9 @@ mod tests {
             assert_eq!(found(name).as_deref(), path, "{name}");
         }
         let error = |name: &str| find_run(root, name).unwrap_err().to_string();
-        assert!(error("latest~4").contains("there are 4 runs below"), "{}", error("latest~4"));
+        assert!(error("latest~4").contains("only 4 runs are below"), "{}", error("latest~4"));
+        let empty = find_run(&root.join("none"), "latest").unwrap_err().to_string();
+        assert!(empty.contains("no run is below") && empty.contains("`llmprof-tui run`"), "{empty}");
         assert!(error("tiny").starts_with("\"tiny\" is a part of 2 paths: "), "{}", error("tiny"));
     }
 }

@@ -72,10 +72,12 @@ fn why_empty(view: &View<'_>) -> String {
         Some(_) if view.state.watches() => {
             "no workload: operations cannot be counted; kernels with ncu counters are shown here".to_owned()
         }
-        Some(run) if run.shape.is_none() => format!(
-            "the cost of {} is unknown: the recording has no model shape, or the architecture is not supported",
-            run.model
-        ),
+        Some(run) if run.shape.is_none() && (view.state.serves() || view.state.follows()) => {
+            "the shape of the model is not known: name it with --model, e.g. --model qwen2_5_7b".to_owned()
+        }
+        Some(run) if run.shape.is_none() => {
+            format!("the FLOPs and bytes of {} are not known: its architecture is not supported", run.model)
+        }
         Some(_) => "no measurements yet: the first request adds its prefill and its decode steps".to_owned(),
     }
 }

@@ -214,10 +214,10 @@ fn rows<'a>(view: &View<'a>) -> Vec<Row<'a>> {
 /// The parts of TTFT, each where it passes.
 fn draw_waterfall(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let (theme, server) = (view.theme, view.server());
-    let ttft = &view.state.total.ttft;
-    let aside = ttft
-        .mean_ms()
-        .map(|mean| format!("TTFT {} mean, n = {}", millis(mean), ttft.n()))
+    // The same requests as those of the parts.
+    let aside = server
+        .ttft_mean_ms()
+        .map(|mean| format!("TTFT {} mean, n = {}", millis(mean), server.part(TtftPart::Wait).n()))
         .unwrap_or_default();
     let inner = draw_box(theme, ("TTFT by part", &aside), area, buf);
     let parts = server.ttft_parts();

@@ -316,7 +316,12 @@ fn empty(view: &View<'_>, area: Rect, buf: &mut Buffer) {
             ("A simulation runs no kernels.".to_owned(), Vec::new())
         }
         None if view.state.watches() => {
-            let reason = "Kernels of other processes are not visible: run them under nsys or ncu.";
+            let reason = "No workload: `llmprof-tui exec` and `attach` record the kernels of other programs.";
+            (reason.to_owned(), Vec::new())
+        }
+        None if view.state.serves() && view.state.device().is_none() => {
+            let reason = "The kernels of this server are not recorded: start it with runtime.server.command, or join it with \
+                          `llmprof-tui attach`.";
             (reason.to_owned(), Vec::new())
         }
         None if view.state.follows() && !view.state.programs.has_cuda() => {
