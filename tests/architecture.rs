@@ -6,9 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// The rooms of a crate, each with those that it may use.
+type Rooms = &'static [(&'static str, &'static [&'static str])];
+
 /// The rooms of the crates that have several, each with the others of its crate that its code may use. What is in no room
 /// belongs to the one that has the name of the crate. What a crate may use is in its `Cargo.toml`.
-const ROOMS: [(&str, &[(&str, &[&str])]); 5] = [
+const ROOMS: [(&str, Rooms); 5] = [
     ("base", &[("base", &[]), ("process", &["base"]), ("tools", &[])]),
     ("engine", &[("text", &[]), ("profile", &[]), ("engine", &["text", "profile"])]),
     (

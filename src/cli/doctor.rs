@@ -166,6 +166,7 @@ async fn measure_overhead(args: &DoctorArgs) -> Result<u8, Failure> {
                 printed = Some((Instant::now(), progress));
             }
         })
+        .map_err(Failure::from)
     };
     let measured = cancellable(work, || cancelled.cancel()).await??;
     args.print(&measured.json(), &measured.text())?;
