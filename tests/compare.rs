@@ -282,7 +282,7 @@ fn runs_have_short_names() {
     let ambiguous = run(dir, &["compare", "smollm2", "latest"]);
     assert_eq!(ambiguous.code, 2, "{}", ambiguous.out);
     assert!(ambiguous.err.contains("is a part of 2 paths"), "{}", ambiguous.err);
-    assert!(run(dir, &["compare", "latest~2", "latest"]).err.contains("there are 2 runs"), "{whole}");
+    assert!(run(dir, &["compare", "latest~2", "latest"]).err.contains("only 2 runs are below"), "{whole}");
 }
 
 #[test]
