@@ -16,6 +16,7 @@ const GPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/gpus.md");
 const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/tools.md");
 const MANUAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/dist/llmprof-tui.1");
 const FLEET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/cluster-fleet.md");
+const KERNELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/kernels.md");
 const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/keys.md");
 
 /// The part of `file` between its comments for `section` is `expected`; with UPDATE_DOCS=1 it is written.
@@ -50,6 +51,11 @@ fn the_gpus_are_listed() {
 #[test]
 fn the_options_of_tools_are_listed() {
     assert_generated(TOOLS, "options", "the table of options", &config::tool_options_markdown());
+}
+
+#[test]
+fn the_formats_of_other_profilers_are_listed() {
+    assert_generated(KERNELS, "formats", "the list of formats", &llmprof::kernels::formats_markdown());
 }
 
 #[test]

@@ -260,7 +260,7 @@ fn a_trace_of_pytorch_is_shown_by_operator() {
     fs::write(dir.path().join("other.json"), "{\"a\": 1}").unwrap();
     let output = run(dir.path(), &["kernels", "other.json"]);
     assert_eq!(output.code, 1);
-    assert!(output.err.contains("traces of PyTorch's profiler as .json or .json.gz"), "{}", output.err);
+    assert!(output.err.contains("PyTorch (trace (.json.gz), trace (.json))"), "{}", output.err);
 }
 
 /// A trace of an H200. The totals are those of PyTorch's own table of the same run.

@@ -164,7 +164,7 @@ fn help_lists_every_key() {
     // The last line.
     terminal.press("?", "the mouse wheel scrolls");
     let text = terminal.text();
-    for binding in BINDINGS {
+    for binding in BINDINGS.iter() {
         assert!(text.contains(binding.help), "{:?} is not in\n{text}", binding.help);
     }
     terminal.send("\x1b");
@@ -847,7 +847,7 @@ fn a_recording_plays_and_every_key_works() {
         for binding in
             BINDINGS.iter().filter(|b| !matches!(b.action, Action::Do(Effect::Quit) | Action::Help))
         {
-            terminal.send(&pane.number().to_string());
+            terminal.send(&pane.key().to_string());
             for key in binding.keys {
                 if matches!(binding.action, Action::AskFilter | Action::Evidence | Action::Palette)
                     && binding.scope.applies(pane, Mode::Replay)

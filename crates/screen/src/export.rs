@@ -1,7 +1,7 @@
 //! The screen as files: a picture, its text, and the data behind it.
 
-mod data;
-mod table;
+pub mod data;
+pub mod table;
 
 use std::{
     fmt,
@@ -43,7 +43,7 @@ impl Contents {
         let mut buffer = Buffer::empty(area);
         Frame(view).render(area, &mut buffer);
         let paper = if ui.theme == ThemeName::Light { Paper::LIGHT } else { Paper::DARK };
-        Contents { svg: svg(&buffer, paper), text: text(&buffer), csv: data::of_pane(&view).csv() }
+        Contents { svg: svg(&buffer, paper), text: text(&buffer), csv: (view.ui.pane.spec().table)(&view).csv() }
     }
 }
 

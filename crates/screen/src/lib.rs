@@ -8,6 +8,7 @@ pub mod frame;
 mod input;
 pub mod keys;
 pub mod layout;
+mod pane;
 pub mod panes;
 pub mod run_tree;
 pub mod svg;

@@ -7,8 +7,8 @@ mod palette;
 mod runs;
 
 pub use action::{
-    Action, Effect, Extent, JobsCommand, ReplayCommand, RunCommand, RunsCommand, SortColumn, set_cursor,
-    update,
+    Action, Effect, Extent, JobsCommand, ReplayCommand, RunCommand, RunsCommand, SortColumn, moved,
+    set_cursor, update,
 };
 pub use kernels::{KernelsExtent, KernelsSettings};
 pub use overlay::{Deletion, Overlay, OverlayKey, Prompt, PromptKind, update_overlay};
@@ -16,79 +16,9 @@ pub use palette::Palette;
 pub use runs::{Arrangement, GroupKey, RunOrder, RunsSettings};
 use tui_input::Input;
 
+pub use crate::pane::Pane;
 use llmprof_config::ThemeName;
 use llmprof_event::Stamp;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Pane {
-    #[default]
-    Overview,
-    Gpu,
-    Tokens,
-    Kernels,
-    Roofline,
-    Compare,
-    Runs,
-    Log,
-    Server,
-    Ranks,
-}
-
-impl Pane {
-    pub const ALL: [Pane; 10] = [
-        Pane::Overview,
-        Pane::Gpu,
-        Pane::Tokens,
-        Pane::Kernels,
-        Pane::Roofline,
-        Pane::Compare,
-        Pane::Runs,
-        Pane::Log,
-        Pane::Server,
-        Pane::Ranks,
-    ];
-
-    pub fn title(self) -> &'static str {
-        match self {
-            Pane::Overview => "Overview",
-            Pane::Gpu => "GPU",
-            Pane::Tokens => "Tokens",
-            Pane::Kernels => "Kernels",
-            Pane::Roofline => "Roofline",
-            Pane::Compare => "Compare",
-            Pane::Runs => "Runs",
-            Pane::Log => "Log",
-            Pane::Server => "Server",
-            Pane::Ranks => "Ranks",
-        }
-    }
-
-    /// The digit that shows it.
-    pub fn number(self) -> usize {
-        (self as usize + 1) % 10
-    }
-
-    /// Only some runs have it, and the others do not miss it.
-    pub fn is_special(self) -> bool {
-        matches!(self, Pane::Server | Pane::Ranks)
-    }
-
-    /// Why it has no content.
-    pub fn why_empty(self) -> &'static str {
-        match self {
-            Pane::Overview => "no workload was measured",
-            Pane::Gpu => "no GPU and no host were sampled",
-            Pane::Tokens => "no tokens here",
-            Pane::Kernels => "no kernels were recorded",
-            Pane::Roofline => "no operators or kernels were timed",
-            Pane::Compare => "no snapshots; mark a run on Runs to compare it with another",
-            Pane::Runs => "no recorded runs",
-            Pane::Log => "no messages",
-            Pane::Server => "no server was asked or watched",
-            Pane::Ranks => "one GPU, or none was recorded together with others",
-        }
-    }
-}
 
 /// The panes that can be shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -153,35 +153,13 @@ impl<'a> View<'a> {
             && self.mode() != Mode::Jobs
             && !self.state.watches()
             && !self.state.is_of_files();
-        let may_fill = |pane| fills_up && !Pane::is_special(pane);
+        let may_fill = |pane: Pane| fills_up && !pane.is_special();
         Panes::those(|pane| may_fill(pane) || pane == self.ui.pane || self.has_content(pane))
     }
 
     fn has_content(&self, pane: Pane) -> bool {
         let state = self.recorded.unwrap_or(self.state);
-        let watches = state.watches();
-        match pane {
-            Pane::Overview => state.run.is_some() && !watches,
-            Pane::Gpu => {
-                !state.gpus.is_empty() || state.gpu_absent.is_some() || !state.host.cpu_pct.is_empty()
-            }
-            Pane::Tokens => !state.trail.is_empty(),
-            Pane::Kernels => {
-                let kernels = &state.kernels;
-                let live = [&kernels.prefill, &kernels.mixed, &kernels.decode, &kernels.outside];
-                let live = live.iter().any(|live| !live.is_empty());
-                live || !kernels.reports.is_empty() || kernels.tool_run.is_some()
-            }
-            Pane::Roofline => !watches && !state.roofline().points.is_empty(),
-            Pane::Compare => {
-                let snapshots = !self.snapshots.is_empty() || !state.snapshots.is_empty();
-                snapshots || self.comparison.is_some() || self.sweep.is_some()
-            }
-            Pane::Runs => self.listing || !self.runs.entries().is_empty(),
-            Pane::Log => !state.log.is_empty(),
-            Pane::Server => state.servers().any(|server| server.url().is_some()) || state.serves(),
-            Pane::Ranks => state.ranks.is_there(),
-        }
+        (pane.spec().has_content)(self, state)
     }
 
     /// Why an action has no effect now.

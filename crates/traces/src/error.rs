@@ -4,6 +4,8 @@ use std::io;
 
 use thiserror::Error;
 
+use super::format;
+
 /// Each names the file and the remedy.
 #[derive(Debug, Error)]
 pub enum KernelsError {
@@ -17,7 +19,7 @@ pub enum KernelsError {
     NoRows { file: String, what: String, remedy: &'static str },
     #[error("{file} is not read: it has {metric} at {percent:.0} %, which no metric reaches; {remedy}")]
     Implausible { file: String, metric: String, percent: f64, remedy: &'static str },
-    #[error("unknown format of {file}: {seen}. Known formats: {KNOWN}")]
+    #[error("unknown format of {file}: {seen}. Known formats: {}", format::known())]
     Unknown { file: String, seen: String },
     #[error("cannot read {file} as a database: {source}; export it again with nsys export --type sqlite")]
     Database { file: String, source: rusqlite::Error },
@@ -26,14 +28,6 @@ pub enum KernelsError {
     #[error("reading {file} requires {tool}: {what}; {remedy}")]
     Tool { file: String, tool: &'static str, what: String, remedy: String },
 }
-
-/// The formats that can be read.
-const KNOWN: &str = "reports of nsys stats as CSV, TSV, JSON, columns or table (cuda_gpu_kern_sum, cuda_kern_exec_sum, cuda_gpu_sum, \
-                     cuda_gpu_trace, cuda_api_sum, cuda_api_trace, cuda_api_gpu_sum, cuda_gpu_mem_time_sum, cuda_gpu_mem_size_sum, \
-                     nvtx_gpu_proj_sum, nvtx_kern_sum, nvtx_pushpop_sum), SQLite of nsys export, ncu --csv with the pages raw and \
-                     details, traces of PyTorch's profiler as .json or .json.gz, profiles and layer \
-                     information of trtexec, logs of cuBLAS, cublasLt and NCCL, .nsys-rep, .qdstrm \
-                     and .ncu-rep";
 
 /// The remedy for reports that nsys skipped or left empty.
 pub const RECORD_KERNELS: &str = "record with nsys profile -t cuda,nvtx and a version of nsys that matches the driver (llmprof-tui doctor \

@@ -7,7 +7,9 @@ mod convert;
 pub mod cublas;
 mod dialect;
 mod error;
+mod format;
 mod gpu;
+mod nccl;
 pub mod ncu;
 pub mod nsys;
 mod open;
@@ -20,4 +22,5 @@ pub mod top;
 pub mod torch;
 
 pub use error::KernelsError;
+pub use format::formats_markdown;
 pub use open::{Opened, open, open_all, open_on};

@@ -83,16 +83,7 @@ impl App {
             self.ui.job = Some(row);
             return (before == row).then_some(Effect::Jobs(JobsCommand::Open));
         }
-        let ui = &mut self.ui;
-        let (selected, open) = match ui.pane {
-            Pane::Gpu => (&mut ui.reading, None),
-            Pane::Tokens => (&mut ui.incident, Some(Action::ToggleIncident)),
-            Pane::Kernels => (&mut ui.kernels.row, Some(Action::ToggleKernelDetails)),
-            Pane::Roofline => (&mut ui.point, None),
-            Pane::Overview | Pane::Compare | Pane::Runs | Pane::Log | Pane::Server | Pane::Ranks => {
-                return None;
-            }
-        };
+        let (selected, open) = (self.ui.pane.spec().row?)(&mut self.ui);
         let before = std::mem::replace(selected, row);
         self.act(open.filter(|_| before == row)?)
     }

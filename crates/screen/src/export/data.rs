@@ -8,7 +8,6 @@ use crate::{
         Rate, SNAPSHOT_ROWS, TokenWindow, headline, kernel_rows, log_lines, side_by_side, unjudged_rows,
         verdict_text,
     },
-    ui::Pane,
     view::View,
 };
 use llmprof_analysis::{
@@ -21,23 +20,8 @@ use llmprof_event::{Level, kernels::Extent, readings::Reading, reasons};
 use llmprof_record::state::{LogLine, Series, Snapshot};
 use llmprof_run::sweep::csv_rows;
 
-pub fn of_pane(view: &View<'_>) -> Table {
-    match view.ui.pane {
-        Pane::Overview => overview(view),
-        Pane::Gpu => readings(view),
-        Pane::Tokens => tokens(view),
-        Pane::Kernels => kernels(view),
-        Pane::Roofline => points(view),
-        Pane::Compare => compared(view),
-        Pane::Runs => runs(view),
-        Pane::Log => log(view),
-        Pane::Server => requests(view),
-        Pane::Ranks => ranks(view),
-    }
-}
-
 /// A row for each lane and each collective.
-fn ranks(view: &View<'_>) -> Table {
+pub fn ranks(view: &View<'_>) -> Table {
     let mut table = Table::titled(
         "what,name,gpu,span_s,compute_s,nccl_s,wait_s,copy_s,idle_s,steps,kernels,collectives,last,bytes,ranks,calls,median_us,algbw_b_s,busbw_b_s",
     );
@@ -70,7 +54,7 @@ fn ranks(view: &View<'_>) -> Table {
 }
 
 /// A row for each request that is kept.
-fn requests(view: &View<'_>) -> Table {
+pub fn requests(view: &View<'_>) -> Table {
     let mut table = Table::titled("request,start_s,first_token_s,end_s,measured,failed");
     for lane in &view.state.server.lanes {
         let first = lane.first.map(|first| number(first.secs())).unwrap_or_default();
@@ -81,7 +65,7 @@ fn requests(view: &View<'_>) -> Table {
 }
 
 /// A row for each value.
-fn overview(view: &View<'_>) -> Table {
+pub fn overview(view: &View<'_>) -> Table {
     let state = view.state;
     let mut table = Table::titled("part,name,what,unit,value");
     let mut add = |part: &str, name: &str, what: &str, unit: &str, value: String| {
@@ -166,7 +150,7 @@ fn overview(view: &View<'_>) -> Table {
 
 /// The readings of all GPUs in the table, of the one that is shown, or of the host, over the time range of
 /// the charts, at the resolution that is kept.
-fn readings(view: &View<'_>) -> Table {
+pub fn readings(view: &View<'_>) -> Table {
     let mut table = Table::titled("device,reading,unit,t_s,min,mean,max");
     let (from, to) = view.time_range();
     let mut add = |device: &str, reading: &str, unit: &str, series: &Series| {
@@ -207,7 +191,7 @@ fn readings(view: &View<'_>) -> Table {
 }
 
 /// All tokens that are kept, up to the last one on the screen; or those around the open incident.
-fn tokens(view: &View<'_>) -> Table {
+pub fn tokens(view: &View<'_>) -> Table {
     let state = view.state;
     let window = TokenWindow::of(view, usize::MAX);
     let gpu = state.profiled_gpu();
@@ -243,7 +227,7 @@ fn tokens(view: &View<'_>) -> Table {
 }
 
 /// As the pane groups, sorts and filters them; each counter is a column of its own.
-fn kernels(view: &View<'_>) -> Table {
+pub fn kernels(view: &View<'_>) -> Table {
     let mut table = Table::titled(
         "source,name,operator,range,calls,steps,share_pct,total_ns,mean_ns,median_ns,min_ns,max_ns,stddev_ns,grid,\
          block,registers,shared_bytes,graph_calls,bytes,flops,class",
@@ -288,7 +272,7 @@ fn kernels(view: &View<'_>) -> Table {
 }
 
 /// The ceilings, then the points.
-fn points(view: &View<'_>) -> Table {
+pub fn points(view: &View<'_>) -> Table {
     let roofline = view.state.roofline();
     let mut table = Table::titled(
         "kind,phase,name,flop_per_byte,flop_per_s,bytes_per_s,flops,bytes,seconds,flops_pct,bytes_pct,time_pct,class,basis",
@@ -327,7 +311,7 @@ fn name_of(value: &impl serde::Serialize) -> Option<String> {
 }
 
 /// The comparison that is shown, otherwise snapshots side by side, otherwise the jobs of a sweep.
-fn compared(view: &View<'_>) -> Table {
+pub fn compared(view: &View<'_>) -> Table {
     if let Some(comparison) = view.comparison {
         return judged(view, comparison);
     }
@@ -406,7 +390,7 @@ fn snapshots(a: &Snapshot, b: &Snapshot) -> Table {
 }
 
 /// As filtered and sorted.
-fn runs(view: &View<'_>) -> Table {
+pub fn runs(view: &View<'_>) -> Table {
     let mut table = Table::titled(
         "run,recorded,experiment,model,outcome,simulated,requests,ttft_p50_ms,tpot_p50_ms,itl_p50_ms,prefill_tok_s,\
          decode_tok_s,sweep,overrides,dtype,batch,verdict,trust",
@@ -448,7 +432,7 @@ fn runs(view: &View<'_>) -> Table {
 }
 
 /// The lines that match the filter.
-fn log(view: &View<'_>) -> Table {
+pub fn log(view: &View<'_>) -> Table {
     let mut table = Table::titled("t_s,level,source,times,text");
     for LogLine { t, notice, times, .. } in log_lines(view) {
         let level = match notice.level {

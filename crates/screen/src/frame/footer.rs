@@ -28,8 +28,11 @@ pub fn draw(view: &View<'_>, layout: &ScreenLayout, buf: &mut Buffer) {
             0..=3 => " ".to_owned(),
             width => format!(" {:<1$}", pane.title(), width as usize - 3),
         };
-        Line::from(vec![Span::styled(format!(" {}", pane.number()), number), Span::styled(name, title)])
-            .render(*area, buf);
+        Line::from(vec![
+            Span::styled(format!(" {}", key_name(pane.key(), theme.glyphs.ascii)), number),
+            Span::styled(name, title),
+        ])
+        .render(*area, buf);
     }
     if let Some((n, area)) = layout.empty_tabs {
         Line::styled(format!(" +{n} empty"), theme.dim).render(area, buf);

@@ -9,15 +9,7 @@ mod transport;
 
 use ratatui::{buffer::Buffer, layout::Rect, text::Line, widgets::Widget};
 
-use super::{
-    layout::ScreenLayout,
-    panes::{
-        ComparePane, GpuPane, KernelsPane, LogPane, OverviewPane, RanksPane, RooflinePane, RunsPane,
-        ServerPane, TokensPane, overview_shows_trust,
-    },
-    ui::Pane,
-    view::View,
-};
+use super::{layout::ScreenLayout, panes::overview_shows_trust, ui::Pane, view::View};
 use llmprof_base::foreign::is_hidden;
 
 /// Draws everything the user sees.
@@ -38,18 +30,7 @@ impl Widget for Frame<'_> {
         } else if let Some(remote) = view.remote {
             remote::draw(&view, remote, layout.sweep, buf);
         }
-        match view.ui.pane {
-            Pane::Overview => OverviewPane(view).render(layout.body, buf),
-            Pane::Gpu => GpuPane(view).render(layout.body, buf),
-            Pane::Tokens => TokensPane(view).render(layout.body, buf),
-            Pane::Kernels => KernelsPane(view).render(layout.body, buf),
-            Pane::Roofline => RooflinePane(view).render(layout.body, buf),
-            Pane::Compare => ComparePane(view).render(layout.body, buf),
-            Pane::Runs => RunsPane(view).render(layout.body, buf),
-            Pane::Log => LogPane(view).render(layout.body, buf),
-            Pane::Server => ServerPane(view).render(layout.body, buf),
-            Pane::Ranks => RanksPane(view).render(layout.body, buf),
-        }
+        (view.ui.pane.spec().draw)(view, layout.body, buf);
         if let Some((bar, position)) = layout.transport.as_ref().zip(view.replay) {
             transport::draw(view.theme, bar, position, &view.state.kernels.recording, buf);
         }

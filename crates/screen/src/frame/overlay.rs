@@ -60,7 +60,7 @@ fn help_lines<'a>(view: &View<'_>) -> Vec<Line<'a>> {
     let panes = view.panes();
     let mut lines: Vec<Line<'_>> = Vec::new();
     let mut scope: Option<Scope> = None;
-    for b in BINDINGS {
+    for b in BINDINGS.iter() {
         if scope.replace(b.scope) != Some(b.scope) {
             lines.extend((!lines.is_empty()).then(Line::default));
             lines.push(Line::styled(format!(" {}", b.scope.title()), theme.accent));

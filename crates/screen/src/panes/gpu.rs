@@ -3,6 +3,15 @@
 mod processes;
 mod table;
 
+use crate::{
+    export::data,
+    layout::Hit,
+    pane::Spec,
+    ui::moved,
+    view::View,
+    widgets::{Chart, Lane, cut, draw_box, draw_gauge, draw_pointed, fit, label_value, note, spans},
+};
+use crossterm::event::KeyCode;
 use ratatui::{
     buffer::Buffer,
     layout::{Constraint, Layout, Rect},
@@ -16,16 +25,29 @@ use super::{
     lanes::{HOLD_NS, LABEL, Row, draw_rows, margins, mark_cursor, recorded_row},
     overview::gpu_verdict,
 };
-use crate::{
-    layout::Hit,
-    view::View,
-    widgets::{Chart, Lane, cut, draw_box, draw_gauge, draw_pointed, fit, label_value, note, spans},
-};
 use llmprof_base::units::{GIB, binary_bytes, percent, percent_digits, three_digits};
 use llmprof_event::{Allocator, GpuSource, Refused, Stamp, readings::Reading, reasons};
 use llmprof_record::state::{GpuState, Series};
 
 pub struct GpuPane<'a>(pub View<'a>);
+
+pub const PANE: Spec = Spec {
+    title: "GPU",
+    keys: &[KeyCode::Char('2')],
+    help: "GPU: power, clocks, utilisation; without a GPU, the host",
+    is_special: false,
+    why_empty: "no GPU and no host were sampled",
+    has_content: |_, state| {
+        !state.gpus.is_empty() || state.gpu_absent.is_some() || !state.host.cpu_pct.is_empty()
+    },
+    draw: |view, area, buf| GpuPane(view).render(area, buf),
+    table: data::readings,
+    select: |ui, by, extent| match extent.gpus > 1 && !ui.gpu_open {
+        true => ui.gpu = Some(moved(extent.gpu, by, extent.gpus)),
+        false => ui.reading = moved(ui.reading, by, extent.readings),
+    },
+    row: Some(|ui| (&mut ui.reading, None)),
+};
 
 /// The readings with their labels: charts first, then those with a bar.
 const ROWS: [(Reading, &str); 11] = [

@@ -1,5 +1,13 @@
 //! Log: the messages of the program, newest at the bottom.
 
+use crate::{
+    export::data,
+    pane::Spec,
+    ui::moved,
+    view::View,
+    widgets::{draw_box, note, wrapped},
+};
+use crossterm::event::KeyCode;
 use ratatui::{
     buffer::Buffer,
     layout::Rect,
@@ -8,15 +16,27 @@ use ratatui::{
 };
 use unicode_width::UnicodeWidthStr;
 
-use crate::{
-    view::View,
-    widgets::{draw_box, note, wrapped},
-};
 use llmprof_base::units::grouped;
 use llmprof_event::{Level, Notice};
 use llmprof_record::state::{LogLine, RunState};
 
 pub struct LogPane<'a>(pub View<'a>);
+
+pub const PANE: Spec = Spec {
+    title: "Log",
+    keys: &[KeyCode::Char('8')],
+    help: "Log: the messages of the program",
+    is_special: false,
+    why_empty: "no messages",
+    has_content: |_, state| !state.log.is_empty(),
+    draw: |view, area, buf| LogPane(view).render(area, buf),
+    table: data::log,
+    select: |ui, by, extent| {
+        // Counted from the newest line: up means back.
+        ui.log_back = moved(ui.log_back, -by, extent.log_lines);
+    },
+    row: None,
+};
 
 impl Widget for LogPane<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {

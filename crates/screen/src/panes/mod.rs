@@ -1,23 +1,23 @@
 //! The panes, each a pure function of the view.
 
-mod compare;
+pub(crate) mod compare;
 mod evidence;
-mod gpu;
+pub(crate) mod gpu;
 mod histogram;
 mod host;
 mod jobs;
-mod kernels;
+pub(crate) mod kernels;
 mod lanes;
-mod log;
-mod overview;
-mod ranks;
-mod roofline;
-mod runs;
-mod server;
+pub(crate) mod log;
+pub(crate) mod overview;
+pub(crate) mod ranks;
+pub(crate) mod roofline;
+pub(crate) mod runs;
+pub(crate) mod server;
 mod streams;
 mod tiles;
 mod token_window;
-mod tokens;
+pub(crate) mod tokens;
 
 pub use compare::{ComparePane, ROWS as SNAPSHOT_ROWS, side_by_side, unjudged_rows};
 pub use evidence::evidence;

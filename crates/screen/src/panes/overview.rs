@@ -1,5 +1,12 @@
 //! Overview: tiles, tok/s over time with what throttled it, throughput, latency, and the verdict.
 
+use crate::{
+    export::data,
+    pane::Spec,
+    view::View,
+    widgets::{Chart, Span, TICKS, before_now, cut, draw_box, fit, label_value, note, spans, wrapped},
+};
+use crossterm::event::KeyCode;
 use ratatui::{
     buffer::Buffer,
     layout::{Constraint, Layout, Rect},
@@ -14,16 +21,25 @@ use super::{
     lanes::{HOLD_NS, mark_cursor, mark_recorded, reason_strip},
     tiles,
 };
-use crate::{
-    view::View,
-    widgets::{Chart, Span, TICKS, before_now, cut, draw_box, fit, label_value, note, spans, wrapped},
-};
 use llmprof_analysis::{distribution::Distribution, heat::Forecast, startup::Stage, throttle::Tone};
 use llmprof_base::units::{grouped, millis, percent, scaled, three_digits};
 use llmprof_event::{Outcome, Phase, readings::Reading};
 use llmprof_record::state::{Bucket, GpuState, Series};
 
 pub struct OverviewPane<'a>(pub View<'a>);
+
+pub const PANE: Spec = Spec {
+    title: "Overview",
+    keys: &[KeyCode::Char('1')],
+    help: "Overview: throughput, latency, and what limits them",
+    is_special: false,
+    why_empty: "no workload was measured",
+    has_content: |_, state| state.run.is_some() && !state.watches(),
+    draw: |view, area, buf| OverviewPane(view).render(area, buf),
+    table: data::overview,
+    select: Spec::without_rows,
+    row: None,
+};
 
 fn has_boxes(area: Rect) -> bool {
     area.height >= 18 && area.width >= 56

@@ -1,5 +1,13 @@
 //! Ranks: the GPUs of one program side by side, their collectives, and who waits for whom.
 
+use crate::{
+    export::data,
+    pane::Spec,
+    theme::Theme,
+    view::View,
+    widgets::{cut, draw_box, inside_box, note, wrapped},
+};
+use crossterm::event::KeyCode;
 use std::collections::BTreeSet;
 
 use ratatui::{
@@ -10,16 +18,24 @@ use ratatui::{
     widgets::Widget,
 };
 
-use crate::{
-    theme::Theme,
-    view::View,
-    widgets::{cut, draw_box, inside_box, note, wrapped},
-};
 use llmprof_analysis::ranks::{LaneColumn, Late, Totals, collective_rows};
 use llmprof_base::units::{clock, millis, percent};
 use llmprof_event::EngineKind;
 
 pub struct RanksPane<'a>(pub View<'a>);
+
+pub const PANE: Spec = Spec {
+    title: "Ranks",
+    keys: &[KeyCode::Char('0')],
+    help: "Ranks: several GPUs of one program: who waits for whom",
+    is_special: true,
+    why_empty: "one GPU, or none was recorded together with others",
+    has_content: |_, state| state.ranks.is_there(),
+    draw: |view, area, buf| RanksPane(view).render(area, buf),
+    table: data::ranks,
+    select: Spec::without_rows,
+    row: None,
+};
 
 /// Signs of a timeline, what they mean, and how they are drawn.
 fn signs(theme: &Theme) -> [(char, &'static str, &'static str, Style); 5] {

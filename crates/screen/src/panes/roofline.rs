@@ -1,5 +1,15 @@
 //! Roofline: phases, operators and kernels against the peaks of the GPU.
 
+use crate::{
+    export::data,
+    layout::Hit,
+    pane::Spec,
+    theme::Theme,
+    ui::moved,
+    view::View,
+    widgets::{Dots, ListLayout, cut, draw_box, draw_pointed, note, wrapped},
+};
+use crossterm::event::KeyCode;
 use ratatui::{
     buffer::Buffer,
     layout::{Constraint, Layout, Rect},
@@ -8,12 +18,6 @@ use ratatui::{
     widgets::{Paragraph, Widget, Wrap},
 };
 
-use crate::{
-    layout::Hit,
-    theme::Theme,
-    view::View,
-    widgets::{Dots, ListLayout, cut, draw_box, draw_pointed, note, wrapped},
-};
 use llmprof_analysis::{
     peaks::Basis,
     roofline::{Point, PointKind, Roof, Roofline},
@@ -22,6 +26,19 @@ use llmprof_base::units::{percent, scaled, three_digits};
 use llmprof_event::Phase;
 
 pub struct RooflinePane<'a>(pub View<'a>);
+
+pub const PANE: Spec = Spec {
+    title: "Roofline",
+    keys: &[KeyCode::Char('5')],
+    help: "Roofline: operators and kernels against the GPU's peaks",
+    is_special: false,
+    why_empty: "no operators or kernels were timed",
+    has_content: |_, state| !state.watches() && !state.roofline().points.is_empty(),
+    draw: |view, area, buf| RooflinePane(view).render(area, buf),
+    table: data::points,
+    select: |ui, by, extent| ui.point = moved(ui.point, by, extent.points),
+    row: Some(|ui| (&mut ui.point, None)),
+};
 
 /// From this width on, plot and list are side by side.
 const WIDE: u16 = 110;

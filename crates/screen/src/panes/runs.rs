@@ -1,5 +1,16 @@
 //! Runs: the recorded runs as a tree, to open, compare, rename and delete.
 
+use crate::{
+    export::data,
+    layout::Hit,
+    pane::Spec,
+    run_tree::{Group, Item, Row, RunRow},
+    theme::Theme,
+    ui::{GroupKey, RunOrder, SortColumn, moved},
+    view::View,
+    widgets::{ListLayout, cut, draw_box, inside_box, note, wrapped_behind},
+};
+use crossterm::event::KeyCode;
 use std::time::SystemTime;
 
 use jiff::{Timestamp, tz::TimeZone};
@@ -12,18 +23,23 @@ use ratatui::{
 };
 use unicode_width::UnicodeWidthStr;
 
-use crate::{
-    layout::Hit,
-    run_tree::{Group, Item, Row, RunRow},
-    theme::Theme,
-    ui::{GroupKey, RunOrder, SortColumn},
-    view::View,
-    widgets::{ListLayout, cut, draw_box, inside_box, note, wrapped_behind},
-};
 use llmprof_base::units::{fixed, grouped, millis, three_digits};
 use llmprof_record::rundir::{RunEntry, TrustScore, Verdict};
 
 pub struct RunsPane<'a>(pub View<'a>);
+
+pub const PANE: Spec = Spec {
+    title: "Runs",
+    keys: &[KeyCode::Char('7')],
+    help: "Runs: the recorded runs",
+    is_special: false,
+    why_empty: "no recorded runs",
+    has_content: |view, _| view.listing || !view.runs.entries().is_empty(),
+    draw: |view, area, buf| RunsPane(view).render(area, buf),
+    table: data::runs,
+    select: |ui, by, extent| ui.runs.row = Some(moved(extent.run, by, extent.runs)),
+    row: None,
+};
 
 const LABEL_WIDTH: usize = 11;
 

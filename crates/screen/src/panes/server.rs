@@ -1,5 +1,13 @@
 //! Server: what it does, what TTFT consists of, and its requests over time.
 
+use crate::{
+    export::data,
+    pane::Spec,
+    ui::moved,
+    view::View,
+    widgets::{ListLayout, cut, draw_box, note, wrapped},
+};
+use crossterm::event::KeyCode;
 use ratatui::{
     buffer::Buffer,
     layout::{Constraint, Layout, Rect},
@@ -12,10 +20,6 @@ use super::{
     gpu,
     lanes::{Row, draw_rows, rows_box},
     streams::{self, Streams},
-};
-use crate::{
-    view::View,
-    widgets::{ListLayout, cut, draw_box, note, wrapped},
 };
 use llmprof_base::{
     foreign::{MAX_LINE, line},
@@ -35,6 +39,19 @@ const MAX_URL: usize = 60;
 const CHARTS: u16 = 12;
 
 pub struct ServerPane<'a>(pub View<'a>);
+
+pub const PANE: Spec = Spec {
+    title: "Server",
+    keys: &[KeyCode::Char('9')],
+    help: "Server: queue, cache, batch, TTFT by part, requests",
+    is_special: true,
+    why_empty: "no server was asked or watched",
+    has_content: |_, state| state.servers().any(|server| server.url().is_some()) || state.serves(),
+    draw: |view, area, buf| ServerPane(view).render(area, buf),
+    table: data::requests,
+    select: |ui, by, extent| ui.server = moved(ui.server, by, extent.servers),
+    row: None,
+};
 
 impl Widget for ServerPane<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {

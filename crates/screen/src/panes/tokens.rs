@@ -1,5 +1,16 @@
 //! Tokens: one cell for each, coloured by ITL, with power and clock on the same axis.
 
+use crate::{
+    export::data,
+    layout::Hit,
+    pane::Spec,
+    ui::{Action, moved},
+    view::View,
+    widgets::{
+        Lane, ListLayout, Span, TokenStrip, cut, draw_box, draw_dashes, fit, label_value, note, wrapped,
+    },
+};
+use crossterm::event::KeyCode;
 use ratatui::{
     buffer::Buffer,
     layout::{Constraint, Layout, Rect},
@@ -8,18 +19,24 @@ use ratatui::{
 };
 
 use super::{gpu, histogram::Histogram, lanes::draw_rows, streams::Streams, token_window::TokenWindow};
-use crate::{
-    layout::Hit,
-    view::View,
-    widgets::{
-        Lane, ListLayout, Span, TokenStrip, cut, draw_box, draw_dashes, fit, label_value, note, wrapped,
-    },
-};
 use llmprof_base::units::{millis, three_digits};
 use llmprof_event::{Stamp, readings::Reading};
 use llmprof_record::state::{Incident, IncidentKind, KeptSample, Series, TokenMark};
 
 pub struct TokensPane<'a>(pub View<'a>);
+
+pub const PANE: Spec = Spec {
+    title: "Tokens",
+    keys: &[KeyCode::Char('3')],
+    help: "Tokens: the ITL of every token, with power and clock",
+    is_special: false,
+    why_empty: "no tokens here",
+    has_content: |_, state| !state.trail.is_empty(),
+    draw: |view, area, buf| TokensPane(view).render(area, buf),
+    table: data::tokens,
+    select: |ui, by, extent| ui.incident = moved(ui.incident, by, extent.incidents),
+    row: Some(|ui| (&mut ui.incident, Some(Action::ToggleIncident))),
+};
 
 /// Widths left and right of the cells.
 const LABEL: u16 = 8;

@@ -196,7 +196,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::Palette => ui.overlay = Overlay::Palette(Palette::new(ui.pane, extent.mode)),
         Action::Evidence => ui.overlay = Overlay::Evidence { scroll: 0 },
         Action::Show(pane) if !extent.panes.has(pane) => {
-            ui.message = Some(format!("{} is empty: {}", pane.title(), pane.why_empty()));
+            ui.message = Some(format!("{} is empty: {}", pane.title(), pane.spec().why_empty));
         }
         Action::Show(pane) => return show(ui, pane),
         Action::StepPane(by) => {
@@ -238,7 +238,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::CloseCursor if ui.pane == Pane::Gpu && ui.gpu_open => ui.gpu_open = false,
         // With nothing to close, Esc leaves a replay, as on other panes.
         Action::CloseCursor => return Some(Effect::Replay(ReplayCommand::Leave)),
-        Action::Move(by) => move_in_pane(ui, by, extent),
+        Action::Move(by) => (ui.pane.spec().select)(ui, by, extent),
         Action::Sort if ui.pane == Pane::Kernels => ui.kernels.next_sort(),
         Action::Sort => ui.runs.next_order(),
         Action::SortBy(SortColumn::Kernels(by)) => ui.kernels.sort_by(by),
@@ -287,25 +287,8 @@ fn show(ui: &mut UiState, pane: Pane) -> Option<Effect> {
     (pane == Pane::Runs).then_some(Effect::Runs(RunsCommand::Refresh))
 }
 
-fn move_in_pane(ui: &mut UiState, by: isize, extent: Extent) {
-    match ui.pane {
-        Pane::Overview | Pane::Ranks => {}
-        Pane::Server => ui.server = moved(ui.server, by, extent.servers),
-        Pane::Gpu if extent.gpus > 1 && !ui.gpu_open => ui.gpu = Some(moved(extent.gpu, by, extent.gpus)),
-        Pane::Gpu => ui.reading = moved(ui.reading, by, extent.readings),
-        Pane::Tokens => ui.incident = moved(ui.incident, by, extent.incidents),
-        Pane::Kernels => ui.kernels.move_by(by, extent.kernels),
-        Pane::Roofline => ui.point = moved(ui.point, by, extent.points),
-        Pane::Runs => ui.runs.row = Some(moved(extent.run, by, extent.runs)),
-        Pane::Compare if extent.jobs > 0 => ui.job = Some(moved(extent.job, by, extent.jobs)),
-        Pane::Compare => {}
-        // Counted from the newest line: up means back.
-        Pane::Log => ui.log_back = moved(ui.log_back, -by, extent.log_lines),
-    }
-}
-
 /// An index moved by `by`, within `len` items.
-pub(super) fn moved(index: usize, by: isize, len: usize) -> usize {
+pub fn moved(index: usize, by: isize, len: usize) -> usize {
     let last = len.saturating_sub(1);
     index.min(last).saturating_add_signed(by).min(last)
 }

@@ -5,6 +5,16 @@ mod operators;
 mod snapshots;
 mod verdict;
 
+use crate::{
+    export::data,
+    pane::Spec,
+    panes::jobs,
+    theme::{Glyphs, Theme},
+    ui::{ComparePart, moved},
+    view::{SweepView, View},
+    widgets::{draw_box, note},
+};
+use crossterm::event::KeyCode;
 use std::borrow::Cow;
 
 use ratatui::{
@@ -16,13 +26,6 @@ use ratatui::{
 use unicode_width::UnicodeWidthStr;
 
 use self::{itl::ItlHistograms, operators::Operators, verdict::UnjudgedRow};
-use crate::{
-    panes::jobs,
-    theme::{Glyphs, Theme},
-    ui::ComparePart,
-    view::{SweepView, View},
-    widgets::{draw_box, note},
-};
 use llmprof_analysis::{
     compare::{Comparison, Row as Judged, Side, Waterfall, waterfall},
     distribution::Counts,
@@ -31,6 +34,26 @@ use llmprof_base::units::ratio_change;
 use llmprof_record::state::Snapshot;
 
 pub struct ComparePane<'a>(pub View<'a>);
+
+pub const PANE: Spec = Spec {
+    title: "Compare",
+    keys: &[KeyCode::Char('6')],
+    help: "Compare: two snapshots or runs with a verdict; a sweep",
+    is_special: false,
+    why_empty: "no snapshots; mark a run on Runs to compare it with another",
+    has_content: |view, state| {
+        let snapshots = !view.snapshots.is_empty() || !state.snapshots.is_empty();
+        snapshots || view.comparison.is_some() || view.sweep.is_some()
+    },
+    draw: |view, area, buf| ComparePane(view).render(area, buf),
+    table: data::compared,
+    select: |ui, by, extent| {
+        if extent.jobs > 0 {
+            ui.job = Some(moved(extent.job, by, extent.jobs));
+        }
+    },
+    row: None,
+};
 
 /// A line of the table: name, unit, and the value in a snapshot.
 pub type Row = (&'static str, &'static str, fn(&Snapshot) -> Option<f64>);

@@ -9,6 +9,14 @@ mod source;
 mod table;
 mod timeline;
 
+use crate::{
+    export::data,
+    pane::Spec,
+    ui::{Action, Effect, KernelsExtent, RunCommand},
+    view::View,
+    widgets::{cut, draw_box, wrapped},
+};
+use crossterm::event::KeyCode;
 use ratatui::{
     buffer::Buffer,
     layout::{Constraint, Layout, Margin, Rect},
@@ -23,11 +31,6 @@ use self::{
     same::rows_of,
     source::{Source, Sources},
 };
-use crate::{
-    ui::{Action, Effect, KernelsExtent, RunCommand},
-    view::View,
-    widgets::{cut, draw_box, wrapped},
-};
 use gpu_traces::show::TableView;
 use llmprof_analysis::classify::Class;
 use llmprof_base::units::grouped;
@@ -38,6 +41,24 @@ use llmprof_event::{
 use llmprof_run::rerun::Tool;
 
 pub struct KernelsPane<'a>(pub View<'a>);
+
+pub const PANE: Spec = Spec {
+    title: "Kernels",
+    keys: &[KeyCode::Char('4')],
+    help: "Kernels: the GPU's time by kernel",
+    is_special: false,
+    why_empty: "no kernels were recorded",
+    has_content: |_, state| {
+        let kernels = &state.kernels;
+        let live = [&kernels.prefill, &kernels.mixed, &kernels.decode, &kernels.outside];
+        let live = live.iter().any(|live| !live.is_empty());
+        live || !kernels.reports.is_empty() || kernels.tool_run.is_some()
+    },
+    draw: |view, area, buf| KernelsPane(view).render(area, buf),
+    table: data::kernels,
+    select: |ui, by, extent| ui.kernels.move_by(by, extent.kernels),
+    row: Some(|ui| (&mut ui.kernels.row, Some(Action::ToggleKernelDetails))),
+};
 
 /// From this width on, the details are next to the table.
 const SIDE_BY_SIDE: u16 = 140;
