@@ -40,13 +40,12 @@ impl ConfTree {
         }
     }
 
-    /// All groups, sorted; a nested one is written `model/qwen`.
+    /// All groups, sorted; a nested one is written `model/qwen`. One whose name begins with `_`, such as `model/_shared`, is
+    /// only for the defaults lists of options and is left out.
     pub fn groups(&self) -> Vec<String> {
-        let groups: BTreeSet<String> = self
-            .paths()
-            .into_iter()
-            .filter_map(|path| path.rsplit_once('/').map(|(group, _)| group.to_owned()))
-            .collect();
+        let group = |path: String| path.rsplit_once('/').map(|(group, _)| group.to_owned());
+        let is_listed = |group: &String| !group.split('/').any(|name| name.starts_with('_'));
+        let groups: BTreeSet<String> = self.paths().into_iter().filter_map(group).filter(is_listed).collect();
         groups.into_iter().collect()
     }
 

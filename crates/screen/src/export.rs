@@ -43,7 +43,11 @@ impl Contents {
         let mut buffer = Buffer::empty(area);
         Frame(view).render(area, &mut buffer);
         let paper = if ui.theme == ThemeName::Light { Paper::LIGHT } else { Paper::DARK };
-        Contents { svg: svg(&buffer, paper), text: text(&buffer), csv: (view.ui.pane.spec().table)(&view).csv() }
+        Contents {
+            svg: svg(&buffer, paper),
+            text: text(&buffer),
+            csv: (view.ui.pane.spec().table)(&view).csv(),
+        }
     }
 }
 
