@@ -13,6 +13,9 @@ use crate::{
     view::View,
 };
 
+/// The row that a click selects, and what a click on the selected one does.
+type SelectedRow = fn(&mut UiState) -> (&mut usize, Option<Action>);
+
 /// A pane, as its own file describes it.
 pub struct Spec {
     pub title: &'static str,
@@ -30,8 +33,7 @@ pub struct Spec {
     pub table: fn(&View<'_>) -> Table,
     /// Moves the selection.
     pub select: fn(&mut UiState, by: isize, Extent),
-    /// The row that a click selects, and what a click on the selected one does.
-    pub row: Option<fn(&mut UiState) -> (&mut usize, Option<Action>)>,
+    pub row: Option<SelectedRow>,
 }
 
 impl Spec {
