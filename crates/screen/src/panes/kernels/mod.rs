@@ -341,8 +341,8 @@ fn empty(view: &View<'_>, area: Rect, buf: &mut Buffer) {
             (reason.to_owned(), Vec::new())
         }
         None if view.state.serves() && view.state.device().is_none() => {
-            let reason = "The kernels of this server are not recorded: start it with runtime.server.command, or join it with \
-                          `llmprof-tui attach`.";
+            let reason = "No kernels recorded. Those of a server are recorded if runtime.server.command starts it, or if \
+                          `llmprof-tui attach` joins it.";
             (reason.to_owned(), Vec::new())
         }
         None if view.state.follows() && !view.state.programs.has_cuda() => {
