@@ -95,7 +95,7 @@ const STARTS_PROGRAMS: [&str; 10] = [
     "sources/attach/program.rs",
 ];
 
-/// The crates that are only of use to this program; the others stand alone.
+/// The crates of the program itself, bottom to top; the others depend on none of them.
 const CRATES: [&str; 11] =
     ["base", "cost", "config", "event", "analysis", "traces", "engine", "sources", "record", "run", "screen"];
 

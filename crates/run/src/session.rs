@@ -505,9 +505,9 @@ impl Session {
             return;
         }
         let Some(ago) = self.stops.unreported() else { return };
-        let went_on = Stamp(self.tx.clock().now().0.saturating_sub(ago.as_nanos() as u64));
+        let continued = Stamp(self.tx.clock().now().0.saturating_sub(ago.as_nanos() as u64));
         let times: Vec<Stamp> = self.batch.iter().map(|envelope| envelope.t).collect();
-        let (at, since, t) = stopped::between(self.state.now, &times, went_on);
+        let (at, since, t) = stopped::between(self.state.now, &times, continued);
         let text = format!(
             "the process was stopped for {:.1} s; the tokens of that time are left out of all latencies",
             t.since(since).as_secs_f64()

@@ -131,7 +131,7 @@ impl ChromeTrace {
                 self.requests.end(&mut self.lines, t);
                 self.request.iter_mut().for_each(|request| request.since = t);
             }
-            Event::ProcessStopped(_) => self.mark(t, "goes on after a stop", ""),
+            Event::ProcessStopped(_) => self.mark(t, "continues after a stop", ""),
             Event::HostTimeline(timeline) => self.host_timeline(timeline),
             Event::StepTimeline(timeline) => self.step_timeline(timeline),
             Event::GpuFound(info) => {

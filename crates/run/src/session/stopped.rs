@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use llmprof_event::Stamp;
 
-/// Other threads may have continued this long before the one that noticed it.
+/// Other threads may continue this long before the one that notices it.
 const NOTICED_WITHIN: Duration = Duration::from_millis(100);
 
 /// Where a stop of the process lies among events with these `times`: before which of them, and from when until when. It is
 /// the longest pause that ended shortly before the process was seen to have continued.
-pub(super) fn between(before: Stamp, times: &[Stamp], went_on: Stamp) -> (usize, Stamp, Stamp) {
-    let at = times.partition_point(|t| *t < went_on);
+pub(super) fn between(before: Stamp, times: &[Stamp], continued: Stamp) -> (usize, Stamp, Stamp) {
+    let at = times.partition_point(|t| *t < continued);
     let last = |i: usize| times[..i].iter().copied().fold(before, Stamp::max);
-    let end = went_on.max(last(at));
+    let end = continued.max(last(at));
     let mut found = (at, last(at), end);
     for i in (0..at).rev().take_while(|i| end.since(times[*i]) <= NOTICED_WITHIN) {
         let (since, t) = (last(i), times[i].max(last(i)));
@@ -30,12 +30,12 @@ mod tests {
     #[test]
     fn a_stop_is_the_longest_pause_before_it_was_noticed() {
         let ms = |ms: u64| Stamp(ms * 1_000_000);
-        let between = |before: u64, times: &[u64], went_on: u64| {
+        let between = |before: u64, times: &[u64], continued: u64| {
             let times: Vec<Stamp> = times.iter().map(|t| ms(*t)).collect();
-            let (at, since, t) = between(ms(before), &times, ms(went_on));
+            let (at, since, t) = between(ms(before), &times, ms(continued));
             (at, since.0 / 1_000_000, t.0 / 1_000_000)
         };
-        for (case, before, times, went_on, expected) in [
+        for (case, before, times, continued, expected) in [
             ("noticed before any other event", 100, &[104, 4200, 4204][..], 4198, (1, 104, 4198)),
             ("another thread was first", 100, &[104, 4200, 4204], 4206, (1, 104, 4200)),
             ("all events came before it", 4104, &[4100, 4200], 8200, (2, 4200, 8200)),
@@ -44,7 +44,7 @@ mod tests {
             ("an earlier pause has another reason", 100, &[4000, 4150, 4300], 4299, (2, 4150, 4299)),
             ("time does not run backwards", 5000, &[4900, 5100], 4950, (1, 5000, 5000)),
         ] {
-            assert_eq!(between(before, times, went_on), expected, "{case}");
+            assert_eq!(between(before, times, continued), expected, "{case}");
         }
     }
 }
