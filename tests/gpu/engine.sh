@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A real vLLM or SGLang on a machine with a GPU: our records beside the engine's own torch.profiler, its metrics and its log.
-# engine.sh vllm|sglang|llamacpp PART…: parts are records, screen, joined. Needs the engine's site and model in $E, which is /tmp/e unless set (pack-engine), and
+# engine.sh vllm|sglang|llamacpp|transformers PART…: parts are records, screen, joined. Needs the engine's site and model in $E, which is /tmp/e unless set (pack-engine), and
 # target/gpu/llmprof-tui.xz. Files go to $OUT. EXPERTS=1: a mixture of experts (the shape of Qwen3-30B-A3B) instead of the dense 7B.
 cd "$(dirname "$0")"
 P=$PWD; G=$P/../../target/gpu
@@ -16,11 +16,16 @@ engine=$1; shift
 case $engine in
 vllm) command="$VLLM"; url=http://127.0.0.1:8001; profiled=(--profiler-config '{"profiler":"torch","torch_profiler_dir":"'$E'/prof"}') ;;
 llamacpp) command="$E/llama/build/bin/llama-server -m $E/big.gguf -ngl 99 -np 16 -c 131072 --host 127.0.0.1 --port 8004 --metrics"; url=http://127.0.0.1:8004; profiled=() ;;
+# `transformers serve`, of PyTorch and transformers alone: the 0.5B shape with random weights.
+transformers)
+  [ -d w05 ] || python3 $P/model.py w05
+  command="python3 -m transformers.cli.transformers serve --host 127.0.0.1 --port 8005 --device cuda --dtype bfloat16 --continuous-batching --force-model $E/w05"
+  url=http://127.0.0.1:8005; profiled=(); options="runtime.server.api=chat runtime.server.model=$E/w05" ;;
 sglang) command="$SGLANG"; url=http://127.0.0.1:8002; profiled=(); export SGLANG_TORCH_PROFILER_DIR=$E/prof ;;
 esac
 command_of_load() { # at a time, requests
   echo exec $X run --quiet --json runtime=openai runtime.server.url=$url runtime.load.concurrency=$1 runtime.requests=$2 runtime.warmup=0 \
-    dataset.prompt_tokens=512 infer.max_new_tokens=${TOKENS:-128} telemetry=none profiling=none output.record=false
+    dataset.prompt_tokens=512 infer.max_new_tokens=${TOKENS:-128} telemetry=none profiling=none output.record=false $options
 }
 load() { # at a time, requests, more options
   $(command_of_load $1 $2 | sed 's/^exec //') runtime.warmup=4 "${@:3}" 2>/dev/null
@@ -87,7 +92,7 @@ joined() {
   for cost in $costs; do
     # Long answers: after the prompts every step decodes the whole batch.
     local at=${cost%:*} TOKENS=7000
-    echo "$name, $at at a time: $(python3 $P/cost.py $url "$(command_of_load $at $at) dataset.prompt_tokens=128" ${cost#*:} 9 3 $X attach $worker --for 600 --json output.record=false 2> $T/$name$at.cost)"
+    echo "$name, $at at a time: $(python3 $P/cost.py $url "$(command_of_load $at $at) dataset.prompt_tokens=128" ${cost#*:} 7 4 $X attach $worker --for 600 --json output.record=false 2> $T/$name$at.cost)"
   done
   for n in $PROFILE; do
     (TOKENS=1500 load $n $n > /dev/null) & local l=$!
