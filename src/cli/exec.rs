@@ -18,6 +18,7 @@ use super::{
     watch::{self, WatchArgs},
 };
 use llmprof_base::{
+    own_children::OwnChild,
     process::{eprint_line, eprint_lines, shutdown::Shutdown},
     shell::quoted,
 };
@@ -159,6 +160,8 @@ pub(super) async fn attach(args: AttachArgs) -> Result<u8, Failure> {
         return watch::with_remark(watch, Some(remark)).await;
     }
     let model = with.iter().find_map(|process| model_of(&process.arguments, process.directory.as_deref()));
+    // Its load and its memory are the run's.
+    let _own: Vec<OwnChild> = with.iter().map(|process| OwnChild::new(process.pid)).collect();
     follow(args.config, Target::Join { processes: with }, model, &args.follow).await
 }
 

@@ -19,7 +19,7 @@ llamacpp) command="$E/llama/build/bin/llama-server -m $E/big.gguf -ngl 99 -np 16
 # `transformers serve`, of PyTorch and transformers alone: the 0.5B shape with random weights.
 transformers)
   [ -d w05 ] || python3 $P/model.py w05
-  command="python3 -m transformers.cli.transformers serve --host 127.0.0.1 --port 8005 --device cuda --dtype bfloat16 --continuous-batching --force-model $E/w05"
+  command="python3 -m transformers.cli.transformers serve --host 127.0.0.1 --port 8005 --device cuda --dtype bfloat16 --continuous-batching $E/w05"
   url=http://127.0.0.1:8005; profiled=(); options="runtime.server.api=chat runtime.server.model=$E/w05" ;;
 sglang) command="$SGLANG"; url=http://127.0.0.1:8002; profiled=(); export SGLANG_TORCH_PROFILER_DIR=$E/prof ;;
 esac

@@ -137,8 +137,8 @@ pub struct PhaseEnergy {
     pub phase: Work,
     pub joules: f64,
     pub mean_w: Option<f64>,
-    /// Tokens of the prompts in a prefill, generated tokens after the first in a decode.
-    pub tokens: u64,
+    /// Tokens of the prompts in a prefill, generated tokens after the first in a decode; `None` where they are not known.
+    pub tokens: Option<u64>,
     pub j_per_token: Option<f64>,
 }
 
@@ -151,7 +151,7 @@ pub fn energy(ledger: &Ledger) -> Option<Energy> {
             phase: work,
             joules,
             mean_w: account.power_w.value(),
-            tokens: account.tokens,
+            tokens: Some(account.tokens),
             j_per_token: (account.tokens > 0).then(|| joules / account.tokens as f64),
         })
     };
@@ -199,6 +199,13 @@ fn sample_counts(ledger: &Ledger) -> String {
 }
 
 impl Energy {
+    /// The energy of another program: how many tokens its steps make is not known.
+    pub fn without_tokens(self) -> Energy {
+        let phases =
+            self.phases.into_iter().map(|phase| PhaseEnergy { tokens: None, j_per_token: None, ..phase });
+        Energy { requests: None, phases: phases.collect(), ..self }
+    }
+
     /// A line for all requests and one for each phase, then the method and its uncertainty.
     pub fn lines(&self) -> Vec<String> {
         let requests = self.requests.map(|all| {
@@ -243,7 +250,7 @@ mod tests {
         }
         let energy = energy(&ledger).unwrap();
         let decode = energy.of(Work::Decode).unwrap();
-        assert!((decode.joules - 600.0).abs() < 1e-6 && decode.tokens == 275, "{decode:?}");
+        assert!((decode.joules - 600.0).abs() < 1e-6 && decode.tokens == Some(275), "{decode:?}");
         assert!((decode.j_per_token.unwrap() - 600.0 / 275.0).abs() < 1e-9);
         assert_eq!(energy.method, EnergyMethod::SampledPower);
     }
@@ -271,6 +278,14 @@ mod tests {
         assert_eq!(requests.output_tokens, 10);
         assert!((requests.j_per_output_token - 50.0).abs() < 1e-9, "{requests:?}");
         assert!((energy.of(Work::Decode).unwrap().j_per_token.unwrap() - 25.0).abs() < 1e-9);
+        let steps = energy.clone().without_tokens();
+        let decode = steps.of(Work::Decode).unwrap();
+        assert_eq!((steps.requests, decode.tokens, decode.j_per_token), (None, None, None));
+        assert_eq!(
+            decode.joules,
+            energy.of(Work::Decode).unwrap().joules,
+            "the energy is that of the same work"
+        );
         let lines = energy.lines();
         assert_eq!(lines[0], "requests  500 J, 50.0 J per output token: prefill and decode");
         assert_eq!(lines[2], "decode    200 J, 25.0 J per token after the first");

@@ -1,4 +1,4 @@
-//! The programs that this one has started for a run: what they use of the machine is the run's, not that of
+//! The programs that this one has started for a run, or has joined: what they use of the machine is the run's, not that of
 //! other programs.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -13,6 +13,12 @@ const MIN_SHARE: f64 = 0.9;
 const MAX_EACH: u32 = 8;
 /// Steps that are needed to choose a mark.
 const MIN_STEPS: usize = 3;
+/// Steps that are needed to know how short one can be.
+const STEPS_OF_SHORTEST: usize = 16;
+/// Long steps whose phases are remembered.
+const LONG: usize = 16;
+/// A step between bursts is like a long one of a burst if neither is so many times as long as the other.
+const LIKE: f64 = 4.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Mark {
@@ -78,7 +84,11 @@ impl Mark {
 /// What the recorded steps have shown.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
+    /// How the steps were found.
+    basis: Option<Basis>,
     steps: VecDeque<Seen>,
+    /// Lengths and phases of the last steps that were far longer than the usual one.
+    long: VecDeque<(u64, StepPhase)>,
     chosen: Option<Chosen>,
     typical_ns: u64,
     shortest_ns: u64,
@@ -105,6 +115,14 @@ struct Seen {
 }
 
 impl Marks {
+    /// The next steps were found in this way. Those found in another are forgotten: a server tries steps of its own before it answers, which
+    /// have no results to copy.
+    pub fn found_by(&mut self, basis: Basis) {
+        if self.basis.replace(basis) != Some(basis) {
+            self.steps.clear();
+        }
+    }
+
     /// Learns from a step whose kernels were recorded; `length_ns` is the time until the next step.
     pub fn learn(&mut self, works: &[Work], phase: StepPhase, length_ns: u64) {
         let mut counts: HashMap<Mark, u32> = HashMap::new();
@@ -120,6 +138,12 @@ impl Marks {
         let counts = counts.into_iter().filter(|(_, n)| *n <= MAX_EACH).collect();
         if self.steps.len() == RECENT {
             self.steps.pop_front();
+        }
+        if self.typical_ns > 0 && self.is_long(length_ns) {
+            if self.long.len() == LONG {
+                self.long.pop_front();
+            }
+            self.long.push_back((length_ns, phase));
         }
         self.steps.push_back(Seen { counts, graphs: !launches.is_empty(), phase, length_ns });
     }
@@ -169,7 +193,7 @@ impl Marks {
 
     /// Marks closer together are not steps: none of those recorded was nearly that short.
     pub fn is_too_short(&self, ns: u64) -> bool {
-        ns < self.shortest_ns / 2
+        self.steps.len() >= STEPS_OF_SHORTEST && ns < self.shortest_ns / 2
     }
 
     /// The phase of a step whose kernels were not recorded.
@@ -178,8 +202,23 @@ impl Marks {
             (true, true) => StepPhase::Decode,
             // Prompts have many lengths: engines run them without graphs.
             (true, false) => StepPhase::Prefill,
-            _ if length_ns <= self.typical_ns.saturating_mul(2) => StepPhase::Decode,
-            _ => StepPhase::Other,
+            _ if !self.is_long(length_ns) => StepPhase::Decode,
+            _ => self.phase_of_long(length_ns),
         }
+    }
+
+    fn is_long(&self, length_ns: u64) -> bool {
+        length_ns > self.typical_ns.saturating_mul(2)
+    }
+
+    /// The phase of the long step of a burst whose length is nearest.
+    fn phase_of_long(&self, length_ns: u64) -> StepPhase {
+        let times = |length: u64| {
+            let (short, long) = (length.min(length_ns).max(1), length.max(length_ns));
+            long as f64 / short as f64
+        };
+        let nearest = self.long.iter().min_by(|(a, _), (b, _)| times(*a).total_cmp(&times(*b)));
+        let is_like = |(length, _): &&(u64, StepPhase)| times(*length) <= LIKE;
+        nearest.filter(is_like).map_or(StepPhase::Other, |(_, phase)| *phase)
     }
 }

@@ -9,6 +9,8 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::own_children::own_children;
+
 /// An environment variable that all processes of a run under a tool inherit. Tools start programs in process groups
 /// and sessions of their own, so the process group does not identify them.
 pub const VARIABLE: &str = "LLMPROF_UNDER";
@@ -84,14 +86,15 @@ fn mark_of(pid: u32) -> Option<String> {
     variables.find_map(|entry| Some(entry.strip_prefix(VARIABLE)?.strip_prefix('=')?.to_owned()))
 }
 
-/// Whether a process belongs to the same run as this one: a child, a process that a tool started for a re-run, or, in a
-/// re-run, the program that asked for it.
+/// Whether a process belongs to the same run as this one: a child, a process that the run has joined or that a tool started for
+/// a re-run, or, in a re-run, the program that asked for it.
 pub fn is_of_same_run(pid: u32) -> bool {
     let own = std::process::id();
     let asked_by = |value: &str| value.split('/').nth(1)?.split('-').next()?.parse::<u32>().ok();
     let asked_for_this = std::env::var(VARIABLE).ok().as_deref().and_then(asked_by);
     pid == own
         || descends(pid, own)
+        || own_children().iter().any(|child| pid == *child || descends(pid, *child))
         || mark_of(pid).as_deref().and_then(asked_by) == Some(own)
         || asked_for_this == Some(pid)
 }

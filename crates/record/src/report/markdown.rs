@@ -250,7 +250,7 @@ fn gpu(out: &mut String, state: &RunState) {
                 phase.phase.to_string(),
                 three_digits(phase.joules),
                 number(phase.mean_w),
-                grouped(phase.tokens as i64),
+                phase.tokens.map_or_else(none, |tokens| grouped(tokens as i64)),
                 number(phase.j_per_token),
             ]);
         }

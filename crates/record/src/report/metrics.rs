@@ -10,7 +10,7 @@ use crate::state::{MeanOf, Measured, RecordedSpan, RunState, SpeculationTally, U
 use gpu_traces::show::{RowQuery, TableView};
 use llmprof_analysis::{
     distribution::{Distribution, Summary},
-    energy::{Energy, energy},
+    energy::Energy,
     late::LateChunks,
     metrics::MetricsSummary,
     throttle::Work,
@@ -472,5 +472,5 @@ fn allocator_json(sample: &AllocatorSample) -> Value {
 }
 
 pub(super) fn energy_of(state: &RunState) -> Option<Energy> {
-    state.profiled_gpu().and_then(|gpu| energy(&gpu.ledger))
+    state.energy(state.profiled_gpu()?)
 }

@@ -46,6 +46,7 @@ pub use vision::VisionTally;
 use llmprof_analysis::{
     compare::{RequestTrace, Sample, Thinned},
     distribution::Distribution,
+    energy::{Energy, energy},
     metrics::{Metrics, MetricsSummary},
     startup::{Stage, Startup},
     throttle::Work,
@@ -641,6 +642,12 @@ impl RunState {
     /// The GPU the workload runs on, if it runs on one.
     pub fn profiled_gpu(&self) -> Option<&GpuState> {
         self.gpus.iter().find(|g| g.info.profiled)
+    }
+
+    /// The energy by phase, per token where tokens are counted.
+    pub fn energy(&self, gpu: &GpuState) -> Option<Energy> {
+        let energy = energy(&gpu.ledger)?;
+        Some(if self.follows() { energy.without_tokens() } else { energy })
     }
 
     /// Whether the workload runs on it, or may: without a workload of this program any GPU does, and a

@@ -12,7 +12,6 @@ use crate::{
 };
 use llmprof_analysis::{
     compare::{Comparison, Metric},
-    energy::energy,
     interval::ConfidenceInterval,
     roofline::Roof,
 };
@@ -116,7 +115,7 @@ pub fn overview(view: &View<'_>) -> Table {
     add("latency, kernels recorded", "cost", "of a step", "%", number(cost.map(|cost| cost.cost_pct)));
     if let Some(gpu) = view.gpu() {
         add("GPU", "name", "", "", gpu.info.name.clone());
-        if let Some(energy) = energy(&gpu.ledger) {
+        if let Some(energy) = state.energy(gpu) {
             let requests = energy.requests.map(|requests| requests.j_per_output_token);
             add("energy", "requests", "per output token", "J", number(requests));
             for phase in &energy.phases {

@@ -100,6 +100,8 @@ pub struct Fold {
     graph_launch: Option<u32>,
     graph_since_mark: bool,
     last_mark: Option<u64>,
+    /// The first work since the last step that a mark showed.
+    begun: Option<u64>,
     /// The correlation id of the last mark, or of the last work of a recorded step.
     last_call: u32,
     untimed: untimed::Untimed,
@@ -140,6 +142,7 @@ impl Default for Fold {
             graph_launch: None,
             graph_since_mark: false,
             last_mark: None,
+            begun: None,
             last_call: 0,
             untimed: untimed::Untimed::default(),
             marks_seen: 0,
@@ -386,6 +389,7 @@ impl Fold {
         if cuts.basis != Basis::Nvtx || cuts.layers > 0 {
             self.taught = Some(cuts.layers);
         }
+        self.marks.found_by(cuts.basis);
         for (i, step) in prepared.iter().enumerate() {
             let next = prepared.get(i + 1).map(|next| works[next.indices.start].start_ns);
             let first = works[step.indices.start].start_ns;
@@ -548,6 +552,7 @@ impl Fold {
         let confidence = if cuts.basis == Basis::Nvtx { Confidence::EXACT } else { self.confidence() };
         self.graph_since_mark = false;
         self.last_mark = None;
+        self.begun = None;
         self.last_call = works.iter().map(|work| work.correlation).max().unwrap_or(self.last_call);
         self.marks_seen = 0;
         self.emit(Step {
@@ -631,6 +636,9 @@ impl Fold {
             _ => is_node && self.graph_launch.replace(work.correlation) != Some(work.correlation),
         };
         let Some(Chosen { mark, each, confidence }) = self.marks.chosen() else { return };
+        if work.start_ns >= self.reached {
+            self.begun.get_or_insert(work.start_ns);
+        }
         if !mark.fits(work) || work.start_ns < self.reached || (is_node && !launches_graph) {
             self.graph_since_mark |= launches_graph;
             return;
@@ -648,10 +656,13 @@ impl Fold {
             _ => {
                 let since = work.end_ns.saturating_sub(self.reached);
                 let is_next = since <= typical.saturating_mul(4) || lost > 0;
-                let start = if is_next { self.reached } else { work.end_ns.saturating_sub(typical) };
+                // After a pause, a step begins with its first copy at the latest.
+                let begun = || self.begun.unwrap_or(u64::MAX).min(work.end_ns.saturating_sub(typical));
+                let start = if is_next { self.reached } else { begun() };
                 (start, std::mem::take(&mut self.graph_since_mark))
             }
         };
+        self.begun = None;
         let since_mark = self.last_mark.replace(work.start_ns).map(|last| work.start_ns.saturating_sub(last));
         if since_mark.is_some_and(|since| self.marks.is_too_short(since)) {
             return;

@@ -7,8 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{recorded::recording_at, *};
-use llmprof_event::kernels::{KernelRow, live::KernelWindow};
+use super::{
+    recorded::{Recording, recording_at},
+    *,
+};
+use llmprof_event::kernels::{KernelRow, live::KernelWindow, work::WorkKind};
 
 fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/engines").join(name)
@@ -223,8 +226,12 @@ fn operators_are_those_found_by_hand() {
 #[test]
 fn prompts_beside_decoding_sequences_are_mixed_steps() {
     let mut fold = engine("vllm_bf16").fold;
-    let (prefill, decode, mixed, _) = phases(&steps_of(&mut fold));
+    let steps = steps_of(&mut fold);
+    let recorded: Vec<Step> = steps.iter().filter(|step| step.is_recorded()).copied().collect();
+    let (prefill, _, mixed, _) = phases(&recorded);
     assert_eq!((prefill, mixed), (1, 2), "the first of 16 requests alone, then the others beside it");
+    let (prefill, decode, mixed, _) = phases(&steps);
+    assert_eq!((prefill, mixed), (9, 12), "and between bursts, by their lengths");
     assert!(decode > 1_200, "{decode}");
 }
 
@@ -356,4 +363,44 @@ fn tables_of_engines() {
             }
         }
     }
+}
+
+/// Copies to the host that are no nodes of graphs, between two times: vLLM makes one in each step that answers requests.
+fn results_copied(recording: &Recording, from_ns: u64, to_ns: u64) -> usize {
+    let is_result = |work: &&Work| {
+        matches!(work.kind, WorkKind::Copy { direction: Direction::DeviceToHost, .. })
+            && work.graph.is_none()
+            && (from_ns..to_ns).contains(&work.start_ns)
+    };
+    recording.works().iter().filter(is_result).count()
+}
+
+/// With 64 requests at a time, several steps in a row are of prompts alone, and most of them lie between bursts.
+#[test]
+fn long_steps_between_bursts_have_the_phase_of_those_in_bursts() {
+    let mut recording = recording_at(&file("vllm_64.tsv.gz"));
+    let mut steps = Vec::new();
+    recording.played(|fold, _| steps.extend(steps_of(fold)));
+    let ms = |step: &Step| (step.end_ns - step.start_ns) as f64 / 1e6;
+    let between: Vec<&Step> = steps.iter().filter(|step| !step.is_recorded()).collect();
+    let (long, usual): (Vec<&Step>, Vec<&Step>) = between.iter().partition(|step| ms(step) > 50.0);
+    assert!(long.len() >= 12 && usual.len() >= 400, "{} and {}", long.len(), usual.len());
+    assert!(long.iter().all(|step| step.phase == StepPhase::Prefill), "{long:#?}");
+    let decode = usual.iter().filter(|step| step.phase == StepPhase::Decode).count();
+    assert!(decode as f64 >= 0.97 * usual.len() as f64, "{decode} of {}", usual.len());
+}
+
+/// With speculation the results of a step have a size that depends on how many sequences run and how many tokens were proposed.
+#[test]
+fn steps_with_speculation_are_found_between_bursts() {
+    let mut recording = recording_at(&file("vllm_ngram.tsv.gz"));
+    let mut steps = Vec::new();
+    recording.played(|fold, _| steps.extend(steps_of(fold)));
+    let (from, to) = (67_000_000_000, 70_000_000_000);
+    let found = steps.iter().filter(|step| (from..to).contains(&step.end_ns)).count();
+    let copies = results_copied(&recording, from, to);
+    assert!(
+        copies > 250 && found.abs_diff(copies) * 50 <= copies,
+        "{found} steps, {copies} copies of results"
+    );
 }

@@ -68,6 +68,10 @@ impl Recording {
         self.into_fold()
     }
 
+    pub(super) fn works(&self) -> &[Work] {
+        &self.works
+    }
+
     pub(super) fn into_fold(self) -> Fold {
         self.fold
     }
