@@ -339,7 +339,11 @@ fn the_program_ends_after_its_time_with_what_it_has_detached() {
         let dir = tempfile::tempdir().unwrap();
         let options = ["exec", "--for", seconds, "telemetry=none", "output.record=false", "--", "sh", "-c"];
         let mut command = llmprof(dir.path(), &options);
-        command.arg("setsid sleep 7291 & echo $! > pid; wait").stdout(Stdio::null()).stderr(Stdio::null());
+        // The parent of the process ends at once.
+        command
+            .arg("(setsid sleep 7291 & echo $! > pid); while :; do sleep 1; done")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let mut exec = command.spawn().unwrap();
         let is_detached = || {
             let pid = fs::read_to_string(dir.path().join("pid")).ok()?.trim().parse::<u32>().ok()?;

@@ -92,12 +92,11 @@ joined() {
   for cost in $costs; do
     # Long answers: after the prompts every step decodes the whole batch.
     local at=${cost%:*} TOKENS=7000
-    echo "$name, $at at a time: $(python3 $P/cost.py $url "$(command_of_load $at $at) dataset.prompt_tokens=128" ${cost#*:} 7 4 $X attach $worker --for 600 --json output.record=false 2> $T/$name$at.cost)"
+    echo "$name, $at at a time: $(python3 $P/cost.py $url "$(command_of_load $at $at) dataset.prompt_tokens=128" ${cost#*:} 9 3 $X attach $worker --for 600 --json output.record=false 2> $T/$name$at.cost)"
   done
   for n in $PROFILE; do
-    (TOKENS=1500 load $n $n > /dev/null) & local l=$!
-    # Four warm-up requests come first, one after the other.
-    sleep 40; timeout 60 $X attach $worker --for 4 --json profiling.cupti.records=true hydra.run.dir=runs/$name.p$n > $T/$name.p$n.json 2> $T/$name.p$n.err; echo "attach: code $?"
+    (TOKENS=3000 eval "$(TOKENS=3000 command_of_load $n $n | sed 's/^exec //')" > /dev/null 2>&1) & local l=$!
+    sleep 5; timeout 60 $X attach $worker --for 4 --json profiling.cupti.records=true hydra.run.dir=runs/$name.p$n > $T/$name.p$n.json 2> $T/$name.p$n.err; echo "attach: code $?"
     curl -s -X POST $url/start_profile > /dev/null; sleep 1.2; curl -s -X POST $url/stop_profile > /dev/null; wait $l
     python3 $P/torch_table.py prof > $T/$name.p$n.torch.tsv 2> $T/torch.err; tail -1 $T/torch.err
     cp runs/$name.p$n/records-$worker.tsv.gz $T/$name.p$n.tsv.gz; gzip -c runs/$name.p$n/events.ndjson > $T/$name.p$n.events.gz

@@ -1,13 +1,17 @@
 //! The processes that a program has started, and those that they have started, also in groups and sessions of their own.
+//! They inherit a variable, which identifies those whose parent has ended before it was seen.
 
 use std::{
     collections::BTreeMap,
     fs,
+    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal};
 
+/// Programs in programs: each has a value of its own.
+const VARIABLE: &str = "LLMPROF_PROGRAM";
 /// How often `/proc` is read for new ones: that takes milliseconds.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -20,13 +24,38 @@ struct Process {
 }
 
 /// Those that were seen, with the time at which each started. A process stays one after its parent has ended.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Descendants {
+    mark: String,
     seen: BTreeMap<u32, u64>,
+    /// Processes without the variable.
+    others: BTreeMap<u32, u64>,
     read_at: Option<Instant>,
 }
 
+/// What the environment of a process shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Marked {
+    Yes,
+    No,
+    /// In the middle of its exec a process has no environment.
+    Unknown,
+}
+
 impl Descendants {
+    pub(super) fn new() -> Descendants {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos());
+        let mark = format!("{}-{next}-{now}", std::process::id());
+        Descendants { mark, seen: BTreeMap::new(), others: BTreeMap::new(), read_at: None }
+    }
+
+    /// The variable for the program to start.
+    pub(super) fn variable(&self) -> (&'static str, &str) {
+        (VARIABLE, &self.mark)
+    }
+
     /// Looks for new ones of `root`, but not often.
     pub(super) fn follow(&mut self, root: u32) {
         if self.read_at.is_none_or(|at| at.elapsed() >= INTERVAL) {
@@ -37,14 +66,26 @@ impl Descendants {
     /// Looks for new ones of `root`, and forgets those that have ended.
     pub(super) fn refresh(&mut self, root: u32) {
         self.read_at = Some(Instant::now());
-        self.take(root, &running());
+        let wanted = format!("{VARIABLE}={}", self.mark);
+        self.take(root, &running(), |pid| marked(pid, wanted.as_bytes()));
     }
 
-    fn take(&mut self, root: u32, running: &[Process]) {
-        let is_running = |pid: &u32, started: &mut u64| {
-            running.iter().any(|process| process.pid == *pid && process.started == *started)
-        };
+    fn take(&mut self, root: u32, running: &[Process], marked: impl Fn(u32) -> Marked) {
+        let started: BTreeMap<u32, u64> =
+            running.iter().map(|process| (process.pid, process.started)).collect();
+        let is_running = |pid: &u32, since: &mut u64| started.get(pid) == Some(since);
         self.seen.retain(is_running);
+        self.others.retain(is_running);
+        for process in running.iter().filter(|process| process.pid != root) {
+            if self.seen.contains_key(&process.pid) || self.others.contains_key(&process.pid) {
+                continue;
+            }
+            match marked(process.pid) {
+                Marked::Yes => self.seen.insert(process.pid, process.started),
+                Marked::No => self.others.insert(process.pid, process.started),
+                Marked::Unknown => None,
+            };
+        }
         loop {
             let before = self.seen.len();
             for process in running {
@@ -71,6 +112,15 @@ impl Descendants {
         for pid in self.seen.keys().filter_map(|pid| Pid::from_raw(*pid as i32)) {
             let _ = rustix::process::kill_process(pid, signal);
         }
+    }
+}
+
+/// Whether a process has the variable. That of another user cannot be read, and is none of the program.
+fn marked(pid: u32, wanted: &[u8]) -> Marked {
+    match fs::read(format!("/proc/{pid}/environ")) {
+        Ok(environment) if environment.is_empty() => Marked::Unknown,
+        Ok(environment) if environment.split(|byte| *byte == 0).any(|entry| entry == wanted) => Marked::Yes,
+        _ => Marked::No,
     }
 }
 
@@ -101,16 +151,32 @@ mod tests {
 
     #[test]
     fn orphans_stay_descendants_and_reused_numbers_are_others() {
-        let mut of = Descendants::default();
+        let mut of = Descendants::new();
+        let none = |_| Marked::No;
         // In any order: 30 is a child of 20.
-        of.take(10, &[process(30, 20, 3), process(20, 10, 2), process(10, 1, 1), process(99, 1, 1)]);
+        of.take(10, &[process(30, 20, 3), process(20, 10, 2), process(10, 1, 1), process(99, 1, 1)], none);
         assert_eq!(of.seen, BTreeMap::from([(20, 2), (30, 3)]));
         // The root and 20 have ended, 30 has another parent and a new child.
-        of.take(10, &[process(30, 1, 3), process(40, 30, 9), process(99, 1, 1)]);
+        of.take(10, &[process(30, 1, 3), process(40, 30, 9), process(99, 1, 1)], none);
         assert_eq!(of.seen, BTreeMap::from([(30, 3), (40, 9)]));
         // 30 and 40 have ended; another process has the number 30.
-        of.take(10, &[process(30, 1, 50), process(99, 30, 1)]);
+        of.take(10, &[process(30, 1, 50), process(99, 30, 1)], none);
         assert!(of.is_empty(), "{of:?}");
+    }
+
+    #[test]
+    fn orphans_that_were_never_seen_with_their_parent_are_known_by_their_environment() {
+        let mut of = Descendants::new();
+        let running = [process(10, 1, 1), process(50, 1, 5), process(60, 1, 6), process(70, 50, 7)];
+        of.take(10, &running, |pid| match pid {
+            50 => Marked::Yes,
+            60 => Marked::Unknown,
+            _ => Marked::No,
+        });
+        assert_eq!(of.seen, BTreeMap::from([(50, 5), (70, 7)]), "70 has changed its environment");
+        of.take(10, &running, |pid| if pid == 60 { Marked::Yes } else { Marked::No });
+        assert_eq!(of.seen, BTreeMap::from([(50, 5), (60, 6), (70, 7)]));
+        assert_eq!(marked(std::process::id(), b"LLMPROF_PROGRAM=another"), Marked::No);
     }
 
     #[test]

@@ -123,7 +123,8 @@ impl Program {
     ) -> Result<Program, ProgramError> {
         let Some((program, arguments)) = command.split_first() else { return Err(ProgramError::NoCommand) };
         let mut start = Command::new(program);
-        start.args(arguments).envs(variables);
+        let descendants = Descendants::new();
+        start.args(arguments).envs(variables).envs([descendants.variable()]);
         match output {
             OutputTo::Log => {
                 start.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -164,15 +165,7 @@ impl Program {
         }
         let group = (!has_terminal).then(|| Pid::from_child(&child));
         let own = OwnChild::new(child.id());
-        Ok(Program {
-            child,
-            pipes,
-            _own: own,
-            group,
-            ended: None,
-            asked_to_end: None,
-            descendants: Descendants::default(),
-        })
+        Ok(Program { child, pipes, _own: own, group, ended: None, asked_to_end: None, descendants })
     }
 
     /// Its input and output, once, where they are pipes.
@@ -188,6 +181,7 @@ impl Program {
             self.ended = self.child.try_wait().ok().flatten().map(Ended::of);
             // What it has left behind ends with it, unless it has the terminal: then it is as if it were started directly.
             if let (Some(_), Some(group)) = (self.ended, self.group) {
+                self.descendants.refresh(self.child.id());
                 let _ = kill_process_group(group, Signal::TERM);
                 self.descendants.signal(Signal::TERM);
             }
