@@ -74,7 +74,7 @@ screen() {
   pkill -f vllm.entrypoints; pkill -f sglang.launch; pkill -f llama-server; for f in report.md metrics.json program.log; do cp runs/$name/$f $T/$name.$f; done; gzip -c runs/$name/events.ndjson > $T/$name.events.gz; head -30 $T/$name.report.md | cut -c1-400
 }
 # attach to the running engine, and what it costs, in turn with bursts and without: name, "at a time:rounds …". PROFILE: then the records
-# and the engine's own profiler with so many requests at a time, in steps of the whole batch.
+# and the engine's own profiler with so many requests at a time, in steps of the whole batch. BENCH=1: before that vLLM's own load.
 joined() {
   local name=$1 costs=$2; shift 2
   set -a; eval "$($X inject --print-env)"; set +a
@@ -94,6 +94,9 @@ joined() {
     local at=${cost%:*} TOKENS=7000
     echo "$name, $at at a time: $(python3 $P/cost.py $url "$(command_of_load $at $at) dataset.prompt_tokens=128" ${cost#*:} 9 3 $X attach $worker --for 600 --json output.record=false 2> $T/$name$at.cost)"
   done
+  # The result file of vLLM's own load.
+  [ -z "$BENCH" ] || python3 -m vllm.entrypoints.cli.main bench serve --backend openai --base-url $url --model m7 --tokenizer m7 --dataset-name random \
+    --random-input-len 512 --random-output-len 64 --ignore-eos --num-prompts 64 --max-concurrency 16 --save-result --result-dir $T --result-filename vllm_bench.json > $T/bench.log 2>&1
   for n in $PROFILE; do
     (TOKENS=3000 eval "$(TOKENS=3000 command_of_load $n $n | sed 's/^exec //')" > /dev/null 2>&1) & local l=$!
     sleep 5; timeout 60 $X attach $worker --for 4 --json profiling.cupti.records=true hydra.run.dir=runs/$name.p$n > $T/$name.p$n.json 2> $T/$name.p$n.err; echo "attach: code $?"

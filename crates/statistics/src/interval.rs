@@ -5,6 +5,7 @@ use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use crate::{
+    binomial::share_bounds,
     bootstrap::{Resampler, bootstrap, quantile},
     percentile::OrderStatistics,
 };
@@ -94,6 +95,8 @@ pub enum SamplingDistribution {
     },
     /// The logarithm of the ratio of a percentile of the second to that of the first, by their order statistics.
     Percentiles(Box<[OrderStatistics; 2]>),
+    /// The logarithm of the ratio of the second share to the first, by the exact interval of each.
+    Shares(Box<[Share; 2]>),
     /// From rounded values without any spread: all that is known is that rounding hides it.
     Rounded {
         estimate: f64,
@@ -151,6 +154,7 @@ impl SamplingDistribution {
                 *estimate
             }
             SamplingDistribution::Percentiles(sides) => sides[1].value().ln() - sides[0].value().ln(),
+            SamplingDistribution::Shares(sides) => sides[1].value.ln() - sides[0].value.ln(),
             SamplingDistribution::StudentT { estimate, .. }
             | SamplingDistribution::Studentised { estimate, .. } => estimate.value,
             SamplingDistribution::Wider(both) => both[0].estimate(),
@@ -187,7 +191,14 @@ impl SamplingDistribution {
                 low: value - quantile(t_statistics, 1.0 - tail)? * standard_error,
                 high: value - quantile(t_statistics, tail)? * standard_error,
             },
-            SamplingDistribution::Percentiles(sides) => log_ratio_of_percentiles(sides, alpha)?,
+            SamplingDistribution::Percentiles(sides) => log_ratio(sides.each_ref().map(|side| {
+                let (low, high) = side.range(alpha)?;
+                Some((side.value(), low, high))
+            }))?,
+            SamplingDistribution::Shares(sides) => log_ratio(sides.each_ref().map(|side| {
+                let (low, high) = share_bounds(side.value * side.worth, side.worth, alpha);
+                (side.value > 0.0).then_some((side.value, low, high))
+            }))?,
             SamplingDistribution::Rounded { estimate, half_width } => ConfidenceInterval {
                 estimate: *estimate,
                 low: estimate - half_width,
@@ -223,6 +234,10 @@ impl SamplingDistribution {
                 let [first, second] = *sides;
                 SamplingDistribution::Percentiles(Box::new([second, first]))
             }
+            SamplingDistribution::Shares(sides) => {
+                let [first, second] = *sides;
+                SamplingDistribution::Shares(Box::new([second, first]))
+            }
             SamplingDistribution::Rounded { estimate, half_width } => {
                 SamplingDistribution::Rounded { estimate: -estimate, half_width }
             }
@@ -233,13 +248,18 @@ impl SamplingDistribution {
     }
 }
 
-/// The interval of a difference from those of its two parts, by the method of variance estimates recovery (Zou and Donner 2008).
-fn log_ratio_of_percentiles(sides: &[OrderStatistics; 2], alpha: f64) -> Option<ConfidenceInterval> {
-    let [a, b] = [&sides[0], &sides[1]].map(|side| {
-        let (low, high) = side.range(alpha)?;
-        Some((side.value().ln(), low.ln(), high.ln()))
-    });
-    let ((a, low_a, high_a), (b, low_b, high_b)) = (a?, b?);
+/// A share of values that are worth so many independent ones.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Share {
+    pub value: f64,
+    pub worth: f64,
+}
+
+/// The interval of a difference from those of its two parts, each a value with its bounds, by the method of variance estimates recovery
+/// (Zou and Donner 2008).
+fn log_ratio([a, b]: [Option<(f64, f64, f64)>; 2]) -> Option<ConfidenceInterval> {
+    let ln = |(value, low, high): (f64, f64, f64)| (value.ln(), low.ln(), high.ln());
+    let ((a, low_a, high_a), (b, low_b, high_b)) = (ln(a?), ln(b?));
     let estimate = b - a;
     Some(ConfidenceInterval {
         estimate,

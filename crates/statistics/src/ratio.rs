@@ -6,7 +6,9 @@
 use crate::{
     binomial::{independent_values_needed, share_bounds},
     blocks::{BUCKET_WIDTH, BlockCounts, BlockHistogram, MAX_BLOCKS, bucket_value},
-    interval::{ALPHA, ConfidenceInterval, Estimate, MIN_VALUES, SamplingDistribution, student_t_quantile},
+    interval::{
+        ALPHA, ConfidenceInterval, Estimate, MIN_VALUES, SamplingDistribution, Share, student_t_quantile,
+    },
     percentile::OrderStatistics,
 };
 
@@ -110,6 +112,18 @@ pub fn of_share(histogram: &BlockHistogram, limit: f64) -> Option<ConfidenceInte
     let worth = effective_size(histogram, limit).min(n);
     let (low, high) = (n > 0.0).then(|| share_bounds(share * worth, worth, ALPHA))?;
     Some(ConfidenceInterval { estimate: share, low, high })
+}
+
+/// The ratio of the share of values that are not above `limit` in `b` to that in `a`. `None` where a side has too few values, or none
+/// that is not above.
+pub fn of_shares(a: &BlockHistogram, b: &BlockHistogram, limit: f64) -> Option<SamplingDistribution> {
+    let share = |histogram: &BlockHistogram| {
+        let value = of_share(histogram, limit)?.estimate;
+        let n = histogram.n() as f64;
+        let worth = effective_size(histogram, limit).min(n);
+        (value > 0.0 && n >= MIN_VALUES as f64).then_some(Share { value, worth })
+    };
+    Some(SamplingDistribution::Shares(Box::new([share(a)?, share(b)?])))
 }
 
 /// How many independent values have the standard error that the share of values above a percentile has between blocks. Few blocks

@@ -8,7 +8,7 @@ use super::{
     blocks::BlockHistogram,
     metric::{Metric, Statistic},
     ratio::{self, MIN_BLOCKS, TooFew, values_needed},
-    sample::{RequestSample, Sample},
+    sample::{RequestSample, SLO_LIMIT, Sample},
 };
 use crate::{
     distribution::samples_needed,
@@ -76,6 +76,7 @@ impl Metric {
         let value = match self {
             Metric::PeakMemory => sample.peak_mem_bytes? as f64,
             Metric::KernelsPerToken => sample.decode.as_ref()?.launches_per_step()?,
+            Metric::Goodput => ratio::of_share(sample.kept_slos.as_ref()?, SLO_LIMIT)?.estimate,
             Metric::Itl(Statistic::Percentile(percentile)) => {
                 let gaps = sample.itl_ns.as_ref()?;
                 let enough = gaps.n() >= samples_needed(percentile);
@@ -128,9 +129,10 @@ impl Metric {
                 rates(&|r| term(f64::from(r.prompt_tokens) * f64::from(r.batch), r.ttft_ns? as f64))
             }
             Metric::JPerToken => rates(&|r| term(r.decode_j?, tokens(r))),
-            Metric::Itl(Statistic::Percentile(_)) | Metric::PeakMemory | Metric::KernelsPerToken => {
-                return None;
-            }
+            Metric::Itl(Statistic::Percentile(_))
+            | Metric::Goodput
+            | Metric::PeakMemory
+            | Metric::KernelsPerToken => return None,
         })
     }
 
@@ -151,6 +153,10 @@ impl Metric {
             Metric::Itl(Statistic::Percentile(_)) => {
                 let count = |sample: &Sample| sample.itl_ns.as_ref().map_or(0, BlockHistogram::n);
                 Some(SampleSize::Tokens { a: count(a), b: count(b) })
+            }
+            Metric::Goodput => {
+                let count = |sample: &Sample| sample.kept_slos.as_ref().map_or(0, BlockHistogram::n);
+                Some(SampleSize::Requests { a: count(a), b: count(b) })
             }
             _ => {
                 let count = |sample: &Sample| self.observations(sample).map_or(0, |of| of.len() as u64);
@@ -197,6 +203,18 @@ impl Metric {
         if self.is_count() {
             let (a, b) = (self.counted("A", a)?, self.counted("B", b)?);
             return Ok(SamplingDistribution::Point((b / a).ln()));
+        }
+        if self == Metric::Goodput {
+            let of = |side: &str, sample: &Sample| {
+                let kept = sample.kept_slos.as_ref().filter(|kept| kept.n() > 0);
+                kept.cloned().ok_or_else(|| format!("{side} has no SLOs"))
+            };
+            let (of_a, of_b) = (of("A", a)?, of("B", b)?);
+            if a.facts.run.slo != b.facts.run.slo {
+                return Err("the SLOs differ".to_owned());
+            }
+            return ratio::of_shares(&of_a, &of_b, SLO_LIMIT)
+                .ok_or_else(|| "a side has too few requests, or none that keeps its SLOs".to_owned());
         }
         // Estimated once, so that both rows agree.
         let mean_tpot = Metric::Tpot(Statistic::Mean);
@@ -293,7 +311,7 @@ impl Metric {
         match self {
             Metric::Ttft(_) | Metric::PrefillTokS => sample.clocks.prefill_sm_mhz,
             Metric::Tpot(_) | Metric::DecodeTokS | Metric::Itl(_) => sample.clocks.decode_sm_mhz,
-            Metric::JPerToken | Metric::PeakMemory | Metric::KernelsPerToken => None,
+            Metric::Goodput | Metric::JPerToken | Metric::PeakMemory | Metric::KernelsPerToken => None,
         }
     }
 

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use serde::{Serialize, Serializer};
 use thiserror::Error;
 
-use llmprof_base::units::{binary_bytes, millis, three_digits};
+use llmprof_base::units::{binary_bytes, millis, percent, three_digits};
 use llmprof_event::Phase;
 
 /// A statistic of a distribution.
@@ -23,6 +23,8 @@ pub enum Metric {
     Itl(Statistic),
     DecodeTokS,
     PrefillTokS,
+    /// The share of a server's requests that keep every SLO.
+    Goodput,
     JPerToken,
     PeakMemory,
     KernelsPerToken,
@@ -36,16 +38,17 @@ pub struct UnknownMetric {
 }
 
 /// Metrics without a distribution.
-const PLAIN: [(&str, Metric); 5] = [
+const PLAIN: [(&str, Metric); 6] = [
     ("decode_tok_s", Metric::DecodeTokS),
     ("prefill_tok_s", Metric::PrefillTokS),
+    ("goodput", Metric::Goodput),
     ("j_per_token", Metric::JPerToken),
     ("peak_memory", Metric::PeakMemory),
     ("kernels_per_token", Metric::KernelsPerToken),
 ];
 
 /// What is compared by default.
-pub const DEFAULT_METRICS: [Metric; 11] = [
+pub const DEFAULT_METRICS: [Metric; 12] = [
     Metric::Ttft(Statistic::Mean),
     HEADLINE,
     Metric::Tpot(Statistic::Percentile(90.0)),
@@ -54,6 +57,7 @@ pub const DEFAULT_METRICS: [Metric; 11] = [
     Metric::Itl(Statistic::Percentile(99.0)),
     Metric::DecodeTokS,
     Metric::PrefillTokS,
+    Metric::Goodput,
     Metric::JPerToken,
     Metric::PeakMemory,
     Metric::KernelsPerToken,
@@ -130,6 +134,7 @@ impl Metric {
             Metric::Itl(of) => format!("ITL {of}"),
             Metric::DecodeTokS => "decode".to_owned(),
             Metric::PrefillTokS => "prefill".to_owned(),
+            Metric::Goodput => "goodput".to_owned(),
             Metric::JPerToken => "decode energy".to_owned(),
             Metric::PeakMemory => "peak memory".to_owned(),
             Metric::KernelsPerToken => "kernels".to_owned(),
@@ -155,6 +160,7 @@ impl Metric {
         match self {
             Metric::Ttft(_) | Metric::Tpot(_) | Metric::Itl(_) => millis(value),
             Metric::DecodeTokS | Metric::PrefillTokS => format!("{} tok/s", three_digits(value)),
+            Metric::Goodput => percent(100.0 * value),
             Metric::JPerToken => format!("{} J/token", three_digits(value)),
             Metric::PeakMemory => binary_bytes(value as u64),
             Metric::KernelsPerToken => format!("{} /token", three_digits(value)),
@@ -163,7 +169,7 @@ impl Metric {
 
     /// A higher value is better.
     pub fn more_is_better(self) -> bool {
-        matches!(self, Metric::DecodeTokS | Metric::PrefillTokS)
+        matches!(self, Metric::DecodeTokS | Metric::PrefillTokS | Metric::Goodput)
     }
 
     /// It is a time or a rate, as opposed to energy, memory or a count.
@@ -176,7 +182,7 @@ impl Metric {
         match self {
             Metric::Ttft(_) | Metric::PrefillTokS => Some(Phase::Prefill),
             Metric::Tpot(_) | Metric::Itl(_) | Metric::DecodeTokS | Metric::JPerToken => Some(Phase::Decode),
-            Metric::PeakMemory | Metric::KernelsPerToken => None,
+            Metric::Goodput | Metric::PeakMemory | Metric::KernelsPerToken => None,
         }
     }
 

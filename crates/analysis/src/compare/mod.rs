@@ -34,7 +34,10 @@ pub use estimate::SampleSize;
 pub use gate::{Gate, GateError, GateOutcome};
 pub use metric::{DEFAULT_METRICS, HEADLINE, Metric, Statistic, UnknownMetric};
 pub use rows::{compare, compare_pairs};
-pub use sample::{Clocks, Facts, GpuFacts, KernelProfile, LimitShare, RequestSample, SAMPLE_SCHEMA, Sample};
+pub use sample::{
+    BROKEN_SLO, Clocks, Facts, GpuFacts, KEPT_SLO, KernelProfile, LimitShare, RequestSample, SAMPLE_SCHEMA,
+    SLO_LIMIT, Sample,
+};
 pub use spread::{MIN_RUNS, RunDeviation, RunSpread, RunValues};
 pub use thinned::Thinned;
 pub use trace::RequestTrace;

@@ -15,6 +15,11 @@ use llmprof_event::{Outcome, Phase, RunStarted};
 /// Version of a sample on disk.
 pub const SAMPLE_SCHEMA: u32 = 1;
 
+/// Values of a histogram, which has none below 1: a request that kept every SLO, one that did not, and what lies between them.
+pub const KEPT_SLO: f64 = 2.0;
+pub const BROKEN_SLO: f64 = 4.0;
+pub const SLO_LIMIT: f64 = 3.0;
+
 /// A run, or a window of one, as far as a comparison needs it. Warm-up is excluded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
@@ -31,7 +36,10 @@ pub struct Sample {
     pub token_blocks: TokenBlocks,
     /// Gaps between tokens in nanoseconds, in blocks of complete requests; `None` where they were not kept.
     pub itl_ns: Option<BlockHistogram>,
-    /// The same for a histogram, also of requests that are not completed. Not saved.
+    /// Measured requests of a server that has SLOs: [`KEPT_SLO`] or [`BROKEN_SLO`] each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_slos: Option<BlockHistogram>,
+    /// The same as `itl_ns` for a histogram, also of requests that are not completed. Not saved.
     #[serde(skip)]
     pub itl: Option<Counts>,
     pub clocks: Clocks,
@@ -160,6 +168,8 @@ impl Sample {
         let kept = samples.iter().map(|sample| sample.itl_ns.as_ref()).collect::<Option<Vec<_>>>();
         all.itl_ns = kept.map(|kept| BlockHistogram::concat(&kept));
         all.itl = None;
+        let kept = samples.iter().map(|sample| sample.kept_slos.as_ref()).collect::<Option<Vec<_>>>();
+        all.kept_slos = kept.map(|kept| BlockHistogram::concat(&kept));
         all.limits_known_in.retain(|phase| samples.iter().all(|sample| sample.knows_limits_in(*phase)));
         all.limits = Vec::new();
         for limit in samples.iter().flat_map(|sample| &sample.limits) {

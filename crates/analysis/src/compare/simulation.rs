@@ -122,6 +122,7 @@ impl SimulatedRun {
         };
         let mhz = Some(self.sm_mhz).filter(|_| self.gpu);
         Sample {
+            kept_slos: None,
             schema: SAMPLE_SCHEMA,
             name: "simulated".into(),
             facts: facts(&[], self.gpu),

@@ -41,6 +41,7 @@ impl RunState {
     /// The sample of the run; `None` before its first event, and where requests were not kept.
     pub fn run_sample(&self, name: &str) -> Option<Sample> {
         let mut sample = self.sample_of(name, self.full_trace.as_deref()?, &self.total)?;
+        sample.kept_slos = self.server.kept_slos().cloned();
         sample.decode = profile(&self.kernels.decode.total);
         sample.decode_on_cpu = self.operators_on_cpu(Phase::Decode).and_then(host_profile);
         Some(sample)
@@ -97,6 +98,7 @@ impl RunState {
             },
             measured: trace.measured(),
             itl_ns: trace.itl_ns().cloned(),
+            kept_slos: None,
             itl: (metrics.itl.n() > 0).then(|| metrics.itl.counts()),
             token_blocks: trace.token_blocks().clone(),
             clocks: Clocks {

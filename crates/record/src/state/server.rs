@@ -7,7 +7,7 @@ use std::{
 
 use super::{ActiveRequest, Series, push_bounded};
 use llmprof_analysis::{
-    compare::{BlockHistogram, ratio},
+    compare::{BROKEN_SLO, BlockHistogram, KEPT_SLO, SLO_LIMIT, ratio},
     distribution::Distribution,
     interval::ConfidenceInterval,
     late::LateChunks,
@@ -169,17 +169,13 @@ pub struct ServerState {
     pub late: LateChunks,
     /// Measured requests that kept every SLO.
     pub good: u64,
-    /// All measured requests: [`GOOD`] or [`BAD`].
+    /// All measured requests: [`KEPT_SLO`] or [`BROKEN_SLO`].
     outcomes: BlockHistogram,
     /// The most measured requests at a time.
     pub most_at_a_time: usize,
     pub tokens_per_s: PerSecond,
     slo: Slo,
 }
-
-/// Values of a histogram, which has none below 1.
-const GOOD: f64 = 2.0;
-const BAD: f64 = 4.0;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -362,17 +358,23 @@ impl ServerState {
     }
 
     fn count_outcome(&mut self, good: bool) {
-        self.outcomes.record(if good { GOOD } else { BAD });
+        self.outcomes.record(if good { KEPT_SLO } else { BROKEN_SLO });
         self.outcomes.close();
     }
 
     /// The share of the measured requests that kept every SLO; `None` without SLOs or requests.
     pub fn good_share(&self) -> Option<ConfidenceInterval> {
         self.slo()?;
-        let ConfidenceInterval { low, high, .. } = ratio::of_share(&self.outcomes, (GOOD * BAD).sqrt())?;
+        let ConfidenceInterval { low, high, .. } = ratio::of_share(&self.outcomes, SLO_LIMIT)?;
         // The last requests may be in no complete block yet.
         let estimate = self.good as f64 / self.ended as f64;
         Some(ConfidenceInterval { estimate, low: low.min(estimate), high: high.max(estimate) })
+    }
+
+    /// Which of the measured requests kept every SLO; `None` without SLOs or requests.
+    pub fn kept_slos(&self) -> Option<&BlockHistogram> {
+        self.slo()?;
+        Some(&self.outcomes).filter(|outcomes| outcomes.n() > 0)
     }
 
     fn keeps_slo(&self, ttft_ns: u64, tpot_ns: Option<u64>, e2e_ns: Option<u64>) -> bool {

@@ -362,6 +362,7 @@ fn unit(metric: Metric) -> &'static str {
     match metric {
         Metric::Ttft(_) | Metric::Tpot(_) | Metric::Itl(_) => "ms",
         Metric::DecodeTokS | Metric::PrefillTokS => "tok/s",
+        Metric::Goodput => "1",
         Metric::JPerToken => "J/token",
         Metric::PeakMemory => "B",
         Metric::KernelsPerToken => "1/token",
