@@ -12,7 +12,7 @@ type Rooms = &'static [(&'static str, &'static [&'static str])];
 /// The rooms of the crates that have several, each with the others of its crate that its code may use. What is in no room
 /// belongs to the one that has the name of the crate. What a crate may use is in its `Cargo.toml`.
 const ROOMS: [(&str, Rooms); 5] = [
-    ("base", &[("base", &[]), ("process", &["base"]), ("tools", &[])]),
+    ("base", &[("base", &[]), ("process", &["base"]), ("tools", &["base"])]),
     ("engine", &[("text", &[]), ("profile", &[]), ("engine", &["text", "profile"])]),
     (
         "sources",

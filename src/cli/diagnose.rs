@@ -103,7 +103,7 @@ pub(super) fn of_state(state: &RunState) -> Vec<Diagnosed> {
         Some(Diagnosed {
             gpu: format!("GPU {} · {}", gpu.info.index, gpu.info.name),
             diagnosis: state.diagnosis_of(gpu)?,
-            energy: energy(&gpu.ledger),
+            energy: state.energy(gpu),
             source: format!("{} s of a run", three_digits(gpu.ledger.span_s())),
         })
     };

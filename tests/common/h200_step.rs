@@ -96,6 +96,7 @@ pub fn window(steps: u64, gap_ns: u64, in_graphs: bool) -> KernelWindow {
         dropped: 0,
         unmeasured: 0,
         prompt_tokens: None,
+        tokens: None,
         rows,
     }
 }
@@ -121,6 +122,7 @@ fn prefill() -> KernelWindow {
         dropped: 0,
         unmeasured: 0,
         prompt_tokens: None,
+        tokens: None,
         rows: vec![
             row(O::GateUp, "nvjet_sm90_tst_256x128_64x4_2x1_v_bz_coopA_TNT", 112, 215_000),
             row(O::Down, "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_TNT", 112, 112_000),

@@ -186,6 +186,8 @@ impl Distribution {
 
     /// A bucket of the histogram may extend beyond the values in it.
     fn clamped_ms(&self, ns: u64) -> f64 {
+        // The histogram has no 0.
+        let ns = if ns == 1 { 0 } else { ns };
         ms(ns.clamp(self.min_ns, self.max_ns))
     }
 

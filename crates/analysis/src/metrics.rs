@@ -26,6 +26,8 @@ pub struct Metrics {
     pub requests: u64,
     /// Prompt tokens of all sequences whose first token has arrived, if TTFT is the time of their prefill: not of a server, which queues.
     pub prompt_tokens: u64,
+    /// Time of prefills whose prompts have an unknown length.
+    pub unsized_prefill_ns: u64,
     /// Tokens of all sequences, without first ones.
     pub decode_tokens: u64,
     /// Tokens of all sequences, with first ones.
@@ -47,12 +49,14 @@ impl Metrics {
         self.device_step.clear();
         (self.from, self.to) = (now, now);
         (self.requests, self.prompt_tokens, self.decode_tokens, self.output_tokens) = (0, 0, 0, 0);
+        self.unsized_prefill_ns = 0;
         (self.wall_ns, self.device_host_ns) = (0, 0);
     }
 
     pub fn first_token(&mut self, ttft_ns: u64, prompt_tokens: u64, batch: u64) {
         self.ttft.record(ttft_ns);
         self.prompt_tokens += prompt_tokens * batch;
+        self.unsized_prefill_ns += if prompt_tokens == 0 { ttft_ns } else { 0 };
         self.output_tokens += batch;
     }
 
@@ -116,7 +120,7 @@ impl Metrics {
 
     /// Prompt tokens over the time to the first token, without that of images; `None` for a server.
     pub fn prefill_tok_s(&self) -> Option<f64> {
-        rate(self.prompt_tokens, self.prefill_secs())
+        rate(self.prompt_tokens, self.prefill_secs() - self.unsized_prefill_ns as f64 / 1e9)
     }
 
     pub fn decode_tok_s(&self) -> Option<f64> {

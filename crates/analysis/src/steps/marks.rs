@@ -115,12 +115,18 @@ struct Seen {
 }
 
 impl Marks {
-    /// The next steps were found in this way. Those found in another are forgotten: a server tries steps of its own before it answers, which
-    /// have no results to copy.
-    pub fn found_by(&mut self, basis: Basis) {
-        if self.basis.replace(basis) != Some(basis) {
+    /// Whether steps that were found in this way are learned from. Those found in another are forgotten then: a server tries steps of its
+    /// own before it answers, which have no results to copy. A few that are found in another way, such as long prompts, change nothing.
+    pub fn are_found_by(&mut self, basis: Basis, steps: usize) -> bool {
+        if self.basis == Some(basis) {
+            return true;
+        }
+        let teaches = self.basis.is_none() || steps >= MIN_STEPS;
+        if teaches {
+            self.basis = Some(basis);
             self.steps.clear();
         }
+        teaches
     }
 
     /// Learns from a step whose kernels were recorded; `length_ns` is the time until the next step.
@@ -151,6 +157,9 @@ impl Marks {
     /// Chooses the mark of the steps seen so far.
     pub fn choose(&mut self) {
         let n = self.steps.len();
+        if n < MIN_STEPS && self.chosen.is_some() {
+            return;
+        }
         let mut lengths: Vec<u64> = self.steps.iter().map(|step| step.length_ns).collect();
         lengths.sort_unstable();
         self.typical_ns = lengths.get(n / 2).copied().unwrap_or(0);
@@ -196,14 +205,15 @@ impl Marks {
         self.steps.len() >= STEPS_OF_SHORTEST && ns < self.shortest_ns / 2
     }
 
-    /// The phase of a step whose kernels were not recorded.
-    pub fn phase(&self, has_graph: bool, length_ns: u64) -> StepPhase {
+    /// The phase of a step whose kernels were not recorded. `other_result`: what it copied to the host has another size than that of the
+    /// decode steps before.
+    pub fn phase(&self, has_graph: bool, length_ns: u64, other_result: bool) -> StepPhase {
         match (self.decode_has_graphs && self.whole_graphs, has_graph) {
             (true, true) => StepPhase::Decode,
             // Prompts have many lengths: engines run them without graphs.
             (true, false) => StepPhase::Prefill,
             _ if !self.is_long(length_ns) => StepPhase::Decode,
-            _ => self.phase_of_long(length_ns),
+            _ => self.phase_of_long(length_ns, other_result),
         }
     }
 
@@ -211,14 +221,16 @@ impl Marks {
         length_ns > self.typical_ns.saturating_mul(2)
     }
 
-    /// The phase of the long step of a burst whose length is nearest.
-    fn phase_of_long(&self, length_ns: u64) -> StepPhase {
+    /// The phase of the long step of a burst whose length is nearest. Where there is none, a step that took long and answered another
+    /// number of sequences has prompts.
+    fn phase_of_long(&self, length_ns: u64, other_result: bool) -> StepPhase {
         let times = |length: u64| {
             let (short, long) = (length.min(length_ns).max(1), length.max(length_ns));
             long as f64 / short as f64
         };
         let nearest = self.long.iter().min_by(|(a, _), (b, _)| times(*a).total_cmp(&times(*b)));
         let is_like = |(length, _): &&(u64, StepPhase)| times(*length) <= LIKE;
-        nearest.filter(is_like).map_or(StepPhase::Other, |(_, phase)| *phase)
+        let unseen = if other_result { StepPhase::Prefill } else { StepPhase::Other };
+        nearest.filter(is_like).map_or(unseen, |(_, phase)| *phase)
     }
 }

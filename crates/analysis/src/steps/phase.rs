@@ -9,6 +9,8 @@ const PREFILL_RATIO: f64 = 4.0;
 const DECODE_RATIO: f64 = 1.75;
 /// Rows of a norm in a step that cannot be decode alone. Larger batches are rare.
 const MANY_ROWS: f64 = 256.0;
+/// Rows by the norms and by the other kernels, whose blocks have many elements, differ by less.
+const ROWS_AGREE: f64 = 0.15;
 
 /// Mean numbers of blocks of the row-wise kernels of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -17,8 +19,10 @@ pub(super) struct Rows {
     norm: Option<f64>,
     other: Option<f64>,
     sampling: Option<f64>,
-    /// Blocks of norm kernels with one block for each row.
+    /// Blocks of norm kernels that have one block for each row, or several rows in a block.
     norm_rows: Option<f64>,
+    /// They have one row: norms of known libraries, and generated ones with as many blocks as the sampling has sequences.
+    one_row_blocks: bool,
     attention_decode: bool,
     attention_prefill: bool,
 }
@@ -45,6 +49,7 @@ impl Rows {
         let [mut activation, mut norm, mut other, mut sampling, mut norm_rows]: [Mean; 5] =
             Default::default();
         let mut rows = Rows::default();
+        let mut sequences = Vec::new();
         for (work, class) in works.iter().zip(classes) {
             let WorkKind::Kernel { launch, .. } = work.kind else { continue };
             let blocks = launch.blocks() as f64;
@@ -52,24 +57,30 @@ impl Rows {
                 Class::AttentionDecode => rows.attention_decode = true,
                 Class::AttentionPrefill => rows.attention_prefill = true,
                 class if class.is_activation() => activation.add(blocks),
-                class if class.is_sampling() => sampling.add(blocks),
+                class if class.is_sampling() => {
+                    sampling.add(blocks);
+                    sequences.push(f64::from(launch.grid[0]));
+                }
                 class if class.is_norm() => {
                     norm.add(blocks);
                     // With one block a row, the rows are in the first extent alone.
-                    if *class == Class::Norm && launch.grid[1] == 1 && launch.grid[2] == 1 {
+                    if launch.grid[1] == 1 && launch.grid[2] == 1 {
                         norm_rows.add(blocks);
+                        rows.one_row_blocks |= *class == Class::Norm;
                     }
                 }
                 class if class.is_row_wise() => other.add(blocks),
                 _ => {}
             }
         }
+        let norm_rows = norm_rows.value();
+        rows.one_row_blocks |= norm_rows.is_some_and(|rows| sequences.contains(&rows));
         Rows {
             activation: activation.value(),
             norm: norm.value(),
             other: other.value(),
             sampling: sampling.value(),
-            norm_rows: norm_rows.value(),
+            norm_rows,
             ..rows
         }
     }
@@ -93,14 +104,27 @@ impl Rows {
 
     /// Rows of a decode step, where they are known.
     fn rows_of_decode(&self) -> f64 {
-        self.norm_rows.filter(|rows| *rows <= MANY_ROWS).unwrap_or(1.0)
+        self.norm_rows.filter(|rows| self.one_row_blocks && *rows <= MANY_ROWS).unwrap_or(1.0)
+    }
+
+    /// The tokens of the step, where its kernels and those of `base`, a decode step, show them: the blocks of its norms, if these grow with
+    /// the other kernels; else what those of a single row become.
+    pub fn tokens(&self, base: Option<&Rows>) -> Option<u32> {
+        let base = base.filter(|base| base.one_row_blocks)?;
+        let rows_of_decode = base.norm_rows.filter(|rows| *rows <= MANY_ROWS)?;
+        let by_others = self.ratio(base)? * rows_of_decode;
+        let agrees = |rows: &f64| (rows / by_others - 1.0).abs() < ROWS_AGREE;
+        let single = (rows_of_decode == 1.0).then_some(by_others);
+        let rows = self.norm_rows.filter(agrees).or(single)?;
+        Some(rows.round().clamp(1.0, f64::from(u32::MAX)) as u32)
     }
 
     /// Whether steps with these rows may be decode steps, where `base` was one so far.
     pub fn may_decode(&self, base: Option<&Rows>) -> bool {
-        let too_many = |rows: f64| rows > MANY_ROWS;
+        let too_many = |rows: f64| self.one_row_blocks && rows > MANY_ROWS;
         let grown = base.and_then(|base| Some(self.ratio(base)? * base.rows_of_decode()));
-        !self.norm_rows.is_some_and(too_many) && !grown.is_some_and(too_many) && !self.attention_prefill
+        let has_grown_too_much = grown.is_some_and(|rows| rows > MANY_ROWS);
+        !self.norm_rows.is_some_and(too_many) && !has_grown_too_much && !self.attention_prefill
     }
 
     /// Fewer rows than `other`, clearly.
@@ -108,7 +132,7 @@ impl Rows {
         self.ratio(other).is_some_and(|ratio| ratio < 1.0 / DECODE_RATIO)
     }
 
-    /// The phase, and an estimate of the tokens, where `base` is a decode step.
+    /// The phase, and the rows in those of `base`, which is a decode step.
     pub fn phase(&self, base: Option<&Rows>) -> (StepPhase, Option<u32>) {
         let ratio = base.and_then(|base| self.ratio(base));
         let sampled = base
@@ -116,7 +140,7 @@ impl Rows {
             .map_or(1.0, |(own, base)| (own / base.max(1.0)).max(1.0));
         let base_rows = base.map_or(1.0, Rows::rows_of_decode);
         let tokens = ratio.map(|ratio| (ratio * base_rows).round().clamp(1.0, f64::from(u32::MAX)) as u32);
-        let many = self.norm_rows.is_some_and(|rows| rows > MANY_ROWS);
+        let many = self.norm_rows.is_some_and(|rows| self.one_row_blocks && rows > MANY_ROWS);
         let phase = match (self.attention_decode, self.attention_prefill, ratio.map(|ratio| ratio / sampled))
         {
             (true, true, _) => StepPhase::Mixed,
@@ -166,7 +190,14 @@ mod tests {
     use super::*;
 
     fn rows(norm: f64, sampling: f64) -> Rows {
-        Rows { norm: Some(norm), norm_rows: Some(norm), sampling: Some(sampling), ..Rows::default() }
+        let one_row_blocks = true;
+        Rows {
+            norm: Some(norm),
+            norm_rows: Some(norm),
+            one_row_blocks,
+            sampling: Some(sampling),
+            ..Rows::default()
+        }
     }
 
     #[test]
@@ -191,6 +222,16 @@ mod tests {
             );
         }
         assert_eq!(Sequences::default().phase(Prefill, Some(512), Some(1.0)), Prefill);
+    }
+
+    #[test]
+    fn tokens_are_known_where_a_block_is_known_to_have_one_row() {
+        let decode = rows(64.0, 576.0);
+        assert_eq!(rows(8192.0, 144.0).tokens(Some(&decode)), Some(8192));
+        // Eight rows in a block, as far as anyone knows.
+        let generated = Rows { one_row_blocks: false, ..rows(8.0, 576.0) };
+        assert_eq!(rows(1024.0, 144.0).tokens(Some(&generated)), None);
+        assert_eq!(rows(8192.0, 144.0).tokens(None), None);
     }
 
     #[test]

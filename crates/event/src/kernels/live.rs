@@ -44,6 +44,10 @@ pub struct KernelWindow {
     /// Tokens of prompts in these steps, where the program reports them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_tokens: Option<u64>,
+    /// Tokens of all sequences in these steps, as the program reports them or by the rows of its kernels; absent where those of a step
+    /// are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
     /// Kernels, copies and memsets.
     pub launches: u64,
     /// How many of them were nodes of CUDA graphs.

@@ -30,6 +30,8 @@ pub struct StepWork {
     pub bytes: Option<u64>,
     /// What it is part of, where that is known.
     pub instance: Option<OperatorInstance>,
+    /// Most of it ran beside the works before it.
+    pub beside: bool,
 }
 
 impl StepWork {
@@ -65,8 +67,10 @@ pub fn in_order(works: &mut [StepWork]) -> Result<Option<StepSpan>, Untimed> {
 pub fn without_overlap(works: &mut [StepWork]) {
     let mut reached = 0;
     for work in works {
+        let whole_ns = work.end_ns.saturating_sub(work.start_ns);
         work.start_ns = work.start_ns.max(reached);
         work.end_ns = work.end_ns.max(work.start_ns);
+        work.beside |= (work.end_ns - work.start_ns) * 2 < whole_ns;
         reached = work.end_ns;
     }
 }
@@ -147,8 +151,8 @@ impl StepSums {
         sum.total_ns += ns;
         sum.squares += ns as f64 * ns as f64;
         sum.max_ns = sum.max_ns.max(ns);
-        // One that runs beside others all the time adds none; that is not how long it takes.
-        if ns > 0 {
+        // What one adds that runs beside others is not how long it takes.
+        if ns > 0 && !work.beside {
             sum.min_ns = sum.min_ns.min(ns);
             sum.durations.add(ns);
         }
@@ -203,6 +207,7 @@ impl StepSums {
             dropped: 0,
             unmeasured: 0,
             prompt_tokens: None,
+            tokens: None,
             rows,
         }
     }

@@ -60,6 +60,9 @@ impl RunState {
         let measured = self.total.prompt_tokens.checked_div(self.total.ttft.n() * batch);
         let prompt = measured.unwrap_or(u64::from(run.prompt_tokens));
         match phase {
+            Phase::Prefill if self.follows() => {
+                Some(shape.cost(Step::prefill(batch, self.tokens_per_prefill()?)))
+            }
             Phase::Prefill => Some(shape.cost(Step::prefill(batch, prompt))),
             Phase::Decode => Some(shape.cost(Step::decode(batch, prompt + u64::from(run.output_tokens) / 2))),
             Phase::Vision => self.vision.as_ref()?.step_cost(batch),
@@ -75,13 +78,25 @@ impl RunState {
         let prompt = server.prompt_tokens / done;
         let cached = server.cached_tokens.unwrap_or(0) / done;
         match phase {
-            Phase::Prefill if prompt > 0 => Some(Step::prefill(1, prompt.saturating_sub(cached).max(1))),
+            Phase::Prefill if prompt > 0 => {
+                let prompt = prompt.saturating_sub(cached).max(1);
+                // A step may have several prompts, or a part of one.
+                let tokens = self.tokens_per_prefill().unwrap_or(prompt);
+                let prompts = (tokens as f64 / prompt as f64).round().max(1.0) as u64;
+                Some(Step::prefill(prompts, tokens / prompts))
+            }
             Phase::Decode => {
                 let context = prompt + server.output_tokens / done / 2;
                 Some(Step::decode(self.server_batch()?.round().max(1.0) as u64, context))
             }
             _ => None,
         }
+    }
+
+    /// Tokens of a mean prefill whose kernels were recorded.
+    fn tokens_per_prefill(&self) -> Option<u64> {
+        let prefill = &self.kernels.prefill.total;
+        prefill.tokens?.checked_div(prefill.steps).filter(|tokens| *tokens > 0)
     }
 
     /// Sequences in a decode step: as the server reports, else streams at a time.

@@ -163,6 +163,12 @@ impl LiveKernels {
 
 fn add(total: &mut KernelWindow, window: &KernelWindow) {
     total.phase = window.phase;
+    if window.steps > 0 {
+        total.tokens = match total.steps {
+            0 => window.tokens,
+            _ => total.tokens.zip(window.tokens).map(|(total, tokens)| total + tokens),
+        };
+    }
     total.steps += window.steps;
     total.span_ns += window.span_ns;
     total.busy_ns += window.busy_ns;

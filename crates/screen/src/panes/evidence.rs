@@ -3,7 +3,7 @@
 use ratatui::text::{Line, Span as Text};
 
 use crate::{theme::Theme, view::View};
-use llmprof_analysis::{energy::energy, throttle::table};
+use llmprof_analysis::throttle::table;
 use llmprof_base::units::{percent, three_digits};
 
 /// The evidence in lines that may be longer than `width`; the table is not.
@@ -43,19 +43,16 @@ pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
     if let Some(gpu) = view.gpu() {
         if let Some(heat) = gpu.heat() {
             heading(theme, &mut lines, "temperature");
-            let speed = |tok_s: Option<f64>| tok_s.map_or_else(|| "–".to_owned(), three_digits);
-            let text = format!(
-                "{:.0} °C, {:+.1} °C/min, {}; one sequence: {} tok/s at the start, {} tok/s now",
-                heat.temp_c,
-                heat.c_per_min,
-                if heat.steady { "steady" } else { "not steady" },
-                speed(heat.burst_tok_s),
-                speed(heat.sustained_tok_s)
-            );
+            let steady = if heat.steady { "steady" } else { "not steady" };
+            let mut text = format!("{:.0} °C, {:+.1} °C/min, {steady}", heat.temp_c, heat.c_per_min);
+            if let (Some(before), Some(now)) = (heat.burst_tok_s, heat.sustained_tok_s) {
+                let [before, now] = [before, now].map(three_digits);
+                text += &format!("; one sequence: {before} tok/s at the start, {now} tok/s now");
+            }
             lines.push(item(theme, &plain(&text)));
             lines.extend(heat.describe().map(|text| item(theme, &plain(&text))));
         }
-        if let Some(energy) = energy(&gpu.ledger) {
+        if let Some(energy) = state.energy(gpu) {
             heading(theme, &mut lines, "energy");
             lines.extend(energy.lines().iter().map(|line| item(theme, &plain(line))));
         }

@@ -96,6 +96,7 @@ pub fn sim_kernels(of: &SimSteps<'_>) -> (KernelWindow, StepTimeline) {
         dropped: 0,
         unmeasured: 0,
         prompt_tokens: None,
+        tokens: None,
         rows: rows(of, &launches),
     };
     (window, timeline)

@@ -46,6 +46,9 @@ const RECENT: usize = 64;
 const USUAL_STEPS: usize = 8;
 /// Bursts without steps after which what earlier ones taught is forgotten.
 const FORGET_AFTER: u32 = 3;
+/// A burst shows that there are no steps if it has room for so many of the longest of the last ones.
+const ROOM_FOR: u64 = 4;
+const LAST_STEPS: usize = 8;
 
 #[derive(Debug, Clone, Copy)]
 struct Burst {
@@ -67,6 +70,9 @@ struct PhaseSums {
     sums: StepSums,
     overlaps: Overlaps,
     prompt_tokens: Option<u64>,
+    tokens: u64,
+    /// Steps whose tokens are not known.
+    unsized_steps: u64,
 }
 
 /// Folds the device work of one process into steps.
@@ -85,6 +91,8 @@ pub struct Fold {
     ranges_of: Option<(String, u64)>,
     taught: Option<u32>,
     failures: u32,
+    /// Lengths of the last steps.
+    lengths: VecDeque<u64>,
     /// A decode step of the present batch.
     base: Option<Rows>,
     /// The smallest step so far that chose a token: what rows and sequences are counted in.
@@ -102,6 +110,8 @@ pub struct Fold {
     last_mark: Option<u64>,
     /// The first work since the last step that a mark showed.
     begun: Option<u64>,
+    /// Bytes that the last decode step copied to the host as its result.
+    result_bytes: Option<u64>,
     /// The correlation id of the last mark, or of the last work of a recorded step.
     last_call: u32,
     untimed: untimed::Untimed,
@@ -131,6 +141,7 @@ impl Default for Fold {
             ranges_of: None,
             taught: None,
             failures: 0,
+            lengths: VecDeque::new(),
             base: None,
             smallest: None,
             sequences: Sequences::default(),
@@ -143,6 +154,7 @@ impl Default for Fold {
             graph_since_mark: false,
             last_mark: None,
             begun: None,
+            result_bytes: None,
             last_call: 0,
             untimed: untimed::Untimed::default(),
             marks_seen: 0,
@@ -277,11 +289,12 @@ impl Fold {
     pub fn windows(&mut self) -> Vec<ProgramWindow> {
         let mut windows = Vec::new();
         for (phase, sums) in StepPhase::ALL.into_iter().zip(&mut self.by_phase) {
-            let PhaseSums { sums, overlaps, prompt_tokens } = std::mem::take(sums);
+            let PhaseSums { sums, overlaps, prompt_tokens, tokens, unsized_steps } = std::mem::take(sums);
             if !sums.is_empty() {
                 let mut window = sums.into_window(phase.shown_as(), &self.names);
                 window.overlaps = Some(overlaps);
                 window.prompt_tokens = prompt_tokens;
+                window.tokens = (window.steps > 0 && unsized_steps == 0).then_some(tokens);
                 windows.push(ProgramWindow { phase, window });
             }
         }
@@ -389,8 +402,8 @@ impl Fold {
         if cuts.basis != Basis::Nvtx || cuts.layers > 0 {
             self.taught = Some(cuts.layers);
         }
-        self.marks.found_by(cuts.basis);
-        for (i, step) in prepared.iter().enumerate() {
+        let teaches = self.marks.are_found_by(cuts.basis, prepared.len());
+        for (i, step) in prepared.iter().enumerate().filter(|_| teaches) {
             let next = prepared.get(i + 1).map(|next| works[next.indices.start].start_ns);
             let first = works[step.indices.start].start_ns;
             let end = next.unwrap_or_else(|| end_of(&works[step.indices.clone()]));
@@ -426,7 +439,11 @@ impl Fold {
             self.sequence = works;
             return;
         }
-        self.failures += 1;
+        let span = works.first().map_or(0, |first| end_of(&works).saturating_sub(first.start_ns));
+        let longest = self.lengths.iter().max().copied().unwrap_or(0);
+        if span >= longest.saturating_mul(ROOM_FOR) {
+            self.failures += 1;
+        }
         let known = matches!(self.finding, Finding::Steps { .. });
         if !known || self.failures >= FORGET_AFTER {
             self.finding = Finding::NotFound(why);
@@ -476,7 +493,7 @@ impl Fold {
             step.phase =
                 report.map(|report| report.phase).filter(|phase| *phase != StepPhase::Other).unwrap_or(phase);
             let reported = report.and_then(|report| report.tokens).map(Tokens::Reported);
-            step.tokens = reported.or(estimate.map(Tokens::Estimated));
+            step.tokens = reported.or(step.rows.tokens(unit).map(Tokens::Estimated));
             step.prompt_tokens = report.and_then(|report| report.prompt_tokens);
         }
         prepared
@@ -541,6 +558,10 @@ impl Fold {
         let sums = &mut self.by_phase[step.phase as usize];
         sums.sums.add_step(&step_works, span, gap);
         sums.overlaps.plus(&overlaps);
+        match step.tokens {
+            Some(Tokens::Reported(tokens) | Tokens::Estimated(tokens)) => sums.tokens += u64::from(tokens),
+            None => sums.unsized_steps += 1,
+        }
         if let Some(tokens) = step.prompt_tokens {
             *sums.prompt_tokens.get_or_insert_default() += u64::from(tokens);
         }
@@ -553,6 +574,10 @@ impl Fold {
         self.graph_since_mark = false;
         self.last_mark = None;
         self.begun = None;
+        if let (StepPhase::Decode, Some(Chosen { mark, .. })) = (step.phase, self.marks.chosen()) {
+            self.result_bytes =
+                works.iter().rev().find(|work| mark.fits(work)).and_then(copied).or(self.result_bytes);
+        }
         self.last_call = works.iter().map(|work| work.correlation).max().unwrap_or(self.last_call);
         self.marks_seen = 0;
         self.emit(Step {
@@ -574,6 +599,10 @@ impl Fold {
         step.start_ns = step.start_ns.max(self.reached);
         step.end_ns = step.end_ns.max(step.start_ns);
         self.reached = step.end_ns;
+        if self.lengths.len() == LAST_STEPS {
+            self.lengths.pop_front();
+        }
+        self.lengths.push_back(step.end_ns - step.start_ns);
         let overlaps =
             |burst: &Burst| burst.from_ns < step.end_ns && burst.to_ns.is_none_or(|end| end > step.start_ns);
         step.is_cut |= !step.is_recorded() && self.bursts.iter().any(overlaps);
@@ -606,6 +635,7 @@ impl Fold {
             launch,
             bytes,
             instance: None,
+            beside: false,
         })
     }
 
@@ -670,11 +700,17 @@ impl Fold {
         // If several steps end with this mark, only the end of the last one is known.
         let n = u64::from(lost) + 1;
         let length_ns = work.end_ns.saturating_sub(start_ns) / n;
+        let result_bytes = copied(work);
+        let other_result = self.result_bytes.is_some() && result_bytes != self.result_bytes;
+        let phase = self.marks.phase(has_graph, length_ns, other_result);
+        if phase == StepPhase::Decode {
+            self.result_bytes = result_bytes;
+        }
         for i in (0..n).rev() {
             self.emit(Step {
                 start_ns: work.end_ns.saturating_sub((i + 1) * length_ns),
                 end_ns: work.end_ns.saturating_sub(i * length_ns),
-                phase: self.marks.phase(has_graph, length_ns),
+                phase,
                 basis: mark.basis(),
                 confidence,
                 layers: None,
@@ -729,6 +765,14 @@ fn sort_key(work: &Work) -> (u64, u64, u16, u32, u32, u64) {
         WorkKind::Sync => 0,
     };
     (work.start_ns, work.end_ns, work.device, work.stream, work.correlation, kind)
+}
+
+/// Bytes of a copy.
+fn copied(work: &Work) -> Option<u64> {
+    match work.kind {
+        WorkKind::Copy { bytes, .. } => Some(bytes),
+        _ => None,
+    }
 }
 
 fn end_of(works: &[Work]) -> u64 {

@@ -230,8 +230,15 @@ fn prompts_beside_decoding_sequences_are_mixed_steps() {
     let recorded: Vec<Step> = steps.iter().filter(|step| step.is_recorded()).copied().collect();
     let (prefill, _, mixed, _) = phases(&recorded);
     assert_eq!((prefill, mixed), (1, 2), "the first of 16 requests alone, then the others beside it");
+    // 16 prompts of 500 words, with a few tokens more each; one of the sequences continues meanwhile.
+    let tokens = recorded.iter().filter(|step| step.phase != StepPhase::Decode).map(|step| step.tokens);
+    assert_eq!(
+        tokens.collect::<Vec<_>>(),
+        [496, 6537, 994].map(|tokens| Some(Tokens::Estimated(tokens))),
+        "as many as the norms have blocks"
+    );
     let (prefill, decode, mixed, _) = phases(&steps);
-    assert_eq!((prefill, mixed), (9, 12), "and between bursts, by their lengths");
+    assert_eq!((prefill, mixed), (11, 12), "and between bursts, by their lengths and results");
     assert!(decode > 1_200, "{decode}");
 }
 
@@ -385,9 +392,30 @@ fn long_steps_between_bursts_have_the_phase_of_those_in_bursts() {
     let between: Vec<&Step> = steps.iter().filter(|step| !step.is_recorded()).collect();
     let (long, usual): (Vec<&Step>, Vec<&Step>) = between.iter().partition(|step| ms(step) > 50.0);
     assert!(long.len() >= 12 && usual.len() >= 400, "{} and {}", long.len(), usual.len());
-    assert!(long.iter().all(|step| step.phase == StepPhase::Prefill), "{long:#?}");
+    let has_prompts = |step: &&Step| matches!(step.phase, StepPhase::Prefill | StepPhase::Mixed);
+    assert!(long.iter().all(has_prompts), "{long:#?}");
     let decode = usual.iter().filter(|step| step.phase == StepPhase::Decode).count();
     assert!(decode as f64 >= 0.97 * usual.len() as f64, "{decode} of {}", usual.len());
+}
+
+/// A burst within long prompts has few steps, which are found in another way: they do not change what marks a step between bursts.
+#[test]
+fn bursts_of_prompts_alone_do_not_interrupt_the_count() {
+    let mut recording = recording_at(&file("sglang_64.tsv.gz"));
+    let mut steps = Vec::new();
+    recording.played(|fold, _| steps.extend(steps_of(fold)));
+    let (from, to) = (1_600_000_000, 7_800_000_000);
+    let found = steps.iter().filter(|step| (from..to).contains(&step.end_ns)).count();
+    let copies = results_copied(&recording, from, to);
+    assert!(
+        copies > 500 && found.abs_diff(copies) * 50 <= copies,
+        "{found} steps, {copies} copies of results"
+    );
+    // The results of prompts alone are those of another number of sequences.
+    let long = steps.iter().filter(|step| !step.is_recorded() && step.end_ns - step.start_ns > 100_000_000);
+    let long: Vec<StepPhase> = long.map(|step| step.phase).collect();
+    let prefills = long.iter().filter(|phase| **phase == StepPhase::Prefill).count();
+    assert!(long.len() >= 10 && prefills * 10 >= long.len() * 9, "{prefills} of {} are prefills", long.len());
 }
 
 /// With speculation the results of a step have a size that depends on how many sequences run and how many tokens were proposed.
@@ -403,4 +431,28 @@ fn steps_with_speculation_are_found_between_bursts() {
         copies > 250 && found.abs_diff(copies) * 50 <= copies,
         "{found} steps, {copies} copies of results"
     );
+}
+
+#[test]
+#[ignore = "prints the steps of the recording that LLMPROF_RECORDS names beside its copies of results"]
+fn steps_of_a_recording() {
+    let mut recording = recording_at(Path::new(&std::env::var("LLMPROF_RECORDS").unwrap()));
+    let mut steps = Vec::new();
+    recording.played(|fold, _| steps.extend(steps_of(fold)));
+    for work in recording.works() {
+        if let WorkKind::Copy { direction: Direction::DeviceToHost, bytes } = work.kind {
+            println!("{:12.3} copy of {bytes} bytes, {:?}", work.end_ns as f64 / 1e6, work.graph);
+        }
+    }
+    for step in &steps {
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let (length, launches, tokens) = (ms(step.end_ns - step.start_ns), step.launches, step.tokens);
+        println!(
+            "{:12.3} {} of {length:.3} ms, {launches:?} {tokens:?} {:?} {:?}",
+            ms(step.end_ns),
+            step.phase,
+            step.basis,
+            step.is_cut
+        );
+    }
 }

@@ -87,6 +87,7 @@ impl Steps {
             launch,
             bytes,
             instance: None,
+            beside: false,
         };
         self.assign(work.correlation, step_work, 0);
     }
