@@ -276,6 +276,31 @@ mod tests {
     }
 
     #[test]
+    fn the_ratio_of_shares_contains_the_true_one_as_often_as_stated() {
+        let counts = |within: usize, n: usize| {
+            let values: Vec<f64> = (0..n).map(|i| if i < within { 2.0 } else { 4.0 }).collect();
+            BlockHistogram::of_chunks(&values, 1)
+        };
+        assert_eq!(of_shares(&counts(0, 50), &counts(40, 50), 3.0), None, "nothing to compare with");
+        assert_eq!(of_shares(&counts(4, 4), &counts(40, 50), 3.0), None, "too few");
+        for (share, n) in [(0.5, 60), (0.9, 60), (0.99, 200)] {
+            let drawn = |trial: u64, stream: u64| {
+                let seed = noise::bits(stream, trial);
+                let values: Vec<f64> =
+                    (0..n).map(|i| if noise::unit(seed, i) < share { 2.0 } else { 4.0 }).collect();
+                BlockHistogram::of_chunks(&values, 1)
+            };
+            let trials = 400;
+            let hits = (0..trials).filter(|trial| {
+                let log_ratio = of_shares(&drawn(*trial, 1), &drawn(*trial, 2), 3.0).unwrap();
+                interval(&log_ratio).unwrap().contains(1.0)
+            });
+            let hits = hits.count() as f64 / trials as f64;
+            assert!(hits >= 0.95, "{hits} of the intervals at a share of {share}");
+        }
+    }
+
+    #[test]
     fn equal_numbers_have_no_spread() {
         let same = of_means(&[3.0; 9], &[6.0; 7], 1).unwrap();
         assert!((same.estimate - 2.0).abs() < 1e-12 && same.low == same.high, "{same:?}");

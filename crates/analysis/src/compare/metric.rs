@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use serde::{Serialize, Serializer};
 use thiserror::Error;
 
-use llmprof_base::units::{binary_bytes, millis, percent, three_digits};
+use llmprof_base::units::{binary_bytes, millis, three_digits};
 use llmprof_event::Phase;
 
 /// A statistic of a distribution.
@@ -160,7 +160,7 @@ impl Metric {
         match self {
             Metric::Ttft(_) | Metric::Tpot(_) | Metric::Itl(_) => millis(value),
             Metric::DecodeTokS | Metric::PrefillTokS => format!("{} tok/s", three_digits(value)),
-            Metric::Goodput => percent(100.0 * value),
+            Metric::Goodput => format!("{:.1} %", 100.0 * value),
             Metric::JPerToken => format!("{} J/token", three_digits(value)),
             Metric::PeakMemory => binary_bytes(value as u64),
             Metric::KernelsPerToken => format!("{} /token", three_digits(value)),

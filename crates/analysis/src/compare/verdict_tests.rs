@@ -5,7 +5,7 @@ use super::{
     *,
 };
 use llmprof_base::noise;
-use llmprof_event::{Outcome, Phase};
+use llmprof_event::{Outcome, Phase, Slo};
 
 #[test]
 fn the_clock_is_named_and_so_is_the_code() {
@@ -24,6 +24,31 @@ fn the_clock_is_named_and_so_is_the_code() {
     let code = compare(&a, &Sample { limits: a.limits.clone(), ..c }, &Options::default());
     assert_eq!((code.verdict, code.word), (Verdict::Better, "FASTER"), "{}", code.sentence);
     assert!(code.sentence.contains("not because of the clocks: -3."), "{}", code.sentence);
+}
+
+#[test]
+fn goodput_is_the_share_of_requests_that_keep_every_slo() {
+    let with = |kept: u64, ttft_p99_ms: Option<f64>| {
+        let mut sample = BASE_RUN.sample(false);
+        let mut outcomes = BlockHistogram::default();
+        for request in 0..200 {
+            outcomes.record(if request % 10 < kept { KEPT_SLO } else { BROKEN_SLO });
+            outcomes.close();
+        }
+        sample.kept_slos = ttft_p99_ms.map(|_| outcomes);
+        sample.facts.run.slo = ttft_p99_ms.map(|ms| Slo { ttft_p99_ms: Some(ms), ..Slo::default() });
+        sample
+    };
+    let options = Options { metrics: vec![Metric::Goodput], ..Options::default() };
+    let row = |a: &Sample, b: &Sample| compare(a, b, &options).row(Metric::Goodput).unwrap().clone();
+    let better = row(&with(5, Some(50.0)), &with(9, Some(50.0)));
+    assert_eq!((better.a, better.b), (Some(0.5), Some(0.9)));
+    assert_eq!(better.verdict, Verdict::Better, "{better:?}");
+    let same = row(&with(9, Some(50.0)), &with(9, Some(50.0)));
+    assert!(!matches!(same.verdict, Verdict::Better | Verdict::Worse), "{same:?}");
+    let other_slo = row(&with(5, Some(50.0)), &with(9, Some(80.0)));
+    assert_eq!(other_slo.reason.as_deref(), Some("the SLOs differ"), "{other_slo:?}");
+    assert_eq!(Metric::Goodput.format_value(0.905), "90.5 %");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use ratatui::{
     buffer::Buffer,
-    layout::Rect,
+    layout::{Margin, Rect},
     style::Style,
     text::{Line, Span as Text},
     widgets::{Paragraph, Widget, Wrap},
@@ -44,14 +44,14 @@ pub fn host_pane(view: &View<'_>, area: Rect, buf: &mut Buffer) {
 fn absence(view: &View<'_>, area: Rect, buf: &mut Buffer) -> u16 {
     let theme = view.theme;
     let Some(absent) = &view.state.gpu_absent else { return 0 };
-    let rows = |text: &str| (text.chars().count() as u16).div_ceil(area.width.saturating_sub(10).max(1));
+    let rows = |text: &str| (text.chars().count() as u16).div_ceil(area.width.saturating_sub(12).max(1));
     let height = match area.height {
         12.. => 2 + (rows(&absent.reason) + rows(&absent.remedy)).min(6),
         height => height.min(1),
     };
     let mut place = Rect { height, ..area };
     if height >= 4 {
-        place = draw_box(theme, ("GPU", "showing the host instead"), place, buf);
+        place = draw_box(theme, ("GPU", "showing the host instead"), place, buf).inner(Margin::new(1, 0));
     }
     let lines = vec![
         Line::from(vec![

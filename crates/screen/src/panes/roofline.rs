@@ -7,7 +7,7 @@ use crate::{
     theme::Theme,
     ui::moved,
     view::View,
-    widgets::{Dots, ListLayout, cut, draw_box, draw_pointed, note, wrapped},
+    widgets::{Dots, ListLayout, cut, draw_box, draw_note, draw_pointed, wrapped},
 };
 use crossterm::event::KeyCode;
 use ratatui::{
@@ -52,8 +52,7 @@ impl Widget for RooflinePane<'_> {
         let roofline = view.state.roofline();
         if roofline.points.is_empty() {
             let inner = draw_box(view.theme, ("roofline", ""), area, buf);
-            let reason = note(view.theme, &format!(" {}", why_empty(view)));
-            return Paragraph::new(reason).wrap(Wrap { trim: false }).render(inner, buf);
+            return draw_note(view.theme, &why_empty(view), inner, buf);
         }
         let selected = view.ui.point.min(roofline.points.len().saturating_sub(1));
         let hints = hints(view);
@@ -85,17 +84,18 @@ impl Widget for RooflinePane<'_> {
 
 fn why_empty(view: &View<'_>) -> String {
     match &view.state.run {
-        None => "no data recorded yet".to_owned(),
+        None => "No data recorded yet.".to_owned(),
         Some(_) if view.state.watches() => {
-            "no workload: operations cannot be counted; kernels with ncu counters are shown here".to_owned()
+            "No workload, so that operations cannot be counted. Kernels with ncu counters are shown here."
+                .to_owned()
         }
         Some(run) if run.shape.is_none() && (view.state.serves() || view.state.follows()) => {
-            "the shape of the model is not known: name it with --model, e.g. --model qwen2_5_7b".to_owned()
+            "The shape of the model is not known. Name it with --model, e.g. --model qwen2_5_7b.".to_owned()
         }
         Some(run) if run.shape.is_none() => {
-            format!("the FLOPs and bytes of {} are not known: its architecture is not supported", run.model)
+            format!("The FLOPs and bytes of {} are not known: its architecture is not supported.", run.model)
         }
-        Some(_) => "no measurements yet: the first request adds its prefill and its decode steps".to_owned(),
+        Some(_) => "No measurements yet: the first request adds its prefill and its decode steps.".to_owned(),
     }
 }
 

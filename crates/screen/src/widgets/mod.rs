@@ -13,6 +13,6 @@ pub use dots::Dots;
 pub use list::ListLayout;
 pub use strip::{TokenStrip, heat_of};
 pub use text::{
-    cut, draw_box, draw_pointed, fit, input_line, inside_box, label_value, note, popup, wrapped,
+    cut, draw_box, draw_note, draw_pointed, fit, input_line, inside_box, label_value, note, popup, wrapped,
     wrapped_behind,
 };

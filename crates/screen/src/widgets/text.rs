@@ -2,7 +2,7 @@
 
 use ratatui::{
     buffer::Buffer,
-    layout::{Constraint, Layout, Rect},
+    layout::{Constraint, Layout, Margin, Rect},
     style::{Modifier, Style},
     symbols::border,
     text::{Line, Span},
@@ -85,6 +85,12 @@ pub fn label_value<'a>(theme: &Theme, label: &str, value: &str, unit: &str) -> V
 /// A sentence for a pane that has nothing to show.
 pub fn note<'a>(theme: &Theme, text: &str) -> Line<'a> {
     Line::styled(theme.glyphs.plain(text), theme.dim)
+}
+
+/// Draws such a sentence in as many lines as it needs.
+pub fn draw_note(theme: &Theme, text: &str, area: Rect, buf: &mut Buffer) {
+    let lines = Paragraph::new(note(theme, text)).wrap(Wrap { trim: true });
+    lines.render(area.inner(Margin::new(1, 0)), buf);
 }
 
 /// The first parts that fit into `width` with a separator between them; more important ones come first.

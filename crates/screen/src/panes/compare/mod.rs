@@ -12,7 +12,7 @@ use crate::{
     theme::{Glyphs, Theme},
     ui::{ComparePart, moved},
     view::{SweepView, View},
-    widgets::{draw_box, note},
+    widgets::{draw_box, draw_note, note},
 };
 use crossterm::event::KeyCode;
 use std::borrow::Cow;
@@ -21,7 +21,7 @@ use ratatui::{
     buffer::Buffer,
     layout::{Constraint, Layout, Rect},
     text::Line,
-    widgets::{Paragraph, Widget, Wrap},
+    widgets::Widget,
 };
 use unicode_width::UnicodeWidthStr;
 
@@ -126,7 +126,7 @@ impl Widget for ComparePane<'_> {
                     "No snapshot yet. Press s to save what was measured so far, change something, and press s again: \
                      the two snapshots are compared here."
                 };
-                Paragraph::new(note(theme, text)).wrap(Wrap { trim: true }).render(inner, buf);
+                draw_note(theme, text, inner, buf);
             }
         }
     }
