@@ -4,11 +4,12 @@
 use std::{
     collections::BTreeMap,
     fs,
-    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal};
+
+use llmprof_base::tools::under::Mark;
 
 /// Programs in programs: each has a value of its own.
 const VARIABLE: &str = "LLMPROF_PROGRAM";
@@ -26,7 +27,7 @@ struct Process {
 /// Those that were seen, with the time at which each started. A process stays one after its parent has ended.
 #[derive(Debug)]
 pub(super) struct Descendants {
-    mark: String,
+    mark: Mark,
     seen: BTreeMap<u32, u64>,
     /// Processes without the variable.
     others: BTreeMap<u32, u64>,
@@ -44,16 +45,13 @@ enum Marked {
 
 impl Descendants {
     pub(super) fn new() -> Descendants {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let next = NEXT.fetch_add(1, Ordering::Relaxed);
-        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos());
-        let mark = format!("{}-{next}-{now}", std::process::id());
+        let mark = Mark::new("program");
         Descendants { mark, seen: BTreeMap::new(), others: BTreeMap::new(), read_at: None }
     }
 
     /// The variable for the program to start.
     pub(super) fn variable(&self) -> (&'static str, &str) {
-        (VARIABLE, &self.mark)
+        (VARIABLE, self.mark.value())
     }
 
     /// Looks for new ones of `root`, but not often.
@@ -66,7 +64,7 @@ impl Descendants {
     /// Looks for new ones of `root`, and forgets those that have ended.
     pub(super) fn refresh(&mut self, root: u32) {
         self.read_at = Some(Instant::now());
-        let wanted = format!("{VARIABLE}={}", self.mark);
+        let wanted = format!("{VARIABLE}={}", self.mark.value());
         self.take(root, &running(), |pid| marked(pid, wanted.as_bytes()));
     }
 
@@ -115,7 +113,7 @@ impl Descendants {
     }
 }
 
-/// Whether a process has the variable. That of another user cannot be read, and is none of the program.
+/// Whether a process has the variable. That of another user cannot be read, and does not belong to the program.
 fn marked(pid: u32, wanted: &[u8]) -> Marked {
     match fs::read(format!("/proc/{pid}/environ")) {
         Ok(environment) if environment.is_empty() => Marked::Unknown,

@@ -7,10 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    recorded::{Recording, recording_at},
-    *,
-};
+use super::{recorded::recording_at, *};
 use llmprof_event::kernels::{KernelRow, live::KernelWindow, work::WorkKind};
 
 fn file(name: &str) -> PathBuf {
@@ -372,14 +369,24 @@ fn tables_of_engines() {
     }
 }
 
-/// Copies to the host that are no nodes of graphs, between two times: vLLM makes one in each step that answers requests.
-fn results_copied(recording: &Recording, from_ns: u64, to_ns: u64) -> usize {
+/// The steps of a recording. Between two times there must be as many as copies to the host that are no nodes of graphs: a server makes one
+/// in each step that answers requests.
+fn steps_beside_results(name: &str, from_ns: u64, to_ns: u64) -> Vec<Step> {
+    let mut recording = recording_at(&file(name));
+    let mut steps = Vec::new();
+    recording.played(|fold, _| steps.extend(steps_of(fold)));
     let is_result = |work: &&Work| {
         matches!(work.kind, WorkKind::Copy { direction: Direction::DeviceToHost, .. })
             && work.graph.is_none()
             && (from_ns..to_ns).contains(&work.start_ns)
     };
-    recording.works().iter().filter(is_result).count()
+    let copies = recording.works().iter().filter(is_result).count();
+    let found = steps.iter().filter(|step| (from_ns..to_ns).contains(&step.end_ns)).count();
+    assert!(
+        copies > 250 && found.abs_diff(copies) * 50 <= copies,
+        "{found} steps, {copies} copies of results"
+    );
+    steps
 }
 
 /// With 64 requests at a time, several steps in a row are of prompts alone, and most of them lie between bursts.
@@ -401,16 +408,7 @@ fn long_steps_between_bursts_have_the_phase_of_those_in_bursts() {
 /// A burst within long prompts has few steps, which are found in another way: they do not change what marks a step between bursts.
 #[test]
 fn bursts_of_prompts_alone_do_not_interrupt_the_count() {
-    let mut recording = recording_at(&file("sglang_64.tsv.gz"));
-    let mut steps = Vec::new();
-    recording.played(|fold, _| steps.extend(steps_of(fold)));
-    let (from, to) = (1_600_000_000, 7_800_000_000);
-    let found = steps.iter().filter(|step| (from..to).contains(&step.end_ns)).count();
-    let copies = results_copied(&recording, from, to);
-    assert!(
-        copies > 500 && found.abs_diff(copies) * 50 <= copies,
-        "{found} steps, {copies} copies of results"
-    );
+    let steps = steps_beside_results("sglang_64.tsv.gz", 1_600_000_000, 7_800_000_000);
     // The results of prompts alone are those of another number of sequences.
     let long = steps.iter().filter(|step| !step.is_recorded() && step.end_ns - step.start_ns > 100_000_000);
     let long: Vec<StepPhase> = long.map(|step| step.phase).collect();
@@ -421,16 +419,7 @@ fn bursts_of_prompts_alone_do_not_interrupt_the_count() {
 /// With speculation the results of a step have a size that depends on how many sequences run and how many tokens were proposed.
 #[test]
 fn steps_with_speculation_are_found_between_bursts() {
-    let mut recording = recording_at(&file("vllm_ngram.tsv.gz"));
-    let mut steps = Vec::new();
-    recording.played(|fold, _| steps.extend(steps_of(fold)));
-    let (from, to) = (67_000_000_000, 70_000_000_000);
-    let found = steps.iter().filter(|step| (from..to).contains(&step.end_ns)).count();
-    let copies = results_copied(&recording, from, to);
-    assert!(
-        copies > 250 && found.abs_diff(copies) * 50 <= copies,
-        "{found} steps, {copies} copies of results"
-    );
+    steps_beside_results("vllm_ngram.tsv.gz", 67_000_000_000, 70_000_000_000);
 }
 
 #[test]
