@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """counter.py URL SECONDS: the server's own counter of steps, ten times a second, as lines of Unix time and count.
-counter.py compare FILE EVENTS JSON: steps per second by that counter and by our recording, over the seconds that both have."""
+counter.py compare FILE EVENTS JSON: steps per second by that counter and by our recording, over the seconds that both have.
+counter.py steps FILE EVENTS [STREAMS]: the same without the result; with STREAMS, each event is a token of one of so many requests."""
 import json, re, sys, time, urllib.request
 
 NAMES = re.compile(r"^(vllm:iteration_tokens_total_count|sglang:cuda_graph_passes_total)\{?.*? ([0-9.e+]+)$", re.M)
@@ -18,7 +19,7 @@ def read(url, seconds):
         time.sleep(0.1)
 
 
-def compare(counted, events, result):
+def steps_beside(counted, events, streams=1):
     lines = [tuple(map(float, line.split())) for line in open(counted)]
     begun, steps = 0.0, []
     for line in open(events):
@@ -30,10 +31,14 @@ def compare(counted, events, result):
     changes = [(t, n) for (_, m), (t, n) in zip(lines, lines[1:]) if n != m and steps and steps[0] + LEARNING_S < t < steps[-1] - 0.2]
     if len(changes) > 5:
         (t, n), (u, m) = changes[0], changes[-1]
-        ours = sum(t < step <= u for step in steps)
-        print(f"steps in {u - t:.2f} s: ours {ours}, by the server's counter {m - n:.0f}, {100 * (ours / (m - n) - 1):+.2f} %")
+        ours = sum(t < step <= u for step in steps) / streams
+        print(f"steps in {u - t:.2f} s: ours {ours:.1f}, by the server's counter {m - n:.0f}, {100 * (ours / (m - n) - 1):+.2f} %")
     else:
         print(f"no counter: {len(lines)} readings, {len(steps)} steps of ours")
+
+
+def compare(counted, events, result):
+    steps_beside(counted, events)
     m = json.load(open(result))
     for key in ("limit", "verdict", "gpu_idle", "decode_tok_s"):
         print(key, m.get(key))
@@ -43,4 +48,10 @@ def compare(counted, events, result):
         print(phase, {k: d.get(k) for k in ("steps", "launches", "busy_ns", "span_ns", "between_ns", "dropped", "unmeasured")}, d.get("remarks"))
 
 
-compare(*sys.argv[2:]) if sys.argv[1] == "compare" else read(sys.argv[1], float(sys.argv[2]))
+match sys.argv[1]:
+    case "compare":
+        compare(*sys.argv[2:])
+    case "steps":
+        steps_beside(sys.argv[2], sys.argv[3], int((sys.argv[4:] or ["1"])[0]))
+    case url:
+        read(url, float(sys.argv[2]))
