@@ -1,6 +1,6 @@
 //! Time to compose the configuration, compared with Hydra on the same files in the same run.
 //!
-//! `cargo bench --bench compose`. Hydra is measured where the oracle test has created its environment
+//! `cargo bench --bench compose`. Hydra is measured if the oracle test has created its environment
 //! (`cargo test --test hydra -- --ignored`).
 
 use std::io::Write;

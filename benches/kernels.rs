@@ -1,6 +1,6 @@
 //! Reading speed of kernel files: a raw page of ncu and the SQLite of nsys.
 //!
-//! `cargo bench --bench kernels`. Where python3 has pandas, it reads the same files for comparison.
+//! `cargo bench --bench kernels`. If python3 has pandas, it reads the same files for comparison.
 
 use std::{fs, io::Write, path::Path, process::Command, time::Instant};
 
@@ -132,7 +132,7 @@ fn record(path: &Path, with_ranges: bool) -> rusqlite::Result<()> {
     all.commit()
 }
 
-/// The same by pandas, where there is one.
+/// The same by pandas, if there is one.
 fn pandas(what: &str, path: &Path, expression: &str, amount: f64, unit: &str) {
     let script = format!(
         "import sys, time, sqlite3, pandas\npath = sys.argv[1]\nbegun = time.perf_counter()\n{expression}\n\

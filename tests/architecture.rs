@@ -140,7 +140,7 @@ fn code(text: &str) -> String {
     }
 }
 
-/// Top-level modules that `text` names, where it is the module at `depth` below the crate's root: by `crate::`, or by
+/// Top-level modules that `text` names, if it is the module at `depth` below the crate's root: by `crate::`, or by
 /// as many `super::` as lead there.
 fn modules_used(text: &str, depth: usize) -> BTreeSet<String> {
     let mut names = BTreeSet::new();

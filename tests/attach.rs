@@ -360,7 +360,7 @@ fn the_program_ends_after_its_time_with_what_it_has_detached() {
             signal(pid, "KILL");
         }
         assert!(!is_left, "process {pid} still runs");
-        // By SIGTERM, or by SIGKILL where that took too long.
+        // By SIGTERM, or by SIGKILL if that took too long.
         assert!(matches!(code, Some(143 | 137)), "{code:?}");
         return;
     }

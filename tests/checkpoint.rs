@@ -201,7 +201,7 @@ fn four_bits_of_awq_and_gptq_are_read() {
         let quantised = logits(&open(), plain.spec(), Dtype::F32);
         let error = max_diff(&quantised, &expected) / largest;
         assert!(error < 0.05, "{kind:?}: {error}");
-        // Only where a block has one group, codes stay codes.
+        // Only if a block has one group, codes stay codes.
         let part = &plain.spec().tensors().into_iter().find(|t| t.name.contains("down_proj")).unwrap();
         let blocks = open().blocks(std::slice::from_ref(part)).unwrap();
         assert_eq!(blocks.is_some(), stays);

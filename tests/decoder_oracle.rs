@@ -247,7 +247,7 @@ fn a_sliding_window_equals_the_oracles_prefill() {
     let all = ids(150, 2);
     let ours = decoder(&config, Dtype::F32, 1);
     let unlimited = decoder(&self::config("mistral", 6, 2, json!({"sliding_window": null})), Dtype::F32, 1);
-    // Ours goes on step by step; candle's window is right only where a whole prompt is read at once.
+    // Ours goes on step by step; candle's window is right only if a whole prompt is read at once.
     for n in [4, 9, 10, 11, 30, 140, 141, 142] {
         let whole = logits(&decoder(&config, Dtype::F32, 1), &all[..n], 0);
         let diff = max_diff(&whole, &Oracle::new(&config).logits(&all[..n], 1, 0));

@@ -335,7 +335,7 @@ fn an_interrupted_fetch_is_resumed() {
     assert!(stderr(&refused).contains("another process is downloading this file"), "{}", stderr(&refused));
 
     let pid = rustix::process::Pid::from_child(&first);
-    // Not SIGINT, which is ignored where the tests run in the background of a shell.
+    // Not SIGINT, which is ignored if the tests run in the background of a shell.
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     wait_until("a signal ends the fetch", || first.try_wait().unwrap().is_some());
     assert_eq!(partial_sizes(), [200_000, 300_000], "the partial files stay");

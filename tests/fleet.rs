@@ -1,4 +1,4 @@
-//! Fleets: a stand-in for Prometheus and everything that goes wrong with one, a recording on the screen, and, where it is
+//! Fleets: a stand-in for Prometheus and everything that goes wrong with one, a recording on the screen, and, if it is
 //! installed (`apt-get install prometheus`), the real one with an exporter that plays 64 GPUs.
 
 use std::{

@@ -438,7 +438,7 @@ fn make_fifo(path: &Path) {
     assert!(made.success());
 }
 
-/// Ends the command where it waits, instead of the whole test.
+/// Ends a command that waits, instead of the whole test.
 fn ends(dir: &Path, args: &[&str]) -> Said {
     let mut command = program(dir);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

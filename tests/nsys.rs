@@ -1,6 +1,6 @@
 //! A CPU run under the real nsys, gated by NVTX ranges, parsed and shown.
 //!
-//! Where nsys is missing it is unpacked from Debian's packages.
+//! If nsys is missing it is unpacked from Debian's packages.
 
 use std::{
     fs,
@@ -40,7 +40,7 @@ const UNPACK: &str = "\
     done
     ln -sfn usr/lib/$(uname -m)-linux-gnu/nsight-systems/target-linux-x64 bin";
 
-/// The directory of nsys where it is not on the path, or why there is none.
+/// The directory of nsys if it is not on the path, or why there is none.
 fn nsys() -> &'static Result<Option<PathBuf>, String> {
     static FOUND: OnceLock<Result<Option<PathBuf>, String>> = OnceLock::new();
     FOUND.get_or_init(|| {

@@ -80,7 +80,7 @@ fn each_rank_is_a_lane_and_the_late_one_is_named() {
     }
     let late = &result["ranks"]["straggler"];
     assert_eq!((&late["rank"], &late["gpu"]), (&json!(3), &json!(3)), "{result}");
-    // 16 × 15 µs of 2.492 ms; a smaller share where a busy machine made pauses between the steps.
+    // 16 × 15 µs of 2.492 ms; a smaller share if a busy machine made pauses between the steps.
     let of_all_time = 15_000.0 * number(&lanes[0], "matched") / number(&lanes[0], "span_ns");
     let behind = number(late, "behind");
     assert!(behind > 0.98 * of_all_time && behind < 1.02 * 0.0963, "{of_all_time}: {late}");

@@ -252,7 +252,7 @@ fn sixty_four_tokens_in_all_types() {
         let plain = model.plain();
         let of = |blocks| model.decoder(&Requantised { plain: &plain, types, blocks }, 1);
         let (ours, exact) = (of(true), of(false));
-        // Both see the tokens that plain numbers choose; where two are about as likely, rounding may prefer the other.
+        // Both see the tokens that plain numbers choose; if two are about as likely, rounding may prefer the other.
         let mut chosen = Vec::new();
         greedy(&prompt, TOKENS, |ids, position| {
             let best = |logits: &Tensor| logits.argmax(D::Minus1).unwrap().to_vec1::<u32>().unwrap()[0];

@@ -115,7 +115,7 @@ fn names(home: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// The files of a run by their paths, but for the one that names where a copy is from.
+/// The files of a run by their paths, except the one that names the origin of a copy.
 fn digests(dir: &Path) -> BTreeMap<PathBuf, String> {
     fn walk(dir: &Path, below: &Path, found: &mut BTreeMap<PathBuf, String>) {
         for entry in fs::read_dir(dir.join(below)).unwrap().flatten() {

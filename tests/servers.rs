@@ -328,7 +328,7 @@ fn without_addresses(dir: &Path) -> String {
     library.display().to_string()
 }
 
-/// Where waiting cannot help, nothing is waited for: these would wait for minutes.
+/// If waiting cannot help, nothing is waited for: these would wait for minutes.
 #[test]
 fn what_cannot_become_a_server_is_said_at_once() {
     let not_found = answering(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");

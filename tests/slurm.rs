@@ -70,7 +70,7 @@ impl Cluster {
         })
     }
 
-    /// The same, where Slurm cannot list processes.
+    /// The same, if Slurm cannot list processes.
     fn pid_in_proc(&self, id: &str) -> Option<u32> {
         let (array, task) = id.split_once('_')?;
         let wanted = [format!("SLURM_ARRAY_JOB_ID={array}"), format!("SLURM_ARRAY_TASK_ID={task}")];

@@ -1,4 +1,4 @@
-//! candle-transformers' models as an engine: every row of its tables makes tokens, and where our decoder has the same
+//! candle-transformers' models as an engine: every row of its tables makes tokens, and if our decoder has the same
 //! family, the same ones.
 
 use std::{collections::HashMap, fs, path::PathBuf, sync::Arc};
@@ -527,7 +527,7 @@ fn quantised_models_make_the_same_tokens_after_a_reset() {
 
 #[test]
 fn our_decoder_reads_the_same_gguf_files_alike() {
-    // Not gemma3: candle's quantised one has SiLU where the model has GELU.
+    // Not gemma3: candle's quantised one has SiLU, the model has GELU.
     for arch in ["llama", "qwen2", "qwen3", "phi3"] {
         let (_dir, path) = gguf_of(arch, GgmlDType::F32);
         let checkpoint = Checkpoint::open(&path, None).unwrap_or_else(|e| panic!("{arch}: {e}"));

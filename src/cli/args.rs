@@ -178,7 +178,7 @@ pub(super) fn time_of(seconds: f64) -> Result<Duration, Failure> {
     }
 }
 
-/// Adds a model name where the shape comes from a file: the default name would be wrong.
+/// Adds a model name if the shape comes from a file: the default name would be wrong.
 pub(super) fn with_model_name(mut overrides: Vec<String>) -> Vec<String> {
     let given = |key: &str| overrides.iter().find_map(|o| o.strip_prefix(key)).map(str::to_owned);
     if let (Some(path), None) = (given("model.config_json="), given("model.name=")) {

@@ -65,7 +65,7 @@ fn is_agreed(agreement: &str) -> bool {
     agreed().lines().any(|line| line == agreement)
 }
 
-/// Where it cannot be kept, it is asked for again.
+/// If it cannot be kept, it is asked for again.
 fn agree(agreement: &str) {
     let before = agreed();
     let mut lines: Vec<&str> = before.lines().collect();

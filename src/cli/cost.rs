@@ -168,7 +168,7 @@ impl Gpu {
     }
 }
 
-/// The shape of the configured model: from its weights where some are given, else from a `config.json` or `model.arch`; with
+/// The shape of the configured model: from its weights if some are given, else from a `config.json` or `model.arch`; with
 /// weights of `bits` bits, if given.
 fn shape_of(config: &RunConfig, bits: Option<f64>) -> Result<Shape, Failure> {
     plain_shape_of(config, bits).map(|shape| shape.with_kv_cache(config.runtime.kv_cache_dtype))

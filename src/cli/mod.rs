@@ -375,7 +375,7 @@ fn dispatch(cli: Cli, words: &[OsString]) -> Result<u8, Failure> {
     }
 }
 
-/// Refuses to start where too few files can be opened: what needs them later would fail in many ways.
+/// Refuses to start if too few files can be opened: what needs them later would fail in many ways.
 fn require_descriptors() -> Result<(), Failure> {
     const NEEDED: usize = 16;
     let spare: Result<Vec<OwnedFd>, Errno> =

@@ -160,7 +160,7 @@ pub(super) struct Shown {
     pub(super) watch: bool,
 }
 
-/// Runs the command on another machine, where `--host` asks for it.
+/// Runs the command on another machine, if `--host` asks for it.
 pub(super) async fn profile(
     args: &RemoteArgs,
     config: &ConfigArgs,

@@ -164,7 +164,7 @@ async fn run_job(
     Ok(finished.cause.as_ref().map_or(code, Cause::exit_code))
 }
 
-/// Asks for SIGTERM when the parent ends, and refuses to run where it has ended already.
+/// Asks for SIGTERM when the parent ends, and refuses to run if it has ended already.
 fn end_with_parent() -> Result<(), Failure> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
         .map_err(|e| Failure::work(format_args!("the end of the parent cannot be watched: {e}")))?;
@@ -190,7 +190,7 @@ pub(super) fn report_end(ended: &SessionSummary) -> u8 {
     u8::from(failed || ended.loss.is_some() || !ended.tool_failures.is_empty())
 }
 
-/// A server: its model, its kind, where it is. Nothing of one that never answered: the error reports that.
+/// A server: its model, kind and address. Empty for one that never answered: the error reports that.
 fn server_line(state: &RunState) -> String {
     match &state.server.found {
         Some(found) => {

@@ -40,7 +40,7 @@ impl SweepArgs {
     }
 
     /// The requested sweep, if any: every job validated, the directory created. `precondition` is checked before
-    /// anything is written. `host` is the machine to run it on, where it is not this one.
+    /// anything is written. `host` is the machine to run it on, if it is not this one.
     pub(super) fn runner(
         &self,
         config: &ConfigArgs,
@@ -77,7 +77,7 @@ impl SweepArgs {
         Ok(Some(Runner::begin(tree, config.conf_dir.clone(), host.map(str::to_owned), typed, jobs)?))
     }
 
-    /// The sweep with its launcher, on another machine, or as it is where its jobs run in this process.
+    /// The sweep with its launcher, on another machine, or as it is if its jobs run in this process.
     pub(super) fn launched(
         &self,
         runner: Runner,

@@ -81,7 +81,7 @@ pub(super) async fn run(args: WatchArgs) -> Result<u8, Failure> {
     with_remark(args, None).await
 }
 
-/// Watches; the remark stands in Log, and on stderr where there is no screen.
+/// Watches; the remark stands in Log, and on stderr if there is no screen.
 pub(super) async fn with_remark(args: WatchArgs, remark: Option<String>) -> Result<u8, Failure> {
     let mut config = args.watch_config();
     if args.remote.host.is_some() {

@@ -164,7 +164,7 @@ pub fn limited(dir: &Path, limit: &str, args: &[&str]) -> Said {
 /// Durations of a 7B model on an H200, whatever model is simulated.
 pub const SIM_TIMES: [&str; 2] = ["runtime.sim.prefill_tok_s=47000", "runtime.sim.itl_ms=3.8"];
 
-/// A finished simulated run below `dir`, with [`SIM_TIMES`] where `overrides` have no others; its directory.
+/// A finished simulated run below `dir`, with [`SIM_TIMES`] if `overrides` have no others; its directory.
 pub fn record(dir: &Path, overrides: &[&str]) -> PathBuf {
     let before = run_dirs(dir);
     let mut run = program(dir);

@@ -10,7 +10,7 @@ use super::{
 };
 use llmprof_base::units::three_digits;
 
-/// Integrates sampled power over time, in `N` parts. Where the GPU has an energy counter, its growth is divided between the
+/// Integrates sampled power over time, in `N` parts. If the GPU has an energy counter, its growth is divided between the
 /// parts in proportion to the sampled energy since its last reading.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EnergyMeter<const N: usize> {
@@ -96,7 +96,7 @@ pub struct Energy {
     pub method: EnergyMethod,
     /// What may be wrong with it.
     pub uncertainty: String,
-    /// All requests, where there were any.
+    /// All requests, if there were any.
     pub requests: Option<RequestsEnergy>,
     pub phases: Vec<PhaseEnergy>,
 }
@@ -137,12 +137,12 @@ pub struct PhaseEnergy {
     pub phase: Work,
     pub joules: f64,
     pub mean_w: Option<f64>,
-    /// Tokens of the prompts in a prefill, generated tokens after the first in a decode; `None` where they are not known.
+    /// Tokens of the prompts in a prefill, generated tokens after the first in a decode; `None` if they are not known.
     pub tokens: Option<u64>,
     pub j_per_token: Option<f64>,
 }
 
-/// The energy of each kind of work; `None` where the GPU reported neither energy nor power.
+/// The energy of each kind of work; `None` if the GPU reported neither energy nor power.
 pub fn energy(ledger: &Ledger) -> Option<Energy> {
     let meter = ledger.energy();
     let phase = |work: Work| {

@@ -70,7 +70,7 @@ pub struct Forecast {
     pub time_constant_s: f64,
     /// Where the GPU slows down.
     pub limit_c: Option<f64>,
-    /// Seconds until then, from and to, where the whole range is above the limit.
+    /// Seconds until then, from and to, if the whole range is above the limit.
     pub slowdown_in_s: Option<(f64, f64)>,
 }
 
@@ -207,7 +207,7 @@ struct Approach {
 }
 
 impl Approach {
-    /// By least squares for a given time constant; `None` where the temperature does not rise.
+    /// By least squares for a given time constant; `None` if the temperature does not rise.
     fn fitted(points: &[(f64, f64)], time_constant: f64) -> Option<Approach> {
         let begin = points.first()?.0;
         let curve: Vec<(f64, f64)> =
@@ -265,7 +265,7 @@ fn linear_fit(points: &[(f64, f64)]) -> Option<(f64, f64)> {
 }
 
 impl Heat {
-    /// A sentence, where there is something to report.
+    /// A sentence, if there is something to report.
     pub fn describe(&self) -> Option<String> {
         let change =
             self.burst_tok_s.zip(self.sustained_tok_s).map(|(burst, sustained)| sustained / burst - 1.0);

@@ -10,7 +10,7 @@ pub struct Tried {
 #[derive(Debug, Clone)]
 pub struct KneeSearch {
     first: f64,
-    /// It is found where the interval is no wider than this share of its lower end.
+    /// It is found if the interval is no wider than this share of its lower end.
     precision: f64,
     tried: Vec<Tried>,
 }
@@ -33,7 +33,7 @@ impl KneeSearch {
         (kept, broken)
     }
 
-    /// The rate to try next; `None` where the knee is found.
+    /// The rate to try next; `None` if the knee is found.
     pub fn next_rate(&self) -> Option<f64> {
         match self.interval() {
             (None, None) => Some(self.first),

@@ -175,7 +175,7 @@ impl LateChunks {
         }
     }
 
-    /// A reading of the GPU: its highest clock over its clock, where it is throttled. It covers the time since the one before.
+    /// A reading of the GPU: its highest clock over its clock, if it is throttled. It covers the time since the one before.
     pub fn gpu(&mut self, t: Stamp, slower: Option<f64>) {
         let last = self.last_gpu.replace(t).unwrap_or(t - AROUND);
         if let Some(slower) = slower {

@@ -63,7 +63,7 @@ impl LaunchMeter {
         self.graph_share >= SOME_GRAPHS
     }
 
-    /// The estimated time that running each step as one CUDA graph would save; `None` where the program launches graphs already.
+    /// The estimated time that running each step as one CUDA graph would save; `None` if the program launches graphs already.
     pub fn saved_by_graphs_ns(&self) -> Option<f64> {
         let gaps_of_a_graph = GRAPH_GAP_NS * (self.launches - 1.0).max(0.0);
         (!self.uses_graphs()).then_some((self.gaps_ns - gaps_of_a_graph).max(0.0))

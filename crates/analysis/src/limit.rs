@@ -24,7 +24,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// By the idle share and the share of the peak bandwidth; `None` where a lowered clock costs more, or nothing is known.
+    /// By the idle share and the share of the peak bandwidth; `None` if a lowered clock costs more, or nothing is known.
     pub fn of(idle: Option<GpuIdle>, bandwidth: Option<f64>, lost_to_clock: f64) -> Option<Limit> {
         let waits = idle.filter(|idle| idle.share >= MIN_IDLE);
         match (waits, bandwidth) {

@@ -17,7 +17,7 @@ pub struct Metrics {
     pub itl: Distribution,
     /// Complete requests from their start to the last token.
     pub e2e: Distribution,
-    /// Steps by the device's own clock, where it has one: prefills, and decode steps.
+    /// Steps by the device's own clock, if it has one: prefills, and decode steps.
     pub device_vision: Distribution,
     pub device_prefill: Distribution,
     pub device_step: Distribution,

@@ -13,7 +13,7 @@ use llmprof_event::{OperatorTime, kernels::KernelRow};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spent<'a> {
     pub operator: Option<Operator>,
-    /// The kernel that was timed; `None` where the operator itself was.
+    /// The kernel that was timed; `None` if the operator itself was.
     pub kernel: Option<&'a str>,
     pub calls: u64,
     pub ns: f64,
@@ -37,16 +37,16 @@ impl From<&OperatorTime> for Spent<'_> {
 pub struct OperatorRow {
     /// `None` for kernels without a known operator.
     pub operator: Option<Operator>,
-    /// Kernel launches per step; calls per step where the operator itself was timed.
+    /// Kernel launches per step; calls per step if the operator itself was timed.
     pub calls_per_step: f64,
     pub ns_per_step: f64,
     /// Share of the time of all operators.
     pub share: f64,
-    /// Kernels by name with their share of its time, in descending order; empty where the operator itself was timed.
+    /// Kernels by name with their share of its time, in descending order; empty if the operator itself was timed.
     pub kernels: Vec<(String, f64)>,
-    /// Its work per step and the time of that; `None` where its cost is not known.
+    /// Its work per step and the time of that; `None` if its cost is not known.
     pub achieved: Option<Timed>,
-    /// Percentages of both ceilings, where they are known.
+    /// Percentages of both ceilings, if they are known.
     pub pct_of_peaks: Option<Share>,
     /// Its cost would take longer than it took.
     #[serde(skip)]
@@ -145,7 +145,7 @@ fn judge(
     estimated("operator", &call, &roof).map_err(|above| above.to_string())
 }
 
-/// What bounds a kernel: by its counters where they were read, else by the cost of the operator that it represents.
+/// What bounds a kernel: by its counters if they were read, else by the cost of the operator that it represents.
 pub fn kernel_verdict(kernel: &KernelRow, operators: &[OperatorRow]) -> Result<Verdict, String> {
     let counted = classify::verdict(kernel);
     if counted.is_ok() {

@@ -94,12 +94,12 @@ pub const OVERRIDE: &str = "hardware.peaks.flops=… hardware.peaks.bytes_per_s=
 pub const MEASURE: &str = "llmprof-tui doctor --peaks measures them";
 
 impl GpuPeaks {
-    /// FLOP/s of `dtype`; `None` where it is not supported.
+    /// FLOP/s of `dtype`; `None` if it is not supported.
     pub fn flops_of(&self, dtype: &str) -> Option<f64> {
         self.rate(dtype).map(|rate| rate.flops)
     }
 
-    /// The SM clock of [`GpuPeaks::flops_of`]; `None` where the vendor does not state it.
+    /// The SM clock of [`GpuPeaks::flops_of`]; `None` if the vendor does not state it.
     pub fn clock_of(&self, dtype: &str) -> Option<f64> {
         self.rate(dtype)?.clock_mhz
     }

@@ -141,7 +141,7 @@ pub struct Activity {
 }
 
 impl Activity {
-    /// `None` where nothing was recorded.
+    /// `None` if nothing was recorded.
     pub fn of(window: &KernelWindow) -> Option<Activity> {
         let busy_ns = (window.busy_ns > 0).then_some(window.busy_ns)?;
         let (moved, kernels): (Vec<_>, Vec<_>) = window.rows.iter().partition(|row| row.bytes.is_some());
@@ -267,7 +267,7 @@ fn copies(sum: &Exposed, to_device: bool, window: &KernelWindow, meter: &LaunchM
     (share >= SMALL_SHARE).then_some(Remark::Copies { to_device, bytes, copies, ns, share })
 }
 
-/// A wait costs where the GPU has nothing to do after it.
+/// A wait costs if the GPU has nothing to do after it.
 fn waits(overlaps: &Overlaps, steps: f64, meter: &LaunchMeter) -> Option<Remark> {
     let (waits, ns) = (overlaps.waits as f64 / steps, overlaps.wait_ns as f64 / steps);
     let share = ns / meter.step_ns();
@@ -329,7 +329,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// The classes of kernels whose time per step differs most, at most three; empty where a window has no steps.
+/// The classes of kernels whose time per step differs most, at most three; empty if a window has no steps.
 pub fn changes(before: &KernelWindow, after: &KernelWindow) -> Vec<Change> {
     if before.steps == 0 || after.steps == 0 {
         return Vec::new();

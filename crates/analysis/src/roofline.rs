@@ -24,7 +24,7 @@ impl Roof {
         Roof { flops: peaks.flops, bytes_per_s: peaks.bytes_per_s }
     }
 
-    /// With the SMs at `mhz`: compute follows their clock, memory does not. `None` where the clock of the peaks is not known.
+    /// With the SMs at `mhz`: compute follows their clock, memory does not. `None` if the clock of the peaks is not known.
     pub fn at_clock(peaks: &Peaks, mhz: f64) -> Option<Roof> {
         let stated = peaks.clock_mhz.filter(|stated| *stated > 0.0 && mhz > 0.0)?;
         Some(Roof { flops: peaks.flops * mhz / stated, bytes_per_s: peaks.bytes_per_s })
@@ -63,7 +63,7 @@ impl Timed {
         self.bytes / self.seconds
     }
 
-    /// Arithmetic intensity; `None` where no bytes are moved.
+    /// Arithmetic intensity; `None` if no bytes are moved.
     pub fn flop_per_byte(&self) -> Option<f64> {
         (self.bytes > 0.0).then(|| self.flops / self.bytes)
     }
@@ -144,7 +144,7 @@ pub struct Point {
     pub timed: Timed,
     /// Its share of the ceilings at the clock of its phase, if they are known.
     pub share: Option<Share>,
-    /// Its share of the phase's time, where that is known.
+    /// Its share of the phase's time, if that is known.
     pub time_pct: Option<f64>,
     #[serde(serialize_with = "as_text")]
     pub basis: PointBasis,
@@ -216,7 +216,7 @@ impl Point {
 pub struct Roofline {
     /// The peaks, or why they are not known.
     pub peaks: Result<Peaks, String>,
-    /// The SM clock, where it was read.
+    /// The SM clock, if it was read.
     pub clock_mhz: Option<f64>,
     pub points: Vec<Point>,
 }

@@ -169,7 +169,7 @@ impl ServerFacts {
         remarks
     }
 
-    /// The client's delay, where it is large against what it measures.
+    /// The client's delay, if it is large against what it measures.
     pub fn late_client_ms(&self) -> Option<f64> {
         self.client_lag_ms.filter(|lag| self.is_late(*lag))
     }

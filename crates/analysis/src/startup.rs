@@ -142,7 +142,7 @@ impl Startup {
         Stage::ALL.into_iter().zip(self.times).filter_map(|(stage, seconds)| Some((stage, seconds?)))
     }
 
-    /// All seconds, where it answers and more than one stage was seen.
+    /// All seconds, if it answers and more than one stage was seen.
     pub fn seconds(&self) -> Option<f64> {
         (self.ended && self.stages().count() > 1).then(|| self.stages().map(|(_, seconds)| seconds).sum())
     }

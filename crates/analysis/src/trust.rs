@@ -29,7 +29,7 @@ const MAX_EXTERNAL_CPU_SHARE: f32 = 0.2;
 /// How far the times of a run can be trusted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Trust {
-    /// [`MAX_SCORE`] less one for each issue; 0 where one blocks a comparison.
+    /// [`MAX_SCORE`] less one for each issue; 0 if one blocks a comparison.
     pub score: u32,
     pub of: u32,
     /// The worst of all issues; `None` for a run that is fully trusted.
@@ -81,7 +81,7 @@ pub enum TrustIssue {
     UnevenTpot(f64),
     FewRequests(usize),
     Throttled,
-    /// The share of the decode time in which kernels were recorded, where no request is without it.
+    /// The share of the decode time in which kernels were recorded, if no request is without it.
     KernelsRecorded(f64),
     /// Some of the requests to a server failed.
     FailedRequests {
@@ -173,14 +173,14 @@ impl Serialize for TrustIssue {
 pub struct Conditions {
     #[serde(rename = "others")]
     pub other_gpu_processes: u32,
-    /// The share of the CPU that other processes used, where the workload runs on the CPU.
+    /// The share of the CPU that other processes used, if the workload runs on the CPU.
     #[serde(rename = "cpu_taken")]
     pub external_cpu_share: Option<f32>,
     /// Events that were dropped, or lines of the recording that could not be read.
     pub events_lost: u64,
     #[serde(default)]
     pub throttled: bool,
-    /// The share of the decode time in which kernels were recorded, where no request is without it.
+    /// The share of the decode time in which kernels were recorded, if no request is without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded_share: Option<f64>,
     /// How the requests to a server went; `None` without a server.
@@ -193,7 +193,7 @@ pub struct Conditions {
 pub struct Served {
     pub ended: u64,
     pub failed: u64,
-    /// The client's own delay, where it is large against what it measures.
+    /// The client's own delay, if it is large against what it measures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_ms: Option<f64>,
     /// Chunks are taken for tokens.
@@ -347,7 +347,7 @@ fn mean_and_variance(values: &[f64]) -> Option<(f64, f64)> {
     Some((mean, values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0)))
 }
 
-/// The relative change from the first third to the last, where it is both large and significant.
+/// The relative change from the first third to the last, if it is both large and significant.
 fn drift(values: &[f64]) -> Option<f64> {
     let third = values.len() / 3;
     if third < 3 {

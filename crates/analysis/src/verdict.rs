@@ -18,7 +18,7 @@ pub struct Measurements<'a> {
     pub tokens_per_step: Option<f64>,
     /// Bytes that a decode step reads, from the model's shape.
     pub step_bytes: Option<u64>,
-    /// Share of the CPU that other processes used, where the workload runs on the CPU.
+    /// Share of the CPU that other processes used, if the workload runs on the CPU.
     pub cpu_taken_by_others: Option<f32>,
     pub simulated: bool,
     /// The steps are those of another program, and inferred.

@@ -41,7 +41,7 @@ pub(crate) enum Scales {
 pub(crate) struct Rule {
     pub bits: usize,
     pub scales: Scales,
-    /// The code of a weight of zero, where offsets follow from it.
+    /// The code of a weight of zero, if offsets follow from it.
     pub zero: f32,
     /// Codes are places in this table, whose numbers are 128 too large.
     pub table: Option<&'static [u8; 16]>,

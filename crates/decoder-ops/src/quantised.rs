@@ -110,7 +110,7 @@ fn rounded(x: &[f32; GROUP]) -> Group {
     Group { quads, scale, sums: [scale * first as f32, scale * second as f32] }
 }
 
-/// Work items for each thread, at least, where the matrix has as many panels.
+/// Work items for each thread, at least, if the matrix has as many panels.
 const UNITS: usize = 4;
 
 /// Row-major (rows of x, rows of w).
@@ -398,7 +398,7 @@ fn scales<V: Vectors>(
     }
 }
 
-/// Scale and offset where both are in one byte.
+/// Scale and offset if both are in one byte.
 #[inline(always)]
 fn nibbles<V: Vectors>(both: &[u8; ROWS], first: V::Floats, second: V::Floats) -> (V::Floats, V::Floats) {
     let (mut scale, mut least) = (*both, *both);

@@ -10,7 +10,7 @@ use super::{
 use llmprof_event::Device;
 
 /// The device that `asked` means here: `auto`, `cpu`, `cuda` or `cuda:0`, `cuda:1`, …. `auto` is the GPU numbered
-/// `index` where the driver and our kernels can use it, the CPU otherwise.
+/// `index` if the driver and our kernels can use it, the CPU otherwise.
 pub fn resolve(asked: &str, index: u32) -> Result<Device, EngineError> {
     let named = asked.strip_prefix("cuda").map(|rest| match rest.strip_prefix(':') {
         Some(number) => number.parse().ok(),
@@ -72,7 +72,7 @@ pub fn loadable(device: &Device, threads: Option<u32>) -> Result<Box<dyn Loadabl
     }
 }
 
-/// The driver's identifier of the GPU; `None` for other devices, and where the driver does not report it.
+/// The driver's identifier of the GPU; `None` for other devices, and if the driver does not report it.
 pub fn gpu_uuid(device: &Device) -> Option<String> {
     match device {
         Device::Cuda(index) => cuda::Gpu::uuid(*index as usize),
@@ -80,7 +80,7 @@ pub fn gpu_uuid(device: &Device) -> Option<String> {
     }
 }
 
-/// The compute capability of a GPU, as 90 for 9.0; `None` for other devices, and where the driver does not report it.
+/// The compute capability of a GPU, as 90 for 9.0; `None` for other devices, and if the driver does not report it.
 pub fn compute_capability(device: &Device) -> Option<u32> {
     match device {
         Device::Cuda(index) => cuda::Gpu::capability(*index as usize),

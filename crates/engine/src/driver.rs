@@ -76,7 +76,7 @@ pub struct Driver<'a> {
     /// Requests and phases are reported to these; the engine reports its steps itself.
     pub listeners: &'a Listeners,
     pub tx: &'a EventTx,
-    /// Turns answers into text, where predictions are reported.
+    /// Turns answers into text, if predictions are reported.
     pub predictions: Option<&'a Tokenizer>,
 }
 

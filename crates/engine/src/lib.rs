@@ -67,7 +67,7 @@ pub trait Engine {
     /// by several.
     fn decode(&mut self) -> Result<Vec<u32>, EngineError>;
 
-    /// Whether steps may start before their tokens are asked for, where an engine does so.
+    /// Whether steps may start before their tokens are asked for, if an engine does so.
     fn work_ahead(&mut self, _may: bool) {}
 
     /// Steps that have started and whose tokens have not been asked for.
@@ -81,17 +81,17 @@ pub trait Engine {
     /// Discards the sequences; weights and buffers stay.
     fn reset(&mut self) -> Result<(), EngineError>;
 
-    /// Duration of the last step by the device's own clock, where it has one.
+    /// Duration of the last step by the device's own clock, if it has one.
     fn device_time(&self) -> Option<Duration> {
         None
     }
 
-    /// What the device's allocator has given out, where it is counted.
+    /// What the device's allocator has given out, if it is counted.
     fn allocator(&self) -> Option<AllocatorSample> {
         None
     }
 
-    /// How often experts were chosen in all decode steps so far, where the model has them. Waits for the device.
+    /// How often experts were chosen in all decode steps so far, if the model has them. Waits for the device.
     fn expert_use(&self) -> Result<Option<ExpertUse>, EngineError> {
         Ok(None)
     }

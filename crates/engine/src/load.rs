@@ -26,7 +26,7 @@ impl fmt::Display for Load {
     }
 }
 
-/// One run of a load, timed by the device's own clock where it has one. `amount` is the operations of a GEMM
+/// One run of a load, timed by the device's own clock if it has one. `amount` is the operations of a GEMM
 /// and the bytes of the others; a copy reads and writes each byte.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LoadDone {

@@ -46,7 +46,7 @@ impl Sampling {
 #[derive(Debug)]
 pub struct Picker {
     sampling: Sampling,
-    /// Tokens of each sequence, prompt included, where repetition is not allowed.
+    /// Tokens of each sequence, prompt included, if repetition is not allowed.
     histories: Vec<Vec<u32>>,
     draws: u64,
 }

@@ -135,7 +135,7 @@ impl Speculator {
         }
     }
 
-    /// How many of the draft tokens are accepted, where `chosen` are the model's own choices.
+    /// The number of accepted draft tokens; `chosen` are the model's own choices.
     fn accepted(&self, proposed: &[u32], chosen: &[u32]) -> usize {
         let agrees = |i: usize| match self.assumed {
             Some(Assumed { acceptance, seed }) => {

@@ -52,7 +52,7 @@ impl Workload {
         Prompts { ids, batch }
     }
 
-    /// The text of a request's prompt, where there is one.
+    /// The text of a request's prompt, if there is one.
     pub fn text(&self, request: u32) -> Option<&str> {
         match &self.prompts {
             PromptSet::Random { .. } => None,

@@ -19,7 +19,7 @@ pub struct Alias {
 pub struct FoundAlias {
     pub alias: Alias,
     pub origin: Origin,
-    /// What sets the key itself, where that has precedence.
+    /// What sets the key itself, if that has precedence.
     pub overruled_by: Option<Origin>,
 }
 

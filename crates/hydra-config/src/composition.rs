@@ -24,7 +24,7 @@ const PRIMARY: &str = "config";
 pub struct Composition {
     pub(crate) tree: ValueTree,
     context: ComposeContext,
-    /// The selected option of each group by its override key; `None` where no option is selected.
+    /// The selected option of each group by its override key; `None` if no option is selected.
     pub choices: BTreeMap<String, Option<String>>,
     /// The merged files in order.
     pub defaults: Vec<DefaultsItem>,

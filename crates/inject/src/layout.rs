@@ -57,7 +57,7 @@ pub struct Activity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ActivityKind {
     Kernel {
-        /// The address of its name; 0 where CUPTI gives none.
+        /// The address of its name; 0 if CUPTI gives none.
         name_address: usize,
         grid: [u32; 3],
         block: [u32; 3],

@@ -118,7 +118,7 @@ fn edge(domain: *const Registered, make: impl FnOnce(&mut Writer<'_>) -> Option<
     }));
 }
 
-/// The extended payload of attributes, where its layout was registered.
+/// The extended payload of attributes, if its layout was registered.
 fn payload_of(domain: *const Registered, attributes: *const Attributes) -> Option<Payload> {
     // SAFETY: the caller of NVTX passes attributes or null, of the size that they say.
     let attributes =

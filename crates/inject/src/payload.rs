@@ -179,7 +179,7 @@ unsafe fn keep(domain: usize, attributes: *const LayoutAttributes) -> u64 {
     id
 }
 
-/// The fields of a payload; `None` where nothing in it is known.
+/// The fields of a payload; `None` if nothing in it is known.
 ///
 /// # Safety
 /// `data` is a description with a content of as many bytes as it says.

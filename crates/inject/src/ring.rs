@@ -74,7 +74,7 @@ pub struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Writes slots, all or none of them; none where the reader is too far behind.
+    /// Writes slots, all or none of them; none if the reader is too far behind.
     fn push(&mut self, slots: &[Slot]) -> bool {
         let (head, tail) = (self.ends.head.load(Ordering::Relaxed), self.ends.tail.load(Ordering::Acquire));
         let used = head.wrapping_sub(tail);

@@ -67,8 +67,8 @@ pub fn hello(token: &str) -> String {
 /// What the profiler asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// Kernels for `burst_ms` of every `period_ms`; copies and memsets in between. All the time where both are
-    /// equal; never where `burst_ms` is 0.
+    /// Kernels for `burst_ms` of every `period_ms`; copies and memsets in between. All the time if both are
+    /// equal; never if `burst_ms` is 0.
     Record { burst_ms: u32, period_ms: u32 },
     /// Kernels all the time, and waits of the host. These slow a program that launches each kernel by itself by a quarter, for as long as it runs.
     Everything,
@@ -129,7 +129,7 @@ pub struct Launch {
     pub shared_bytes: u32,
 }
 
-/// Work of the GPU, or waiting for it. Times are CUPTI's, 0 where it has none.
+/// Work of the GPU, or waiting for it. Times are CUPTI's, 0 if it has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
     pub start_ns: u64,

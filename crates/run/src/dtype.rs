@@ -1,4 +1,4 @@
-//! Chooses the type of the weights where `model.dtype` is `auto`.
+//! Chooses the type of the weights if `model.dtype` is `auto`.
 
 use std::fmt;
 
@@ -52,7 +52,7 @@ impl ChosenDtype {
         }
     }
 
-    /// The fastest that fits. Where none does, the one that needs least: its refusal has the numbers.
+    /// The fastest that fits. If none does, the one that needs least: its refusal has the numbers.
     fn on_cpu(given: &Circumstances<'_>) -> ChosenDtype {
         let order = given.fastest_on_cpu;
         let fitting = order.iter().copied().find(|&dtype| (given.fits)(dtype));

@@ -127,7 +127,7 @@ fn finish(mut session: Session, outcome: Outcome, cause: Option<Cause>) -> Finis
     Finished { state: std::mem::take(&mut session.state), summary, cause }
 }
 
-/// Runs the remaining jobs, with a cool-down between them. Returns the cause where a signal ended it.
+/// Runs the remaining jobs, with a cool-down between them. Returns the cause if a signal ended it.
 pub async fn sweep(runner: &mut Runner, quiet: bool) -> io::Result<Option<Cause>> {
     let mut shutdown = Shutdown::listen()?;
     let mut time_left = TimeLeft::start();

@@ -200,7 +200,7 @@ fn has_own_text(config: &RunConfig) -> bool {
     config.runtime.pytorch.as_ref().is_some_and(|settings| settings.script.is_some())
 }
 
-/// The tokenizer that knows the end of an answer, where the model has one.
+/// The tokenizer that knows the end of an answer, if the model has one.
 fn stop_tokenizer(model: &Model, config: &RunConfig) -> Option<Arc<Tokenizer>> {
     let dir = model.weights_path().filter(|_| !config.infer.ignore_eos)?;
     Tokenizer::from_dir(dir).ok().map(Arc::new)

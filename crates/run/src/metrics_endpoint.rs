@@ -51,7 +51,7 @@ impl MetricsEndpoint {
         Ok(MetricsEndpoint { page, stop, made: None, thread: Some(thread), address })
     }
 
-    /// Makes the page again where it is old.
+    /// Makes the page again if it is old.
     pub fn update(&mut self, make: impl FnOnce() -> String) {
         if self.made.is_none_or(|made| made.elapsed() >= FRESH) {
             self.made = Some(Instant::now());
@@ -70,7 +70,7 @@ impl Drop for MetricsEndpoint {
     }
 }
 
-/// One request within its time; given up where the run ends.
+/// One request within its time; given up if the run ends.
 fn answer(mut client: TcpStream, page: &str, is_ended: impl Fn() -> bool) -> io::Result<()> {
     let deadline = Instant::now() + CLIENT;
     client.set_nonblocking(false)?;

@@ -205,7 +205,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The same run, of another program. Its model's shape is known only where the user gives one.
+    /// The same run, of another program. Its model's shape is known only if the user gives one.
     pub fn following(mut self, target: Target, has_model: bool) -> Plan {
         self.choices.clear();
         self.work = Work::Program(ProgramWork { target: Some(target), has_model });
@@ -309,7 +309,7 @@ impl Plan {
         Ok(Box::new(Speculator::new(engine, proposer, speculation.tokens, speculation.assumed)))
     }
 
-    /// The options of this program's engines; `None` where candle-transformers makes the model.
+    /// The options of this program's engines; `None` if candle-transformers makes the model.
     pub fn engine_options(&self) -> Option<CandleOptions> {
         match self.options(self.dtype) {
             EngineOptions::Own(options) => Some(*options),

@@ -39,7 +39,7 @@ fn source(config: &RunConfig) -> Result<Source, Absence> {
 struct SimModel {
     weight_bytes: u64,
     cache_bytes: u64,
-    /// Its shape, where it is known, and a prefill and a decode step.
+    /// Its shape, if it is known, and a prefill and a decode step.
     steps: Option<(Shape, [Step; 2])>,
 }
 
@@ -71,7 +71,7 @@ impl SimModel {
 }
 
 /// The sampler for `config`. `activity` is the phase of the workload, `model` what a simulated GPU runs, `uuid` CUDA's
-/// identifier of the GPU of the workload, where known.
+/// identifier of the GPU of the workload, if known.
 fn sampler(
     config: &RunConfig,
     activity: &Activity,

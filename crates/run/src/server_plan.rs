@@ -68,7 +68,7 @@ fn kind_of(runtime: ServerRuntime) -> ServerKind {
     }
 }
 
-/// `None` where the run is not one on a server.
+/// `None` if the run is not one on a server.
 pub fn load_plan(
     config: &RunConfig,
     workload: &Workload,
@@ -142,7 +142,7 @@ pub fn load_plan(
     }))
 }
 
-/// The tokenizer of the server's model: the one that is named, else that of the model's weights where the user names the model.
+/// The tokenizer of the server's model: the one that is named, else that of the model's weights if the user names the model.
 pub fn served_tokenizer(
     config: &RunConfig,
     model: &Model,
@@ -160,7 +160,7 @@ pub fn served_tokenizer(
     Ok(tokenizer.map(Arc::new))
 }
 
-/// The command that starts the server, where there is one.
+/// The command that starts the server, if there is one.
 pub fn server_program(config: &RunConfig) -> Result<Option<Target>, ServerPlanError> {
     let command = config.runtime.server.as_ref().and_then(|server| server.command.as_ref());
     let Some(command) = command.filter(|_| config.runtime.name.server().is_some()) else { return Ok(None) };

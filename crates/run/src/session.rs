@@ -402,7 +402,7 @@ impl Session {
     }
 
     /// The share of time in which kernels of another program are recorded. A worker reports its tokens itself: its kernels are
-    /// recorded where that was asked for.
+    /// recorded if that was asked for.
     fn duty(&self) -> Option<f64> {
         let cupti = &self.plan.composed.config.profiling.cupti;
         // Torch.profiler finds the operators of eager steps; those of compiled ones are inferred from their kernels.
@@ -676,7 +676,7 @@ impl Session {
         }
     }
 
-    /// The directory of the run, where it is recorded.
+    /// The directory of the run, if it is recorded.
     pub fn dir(&self) -> Option<&Path> {
         self.recording.dir().map(RunDir::path)
     }

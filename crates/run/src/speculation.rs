@@ -48,7 +48,7 @@ pub(crate) enum ProposedBy {
 }
 
 impl SpeculationPlan {
-    /// `None` where every step gives one token.
+    /// `None` if every step gives one token.
     pub fn new(config: &RunConfig, model: &Model) -> Result<Option<SpeculationPlan>, SpeculationError> {
         let Some(speculative) = &config.runtime.speculative else { return Ok(None) };
         let Some(method) = speculative.method.filter(|_| config.runtime.name == Runtime::Candle) else {

@@ -64,7 +64,7 @@ impl Scope {
         }
     }
 
-    /// Where two scopes share a key, the lower one takes it.
+    /// If two scopes share a key, the lower one takes it.
     pub fn priority(self) -> u8 {
         match self {
             Scope::On(_) | Scope::Charts => 0,

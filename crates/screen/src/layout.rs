@@ -27,7 +27,7 @@ pub struct ScreenLayout {
     pub transport: Option<TransportBar>,
     pub footer: Rect,
     pub tabs: Vec<(Pane, Rect)>,
-    /// How many panes are empty and have no tab, where there is room for that.
+    /// How many panes are empty and have no tab, if there is room for that.
     pub empty_tabs: Option<(usize, Rect)>,
     /// The largest scroll of the open overlay.
     pub scroll_end: usize,
@@ -158,7 +158,7 @@ impl ScreenLayout {
         hit.target(*area, position.x)
     }
 
-    /// How long a column of the charts is, where there are any.
+    /// How long a column of the charts is, if there are any.
     pub fn column_ns(&self) -> Option<u64> {
         self.hits.iter().find_map(|(area, hit)| match hit {
             Hit::Time(axis) => Some(axis.column_ns(area.width)),

@@ -402,7 +402,7 @@ impl<'a> Shared<'a> {
         Shared { overrides: shared }
     }
 
-    /// The other overrides of `run`: `batch_size=4`. Not the model and the experiment where the title names them.
+    /// The other overrides of `run`: `batch_size=4`. Not the model and the experiment if the title names them.
     fn differing(&self, run: &RunEntry, is_titled: bool) -> String {
         let short = |text: &String| {
             let (key, value) = text.split_once('=')?;

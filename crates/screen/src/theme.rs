@@ -50,7 +50,7 @@ pub struct Theme {
 pub enum Ramp {
     /// Colours at equal distances, mixed between them.
     Mixed { stops: Vec<u32>, depth: Depth },
-    /// Where there is nothing to mix: equal parts with a style each.
+    /// If there is nothing to mix: equal parts with a style each.
     Steps(Vec<Style>),
 }
 
@@ -281,7 +281,7 @@ impl Theme {
         self.load.clone()
     }
 
-    /// A background in a hint of a colour; none where colours cannot be mixed.
+    /// A background in a hint of a colour; none if colours cannot be mixed.
     pub fn tint(&self, style: Style) -> Style {
         match self.faded(style, 0.12) {
             Some(rgb) => Style::new().bg(Depth::True.colour(rgb)),
@@ -320,7 +320,7 @@ impl Theme {
         }
     }
 
-    /// Less of a style's colour: dim where colours cannot be mixed.
+    /// Less of a style's colour: dim if colours cannot be mixed.
     pub fn faint(&self, style: Style) -> Style {
         match self.faded(style, 0.5) {
             Some(rgb) => style.fg(Depth::True.colour(rgb)),
@@ -328,7 +328,7 @@ impl Theme {
         }
     }
 
-    /// So much of a style's colour on the background; `None` where these are not mixed.
+    /// So much of a style's colour on the background; `None` if these are not mixed.
     fn faded(&self, style: Style, part: f32) -> Option<u32> {
         let (Color::Rgb(r, g, b), Color::Rgb(ground_r, ground_g, ground_b)) = (style.fg?, self.ground.bg?)
         else {

@@ -117,7 +117,7 @@ pub struct UiState {
     pub stream_zoom: isize,
     /// Where the charts are read; `None` reads the newest values.
     pub cursor: Option<Cursor>,
-    /// The width of the boxes beside the tokens, where the user has set it.
+    /// The width of the boxes beside the tokens, if the user has set it.
     pub side: Option<u16>,
     /// `None` follows the newest token.
     pub token: Option<SelectedToken>,

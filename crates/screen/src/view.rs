@@ -82,7 +82,7 @@ pub struct SweepView<'a> {
     pub sweep: &'a Sweep,
     /// Set while the next job waits.
     pub cooling: Option<CooldownStatus>,
-    /// Set where the jobs run in other processes.
+    /// Set if the jobs run in other processes.
     pub elsewhere: Option<Elsewhere<'a>>,
     /// Time and figures so far.
     pub progress: Option<&'a Progress>,

@@ -7,7 +7,7 @@ use llmprof_event::kernels::Busy;
 /// Separate intervals that are kept. Launches are in about the order of time, so that those far back are complete.
 const MAX_KEPT: usize = 1 << 14;
 
-/// Intervals in any order, merged where they overlap.
+/// Intervals in any order, merged if they overlap.
 #[derive(Debug, Clone, Default)]
 pub struct BusyTime {
     /// Starts and ends, in order; none overlap.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use llmprof_event::kernels::{Extent, Group, KernelRow, KernelTable, Measure};
 
-/// A table, and the number of steps that its times are of; `None` where a call is the unit.
+/// A table, and the number of steps that its times are of; `None` if a call is the unit.
 #[derive(Debug, Clone, Copy)]
 pub struct Profiled<'a> {
     pub table: &'a KernelTable,
@@ -32,7 +32,7 @@ pub struct Changes {
     pub gone: Vec<String>,
 }
 
-/// A row in two tables: by name, where rows are not combined also by grid and operator.
+/// A row in two tables: by name, if rows are not combined also by grid and operator.
 type Key = (String, Option<String>, Option<Extent>, Option<&'static str>);
 
 fn key(row: &KernelRow, group: Group, nested: bool) -> Key {
@@ -55,7 +55,7 @@ fn unit_ns(row: &KernelRow, steps: Option<u64>) -> Option<f64> {
 }
 
 impl Changes {
-    /// `None` where the tables are of different kinds, do not measure time, or one of them is empty.
+    /// `None` if the tables are of different kinds, do not measure time, or one of them is empty.
     pub fn between(before: Profiled<'_>, now: Profiled<'_>, group: Group) -> Option<Changes> {
         let comparable = before.table.kind == now.table.kind
             && now.table.kind.measure() == Measure::Time
@@ -89,7 +89,7 @@ impl Changes {
         Some(Changes { rows: changes, group, nested, gone })
     }
 
-    /// The change of a row of the table in the same grouping; `None` where it is not known.
+    /// The change of a row of the table in the same grouping; `None` if it is not known.
     pub fn of(&self, row: &KernelRow) -> Option<Change> {
         self.rows.get(&key(row, self.group, self.nested)).copied()
     }

@@ -36,7 +36,7 @@ pub fn open_on(path: &Path, system: &System) -> Result<Vec<KernelTable>, Kernels
 pub struct Opened {
     /// None of a log of NCCL.
     pub tables: Vec<KernelTable>,
-    /// Its GPUs over time, where it has times.
+    /// Its GPUs over time, if it has times.
     pub ranks: Option<RankTrace>,
     pub nccl: Option<NcclLog>,
 }

@@ -29,7 +29,7 @@ impl Decimal {
 
     /// The number in a cell. Thousands may be separated; text in parentheses after it is dropped.
     ///
-    /// `None` for `n/a`, `nan`, `inf` and words, and where the marks cannot be those of this locale: a missing value is not
+    /// `None` for `n/a`, `nan`, `inf` and words, and if the marks cannot be those of this locale: a missing value is not
     /// zero, and not a wrong number.
     pub fn number(self, cell: &[u8]) -> Option<f64> {
         let cell = cell.trim_ascii();
@@ -131,7 +131,7 @@ impl DecimalVotes {
         }
     }
 
-    /// The locale that most of them are of; where none decides, by what `three_digits` behind a mark are.
+    /// The locale that most of them are of; if none decides, by what `three_digits` behind a mark are.
     pub fn decided(&self, three_digits: ThreeDigits) -> Decimal {
         let undecided = match three_digits {
             ThreeDigits::Fraction => Ordering::Equal,

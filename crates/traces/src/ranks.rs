@@ -168,7 +168,7 @@ pub struct Merged {
     pub notes: Vec<String>,
 }
 
-/// `None` where there is one GPU without collectives.
+/// `None` if there is one GPU without collectives.
 pub fn merge(mut traces: Vec<RankTrace>) -> Option<Merged> {
     traces.retain(|trace| !trace.lanes.is_empty());
     traces.sort_by_key(|trace| trace.lanes.first().and_then(|lane| lane.lane.rank));

@@ -294,7 +294,7 @@ fn busy(busy: Busy) -> Option<String> {
     ))
 }
 
-/// Copies may hold the kernels up where they take most of the time.
+/// Copies may hold the kernels up if they take most of the time.
 fn copies(table: &KernelTable) -> Option<String> {
     let copying = table.copying?;
     let share = copying.share().filter(|share| *share >= MANY_COPIES)?;

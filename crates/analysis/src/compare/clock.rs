@@ -23,7 +23,7 @@ impl ClockEffect {
 
     /// What remains of a ratio of times whatever the clocks did. For a ratio of rates the effect is inverted.
     ///
-    /// Where the clocks differ by more than half the margin, the interval is first made twice as wide and the margin is added
+    /// If the clocks differ by more than half the margin, the interval is first made twice as wide and the margin is added
     /// to it: calling heat a change of the code once in twenty comparisons is too often.
     pub fn remove_from(self, ratio: ConfidenceInterval, of_rates: bool, margin: f64) -> ConfidenceInterval {
         let (min, max) = if of_rates { (1.0 / self.max, 1.0 / self.min) } else { (self.min, self.max) };

@@ -22,14 +22,14 @@ use llmprof_event::{EngineKind, Outcome, Phase};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     pub metrics: Vec<Metric>,
-    /// The metric that decides the verdict; `None` for TPOT, or the throughput where the batch differs.
+    /// The metric that decides the verdict; `None` for TPOT, or the throughput if the batch differs.
     pub headline: Option<Metric>,
     /// Differences up to this share of A count as none.
     pub margin: f64,
     /// Facts that are intended to differ without an override.
     pub meant: Vec<String>,
     pub seed: u64,
-    /// The variation from run to run, where runs of this workload were saved.
+    /// The variation from run to run, if runs of this workload were saved.
     pub spread: RunSpread,
     pub subject: Subject,
 }
@@ -137,7 +137,7 @@ pub struct Comparison {
     pub margin: f64,
     /// The number of interleaved runs of each side; `None` for a comparison of one run with another.
     pub pairs: Option<usize>,
-    /// The variation of the headline from run to run, where it is known from saved runs.
+    /// The variation of the headline from run to run, if it is known from saved runs.
     pub run_spread: Option<RunDeviation>,
     /// How many rows are corrected together.
     pub corrected_rows: usize,
@@ -146,10 +146,10 @@ pub struct Comparison {
     pub differences: Vec<Difference>,
     pub rows: Vec<Row>,
     pub waterfall: Option<Waterfall>,
-    /// What does not follow from the rows, where the sides have different engines.
+    /// What does not follow from the rows, if the sides have different engines.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub caveats: Vec<String>,
-    /// The gaps between tokens of A and of B, where both are known.
+    /// The gaps between tokens of A and of B, if both are known.
     #[serde(skip)]
     pub itl: Option<[Counts; 2]>,
     pub advice: Vec<String>,

@@ -18,7 +18,7 @@ pub struct Difference {
     pub what: &'static str,
     pub a: String,
     pub b: String,
-    /// The overrides that cause it, or `--meant`; `None` where it is not intended.
+    /// The overrides that cause it, or `--meant`; `None` if it is not intended.
     pub meant: Option<String>,
     /// There is no verdict unless the difference is intended.
     pub forbids: bool,

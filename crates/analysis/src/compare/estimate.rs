@@ -18,7 +18,7 @@ use llmprof_base::units::grouped;
 
 /// From so many requests of both sides together on, their deviation is estimated.
 const MIN_POOLED_REQUESTS: usize = 4;
-/// The relative deviation of TPOT from request to request where it cannot be estimated.
+/// The relative deviation of TPOT from request to request if it cannot be estimated.
 const ASSUMED_REQUEST_DEVIATION: f64 = 0.005;
 
 /// A metric of both sides. The estimate of the ratio is `b / a`.
@@ -71,7 +71,7 @@ impl fmt::Display for SampleSize {
 }
 
 impl Metric {
-    /// The value in a sample, in its unit (times in milliseconds); `None` where there are too few values for it.
+    /// The value in a sample, in its unit (times in milliseconds); `None` if there are too few values for it.
     pub fn value(self, sample: &Sample) -> Option<f64> {
         let value = match self {
             Metric::PeakMemory => sample.peak_mem_bytes? as f64,
@@ -167,7 +167,7 @@ impl Metric {
         Estimated { a: value_a, b: value_b, log_ratio: self.log_ratio(a, b, seed), n }
     }
 
-    /// From the tokens within requests, where a side has too few requests. The blocks of tokens are resampled.
+    /// From the tokens within requests, if a side has too few requests. The blocks of tokens are resampled.
     fn estimate_from_tokens(self, a: &Sample, b: &Sample, seed: u64) -> Option<Estimated> {
         if !matches!(self, Metric::Tpot(Statistic::Mean) | Metric::Itl(Statistic::Mean) | Metric::DecodeTokS)
             || a.requests.len().min(b.requests.len()) >= MIN_VALUES
@@ -264,8 +264,8 @@ impl Metric {
         }
     }
 
-    /// The ratio in cycles of the SM clock: from the cycles of each request where they are known, else from the clock of the
-    /// phase. `None` where no clock is known, or the metric is not a time.
+    /// The ratio in cycles of the SM clock: from the cycles of each request if they are known, else from the clock of the
+    /// phase. `None` if no clock is known, or the metric is not a time.
     pub fn cycles_ratio(
         self,
         a: &Sample,
@@ -306,7 +306,7 @@ impl Metric {
         matches!(self, Metric::Tpot(_) | Metric::DecodeTokS | Metric::Itl(Statistic::Mean))
     }
 
-    /// The SM clock in the phase it measures, where it is a time.
+    /// The SM clock in the phase it measures, if it is a time.
     fn clock_mhz(self, sample: &Sample) -> Option<f64> {
         match self {
             Metric::Ttft(_) | Metric::PrefillTokS => sample.clocks.prefill_sm_mhz,
@@ -338,7 +338,7 @@ impl Metric {
     }
 }
 
-/// Requests vary by more than their tokens do. Where there are at least four, the interval is at least that of Student's t over
+/// Requests vary by more than their tokens do. If there are at least four, the interval is at least that of Student's t over
 /// requests, with one deviation for both sides; for fewer, their deviation is assumed.
 fn with_request_variation(
     of_tokens: SamplingDistribution,
@@ -372,7 +372,7 @@ fn with_request_variation(
     }
 }
 
-/// A term of a rate, where it has both parts.
+/// A term of a rate, if it has both parts.
 fn term(numerator: f64, denominator: f64) -> Option<(f64, f64)> {
     (numerator > 0.0 && denominator > 0.0).then_some((numerator, denominator))
 }
@@ -400,7 +400,7 @@ fn log_ratio_of_percentiles(
     })
 }
 
-/// The gaps between tokens, where there are enough for an interval.
+/// The gaps between tokens, if there are enough for an interval.
 fn gaps<'a>(side: &str, sample: &'a Sample, percentile: f64) -> Result<&'a BlockHistogram, String> {
     let Some(gaps) = &sample.itl_ns else {
         return Err(format!("{side} has no record of single ITLs; compare whole runs"));
@@ -447,7 +447,7 @@ impl Observations {
     }
 }
 
-/// The sample with its decodes in thousands of cycles in place of nanoseconds; `None` where one is not known.
+/// The sample with its decodes in thousands of cycles in place of nanoseconds; `None` if one is not known.
 fn in_cycles(sample: &Sample) -> Option<Sample> {
     let requests = sample.requests.iter().map(|request| {
         let decode_ns = (request.decode_mcycles? * 1e3).round() as u64;

@@ -177,7 +177,7 @@ impl Metric {
         !matches!(self, Metric::JPerToken | Metric::PeakMemory | Metric::KernelsPerToken)
     }
 
-    /// The phase it measures; `None` where no clock changes it.
+    /// The phase it measures; `None` if no clock changes it.
     pub fn phase(self) -> Option<Phase> {
         match self {
             Metric::Ttft(_) | Metric::PrefillTokS => Some(Phase::Prefill),

@@ -34,7 +34,7 @@ pub struct Sample {
     /// The times of consecutive tokens, also of a request that is not completed.
     #[serde(default)]
     pub token_blocks: TokenBlocks,
-    /// Gaps between tokens in nanoseconds, in blocks of complete requests; `None` where they were not kept.
+    /// Gaps between tokens in nanoseconds, in blocks of complete requests; `None` if they were not kept.
     pub itl_ns: Option<BlockHistogram>,
     /// Measured requests of a server that has SLOs: [`KEPT_SLO`] or [`BROKEN_SLO`] each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,11 +50,11 @@ pub struct Sample {
     pub limits_known_in: Vec<Phase>,
     #[serde(flatten)]
     pub conditions: Conditions,
-    /// Peak memory after the model was ready: of the GPU, or of this process where there is none.
+    /// Peak memory after the model was ready: of the GPU, or of this process if there is none.
     pub peak_mem_bytes: Option<u64>,
     /// The kernels of the decode.
     pub decode: Option<KernelProfile>,
-    /// The operators of the decode by wall time, where it runs on the CPU.
+    /// The operators of the decode by wall time, if it runs on the CPU.
     #[serde(default)]
     pub decode_on_cpu: Option<KernelProfile>,
 }
@@ -62,7 +62,7 @@ pub struct Sample {
 /// One completed request.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RequestSample {
-    /// `None` where its beginning was not seen.
+    /// `None` if its beginning was not seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_ns: Option<u64>,
     /// From the first token to the last.
@@ -72,10 +72,10 @@ pub struct RequestSample {
     pub batch: u32,
     /// Prompt tokens of one sequence.
     pub prompt_tokens: u32,
-    /// SM cycles of the decode, in millions, where the clock was sampled.
+    /// SM cycles of the decode, in millions, if the clock was sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_mcycles: Option<f64>,
-    /// Energy of the GPU over the decode, where power was sampled.
+    /// Energy of the GPU over the decode, if power was sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_j: Option<f64>,
 }
@@ -107,7 +107,7 @@ pub struct GpuFacts {
     pub mig: Option<bool>,
 }
 
-/// Mean clocks of the GPU in each phase, where there are enough samples.
+/// Mean clocks of the GPU in each phase, if there are enough samples.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Clocks {
     pub prefill_sm_mhz: Option<f64>,
@@ -133,7 +133,7 @@ pub struct KernelProfile {
     pub span_ns: f64,
     pub busy_ns: f64,
     pub between_ns: f64,
-    /// Total nanoseconds of each operator, or of the family where the operator is not known.
+    /// Total nanoseconds of each operator, or of the family if the operator is not known.
     pub operators: BTreeMap<String, f64>,
     /// Launches of each family.
     pub families: BTreeMap<String, u64>,

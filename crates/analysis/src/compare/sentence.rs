@@ -14,7 +14,7 @@ use crate::interval::ConfidenceInterval;
 use llmprof_base::units::{grouped, percent, ratio_change, three_digits};
 use llmprof_event::Phase;
 
-/// Why an unknown clock may explain a difference; `None` where nothing suggests that.
+/// Why an unknown clock may explain a difference; `None` if nothing suggests that.
 pub(super) fn unknown_clock(phase: Phase, limits: Option<&str>, doubt: Option<Doubt>) -> Option<String> {
     let phase = phase.name();
     Some(match (limits, doubt) {
@@ -116,7 +116,7 @@ impl Comparer<'_> {
         self.differences.iter().any(Difference::changes_workload)
     }
 
-    /// The result: what the workloads differ in, where they do, and one sentence.
+    /// The result: what the workloads differ in, if they do, and one sentence.
     pub(super) fn sentence(&self, row: &Row) -> String {
         let changes = self.differences.iter().filter(|difference| difference.changes_workload());
         let changes: Vec<String> =
@@ -182,7 +182,7 @@ impl Comparer<'_> {
         text
     }
 
-    /// What a statement is about, where it is not about the workload as such.
+    /// What a statement is about, if it is not about the workload as such.
     fn scope(&self, metric: Metric) -> String {
         match self.pairs.is_none() && !metric.is_count() && self.run_spread(metric).is_none() {
             true => format!(" in these two {}", self.options.subject.plural()),

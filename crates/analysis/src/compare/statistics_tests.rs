@@ -225,7 +225,7 @@ fn few_requests_are_compared_by_their_tokens() {
     assert!(false_positives <= 15 + 12, "{false_positives} of 300");
     let found = decided(100, |trial| of_few_requests(FEW, 1.03, trial));
     assert!(found >= 90, "{found} of 100");
-    // Requests that vary by themselves are not taken for a difference, even where there is one on each side.
+    // Requests that vary by themselves are not taken for a difference, even if there is one on each side.
     for requests in [1, 3] {
         let uneven = SimulatedRun { requests, request_noise: 0.005, steps: 192, token_noise: 0.02, ..FEW };
         let false_positives = decided(200, |trial| of_few_requests(uneven, 1.0, trial));

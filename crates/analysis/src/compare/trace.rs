@@ -163,7 +163,7 @@ struct MeterReading {
 }
 
 impl MeterReading {
-    /// Cycles and energy since `earlier`, where there is no gap between.
+    /// Cycles and energy since `earlier`, if there is no gap between.
     fn since(self, earlier: MeterReading) -> (Option<f64>, Option<f64>) {
         let difference = |now: Option<f64>, then: Option<f64>| {
             let difference = now.zip(then).map(|(now, then)| now - then)?;
@@ -258,7 +258,7 @@ mod tests {
         let kept = trace.requests()[0];
         // 300 ms at 2000 MHz and 300 ms at 1000 MHz.
         assert!((kept.decode_mcycles.unwrap() - 900.0).abs() < 1e-9, "{kept:?}");
-        // The counter gives 500 W where the samples give 400 W.
+        // The counter gives 500 W if the samples give 400 W.
         assert!((kept.decode_j.unwrap() - 300.0).abs() < 1e-9, "{kept:?}");
         assert_eq!(trace.itl_ns().unwrap().n(), 6);
     }

@@ -336,7 +336,7 @@ fn the_clock_of_decode_is_not_that_of_prefill() {
             assert_eq!(gate.check(row), wanted, "{row:?}");
         }
     }
-    // A cap on one side may hide a change of the code where the times are the same.
+    // A cap on one side may hide a change of the code if the times are the same.
     let both_cool = SimulatedRun { seed: 1, ..cool };
     let capped_limit = LimitShare { phase: Phase::Prefill, limit: "power cap".into(), share: 1.0 };
     let (a, b) = (unsampled(cool, &[], &both), unsampled(both_cool, &[capped_limit], &both));

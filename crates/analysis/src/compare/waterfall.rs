@@ -69,7 +69,7 @@ impl Waterfall {
 /// Smaller changes are left out.
 const MIN_CHANGE_US: f64 = 0.05;
 
-/// `None` where the operators of a side were not recorded, or both sides by different clocks.
+/// `None` if the operators of a side were not recorded, or both sides by different clocks.
 pub fn waterfall(a: &Sample, b: &Sample) -> Option<Waterfall> {
     let on_gpu = a.decode.as_ref().zip(b.decode.as_ref());
     let on_cpu = || a.decode_on_cpu.as_ref().zip(b.decode_on_cpu.as_ref());

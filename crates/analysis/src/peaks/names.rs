@@ -43,7 +43,7 @@ pub fn is_part(name: &str) -> bool {
 }
 
 impl GpuPeaks {
-    /// The boost clock of the vendor's figures outside of the tensor cores, where the vendor states it.
+    /// The boost clock of the vendor's figures outside of the tensor cores, if the vendor states it.
     pub fn core_mhz(&self) -> Option<f64> {
         match self.figures {
             Figures::Clocks { core_mhz, .. } => Some(core_mhz),
@@ -82,7 +82,7 @@ impl GpuPeaks {
         SAME_SIZE.contains(&(bytes / self.mem_bytes as f64))
     }
 
-    /// How many of the row's words a name has; `None` where it is the name of another GPU.
+    /// How many of the row's words a name has; `None` if it is the name of another GPU.
     fn shared_words(&self, name: &[String]) -> Option<usize> {
         let (mut shared, mut known) = (0, Vec::new());
         for word in self.words.split(' ') {

@@ -23,7 +23,7 @@ pub struct GpuPeaks {
     pub mem_basis: MemoryBasis,
     pub basis: Basis,
     pub source: &'static str,
-    /// The achievable rates, where they were measured.
+    /// The achievable rates, if they were measured.
     pub measured: Option<Measured>,
 }
 

@@ -3,7 +3,7 @@
 /// The types of the table, in its order.
 pub(super) const TYPES: [&str; 6] = ["f32", "tf32", "f16", "bf16", "fp8", "int8"];
 
-/// Dense operations of one SM per clock in each of [`TYPES`], with f32 sums; 0 where a type is not supported.
+/// Dense operations of one SM per clock in each of [`TYPES`], with f32 sums; 0 if a type is not supported.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Units {
     pub per_clock: [f64; 6],

@@ -18,7 +18,7 @@ const JUDGED: usize = 512;
 pub struct Alignment {
     /// What is added to its times.
     pub offset_ns: i64,
-    /// The true offset is not farther away than this, as long as collectives were paired rightly; `None` where nothing bounds it.
+    /// The true offset is not farther away than this, as long as collectives were paired rightly; `None` if nothing bounds it.
     pub error_ns: Option<u64>,
     /// Pairs of collectives.
     pub pairs: usize,
@@ -94,7 +94,7 @@ pub fn align(first: &LanePieces, other: &LanePieces) -> Alignment {
     }
 }
 
-/// Pairs of the same collective where `theirs` begins `shift` later than `ours`.
+/// Pairs of the same collective if `theirs` begins `shift` later than `ours`.
 fn pairs<'a>(
     ours: &'a [(i128, i128)],
     theirs: &'a [(i128, i128)],

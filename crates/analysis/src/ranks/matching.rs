@@ -46,7 +46,7 @@ pub(super) fn instances(lanes: &[LanePieces], slack_ns: u64) -> Vec<Instance> {
             work.pieces.iter().filter_map(move |piece| Some((lane, piece, *piece.operation()?)))
         })
     };
-    // Where one lane does not know the communicator, none can be told apart by it.
+    // If one lane does not know the communicator, none can be told apart by it.
     let mut unknown: Vec<Collective> = Vec::new();
     for (_, _, operation) in operations() {
         if operation.communicator.is_none() && !unknown.contains(&operation.kind) {

@@ -74,6 +74,6 @@ impl Piece {
 pub struct LanePieces {
     pub lane: RankLane,
     pub pieces: Vec<Piece>,
-    /// Steps, where they are known.
+    /// Steps, if they are known.
     pub steps: Vec<(u64, u64)>,
 }

@@ -140,7 +140,7 @@ fn body(line: &str) -> Option<(&str, bool)> {
             return Some((text.trim(), warns));
         }
     }
-    // The version is printed without a level where NCCL_DEBUG=VERSION.
+    // The version is printed without a level if NCCL_DEBUG=VERSION.
     line.trim().starts_with("NCCL version ").then(|| (line.trim(), false))
 }
 

@@ -51,7 +51,7 @@ pub enum Reason {
         idle: f64,
         others: f64,
     },
-    /// As many kernels, which take longer; `None` where clocks are not known.
+    /// As many kernels, which take longer; `None` if clocks are not known.
     SlowerKernels {
         sm_mhz: Option<f64>,
     },

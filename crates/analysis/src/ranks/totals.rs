@@ -38,7 +38,7 @@ impl LaneTotals {
         (self.matched_ns > 0).then(|| self.sums.wait_ns as f64 / self.matched_ns as f64)
     }
 
-    /// Median time between the starts of two steps; the mean where a recording has no single times.
+    /// Median time between the starts of two steps; the mean if a recording has no single times.
     pub fn step_ms(&self) -> Option<f64> {
         let mean = || (self.sums.steps > 0).then(|| self.sums.step_ns as f64 / self.sums.steps as f64);
         let ns = median(&self.step_times_ns).map(|ns| ns as f64).or_else(mean)?;
@@ -114,7 +114,7 @@ impl CollectiveTotals {
         median(&self.times_ns)
     }
 
-    /// `None` where size or time is not known.
+    /// `None` if size or time is not known.
     pub fn bandwidth(&self) -> Option<Bandwidth> {
         let (bytes, ns) = (self.bytes?, self.median_ns().filter(|ns| *ns > 0)?);
         let algorithm = bytes as f64 / (ns as f64 / 1e9);

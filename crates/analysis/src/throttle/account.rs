@@ -75,7 +75,7 @@ impl Limit {
         }
     }
 
-    /// Whether it keeps the GPU below its configured speed; `None` where that is not known.
+    /// Whether it keeps the GPU below its configured speed; `None` if that is not known.
     pub fn fault(self) -> Option<bool> {
         match self {
             Limit::Bit(bit) => match reasons::named(bit) {
@@ -87,7 +87,7 @@ impl Limit {
     }
 }
 
-/// The counters of limits. Where a limit has two, the first takes precedence.
+/// The counters of limits. If a limit has two, the first takes precedence.
 pub const COUNTERS: [(Limit, Reading); 8] = [
     (Limit::Bit(reasons::SW_POWER_CAP), Reading::PowerCapNs),
     (Limit::Bit(reasons::SYNC_BOOST), Reading::SyncBoostNs),
@@ -162,7 +162,7 @@ pub struct LimitTime {
     /// By samples that found it active, and by those that found no other fault.
     pub sampled_ns: f64,
     pub alone_ns: f64,
-    /// By the GPU's own counter, where it has one, and the time between the readings of the counter.
+    /// By the GPU's own counter, if it has one, and the time between the readings of the counter.
     pub counted_ns: Option<f64>,
     pub covered_ns: f64,
     pub clock_mhz: WeightedMean,

@@ -105,7 +105,7 @@ impl Cost {
         (self.least + self.most) / 2.0
     }
 
-    /// In percent, where it is not one value.
+    /// In percent, if it is not one value.
     pub fn range_pct(self) -> Option<[f64; 2]> {
         let range = [100.0 * self.least, 100.0 * self.most];
         (range[1] - range[0] >= ONE_VALUE_PCT).then_some(range)

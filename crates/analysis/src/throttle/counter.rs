@@ -47,7 +47,7 @@ impl LimitCounter {
     }
 
     /// The counter reads `value`: its growth, divided between kinds of work in proportion to the time that samples found the
-    /// limit active. `prior_share` is the share of each work's time in which the limit was active before; it is used where
+    /// limit active. `prior_share` is the share of each work's time in which the limit was active before; it is used if
     /// there was no sample since the last reading.
     pub(super) fn read(&mut self, value: f64, prior_share: impl Fn(Work) -> f64) -> Option<PerWork> {
         let last = self.last;

@@ -33,7 +33,7 @@ pub struct Evidence<'a> {
     /// All other processes that used the GPU.
     pub others: &'a [GpuProcess],
     pub lost: Option<&'a GpuLost>,
-    /// The date and time of the ledger's start, where a log has them.
+    /// The date and time of the ledger's start, if a log has them.
     pub began: Option<DateTime>,
 }
 
@@ -68,13 +68,13 @@ pub struct Cause {
     #[serde(skip)]
     pub alone_s: f64,
     pub clock_mhz: Option<f64>,
-    /// Without the limit; the middle of what it may be, where it was not sampled.
+    /// Without the limit; the middle of what it may be, if it was not sampled.
     pub clock_free_mhz: Option<f64>,
     #[serde(skip)]
     pub free_clock: Option<FreeClock>,
     /// Loss of speed over the phase; the middle of what it may be.
     pub cost_pct: Option<f64>,
-    /// What it may be, where it is not one value.
+    /// What it may be, if it is not one value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_range_pct: Option<[f64; 2]>,
     #[serde(skip)]
@@ -215,7 +215,7 @@ fn is_relevant_fault(cause: &Cause) -> bool {
     cause.fault == Some(true) && cause.time_share >= MIN_TIME_SHARE
 }
 
-/// The work that is judged. External load is judged only where there is no workload.
+/// The work that is judged. External load is judged only if there is no workload.
 fn judged_work(ledger: &Ledger) -> Vec<Work> {
     let mut present = vec![Work::Prefill, Work::Decode];
     present.retain(|work| ledger.of(*work).time_ns > 0.0);
@@ -307,7 +307,7 @@ fn describe(together: &[&Cause], samples: u64) -> String {
 /// A limit that was active in a larger share of its phase was not active "only" then.
 const MOST_OF_THE_PHASE: f64 = 0.5;
 
-/// "The limit was active only from 3:00:00 to 4:00:00 after the start (about 29 % slower).", for the most expensive limit, where it was active in a small
+/// "The limit was active only from 3:00:00 to 4:00:00 after the start (about 29 % slower).", for the most expensive limit, if it was active in a small
 /// part of the run.
 fn episodes(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<String> {
     let Evidence { ledger, info, workload, .. } = *evidence;
@@ -350,7 +350,7 @@ fn interval(episode: &Episode, began: Option<DateTime>) -> String {
     }
 }
 
-/// A further limit. Where another one was active at the same time, its own cost is not known.
+/// A further limit. If another one was active at the same time, its own cost is not known.
 fn describe_further(cause: &Cause) -> String {
     match cause.alone_s < 0.9 * cause.sampled_s {
         true => format!("{}: {} of the time", throttled_by(cause.limit), percent(100.0 * cause.time_share)),

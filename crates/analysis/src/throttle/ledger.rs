@@ -21,7 +21,7 @@ const FIRST_MAX_GAP_NS: f64 = 60e9;
 /// With more changes of phase since the last sample, sampling has stopped.
 const MAX_PHASES: usize = 4096;
 
-/// A clock below this share of its maximum at full load has a cause, even where the driver reports none. Many GPUs stay some
+/// A clock below this share of its maximum at full load has a cause, even if the driver reports none. Many GPUs stay some
 /// percent below their maximum.
 pub(super) const FAR_BELOW: f64 = 0.75;
 
@@ -116,7 +116,7 @@ impl Ledger {
         })
     }
 
-    /// The PCIe generation under load, where it was read: an idle link drops to a slower one to save power.
+    /// The PCIe generation under load, if it was read: an idle link drops to a slower one to save power.
     pub fn pcie_gen_under_load(&self) -> Option<f64> {
         self.pcie_gen
     }
@@ -154,7 +154,7 @@ impl Ledger {
     }
 
     /// A token arrived `step_ns` after the previous one, or after the start of its request if it is the first. `tokens` were
-    /// processed with it, in all sequences. `context` is the length before it, where the duration is to be compared with others.
+    /// processed with it, in all sequences. `context` is the length before it, if the duration is to be compared with others.
     pub fn token(&mut self, t: Stamp, first: bool, step_ns: u64, tokens: u64, context: Option<u64>) {
         let work = if first { Work::Prefill } else { Work::Decode };
         let account = &mut self.accounts[work as usize];
@@ -196,7 +196,7 @@ impl Ledger {
         }
     }
 
-    /// Activity counters cover the time since they were last read: they are attributed where that was one phase.
+    /// Activity counters cover the time since they were last read: they are attributed if that was one phase.
     fn add_activity(&mut self, t: Stamp, sample: &GpuSample) {
         let work = self.last_sample.map_or(Work::Idle, |last| last.work);
         if let Some(value) = sample.get(Reading::MemUtil) {
@@ -253,7 +253,7 @@ impl Ledger {
         self.usual_gap_ns.map_or(FIRST_MAX_GAP_NS, |usual| MAX_GAP_NS.max(3.0 * usual))
     }
 
-    /// The time `from..to` was `work`. The samples before and after represent it where they were taken in the same work.
+    /// The time `from..to` was `work`. The samples before and after represent it if they were taken in the same work.
     fn spend(&mut self, work: Work, from: Stamp, to: Stamp, before: &Observation, after: &Observation) {
         let ns = to.since(from).as_nanos() as f64;
         if ns <= 0.0 {
@@ -267,7 +267,7 @@ impl Ledger {
         for sample in &representative {
             self.add_sampled(work, sample, part);
         }
-        // Power changes slowly enough to use the samples of other work where there are none of this one.
+        // Power changes slowly enough to use the samples of other work if there are none of this one.
         let samples = if representative.is_empty() { vec![before, after] } else { representative };
         let powers: Vec<f64> = samples.into_iter().filter_map(|sample| sample.power_w).collect();
         if !powers.is_empty() {
@@ -307,7 +307,7 @@ impl Ledger {
     }
 
     fn read_counter(&mut self, i: usize, limit: Limit, value: f64) {
-        // The second counter of a limit is used only where the first is absent.
+        // The second counter of a limit is used only if the first is absent.
         let first = COUNTERS[..i].iter().position(|(of, _)| *of == limit);
         if first.is_some_and(|first| self.counters[first].is_read()) {
             return;

@@ -11,7 +11,7 @@ use llmprof_event::{
 const BUSY_PCT: f64 = 5.0;
 /// A GPU with more has no time for more work.
 const FULL_LOAD_PCT: f64 = 90.0;
-/// Where utilisation is not known, a GPU below this share of its maximum clock or of its power limit is idle.
+/// If utilisation is not known, a GPU below this share of its maximum clock or of its power limit is idle.
 const IDLE_CLOCK: f64 = 0.3;
 const IDLE_POWER: f64 = 0.2;
 
@@ -45,7 +45,7 @@ impl Observation {
     }
 }
 
-/// The maximum clock and the power limit, where they were read.
+/// The maximum clock and the power limit, if they were read.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Maxima {
     clock_mhz: Option<f64>,

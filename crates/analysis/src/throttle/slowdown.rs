@@ -1,4 +1,4 @@
-//! The cost of a limit: measured where the run itself shows it, otherwise estimated from the clock.
+//! The cost of a limit: measured if the run itself shows it, otherwise estimated from the clock.
 
 use super::{
     Account, Basis, ClockSensitivity, Cost, FreeClock, Ledger, Limit, LimitTime, Unlimited, Work,

@@ -33,7 +33,7 @@ pub fn cells(cause: &Cause) -> [String; 8] {
     ]
 }
 
-/// The columns that are dropped first where space is short.
+/// The columns that are dropped first if space is short.
 const DISPENSABLE: [usize; 3] = [7, 4, 2];
 
 /// The causes as an aligned text table.

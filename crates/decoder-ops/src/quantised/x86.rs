@@ -219,7 +219,7 @@ fn halves<const N: usize, const HALF: usize>(bytes: &[u8; N]) -> [&[u8; HALF]; 2
     [&halves[0], &halves[1]]
 }
 
-/// Sums of four products each. Two of them fit 16 bits where codes are at most 127.
+/// Sums of four products each. Two of them fit 16 bits if codes are at most 127.
 #[inline(always)]
 fn narrow(codes: __m256i, x: __m256i) -> __m256i {
     unsafe { _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1)) }

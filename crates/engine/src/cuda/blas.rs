@@ -1,4 +1,4 @@
-//! cuBLAS, opened at run time where it is found.
+//! cuBLAS, opened at run time if it is found.
 
 // Reason: cuBLAS is a C library that works on raw device pointers.
 #![allow(unsafe_code)]
@@ -57,7 +57,7 @@ pub struct Cublas {
 }
 
 impl Cublas {
-    /// The library; found and loaded once. `None` where there is none.
+    /// The library; found and loaded once. `None` if there is none.
     pub fn get() -> Option<&'static Cublas> {
         static LOADED: OnceLock<Option<Cublas>> = OnceLock::new();
         LOADED

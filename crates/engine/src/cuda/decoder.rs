@@ -47,7 +47,7 @@ pub struct Decoder {
     spec: ModelSpec,
     heads: Heads,
     embedding: Matrix,
-    /// None where the embedding is also the head.
+    /// None if the embedding is also the head.
     head: Option<Matrix>,
     norm: Buffer,
     layers: Vec<Layer>,
@@ -164,14 +164,14 @@ struct Activations {
     ids: Buffer,
     x: Buffer,
     normed: Buffer,
-    /// Sums of squares of a few rows, where norms are carried.
+    /// Sums of squares of a few rows, if norms are carried.
     squares: Buffer,
     qkv: Buffer,
     attended: Buffer,
     wide: Buffer,
     gated: Buffer,
     routed: Option<Routed>,
-    /// Keys and values of a prompt, where a layer's cache does not keep all of them as they are.
+    /// Keys and values of a prompt, if a layer's cache does not keep all of them as they are.
     fresh: Option<(Buffer, Buffer)>,
 }
 
@@ -311,7 +311,7 @@ impl Decoder {
         })
     }
 
-    /// From here on, one kernel does the layers of a decode step, where the GPU has room for it.
+    /// From here on, one kernel does the layers of a decode step, if the GPU has room for it.
     pub fn fuse_layers(&mut self, instance: &Instance, sizes: &Sizes) -> Result<(), CudaError> {
         let of: Option<Vec<FusedLayer<'_>>> =
             self.layers.iter().map(|layer| layer.fused(self.kv_cache)).collect();
@@ -451,7 +451,7 @@ impl Decoder {
         })
     }
 
-    /// x += attention(norm(x)), with another norm before the sum where the model has one.
+    /// x += attention(norm(x)), with another norm before the sum if the model has one.
     ///
     /// # Safety
     /// The position in `progress` plus the step's length is at most the capacity.
@@ -465,7 +465,7 @@ impl Decoder {
         let (kernels, spec, a, heads) = (&self.kernels, &self.spec, &self.activations, &self.heads);
         let (rows, eps) = (heads.batch * length, spec.rms_eps as f32);
         let kept = layer.kept(self.kv_cache);
-        // A prompt attends to its own numbers, before they are rounded and where not all of them are kept.
+        // A prompt attends to its own values, before they are rounded and even if not all of them are kept.
         let starts = is_prompt;
         let is_prompt = is_prompt && length > 1;
         let is_own = is_prompt && (self.kv_cache != KvCacheDtype::Auto || length > layer.slots);
@@ -511,7 +511,7 @@ impl Decoder {
         if !rotated_in_attention {
             operator(Operator::Rope, &|| {
                 let heads = if fresh.is_some() { &own_heads } else { heads };
-                // SAFETY: the caller guarantees the position, which is 0 where a prompt has a cache of its own length.
+                // SAFETY: the caller guarantees the position, which is 0 if a prompt has a cache of its own length.
                 unsafe { kernels.rope(&a.qkv, &cache, &transform, progress, length, heads) }
             })?;
         }
@@ -634,7 +634,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// x += mlp(norm(x)), with another norm before the sum where the model has one.
+    /// x += mlp(norm(x)), with another norm before the sum if the model has one.
     fn mlp(&self, i: usize, layer: &Layer, rows: usize, is_prompt: bool) -> Result<(), CudaError> {
         let (gate_up, down) = match &layer.mlp {
             Mlp::Dense { gate_up, down } => (gate_up, down),
@@ -840,7 +840,7 @@ impl Loader<'_> {
         self.of_shapes(&shapes, false)
     }
 
-    /// The matrices of gate and up, for one GEMM where they have one type.
+    /// The matrices of gate and up, for one GEMM if they have one type.
     fn gate_up(&mut self, names: &[impl AsRef<str>]) -> Result<Matrix, EngineError> {
         let shapes = self.shapes(names)?;
         self.of_shapes(&shapes, true)

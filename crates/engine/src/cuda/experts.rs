@@ -42,7 +42,7 @@ const TALLY_SUMS: usize = 3;
 /// The experts of a layer. The matrices of all experts are below each other.
 pub struct ExpertLayer {
     pub experts: Experts,
-    /// With a last row for the gate of the shared expert, where there is one.
+    /// With a last row for the gate of the shared expert, if there is one.
     pub router: Matrix,
     pub gate_up: Matrix,
     pub down: Matrix,
@@ -141,7 +141,7 @@ pub struct Routed {
     place: Buffer,
     /// Blocks that are done.
     counter: Buffer,
-    /// Scores of one row that blocks wait for; all bits set where there is none.
+    /// Scores of one row that blocks wait for; all bits set if there is none.
     pub(super) posted: Buffer,
     /// Gate and up, their product, and the results of all pairs.
     wide: Buffer,
@@ -187,7 +187,7 @@ impl Routed {
 }
 
 impl Routed {
-    /// The plan of `pairs` pairs, by row where they are `gathered`, else by position.
+    /// The plan of `pairs` pairs, by row if they are `gathered`, else by position.
     fn tiled(&self, layer: &ExpertLayer, pairs: usize, tile_rows: usize, gathered: bool) -> Tiled<'_> {
         let Experts { count, active, .. } = layer.experts;
         Tiled {
@@ -232,7 +232,7 @@ fn most_tiles(pairs: usize, experts: usize, tile_rows: usize) -> usize {
     pairs / tile_rows + experts.min(pairs)
 }
 
-/// Positions of a tile: few where experts have few pairs, whose weights are most of what is read.
+/// Positions of a tile: few if experts have few pairs, whose weights are most of what is read.
 fn tile_rows(layer: &ExpertLayer, pairs: usize, dtype: Dtype) -> usize {
     let count = layer.experts.count;
     if let Some(rows) = few_rows_of(layer, pairs) {
@@ -264,7 +264,7 @@ pub fn ordered_rows(experts: &Experts, hidden: usize, rows: usize) -> (usize, us
 
 impl Kernels {
     /// The scores of at most [`FEW_ROWS`] rows, from which the GEMMs of unquantised experts choose. Experts
-    /// of other types are chosen here, and counted where `counted`.
+    /// of other types are chosen here, and counted if `counted`.
     pub fn norm_and_route(
         &self,
         (normed, x): (&Buffer, &Buffer),
@@ -316,7 +316,7 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, shape, &args) }
     }
 
-    /// Chooses the experts of many normed rows, and sorts the pairs by expert. Choices are counted where `counted`.
+    /// Chooses the experts of many normed rows, and sorts the pairs by expert. Choices are counted if `counted`.
     pub fn route(
         &self,
         routed: &Routed,

@@ -92,7 +92,7 @@ pub fn ordered_bytes(rows: usize, columns: usize) -> usize {
 }
 
 impl Scratch {
-    /// For [`MOST_ROWS`] rows of up to `columns`, or for the rows and columns of `of_experts` where they take more; with `plain_bytes` for the largest matrix of more rows.
+    /// For [`MOST_ROWS`] rows of up to `columns`, or for the rows and columns of `of_experts` if they take more; with `plain_bytes` for the largest matrix of more rows.
     pub fn new(
         gpu: &Gpu,
         columns: usize,
@@ -152,7 +152,7 @@ impl Kernels {
         Ok(&self.few_rows(launch)?.plain)
     }
 
-    /// Puts the rows of x into the order of the kernels, normed where asked; or those of a plan's tiles.
+    /// Puts the rows of x into the order of the kernels, normed if asked; or those of a plan's tiles.
     pub(super) fn ordered_rows(
         &self,
         p: &Product<'_>,

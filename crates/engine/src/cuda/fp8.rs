@@ -139,7 +139,7 @@ impl Plan {
         let strips = p.n.div_ceil(if gated { 8 } else { 16 });
         let bytes = |ahead: usize| WARPS * (ahead + 1) * ROOM + staged;
         let fitting = |ahead| gpu.shared_bytes / (bytes(ahead) + OWN_BYTES);
-        // Two ahead where two blocks have room for it.
+        // Two ahead if two blocks have room for it.
         let ahead = if fitting(2) >= 2 { 2 } else { 1 };
         let blocks = Some(fitting(ahead).min(blocks)).filter(|&blocks| blocks > 0)?;
         let grid = (strips.min(blocks * gpu.multiprocessors), 1, 1);
@@ -159,7 +159,7 @@ impl Kernels {
         rows <= if self.dtype == Dtype::F32 { FEW_ROWS } else { MOST_ROWS }
     }
 
-    /// y = x·wᵀ (+ bias), or y += where `p.add`, for as many rows as [`fp8_rows`](Self::fp8_rows) allows; with an `activation` y is that of
+    /// y = x·wᵀ (+ bias), or y += if `p.add`, for as many rows as [`fp8_rows`](Self::fp8_rows) allows; with an `activation` y is that of
     /// gate and up.
     pub(super) fn fp8_linear(
         &self,

@@ -133,7 +133,7 @@ impl Buffer {
         self.bytes
     }
 
-    /// The memory from `offset` bytes on; empty where the buffer ends before that.
+    /// The memory from `offset` bytes on; empty if the buffer ends before that.
     pub fn slice_from(&self, offset: usize) -> Slice<'_> {
         let offset = offset.min(self.bytes);
         Slice { address: self.address + offset as u64, bytes: self.bytes - offset, buffer: PhantomData }
@@ -212,7 +212,7 @@ pub struct Shape {
     pub early: bool,
     /// Blocks of a cluster; 0 without clusters.
     pub cluster: usize,
-    /// All blocks wait for each other: the kernel starts only where all of them run at once.
+    /// All blocks wait for each other: the kernel starts only if all of them run at once.
     pub at_once: bool,
 }
 
@@ -245,7 +245,7 @@ pub struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// Checks that the operands have their sizes, where `w` has `w_rows` rows.
+    /// Checks the sizes of the operands; `w` has `w_rows` rows.
     pub fn check(&self, launch: Launch<'_>, w_rows: usize) -> Result<(), CudaError> {
         let (element, out) = (self.dtype.bytes() as usize, self.out.bytes() as usize);
         launch.require_room("y", self.y.bytes, out, &[self.m, self.n])?;
@@ -307,7 +307,7 @@ impl Gpu {
         }
     }
 
-    /// With cuBLAS where it is found, if `cublas`.
+    /// With cuBLAS if it is found, if `cublas`.
     pub fn open(index: usize, cublas: bool) -> Result<Gpu, CudaError> {
         Self::check_usable(index)?;
         // A context that an earlier run has lost stays lost: a process gets only one.
@@ -356,7 +356,7 @@ impl Gpu {
     }
 
     /// Loads the kernels for numbers of one type, and what else a model `needs`; `progress` gets how many of the files are loaded, and of how many, and may stop
-    /// that. The driver compiles them where there is no machine code for this GPU: that takes seconds, once.
+    /// that. The driver compiles them if there is no machine code for this GPU: that takes seconds, once.
     pub fn load_kernels(
         &mut self,
         dtype: Dtype,
@@ -470,7 +470,7 @@ impl Gpu {
         })
     }
 
-    /// How many clusters of a kernel run at once, of those of `shape`; none where the GPU cannot have such clusters.
+    /// How many clusters of a kernel run at once, of those of `shape`; none if the GPU cannot have such clusters.
     pub fn clusters_at_once(&self, launch: Launch<'_>, shape: Shape) -> usize {
         let mut count = 0;
         let asked = self.configured(launch, shape, false, |function, config| {
@@ -495,7 +495,7 @@ impl Gpu {
         asked.map_or(0, |()| usize::try_from(each).unwrap_or(0) * self.multiprocessors)
     }
 
-    /// Calls the driver with a kernel and the configuration of its launch, which is refused where the grid does not run at once, if
+    /// Calls the driver with a kernel and the configuration of its launch, which is refused if the grid does not run at once, if
     /// `at_once`.
     fn configured(
         &self,
@@ -578,7 +578,7 @@ impl Gpu {
         unsafe { self.launch(Launch::of("softcap"), Shape::early((1, 1, 1), 32), &args) }
     }
 
-    /// A matrix product, summed in f32: by cuBLAS, or by our own kernels where there is none.
+    /// A matrix product, summed in f32: by cuBLAS, or by our own kernels if there is none.
     pub fn multiply(&self, p: &Product<'_>) -> Result<(), CudaError> {
         p.check(Launch::of("the product"), p.n)?;
         let Some(blas) = self.blas.as_ref().filter(|_| self.without_cublas.get().is_none()) else {
@@ -739,7 +739,7 @@ pub struct NodeCounter {
 }
 
 impl NodeCounter {
-    /// The operators of all nodes in execution order; empty where the graph could not be read.
+    /// The operators of all nodes in execution order; empty if the graph could not be read.
     pub fn nodes(&self) -> Vec<OperatorInstance> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,4 +1,4 @@
-//! Launches the kernels. Every function checks the sizes that its kernel relies on; where a kernel relies on values in
+//! Launches the kernels. Every function checks the sizes that its kernel relies on; if a kernel relies on values in
 //! device memory, the function is unsafe and documents what they must be. The `.cu` files document what each
 //! kernel computes.
 
@@ -151,7 +151,7 @@ pub enum Values {
     Fp8(Box<Fp8Matrix>),
 }
 
-/// Activations that a matrix is multiplied with; normed first where that is still to be done.
+/// Activations that a matrix is multiplied with; normed first if that is still to be done.
 #[derive(Clone, Copy)]
 pub struct Input<'a> {
     pub x: Slice<'a>,
@@ -353,7 +353,7 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, Shape::early((rows, 1, 1), threads), &args) }
     }
 
-    /// y = x·wᵀ (+ bias), or y += where `add`. x has `rows` rows.
+    /// y = x·wᵀ (+ bias), or y += if `add`. x has `rows` rows.
     ///
     /// The input may have a norm only if [`fuses_norm`](Self::fuses_norm) is true.
     pub fn linear<'a>(

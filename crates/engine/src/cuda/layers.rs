@@ -84,7 +84,7 @@ impl Instance {
     }
 
     /// Divides a layer among `clusters`: key/value heads in turn, then columns so that all read the same number of bytes, with
-    /// `context` positions in the cache. `None` where a cluster would have more than it has room for.
+    /// `context` positions in the cache. `None` if a cluster would have more than it has room for.
     fn shares(&self, clusters: usize, cluster: usize, context: usize) -> Option<Vec<Share>> {
         let group = self.heads / self.kv_heads;
         let of_head = (2 * group + 2) * self.dim * self.hidden + 2 * context * self.dim;
@@ -222,7 +222,7 @@ pub struct FusedLayers {
 }
 
 impl FusedLayers {
-    /// `None` where the GPU has no room for the whole grid at once.
+    /// `None` if the GPU has no room for the whole grid at once.
     pub fn new(
         gpu: &Gpu,
         instance: &Instance,

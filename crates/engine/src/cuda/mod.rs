@@ -212,7 +212,7 @@ impl CudaEngine {
         Ok(engine)
     }
 
-    /// Runs one request of the real lengths, and captures the graph of a decode step where `graphs` are used.
+    /// Runs one request of the real lengths, and captures the graph of a decode step if `graphs` are used.
     fn warm_up(&mut self, prompt_tokens: usize, graphs: bool) -> Result<(), EngineError> {
         let batch = self.decoder.heads().batch;
         self.prefill(&Prompts { ids: vec![0; batch * prompt_tokens.max(1)], batch })?;
@@ -324,7 +324,7 @@ impl CudaEngine {
         Some(Duration::from_secs_f64(f64::from(ms) / 1e3))
     }
 
-    /// Chooses tokens on the host where the device cannot; the device gets them before it counts the step.
+    /// Chooses tokens on the host if the device cannot; the device gets them before it counts the step.
     fn choose_on_host(&mut self) -> Result<(), CudaError> {
         let Sampler::Host(picker) = &mut self.sampler else { return Ok(()) };
         let (gpu, buffers) = (&self.decoder.kernels.gpu, &self.decoder.sampling);

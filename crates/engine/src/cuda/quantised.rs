@@ -207,7 +207,7 @@ impl Extent {
     }
 
     /// The shape of a GEMM with `staged` bytes of activations in shared memory, and how many tiles a warp
-    /// copies ahead: two where two such blocks fit on a multiprocessor, else one. `None` where not even that
+    /// copies ahead: two if two such blocks fit on a multiprocessor, else one. `None` if not even that
     /// fits. More strips than blocks are taken in turn, so that a block rounds its activations once.
     fn shape(&self, gpu: &Gpu, staged: usize) -> Option<(Shape, usize)> {
         let (resident, shared_bytes, ahead) = self.resident(gpu, staged)?;
@@ -273,7 +273,7 @@ enum Turn {
 }
 
 impl Kernels {
-    /// y = x·wᵀ (+ bias), or y += where `product.add`, for at most [`MOST_ROWS`] rows of x.
+    /// y = x·wᵀ (+ bias), or y += if `product.add`, for at most [`MOST_ROWS`] rows of x.
     pub(super) fn quantised_linear(
         &self,
         product: &Product<'_>,
@@ -463,7 +463,7 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, shape, &args) }
     }
 
-    /// The same by the tiles of a plan, so that an expert's weights are read once for several rows. y is by position, and so is x where the tiles have no order.
+    /// The same by the tiles of a plan, so that an expert's weights are read once for several rows. y is by position, and so is x if the tiles have no order.
     pub(super) fn quantised_expert_rows(
         &self,
         parts: &[Tiles],

@@ -28,7 +28,7 @@ pub fn on_failure(handler: fn(usize) -> bool) {
     let _ = ON_FAILURE.set(handler);
 }
 
-/// Allocates `bytes` by `allocate`, and once more where the handler of failures made room.
+/// Allocates `bytes` by `allocate`, and once more if the handler of failures made room.
 fn with_second_try(bytes: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
     let allocate = || if is_beyond_limit(bytes) { std::ptr::null_mut() } else { allocate() };
     let memory = allocate();
@@ -141,7 +141,7 @@ pub fn is_counted() -> bool {
     PEAK.load(Ordering::Relaxed) > 0
 }
 
-/// The heap of the process now; `None` where it is not counted.
+/// The heap of the process now; `None` if it is not counted.
 pub fn sample() -> Option<AllocatorSample> {
     is_counted().then(|| AllocatorSample {
         allocator: Allocator::Heap,
@@ -160,7 +160,7 @@ pub struct Checkpoint {
     outer_peak: i64,
 }
 
-/// Starts counting the calling thread's allocations; `None` where the heap is not counted.
+/// Starts counting the calling thread's allocations; `None` if the heap is not counted.
 pub fn checkpoint() -> Option<Checkpoint> {
     if !is_counted() {
         return None;

@@ -8,7 +8,7 @@ use super::{
 };
 use llmprof_config::NvtxDetail;
 
-/// Opens NVTX ranges; `None` where no tool is attached that would see them.
+/// Opens NVTX ranges; `None` if no tool is attached that would see them.
 pub fn listener(detail: NvtxDetail) -> Option<Arc<dyn Listener>> {
     let domain = Domain::new(c"llmprof")?;
     Some(Arc::new(NvtxRanges { detail, domain }))

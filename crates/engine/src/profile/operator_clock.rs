@@ -27,7 +27,7 @@ const INTERVAL_PER_OPERATOR: Duration = Duration::from_micros(30);
 const PHASES: [Phase; 2] = [Phase::Prefill, Phase::Decode];
 
 /// A [`Listener`] that times operators. For each it reads the clock twice, adds to a few numbers and allocates nothing.
-/// Where decode steps are so short that this would matter, it times only some of them.
+/// If decode steps are so short that this would matter, it times only some of them.
 pub struct OperatorClock {
     tx: EventTx,
     /// The number of warm-up requests; each begins with one prefill.

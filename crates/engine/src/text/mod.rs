@@ -119,7 +119,7 @@ impl Tokenizer {
     }
 }
 
-/// Calls a tokenizer, which may panic where its file contradicts itself.
+/// Calls a tokenizer, which may panic if its file contradicts itself.
 fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, TextError> {
     contained(|| call().map_err(|e| e.to_string())).flatten().map_err(TextError::Tokenizer)
 }

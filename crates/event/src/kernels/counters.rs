@@ -39,14 +39,14 @@ impl Counter {
         self.weighted += other.weighted;
     }
 
-    /// The mean; `None` where nothing was counted.
+    /// The mean; `None` if nothing was counted.
     pub fn mean(&self) -> Option<f64> {
         let mean = self.weighted / self.weight;
         (self.n > 0 && mean.is_finite()).then_some(mean)
     }
 }
 
-/// Whether a counter is weighted by time.
+/// Whether a counter is averaged by time.
 pub fn is_rate(name: &str, base_unit: &str) -> bool {
     base_unit == "%"
         || base_unit.contains('/')
@@ -143,7 +143,7 @@ pub fn missing_metrics<'a>(requested: &[&'a str], got: &Counters) -> Vec<&'a str
     requested.iter().copied().filter(|metric| !has(metric)).collect()
 }
 
-/// The known counters of a mean launch. What was not counted is `None`.
+/// The known counters of an average launch. Counters that were not collected are `None`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Known {
     pub duration_ns: Option<f64>,
@@ -159,12 +159,12 @@ pub struct Known {
     pub l2_hit_pct: Option<f64>,
     pub occupancy_pct: Option<f64>,
     pub occupancy_limit_pct: Option<f64>,
-    /// What limits the number of blocks on an SM, and to how many; several where they limit it alike.
+    /// The limits of blocks per SM, and their number; several if they limit alike.
     pub block_limit: Option<(Vec<&'static str>, f64)>,
     pub waves_per_sm: Option<f64>,
     pub registers: Option<f64>,
     pub shared_bytes: Option<f64>,
-    /// Floating-point operations, where they were counted.
+    /// Floating-point operations, if they were counted.
     pub flops: Option<Flops>,
     /// Stall reasons of warps in descending order, as warps (or cycles) per issued instruction.
     pub stalls: Vec<(String, f64)>,
@@ -231,7 +231,7 @@ impl Known {
                 .first(&["launch__waves_per_multiprocessor", "Launch Statistics: Waves Per SM"]),
             registers: counters
                 .first(&["launch__registers_per_thread", "Launch Statistics: Registers Per Thread"]),
-            // The kernel's own, without what the driver reserves in each block.
+            // The kernel's own shared memory, without the part that the driver reserves per block.
             shared_bytes: counters
                 .sum_of(&["launch__shared_mem_per_block_static", "launch__shared_mem_per_block_dynamic"])
                 .or_else(|| {

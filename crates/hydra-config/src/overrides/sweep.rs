@@ -13,7 +13,7 @@ const MAX_RUNS: usize = 100_000;
 /// The values of one swept override.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Sweep {
-    /// `a,b,c`, or `choice(a,b,c)` where it is not `simple`.
+    /// `a,b,c`, or `choice(a,b,c)` if it is not `simple`.
     Choice { items: Vec<Element>, simple: bool },
     /// `range(start,stop,step)`; `stop` is excluded.
     Range { start: Bound, stop: Bound, step: Bound },

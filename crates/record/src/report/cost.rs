@@ -55,14 +55,14 @@ pub struct CostQuery {
     pub batch: u64,
     /// Text tokens of a prompt; its images add theirs.
     pub prompt_tokens: u64,
-    /// Widths and heights of the images in each prompt, where the model has vision encoders.
+    /// Widths and heights of the images in each prompt, if the model has vision encoders.
     pub images: Vec<(u32, u32)>,
     pub preprocess: Option<PreprocessConfig>,
     pub output_tokens: u64,
     pub gpu: Option<CostGpu>,
     /// The peaks of `gpu` or given ones; or why they are not known.
     pub peaks: Result<Peaks, String>,
-    /// FLOP/s of the type that quantised matrices are multiplied in, where the GPU has it.
+    /// FLOP/s of the type that quantised matrices are multiplied in, if the GPU has it.
     pub narrow_flops: Option<f64>,
 }
 
@@ -76,7 +76,7 @@ pub struct CostEstimate {
     decode: StepCost,
 }
 
-/// What fits into the memory of a GPU; `None` where not even one fits.
+/// What fits into the memory of a GPU; `None` if not even one fits.
 struct Capacity {
     free_bytes: u64,
     /// The largest batch of sequences with the query's lengths.
@@ -151,7 +151,7 @@ impl CostEstimate {
         }
     }
 
-    /// FLOPs that take as long in the model's type as the operator does, where quantised matrices are multiplied faster.
+    /// FLOPs that take as long in the model's type as the operator does, if quantised matrices are multiplied faster.
     fn equivalent_flops(&self, cost: &OperatorCost) -> f64 {
         let flops = cost.all.flops();
         let is_narrow = cost.operator.kind() == OperatorKind::Matmul && cost.operator != Operator::LmHead;
@@ -446,7 +446,7 @@ impl CostEstimate {
     }
 }
 
-/// A row of the table of operators, with its time at the peaks and the limit that sets it, where they are known.
+/// A row of the table of operators, with its time at the peaks and the limit that sets it, if they are known.
 fn row(name: &str, calls: u64, amounts: &Amounts, time: Option<(f64, Option<Class>)>) -> Vec<String> {
     let amount = |value: f64, unit: &str| {
         if value > 0.0 { scaled(value, unit).trim().to_owned() } else { "–".to_owned() }

@@ -53,7 +53,7 @@ pub fn aiperf_json(state: &RunState) -> Value {
     })
 }
 
-/// As the result of `vllm bench serve --save-result`, with every field that it always has; null where it is not known. Its TTFT ends
+/// As the result of `vllm bench serve --save-result`, with every field that it always has; null if it is not known. Its TTFT ends
 /// with the first chunk that has choices, ours with the first that has text.
 pub fn vllm_json(state: &RunState) -> Value {
     let (total, server) = (&state.total, &state.server);

@@ -257,7 +257,7 @@ fn trust(state: &RunState) -> Tile {
     }
 }
 
-/// The name of what was run; what it is, where the run has no name.
+/// The name of what was run; what it is, if the run has no name.
 pub(super) fn heading(state: &RunState) -> String {
     if state.watches() { "GPU monitoring".to_owned() } else { title(state) }
 }

@@ -279,7 +279,7 @@ fn gpu(out: &mut String, state: &RunState) {
     }
 }
 
-/// What allocators held, where they are counted.
+/// What allocators held, if they are counted.
 fn memory(out: &mut String, state: &RunState) {
     let mut rows = vec![["allocator", "live", "peak", "reserved", "fragmentation"].map(str::to_owned)];
     for sample in state.allocators.all() {

@@ -114,7 +114,7 @@ fn paragraph(text: &str) -> String {
 
 const MAX_TITLE: usize = 200;
 
-/// The cost of the run's model on the run's GPU, where its shape was recorded.
+/// The cost of the run's model on the run's GPU, if its shape was recorded.
 fn cost_estimate(state: &RunState) -> Option<CostEstimate> {
     let run = state.run.as_ref()?;
     Some(CostEstimate::new(CostQuery {

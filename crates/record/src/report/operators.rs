@@ -15,7 +15,7 @@ use llmprof_base::{
 };
 use llmprof_event::{EngineKind, HeapGrowth, Phase};
 
-/// `None` where neither kernels nor a shape were recorded.
+/// `None` if neither kernels nor a shape were recorded.
 pub(super) fn operators_md(state: &RunState) -> Option<String> {
     let title = title(state);
     let mut out = format!("# Operators: {title}\n\n");

@@ -33,7 +33,7 @@ pub const COLUMNS: [&str; 21] = [
     "peak_bytes",
 ];
 
-/// `None` where neither operators nor kernels nor a shape were recorded.
+/// `None` if neither operators nor kernels nor a shape were recorded.
 pub(super) fn ops_csv(state: &RunState) -> Option<String> {
     let mut all = vec![COLUMNS.map(str::to_owned)];
     for phase in Phase::WORK {

@@ -32,7 +32,7 @@ pub struct NoNewDir {
 pub struct RunDir(PathBuf);
 
 impl RunDir {
-    /// Creates a new directory at `path`, or one with a number where it exists already.
+    /// Creates a new directory at `path`, or one with a number if it exists already.
     pub fn create(path: &Path) -> io::Result<RunDir> {
         let name = RunDir::name_in(path).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         let name = name.to_string_lossy();
@@ -162,7 +162,7 @@ pub struct RunEntry {
     pub result: Option<RunResult>,
     /// A program is recording it.
     pub running: bool,
-    /// False where the directory did not answer in time; nothing else is known of it.
+    /// False if the directory did not answer in time; nothing else is known of it.
     pub answers: bool,
 }
 

@@ -18,7 +18,7 @@ use llmprof_base::{
     foreign::is_hidden,
 };
 
-/// A run records something every second. Where a file system has no locks, its file was written within this time.
+/// A run records something every second. If a file system has no locks, its file was written within this time.
 const WRITTEN_LATELY: Duration = Duration::from_secs(10);
 
 /// To lock a recording.

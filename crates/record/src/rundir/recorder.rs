@@ -166,7 +166,7 @@ impl Recorder {
         self.check(path, written);
     }
 
-    /// A new file in the directory; `None`, which is remembered, where it could not be created.
+    /// A new file in the directory; `None`, which is remembered, if it could not be created.
     pub fn create_file(&mut self, path: &Path) -> Option<File> {
         let created = self.opened.create_new(self.dir.below(path));
         self.check(path, created)

@@ -30,7 +30,7 @@ impl Rest<'_> {
         Some(())
     }
 
-    /// The number after `name`. Consumes nothing where `name` is not next.
+    /// The number after `name`. Consumes nothing if `name` is not next.
     fn field(&mut self, name: &[u8]) -> Option<u64> {
         let after = self.0.strip_prefix(name)?;
         let digits = after.iter().take_while(|byte| byte.is_ascii_digit()).count();

@@ -43,7 +43,7 @@ impl RunState {
         }))
     }
 
-    /// What happened around the run since `from`, where `recorded_share` of the compared time has kernels recorded.
+    /// What happened around the run since `from`, if `recorded_share` of the compared time has kernels recorded.
     pub(super) fn conditions(&self, from: Stamp, recorded_share: Option<f64>) -> Conditions {
         let gpu = self.profiled_gpu();
         let on_cpu = self.run.as_ref().is_some_and(|run| run.device.is_cpu());
@@ -67,12 +67,12 @@ impl RunState {
         Some(Served { ended, failed, late_ms: facts.late_client_ms(), chunks_for_tokens })
     }
 
-    /// How long the GPU is idle during decode; `None` where neither kernels nor steps were timed on it.
+    /// How long the GPU is idle during decode; `None` if neither kernels nor steps were timed on it.
     pub fn gpu_idle(&self) -> Option<GpuIdle> {
         GpuIdle::of(self.kernels.decode.launch_meter().as_ref(), self.total.device_share())
     }
 
-    /// What limits decode on a GPU, where something other than a lowered clock does; `None` for a server and on the CPU.
+    /// What limits decode on a GPU, if something other than a lowered clock does; `None` for a server and on the CPU.
     pub fn limit(&self) -> Option<Limit> {
         if self.serves() || self.watches() || self.total.itl.n() == 0 {
             return None;

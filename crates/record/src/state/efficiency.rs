@@ -187,7 +187,7 @@ impl RunState {
         kernels.map(|total| (OperatorBasis::Kernels, total.steps)).or_else(timed)
     }
 
-    /// Operator times where the workload runs on the CPU; `None` on a GPU, and where they were not timed.
+    /// Operator times if the workload runs on the CPU; `None` on a GPU, and if they were not timed.
     pub fn operators_on_cpu(&self, phase: Phase) -> Option<&HostOperators> {
         let on_cpu = self.run.as_ref().is_some_and(|run| run.device.is_cpu());
         self.operators.of(phase).filter(|host| on_cpu && !host.times.is_empty())

@@ -95,7 +95,7 @@ pub struct RunState {
     counted_to: Option<Stamp>,
     /// The requests since the last snapshot, one by one.
     trace: Split<RequestTrace>,
-    /// All requests, with the gaps between tokens, where they are needed.
+    /// All requests, with the gaps between tokens, if they are needed.
     full_trace: Option<Box<Split<RequestTrace>>>,
     pub trail: TokenTrail,
     /// ITL in milliseconds over the run, warm-up included.
@@ -150,7 +150,7 @@ pub struct Snapshot {
     pub model: String,
     pub overrides: Vec<String>,
     pub metrics: MetricsSummary,
-    /// Means over the window, where they were read.
+    /// Means over the window, if they were read.
     pub power_w: Option<f32>,
     pub sm_clock_mhz: Option<f32>,
     pub temp_c: Option<f32>,
@@ -386,7 +386,7 @@ impl RunState {
         self.log.add(t, &Notice { level, source: "alert".to_owned(), text: alert.to_string() });
     }
 
-    /// Why the run failed, where it did.
+    /// Why the run failed, if it did.
     pub fn failure(&self) -> Option<&str> {
         let finished = self.finished.as_ref().filter(|finished| finished.outcome == Outcome::Failed)?;
         Some(finished.cause.as_deref().unwrap_or("no cause was given"))
@@ -644,7 +644,7 @@ impl RunState {
         self.gpus.iter().find(|g| g.info.profiled)
     }
 
-    /// The energy by phase, per token where tokens are counted.
+    /// The energy by phase, per token if tokens are counted.
     pub fn energy(&self, gpu: &GpuState) -> Option<Energy> {
         let energy = energy(&gpu.ledger)?;
         Some(if self.follows() { energy.without_tokens() } else { energy })
@@ -680,13 +680,13 @@ impl RunState {
         self.run.as_ref().is_some_and(|run| run.engine == EngineKind::Program)
     }
 
-    /// The device of the workload; `None` where it is unknown: of a program, until one of its processes has started CUDA.
+    /// The device of the workload; `None` if it is unknown: of a program, until one of its processes has started CUDA.
     pub fn device(&self) -> Option<&Device> {
         let uses_it = !self.follows() || self.programs.has_cuda();
         self.run.as_ref().map(|run| &run.device).filter(|device| uses_it && **device != Device::None)
     }
 
-    /// The same by the name of the GPU, where that was read.
+    /// The same by the name of the GPU, if that was read.
     pub fn device_name(&self) -> Option<String> {
         let device = self.device()?;
         Some(self.profiled_gpu().map_or_else(|| device.to_string(), |gpu| gpu.info.name.clone()))
@@ -710,7 +710,7 @@ impl RunState {
         columns
     }
 
-    /// Decode tokens per second over the last `span_s` seconds, or over the last [`RATE_TOKENS`] steps of the request where
+    /// Decode tokens per second over the last `span_s` seconds, or over the last [`RATE_TOKENS`] steps of the request if
     /// they took longer; `None` when nothing is being decoded.
     pub fn recent_decode_tok_s(&self, span_s: f64) -> Option<f64> {
         let active = self.active.latest()?;

@@ -208,7 +208,7 @@ impl AllocatorState {
         self.all[index].1.push(t, sample.live_bytes as f32);
     }
 
-    /// The last sample; `None` where it is not counted.
+    /// The last sample; `None` if it is not counted.
     pub fn latest(&self, allocator: Allocator) -> Option<&AllocatorSample> {
         self.all.iter().map(|(sample, _)| sample).find(|sample| sample.allocator == allocator)
     }

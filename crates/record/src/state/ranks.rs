@@ -82,7 +82,7 @@ impl RanksState {
 }
 
 impl RunState {
-    /// The GPU of a lane, where it is sampled.
+    /// The GPU of a lane, if it is sampled.
     pub fn gpu_of(&self, lane: &RankLane) -> Option<&GpuState> {
         let by_uuid = lane.uuid.as_ref().and_then(|uuid| self.gpus.iter().find(|gpu| gpu.info.uuid == *uuid));
         // A GPU that identifies itself and is not sampled is none of the sampled ones.

@@ -116,7 +116,7 @@ impl Recording {
     }
 }
 
-/// What was measured without recording kernels, and what was measured with it. It reads as the former; as the latter where
+/// What was measured without recording kernels, and what was measured with it. It reads as the former; as the latter if
 /// there is nothing else.
 #[derive(Debug, Clone, Default)]
 pub struct Split<T> {

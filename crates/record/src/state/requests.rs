@@ -38,9 +38,9 @@ pub struct ActiveRequest {
 /// The time before a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Gap {
-    /// Since the previous step, or since the start. A mean where tokens before it were lost.
+    /// Since the previous step, or since the start. A mean if tokens before it were lost.
     pub(super) ns: u64,
-    /// The tokens in it: more than one where tokens were lost or came together.
+    /// The tokens in it: more than one if tokens were lost or came together.
     pub(super) tokens: u32,
     /// It is the latency of this one token.
     pub(super) is_latency: bool,

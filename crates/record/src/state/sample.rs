@@ -38,7 +38,7 @@ impl RunState {
         self.total.both_mut().into_iter().for_each(|metrics| metrics.restart(now));
     }
 
-    /// The sample of the run; `None` before its first event, and where requests were not kept.
+    /// The sample of the run; `None` before its first event, and if requests were not kept.
     pub fn run_sample(&self, name: &str) -> Option<Sample> {
         let mut sample = self.sample_of(name, self.full_trace.as_deref()?, &self.total)?;
         sample.kept_slos = self.server.kept_slos().cloned();
@@ -128,7 +128,7 @@ fn limits(phase: Phase, account: &Account) -> Vec<LimitShare> {
         .collect()
 }
 
-/// `None` where no kernel was recorded, or some were lost.
+/// `None` if no kernel was recorded, or some were lost.
 fn profile(kernels: &KernelWindow) -> Option<KernelProfile> {
     if kernels.steps == 0 || kernels.rows.is_empty() || kernels.dropped > 0 {
         return None;
@@ -150,7 +150,7 @@ fn profile(kernels: &KernelWindow) -> Option<KernelProfile> {
     Some(profile)
 }
 
-/// `None` where no step was timed.
+/// `None` if no step was timed.
 fn host_profile(host: &HostOperators) -> Option<KernelProfile> {
     let span_ns = host.attributed_ns() as f64;
     (host.attributed_steps() > 0).then(|| KernelProfile {

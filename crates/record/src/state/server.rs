@@ -43,7 +43,7 @@ pub enum TtftPart {
     /// By the server's clock.
     Queue,
     Prefill,
-    /// The rest, or all after sending where the server reports no times.
+    /// The rest, or all after sending if the server reports no times.
     Wait,
 }
 
@@ -161,7 +161,7 @@ pub struct ServerState {
     pub uncounted: u64,
     /// Those whose tokens were counted by the model's tokenizer.
     pub tokenized: u64,
-    /// As the server counts, where it does.
+    /// As the server counts, if it does.
     pub output_tokens: u64,
     pub prompt_tokens: u64,
     pub cached_tokens: Option<u64>,
@@ -222,7 +222,7 @@ impl ServerState {
         self.slo = slo;
     }
 
-    /// What the service promises, where anything is.
+    /// What the service promises, if anything is.
     pub fn slo(&self) -> Option<Slo> {
         Some(self.slo).filter(|slo| *slo != Slo::default())
     }

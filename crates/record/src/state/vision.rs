@@ -68,7 +68,7 @@ impl VisionTally {
     }
 }
 
-/// By operator, where the encoders of the shape give as many tokens as there were: otherwise images were
+/// By operator, if the encoders of the shape give as many tokens as there were: otherwise images were
 /// prepared in another way.
 fn cost_of(shape: &Shape, encoded: &ImagesEncoded, batch: u32) -> Option<Vec<OperatorCost>> {
     let expected = shape.vision.as_ref()?.encoded(&encoded.sizes, None).of_batch(u64::from(batch));

@@ -145,7 +145,7 @@ pub fn baselines() -> Vec<Baseline> {
     baseline_names(Path::new("")).into_iter().map(read).collect()
 }
 
-/// The baseline of that name; `None` where there is none.
+/// The baseline of that name; `None` if there is none.
 pub fn named(name: &str) -> Result<Option<Sample>, CompareError> {
     match path_of(name) {
         Ok(path) if path.is_file() => read(&path).map(|saved| Some(saved.sample)),

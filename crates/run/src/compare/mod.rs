@@ -26,7 +26,7 @@ use llmprof_analysis::compare::{Comparison, Difference, Gate, GateOutcome};
 
 /// A comparison with the outcome of its gates.
 pub struct GatedComparison {
-    /// The overrides that identify it, where there are several.
+    /// The overrides that identify it, if there are several.
     pub label: Option<String>,
     pub comparison: Comparison,
     pub gates: Vec<(Gate, GateOutcome)>,

@@ -64,7 +64,7 @@ fn read_path(path: &Path) -> Result<Subject, CompareError> {
     })))
 }
 
-/// Compares two recordings, job by job where they are sweeps. Both are read at the same time.
+/// Compares two recordings, job by job if they are sweeps. Both are read at the same time.
 pub fn compare_recordings(
     a: &str,
     b: &str,
@@ -98,7 +98,7 @@ pub fn compare_recordings(
             jobs.iter().map(|(overrides, a)| gated(overrides, a, &b)).collect()
         }
         (Subject::Sweep { name: a, jobs: left }, Subject::Sweep { name: b, jobs: right }) => {
-            // Jobs are matched by their overrides, or else by their order where there are as many.
+            // Jobs are matched by their overrides, or else by their order if there are as many.
             let same_overrides = |(overrides, a): &(Vec<String>, Sample)| {
                 let (_, b) = right.iter().find(|(other, _)| other == overrides)?;
                 Some(gated(overrides, a, b))

@@ -45,7 +45,7 @@ pub fn exit_code(comparisons: &[GatedComparison]) -> u8 {
 pub fn row_cells(row: &Row) -> [String; 7] {
     let none = || "–".to_owned();
     let value = |value: Option<f64>| value.map_or_else(none, |value| row.metric.format_value(value));
-    // Two values have a ratio even where there is no interval.
+    // Two values have a ratio even if there is no interval.
     let ratio = row.ratio.map(|ratio| ratio.estimate).or_else(|| Some(row.b? / row.a?));
     [
         row.label.clone(),
@@ -182,7 +182,7 @@ pub fn changed_families(waterfall: &Waterfall) -> Vec<String> {
         .collect()
 }
 
-/// What the operators are timed by, where that is not their kernels.
+/// What the operators are timed by, if that is not their kernels.
 fn waterfall_unit(waterfall: &Waterfall) -> &'static str {
     match waterfall.clock {
         OperatorClock::Kernels => "µs per step",
@@ -190,7 +190,7 @@ fn waterfall_unit(waterfall: &Waterfall) -> &'static str {
     }
 }
 
-/// The waterfall, where it has any content.
+/// The waterfall, if it has any content.
 fn waterfall_of(comparison: &Comparison) -> Option<&Waterfall> {
     comparison.waterfall.as_ref().filter(|waterfall| !waterfall.is_empty())
 }
@@ -292,7 +292,7 @@ pub(super) fn notes_markdown(gated: &GatedComparison) -> String {
     out.trim_end().to_owned()
 }
 
-/// One JSON object; with `comparisons` where sweeps were compared.
+/// One JSON object; with `comparisons` if sweeps were compared.
 pub fn json(comparisons: &[GatedComparison]) -> Value {
     let one = |gated: &GatedComparison| {
         let mut object = serde_json::to_value(&gated.comparison).unwrap_or_default();

@@ -78,7 +78,7 @@ impl fmt::Display for Status {
 pub struct Finding {
     pub status: Status,
     pub found: String,
-    /// What to do, where something can be done.
+    /// What to do, if something can be done.
     pub remedy: Option<String>,
 }
 

@@ -95,7 +95,7 @@ pub struct Sampled {
     pub gpu_absent: Option<GpuAbsent>,
     pub host: bool,
     pub read_time: Duration,
-    /// Cost of each kind of call; empty without a GPU, or where the time was too short to count them.
+    /// Cost of each kind of call; empty without a GPU, or if the time was too short to count them.
     pub calls: Vec<CallCost>,
 }
 
@@ -292,7 +292,7 @@ impl Overhead {
         (!self.pairs.is_empty()).then(|| (mean(|pair| pair.on_ms), mean(|pair| pair.off_ms)))
     }
 
-    /// 1 where there is no estimate.
+    /// 1 if there is no estimate.
     pub fn exit_code(&self) -> u8 {
         u8::from(self.change_pct.is_none())
     }

@@ -21,7 +21,7 @@ pub fn kernel_driver(text: &str) -> Option<KernelDriver> {
     Some(KernelDriver { version, open: line.contains("Open Kernel Module") })
 }
 
-/// Whether `/proc/driver/nvidia/params` restricts performance counters to administrators; `None` where it has no such
+/// Whether `/proc/driver/nvidia/params` restricts performance counters to administrators; `None` if it has no such
 /// entry. The module option and the published parameter have different names.
 pub fn counters_for_admins_only(params: &str) -> Option<bool> {
     let value = params.lines().find_map(|line| {

@@ -49,7 +49,7 @@ pub struct Row {
     pub best: f64,
     /// The median of the second half of the calls, when power and temperature have settled.
     pub steady: f64,
-    /// The specified peak, where known.
+    /// The specified peak, if known.
     pub stated: Option<f64>,
 }
 

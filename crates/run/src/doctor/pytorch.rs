@@ -5,7 +5,7 @@ use std::path::{self, Path, PathBuf};
 use super::{Context, Finding};
 use llmprof_sources::pytorch::Interpreter;
 
-/// Prints the versions of Python, torch and transformers, a line each and empty where there is none. Nothing is imported: that takes seconds.
+/// Prints the versions of Python, torch and transformers, a line each and empty if there is none. Nothing is imported: that takes seconds.
 const VERSIONS: &str = "\
 import platform
 from importlib import metadata

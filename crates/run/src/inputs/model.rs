@@ -76,7 +76,7 @@ impl PythonModel {
     }
 }
 
-/// The vocabulary of random prompts where the model's is not known, as with a script.
+/// The vocabulary of random prompts if the model's is not known, as with a script.
 const UNKNOWN_VOCABULARY: u64 = 32_000;
 
 impl Model {
@@ -274,7 +274,7 @@ impl Model {
         }
     }
 
-    /// The maximum number of positions of a sequence; `None` where there is no limit.
+    /// The maximum number of positions of a sequence; `None` if there is no limit.
     pub fn max_positions(&self) -> Option<usize> {
         match self {
             Model::Own { spec, .. } => Some(spec.max_positions),
@@ -283,7 +283,7 @@ impl Model {
         }
     }
 
-    /// The number of its layers, where the engine reports them as it computes.
+    /// The number of its layers, if the engine reports them as it computes.
     pub fn layers(&self) -> Option<u16> {
         match self {
             Model::Own { spec, .. } => u16::try_from(spec.layers).ok(),
@@ -314,7 +314,7 @@ impl Model {
         }
     }
 
-    /// The part that a decode step reads; `None` where that depends on the tokens.
+    /// The part that a decode step reads; `None` if that depends on the tokens.
     pub fn step_weight_bytes(&self, dtype: Dtype, batch: usize) -> Option<u64> {
         match self {
             Model::Own { spec, checkpoint, scheme } => {
@@ -338,7 +338,7 @@ impl Model {
         }
     }
 
-    /// The shape that its cost is computed from; `None` where this program cannot compute it.
+    /// The shape that its cost is computed from; `None` if this program cannot compute it.
     pub fn shape(&self, dtype: Dtype) -> Option<Shape> {
         match self {
             Model::Own { spec, checkpoint, scheme } => {
@@ -403,7 +403,7 @@ const SIZES: [Size; 7] = [
     ("head_dim", |spec| spec.head_dim),
 ];
 
-/// Points to candle-transformers where it has a family that this program's decoder does not have.
+/// Points to candle-transformers if it has a family that this program's decoder does not have.
 fn with_remedy(error: InputsError) -> InputsError {
     let unknown = match &error {
         InputsError::Spec(cause) | InputsError::Checkpoint(CheckpointError::Shape { cause, .. }) => {

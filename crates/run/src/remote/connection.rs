@@ -55,7 +55,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects without questions where that is possible, and asks where it is not.
+    /// Connects without questions if that is possible, and asks if it is not.
     pub fn open_asking(host: &Host) -> Result<Connection, Trouble> {
         match Connection::open(host, Patience::Never) {
             Err(trouble) if trouble.asks() => Connection::open(host, Patience::Asks),
@@ -141,7 +141,7 @@ impl Connection {
 }
 
 impl Drop for Connection {
-    /// Ends the far end by the end of its input, and ssh where that takes too long.
+    /// Ends the far end by the end of its input, and ssh if that takes too long.
     fn drop(&mut self) {
         self.requests = None;
         self.frames.close();

@@ -6,14 +6,14 @@ use thiserror::Error;
 
 use llmprof_base::shell::quoted;
 
-/// The variable with the words of the ssh command, where it is not `ssh`.
+/// The variable with the words of the ssh command, if it is not `ssh`.
 pub const SSH_VARIABLE: &str = "LLMPROF_SSH";
 /// ssh gives up a connection after three of these without an answer.
 const ALIVE_S: u32 = 5;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// Where `--install` puts the program, below the home directory.
 pub const INSTALLED: &str = ".local/bin/llmprof-tui";
-/// What is printed where the program is missing, before the name of the system.
+/// What is printed if the program is missing, before the name of the system.
 pub const MISSING: &str = "llmprof-tui is missing:";
 
 /// A machine that ssh can reach.

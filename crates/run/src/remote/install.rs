@@ -1,4 +1,4 @@
-//! Copies this very program to another machine, where it has the same kind of processor.
+//! Copies this very program to another machine, if it has the same kind of processor.
 
 use std::{
     env, fs,

@@ -46,7 +46,7 @@ pub struct Work {
     pub conf_dir: Option<PathBuf>,
     /// Another program, which is followed.
     pub command: Option<Vec<String>>,
-    /// The directory to work in; the home directory where it is not given.
+    /// The directory to work in; the home directory if it is not given.
     pub dir: Option<PathBuf>,
 }
 

@@ -118,7 +118,7 @@ struct Relay {
     following: u32,
     events: Option<File>,
     at: u64,
-    /// When the run that is followed began, by the clock of this machine; `None` where its time is simulated.
+    /// When the run that is followed began, by the clock of this machine; `None` if its time is simulated.
     began_unix_ms: Option<f64>,
     newest: Option<f64>,
     sent: Sent,
@@ -280,7 +280,7 @@ impl Relay {
     }
 }
 
-/// When the run in `dir` began, by the clock of this machine; `None` where its time is simulated.
+/// When the run in `dir` began, by the clock of this machine; `None` if its time is simulated.
 fn began_unix_ms(dir: &Path) -> Option<f64> {
     let mut first = Vec::new();
     let mut events = BufReader::new(File::open(dir.join(EVENTS)).ok()?);

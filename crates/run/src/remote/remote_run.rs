@@ -87,7 +87,7 @@ pub struct RemoteRun {
     wants_pause: Option<bool>,
     /// Nothing more is asked of the run.
     leaves: bool,
-    /// What a program that is followed has printed, where somebody takes it: lines, and whether they are of stderr.
+    /// What a program that is followed has printed, if somebody takes it: lines, and whether they are of stderr.
     output: Option<VecDeque<(bool, String)>>,
     restarts: bool,
     said: VecDeque<Said>,

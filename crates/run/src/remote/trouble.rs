@@ -139,7 +139,7 @@ pub fn diagnose(host: &Host, stderr: &str, greeting: &str, code: Option<i32>) ->
     }
 }
 
-/// Whether both ends understand each other; a warning where only the versions differ.
+/// Whether both ends understand each other; a warning if only the versions differ.
 pub fn check(host: &Host, hello: &Hello) -> Result<Option<String>, Trouble> {
     let version = line(&hello.version, 40);
     if hello.schema != SCHEMA || hello.protocol != PROTOCOL {

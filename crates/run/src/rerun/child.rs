@@ -21,7 +21,7 @@ use llmprof_event::RunFinished;
 use llmprof_record::rundir::{Following, RunDir};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// The end of each stream, where a failure is reported.
+/// The end of each stream, if a failure is reported.
 const OUTPUT_TAIL_BYTES: u64 = 64 << 10;
 
 /// How a tool ended.

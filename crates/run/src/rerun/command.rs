@@ -97,7 +97,7 @@ fn output_name(path: &Path) -> String {
     path.display().to_string().replace('%', "%%")
 }
 
-/// Launches to profile where no kernels are selected: some layers of a step.
+/// Launches to profile if no kernels are selected: some layers of a step.
 pub const UNFILTERED_LAUNCHES: u32 = 100;
 
 /// The kernels and metrics that ncu profiles in one run.

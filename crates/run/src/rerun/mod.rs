@@ -147,7 +147,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_STARTS: u32 = 3;
 
 impl Rerun {
-    /// Runs the workload under the tool. Sends [`Event::ToolRun`]s with its progress and, where there is one, the
+    /// Runs the workload under the tool. Sends [`Event::ToolRun`]s with its progress and, if there is one, the
     /// [`Event::KernelReport`]. Returns the last state.
     pub fn run(&self, tx: &EventTx) -> ToolState {
         let state = match self.report(tx) {
@@ -325,7 +325,7 @@ impl From<Trouble> for ToolState {
     }
 }
 
-/// A new directory: `nsys`, or `nsys-2` where that exists.
+/// A new directory: `nsys`, or `nsys-2` if that exists.
 fn new_dir(run_dir: &Path, name: &str) -> Result<PathBuf, Trouble> {
     let path = run_dir.join(name);
     // Tools and children may have another working directory than those who read the command.

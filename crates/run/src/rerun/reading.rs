@@ -55,7 +55,7 @@ impl Rerun {
         let reports = files.reports(self.tool.extension());
         let raw = files.reports("qdstrm");
         let failed = !result.exit.is_success();
-        // A report is complete where the tool failed after it was written, but not after a timeout.
+        // A report is complete if the tool failed after it was written, but not after a timeout.
         let timed_out = matches!(result.exit, ToolExit::TimedOut { .. });
         if timed_out || (reports.is_empty() && raw.is_empty()) {
             return Err(diagnose(&observed));

@@ -44,7 +44,7 @@ impl Recording {
         }
     }
 
-    /// The directory of the run, where it is recorded.
+    /// The directory of the run, if it is recorded.
     pub(super) fn dir(&self) -> Option<&RunDir> {
         match self {
             Recording::On(recorder) => Some(recorder.dir()),

@@ -103,7 +103,7 @@ pub fn parse_max_array_size(text: &str) -> Option<usize> {
     row.split_once('=')?.1.trim().parse().ok()
 }
 
-/// The id in the line of `sbatch --parsable`, and the cluster where there are several: `123`, `123;one`.
+/// The id in the line of `sbatch --parsable`, and the cluster if there are several: `123`, `123;one`.
 pub fn parse_submitted(text: &str) -> Option<(u64, Option<String>)> {
     let row = text.lines().rev().find(|row| !row.trim().is_empty())?.trim();
     let (id, cluster) = row.split_once(';').map_or((row, None), |(id, cluster)| (id, Some(cluster)));

@@ -33,7 +33,7 @@ pub struct Slurm {
 }
 
 impl Slurm {
-    /// Submits a script; returns the id of its array, and its cluster where there are several.
+    /// Submits a script; returns the id of its array, and its cluster if there are several.
     pub fn submit(&self, script: &Path) -> Result<(u64, Option<String>), SlurmError> {
         let mut command = Command::new("sbatch");
         command.arg("--parsable").arg(script);
@@ -54,7 +54,7 @@ impl Slurm {
         }
     }
 
-    /// How jobs ended: by the accounting, or by the controller's memory where there is no accounting.
+    /// How jobs ended: by the accounting, or by the controller's memory if there is no accounting.
     pub fn ends(&self, array: u64) -> Result<Vec<TaskEnd>, SlurmError> {
         let (id, fields) = (format!("--jobs={array}"), format!("--format={ACCOUNTING_FIELDS}"));
         let args = ["--noheader", "--parsable2", "--allocations", "--array", &id, &fields];

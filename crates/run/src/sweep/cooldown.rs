@@ -37,7 +37,7 @@ pub enum CooldownStep {
     ProceedWarm,
 }
 
-/// The pause after a job on a GPU where `hardware.cooldown_s` is null.
+/// The pause after a job on a GPU if `hardware.cooldown_s` is null.
 const AFTER_GPU_S: f64 = 5.0;
 
 impl CooldownRule {

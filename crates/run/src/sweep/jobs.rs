@@ -31,7 +31,7 @@ pub struct Job {
 /// A job in another process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Place {
-    /// What its launcher calls it: `123_4`. Empty where it has no name yet.
+    /// What its launcher calls it: `123_4`. Empty if it has no name yet.
     pub id: String,
     /// The node or the GPU that it runs on.
     pub on: Option<String>,
@@ -75,7 +75,7 @@ pub struct JobResult {
     pub reason: Option<String>,
     /// The recording is not complete.
     pub lossy: bool,
-    /// `None` where nothing was measured.
+    /// `None` if nothing was measured.
     pub metrics: Option<MetricsSummary>,
     /// The directory of the recording, if there is one.
     pub dir: Option<PathBuf>,

@@ -90,7 +90,7 @@ impl Runner {
     }
 
     /// Resumes the sweep in `dir`. `open_tree` opens the configuration in the directory that was given when the sweep
-    /// was started, if one was. `confirm` is called where the user has to agree; nothing is written before.
+    /// was started, if one was. `confirm` is called if the user has to agree; nothing is written before.
     pub fn resume<E: From<SweepError>>(
         dir: &Path,
         open_tree: impl FnOnce(Option<&Path>) -> Result<ConfTree, E>,
@@ -311,7 +311,7 @@ impl Runner {
         Ok(false)
     }
 
-    /// The machine that the jobs run on, where it is not this one.
+    /// The machine that the jobs run on, if it is not this one.
     pub fn host(&self) -> Option<&str> {
         self.stored.host.as_deref()
     }
@@ -334,7 +334,7 @@ impl Runner {
         std::mem::take(&mut self.remarks)
     }
 
-    /// 1 where a job failed or something could not be written.
+    /// 1 if a job failed or something could not be written.
     pub fn exit_code(&self) -> u8 {
         u8::from(self.sweep.has_failures() || self.unwritten.is_some())
     }

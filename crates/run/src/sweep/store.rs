@@ -194,7 +194,7 @@ impl Sweep {
     }
 }
 
-/// The result of the job in `dir`; `None` where it was not started.
+/// The result of the job in `dir`; `None` if it was not started.
 pub(super) fn result_in(dir: &Path) -> Option<JobResult> {
     let run = RunDir::open(dir);
     if !dir.is_dir() {

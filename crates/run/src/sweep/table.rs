@@ -28,7 +28,7 @@ impl Column {
         Column { heading: "tok/s", csv: "decode_tok_s", value: |m| m.decode_tok_s, format: three_digits },
     ];
 
-    /// The cell of `job`; `None` where too little was measured.
+    /// The cell of `job`; `None` if too little was measured.
     pub fn cell(&self, job: &Job) -> Option<String> {
         self.value(job).map(self.format)
     }
@@ -65,7 +65,7 @@ impl Job {
         Some(reason?.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
-    /// What its launcher calls it, and the node or GPU; empty where unknown.
+    /// What its launcher calls it, and the node or GPU; empty if unknown.
     pub fn place_cells(&self) -> [String; 2] {
         let place = self.place.clone().unwrap_or_default();
         [place.id, place.on.unwrap_or_default()]

@@ -54,7 +54,7 @@ impl Elsewhere {
     }
 }
 
-/// Waits for news of the jobs; forever where there are none.
+/// Waits for news of the jobs; forever if there are none.
 pub(super) async fn pump(jobs: &mut Option<Elsewhere>) {
     match jobs {
         Some(jobs) if !jobs.launch.is_over() => {

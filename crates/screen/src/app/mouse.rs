@@ -70,7 +70,7 @@ impl App {
         }
     }
 
-    /// Selects a row; where it is selected, opens it.
+    /// Selects a row; if it is selected, opens it.
     fn click_row(&mut self, row: usize) -> Option<Effect> {
         let of_gpus = self.ui.pane == Pane::Gpu && self.with_view(|view| view.shows_gpu_table());
         if of_gpus {

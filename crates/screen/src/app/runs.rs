@@ -353,7 +353,7 @@ impl App {
     }
 }
 
-/// Without a slash at the end where nothing is below.
+/// Without a slash at the end if nothing is below.
 fn join(dir: &Path, below: &Path) -> PathBuf {
     if below.as_os_str().is_empty() { dir.to_owned() } else { dir.join(below) }
 }

@@ -34,7 +34,7 @@ impl Workload {
         }
     }
 
-    /// The directory of the run on this machine, where it is recorded.
+    /// The directory of the run on this machine, if it is recorded.
     pub fn dir(&self) -> Option<&Path> {
         match self {
             Workload::Here(session) => session.dir(),

@@ -373,7 +373,7 @@ impl FleetApp {
         }
     }
 
-    /// Sorts by the title of a column. Selects a row; where it is selected, opens it.
+    /// Sorts by the title of a column. Selects a row; if it is selected, opens it.
     fn click(&mut self, position: Position) -> Option<Effect> {
         if !matches!(self.ui.overlay, Overlay::None) || self.ui.opened.is_some() {
             return None;

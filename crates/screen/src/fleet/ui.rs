@@ -55,7 +55,7 @@ pub struct FleetUi {
     pub nodes: bool,
     /// Only the GPUs of this node are listed.
     pub node: Option<String>,
-    /// The selected row, by its GPU or its node: it stays selected where it moves.
+    /// The selected row, by its GPU or its node: it stays selected when it moves.
     pub selected: Option<Key>,
     pub row: usize,
     pub top: usize,
@@ -101,7 +101,7 @@ pub fn listed(fleet: &Fleet, ui: &FleetUi) -> Vec<usize> {
     fleet.sorted(ui.order, ui.reversed).into_iter().filter(shown).collect()
 }
 
-/// The nodes, those that lose the most first; by name where they are sorted by it.
+/// The nodes, those that lose the most first; by name if they are sorted by it.
 pub fn nodes<'a>(fleet: &'a Fleet, ui: &FleetUi) -> Vec<Node<'a>> {
     let mut by_name: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     let mut names: Vec<&str> = Vec::new();

@@ -44,7 +44,7 @@ pub fn draw(view: &View<'_>, area: Rect, trust_is_shown: bool, buf: &mut Buffer)
         });
     }
     if let Some(span) = phase.first_mut().and_then(|part| part.last_mut()) {
-        // The beginning of the phase keeps its place too where there is room for the longest one.
+        // The beginning of the phase keeps its place too if there is room for the longest one.
         let missing = PHASE_WIDTH.saturating_sub(span.width()).min(room);
         span.content.to_mut().push_str(&" ".repeat(missing));
     }

@@ -94,7 +94,7 @@ impl Widget for GpuPane<'_> {
     }
 }
 
-/// The verdict on `gpu`, where there is one.
+/// The verdict on `gpu`, if there is one.
 fn own_verdict<'a>(view: &View<'_>, gpu: &GpuState) -> Vec<Text<'a>> {
     match view.workload_gpu() {
         Some(judged) if judged.info.index == gpu.info.index => gpu_verdict(view),

@@ -47,7 +47,7 @@ impl Widget for Histogram<'_> {
     }
 }
 
-/// The ends of the range, and a mark at each percentile, with its name where there is room.
+/// The ends of the range, and a mark at each percentile, with its name if there is room.
 fn draw_axis(buf: &mut Buffer, axis: Rect, (from, to): (f64, f64), marks: &[(&str, f64)], theme: &Theme) {
     let column = |ms: f64| {
         let share = ((ms - from) / (to - from)).clamp(0.0, 1.0);

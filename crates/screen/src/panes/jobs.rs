@@ -116,7 +116,7 @@ impl Jobs<'_> {
         lines.map(|line| Line::styled(format!(" {line}"), theme.dim)).collect()
     }
 
-    /// A line each, where the table has no column for them.
+    /// A line each, if the table has no column for them.
     fn reasons_of_others<'l>(&self, selected: usize, width: u16) -> impl Iterator<Item = Line<'l>> {
         let theme = self.view.theme;
         let others = self.sweep.jobs.iter().enumerate().filter(move |(i, _)| *i != selected);
@@ -130,7 +130,7 @@ impl Jobs<'_> {
 /// The columns that fit.
 struct Columns {
     number_width: usize,
-    /// Widths of what the launcher calls a job, and of the node or GPU; 0 where they are not shown.
+    /// Widths of what the launcher calls a job, and of the node or GPU; 0 if they are not shown.
     place: [usize; 2],
     /// Indices of swept overrides, with heading and width.
     swept: Vec<(usize, String, usize)>,

@@ -37,12 +37,12 @@ pub struct Row<'a> {
     /// Why there is no value.
     pub reason: Option<String>,
     pub selected: bool,
-    /// One line is enough where it has been 0 all the time.
+    /// One line is enough if it has been 0 all the time.
     pub collapses: bool,
 }
 
 /// Marks the columns of `area` in which kernels were recorded, in its first row, over the time range; returns the rest. All
-/// of it where there were none, or where it has no row to spare.
+/// of it if there were none, or if it has no row to spare.
 pub fn mark_recorded(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Rect {
     let (from, to) = view.time_range();
     if area.height < 2 || !view.state.kernels.recording.overlaps(from, to) {
@@ -92,7 +92,7 @@ pub fn rows_box(
     Rect { y: rest.y + used, height: rest.height - used, ..rest }
 }
 
-/// Draws a row with the time in which kernels were recorded at the top of `area`; returns the rest: all of it where there
+/// Draws a row with the time in which kernels were recorded at the top of `area`; returns the rest: all of it if there
 /// was none.
 pub fn recorded_row(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Rect {
     let theme = view.theme;

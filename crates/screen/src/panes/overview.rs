@@ -167,7 +167,7 @@ fn verdict<'a>(view: &View<'a>) -> Line<'a> {
     note(theme, reason)
 }
 
-/// A short bar, in blocks; empty where the share is not known.
+/// A short bar, in blocks; empty if the share is not known.
 fn gauge(view: &View<'_>, share: Option<f64>) -> String {
     const CELLS: usize = 20;
     let Some(share) = share else { return String::new() };
@@ -443,7 +443,7 @@ fn throughput_chart(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     view.time_axis().draw(buf, Rect { y: area.bottom() - 1, height: 1, ..cells }, theme);
 }
 
-/// Power and clock below tok/s, where there is room, and their height.
+/// Power and clock below tok/s, if there is room, and their height.
 fn device_lanes<'a>(view: &View<'a>, height: u16) -> (Vec<(&'static str, Reading, &'a GpuState)>, u16) {
     let Some(gpu) = view.workload_gpu().filter(|_| height >= 14) else { return (Vec::new(), 0) };
     let lanes = [("power W", Reading::Power), ("SM MHz", Reading::SmClock), ("temp °C", Reading::Temp)];
@@ -600,7 +600,7 @@ fn in_few_lines(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     )];
     let gap = (view.state.short_gap_name(), &total.itl);
     let rows = [("TTFT", &total.ttft), ("TPOT", &total.tpot), gap, ("E2E", &total.e2e)];
-    // The last one only where the device and the verdict fit too.
+    // The last one only if the device and the verdict fit too.
     for (name, d) in rows.into_iter().take(if area.height > 6 { 4 } else { 3 }) {
         let ms = |v: Option<f64>| v.map_or_else(|| none.to_owned(), millis);
         lines.push(fit(

@@ -246,7 +246,7 @@ fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), are
     }
 }
 
-/// What the lanes are: GPUs, or ranks where several share one.
+/// What the lanes are: GPUs, or ranks if several share one.
 fn title_of(totals: &Totals) -> String {
     let known: Option<BTreeSet<u32>> = totals.lanes.iter().map(|lane| lane.lane().gpu).collect();
     let lanes = totals.lanes.len();
@@ -273,7 +273,7 @@ fn shown_part(picture_ns: u64, totals: &Totals, width: u16) -> Option<String> {
     Some(if drawn < cells { format!("{time} of a step") } else { format!("one step: {time}") })
 }
 
-/// A column has the sign of what ran in it for the longest. It is full where that was at least half of the time.
+/// A column has the sign of what ran in it for the longest. It is full if that was at least half of the time.
 fn draw_picture(theme: &Theme, picture: &str, area: Rect, buf: &mut Buffer) {
     let cells = &picture.as_bytes()[..drawn_cells(picture.len(), area.width)];
     let signs = signs(theme);
@@ -285,7 +285,7 @@ fn draw_picture(theme: &Theme, picture: &str, area: Rect, buf: &mut Buffer) {
         }
         let count = |sign: char| part.iter().filter(|cell| char::from(**cell) == sign).count();
         let most = |(sign, ..): &&(char, &str, &str, Style)| {
-            // Where something ran, however short, the column is not empty.
+            // If something ran, however short, the column is not empty.
             (*sign != '.', 4 * count(*sign) + count(sign.to_ascii_uppercase()))
         };
         let ran = signs.iter().filter(|(sign, ..)| count(*sign) + count(sign.to_ascii_uppercase()) > 0);

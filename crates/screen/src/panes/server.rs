@@ -282,7 +282,7 @@ fn draw_waterfall(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     }
 }
 
-/// The GPU of the server, where it is at hand.
+/// The GPU of the server, if it is at hand.
 fn server_gpu<'a>(view: &View<'a>) -> Option<&'a GpuState> {
     let gpu = view.state.main_gpu()?;
     let is_its = view.server().is_local() || gpu.info.source == GpuSource::Dcgm;

@@ -12,7 +12,7 @@ use llmprof_base::units::{grouped, millis, three_digits};
 use llmprof_event::Stamp;
 use llmprof_record::state::TokenMark;
 
-/// Lines of a row of gaps, where there is room.
+/// Lines of a row of gaps, if there is room.
 const MOST_LINES: u16 = 3;
 /// The height of a gap by its heat.
 const EIGHTHS: [usize; 5] = [2, 3, 5, 6, 8];

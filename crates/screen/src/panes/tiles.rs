@@ -28,12 +28,12 @@ struct Tile {
     title: &'static str,
     value: String,
     unit: &'static str,
-    /// Title and unit where there is no room for the title.
+    /// Title and unit if there is no room for the title.
     narrow: Option<(&'static str, &'static str)>,
     /// Below the number.
     note: String,
     style: Style,
-    /// Its share of a limit, as a bar instead of a note where there is no room for both.
+    /// Its share of a limit, as a bar instead of a note if there is no room for both.
     load: Option<f32>,
 }
 

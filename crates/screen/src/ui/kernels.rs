@@ -9,7 +9,7 @@ pub struct KernelsSettings {
     /// Index of the source; `None` lets the program choose.
     pub source: Option<usize>,
     pub row: usize,
-    /// `None` groups by operator where operators are known, by family elsewhere.
+    /// `None` groups by operator if operators are known, by family elsewhere.
     pub group: Option<Group>,
     pub sort: Sort,
     pub filter: String,

@@ -210,7 +210,7 @@ pub fn draw_cursor(buf: &mut Buffer, area: Rect, column: u16, theme: &Theme) {
     }
 }
 
-/// Part of a line over a chart: bare where nothing is drawn, on the area's colour elsewhere. The edge of the area stays.
+/// Part of a line over a chart: bare if nothing is drawn, on the area's colour elsewhere. The edge of the area stays.
 fn draw_over(cell: &mut Cell, line: &str, style: Style, theme: &Theme) {
     let full = if theme.glyphs.ascii { "#" } else { "█" };
     match cell.symbol() {

@@ -344,7 +344,7 @@ struct Watched {
     /// Its steps are the tokens of the run. Otherwise a client measures them.
     reports: bool,
     since: Instant,
-    /// When the last burst of all began, where several processes are recorded, and how many there were.
+    /// When the last burst of all began, if several processes are recorded, and how many there were.
     burst: (Instant, u32),
     /// Records of processes that have left, until they are reported.
     left: Vec<RankRecord>,

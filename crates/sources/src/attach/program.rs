@@ -105,7 +105,7 @@ pub struct Program {
     child: Child,
     pipes: Option<Pipes>,
     _own: OwnChild,
-    /// Its process group, where it has one of its own.
+    /// Its process group, if it has one of its own.
     group: Option<Pid>,
     ended: Option<Ended>,
     asked_to_end: Option<Instant>,
@@ -168,7 +168,7 @@ impl Program {
         Ok(Program { child, pipes, _own: own, group, ended: None, asked_to_end: None, descendants })
     }
 
-    /// Its input and output, once, where they are pipes.
+    /// Its input and output, once, if they are pipes.
     pub fn take_pipes(&mut self) -> Option<Pipes> {
         self.pipes.take()
     }
@@ -213,7 +213,7 @@ impl Program {
         self.asked_to_end.is_some() && !self.descendants.is_empty()
     }
 
-    /// Sends a signal to it, and to its group where that is its own.
+    /// Sends a signal to it, and to its group if that is its own.
     pub fn signal(&self, signal: Signal) {
         let _ = match self.group {
             Some(group) => kill_process_group(group, signal),
@@ -224,7 +224,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // A program without its profiler continues, except where its output would have no reader.
+        // A program without its profiler continues, except if its output would have no reader.
         let Some(group) = self.group else { return };
         if self.ended().is_none() {
             return self.end();

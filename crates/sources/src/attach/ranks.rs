@@ -31,7 +31,7 @@ const MIN_NS: u64 = 5_000_000;
 /// How far the clocks of GPUs on one machine may differ.
 const SLACK_NS: u64 = 20_000;
 
-/// The size and the communicator of a call, where they are known.
+/// The size and the communicator of a call, if they are known.
 type Said = (Option<u64>, Option<u64>);
 
 /// A call of NCCL, as its range reports it.
@@ -57,7 +57,7 @@ pub struct RankRecord {
     calls: VecDeque<Call>,
     /// The size of each communicator, and which of its ranks this is.
     communicators: HashMap<u64, (u32, Option<u32>)>,
-    /// The only size and communicator of a kind that was ever seen; `None` where there were several.
+    /// The only size and communicator of a kind that was ever seen; `None` if there were several.
     only: HashMap<Collective, Option<Said>>,
     steps: VecDeque<(u64, u64)>,
     /// Its first work. It may be recorded long before that, while it loads its model.
@@ -222,7 +222,7 @@ impl RankRecord {
         }
     }
 
-    /// The lanes from `from` to `to`, collectives with their sizes where calls report them.
+    /// The lanes from `from` to `to`, collectives with their sizes if calls report them.
     fn lanes(&self, from: u64, to: u64) -> Vec<LanePieces> {
         let within = |piece: &&Piece| piece.end_ns > from && piece.start_ns < to;
         let steps: Vec<(u64, u64)> =
@@ -244,7 +244,7 @@ impl RankRecord {
         lanes
     }
 
-    /// Collectives get what their calls report: where all calls of a kind are alike, that; else by their order, where there are as many.
+    /// Collectives get what their calls report: if all calls of a kind are alike, that; else by their order, if there are as many.
     fn size(&self, pieces: &mut [Piece], (from, to): (u64, u64), single: bool) {
         let mut by_kind: BTreeMap<Collective, Vec<&mut Operation>> = BTreeMap::new();
         for piece in pieces {
@@ -455,7 +455,7 @@ mod tests {
         assert_eq!(spans, [(1000, 600, 1), (1600, 999, 2)]);
         assert_eq!(found[1].lanes.iter().map(|lane| lane.matched).collect::<Vec<_>>(), [1000, 1000]);
 
-        // The same where the first is late: what the others did before it is reported too.
+        // The same if the first is late: what the others did before it is reported too.
         let (mut a, mut b, mut c) = (record(1, 0), record(2, 1), record(3, 2));
         for record in [&mut b, &mut c] {
             run(record, 1000 * MS, 2600 * MS, 0);

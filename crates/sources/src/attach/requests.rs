@@ -103,7 +103,7 @@ impl Requests {
                 && active.part != Part::Edge
                 && active.tokens < MAX_TOKENS
         });
-        // A step with prompts begins a request: its time does not count as decode, even where other sequences decode in it.
+        // A step with prompts begins a request: its time does not count as decode, even if other sequences decode in it.
         if has_prompt || !goes_on {
             self.finish();
             self.start(step, has_prompt);

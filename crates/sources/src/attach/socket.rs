@@ -34,7 +34,7 @@ pub struct Socket {
     directory: PathBuf,
     token: String,
     arrivals: Vec<Arrival>,
-    /// Removed with the socket, where it is our own.
+    /// Removed with the socket, if it is our own.
     _private: Option<TempDir>,
 }
 
@@ -184,7 +184,7 @@ pub fn print_environment(library: &Path) -> io::Result<Vec<(&'static str, OsStri
     Ok(variables(library, &directory, &token))
 }
 
-/// How to join a program that has the library, where its variables cannot be read: titles of processes are written over them. `None`
+/// How to join a program that has the library, if its variables cannot be read: titles of processes are written over them. `None`
 /// where `inject` was never used.
 pub fn shared_dormant() -> Option<Dormant> {
     let directory = shared_directory().ok()?;

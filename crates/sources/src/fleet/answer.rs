@@ -198,7 +198,7 @@ struct Item<'a> {
 #[derive(Default)]
 struct Labels<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
-/// A text that is borrowed where it has no escapes.
+/// A text that is borrowed if it has no escapes.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 

@@ -163,7 +163,7 @@ impl Client {
         Ok(snapshot)
     }
 
-    /// Adds since when slow GPUs are slow. It is asked again where others became slow, and now and then.
+    /// Adds since when slow GPUs are slow. It is asked again if others became slow, and now and then.
     async fn with_since(
         &mut self,
         snapshot: Snapshot,
@@ -278,7 +278,7 @@ impl Client {
     /// The GPUs that were scraped within the window and are not any more: their labels, and when they were last scraped.
     async fn ask_silent(&self, collector: &Collector) -> Result<(Option<f64>, Vec<Silent>), FleetError> {
         let window_s = self.source.window.as_secs_f64();
-        // One name of each kind of exporter is enough where exporters are known.
+        // One name of each kind of exporter is enough if exporters are known.
         let names = if collector.is_empty() { &HEARTBEATS[..] } else { &ONE_HEARTBEAT_EACH };
         let gone =
             self.join(names, None, |name| format!("last_over_time({name}[{window_s:.0}s]) unless {name}"));

@@ -73,7 +73,7 @@ impl Collector {
         }
     }
 
-    /// The GPU that a series is of. `None` where it is of none.
+    /// The GPU that a series is of. `None` if it is of none.
     fn find(&mut self, series: &Series<'_>) -> Option<&mut Found> {
         self.series += 1;
         if self.series < SAMPLED_SERIES && self.label_names.len() < MAX_LABEL_NAMES {

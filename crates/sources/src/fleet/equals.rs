@@ -47,7 +47,7 @@ pub fn mad(values: &[f64]) -> Option<f64> {
 pub struct Basis {
     /// The GPU itself is one of them.
     pub equals: usize,
-    /// How many of them are the measure: all, or the faster ones where they are in two groups.
+    /// How many of them are the measure: all, or the faster ones if they are in two groups.
     pub measured_by: usize,
     /// The median of those that are the measure.
     pub median_mhz: f64,
@@ -86,7 +86,7 @@ impl Basis {
     }
 }
 
-/// The faster ones where the clocks, in ascending order, are in two groups with a gap between them that is wider than either group. A
+/// The faster ones if the clocks, in ascending order, are in two groups with a gap between them that is wider than either group. A
 /// median alone sees none slow as soon as half of them are.
 fn faster_group(sorted: &[f64]) -> Option<&[f64]> {
     let gaps = sorted.windows(2).map(|pair| pair[1] - pair[0]).enumerate();

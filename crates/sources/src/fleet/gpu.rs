@@ -7,7 +7,7 @@ use llmprof_event::{GpuSample, readings::Reading};
 /// What tells a GPU from all others: its UUID, else its node and index; and the part of it (MIG).
 pub type Key = String;
 
-/// A count, and by how much it grew within the window, where its earlier value is known.
+/// A count, and by how much it grew within the window, if its earlier value is known.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Counted {
     pub total: f64,
@@ -88,7 +88,7 @@ pub struct Gpu {
     /// What it works on, if a label reports it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub work: Option<String>,
-    /// Its readings; empty where its exporter is not scraped any more.
+    /// Its readings; empty if its exporter is not scraped any more.
     pub sample: GpuSample,
     #[serde(default)]
     pub errors: GpuErrors,

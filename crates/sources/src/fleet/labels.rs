@@ -89,7 +89,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// `None` where the series is of no GPU.
+    /// `None` if the series is of no GPU.
     pub fn of(series: &Series<'_>, node_label: &NodeLabel) -> Option<Identity> {
         let owned = |(name, value): (&'static str, &str)| (name, value.to_owned());
         let uuid = first(series, &UUID_LABELS).map(owned);
@@ -183,7 +183,7 @@ impl Matcher {
 const MAX_ANY: usize = 40;
 
 impl Matcher {
-    /// What selects any of these labels, where all have one name and they are few.
+    /// What selects any of these labels, if all have one name and they are few.
     pub fn any_of(labels: &[(String, String)]) -> Option<Matcher> {
         let (name, _) = labels.first()?;
         let few = labels.len() <= MAX_ANY && labels.iter().all(|(other, _)| other == name);

@@ -35,7 +35,7 @@ pub enum ErrorKind {
     EccUncorrected,
     RowsRemapped,
     RowsRemappedUncorrectable,
-    /// 1 where a row could not be remapped.
+    /// 1 if a row could not be remapped.
     RowRemapFailure,
 }
 

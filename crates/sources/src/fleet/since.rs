@@ -13,7 +13,7 @@ pub type Matrix = BTreeMap<Key, BTreeMap<u64, f64>>;
 /// So many steps in a row in which a GPU was as fast as its peers end a slow time.
 const RECOVERED_STEPS: usize = 3;
 
-/// Since when `slow` is slow among `equals`, by their clocks and utilisation. `None` where no step shows it.
+/// Since when `slow` is slow among `equals`, by their clocks and utilisation. `None` if no step shows it.
 pub fn since(slow: &str, equals: &[&str], clocks: &Matrix, utilisation: &Matrix) -> Option<Since> {
     let own = clocks.get(slow)?;
     let busy_at = |key: &str, at: &u64| {

@@ -193,7 +193,7 @@ impl fmt::Display for OwnClock {
 }
 
 impl BelowOwnClock {
-    /// `None` for a GPU near its clock, and where the clock of its model is not known.
+    /// `None` for a GPU near its clock, and if the clock of its model is not known.
     fn of(gpu: &Gpu) -> Option<BelowOwnClock> {
         let is_limited = gpu.sample.reasons.is_some_and(|bits| reasons::faults(bits) != 0);
         let is_at_full_load = gpu.get(Reading::GpuUtil).is_some_and(|pct| pct >= FULL_LOAD_PCT);

@@ -105,7 +105,7 @@ pub enum Report {
         t: u64,
         r: u32,
     },
-    /// Tokens of each sequence's prompt, where images are part of it.
+    /// Tokens of each sequence's prompt, if images are part of it.
     Length {
         r: u32,
         tokens: u32,

@@ -1,4 +1,4 @@
-//! Readings of GPUs from NVIDIA's DCGM exporter, where NVML is not at hand.
+//! Readings of GPUs from NVIDIA's DCGM exporter, if NVML is not at hand.
 
 use std::{
     collections::BTreeMap,

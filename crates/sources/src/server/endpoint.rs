@@ -41,7 +41,7 @@ impl Endpoint {
     /// Reads a URL that may have a user and a password in it: they are not part of the endpoint, so that it can be shown.
     pub fn with_login(text: &str) -> Result<(Endpoint, Option<Login>), EndpointError> {
         let with_scheme = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-        // A text that is not understood is not repeated where it may have a password in it.
+        // A text that is not understood is not repeated if it may have a password in it.
         let shown = || if text.contains('@') { "the address".to_owned() } else { text.to_owned() };
         let url = Url::parse(&with_scheme).map_err(|_| EndpointError::NotAUrl(shown()))?;
         let tls = match url.scheme() {

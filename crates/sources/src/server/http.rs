@@ -303,7 +303,7 @@ pub async fn get(
     Ok((head.status, body))
 }
 
-/// A whole request as bytes, with a key where the server wants one.
+/// A whole request as bytes, with a key if the server wants one.
 pub fn request(
     method: &str,
     endpoint: &Endpoint,

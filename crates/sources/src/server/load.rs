@@ -74,7 +74,7 @@ pub enum LoadError {
 pub enum Arrivals {
     /// So many at a time; the next when one has ended.
     Closed { concurrency: u32 },
-    /// At a rate, whatever the server does; at most so many at a time where that is given.
+    /// At a rate, whatever the server does; at most so many at a time if that is given.
     Open { gaps: Gaps, rate: f64, ramp_s: f64, concurrency: Option<u32> },
     /// As recorded, faster by a factor.
     Trace { entries: Arc<[TraceEntry]>, speed: f64 },
@@ -138,7 +138,7 @@ pub struct LoadPlan {
     pub gives_up: Duration,
     pub seed: u64,
     pub predictions: bool,
-    /// Counts output tokens where the server does not.
+    /// Counts output tokens if the server does not.
     pub tokenizer: Option<Arc<Tokenizer>>,
 }
 
@@ -476,7 +476,7 @@ impl Work {
         Message { role: Role::User, text, images }
     }
 
-    /// Sends one request and reports it. The answer's text where a conversation or a recording needs it; `None` if it failed.
+    /// Sends one request and reports it. The answer's text if a conversation or a recording needs it; `None` if it failed.
     async fn request(
         &self,
         request: u32,

@@ -23,7 +23,7 @@ const MAX_PAGE_BYTES: usize = 8 << 20;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetricsAt {
     pub endpoint: Endpoint,
-    /// `None`: where its kind of server has them.
+    /// `None` for the usual path of this kind of server.
     pub path: Option<String>,
 }
 

@@ -24,7 +24,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// When the last bytes arrived, by the wall clock in ns; 0 where the kernel does not report it.
+/// When the last bytes arrived, by the wall clock in ns; 0 if the kernel does not report it.
 #[derive(Debug, Clone, Default)]
 pub struct Arrival(Arc<AtomicU64>);
 

@@ -97,7 +97,7 @@ fn report_absent(at: &MetricsAt, server: u32, absent: &NoMetrics, tx: &EventTx) 
 }
 
 impl MetricsAt {
-    /// The metrics at a URL: its path where it has one, else where servers have them.
+    /// The metrics at a URL: at its path if it has one, else at the usual path of the server.
     pub fn read(url: &str) -> Result<MetricsAt, super::EndpointError> {
         let at = Endpoint::read(url)?;
         let path = Some(at.base.clone()).filter(|path| !path.is_empty());

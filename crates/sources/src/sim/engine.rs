@@ -22,7 +22,7 @@ use llmprof_event::{Clock, Phase, Stamp};
 /// Called when simulated time reaches the time it requested last; returns the next one.
 pub type Tick = Box<dyn FnMut(Stamp) -> Option<Stamp> + Send>;
 
-/// Used where neither the configuration nor a model's cost gives the duration of steps.
+/// Used if neither the configuration nor a model's cost gives the duration of steps.
 const PREFILL_TOK_S: f64 = 47_000.0;
 const ITL_MS: f64 = 3.8;
 

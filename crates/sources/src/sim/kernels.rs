@@ -71,7 +71,7 @@ pub fn sim_kernels(of: &SimSteps<'_>) -> (KernelWindow, StepTimeline) {
     let mut launches = launches(of);
     let gap_ns = gap_ns(of);
     let span_ns = of.step_ns as f64 * (1.0 - HOST_SHARE);
-    // Where the step is shorter than its gaps, the gaps shrink too.
+    // If the step is shorter than its gaps, the gaps shrink too.
     let gaps_ns = (gap_ns * launches.len().saturating_sub(1) as f64).min(span_ns / 2.0);
     let at_work: f64 = launches.iter().map(|launch| launch.ns).sum();
     let scale = (span_ns - gaps_ns) / at_work.max(1.0);

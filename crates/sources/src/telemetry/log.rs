@@ -106,7 +106,7 @@ pub struct LoggedGpu {
     pub lost: Option<GpuLost>,
     key: GpuKey,
     last_row: Stamp,
-    /// Time under the power cap, where the log has it in percent.
+    /// Time under the power cap, if the log has it in percent.
     capped_ns: f64,
 }
 
@@ -118,7 +118,7 @@ pub struct TelemetryLog {
     pub identified_by: IdentifiedBy,
     /// The log has no times: its polls are assumed to be one second apart.
     pub assumed_interval: bool,
-    /// The date and time of the first row, where it has them.
+    /// The date and time of the first row, if it has them.
     pub began: Option<DateTime>,
     /// The GPU of the last row.
     last_gpu: usize,

@@ -76,7 +76,7 @@ pub trait GpuProbe: Send {
         &[]
     }
 
-    /// The processes that use that GPU; `None` where they cannot be listed.
+    /// The processes that use that GPU; `None` if they cannot be listed.
     fn processes(&mut self, _gpu: u32) -> Option<Vec<GpuProcess>> {
         None
     }
@@ -111,7 +111,7 @@ pub trait HostProbe: Send {
     /// Rates cover the time since the last sample.
     fn sample(&mut self, now: Stamp) -> HostSample;
 
-    /// The heap of this process; `None` where it is not counted.
+    /// The heap of this process; `None` if it is not counted.
     fn heap(&mut self) -> Option<AllocatorSample> {
         None
     }

@@ -31,7 +31,7 @@ pub struct Sampler {
     host: Option<HostSampler>,
     /// Remarks on the machine, reported at the start.
     remarks: Vec<String>,
-    /// Set where external load is measured at the start.
+    /// Set if external load is measured at the start.
     isolation: Option<HardwareConfig>,
 }
 
@@ -49,7 +49,7 @@ impl HostSampler {
         HostSampler { probe, due, heap_due, heap: None }
     }
 
-    /// Sends a sample, and the heap where it has changed.
+    /// Sends a sample, and the heap if it has changed.
     fn sample(&mut self, now: Stamp, tx: &EventTx) {
         tx.send(Event::HostSample(Box::new(self.probe.sample(now))));
         if !self.heap_due.take(now) {
@@ -102,7 +102,7 @@ impl Due {
 }
 
 impl Sampler {
-    /// A sampler for a run with `config`. `uuid` is CUDA's id of the GPU that the workload runs on, where known.
+    /// A sampler for a run with `config`. `uuid` is CUDA's id of the GPU that the workload runs on, if known.
     pub fn for_run(
         config: &RunConfig,
         probe: Result<Box<dyn GpuProbe>, Absence>,

@@ -4,9 +4,9 @@ use llmprof_event::GpuInfo;
 
 /// The NVML index of the GPU with the CUDA number `ordinal`.
 ///
-/// `uuid` is CUDA's own id of that GPU, where it is known, and decides alone. `visible` is the value of
+/// `uuid` is CUDA's own id of that GPU, if it is known, and decides alone. `visible` is the value of
 /// `CUDA_VISIBLE_DEVICES`. Both may be the id of a MIG slice, which belongs to the GPU in MIG mode if there is only one.
-/// `None` where no GPU matches.
+/// `None` if no GPU matches.
 pub fn nvml_index(gpus: &[GpuInfo], ordinal: u32, uuid: Option<&str>, visible: Option<&str>) -> Option<u32> {
     if let Some(uuid) = uuid {
         let whole = gpus.iter().find(|gpu| same_uuid(&gpu.uuid, uuid)).map(|gpu| gpu.index);

@@ -116,7 +116,7 @@ impl<C> Launches<C> {
         Launches { row, durations: Durations::default(), counters }
     }
 
-    /// Counts a launch. Returns the weight of its rates: its duration where that is known.
+    /// Counts a launch. Returns the weight of its rates: its duration if that is known.
     fn count(&mut self, ns: Option<f64>) -> f64 {
         self.row.calls += 1;
         if let Some(ns) = ns {

@@ -130,7 +130,7 @@ impl Links {
     }
 }
 
-/// The number of a GPU; `None` where the recording does not have it.
+/// The number of a GPU; `None` if the recording does not have it.
 type Device = Option<i64>;
 
 /// What distinguishes launches.
@@ -294,10 +294,10 @@ impl Database {
         ask.query_row([id], |row| row.get(0)).optional()
     }
 
-    /// The name of a GPU, with its number where the recording has several.
+    /// The name of a GPU, with its number if the recording has several.
     fn device(&self, device: Device, several: bool) -> Option<String> {
         let of_number = "SELECT name FROM TARGET_INFO_GPU WHERE id = ?1";
-        // Where numbers are missing, GPUs of the same name cannot be confused.
+        // If numbers are missing, GPUs of the same name cannot be confused.
         let same = "SELECT name FROM TARGET_INFO_GPU HAVING min(name) = max(name)";
         let ask = |sql: &str, values: &[Option<i64>]| {
             let values = rusqlite::params_from_iter(values);

@@ -146,7 +146,7 @@ impl Scalar {
         self.number().filter(|number| number.abs() < 9e15).map(|number| number as i64)
     }
 
-    /// A number that differs where the values differ.
+    /// A number that differs if the values differ.
     pub fn key(&self) -> u64 {
         match self {
             Scalar::None | Scalar::Extent(_) => 0,

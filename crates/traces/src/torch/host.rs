@@ -100,7 +100,7 @@ const SINCE_1970_NS: i64 = 100_000_000_000_000_000;
 const SLACK_NS: i64 = 499;
 
 impl Threads {
-    /// Begins an operator, or an annotation where `operator` is `None`. `path` makes its annotations from those around it.
+    /// Begins an operator, or an annotation if `operator` is `None`. `path` makes its annotations from those around it.
     /// Operators that ended before are passed to `ended` with their own time, if events are in the order of their start.
     pub fn begin(
         &mut self,

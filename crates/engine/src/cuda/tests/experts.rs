@@ -76,7 +76,7 @@ fn a_layer_of_experts_matches() {
                 // As in gpt-oss, and as elsewhere.
                 let mxfp4 = format == Some(Format::Mxfp4);
                 // Rows, whether weights are normalised, whether there are biases. The last number of rows is
-                // enough for dequantised weights where experts are few.
+                // enough for dequantised weights if experts are few.
                 let of_tiles = [(1, true, mxfp4), (9, true, mxfp4), (40, false, mxfp4), (140, true, mxfp4)];
                 let of_one_row = [(1, true, false), (1, false, true), (1, true, true), (1, false, false)];
                 let of_more = [

@@ -35,7 +35,7 @@ fn tokens(engine: &mut CudaEngine, length: usize, steps: usize) -> Vec<u32> {
     generate(engine, &prompts(length), steps).concat()
 }
 
-/// The logits of each step after a prompt, where the tokens are given.
+/// The logits of each step after a prompt, if the tokens are given.
 fn logits(engine: &mut CudaEngine, length: usize, given: &[u32]) -> Vec<Vec<f32>> {
     engine.prefill(&prompts(length)).unwrap();
     let step = |id: &u32| {

@@ -50,7 +50,7 @@ impl FullBuffer {
         self.valid
     }
 
-    /// The valid bytes from `record` on; `None` where it points outside of them.
+    /// The valid bytes from `record` on; `None` if it points outside of them.
     pub fn bytes_from(&self, record: *const u8) -> Option<&[u8]> {
         let offset = (record as usize).checked_sub(self.base as usize)?;
         // SAFETY: CUPTI has written the first `valid` bytes, and `valid` is at most the size of the buffer.
@@ -88,7 +88,7 @@ impl Buffers {
         self.full.reserve(MAX_FULL);
     }
 
-    /// A new buffer for CUPTI; null where memory is exhausted.
+    /// A new buffer for CUPTI; null if memory is exhausted.
     pub fn lend(&mut self) -> *mut u8 {
         // From the system's allocator: CUPTI's memory is not the operator's.
         // SAFETY: the layout has a size.

@@ -4,7 +4,7 @@ use crate::profile::listener::OperatorInstance;
 use llm_cost::Operator;
 use llmprof_event::Phase;
 
-/// The step of a launch, and its operator where it belongs to one.
+/// The step of a launch, and its operator if it belongs to one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExternalId {
     pub phase: Phase,

@@ -292,7 +292,7 @@ impl Cupti {
     }
 }
 
-/// The CUDA version of a CUPTI version; `None` where its records are not supported.
+/// The CUDA version of a CUPTI version; `None` if its records are not supported.
 fn cuda_version(cupti: u32) -> Option<String> {
     match cupti {
         19 => Some("12.0".to_owned()),

@@ -31,7 +31,7 @@ pub struct DeviceWork {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkKind {
     Kernel {
-        /// The address of its name; 0 where CUPTI gives none.
+        /// The address of its name; 0 if CUPTI gives none.
         name_address: usize,
         launch: KernelLaunch,
     },

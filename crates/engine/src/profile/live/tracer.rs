@@ -57,14 +57,14 @@ struct Shared {
 }
 
 impl Tracer {
-    /// Recording starts with [`begin`](Self::begin) where it is `requested`, otherwise with [`request`](Self::request).
+    /// Recording starts with [`begin`](Self::begin) if it is `requested`, otherwise with [`request`](Self::request).
     pub fn new(tx: EventTx, requested: bool) -> Tracer {
         let shared = Arc::new(Shared::default());
         shared.requested.store(requested, Ordering::Release);
         Tracer { shared, tx, thread: Mutex::new(None) }
     }
 
-    /// Call it before the engine is made: where recording is requested and possible, it has started when this returns.
+    /// Call it before the engine is made: if recording is requested and possible, it has started when this returns.
     pub fn begin(&self) {
         let mut reader = Reader::new(self.tx.clone(), Arc::clone(&self.shared));
         reader.switch();
@@ -343,8 +343,8 @@ impl Reader {
     }
 }
 
-/// The time of a record by the run's clock, where both clocks show `now`. Never before its launch: a difference between the
-/// clocks could give that.
+/// The time of a record by the run's clock; `now` is the same moment by both clocks. Never before the record's launch,
+/// which a difference between the clocks could cause.
 fn run_time(ns: u64, now: (u64, Stamp), launch: Option<Stamp>) -> Stamp {
     let (by_records, by_run) = now;
     let at = Stamp(by_run.0.saturating_sub(by_records.saturating_sub(ns)));

@@ -3,7 +3,7 @@
 use llmprof_analysis::peaks::{GPUS, GpuPeaks, MemoryBasis};
 use llmprof_event::GpuInfo;
 
-/// A GPU and its memory, where that is known.
+/// A GPU and its memory, if that is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CostGpu {
     pub name: String,

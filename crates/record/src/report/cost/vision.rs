@@ -21,7 +21,7 @@ pub(super) struct Vision {
 }
 
 impl Vision {
-    /// `None` without images, or where the model has no known encoders.
+    /// `None` without images, or if the model has no known encoders.
     pub(super) fn of(query: &CostQuery) -> Option<Vision> {
         let shape = query.shape.vision.as_ref().filter(|_| !query.images.is_empty())?;
         let encoded = shape.encoded(&query.images, query.preprocess.as_ref());
@@ -71,7 +71,7 @@ impl Vision {
         )
     }
 
-    /// The encoders and the projector, where there is more than one encoder.
+    /// The encoders and the projector, if there is more than one encoder.
     pub(super) fn parts(&self) -> Option<String> {
         let of = |part: &PartCost| {
             let (flops, parameters) = (scaled(part.all.flops(), "FLOP"), grouped(part.all.parameters as i64));

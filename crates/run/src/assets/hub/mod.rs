@@ -231,7 +231,7 @@ impl Hub {
     }
 }
 
-/// Checks that `bytes` more fit below `dir`. Passes where the free space is unknown.
+/// Checks that `bytes` more fit below `dir`. Passes if the free space is unknown.
 pub(super) fn check_free_space(dir: &Path, bytes: u64) -> Result<(), AssetError> {
     let existing = dir.ancestors().find(|d| d.exists()).unwrap_or(dir);
     let Ok(disk) = rustix::fs::statvfs(existing) else { return Ok(()) };

@@ -72,7 +72,7 @@ impl RemoteRun {
         }
     }
 
-    /// Takes what has come: keeps it, then applies its events to the state. Connects again where that is due. Returns how much
+    /// Takes what has come: keeps it, then applies its events to the state. Connects again if that is due. Returns how much
     /// has changed.
     pub async fn pump(&mut self) -> usize {
         tokio::task::yield_now().await;

@@ -14,7 +14,7 @@ pub(super) struct Gpu {
     pub(super) board: Option<u32>,
 }
 
-/// The GPUs of this machine that CUDA would see; none where there is no driver.
+/// The GPUs of this machine that CUDA would see; none if there is no driver.
 pub(super) fn here(visible: Option<&str>) -> Vec<Gpu> {
     use llmprof_sources::telemetry::{GpuProbe, visible::nvml_index};
     let Ok(probe) = NvmlProbe::open() else { return Vec::new() };

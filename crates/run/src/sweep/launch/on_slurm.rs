@@ -55,7 +55,7 @@ pub(super) struct SlurmJobs {
     unsubmitted: VecDeque<usize>,
     /// Jobs that an array can have.
     max_array_size: usize,
-    /// Jobs of the next array: fewer where Slurm accepts no more.
+    /// Jobs of the next array: fewer if Slurm accepts no more.
     array_size: usize,
     submit_at: Option<Instant>,
     why_unsubmitted: Option<String>,
@@ -181,7 +181,7 @@ impl SlurmJobs {
         ids.into_iter().collect()
     }
 
-    /// Submits one array of jobs that were not submitted. Where Slurm accepts no more, smaller arrays are tried.
+    /// Submits one array of jobs that were not submitted. If Slurm accepts no more, smaller arrays are tried.
     fn submit_next(&mut self) -> Result<(), LaunchError> {
         let jobs: Vec<usize> = self.unsubmitted.iter().copied().take(self.array_size).collect();
         match self.submit(&jobs) {

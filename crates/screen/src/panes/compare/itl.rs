@@ -48,7 +48,7 @@ impl Widget for ItlHistograms<'_> {
 }
 
 impl ItlHistograms<'_> {
-    /// What each colour is, in a line where that fits, otherwise in one for each side.
+    /// What each colour is, in a line if that fits, otherwise in one for each side.
     fn legend<'l>(&self, width: u16) -> Vec<Line<'l>> {
         let theme = self.theme;
         let [a, b] = [0, 1].map(|side| self.side(side, width));
@@ -171,7 +171,7 @@ fn indented<'l>(mut spans: Vec<Text<'l>>) -> Line<'l> {
     Line::from(spans)
 }
 
-/// From a little below the 1st percentiles to a little above the 99th, or the extremes of few values; `None` where a side has too few values.
+/// From a little below the 1st percentiles to a little above the 99th, or the extremes of few values; `None` if a side has too few values.
 fn range(itl: &[Counts; 2]) -> Option<(f64, f64)> {
     if itl.iter().any(|counts| counts.n() < 2) {
         return None;

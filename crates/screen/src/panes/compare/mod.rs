@@ -155,7 +155,7 @@ pub fn unjudged_rows(view: &View<'_>, comparison: &Comparison) -> Vec<UnjudgedRo
     rows.map(|(name, unit, value)| UnjudgedRow { name, unit, a: value(a), b: value(b) }).collect()
 }
 
-/// B against A: in percent, temperatures in degrees. `None` where a side is not known, or nothing to refer to.
+/// B against A: in percent, temperatures in degrees. `None` if a side is not known, or nothing to refer to.
 fn change(unit: &str, a: Option<f64>, b: Option<f64>) -> Option<String> {
     let (a, b) = a.zip(b)?;
     match unit {
@@ -253,7 +253,7 @@ impl<'v> Compared<'v> {
         }
     }
 
-    /// The text above, the charts below where they fit.
+    /// The text above, the charts below if they fit.
     fn stacked(&self, area: Rect, buf: &mut Buffer) {
         let (numbers, notes) =
             (self.numbers(area.width).len() as u16, self.notes(area.width).concat().len() as u16);
@@ -261,7 +261,7 @@ impl<'v> Compared<'v> {
         if left < CHART {
             return self.text(area, &[ComparePart::Itl, ComparePart::Operators], buf);
         }
-        // All of the notes where both fit, otherwise as many as leave a small chart.
+        // All of the notes if both fit, otherwise as many as leave a small chart.
         let height = left.saturating_sub(notes + 1).max(CHART);
         let [above, below] =
             Layout::vertical([Constraint::Min(0), Constraint::Length(height)]).spacing(1).areas(area);

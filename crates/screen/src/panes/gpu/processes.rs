@@ -76,7 +76,7 @@ pub(super) fn draw(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer
     }
 }
 
-/// All of it in one line, where there is no room for the list.
+/// All of it in one line, if there is no room for the list.
 pub(super) fn summary<'a>(view: &View<'_>, gpu: &GpuState, width: u16) -> Option<Line<'a>> {
     let theme = view.theme;
     let mut parts = Vec::new();

@@ -42,7 +42,7 @@ const MAX_ROW: u16 = 7;
 /// From this height on, a row ends with a free line.
 const SPACED: u16 = 4;
 
-/// The height the table needs: values, and a line of charts where there is room for it.
+/// The height the table needs: values, and a line of charts if there is room for it.
 pub(super) fn least_height(view: &View<'_>, area: Rect) -> u16 {
     let gpus = view.state.gpus.len() as u16;
     let frame = 3;

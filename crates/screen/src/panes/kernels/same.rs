@@ -57,7 +57,7 @@ fn found<'a>(shown: &KernelTable, parts: &[Named<'_>], source: Source<'a>) -> Op
             named.push((other, on_grid));
         }
     }
-    // Another grid is another size of the problem: only where there is nothing else.
+    // Another grid is another size of the problem: only if there is nothing else.
     let other_grid = !named.iter().any(|(_, on_grid)| *on_grid);
     named.retain(|(_, on_grid)| other_grid || *on_grid);
     let (first, rest) = named.split_first()?;
@@ -102,7 +102,7 @@ impl<'t> Named<'t> {
         Named { row, full: names::demangled(&row.name).into_owned(), function: names::function(&row.name) }
     }
 
-    /// The full names are equal; where a tool has written only the function, that.
+    /// The full names are equal; if a tool has written only the function, that.
     fn is_named_as(&self, other: &Named<'_>) -> bool {
         let is_bare = |named: &Named<'_>| named.full == named.function;
         self.full == other.full || ((is_bare(self) || is_bare(other)) && self.function == other.function)

@@ -82,7 +82,7 @@ fn sources(state: &RunState) -> Vec<Source<'_>> {
         _ => StepUnit::Prefill,
     };
     let phases = || Phase::WORK.into_iter();
-    // Work outside of steps is shown where there are no steps.
+    // Work outside of steps is shown if there are no steps.
     let outside = kernels.without_steps().filter(|_| state.follows()).map(|_| Phase::Idle);
     let live = outside.into_iter().chain(phases()).filter_map(|phase| {
         let live = kernels.live(phase).filter(|live| !live.is_empty())?;
@@ -151,7 +151,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The tool that measured it, with its version where that is known.
+    /// The tool that measured it, with its version if that is known.
     pub fn tool(&self) -> String {
         match self {
             Source::Live { trace, .. } => {
@@ -162,7 +162,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// `None` where it has all phases, or the phase is not known.
+    /// `None` if it has all phases, or the phase is not known.
     pub fn phase(&self) -> Option<Phase> {
         match self {
             Source::Live { phase, .. } | Source::Timed { phase, .. } => Some(*phase),

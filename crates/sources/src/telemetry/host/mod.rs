@@ -26,7 +26,7 @@ const MAX_FREQ_FILES: usize = 8;
 /// `/proc/cpuinfo` takes about 20 µs per core.
 const MAX_CPUINFO_CORES: usize = 16;
 
-/// Reads `/proc` and `/sys` where they exist; elsewhere the operating system provides less.
+/// Reads `/proc` and `/sys` if they exist; elsewhere the operating system provides less.
 pub struct HostReader {
     proc: PathBuf,
     info: HostInfo,
@@ -83,7 +83,7 @@ impl HostReader {
         read_into(&mut self.text, path)
     }
 
-    /// Over this process and those that it has started for the run; `None` where this one cannot be read.
+    /// Over this process and those that it has started for the run; `None` if this one cannot be read.
     fn sum_of_own(&mut self, file: &str, value: fn(&str) -> Option<u64>) -> Option<u64> {
         let own = self.proc.join("self").join(file);
         let mut sum = self.read(&own).and_then(value)?;

@@ -210,7 +210,7 @@ pub(super) fn says_lost(cell: &str) -> bool {
     matches!(cell.trim_matches(['[', ']']), "GPU is lost" | "GPU requires reset")
 }
 
-/// The text of a cell; `None` where it is empty or an error in brackets, such as `[N/A]`.
+/// The text of a cell; `None` if it is empty or an error in brackets, such as `[N/A]`.
 pub(super) fn text(cell: &str) -> Option<&str> {
     Some(cell).filter(|cell| !cell.is_empty() && !cell.starts_with('[') && *cell != "N/A")
 }

@@ -97,7 +97,7 @@ impl GpuOfRow {
         }
     }
 
-    /// The GPU of a row; `None` where its cell does not name one, as on a lost GPU.
+    /// The GPU of a row; `None` if its cell does not name one, as on a lost GPU.
     pub(super) fn key(self, row: &Row) -> Option<GpuKey> {
         match self {
             GpuOfRow::Index(column) => number(&row.cells[column]).map(|index| GpuKey::Index(index as u32)),
@@ -128,7 +128,7 @@ fn names_several(rows: &[Row], index: usize, identity: usize) -> bool {
         .any(|(index, identity)| *known.entry(index).or_insert(identity) != identity)
 }
 
-/// The number of rows that are written together at each poll, and the first row of a poll; `None` where every row is a poll.
+/// The number of rows that are written together at each poll, and the first row of a poll; `None` if every row is a poll.
 fn rows_per_poll(rows: &[Row]) -> Option<(u64, u64)> {
     let candidates = (2..=MAX_PER_POLL).flat_map(|n| (0..n).map(move |first| (n, first)));
     candidates.into_iter().find(|(n, first)| {

@@ -51,7 +51,7 @@ impl Header {
         has_date.then(|| date_of_seconds(row.secs)).flatten()
     }
 
-    /// The limits that no column shows, where some column shows one. What the hardware does shows as its slowdown.
+    /// The limits that no column shows, if some column shows one. What the hardware does shows as its slowdown.
     pub(super) fn unread_reasons(&self) -> u64 {
         let hardware = reasons::HW_THERMAL | reasons::HW_POWER_BRAKE;
         let seen = self.fields.iter().filter_map(|field| {
@@ -141,7 +141,7 @@ pub(super) struct Rows<R> {
     lines: Lines<R>,
     pub(super) header: Header,
     number: u64,
-    /// The polls so far, and the GPU of the last row, where the log has no time.
+    /// The polls so far, and the GPU of the last row, if the log has no time.
     polls: (u64, Option<f64>),
     pub(super) skipped: u64,
     pub(super) first_skipped: Option<Unreadable>,

@@ -326,7 +326,7 @@ impl QuerySession<'_> {
         }
     }
 
-    /// The mean use of the SMs by each process in percent; absent where the GPU does not report it. Idle processes may be
+    /// The mean use of the SMs by each process in percent; absent if the GPU does not report it. Idle processes may be
     /// missing.
     pub(super) fn process_utilisation(&mut self) -> Option<HashMap<u32, u32>> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

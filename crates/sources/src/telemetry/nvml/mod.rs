@@ -189,7 +189,7 @@ impl GpuProbe for NvmlProbe {
     }
 }
 
-/// The name of a process, where it is known.
+/// The name of a process, if it is known.
 fn process_name(pid: u32) -> Option<String> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())
