@@ -19,7 +19,7 @@ pub struct Alias {
 pub struct FoundAlias {
     pub alias: Alias,
     pub origin: Origin,
-    /// What sets the key itself, if that has precedence.
+    /// The origin of the key's own value, if that has precedence.
     pub overruled_by: Option<Origin>,
 }
 

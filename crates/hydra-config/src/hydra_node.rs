@@ -142,7 +142,7 @@ pub(crate) fn finish(
     Ok(())
 }
 
-/// The job's overrides in one line, for use in directory names.
+/// The job's overrides on one line, for use in directory names.
 fn override_dirname(tree: &ValueTree, of_job: &[&Override]) -> String {
     let setting = |name: &str| value_at(&tree.root, &format!("hydra.job.config.override_dirname.{name}"));
     let text = |name: &str| setting(name).and_then(Value::as_str).unwrap_or_default();

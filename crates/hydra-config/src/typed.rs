@@ -24,8 +24,8 @@ pub(crate) fn typed<C: Schema>(tree: &Value, origins: &Origins) -> Result<C, Con
     }
 }
 
-/// `tree` without aliases and without the user's own keys at the top. Misspelled keys of the schema are left in it, and
-/// are then refused.
+/// `tree` without aliases and without the user's own keys at the top level. Misspelled keys of the schema remain in it,
+/// and are then refused.
 fn known_part<C: Schema>(tree: &Value) -> Value {
     let mut part = tree.clone();
     for alias in C::ALIASES {
@@ -40,7 +40,7 @@ fn known_part<C: Schema>(tree: &Value) -> Value {
     part
 }
 
-/// Whether `name` differs from `known` by a typing error: one letter, or two in a longer name.
+/// Whether `name` is a misspelling of `known`: it differs by one letter, or by two in a longer name.
 fn is_misspelling(name: &str, known: &str) -> bool {
     let allowed = if known.len() > 6 { 2 } else { 1 };
     name.len().abs_diff(known.len()) <= allowed && strsim::damerau_levenshtein(name, known) <= allowed

@@ -1,6 +1,5 @@
-//! Compares our composition with that of Hydra, value by value.
-//!
-//! Hydra runs in a virtual environment under the target directory, which is created once.
+//! Compares this composition with that of Hydra, value by value.
+//! / Hydra runs in a virtual environment under the target directory, which is created at the first run.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -112,7 +111,7 @@ fn texts(overrides: &[&str]) -> Vec<String> {
 
 fn ours(tree: &ConfTree, overrides: &[&str]) -> Result<Json, ConfigError> {
     let composition = Composition::new(tree, &texts(overrides), &context())?;
-    // As there: without the parts of Hydra's own configuration.
+    // As in the script: without the parts of Hydra's own configuration.
     let choices =
         composition.choices.iter().filter(|(group, _)| !group.starts_with("hydra/")).map(|(key, option)| {
             (Value::from(key.as_str()), option.as_deref().map_or(Value::Null, Value::from))
