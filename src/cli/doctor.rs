@@ -68,9 +68,9 @@ pub(super) struct DoctorArgs {
     pub(super) json: bool,
 }
 
-/// The shortest time between two lines of progress.
+/// Minimum interval between two lines of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
-/// How long cancelled work may take to end.
+/// Time for cancelled work to end.
 const CANCEL_TIMEOUT: Duration = Duration::from_millis(1500);
 
 pub(super) async fn run(args: DoctorArgs) -> Result<u8, Failure> {
@@ -173,7 +173,7 @@ async fn measure_overhead(args: &DoctorArgs) -> Result<u8, Failure> {
     Ok(measured.exit_code())
 }
 
-/// Runs `work` on a thread of its own. On a signal it calls `cancel`, waits a moment and fails.
+/// Runs `work` on its own thread. On a signal it calls `cancel`, waits a moment and fails.
 async fn cancellable<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
     cancel: impl FnOnce(),

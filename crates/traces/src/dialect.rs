@@ -1,4 +1,4 @@
-//! How a text file separates its cells and marks decimals, detected from its beginning.
+//! The delimiters and decimal marks of a text file, detected from its beginning.
 
 use std::io::{self, BufRead, Read};
 
@@ -7,14 +7,14 @@ use super::{
     quantity::{Decimal, DecimalVotes, ThreeDigits},
 };
 
-/// The header is in this many bytes, after the output of the profiler and the program. So are enough numbers to detect
-/// their locale.
+/// The header is within this many bytes, after the output of the profiler and the program. So are enough numbers to
+/// detect their locale.
 pub const BEGINNING: u64 = 1 << 20;
 
 /// Tried in this order.
 pub const DELIMITERS: [u8; 3] = [b',', b';', b'\t'];
 
-/// Cells and numbers of a file.
+/// The delimiter and the decimal mark of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dialect {
     pub delimiter: u8,
@@ -22,7 +22,8 @@ pub struct Dialect {
 }
 
 impl Dialect {
-    /// The dialect in which `header` accepts a row of `beginning`. It passes the columns whose numbers are examined.
+    /// The dialect in which `header` accepts a row of `beginning`. `header` returns the columns whose numbers are
+    /// examined.
     fn of(
         beginning: &[u8],
         three_digits: ThreeDigits,

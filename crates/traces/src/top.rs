@@ -36,7 +36,7 @@ pub struct TopKernel {
 
 /// The first `k` kernels by time; `None` if no table has kernels.
 pub fn top(from: &str, tables: &[KernelTable], k: usize) -> Option<TopList> {
-    // Each GPU has a table of its own.
+    // Each GPU has its own table.
     let kernels = || tables.iter().filter(|table| table.kind == Kind::Kernels);
     let first = kernels().next()?;
     let same_source = kernels().filter(|table| table.source == first.source);

@@ -1,4 +1,4 @@
-//! The page `details`: a row for each metric of each launch, and rows of rules between them.
+//! The page `details`: a row per metric of a launch, with rows of rules in between.
 
 use std::{collections::HashSet, io::BufRead, sync::Arc};
 
@@ -90,7 +90,7 @@ impl Interned {
 
 /// More metrics than any version of ncu has.
 const MAX_METRICS: usize = 16_384;
-/// A launch has some tens of rules.
+/// A launch has a few tens of rules.
 const MAX_RULES: usize = 256;
 
 /// Reads the page, one launch in memory at a time. Rows may lack the columns of rules.
@@ -174,7 +174,7 @@ fn take(
     Ok(())
 }
 
-/// Counts a launch whose rows were all read.
+/// Counts a launch after all of its rows.
 fn add(done: Current, tally: &mut Tally<Vec<u8>, Launches<Counters>>) {
     let name = done.row.name.clone();
     let new = |scope: Scope| Launches::new(scope.limit(done.row), Counters::default());

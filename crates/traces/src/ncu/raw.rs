@@ -1,4 +1,4 @@
-//! The page `raw`: a row of titles, a row of units, then a row for each launch.
+//! The page `raw`: a row of titles, a row of units, then a row per launch.
 
 use std::{io::BufRead, sync::Arc};
 
@@ -15,7 +15,7 @@ use llmprof_event::kernels::{
     counters::{Counter, Counters, DURATION, is_rate},
 };
 
-/// A column with a number for each launch.
+/// A column with a number per launch.
 struct Metric {
     column: usize,
     name: Arc<str>,
@@ -88,9 +88,8 @@ impl Header {
 }
 
 /// Reads the page, one launch in memory at a time.
-///
-/// Values keep the names that ncu gives them, and are converted to base units by the row of units. Percentages above 100
-/// stay as they are; `n/a` and `nan` are missing values.
+/// / Values keep the names that ncu gives them, and are converted to base units by the row of units. Percentages above
+/// 100 are kept; `n/a` and `nan` are missing values.
 pub fn read_raw(file: &str, input: impl BufRead) -> Result<KernelTable, KernelsError> {
     let is_header = |row: Row| row.iter().any(|cell| cell == b"Kernel Name").then(|| row.texts());
     let counted = |row: Row| {

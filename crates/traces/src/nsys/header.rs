@@ -22,19 +22,19 @@ pub enum Column {
     Spread(f64),
     Grid,
     Block,
-    /// The number of a row's GPU.
+    /// The index of a row's GPU.
     Device,
-    /// What a row is, in a summary of several kinds.
+    /// The kind of a row, in a summary of several kinds.
     Category,
     /// The function that launched.
     Launcher,
     /// Another number, with its name, base unit and factor.
     Other(Arc<str>, Arc<str>, f64),
-    /// Shares are computed here; process and style are not needed.
+    /// Not used: shares are computed here; process and style are not needed.
     Unused,
 }
 
-/// The columns of a report, and what its rows are.
+/// The columns of a report, and the kind of its rows.
 #[derive(Debug, Clone)]
 pub struct Header {
     pub columns: Vec<Column>,

@@ -24,7 +24,7 @@ const OTHERS: &str = "(other ranges)";
 #[derive(Debug)]
 pub struct Paths {
     known: HashMap<(PathId, Box<str>), PathId>,
-    /// For each: the enclosing nesting, its text, its depth.
+    /// For each nesting: the enclosing one, its text, its depth.
     all: Vec<(PathId, String, u32)>,
 }
 
@@ -83,7 +83,7 @@ impl Paths {
 struct Range {
     start: i64,
     end: i64,
-    /// The number of its name.
+    /// The index of its name.
     name: u32,
     /// The range that was open when it began: its index in the thread plus one, or 0.
     below: u32,
@@ -108,7 +108,7 @@ pub struct Ranges {
 struct Found {
     thread: i64,
     since: i64,
-    /// Here another range begins, or the innermost one ends.
+    /// The time at which another range begins or the innermost one ends.
     until: i64,
     path: PathId,
 }

@@ -27,7 +27,7 @@ pub struct GpuEvents {
     collectives: (u64, f64),
 }
 
-/// The number of an event's GPU.
+/// The index of an event's GPU.
 pub fn gpu_of(event: &Event) -> i64 {
     event.args.device.or_else(|| event.process.whole()).unwrap_or(0)
 }
@@ -47,7 +47,7 @@ impl GpuEvents {
         gpu
     }
 
-    /// Counts a kernel. `launcher` is a number of what launched it, `called_ns` the start of the call.
+    /// Counts a kernel. `launcher` is the index of its launcher, `called_ns` the start of the call.
     pub fn kernel(
         &mut self,
         event: &Event,
