@@ -1,4 +1,4 @@
-//! Requests to a server, which overlap: each on the first free lane.
+//! Requests to a server, which overlap: each takes the first free lane.
 
 use super::{
     lines::{Arg, Lines, TrackId},
@@ -7,7 +7,7 @@ use super::{
 use llmprof_event::{RequestFinished, RequestStarted, Stamp};
 
 const SERVER: u64 = 4;
-/// More at a time are not drawn.
+/// Further concurrent requests are not drawn.
 const MAX_LANES: usize = 256;
 
 #[derive(Default)]

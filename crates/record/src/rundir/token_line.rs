@@ -62,7 +62,7 @@ mod tests {
             prop_assert_eq!(token_line(&written(&envelope)), Some(envelope));
         }
 
-        /// A line of almost this form is left to serde, or means the same to both.
+        /// A line of almost this form is left to serde, or has the same meaning for both.
         #[test]
         fn serde_agrees(device in prop::option::of(0u64..200), at in 0usize..80, byte in prop::sample::select(&b"0189{}\":,.-eE+ trnid\n"[..]), cut in 0usize..5) {
             let token = Token { request: 10, index: 255, id: 4_294_967_295, device_ns: device, speculation: None };

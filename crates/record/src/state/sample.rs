@@ -10,11 +10,11 @@ use llmprof_analysis::{
 };
 use llmprof_event::{KernelWindow, Outcome, Phase, readings::Reading};
 
-/// The number of requests kept of a run.
+/// Maximum number of requests of a run that are kept.
 const MAX_REQUESTS: usize = 1 << 14;
 /// The clock of a phase is not known with fewer samples.
 const MIN_SAMPLES: u64 = 20;
-/// What throttles the GPU in a phase is not known with fewer samples, unless the GPU counts it.
+/// Throttling of the GPU in a phase is not known with fewer samples, unless the GPU has a counter.
 const MIN_LIMIT_SAMPLES: u64 = 5;
 
 impl RunState {
@@ -25,7 +25,7 @@ impl RunState {
         RunState { full_trace, ..RunState::default() }
     }
 
-    /// Starts the compared window here; earlier requests are dropped.
+    /// Starts the compared window here; earlier requests are discarded.
     pub fn forget_requests(&mut self) {
         if let Some(trace) = &mut self.full_trace {
             trace.both_mut().into_iter().for_each(RequestTrace::restart);
@@ -111,7 +111,7 @@ impl RunState {
                 phases.into_iter().flat_map(|(phase, work)| limits(phase, gpu.ledger.of(work))).collect()
             }),
             conditions: self.conditions(from, trace.is_recorded().then(|| metrics.recorded_share())),
-            // With a server, the peak would be the client's.
+            // For a server, the peak would be the client's.
             peak_mem_bytes: peak.filter(|bytes| *bytes > 0 && !self.serves()),
             decode: None,
             decode_on_cpu: None,

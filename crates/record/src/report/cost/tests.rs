@@ -79,7 +79,7 @@ fn there_is_one_lower_bound() {
     query.prompt_tokens = 16_384;
     let text = CostEstimate::new(query).text();
     assert!(text.contains("unfused") && !text.contains("at least"), "{text}");
-    // The rows sum up to the total, which is not below the bound.
+    // The rows add up to the total, which is not below the bound.
     let ms = |line: &str| -> f64 {
         let cells: Vec<&str> = line.split("  ").filter(|cell| !cell.is_empty()).map(str::trim).collect();
         let cell = cells[cells.len() - 2];

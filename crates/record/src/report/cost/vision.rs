@@ -1,4 +1,4 @@
-//! The phase before a prefill in which images become rows of the decoder.
+//! The phase before a prefill in which images become embeddings.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use llmprof_base::units::{grouped, scaled};
 /// The images of a query and their cost.
 pub(super) struct Vision {
     images: Vec<(u32, u32)>,
-    /// The images of one prompt, as the encoders get them.
+    /// The images of one prompt, as input of the encoders.
     encoded: Encoded,
     batch: u64,
     /// The cost of the whole batch.
@@ -99,5 +99,5 @@ impl Vision {
     }
 }
 
-/// Images whose tokens are listed.
+/// Maximum number of images whose tokens are listed.
 const MAX_LISTED: usize = 8;
