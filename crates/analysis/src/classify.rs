@@ -15,7 +15,7 @@ pub fn achieved(kernel: &KernelRow) -> Achieved {
     Achieved::of(&kernel.known())
 }
 
-/// What a kernel is bound by.
+/// The bound class of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
@@ -49,7 +49,7 @@ pub struct Verdict {
     pub rule: String,
 }
 
-/// From this utilisation on a unit is busy; Nsight Compute's rules call it well utilised.
+/// A unit is busy from this utilisation on; Nsight Compute's rules call it well utilised.
 const BUSY_PCT: f64 = 60.0;
 /// The utilisation of two units is equal within this difference.
 const EVEN_PCT: f64 = 10.0;
@@ -78,7 +78,7 @@ pub(super) fn class_of(memory: f64, compute: f64, duration_ns: Option<f64>) -> (
     }
 }
 
-/// The class by counters; without them, the ones that are missing.
+/// The class by counters, or the missing counters.
 pub fn classify(known: &Known) -> Result<Verdict, String> {
     let (Some(dram), Some(sm)) = (known.dram_pct, known.sm_pct) else {
         return Err(missing(known));
@@ -120,7 +120,7 @@ fn missing(known: &Known) -> String {
     format!("not counted: {}", missing.join(", "))
 }
 
-/// Rates and intensity of a mean launch.
+/// Rates and intensity of an average launch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Achieved {
     pub flop_per_s: Option<f64>,

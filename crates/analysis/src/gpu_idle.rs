@@ -1,4 +1,4 @@
-//! The one definition of how long a GPU is idle during decode.
+//! The definition of GPU idle time during decode.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub struct GpuIdle {
 pub enum IdleBasis {
     /// The gaps between recorded kernels, within steps and between them.
     Kernels,
-    /// The gaps between steps by the GPU's clock. Gaps within a step are not seen, so the share is a lower bound.
+    /// The gaps between steps by the GPU's clock. Gaps within a step are not included, so the share is a lower bound.
     Steps,
 }
 

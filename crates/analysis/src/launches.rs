@@ -1,4 +1,4 @@
-//! Launch overhead: how many launches a step has, and how long the GPU waits for them.
+//! Launch overhead: launches per step, and the time that the GPU waits for them.
 
 use llmprof_base::units::{millis, percent};
 use llmprof_event::KernelWindow;
@@ -53,12 +53,12 @@ impl LaunchMeter {
         (self.step_ns() > 0.0).then(|| (self.gaps_ns + self.between_ns) / self.step_ns())
     }
 
-    /// Its steps are CUDA graphs, apart from a few launches.
+    /// Whether its steps are CUDA graphs, apart from a few launches.
     pub fn in_graphs(&self) -> bool {
         self.graph_share >= MOSTLY_GRAPHS
     }
 
-    /// It launches CUDA graphs, for a part of its steps at least.
+    /// Whether it launches CUDA graphs, at least for a part of its steps.
     pub fn uses_graphs(&self) -> bool {
         self.graph_share >= SOME_GRAPHS
     }

@@ -9,7 +9,7 @@ use super::{
 use llm_cost::{Operator, cost::StepCost};
 use llmprof_event::{OperatorTime, kernels::KernelRow};
 
-/// Time that was spent in an operator.
+/// Measured time of an operator.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spent<'a> {
     pub operator: Option<Operator>,
@@ -48,10 +48,10 @@ pub struct OperatorRow {
     pub achieved: Option<Timed>,
     /// Percentages of both ceilings, if they are known.
     pub pct_of_peaks: Option<Share>,
-    /// Its cost would take longer than it took.
+    /// Whether its cost exceeds the peak.
     #[serde(skip)]
     pub is_above_peak: bool,
-    /// What bounds it, by [`estimated`]; or why that is not known.
+    /// Its bound by [`estimated`], or the reason why that is not known.
     #[serde(skip)]
     pub verdict: Result<Verdict, String>,
 }
@@ -117,7 +117,7 @@ pub fn operator_rows(
     rows
 }
 
-/// Fills in what the row achieved, and returns what bounds it.
+/// Sets what the row achieved, and returns its bound.
 fn judge(
     row: &mut OperatorRow,
     cost: Option<&StepCost>,
@@ -173,7 +173,7 @@ mod tests {
     const ROOF: Roof = Roof { flops: 989.4e12, bytes_per_s: 4.8e12 };
 
     fn cost() -> StepCost {
-        // Qwen2.5-7B, as a recording has it.
+        // Qwen2.5-7B, as in a recording.
         let shape: Shape = serde_json::from_value(json!({
             "vocab": 152064, "hidden": 3584, "intermediate": 18944, "heads": 28, "kv_heads": 4, "head_dim": 128,
             "max_positions": 131072, "layers": [{"count": 28}], "qkv_bias": true, "dtype": "bf16",

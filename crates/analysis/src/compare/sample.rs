@@ -1,4 +1,4 @@
-//! What is compared of a run: its requests one by one, and the conditions it ran under.
+//! The part of a run that is compared: its individual requests, and its conditions.
 
 use std::collections::BTreeMap;
 
@@ -15,23 +15,24 @@ use llmprof_event::{Outcome, Phase, RunStarted};
 /// Version of a sample on disk.
 pub const SAMPLE_SCHEMA: u32 = 1;
 
-/// Values of a histogram, which has none below 1: a request that kept every SLO, one that did not, and what lies between them.
+/// Values of a histogram, whose minimum is 1: a request that kept every SLO, one that did not, and the limit between
+/// them.
 pub const KEPT_SLO: f64 = 2.0;
 pub const BROKEN_SLO: f64 = 4.0;
 pub const SLO_LIMIT: f64 = 3.0;
 
-/// A run, or a window of one, as far as a comparison needs it. Warm-up is excluded.
+/// The data of a run, or of a window of one, that a comparison needs. Warm-up is excluded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     pub schema: u32,
     /// The path of the run, or the name of a snapshot.
     pub name: String,
     pub facts: Facts,
-    /// Completed requests in order of time; of very many, every second, fourth, …
+    /// Completed requests in order of time; if there are very many, every second, fourth, …
     pub requests: Vec<RequestSample>,
-    /// How many requests were completed.
+    /// The number of completed requests.
     pub measured: u64,
-    /// The times of consecutive tokens, also of a request that is not completed.
+    /// The times of consecutive tokens, including those of incomplete requests.
     #[serde(default)]
     pub token_blocks: TokenBlocks,
     /// Gaps between tokens in nanoseconds, in blocks of complete requests; `None` if they were not kept.
@@ -39,13 +40,13 @@ pub struct Sample {
     /// Measured requests of a server that has SLOs: [`KEPT_SLO`] or [`BROKEN_SLO`] each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_slos: Option<BlockHistogram>,
-    /// The same as `itl_ns` for a histogram, also of requests that are not completed. Not saved.
+    /// Like `itl_ns`, for a histogram, including incomplete requests. Not saved.
     #[serde(skip)]
     pub itl: Option<Counts>,
     pub clocks: Clocks,
-    /// What throttled the GPU, and for how much of each phase.
+    /// The limits that throttled the GPU, with their share of each phase.
     pub limits: Vec<LimitShare>,
-    /// The phases in which it is known what throttled the GPU, and that nothing else did.
+    /// The phases in which the limits are known completely.
     #[serde(default)]
     pub limits_known_in: Vec<Phase>,
     #[serde(flatten)]
@@ -87,14 +88,14 @@ impl RequestSample {
     }
 }
 
-/// What was run, and on what.
+/// The workload and the machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
     pub run: RunStarted,
     pub gpu: Option<GpuFacts>,
     /// Its name and the number of cores.
     pub cpu: Option<String>,
-    /// `None` while the run is being written, or when it was killed.
+    /// `None` while the run is being written, or if it was killed.
     pub outcome: Option<Outcome>,
 }
 
@@ -183,12 +184,12 @@ impl Sample {
         Some(all)
     }
 
-    /// Whether it is known what throttled the GPU in a phase.
+    /// Whether the limits that throttled the GPU in a phase are known.
     pub fn knows_limits_in(&self, phase: Phase) -> bool {
         self.limits_known_in.contains(&phase)
     }
 
-    /// Whether all requests took exactly the same time. Of fewer than an interval needs, the tokens decide.
+    /// Whether all requests took exactly the same time. With fewer requests than an interval needs, the tokens decide.
     pub fn has_equal_requests(&self) -> bool {
         let times = |request: &RequestSample| (request.ttft_ns, request.decode_ns, request.steps);
         self.requests.len() >= MIN_VALUES

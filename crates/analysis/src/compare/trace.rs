@@ -1,4 +1,4 @@
-//! Collects the requests of a run one by one, in bounded memory, with the cycles and the energy of each.
+//! Collects the individual requests of a run, in bounded memory, with the cycles and the energy of each.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use llmprof_event::{
     readings::{GpuSample, Reading},
 };
 
-/// GPU samples further apart do not describe the time between them.
+/// Samples of the GPU that are further apart do not represent the time between them.
 const MAX_SAMPLE_GAP: Duration = Duration::from_secs(5);
 
 /// Completed requests of a window of a run.
@@ -83,12 +83,12 @@ impl RequestTrace {
         self.last = now;
     }
 
-    /// The workload was paused: cycles and energy of the active request are not known.
+    /// After a pause of the workload, cycles and energy of the active request are not known.
     pub fn paused(&mut self) {
         (self.first, self.last) = (None, None);
     }
 
-    /// The active request has ended; `None` when it was not completed.
+    /// The active request has ended; `None` if it is incomplete.
     pub fn request_ended(&mut self, request: Option<RequestSample>) {
         let (first, last) = (self.first.take(), self.last.take());
         self.token_blocks.close();
@@ -116,7 +116,7 @@ impl RequestTrace {
         self.requests.values().iter().map(scaled).collect()
     }
 
-    /// How many requests were completed.
+    /// The number of completed requests.
     pub fn measured(&self) -> u64 {
         self.requests.pushed()
     }
@@ -129,7 +129,7 @@ impl RequestTrace {
         &self.token_blocks
     }
 
-    /// How many samples of the SM clock fell into decode.
+    /// The number of samples of the SM clock in decode.
     pub fn decode_clock_samples(&self) -> u64 {
         self.meter.decode_samples
     }
@@ -143,13 +143,13 @@ impl RequestTrace {
 #[derive(Debug, Clone, Default)]
 struct Meter {
     sampled_at: Option<Stamp>,
-    /// The clock at the last sample in decode: that of a prefill shows nothing about it.
+    /// The clock at the last sample in decode; samples in prefill do not count.
     mhz: Option<f64>,
     decode_samples: u64,
     watts: Option<f64>,
     mcycles: f64,
     joules: f64,
-    /// How often samples were too far apart.
+    /// The number of pairs of samples that were too far apart.
     gaps: u32,
     /// Relates sampled energy to the energy counter.
     energy: EnergyMeter<1>,

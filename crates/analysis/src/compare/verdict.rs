@@ -1,4 +1,4 @@
-//! The rule from a confidence interval to a verdict.
+//! The rule that turns a confidence interval into a verdict.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! Operations of one SM per clock, by architecture: what a GPU does at any clock follows from them.
+//! Operations of one SM per clock, by architecture, from which the peaks at any clock follow.
 
 /// The types of the table, in its order.
 pub(super) const TYPES: [&str; 6] = ["f32", "tf32", "f16", "bf16", "fp8", "int8"];

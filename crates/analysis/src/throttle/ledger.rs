@@ -1,4 +1,4 @@
-//! Accounts of the GPU's time: for each kind of work, how long each limit was active and what the clock was.
+//! Accounts of the GPU's time: for each kind of work, how long each limit was active and the clock.
 
 use super::{
     Account, COUNTERS, Limit, LimitTime, Work,
@@ -12,7 +12,7 @@ use llmprof_event::{
     reasons,
 };
 
-/// An activity counter is attributed to a phase that fills this share of its window.
+/// An activity counter is attributed to a phase that covers this share of its window.
 const ONE_PHASE: f64 = 0.8;
 /// Samples further apart than this, and than the usual interval, do not represent the time between them.
 const MAX_GAP_NS: f64 = 5e9;
@@ -33,11 +33,11 @@ const MAX_UNATTRIBUTED: f64 = 0.01;
 pub struct Ledger {
     phase: Phase,
     phase_since: Stamp,
-    /// A phase was entered: time between phases is idle, not external load.
+    /// Whether a phase was entered: then time between phases is idle, not external load.
     has_phases: bool,
-    /// Work may run outside of the known phases: samples tell whether it does.
+    /// Whether work may run outside of the known phases; samples decide.
     pub works_outside_phases: bool,
-    /// Limits that the samples cannot show, although they show others: a log may have a column for some of them only.
+    /// Limits that the samples cannot show, although they show others: a log may have columns for only some of them.
     pub unread_reasons: u64,
     /// Changes of phase since the last sample.
     changes: Vec<(Stamp, Phase)>,
@@ -53,7 +53,7 @@ pub struct Ledger {
     maxima: Maxima,
     /// The highest SM clock at full load.
     highest_mhz: f64,
-    /// Generated tokens of all sequences, first ones and warm-up included.
+    /// Generated tokens of all sequences, including first ones and warm-up.
     output_tokens: u64,
     first: Option<Stamp>,
     last: Stamp,
@@ -79,8 +79,8 @@ impl Ledger {
         self.accounts.iter().any(|account| account.sampled_ns > 0.0)
     }
 
-    /// Whether it is known what limited `work`: from so many samples in it, or from counters that did not grow. Growth alone
-    /// does not show in which work a limit was active.
+    /// Whether the limits of `work` are known: from `min_samples` samples in it, or from counters that did not
+    /// increase. An increase alone does not show in which work a limit was active.
     pub fn knows_limits(&self, work: Work, min_samples: u64) -> bool {
         let account = self.of(work);
         if account.sampled_ns > 0.0 && account.samples >= min_samples {
@@ -104,7 +104,7 @@ impl Ledger {
         self.last_sample.and_then(|sample| sample.reasons).map_or(0, reasons::faults)
     }
 
-    /// Whether the counters of power cap, thermal slowdown and power brake were read and did not grow.
+    /// Whether the counters of power cap, thermal slowdown and power brake were read and did not increase.
     pub fn counters_stand_still(&self) -> bool {
         let limits =
             [reasons::SW_POWER_CAP, reasons::SW_THERMAL, reasons::HW_THERMAL, reasons::HW_POWER_BRAKE];
@@ -116,7 +116,7 @@ impl Ledger {
         })
     }
 
-    /// The PCIe generation under load, if it was read: an idle link drops to a slower one to save power.
+    /// The PCIe generation under load, if it was read: an idle link uses a lower one to save power.
     pub fn pcie_gen_under_load(&self) -> Option<f64> {
         self.pcie_gen
     }
@@ -160,7 +160,7 @@ impl Ledger {
         let account = &mut self.accounts[work as usize];
         account.tokens += tokens;
         let Some(context) = context else { return };
-        // A prefill needs a sample of its own, not one of the prefill before.
+        // A prefill needs its own sample, not one of the previous prefill.
         let represents =
             |sample: &Observation| sample.work == work && (!first || sample.t.0 + step_ns >= t.0);
         if let Some(bits) = self.last_sample.filter(represents).and_then(|sample| sample.reasons) {
@@ -170,7 +170,7 @@ impl Ledger {
 
     pub fn sample(&mut self, t: Stamp, sample: &GpuSample) {
         if self.last_sample.is_some_and(|last| t < last.t) {
-            // The clock was set back: how much time has passed is not known.
+            // The clock was set back, so the elapsed time is not known.
             return;
         }
         self.first.get_or_insert(t);
@@ -182,7 +182,7 @@ impl Ledger {
         self.add_activity(t, sample);
         for (i, (limit, reading)) in COUNTERS.into_iter().enumerate() {
             if let Some(value) = sample.get(reading) {
-                // This counter is of both thermal limits.
+                // This counter covers both thermal limits.
                 let hardware = reading == Reading::ThermalNs && self.only_hardware_thermal();
                 let limit = if hardware { Limit::Bit(reasons::HW_THERMAL) } else { limit };
                 self.read_counter(i, limit, value);
@@ -227,7 +227,7 @@ impl Ledger {
         if let Some(before) = self.last_sample {
             let gap = t.since(before.t).as_nanos() as f64;
             if gap > self.max_gap_ns() {
-                // What counters grew by belongs to an unknown time.
+                // The increase of counters belongs to an unknown time.
                 self.counters.iter_mut().for_each(LimitCounter::restart);
                 self.energy.restart();
                 self.activity_read = None;
@@ -235,7 +235,7 @@ impl Ledger {
                 let usual = self.usual_gap_ns.get_or_insert(gap);
                 *usual += (gap - *usual) / 8.0;
                 let mut from = before.t;
-                // Until the first change, the work is that of the sample before.
+                // Until the first change, the work is that of the previous sample.
                 let mut work = before.work;
                 for (change, phase) in changes {
                     self.spend(work, from, change, &before, &now);
@@ -248,7 +248,8 @@ impl Ledger {
         self.last_sample = Some(now);
     }
 
-    /// The longest time between samples that they represent. A long sampling interval is allowed if it is the usual one.
+    /// The longest time between samples that they represent. A long sampling interval is accepted if it is the usual
+    /// one.
     fn max_gap_ns(&self) -> f64 {
         self.usual_gap_ns.map_or(FIRST_MAX_GAP_NS, |usual| MAX_GAP_NS.max(3.0 * usual))
     }

@@ -125,7 +125,7 @@ pub struct Split<T> {
     pub with: T,
 }
 
-/// Something that measurements are added to.
+/// A collection of measurements.
 pub trait Measured {
     fn is_empty(&self) -> bool;
 }
@@ -163,12 +163,12 @@ impl<T: Measured> Split<T> {
         [&mut self.without, &mut self.with]
     }
 
-    /// There is nothing but what was measured with recording.
+    /// Whether everything was measured with recording.
     pub fn is_recorded(&self) -> bool {
         self.without.is_empty() && !self.with.is_empty()
     }
 
-    /// What is left out because kernels were recorded.
+    /// The measurements that are left out because kernels were recorded.
     pub fn left_out(&self) -> Option<&T> {
         (!self.without.is_empty() && !self.with.is_empty()).then_some(&self.with)
     }
