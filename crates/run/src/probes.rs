@@ -70,8 +70,8 @@ impl SimModel {
     }
 }
 
-/// The sampler for `config`. `activity` is the phase of the workload, `model` what a simulated GPU runs, `uuid` CUDA's
-/// identifier of the GPU of the workload, if known.
+/// The sampler for `config`. `activity` is the phase of the workload, `model` the model on a simulated GPU, `uuid`
+/// CUDA's identifier of the GPU of the workload, if known.
 fn sampler(
     config: &RunConfig,
     activity: &Activity,
@@ -90,7 +90,7 @@ fn sampler(
         }
     };
     let host = config.profiling.host.enable.then(|| -> Box<dyn HostProbe> {
-        // With readings of the real host, two simulated runs of one seed would differ.
+        // With readings of the real host, two simulated runs with one seed would differ.
         match config.runtime.name {
             Runtime::Sim => Box::new(SimHost::new(activity.clone(), seed, weight_bytes)),
             _ => Box::new(HostReader::open()),
@@ -135,7 +135,8 @@ mod tests {
         config
     }
 
-    /// What the sampler of `config` announces: the source of the GPU, or why there is none, and the host.
+    /// The announcement of the sampler of `config`: the source of the GPU, or the reason why there is none, and the
+    /// host.
     fn announced(config: &RunConfig) -> Vec<String> {
         let sampler = sampler(config, &Activity::default(), SimModel::default(), None).unwrap();
         let (tx, mut rx) = channel(Clock::virtual_clock());

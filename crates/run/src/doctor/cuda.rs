@@ -1,4 +1,5 @@
-//! Checks of CUDA: the version that the driver supports, the kernels of this program, and where the libraries are.
+//! Checks of CUDA: the version that the driver supports, the kernels of this program, and the libraries with their
+//! paths.
 
 use std::path::{Path, PathBuf};
 
@@ -105,7 +106,7 @@ impl std::fmt::Display for Library {
     }
 }
 
-/// Files that the loader finds, and directories that this program searches besides.
+/// Files that the loader finds, and further directories that this program searches.
 struct LibraryPaths<'a> {
     machine: &'a Machine,
     loadable: Vec<PathBuf>,
@@ -128,7 +129,7 @@ impl LibraryPaths<'_> {
         LibraryPaths { machine, loadable, directories: libraries::directories(machine) }
     }
 
-    /// The one that the program loads.
+    /// The file that the program loads.
     fn best(&self, wanted: Wanted) -> Option<Library> {
         let in_directory = |directory: &Path, name: String| Library { name, directory: directory.to_owned() };
         let loadable = || {

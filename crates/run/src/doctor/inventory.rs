@@ -22,7 +22,7 @@ pub(super) enum Inventory {
         /// Evidence of a GPU that NVML does not show.
         evidence: Option<String>,
     },
-    /// NVML gave no result; why.
+    /// NVML gave no result; the reason.
     NoAnswer(String),
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Gpu {
     pub(super) sample: GpuSample,
     /// `None` if they cannot be listed.
     pub(super) others: Option<Vec<GpuProcess>>,
-    /// Why it could not be read.
+    /// The reason why it could not be read.
     pub(super) error: Option<String>,
 }
 

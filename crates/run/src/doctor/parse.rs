@@ -1,4 +1,4 @@
-//! Parsers of what tools and the kernel print.
+//! Parsers of the output of tools and the kernel.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelDriver {
     pub version: String,
-    /// The open-source module, not the proprietary one.
+    /// Whether it is the open-source module rather than the proprietary one.
     pub open: bool,
 }
 

@@ -18,7 +18,7 @@ use llmprof_engine::{
 };
 use llmprof_event::Device;
 
-/// Uncounted calls of each load: they touch the buffers and let libraries choose their kernels.
+/// Uncounted calls of each load, which touch the buffers and let libraries select their kernels.
 const WARM_UP: usize = 2;
 /// A steady rate below this share of the best is reported.
 const STEADY_SHARE: f64 = 0.97;
@@ -35,7 +35,7 @@ pub enum PeaksError {
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasuredPeaks {
     pub device: Device,
-    /// As the driver or the system calls it.
+    /// The name by the driver or the system.
     pub name: String,
     pub rows: Vec<Row>,
 }

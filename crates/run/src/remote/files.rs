@@ -1,4 +1,4 @@
-//! The files of a run directory over the pipe: regular files alone, by paths that stay in the directory.
+//! The files of a run directory over the pipe: only regular files, with paths inside the directory.
 
 use std::{
     collections::HashMap,
@@ -20,13 +20,13 @@ use llmprof_base::{
 
 /// The file that is mirrored while it is written.
 pub const EVENTS: &str = "events.ndjson";
-/// In one run directory.
+/// Maximum files of one run directory.
 const MAX_FILES: usize = 20_000;
 const MAX_DEPTH: usize = 16;
-/// Names of files that are too large, in one answer.
+/// Maximum names of files that are too large, in one answer.
 const MAX_LEFT_OUT: usize = 20;
 
-/// What was sent already, by path.
+/// The files that were sent already, by path.
 pub type Sent = HashMap<PathBuf, (u64, SystemTime)>;
 
 struct Found {
@@ -35,7 +35,8 @@ struct Found {
     modified: SystemTime,
 }
 
-/// Sends the files below `dir` that have changed since, small ones first. Returns the names of those that are beyond the limit.
+/// Sends the files below `dir` that have changed since then, small ones first. Returns the names of those beyond the
+/// limit.
 pub fn send_dir(
     out: &mut impl Write,
     dir: &Path,
@@ -67,7 +68,7 @@ pub fn send_dir(
     Ok(left_out)
 }
 
-/// A file that is written at the same time is sent as long as it was.
+/// A file that is being written is sent with the size it had.
 fn send_file(out: &mut impl Write, dir: &Path, file: &Found, total_bytes: u64) -> io::Result<()> {
     let mut content = match open_file(&dir.join(&file.below)) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
@@ -79,7 +80,7 @@ fn send_file(out: &mut impl Write, dir: &Path, file: &Found, total_bytes: u64) -
     while left > 0 {
         let room = MAX_PAYLOAD.min(left as usize);
         let len = match content.read(&mut chunk[..room])? {
-            // It became shorter.
+            // The file became shorter.
             0 => {
                 chunk[..room].fill(0);
                 room
@@ -114,7 +115,7 @@ fn list(dir: &Path, below: &Path, depth: usize, found: &mut Vec<Found>) -> io::R
     Ok(())
 }
 
-/// Takes the files in, within limits that the other end cannot raise.
+/// Receives the files, within limits that the other end cannot raise.
 #[derive(Debug)]
 pub struct Inbox {
     dir: Dir,
@@ -171,7 +172,7 @@ impl Inbox {
     }
 }
 
-/// A path of names alone, that stays below.
+/// A path of plain names, which stays below the directory.
 fn safe_path(path: &str) -> io::Result<&Path> {
     let below = Path::new(path);
     let plain = below.components().all(|part| matches!(part, Component::Normal(_)));
@@ -229,7 +230,7 @@ mod tests {
             (inbox.bytes, inbox.files, inbox.total_bytes),
             (large.len() as u64 + 4, 3, large.len() as u64 + 4)
         );
-        // Only what has changed is sent again.
+        // Only changed files are sent again.
         fs::write(from.path().join("report.md"), "# longer\n").unwrap();
         let mut pipe = Vec::new();
         send_dir(&mut pipe, from.path(), 1 << 30, &mut sent).unwrap();

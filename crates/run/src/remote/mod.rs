@@ -1,5 +1,5 @@
-//! A run on another machine, over ssh: started on the remote host, shown locally. The far end is this program
-//! too: a relay that talks over the pipe, and the run itself, which continues without it.
+//! A remote run over ssh: started on the remote host, shown locally. The remote end is this program too: a relay that
+//! uses the pipe, and the run itself, which continues without it.
 
 mod connection;
 mod files;

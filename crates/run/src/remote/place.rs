@@ -1,5 +1,5 @@
-//! What a run that is served over ssh keeps on its machine: what is run, orders to it, and news of it. Orders and news are only
-//! appended to, so that a place in each is all that a new connection needs.
+//! The files of a served run on its machine: the work, commands to the run, and its news. Commands and news are only
+//! appended, so that a new connection needs only an offset in each.
 
 use std::{
     collections::hash_map::RandomState,
@@ -19,12 +19,12 @@ use super::{
 };
 use llmprof_base::{foreign::line, read, user_data::user_data_dir};
 
-/// Characters of a name: those that are not confused when read aloud.
+/// Characters of a name, without those that are easily confused.
 const LETTERS: &[u8] = b"abcdefghjkmnpqrstuvwxyz23456789";
 const NAME_LENGTH: usize = 6;
-/// A run that has ended can be fetched for so long.
+/// An ended run can be fetched for this long.
 const KEPT: Duration = Duration::from_secs(14 * 24 * 3600);
-/// In a list.
+/// Maximum number of runs in a list.
 const MAX_LISTED: usize = 100;
 
 /// The directory of a served run.
@@ -41,7 +41,7 @@ pub struct Tail {
 }
 
 impl Place {
-    /// A new one, below the data of the user. Old ones are removed.
+    /// Creates a new one below the user's data directory. Old ones are removed.
     pub fn create(work: &Work) -> io::Result<Place> {
         let root = root()?;
         DirBuilder::new().recursive(true).mode(0o700).create(&root)?;
@@ -61,7 +61,7 @@ impl Place {
         }
     }
 
-    /// An existing one by its name, or the only one that is in progress if the name is empty.
+    /// The existing one with this name; if the name is empty, the only one in progress.
     pub fn find(name: &str) -> Result<Place, String> {
         let refused = |e: io::Error| format!("the runs there cannot be listed: {e}");
         if name.is_empty() {
@@ -153,10 +153,10 @@ impl Place {
         self.dir.join("output.log")
     }
 
-    /// Held by the process of the run for as long as it exists.
+    /// The process of the run holds this lock while it exists.
     pub fn hold(&self) -> io::Result<File> {
         let file = File::open(self.dir.join("alive"))?;
-        // A process that asks whether the run is in progress holds it for a moment.
+        // A process that asks whether the run is in progress holds the lock for a moment.
         file.lock()?;
         Ok(file)
     }
@@ -170,11 +170,11 @@ impl Place {
     pub fn watch(&self) {
         let touch =
             || File::options().append(true).open(self.dir.join("watched"))?.set_modified(SystemTime::now());
-        // The run only ends a little earlier after its end.
+        // On failure the run only ends a little earlier after its end.
         let _: io::Result<()> = touch();
     }
 
-    /// How long ago a screen was connected.
+    /// The time since a screen was connected.
     pub fn unwatched(&self) -> Duration {
         let seen = fs::metadata(self.dir.join("watched")).and_then(|about| about.modified());
         seen.ok().and_then(|seen| seen.elapsed().ok()).unwrap_or_default()
@@ -182,12 +182,12 @@ impl Place {
 }
 
 impl Tail {
-    /// The whole lines that were appended since. One that cannot be read is passed over.
+    /// The complete lines that were appended since the last call. Unreadable ones are skipped.
     pub fn read<T: DeserializeOwned>(&mut self) -> io::Result<Vec<T>> {
         Ok(self.read_placed()?.into_iter().map(|(_, value)| value).collect())
     }
 
-    /// The same, each with the place after it.
+    /// The same, each with the offset after it.
     pub fn read_placed<T: DeserializeOwned>(&mut self) -> io::Result<Vec<(u64, T)>> {
         let mut file = File::open(&self.path)?;
         if file.metadata()?.len() <= self.at {
@@ -238,7 +238,7 @@ fn remove_old(root: &Path) {
         let age = fs::metadata(place.dir.join("news.ndjson")).and_then(|about| about.modified());
         let is_old = age.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > KEPT));
         if is_old && place.work().is_ok() && !place.is_alive() {
-            // What is left of it is removed another time.
+            // The rest is removed another time.
             let _ = fs::remove_dir_all(&place.dir);
         }
     }

@@ -1,5 +1,5 @@
-//! The process of a run that is served over ssh. It has no terminal and no pipe: orders are read from a file, and news are
-//! written to one, so that it continues without a connection.
+//! The process of a run that is served over ssh. It has no terminal and no pipe: commands are read from a file, and
+//! news are written to one, so that it continues without a connection.
 
 use std::{collections::HashSet, io, path::PathBuf, time::Duration};
 
@@ -11,28 +11,28 @@ use crate::{plan::Plan, rerun::Tool, session::Session};
 use llmprof_base::process::shutdown::{Cause, Shutdown};
 use llmprof_event::{Outcome, RunFinished};
 
-/// Between two looks at the orders.
+/// The interval at which commands are read.
 const POLL: Duration = Duration::from_millis(40);
 /// While a screen is connected, events are written at once.
 const WATCHED: Duration = Duration::from_secs(5);
-/// After the end of the run: how long a screen that was lost may take to come back, before nothing can be asked of the run.
+/// The time after the end of the run in which a lost screen may reconnect.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// Why work is refused; `usage`: a mistake of the caller.
+/// Why work is refused; `usage`: whether it is a usage error.
 pub struct Refusal {
     pub reason: String,
     pub usage: bool,
 }
 
-/// What comes after a run.
+/// The action after a run.
 enum Next {
     Run(Box<Plan>),
     Nothing,
 }
 
-/// Runs the work of `place` to its end, and further runs that are ordered instead of it.
+/// Runs the work of `place`, and further runs that replace it.
 pub async fn work(place: &Place, plan: impl Fn(&Work) -> Result<Plan, Refusal>) -> io::Result<()> {
-    // No other terminal can stop or end it. A process that leads a session already needs none.
+    // No other terminal can stop or end it. A process that leads a session already needs no new one.
     let _ = rustix::process::setsid();
     let _held = place.hold()?;
     let mut shutdown = Shutdown::listen()?;
@@ -91,7 +91,7 @@ impl Served<'_> {
             }
             for request in orders.read::<Request>()? {
                 let Request::Order { id, order } = request else { continue };
-                // An order whose answer was lost with the connection comes again.
+                // A command whose answer was lost with the connection arrives again.
                 if !seen.insert(id) {
                     continue;
                 }

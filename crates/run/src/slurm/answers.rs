@@ -1,9 +1,9 @@
-//! Reads what Slurm's commands print. Lines that make no sense are left out.
+//! Parses the output of Slurm's commands. Invalid lines are skipped.
 
 use super::state::{ExitCode, TaskState};
 use llmprof_base::foreign::line;
 
-/// The most characters that are kept of a list of nodes or the name of a cluster.
+/// Maximum characters of a list of nodes or the name of a cluster.
 const MAX_NODES: usize = 100;
 
 /// A job of an array in Slurm's queue.
@@ -12,12 +12,12 @@ pub struct QueuedTask {
     pub array: u64,
     pub task: u32,
     pub state: TaskState,
-    /// As Slurm names it.
+    /// The reason in Slurm's terms.
     pub reason: String,
     pub nodes: Option<String>,
 }
 
-/// How a job of an array ended, or that it is in progress.
+/// The end of a job of an array, or its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskEnd {
     pub array: u64,
@@ -34,7 +34,7 @@ pub(super) const ACCOUNTING_FIELDS: &str = "JobID,State,ExitCode,NodeList";
 /// The format of `squeue` that [`parse_commands`] reads.
 pub(super) const COMMAND_FORMAT: &str = "%F|%o";
 
-/// The lines of `squeue --array --noheader`. A line of several tasks, as it is without `--array`, makes one for each.
+/// The lines of `squeue --array --noheader`. A line with several tasks, as without `--array`, gives one entry per task.
 pub fn parse_queue(text: &str) -> Vec<QueuedTask> {
     let mut tasks = Vec::new();
     for row in text.lines() {
@@ -97,7 +97,7 @@ pub fn parse_control(text: &str) -> Vec<TaskEnd> {
     ends
 }
 
-/// `MaxArraySize` in the lines of `scontrol show config`: the number of jobs that an array can have.
+/// `MaxArraySize` in the lines of `scontrol show config`: the maximum number of jobs in an array.
 pub fn parse_max_array_size(text: &str) -> Option<usize> {
     let row = text.lines().find(|row| row.trim_start().starts_with("MaxArraySize"))?;
     row.split_once('=')?.1.trim().parse().ok()

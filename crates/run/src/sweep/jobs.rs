@@ -20,26 +20,26 @@ pub struct Job {
     /// Its directory, below the sweep's.
     pub subdir: String,
     pub state: JobState,
-    /// How it ended, in this process or before the sweep was resumed.
+    /// Its result, in this process or before the sweep was resumed.
     pub result: Option<JobResult>,
-    /// Where it is, if not in this process.
+    /// Its place, if it is not in this process.
     pub place: Option<Place>,
-    /// How long it ran, if it ended in this process.
+    /// Its duration, if it ended in this process.
     pub took: Option<Duration>,
 }
 
 /// A job in another process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Place {
-    /// What its launcher calls it: `123_4`. Empty if it has no name yet.
+    /// The launcher's id of the job: `123_4`. Empty if it has none yet.
     pub id: String,
     /// The node or the GPU that it runs on.
     pub on: Option<String>,
-    /// Why it waits.
+    /// The reason why it waits.
     pub note: Option<String>,
 }
 
-/// What has been measured of a running job.
+/// The measurements of a running job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LiveFigures {
     pub metrics: MetricsSummary,
@@ -71,9 +71,9 @@ pub enum JobState {
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobResult {
     pub outcome: Outcome,
-    /// Why it ended, or what is missing from its recording.
+    /// The reason of its end, or the losses of its recording.
     pub reason: Option<String>,
-    /// The recording is not complete.
+    /// Whether the recording is incomplete.
     pub lossy: bool,
     /// `None` if nothing was measured.
     pub metrics: Option<MetricsSummary>,
@@ -82,7 +82,7 @@ pub struct JobResult {
 }
 
 impl JobResult {
-    /// The recording has an end.
+    /// Whether the recording has an end.
     pub(super) fn is_final(&self) -> bool {
         !(self.outcome == Outcome::Interrupted && self.reason.as_deref() == Some(CUT_OFF))
     }
@@ -105,7 +105,7 @@ impl Job {
         (key.trim_start_matches('+'), value)
     }
 
-    /// Sets the result of an earlier process. A completed job is not repeated; another keeps the result until it is.
+    /// Sets the result of an earlier process. A completed job is not repeated; any other keeps the result until it is.
     pub fn with_earlier(mut self, result: Option<JobResult>) -> Job {
         if result.as_ref().is_some_and(|result| result.outcome == Outcome::Completed) {
             self.state = JobState::Finished;
@@ -127,29 +127,29 @@ impl Sweep {
         (0..self.jobs.len()).filter(waits).collect()
     }
 
-    /// The number of jobs that run now.
+    /// The number of running jobs.
     pub fn count_running(&self) -> usize {
         self.jobs.iter().filter(|job| job.state == JobState::Running).count()
     }
 
-    /// Some jobs are in other processes.
+    /// Whether some jobs are in other processes.
     pub fn has_places(&self) -> bool {
         self.jobs.iter().any(|job| job.place.is_some())
     }
 
-    /// The job waits elsewhere.
+    /// The job waits in another process.
     pub(super) fn wait(&mut self, job: usize, place: Place) {
         let job = &mut self.jobs[job];
         (job.state, job.place, job.result) = (JobState::Waiting, Some(place), None);
     }
 
-    /// The job runs elsewhere.
+    /// The job runs in another process.
     pub(super) fn run_at(&mut self, job: usize, place: Place) {
         self.begin(job);
         self.jobs[job].place = Some(place);
     }
 
-    /// Jobs that are running or waiting.
+    /// The number of jobs that are running or waiting.
     pub fn left(&self) -> usize {
         self.jobs.iter().filter(|job| job.state != JobState::Finished).count()
     }
@@ -172,8 +172,8 @@ impl Sweep {
         (self.jobs[job].state, self.jobs[job].result) = (JobState::Finished, Some(result));
     }
 
-    /// Seconds until the last job has ended, if the waiting ones take as long as those that completed. `running` is, for each running
-    /// job, how long it has run and how long it will; as many run at a time until none waits.
+    /// Seconds until the last job ends, if the waiting ones take as long as the completed ones. `running` has, for each
+    /// running job, its elapsed time and its expected duration; as many jobs run concurrently until none waits.
     pub fn left_s(&self, running: &[(Duration, Option<f64>)]) -> Option<f64> {
         let running_s = running.iter().map(|(elapsed, left)| Some((elapsed.as_secs_f64(), (*left)?)));
         let running_s = running_s.collect::<Option<Vec<(f64, f64)>>>()?;
@@ -198,13 +198,13 @@ impl Sweep {
         results.filter(|result| result.outcome == outcome).count()
     }
 
-    /// A job failed, or its recording is not complete.
+    /// Whether a job failed, or its recording is incomplete.
     pub fn has_failures(&self) -> bool {
         let bad = |result: &JobResult| result.outcome == Outcome::Failed || result.lossy;
         self.jobs.iter().filter_map(|job| job.result.as_ref()).any(bad)
     }
 
-    /// Every job is completed.
+    /// Whether every job is completed.
     pub fn is_complete(&self) -> bool {
         self.count(Outcome::Completed) == self.jobs.len()
     }

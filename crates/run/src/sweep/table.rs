@@ -33,7 +33,7 @@ impl Column {
         self.value(job).map(self.format)
     }
 
-    /// The cell of a job that runs, with what it has measured so far.
+    /// The cell of a running job, with its measurements so far.
     pub fn cell_of(&self, metrics: &MetricsSummary) -> Option<String> {
         (self.value)(metrics).filter(|value| value.is_finite()).map(self.format)
     }
@@ -55,7 +55,7 @@ impl Job {
         }
     }
 
-    /// The reason of its end, or why it waits, in one line.
+    /// The reason of its end, or of its waiting, on one line.
     pub fn reason(&self) -> Option<String> {
         let note = || self.place.as_ref().and_then(|place| place.note.as_deref());
         let reason = match &self.result {
@@ -65,7 +65,7 @@ impl Job {
         Some(reason?.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
-    /// What its launcher calls it, and the node or GPU; empty if unknown.
+    /// The launcher's id of the job, and the node or GPU; empty if unknown.
     pub fn place_cells(&self) -> [String; 2] {
         let place = self.place.clone().unwrap_or_default();
         [place.id, place.on.unwrap_or_default()]
@@ -125,7 +125,7 @@ pub fn csv_rows(sweep: &Sweep) -> Vec<Vec<String>> {
         let Some(JobResult { outcome, dir, .. }) = &job.result else { continue };
         let mut row = vec![number.to_string()];
         row.extend(indexes.iter().map(|index| job.key_and_value(*index).1.to_owned()));
-        // More digits than any measurement has, and fewer than a number loses when the sweep is read again.
+        // More digits than any measurement has, but few enough that the number reads back unchanged.
         let number = |value: Option<f64>| {
             value.map_or_else(String::new, |value| ((value * 1e6).round() / 1e6).to_string())
         };

@@ -1,4 +1,4 @@
-//! What comes from the remote host: frames, news, events, files.
+//! Input from the remote host: frames, news, events, files.
 
 use std::{io, time::Instant};
 
@@ -11,13 +11,13 @@ use crate::remote::{
 use llmprof_base::foreign::{line, message};
 use llmprof_event::{Envelope, Event, Outcome, RunFinished};
 
-/// Runs that a far end may begin: each has a local directory.
+/// Maximum runs that a remote end may begin: each has a local directory.
 const MAX_RUNS: u32 = 256;
-/// Ends of one run: each is followed by its files.
+/// Maximum ends of one run: each is followed by its files.
 const MAX_ENDS: u32 = 16;
 
 impl RemoteRun {
-    /// Takes what has come, but not for long. Returns how much that was.
+    /// Processes the frames that have arrived, for a limited time. Returns their number.
     pub(super) fn take_frames(&mut self, first: Option<Incoming>) -> usize {
         let mut next = first.unwrap_or(Incoming::Ended(String::new()));
         for n in 1..=BATCH_FRAMES {
@@ -142,7 +142,7 @@ impl RemoteRun {
                 let orders = self.orders.len();
                 self.orders.retain(|(id, _)| *id != order);
                 if self.orders.len() == orders {
-                    // To an order of another screen.
+                    // The answer to a command of another screen.
                     return Ok(());
                 }
                 let spoken = !self.unspoken.remove(&order);
@@ -187,7 +187,7 @@ impl RemoteRun {
         }
     }
 
-    /// Applies events that have come. Returns how many there were.
+    /// Applies the events that have arrived. Returns their number.
     pub(super) fn take_events(&mut self) -> usize {
         let Some(begun) = &mut self.begun else { return 0 };
         if begun.mirror.is_read {

@@ -1,5 +1,4 @@
-//! Follows the jobs of a sweep in a thread: what the launcher sees, and what the directories of the jobs
-//! contain.
+//! Follows the jobs of a sweep in a thread: the launcher's view of them, and the content of their directories.
 
 use std::{
     collections::BTreeMap,
@@ -38,18 +37,18 @@ pub(super) enum Order {
     Leave,
 }
 
-/// A job that has not been settled.
+/// A job that has not ended.
 struct Watched {
     dir: PathBuf,
     place: Option<Place>,
     running: bool,
     /// Its recording, while it runs.
     recording: Option<Following>,
-    /// Its end as the launcher knows it, and when it was first seen.
+    /// Its end as reported by the launcher, and the time of the first report.
     ended: Option<(Instant, End)>,
 }
 
-/// How often recordings of running jobs are read, and how many of them.
+/// The interval at which recordings of running jobs are read, and their maximum number.
 const FIGURES_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_READ: usize = 16;
 
@@ -75,7 +74,7 @@ struct Follower {
     open: BTreeMap<usize, Watched>,
     updates: UnboundedSender<Update>,
     trouble: Option<String>,
-    /// When running jobs were last read.
+    /// The time at which running jobs were last read.
     figures_at: Instant,
 }
 
@@ -83,7 +82,7 @@ impl Follower {
     fn run(mut self, orders: &Receiver<Order>, stop: &AtomicBool) {
         while !self.open.is_empty() && !stop.load(Ordering::Acquire) {
             let look = self.launcher.look();
-            // Commands that were ended by the stop report trouble that is none.
+            // Errors of commands that were cancelled by the stop are not reported.
             if stop.load(Ordering::Acquire) {
                 break;
             }
@@ -142,7 +141,7 @@ impl Follower {
         }
     }
 
-    /// Reads what running jobs have recorded since the last time.
+    /// Reads the new events of running jobs.
     fn read_figures(&mut self) {
         if self.figures_at.elapsed() < FIGURES_INTERVAL {
             return;
@@ -160,7 +159,7 @@ impl Follower {
         }
     }
 
-    /// Ends the jobs whose end is known.
+    /// Sets the results of the jobs whose end is known.
     fn settle(&mut self, now: Instant) {
         let by_files = self.launcher.ends_by_files();
         let results: Vec<(usize, JobResult)> = self
@@ -178,8 +177,8 @@ impl Follower {
 }
 
 impl Watched {
-    /// The directory counts first: a job that is recorded as completed is completed. An interrupted one has a
-    /// cause that the launcher may know better.
+    /// The directory decides first: a job that is recorded as completed is completed. The launcher may know the cause
+    /// of an interrupted one better.
     fn result(&self, now: Instant) -> Option<JobResult> {
         let recorded = result_in(&self.dir).filter(JobResult::is_final);
         match (recorded, &self.ended) {
@@ -271,7 +270,7 @@ mod tests {
             (given_up.outcome, given_up.reason.as_deref(), given_up.dir),
             (Outcome::Failed, Some("TIMEOUT"), None)
         );
-        // The directory is there, and its end is not.
+        // The directory exists, but not its end.
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join("events.ndjson"), "").unwrap();
         assert_eq!(job.result(now), None);

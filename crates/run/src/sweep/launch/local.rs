@@ -1,5 +1,5 @@
-//! Jobs of a sweep in processes of this machine: several at once, one on each GPU or on the CPU; or one after another, each of which follows
-//! its run on another machine.
+//! Jobs of a sweep in processes of this machine: several at once, one per GPU or on the CPU; or one after another, each
+//! of which follows its run on a remote host.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -23,13 +23,13 @@ use llmprof_event::{Device, Event, Outcome};
 use llmprof_record::rundir::{EventReader, Next, RunDir};
 
 const INTERVAL: Duration = Duration::from_millis(200);
-/// For a job that was asked to end: its recording is completed, and copied from another machine.
+/// Time for a cancelled job to complete its recording, and to copy it from a remote host.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 const END_TIMEOUT_THERE: Duration = Duration::from_secs(40);
-/// The directory of the jobs' logs, in the sweep's directory.
+/// The directory of the jobs' logs in the sweep's directory.
 const FOLDER: &str = ".jobs";
 
-/// Another machine, as the process of a job reaches it.
+/// A remote host, as the process of a job reaches it.
 #[derive(Debug, Clone)]
 pub struct Machine {
     pub name: String,
@@ -37,13 +37,13 @@ pub struct Machine {
     pub arguments: Vec<String>,
 }
 
-/// Room for one job.
+/// A slot for one job.
 struct Slot {
     name: String,
     /// The UUID of the slot's GPU, if it has one.
     uuid: Option<String>,
     job: Option<Started>,
-    /// The next job waits until then: the GPU cools.
+    /// The next job waits until then, for the GPU to cool.
     free_at: Instant,
 }
 
@@ -137,7 +137,7 @@ impl LocalJobs {
         Ok(Started { number, process, log, dir })
     }
 
-    /// Ends the jobs that have ended, and returns how.
+    /// Reaps the jobs that have ended, and returns their results.
     fn reap(&mut self) -> Vec<(usize, Seen)> {
         let mut seen = Vec::new();
         for slot in &mut self.slots {
@@ -155,7 +155,7 @@ impl LocalJobs {
                 }
             };
             if let Some((_, hardware)) = &self.machine {
-                // Its process has no thermometer for a remote GPU.
+                // The process of the job cannot read the temperature of a remote GPU.
                 let pause = CooldownRule::new(hardware, &device_of(&job.dir)).min;
                 slot.free_at = Instant::now() + pause;
             }
@@ -165,7 +165,7 @@ impl LocalJobs {
     }
 }
 
-/// What a recorded job has run on.
+/// The device of a recorded job.
 fn device_of(dir: &Path) -> Device {
     let first = EventReader::open(&RunDir::open(dir).events()).and_then(|mut events| events.read_next());
     match first {
@@ -181,7 +181,7 @@ fn place(job: &Started, on: &str) -> Place {
     Place { id: job.process.id().to_string(), on: Some(on.to_owned()), note: None }
 }
 
-/// One for each GPU, or as many processes as are asked for.
+/// One slot per GPU, or the configured number of processes.
 fn slots(options: &LocalLauncher, gpus: &[Gpu], jobs: usize) -> Vec<Slot> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     let wanted = match options.n_jobs {
@@ -251,7 +251,7 @@ impl Launcher for LocalJobs {
             seen.extend(self.reap());
         }
         for slot in &mut self.slots {
-            // It does not end in time: it is killed when it is dropped.
+            // A job that does not end in time is killed when it is dropped.
             if let Some(job) = slot.job.take() {
                 let end = End {
                     outcome: Outcome::Interrupted,
@@ -268,7 +268,7 @@ impl Launcher for LocalJobs {
         INTERVAL
     }
 
-    /// The files of a run on another machine come after its end.
+    /// The files of a run on a remote host arrive after its end.
     fn ends_by_files(&self) -> bool {
         self.machine.is_none()
     }
