@@ -23,7 +23,7 @@ use super::{
 use llmprof_base::dir::Dir;
 use llmprof_config::ThemeName;
 
-/// In a run's directory, or in the current one.
+/// The directory of exports, in a run's directory or in the current one.
 const EXPORTS: &str = "exports";
 
 /// One screen in three formats.
@@ -57,7 +57,7 @@ pub struct Exported {
     pub dir: PathBuf,
     /// The name of all three files, without extension.
     pub name: String,
-    /// Why it is not in the run's directory.
+    /// Why the files are not in the run's directory.
     pub instead: Option<ExportError>,
 }
 

@@ -40,11 +40,11 @@ impl Widget for Frame<'_> {
     }
 }
 
-/// A character with all its marks is shorter.
+/// A character with all its marks is shorter than this.
 const MAX_SYMBOL_BYTES: usize = 64;
 
-/// Shows `sign` in every cell with a hidden character, or with any number of marks: untrusted names may turn
-/// the direction of a line. Control characters are never drawn into cells.
+/// Shows `sign` in every cell with a hidden character, or with too many marks: untrusted names may change the direction
+/// of a line. Control characters are never drawn into cells.
 pub(super) fn replace_hidden(sign: &str, buf: &mut Buffer) {
     for cell in &mut buf.content {
         let symbol = cell.symbol();

@@ -1,4 +1,4 @@
-//! The connection to the machine of the run, in a line.
+//! The connection to the remote host, on one line.
 
 use ratatui::{
     buffer::Buffer,
@@ -14,7 +14,7 @@ use crate::{
 use llmprof_base::units::{bytes, millis, rough_seconds};
 use llmprof_run::remote::Link;
 
-/// The machine and the state of the connection; at the right what is copied, or the name of the run there.
+/// The remote host and the state of the connection; at the right the copy in progress, or the remote name of the run.
 pub fn draw(view: &View<'_>, remote: &RemoteView, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let right = match remote.fetching {

@@ -28,11 +28,11 @@ pub(super) struct Jobs<'a> {
 const OUTCOME_WIDTH: usize = 11;
 const NUMBER_WIDTH: usize = 10;
 const TIME_WIDTH: usize = 8;
-/// The minimum for a reason.
+/// The minimum width of a reason.
 const REASON_WIDTH: usize = 30;
 
 impl Widget for Jobs<'_> {
-    /// All jobs with a selected one, and what is known about that below.
+    /// All jobs with a selected one, and its details below.
     fn render(self, area: Rect, buf: &mut Buffer) {
         let (view, sweep, theme) = (self.view, self.sweep, self.view.theme);
         let title = self.title();
@@ -116,7 +116,7 @@ impl Jobs<'_> {
         lines.map(|line| Line::styled(format!(" {line}"), theme.dim)).collect()
     }
 
-    /// A line each, if the table has no column for them.
+    /// One line each, if the table has no column for them.
     fn reasons_of_others<'l>(&self, selected: usize, width: u16) -> impl Iterator<Item = Line<'l>> {
         let theme = self.view.theme;
         let others = self.sweep.jobs.iter().enumerate().filter(move |(i, _)| *i != selected);
@@ -130,14 +130,14 @@ impl Jobs<'_> {
 /// The columns that fit.
 struct Columns {
     number_width: usize,
-    /// Widths of what the launcher calls a job, and of the node or GPU; 0 if they are not shown.
+    /// Widths of the launcher's id, and of the node or GPU; 0 if they are not shown.
     place: [usize; 2],
     /// Indices of swept overrides, with heading and width.
     swept: Vec<(usize, String, usize)>,
-    /// How long each job ran.
+    /// Whether the duration of each job is shown.
     times: bool,
     measured: Vec<Column>,
-    /// For the reason of a failure.
+    /// The width of the reason of a failure.
     reason_width: usize,
 }
 
@@ -149,7 +149,7 @@ impl Columns {
         let widest = |at: usize| cells().map(|cells| cells[at].width()).max().unwrap_or(0).clamp(2, 16) + 2;
         let mut place = if sweep.has_places() { [widest(0), widest(1)] } else { [0, 0] };
         if width < 50 {
-            // The node is more important than the number.
+            // The node is more important than the id.
             place[0] = 0;
         }
         let fixed = 1 + number_width + 2 + place[0] + place[1] + OUTCOME_WIDTH;
@@ -196,7 +196,7 @@ impl Columns {
         Line::styled(text, theme.dim)
     }
 
-    /// With the figures of a running job so far.
+    /// A row, with the figures of a running job so far.
     fn row<'a>(&self, theme: &Theme, index: usize, job: &Job, running: Option<&LiveFigures>) -> Line<'a> {
         let (outcome, style) = status(theme, job);
         let text = if job.state == JobState::Waiting { theme.dim } else { theme.text };
@@ -237,7 +237,7 @@ impl Columns {
     }
 }
 
-/// What the job does, or how it ended.
+/// The state of the job, or its result.
 fn status(theme: &Theme, job: &Job) -> (String, Style) {
     match (job.state, &job.result) {
         (JobState::Running, _) => ("running".to_owned(), theme.accent),

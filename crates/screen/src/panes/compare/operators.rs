@@ -1,4 +1,4 @@
-//! The waterfall: which operators make a decode step longer or shorter, as bars around zero.
+//! The waterfall: the operators that make a decode step longer or shorter, as bars around zero.
 
 use ratatui::{
     buffer::Buffer,

@@ -1,4 +1,4 @@
-//! What changed against the last snapshot.
+//! The changes since the last snapshot.
 
 use super::source::{Source, StepUnit};
 use crate::{view::View, widgets::cut};
@@ -10,7 +10,7 @@ use llmprof_event::{
 };
 use llmprof_record::state::{StepTable, WindowKernels};
 
-/// The rows since the last snapshot against those of the snapshot.
+/// The rows since the last snapshot compared with those of the snapshot.
 pub struct Against {
     snapshot: String,
     /// The unit of the times; `None` for a call.
@@ -18,7 +18,7 @@ pub struct Against {
     changes: Changes,
 }
 
-/// Longer names of snapshots are cut.
+/// Longer names of snapshots are truncated.
 const NAME: usize = 24;
 
 impl Against {
@@ -66,7 +66,7 @@ impl Against {
         })
     }
 
-    /// Rows of the snapshot that did not run since.
+    /// Rows of the snapshot that have not run since.
     pub fn gone(&self) -> Option<String> {
         let gone = &self.changes.gone;
         let noun = if gone.len() == 1 { "row" } else { "rows" };
@@ -79,7 +79,7 @@ fn profiled(StepTable { steps, table }: &StepTable) -> Profiled<'_> {
     Profiled { table, steps: Some(*steps) }
 }
 
-/// The table of the same tool, phase and kind in the newest report of a snapshot; `None` if the report is itself a part of it.
+/// The table of the same tool, phase and kind in the newest report of a snapshot; `None` if that is the same report.
 fn earlier<'s>(
     snapshot: &'s WindowKernels,
     report: &KernelReport,

@@ -1,4 +1,4 @@
-//! The same kernels in other sources: as they ran, and in the reports of nsys and ncu.
+//! The same kernels in other sources: live, and in the reports of nsys and ncu.
 
 use super::source::{Source, Sources};
 use llm_cost::Operator;
@@ -7,17 +7,17 @@ use llmprof_event::kernels::{Group, KernelRow, KernelTable, Kind, names};
 /// The kernels of a row in another source.
 pub struct Elsewhere<'a> {
     pub source: Source<'a>,
-    /// All of them together.
+    /// All of them as one row.
     pub row: KernelRow,
     /// Their share of the other source's total, in percent.
     pub share: Option<f64>,
-    /// They were launched on other grids there.
+    /// Whether they have other grids in that source.
     pub other_grid: bool,
-    /// Operators with the same kernel on the same grid, which a report without operators does not separate.
+    /// Operators with the same kernel on the same grid, which a report without operators cannot separate.
     pub shared_with: Vec<Operator>,
 }
 
-/// The rows of a table that a combined row is made of.
+/// The rows of a table in a combined row.
 pub fn rows_of<'t>(table: &'t KernelTable, group: Group, row: &KernelRow) -> Vec<&'t KernelRow> {
     let same = |part: &&KernelRow| {
         let single = group != Group::None
@@ -27,7 +27,7 @@ pub fn rows_of<'t>(table: &'t KernelTable, group: Group, row: &KernelRow) -> Vec
     table.rows.iter().filter(same).collect()
 }
 
-/// The kernels of a row of the shown source in all others, those of the same phase only.
+/// The kernels of a row of the displayed source in all others, only those of the same phase.
 pub fn elsewhere<'a>(sources: &Sources<'a>, group: Group, row: &KernelRow) -> Vec<Elsewhere<'a>> {
     let shown = sources.shown();
     if !has_kernels(&shown) {
@@ -57,7 +57,7 @@ fn found<'a>(shown: &KernelTable, parts: &[Named<'_>], source: Source<'a>) -> Op
             named.push((other, on_grid));
         }
     }
-    // Another grid is another size of the problem: only if there is nothing else.
+    // Another grid is another problem size: used only if there is nothing else.
     let other_grid = !named.iter().any(|(_, on_grid)| *on_grid);
     named.retain(|(_, on_grid)| other_grid || *on_grid);
     let (first, rest) = named.split_first()?;
@@ -72,7 +72,7 @@ fn found<'a>(shown: &KernelTable, parts: &[Named<'_>], source: Source<'a>) -> Op
     Some(Elsewhere { row, share, other_grid, shared_with, source })
 }
 
-/// The operators of other rows of the shown table with the kernels that were found.
+/// The operators of other rows of the displayed table with the found kernels.
 fn operators_beside(shown: &KernelTable, parts: &[Named<'_>], found: &[(Named<'_>, bool)]) -> Vec<Operator> {
     let own: Vec<Option<Operator>> = parts.iter().map(|part| part.row.operator).collect();
     let mut others: Vec<Operator> = Vec::new();
@@ -90,7 +90,7 @@ fn operators_beside(shown: &KernelTable, parts: &[Named<'_>], found: &[(Named<'_
     others
 }
 
-/// A row with its name in the forms that tools write it.
+/// A row with its name in the forms that tools use.
 struct Named<'t> {
     row: &'t KernelRow,
     full: String,
@@ -102,7 +102,7 @@ impl<'t> Named<'t> {
         Named { row, full: names::demangled(&row.name).into_owned(), function: names::function(&row.name) }
     }
 
-    /// The full names are equal; if a tool has written only the function, that.
+    /// Whether the full names are equal; if a tool has written only the function, that is compared.
     fn is_named_as(&self, other: &Named<'_>) -> bool {
         let is_bare = |named: &Named<'_>| named.full == named.function;
         self.full == other.full || ((is_bare(self) || is_bare(other)) && self.function == other.function)
