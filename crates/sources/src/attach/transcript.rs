@@ -1,4 +1,4 @@
-//! What the library's records mean: texts, clocks, ranges. Pure, and in bounded memory whatever is written.
+//! The content of the library's records: texts, clocks, ranges. Pure, and in bounded memory whatever is written.
 
 use std::collections::HashMap;
 
@@ -7,11 +7,11 @@ use llmprof_inject::wire::{self, EdgeKind, Mode, Obstacle, Payload, Record, Slot
 use llmprof_base::foreign::visible;
 use llmprof_event::Stamp;
 
-/// Open ranges of a program.
+/// Maximum open ranges of a program.
 const MAX_OPEN: usize = 4096;
 const MAX_TEXTS: usize = 1 << 17;
 
-/// What a program has printed, with times of the run's clock. Texts are sanitised.
+/// A message of a program, with times of the run's clock. Texts are sanitised.
 #[derive(Debug)]
 pub enum Said<'a> {
     Work {
@@ -39,7 +39,7 @@ pub enum Said<'a> {
     Dropped(u64),
 }
 
-/// What is known of a program's records so far. Its two rings are told apart by their number.
+/// The state of reading a program's records. Its two rings are identified by their index.
 #[derive(Default)]
 pub struct Transcript {
     texts: [HashMap<u32, String>; 2],
@@ -83,7 +83,7 @@ impl RunClock {
 }
 
 impl Transcript {
-    /// Reads slots of the ring `lane`; returns how many were read: a text that is not there completely is not.
+    /// Reads slots of the ring `lane`; returns the number of slots: those of an incomplete text are not read.
     pub fn read(
         &mut self,
         lane: usize,
@@ -163,7 +163,7 @@ impl Transcript {
                 None
             }
             EdgeKind::Pop => self.pushed.get_mut(&edge.thread).and_then(|stack| {
-                // Each domain has a stack of its own.
+                // Each domain has its own stack.
                 let at = stack.iter().rposition(|range| range.domain == edge.domain)?;
                 Some(stack.remove(at))
             }),
@@ -189,14 +189,14 @@ impl Transcript {
     }
 }
 
-/// As NVML writes it.
+/// In NVML's format.
 fn uuid_text(uuid: &[u8; 16]) -> String {
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
 impl Clocks {
-    /// 0 stays: CUPTI has no time.
+    /// 0 is kept: CUPTI has no time.
     fn run_time(self, cupti_ns: u64, run: RunClock) -> u64 {
         match cupti_ns {
             0 => 0,

@@ -1,4 +1,4 @@
-//! Series become GPUs: by their labels, whatever these are called.
+//! Turns series into GPUs by their labels, whatever the labels' names are.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,9 +10,9 @@ use super::{
 };
 use llmprof_event::{GpuSample, readings::Reading};
 
-/// An answer may name any number of them.
+/// Maximum GPUs: an answer may name any number.
 pub const MAX_GPUS: usize = 20_000;
-/// Names of labels that are kept, for the message about one that is missing.
+/// Maximum names of labels that are kept for the message about a missing one.
 const MAX_LABEL_NAMES: usize = 60;
 /// The number of series whose label names are kept.
 const SAMPLED_SERIES: usize = 500;
@@ -52,7 +52,7 @@ struct Found {
     seen: Option<f64>,
 }
 
-/// The GPUs, and what was wrong with their series.
+/// The GPUs, and the problems with their series.
 #[derive(Debug, Default)]
 pub struct Collected {
     pub gpus: Vec<Gpu>,
@@ -73,7 +73,7 @@ impl Collector {
         }
     }
 
-    /// The GPU that a series is of. `None` if it is of none.
+    /// The GPU of a series. `None` if it belongs to no GPU.
     fn find(&mut self, series: &Series<'_>) -> Option<&mut Found> {
         self.series += 1;
         if self.series < SAMPLED_SERIES && self.label_names.len() < MAX_LABEL_NAMES {
@@ -105,12 +105,12 @@ impl Collector {
         }))
     }
 
-    /// A value of now.
+    /// A current value.
     pub fn now(&mut self, series: &Series<'_>) {
         let Some((name, meaning)) = known(series.name()) else { return };
         let number = series.label("xid").or(series.label("err_code")).and_then(|xid| xid.parse::<u32>().ok());
         let Some(value) = series.last().filter(|value| !is_blank(*value) && *value >= 0.0) else {
-            // It is there, without a value.
+            // It exists, without a value.
             self.find(series);
             return;
         };
@@ -138,12 +138,12 @@ impl Collector {
         }
     }
 
-    /// A counter as it was at the beginning of the window. Of GPUs that are not there any more, nothing is kept.
+    /// A counter at the beginning of the window. GPUs that no longer exist are skipped.
     pub fn before(&mut self, series: &Series<'_>) {
         let (Some((name, meaning)), Some(value)) = (known(series.name()), series.last()) else { return };
         let Some(identity) = Identity::of(series, &self.node_label) else { return };
         let Some(by_exporter) = self.found.get_mut(&key(&identity)) else { return };
-        // An exporter that was started again may have another address.
+        // A restarted exporter may have a different address.
         let exporter = labels::exporter(series);
         let is_known = by_exporter.contains_key(&exporter);
         for (_, found) in by_exporter.iter_mut().filter(|(of, _)| !is_known || **of == exporter) {
@@ -154,7 +154,7 @@ impl Collector {
         }
     }
 
-    /// When a GPU was last scraped: the value is that time.
+    /// The time of a GPU's last scrape, which is the value.
     pub fn seen(&mut self, series: &Series<'_>) {
         let Some(unix_s) = series.last() else { return };
         if let Some(found) = self.find(series) {
@@ -166,7 +166,7 @@ impl Collector {
         self.found.is_empty()
     }
 
-    /// Whether any series has the label that is to name nodes.
+    /// Whether any series has the label that names nodes.
     pub fn has_nodes(&self) -> bool {
         self.found.values().flat_map(BTreeMap::values).any(|found| !found.identity.node.0.is_empty())
     }
@@ -176,7 +176,8 @@ impl Collector {
         let mut doubled = Vec::new();
         let mut gpus = Vec::with_capacity(self.found.len());
         for (key, by_exporter) in self.found {
-            // Readings of two exporters are of two moments: the one with the newest, else with the most, is taken.
+            // Readings of two exporters belong to two moments: those of the newest, else of the one with the most
+            // readings, are used.
             let rank = |found: &Found| (found.seen.unwrap_or(0.0), found.sample.readings().count());
             let exporters: Vec<String> = by_exporter.keys().map(|name| shown(name)).collect();
             let live = by_exporter.values().filter(|found| !found.sample.is_empty()).count();
@@ -227,7 +228,7 @@ pub fn some(names: &BTreeSet<String>) -> String {
     names.join(", ")
 }
 
-/// The GPU that a series is of.
+/// The GPU of a series.
 pub fn key_of(series: &Series<'_>, node_label: &NodeLabel) -> Option<Key> {
     Identity::of(series, node_label).map(|identity| key(&identity))
 }

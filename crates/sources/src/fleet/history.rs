@@ -1,4 +1,4 @@
-//! One GPU over time, as the events of a run without a workload: the same pane shows it.
+//! One GPU over time, as the events of a run without a workload, for the GPU pane.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ impl History {
         self.samples.first().map(|(at, _)| *at)
     }
 
-    /// As the events of a run. A sample is repeated until the next one, but for no longer than two steps: what was not scraped is
-    /// a gap.
+    /// As the events of a run. A sample is repeated until the next one, but for no longer than two steps: missing
+    /// scrapes are gaps.
     pub fn events(&self) -> Vec<Envelope> {
         let Some(begin) = self.begin_unix_s() else { return Vec::new() };
         let index = self.gpu.gpu.parse().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Many GPUs: read from Prometheus, compared with their peers, recorded. Which are slow, since when, and why.
+//! Many GPUs: read from Prometheus, compared with their peers, recorded: which are slow, since when, and why.
 
 mod answer;
 mod client;
@@ -32,7 +32,7 @@ pub use self::{
 };
 use crate::server::Login;
 
-/// The login of a token that is one line.
+/// The login with a token, which must be one line.
 pub fn login_of_token(text: &str) -> Option<Login> {
     Login::bearer(text)
 }

@@ -1,11 +1,11 @@
-//! Messages about why a worker failed, and what to do.
+//! Messages about failures of a worker, with remedies.
 
 use thiserror::Error;
 
 use super::protocol::Failure;
 use llmprof_base::foreign;
 
-/// Why a run in PyTorch did not end well.
+/// Why a run in PyTorch failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum WorkerError {
     #[error("cancelled")]
@@ -68,7 +68,7 @@ pub enum WorkerError {
 }
 
 impl WorkerError {
-    /// What the worker reported about a failure.
+    /// From the worker's report of a failure.
     pub(super) fn of(failure: &Failure, python: &str) -> WorkerError {
         let text = foreign::line(&failure.error, 400);
         let python = python.to_owned();
@@ -95,7 +95,7 @@ impl WorkerError {
     }
 }
 
-/// What the worker was at, for people.
+/// The worker's activity as text.
 fn doing(word: &str) -> &'static str {
     match word {
         "environment" => "starting PyTorch",

@@ -1,9 +1,9 @@
-//! What each kind of server calls its metrics, in one schema.
+//! Maps the metrics of each kind of server to one schema.
 
 use super::exposition::Exposition;
 use llmprof_event::{ServerKind, ServerSample};
 
-/// A sum and how many it is of.
+/// A sum and its count.
 type Mean = Option<(f64, f64)>;
 
 /// One page of metrics. Counters count since the server's start.
@@ -43,7 +43,7 @@ pub fn kind_of(page: &Exposition) -> Option<ServerKind> {
     kinds.into_iter().find(|(prefix, _)| page.has_prefix(prefix)).map(|(_, kind)| kind)
 }
 
-/// Where a kind of server has its metrics.
+/// The paths at which a kind of server has its metrics.
 pub fn paths_of(kind: &ServerKind) -> &'static [&'static str] {
     match kind {
         // Its /metrics is JSON.
@@ -144,12 +144,12 @@ impl Reading {
         }
     }
 
-    /// Requests that run, and tokens that were generated since the server's start.
+    /// Running requests, and tokens generated since the server's start.
     pub fn generated(&self) -> (Option<f64>, Option<f64>) {
         (self.running, self.output_tokens)
     }
 
-    /// What happened since `earlier`, `seconds` ago. A counter that went back is that of a new server.
+    /// The differences since `earlier`, `seconds` ago. A counter that decreased belongs to a restarted server.
     pub fn since(&self, earlier: &Reading, seconds: f64, scrape_ms: f64) -> ServerSample {
         let counted = |now: Option<f64>, then: Option<f64>| Some(now? - then?).filter(|n| *n >= 0.0);
         let rate = |now, then| counted(now, then).filter(|_| seconds > 0.0).map(|n| n / seconds);
@@ -183,16 +183,16 @@ impl Reading {
     }
 }
 
-/// The rate of a counter that moves when a request ends, as llama.cpp's do: its tokens were made since it last moved, or since there
-/// was something to do.
+/// The rate of a counter that increases when a request ends, e.g. of llama.cpp: its tokens were generated since its
+/// last increase, or since the server became busy.
 #[derive(Debug, Default)]
 pub struct AtTheEnd {
-    /// When, in seconds, and how many.
+    /// The time in seconds and the value of the last increase.
     last: Option<(f64, f64)>,
 }
 
 impl AtTheEnd {
-    /// `None` while requests run and none has ended: how many tokens they have is not known.
+    /// `None` while requests run and none has ended, because the number of their tokens is not known.
     pub fn rate(&mut self, now_s: f64, running: Option<f64>, tokens: Option<f64>) -> Option<f64> {
         let tokens = tokens?;
         let (since, before) = *self.last.get_or_insert((now_s, tokens));

@@ -4,7 +4,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 
 use llmprof_base::{noise, png::Picture};
 
-/// Pixels of one colour: an image with structure compresses, and is no worse for a model than noise.
+/// The size of blocks of one colour: an image with structure compresses well, and is no worse for a model than noise.
 const BLOCK: u32 = 16;
 
 /// A square image as a data URL.

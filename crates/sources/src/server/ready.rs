@@ -1,4 +1,4 @@
-//! Waits until a server answers, and finds out which one it is.
+//! Waits until a server answers, and identifies it.
 
 use std::{io, time::Duration};
 
@@ -11,7 +11,7 @@ use llmprof_event::{Event, EventTx, HttpStep, Level, Preparing, Ready, ServerFou
 
 const RETRY: Duration = Duration::from_millis(250);
 const ANSWER: Duration = Duration::from_secs(5);
-/// A server may know any number of models.
+/// Maximum size of the list of models.
 const MAX_LIST_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Error)]
@@ -42,9 +42,9 @@ pub enum NotReady {
     Unnamed { url: String },
 }
 
-/// What an error of the connection means for the wait.
+/// The consequence of a connection error for the wait.
 enum Obstacle {
-    /// It may be gone in a moment.
+    /// It may pass.
     Passing(String),
     Final(NotReady),
 }
@@ -70,7 +70,7 @@ impl Obstacle {
     }
 }
 
-/// The other side answered a greeting in TLS with something else.
+/// The other side answered a TLS handshake with something else.
 fn is_plain_text(cause: &io::Error) -> bool {
     let library = cause.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     matches!(library, Some(rustls::Error::InvalidMessage(_)))
@@ -89,7 +89,7 @@ struct Model {
     owned_by: Option<String>,
 }
 
-/// Waits for `/v1/models`; a server that does not list models is taken as ready if a model is named.
+/// Waits for `/v1/models`; a server that does not list models counts as ready if a model is named.
 pub async fn wait(client: &Client, plan: &LoadPlan, tx: &EventTx) -> Result<ServerFound, NotReady> {
     let (begin, url) = (Instant::now(), plan.endpoint.to_string());
     let mut trouble: Option<String> = None;

@@ -1,4 +1,4 @@
-//! Which servers are trusted: those with a certificate of the usual authorities, or one that the user names.
+//! The trusted servers: those with a certificate of the usual authorities, or one that the user names.
 
 use std::{fmt, io, sync::Arc};
 
@@ -57,7 +57,7 @@ impl Tls {
 pub enum Untrusted {
     Expired,
     NotYetValid,
-    /// The names that it is for.
+    /// The names for which it was issued.
     OtherName(Vec<String>),
     UnknownAuthority,
     /// The message of the library.
@@ -72,7 +72,7 @@ impl Untrusted {
             E::NotValidYet | E::NotValidYetContext { .. } => Untrusted::NotYetValid,
             E::NotValidForName => Untrusted::OtherName(Vec::new()),
             E::NotValidForNameContext { presented, .. } => {
-                // As `DnsName("box")`.
+                // Written as `DnsName("box")`.
                 let plain = |name: &String| {
                     let inside = name.split_once('(').map_or(name.as_str(), |(_, rest)| rest);
                     foreign::line(inside.trim_end_matches(')').trim_matches('"'), 80)
@@ -102,7 +102,7 @@ impl fmt::Display for Untrusted {
 
 impl std::error::Error for Untrusted {}
 
-/// An error of the handshake; a certificate that is not accepted as [`Untrusted`].
+/// An error of the handshake; a rejected certificate becomes [`Untrusted`].
 pub fn in_words(error: io::Error) -> io::Error {
     match error.get_ref().and_then(|e| e.downcast_ref::<Error>()) {
         Some(Error::InvalidCertificate(cause)) => io::Error::other(Untrusted::of(cause)),
@@ -110,8 +110,8 @@ pub fn in_words(error: io::Error) -> io::Error {
     }
 }
 
-/// A server whose own certificate the user named is trusted, as one that signed itself is no authority. Its name, its dates and its
-/// signatures are checked as always.
+/// A server whose own certificate the user named is trusted, although a self-signed certificate is not an authority.
+/// Its name, its dates and its signatures are still checked.
 #[derive(Debug)]
 struct Named {
     usual: Arc<WebPkiServerVerifier>,
@@ -131,7 +131,7 @@ impl ServerCertVerifier for Named {
         let found = self.usual.verify_server_cert(certificate, others, name, ocsp, now);
         match &found {
             Ok(_) => return found,
-            // Dates come before the question who has signed it.
+            // Dates are checked before the issuer.
             Err(Error::InvalidCertificate(
                 Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. },
             )) => return found,

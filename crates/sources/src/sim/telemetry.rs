@@ -70,7 +70,7 @@ impl Load {
     }
 }
 
-/// What a consumer GPU does not report.
+/// The readings that a consumer GPU does not report.
 fn consumer_refusals() -> Vec<Refused> {
     let unsupported = [
         Reading::PowerCapNs,
@@ -385,7 +385,7 @@ impl HostProbe for SimHost {
         self.samples += 1;
         let draw = |channel: u64| noise::unit(self.seed, self.samples * 32 + channel);
         let busy = self.activity.get() != Phase::Idle;
-        // The launching thread migrates between cores now and then.
+        // The launching thread migrates between cores at times.
         let launching_core = noise::bits(self.seed, self.samples / 16) % u64::from(CORES);
         let core_pct: Vec<f32> = (0..u64::from(CORES))
             .map(

@@ -1,4 +1,5 @@
-//! Telemetry logs: our `nvml.csv`, and the output of `nvidia-smi --query-gpu=… --format=csv` and of `nvidia-smi dmon`.
+//! Telemetry logs: the program's own `nvml.csv`, and the output of `nvidia-smi --query-gpu=… --format=csv` and of
+//! `nvidia-smi dmon`.
 
 mod columns;
 mod gpus;
@@ -59,7 +60,7 @@ pub enum LogError {
     Value { name: String, line: u64, column: String, value: String, problem: Problem },
 }
 
-/// What is wrong with a value.
+/// The problem with a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Problem {
     #[error(
@@ -116,7 +117,7 @@ pub struct TelemetryLog {
     /// Rows without a valid time, or with too few values.
     pub skipped: u64,
     pub identified_by: IdentifiedBy,
-    /// The log has no times: its polls are assumed to be one second apart.
+    /// Whether the log has no times, so that one second between its polls is assumed.
     pub assumed_interval: bool,
     /// The date and time of the first row, if it has them.
     pub began: Option<DateTime>,
@@ -124,7 +125,7 @@ pub struct TelemetryLog {
     last_gpu: usize,
 }
 
-/// The rows that decide which GPU a row belongs to.
+/// The number of rows that decide how GPUs are identified.
 const FIRST_ROWS: usize = 64;
 const MAX_GPUS: usize = 256;
 
@@ -255,7 +256,7 @@ impl TelemetryLog {
         Ok(())
     }
 
-    /// The GPU of a row, which is added with a new key. Without a key it is the one after that of the last row.
+    /// The GPU of a row, which is added if its key is new. Without a key it is the GPU after that of the last row.
     fn position(&mut self, key: Option<GpuKey>) -> usize {
         let known = self.gpus.len();
         let key = match key {
