@@ -1,7 +1,7 @@
 //! Mixtures of experts on a GPU; `kernels/experts.cu` has the kernels.
 
-// Reason: launching a kernel is unsafe. Each launch passes the parameters of its kernel, on buffers whose sizes are checked; the ids of experts are those
-// that kernels choose, which are below their number.
+// Reason: launching a kernel is unsafe. Each launch passes the parameters of its kernel, on buffers whose sizes are checked; expert ids are written by
+// kernels, which keep them below the number of experts.
 #![allow(unsafe_code)]
 
 use std::cell::OnceCell;
@@ -22,27 +22,27 @@ use llmprof_config::Dtype;
 
 type Launched = Result<(), CudaError>;
 
-/// What `experts.cu` has room for.
+/// Maximum number of experts in `experts.cu`.
 pub const MAX_EXPERTS: usize = 512;
 pub const MAX_ACTIVE: usize = 32;
-/// Rows of a prefill that go through the experts at a time.
+/// Prefill rows that go through the experts at a time.
 pub const EXPERT_ROWS: usize = 2048;
-/// From so many pairs of an expert on, dequantised weights are faster than quantised ones.
+/// From this many pairs per expert, dequantised weights are faster than quantised ones.
 const MOST_PAIRS: usize = 64;
-/// Experts that are dequantised at a time take at most this many bytes.
+/// Maximum bytes of experts that are dequantised at a time.
 pub const PLAIN_BYTES: usize = 512 << 20;
 const COLUMNS: usize = 128;
 const STAGES: usize = 3;
 const THREADS: usize = 256;
 const TILE_ROW_BYTES: usize = 128;
 const ID_BYTES: usize = 4;
-/// Numbers after those of the experts: experts with rows, rows, steps.
+/// Counts after those of the experts: experts with rows, rows, steps.
 const TALLY_SUMS: usize = 3;
 
 /// The experts of a layer. The matrices of all experts are below each other.
 pub struct ExpertLayer {
     pub experts: Experts,
-    /// With a last row for the gate of the shared expert, if there is one.
+    /// The last row is the gate of the shared expert, if there is one.
     pub router: Matrix,
     pub gate_up: Matrix,
     pub down: Matrix,
@@ -50,7 +50,7 @@ pub struct ExpertLayer {
     pub shared: Option<(Matrix, Matrix)>,
     /// The expert assignments in decode steps, as `route` counts them.
     pub tally: Buffer,
-    /// Blocks of the GEMM of gate and up, with the router fused into it, that run at once.
+    /// Blocks of the GEMM of gate and up, with the router fused into it, that run concurrently.
     pub blocks_alone: OnceCell<usize>,
 }
 
@@ -74,14 +74,14 @@ impl Biases {
 }
 
 impl ExpertLayer {
-    /// The biases of the router, of gate and up, and of down, as kernels take them.
+    /// The biases of the router, of gate and up, and of down, as kernel arguments.
     fn bias_args(&self, launch: Launch<'_>, element: usize) -> Result<[Arg; 3], CudaError> {
         let Some(biases) = &self.biases else { return Ok([Arg::NULL; 3]) };
         biases.check(launch, self, element)?;
         Ok([&biases.router, &biases.gate_up, &biases.down].map(Arg::from))
     }
 
-    /// There are kernels for one row whose router is fused into the GEMMs, for experts with biases, and for
+    /// The name of the kernel: for one row whose router is fused into the GEMMs, for experts with biases, or for all
     /// others.
     fn kernel(&self, name: &str, alone: bool) -> String {
         let alone = if alone { "_alone" } else { "" };
@@ -107,14 +107,14 @@ impl ExpertLayer {
         [&self.gate_up, &self.down].iter().all(|matrix| matches!(matrix.values, Values::Plain(_)))
     }
 
-    /// Experts whose dequantised weights fit into [`PLAIN_BYTES`], at least one.
+    /// The number of experts whose dequantised weights fit into [`PLAIN_BYTES`], at least one.
     pub fn plain_at_a_time(&self, matrix: &Matrix, dtype: Dtype) -> usize {
         let each = matrix.rows / self.experts.count * matrix.columns * dtype.bytes() as usize;
         (PLAIN_BYTES / each.max(1)).clamp(1, self.experts.count)
     }
 }
 
-/// Whether our kernels have room for such experts.
+/// Checks that the kernels support these experts.
 pub fn check(experts: &Experts, hidden: usize) -> Result<(), String> {
     let Experts { count, active, intermediate, .. } = experts;
     if *count > MAX_EXPERTS || *active > MAX_ACTIVE {
@@ -139,9 +139,9 @@ pub struct Routed {
     plan: Buffer,
     order: Buffer,
     place: Buffer,
-    /// Blocks that are done.
+    /// Finished blocks.
     counter: Buffer,
-    /// Scores of one row that blocks wait for; all bits set if there is none.
+    /// Router scores of one row that blocks wait for; all bits are set while there is none.
     pub(super) posted: Buffer,
     /// Gate and up, their product, and the results of all pairs.
     wide: Buffer,
@@ -199,7 +199,7 @@ impl Routed {
         }
     }
 
-    /// Ids, weights, experts, active ones and whether their weights are normalised, as kernels take them.
+    /// Ids, weights, expert counts and whether weights are normalised, as kernel arguments.
     fn choice(&self, launch: Launch<'_>, layer: &ExpertLayer, rows: usize) -> Result<[Arg; 5], CudaError> {
         let Experts { count, active, normalised, .. } = layer.experts;
         launch.require(count <= MAX_EXPERTS && active <= MAX_ACTIVE.min(count), || {
@@ -227,12 +227,12 @@ enum Half {
     Down,
 }
 
-/// Every expert may have a tile that is not full.
+/// The maximum number of tiles: the last tile of every expert may be partial.
 fn most_tiles(pairs: usize, experts: usize, tile_rows: usize) -> usize {
     pairs / tile_rows + experts.min(pairs)
 }
 
-/// Positions of a tile: few if experts have few pairs, whose weights are most of what is read.
+/// Positions of a tile: few if experts have few pairs, because then most of what is read are weights.
 fn tile_rows(layer: &ExpertLayer, pairs: usize, dtype: Dtype) -> usize {
     let count = layer.experts.count;
     if let Some(rows) = few_rows_of(layer, pairs) {
@@ -241,8 +241,7 @@ fn tile_rows(layer: &ExpertLayer, pairs: usize, dtype: Dtype) -> usize {
     if dtype == Dtype::F32 || pairs < 24 * count { 16 } else { 128 }
 }
 
-/// Positions of a tile in GEMMs that read quantised weights as they are; `None` if dequantised weights are
-/// faster.
+/// Positions of a tile in GEMMs that read quantised weights; `None` if dequantised weights are faster.
 fn few_rows_of(layer: &ExpertLayer, pairs: usize) -> Option<usize> {
     let are_tiles =
         [&layer.gate_up, &layer.down].iter().all(|matrix| matches!(matrix.values, Values::Tiles(_)));
@@ -255,7 +254,7 @@ fn few_rows_of(layer: &ExpertLayer, pairs: usize) -> Option<usize> {
     }
 }
 
-/// Rows of activations in order for such GEMMs of up to `rows` rows, and their most columns.
+/// The reordered activations for such GEMMs: number of rows for up to `rows` input rows, and the maximum columns.
 pub fn ordered_rows(experts: &Experts, hidden: usize, rows: usize) -> (usize, usize) {
     let pairs = (rows.min(EXPERT_ROWS) * experts.active).min(MOST_PAIRS * experts.count);
     // The last tile of each expert may have one row.
@@ -263,8 +262,8 @@ pub fn ordered_rows(experts: &Experts, hidden: usize, rows: usize) -> (usize, us
 }
 
 impl Kernels {
-    /// The scores of at most [`FEW_ROWS`] rows, from which the GEMMs of unquantised experts choose. Experts
-    /// of other types are chosen here, and counted if `counted`.
+    /// The router scores of at most [`FEW_ROWS`] rows, from which the GEMMs of unquantised experts assign experts.
+    /// Experts of other types are assigned here, and counted if `counted`.
     pub fn norm_and_route(
         &self,
         (normed, x): (&Buffer, &Buffer),
@@ -316,7 +315,7 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, shape, &args) }
     }
 
-    /// Chooses the experts of many normed rows, and sorts the pairs by expert. Choices are counted if `counted`.
+    /// Assigns experts to many normed rows, and sorts the pairs by expert. Assignments are counted if `counted`.
     pub fn route(
         &self,
         routed: &Routed,
@@ -365,8 +364,8 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, Shape::early((1, 1, 1), MAX_EXPERTS), &args) }
     }
 
-    /// Whether the norm and the router of these rows are fused into the GEMM of gate and up, so that they
-    /// need no kernel: for one row and unquantised weights, if the GPU runs all its blocks at once.
+    /// Whether norm and router of these rows are fused into the GEMM of gate and up and so need no kernel: for one row
+    /// and unquantised weights, if the GPU runs all blocks of the GEMM concurrently.
     pub fn routes_within(&self, layer: &ExpertLayer, rows: usize) -> bool {
         rows == 1 && self.dtype != Dtype::F32 && layer.is_plain() && self.blocks_alone(layer) > 0
     }
@@ -462,7 +461,7 @@ impl Kernels {
             Some(_) => Shape {
                 shared_bytes: k * element,
                 at_once: true,
-                // Both together have been tried on this capability alone.
+                // Early start with all blocks at once has been tested only on this compute capability.
                 early: self.gpu.capability == HOPPER,
                 ..Shape::early((strips.min(self.blocks_alone(layer)), 1, 1), THREADS)
             },

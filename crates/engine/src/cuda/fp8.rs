@@ -16,7 +16,7 @@ use crate::{
 use llmprof_config::Dtype;
 
 const THREADS: usize = 256;
-/// The largest number of a code.
+/// The largest FP8 (e4m3) value.
 const LARGEST: f32 = 448.0;
 const FLOAT_BYTES: usize = 4;
 
@@ -27,15 +27,16 @@ pub struct Fp8Matrix {
     scale_rows: usize,
     rows: usize,
     columns: usize,
-    /// The first half of the rows is a gate, the second what it is multiplied with.
+    /// The first half of the rows is the gate, the second half is up.
     gated: bool,
 }
 
-/// Warps of a block, bytes of a tile in a ring, and the blocks of a multiprocessor with one row of x and with several, as in the kernel.
+/// Warps of a block, bytes of a tile in a ring, and the blocks of a multiprocessor with one row of x and with several,
+/// as in the kernel.
 const WARPS: usize = 8;
 const ROOM: usize = 16 * SCALED + 16 * 4;
 const BLOCKS: [usize; 2] = [3, 2];
-/// Shared memory of a block that the host does not ask for.
+/// Static shared memory of a block.
 const OWN_BYTES: usize = 17 << 10;
 
 /// Bytes of the tiles of a matrix.
@@ -56,7 +57,7 @@ impl Fp8Matrix {
         Self::arranged(kernels, &codes, (from.rows, columns, gated), (&from.scales, from.scale_rows))
     }
 
-    /// From codes row by row, which are not needed afterwards.
+    /// Arranges row-major codes in tiles; the codes are not needed afterwards.
     fn arranged(
         kernels: &Kernels,
         codes: &Buffer,
@@ -79,7 +80,8 @@ impl Fp8Matrix {
         Ok(Fp8Matrix { tiles, scales: table, scale_rows, rows, columns, gated })
     }
 
-    /// Random numbers: `draw` puts `rows` rows of plain ones within ±`half_width` from a row on into a buffer.
+    /// A matrix of random numbers: `draw` fills a buffer with `rows` unquantised rows within ±`half_width`, starting at
+    /// a given row.
     pub fn random(
         kernels: &Kernels,
         parts: &[(usize, f32)],
@@ -120,7 +122,7 @@ impl Fp8Matrix {
         Ok(launch.require_room("the scales", self.scales.bytes(), FLOAT_BYTES, &table)?)
     }
 
-    /// As kernels take them.
+    /// The matrix as kernel arguments.
     fn args(&self, launch: Launch<'_>) -> Result<[Arg; 3], CudaError> {
         let scale_rows = launch.arg("rows of a scale", self.scale_rows)?;
         Ok([(&self.tiles).into(), (&self.scales).into(), scale_rows])
@@ -134,12 +136,12 @@ struct Plan {
 }
 
 impl Plan {
-    /// With `staged` bytes of activations in shared memory, and at most `blocks` blocks of a multiprocessor.
+    /// The plan with `staged` bytes of activations in shared memory, and at most `blocks` blocks per multiprocessor.
     fn new(gpu: &Gpu, p: &Product<'_>, gated: bool, staged: usize, blocks: usize) -> Option<Plan> {
         let strips = p.n.div_ceil(if gated { 8 } else { 16 });
         let bytes = |ahead: usize| WARPS * (ahead + 1) * ROOM + staged;
         let fitting = |ahead| gpu.shared_bytes / (bytes(ahead) + OWN_BYTES);
-        // Two ahead if two blocks have room for it.
+        // Two tiles ahead if two blocks have room for that.
         let ahead = if fitting(2) >= 2 { 2 } else { 1 };
         let blocks = Some(fitting(ahead).min(blocks)).filter(|&blocks| blocks > 0)?;
         let grid = (strips.min(blocks * gpu.multiprocessors), 1, 1);
@@ -154,7 +156,7 @@ impl Plan {
 }
 
 impl Kernels {
-    /// Whether a GEMM of `rows` rows reads the codes.
+    /// Whether a GEMM of `rows` rows reads the FP8 codes.
     pub(super) fn fp8_rows(&self, rows: usize) -> bool {
         rows <= if self.dtype == Dtype::F32 { FEW_ROWS } else { MOST_ROWS }
     }
@@ -209,7 +211,7 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, shape, &args) }
     }
 
-    /// The same for several rows; the operands are checked.
+    /// The GEMM for several rows; the operands are checked.
     fn fp8_few(
         &self,
         p: &Product<'_>,
