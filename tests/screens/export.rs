@@ -1,4 +1,4 @@
-//! The export of every pane: a well-formed picture, the text of the screen, and data that reads back.
+//! The export of every pane: a well-formed SVG, the text of the screen, and data that reads back.
 
 use std::{collections::HashMap, fs, path::Path};
 
