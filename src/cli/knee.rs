@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_that_was_not_kept_is_explained_by_its_requests() {
+    fn a_failed_rate_is_explained_by_its_requests() {
         let text = |ttft, tpot| growth(Some(ttft), Some(tpot)).unwrap_or_default();
         let waits = text((51.0, 1021.0), (10.2, 10.3));
         assert!(waits.contains("51.0 ms → 1,021 ms") && waits.contains("requests wait"), "{waits}");

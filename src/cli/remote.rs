@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_goes_there_as_it_was_typed() {
+    fn other_arguments_are_passed_unchanged() {
         let there = words_there(&words("x doctor --host box --json a=$(x) --remote-dir=/y")).unwrap();
         assert_eq!(there, ["doctor", "--json", "a=$(x)"]);
     }

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alerts_are_parsed_and_errors_say_what_there_is() {
+    fn alerts_are_parsed_and_errors_list_the_valid_names() {
         for text in ["ttft_ms>500", "output_tok_s<12.5", "silent_s>10", "temp_c>85"] {
             assert_eq!(text.parse::<Alert>().unwrap().to_string(), text);
         }

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_by_their_rules() {
+    fn kernels_are_classified_by_rule() {
         for (dram, sm, us, wanted) in [
             (87.0, 30.0, 70.0, Class::Memory),
             (17.0, 93.0, 900.0, Class::Compute),

@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_wait_for_their_samples() {
+    fn percentiles_need_enough_samples() {
         let mut d = Distribution::default();
         assert_eq!(d.summary(), Summary::default());
         for (n, p50, p90, p99) in [
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_of_few_are_interpolated() {
+    fn percentiles_of_few_values_are_interpolated() {
         // As numpy.percentile, whose default is linear.
         for (values, p50, p90) in [
             (&[10, 20][..], 15.0, None),
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn one_more_than_are_kept_changes_little() {
+    fn one_value_beyond_the_limit_changes_little() {
         let mut d = Distribution::default();
         let next = |d: &mut Distribution| {
             let i = d.n();

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_approach_has_no_forecast() {
+    fn other_temperatures_have_no_forecast() {
         // Before its time constant, a straight line, and a load that changes.
         let slow = |s: f64| 95.0 - 60.0 * (-s / 300.0).exp();
         let straight = |s: f64| 40.0 + s / 10.0;

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_kept_it_by_luck_above_one_that_did_not_is_not_the_knee() {
+    fn a_rate_that_passes_by_chance_above_a_failed_one_is_not_the_knee() {
         let mut search = KneeSearch::new(4.0, 0.1);
         for (rate, kept) in [(4.0, true), (8.0, false), (5.6, false), (6.0, true)] {
             search.add(rate, kept);

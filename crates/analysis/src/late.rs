@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_at_another_time_is_no_cause() {
+    fn events_at_another_time_are_no_cause() {
         let elsewhere = |late: &mut LateChunks| {
             late.gpu(at(1500), Some(3.0));
             late.first_chunk(at(1990), 7);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_usual_gap_is_known_nothing_is_late() {
+    fn no_token_is_late_before_the_median_gap_is_known() {
         let mut late = LateChunks::default();
         late.chunk(at(0), at(5000), 0, 1);
         late.end();
@@ -332,7 +332,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_more_is_lost_than_passed(gaps in prop::collection::vec((0u64..200, 0u32..4, 1usize..9, 0u8..6), 0..400)) {
+        fn the_loss_is_at_most_the_elapsed_time(gaps in prop::collection::vec((0u64..200, 0u32..4, 1usize..9, 0u8..6), 0..400)) {
             let mut late = LateChunks::default();
             let mut t = 0;
             for (gap, request, streams, fact) in gaps {

@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_between_two_windows() {
+    fn changes_between_two_windows() {
         let row = |name: &str, us: f64| KernelRow {
             calls: 10,
             total_ns: Some(us * 1e4),

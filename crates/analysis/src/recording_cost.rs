@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn without_steps_around_it_the_cost_is_not_known() {
+    fn the_overhead_is_unknown_without_surrounding_steps() {
         let mut meter = CostMeter::default();
         steps(&mut meter, StepKind::With, 1000, 500);
         assert_eq!(meter.cost(), None);

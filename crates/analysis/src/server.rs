@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_has_its_words() {
+    fn each_cause_has_a_text() {
         let vllm = Some(ServerKind::Vllm);
         for (facts, words) in [
             (
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_client_says_nothing_of_latencies() {
+    fn latencies_of_a_late_client_are_not_judged() {
         let late = ServerFacts { client_lag_ms: Some(30.0), kv_used: Some(1.0), ..base() };
         assert_eq!(late.remarks(), [ServerRemark::ClientLate { lag_ms: 30.0 }]);
         let refused = ServerFacts { failed: 50, requests: 30, ..late };

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_says_nothing_has_no_stages() {
+    fn a_silent_server_has_no_stages() {
         let mut startup = Startup::default();
         startup.line(Stamp(5), "Starting to load model");
         assert_eq!((startup.current(Stamp(9)), startup.describe()), (None, None));

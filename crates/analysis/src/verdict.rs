@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_for_variation_are_those_of_trust() {
+    fn variation_is_described_as_in_trust() {
         let mut m = Metrics::default();
         m.first_token(100_000_000, 128, 1);
         (0..200).for_each(|_| m.next_token(50_000_000, 1));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_recording_left_out_is_given_beside_it() {
+    fn excluded_recorded_spans_are_reported() {
         let (mut without, mut with) = (Metrics::default(), Metrics::default());
         without.first_token(100_000_000, 128, 1);
         (0..200).for_each(|_| without.next_token(800_000, 1));

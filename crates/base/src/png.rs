@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shapes_stay_within_the_picture() {
+    fn shapes_stay_within_the_image() {
         let mut picture = Picture::filled(3, 2, [9, 9, 9]);
         picture.fill(1, 1, u32::MAX, u32::MAX, [1, 2, 3]);
         picture.fill(7, 7, 1, 1, [5, 5, 5]);

@@ -127,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_stream_in_parts_is_as_the_whole_text(text in "[abk-]{0,60}", secret in "[abk-]{4,6}", cuts in prop::collection::vec(0usize..60, 0..6)) {
+        fn a_stream_in_parts_equals_the_whole_text(text in "[abk-]{0,60}", secret in "[abk-]{4,6}", cuts in prop::collection::vec(0usize..60, 0..6)) {
             let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(text.len())).chain([0, text.len()]).collect();
             cuts.sort_unstable();
             let parts: Vec<&[u8]> = cuts.windows(2).map(|pair| &text.as_bytes()[pair[0]..pair[1]]).collect();

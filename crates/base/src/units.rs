@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn tiny_shares_are_not_none() {
+    fn tiny_shares_are_not_zero() {
         assert_eq!([0.0, 0.004, 0.005, 43.1].map(share_percent), ["0 %", "<0.01 %", "0.01 %", "43 %"]);
     }
 

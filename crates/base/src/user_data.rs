@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_plain_file_that_no_other_can_write_is_kept() {
+    fn only_a_regular_file_that_no_other_user_can_write_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         let keep = || keep_file(dir.path(), "file", b"one", 0o700).unwrap();
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_where_it_differs() {
+    fn a_file_is_replaced_if_it_differs() {
         let dir = tempfile::tempdir().unwrap();
         let inner = dir.path().join("data");
         let path = keep_file(&inner, "file", b"one", 0o600).unwrap();

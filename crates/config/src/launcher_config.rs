@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_invalid_value() {
         for (overrides, words) in [
             (&["hydra/launcher=slrum"][..], "slurm"),
             (&["hydra/launcher=slurm", "hydra.launcher.partion=x"], "hydra.launcher.partition"),

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_refused() {
+    fn other_options_are_refused() {
         for word in [
             "sh",
             "-c",

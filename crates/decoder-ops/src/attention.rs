@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mask_does_what_the_loop_does() {
+    fn the_mask_equals_the_loop() {
         for (window, first_query, first_key, softcap) in
             [(None, 0, 0, None), (None, 7, 0, Some(0.4)), (Some(3), 7, 5, None), (Some(40), 7, 0, None)]
         {

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equals_candles_product() {
+    fn equals_candles_gemm() {
         for (m, n, k) in
             [(1, 1, 1), (1, 7, 33), (2, 64, 31), (3, 65, 64), (4, 300, 576), (5, 9, 100), (9, 33, 40)]
         {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn honours_offsets_and_refuses_what_does_not_fit() {
+    fn honours_offsets_and_refuses_wrong_sizes() {
         let x = Tensor::randn(0f32, 1.0, (3, 8), &Device::Cpu).unwrap();
         let w = Tensor::randn(0f32, 1.0, (5, 8), &Device::Cpu).unwrap();
         let all = gemv(&x, &w).unwrap();

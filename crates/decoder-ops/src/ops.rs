@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn few_and_many_rows_give_the_same() {
+    fn results_do_not_depend_on_the_number_of_rows() {
         for dtype in [DType::F32, DType::BF16, DType::F16] {
             let w = Tensor::randn(0f32, 0.1, (48, 80), &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
             let bias = Tensor::randn(0f32, 1.0, 48, &Device::Cpu).unwrap();

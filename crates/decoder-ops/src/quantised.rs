@@ -680,7 +680,7 @@ mod tests {
     }
 
     #[test]
-    fn differs_from_candles_product_by_rounding_alone() {
+    fn differs_from_candles_gemm_only_by_rounding() {
         let x = Tensor::randn(0f32, 1.0, (5, 512), &Device::Cpu).unwrap();
         let w = Tensor::randn(0f32, 1.0, (40, 512), &Device::Cpu).unwrap();
         for (dtype, format) in PAIRS {
@@ -698,7 +698,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn wrong_sizes_are_refused() {
         let x = Tensor::zeros((1, 64), candle_core::DType::F32, &Device::Cpu).unwrap();
         let w = |bytes, columns| Panels::new(Format::Q4_0, bytes, columns);
         assert!(quantised_linear(&x, &w(&[0; 36], 64).unwrap()).is_ok());

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_words() {
+    fn the_text_names_the_busiest_expert() {
         let hottest = HottestExpert { layer: 17, expert: 93, times_mean: 4.25 };
         let experts = ExpertUse {
             experts: 128,

@@ -149,7 +149,7 @@ fn tree_of(case: &Case) -> ConfTree {
 
 #[test]
 #[ignore = "installs hydra-core from PyPI; .ci/run runs it"]
-fn our_compositions_equal_those_of_hydra() {
+fn compositions_equal_those_of_hydra() {
     let python = python_with_hydra().unwrap_or_else(|why| panic!("Hydra is not available: {why}"));
     let conf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conf").canonicalize().unwrap();
     let own_tree = ConfTree::default().with_dir(&conf).unwrap();

@@ -159,7 +159,7 @@ mod tests {
 
     /// A thread that is late still answers a request that has arrived.
     #[test]
-    fn a_request_that_is_there_is_answered_even_after_its_time() {
+    fn a_received_request_is_answered_after_its_time_limit() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         client.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();

@@ -519,7 +519,7 @@ mod tests {
     use llmprof_config::{built_in, compose};
 
     #[test]
-    fn runs_of_a_server_lie_under_their_runtime() {
+    fn runs_of_a_server_are_stored_under_their_runtime() {
         let dir = |overrides: &[&str]| {
             let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
             run_dir(&compose(&built_in(), &overrides).unwrap()).display().to_string()

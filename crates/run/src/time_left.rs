@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rest_takes_as_long_as_what_is_done() {
+    fn the_remaining_work_takes_as_long_as_the_completed_work() {
         let table = [
             (2.0, 4.0, 20.0, Some("about 00:40 left")),
             (2.5, 3.5, 25.0, Some("about 00:35 left")),

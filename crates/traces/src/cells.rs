@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_are_separated_by_the_delimiter_alone() {
+    fn cells_are_separated_only_by_the_delimiter() {
         let mut rows = Rows::new(&b"\"a;b\" x;1.234,5;\"c\";\n"[..], b';');
         let row = rows.next_row().unwrap().unwrap();
         assert_eq!(row.texts(), ["a;b", "1.234,5", "c", ""]);

@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_copy_engine_can_be_what_limits() {
+    fn a_busy_copy_engine_can_be_the_limit() {
         let row =
             KernelRow { calls: 9, total_ns: Some(900.0), mean_ns: Some(100.0), ..KernelRow::named("k") };
         let mut table = KernelTable {

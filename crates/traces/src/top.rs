@@ -74,7 +74,7 @@ mod tests {
     use crate::ncu::read_raw;
 
     #[test]
-    fn the_most_of_the_time_first() {
+    fn rows_are_sorted_by_time() {
         let raw = include_bytes!("../../../tests/fixtures/h200_ncu_raw.csv");
         let tables = [read_raw("raw", &raw[..]).unwrap()];
         let list = top("raw.csv", &tables, 3).unwrap();

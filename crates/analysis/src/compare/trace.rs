@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_requests_some_are_kept() {
+    fn requests_beyond_the_limit_are_thinned() {
         let mut trace = RequestTrace::of_requests(64);
         for nth in 0..1000 {
             trace.request_ended(Some(request(nth + 1)));

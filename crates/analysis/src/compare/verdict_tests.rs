@@ -115,7 +115,7 @@ fn differences_by_overrides_are_intended() {
 }
 
 #[test]
-fn gates_are_held_broken_or_undecided() {
+fn gates_pass_fail_or_are_undecided() {
     let a = BASE_RUN.sample(false);
     let of = |ratio: f64, noise: f64| {
         let b = SimulatedRun { seed: 9, itl_ms: 3.8 * ratio, request_noise: noise, ..BASE_RUN }.sample(false);

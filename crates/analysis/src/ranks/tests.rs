@@ -76,7 +76,7 @@ fn waits_are_those_for_the_last() {
 
 /// A kernel of 2 µs and a collective of 30 µs in a step of 100 ms, which is 208 µs per cell.
 #[test]
-fn what_is_short_is_seen_in_a_picture() {
+fn short_kernels_stay_visible_in_a_plot() {
     let mut lanes = program(&[2], &[0], 2, 30);
     lanes[0].pieces.truncate(2);
     lanes[0].steps = vec![(10 * MS, 10 * MS), (110 * MS, 110 * MS)];
@@ -204,7 +204,7 @@ fn odd_programs_have_no_false_waits() {
 }
 
 #[test]
-fn groups_of_ranks_are_told_apart_by_their_communicators() {
+fn groups_of_ranks_are_distinguished_by_their_communicators() {
     // Two pairs of ranks that reduce among themselves at about the same time.
     let mut lanes = program(&[100, 110], &[0; 2], 50, 20);
     let mut second = program(&[105, 150], &[0; 2], 40, 20);

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_read_stays_pending_and_arrives_later() {
+    fn unread_output_stays_pending_and_arrives_later() {
         let (mut reader, writer) = io::pipe().unwrap();
         let mut outlet = Outlet::open(&writer).unwrap();
         drop(writer);

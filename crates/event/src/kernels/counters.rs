@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_counted_is_none() {
+    fn uncounted_metrics_are_none() {
         let known = Known::of(&Counters::default());
         assert_eq!(known, Known::default());
         let read_only = counters(&[("dram__bytes_read.sum", "byte", &[(5.0, 1.0)])]);

@@ -194,7 +194,7 @@ mod tests {
     use super::{super::work::Names, *};
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn records_round_trip() {
         let mut names = Names::default();
         let launch = KernelLaunch { grid: [3, 2, 1], block: [64, 1, 1], registers: 0, shared_bytes: 0 };
         let (a, b) = (names.number("alpha"), names.number("beta"));

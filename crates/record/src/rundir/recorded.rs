@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_recorded_is_kept() {
+    fn a_run_in_progress_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let (root, run) = (dir.path(), made(dir.path(), "a/1", "events.ndjson"));
         let job = made(root, "s/0", "events.ndjson");

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_messages_are_not_folded_and_distant_ones_neither() {
+    fn neither_messages_of_the_program_itself_nor_distant_ones_are_folded() {
         assert_eq!(shown(&[("gpu", "GPU 0: lost"), ("gpu", "GPU 1: lost")]).len(), 2);
         let letters: Vec<String> = (0..20u8).map(|i| char::from(b'a' + i).to_string()).collect();
         let mut lines: Vec<(&str, &str)> = vec![("stdout", "ready")];

@@ -102,7 +102,7 @@ fn run_with(spans: &[(u64, u64)], requests: u32) -> RunState {
 }
 
 #[test]
-fn what_is_recorded_is_left_out_and_shown_beside_it() {
+fn recorded_spans_are_excluded_and_shown_separately() {
     let state = run_with(&[(3000, 5000), (7000, 8000)], 10);
     let total = &state.total;
     assert_eq!((total.requests, total.itl.n(), total.itl.mean_ms()), (7, 7 * 19, Some(10.0)));
@@ -118,7 +118,7 @@ fn what_is_recorded_is_left_out_and_shown_beside_it() {
 }
 
 #[test]
-fn without_the_events_nothing_is_left_out() {
+fn without_recording_events_nothing_is_excluded() {
     let state = run_with(&[], 3);
     assert!(state.total.left_out().is_none() && !state.kernels.recording.is_used());
     assert_eq!((state.total.itl.n(), state.kernels.recording.cost()), (57, None));
@@ -238,7 +238,7 @@ fn time_in_which_the_process_was_stopped_belongs_to_no_latency() {
 }
 
 #[test]
-fn a_stop_within_a_pause_is_left_out_once() {
+fn a_stop_within_a_pause_is_excluded_once() {
     let stopped = envelope(900, Event::ProcessStopped(ProcessStopped { since: Stamp(100_000_000) }));
     let state = fold(&[
         request(0, 0, false),
@@ -481,7 +481,7 @@ fn a_pause_does_not_change_requests_to_a_server() {
 }
 
 #[test]
-fn bursts_do_not_set_requests_to_a_server_apart() {
+fn bursts_do_not_split_requests_to_a_server() {
     let run = RunStarted { engine: EngineKind::Server, simulated: false, ..run_started() };
     let of = |on: u64, off: u64| {
         fold(&[

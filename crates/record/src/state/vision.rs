@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn patches_are_known_where_all_requests_report_them() {
+    fn patches_are_known_if_all_requests_report_them() {
         let mut tally = VisionTally::default();
         assert_eq!(tally.tokens_per_image(), None);
         tally.add(&encoded(10, Some(40), &[]), 1, None);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cost_is_that_of_the_pictures_that_were_seen() {
+    fn the_cost_is_that_of_the_encoded_images() {
         let arch = json!({
             "model_type": "qwen2_5_vl", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
             "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 4096,

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn files_arrive_as_they_are_and_once() {
+    fn files_arrive_unchanged_and_once() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let large: Vec<u8> = (0..MAX_PAYLOAD * 2 + 7).map(|i| i as u8).collect();
         fs::create_dir_all(from.path().join("nsys/deep")).unwrap();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_named() {
+    fn files_beyond_the_limit_are_named() {
         let from = tempfile::tempdir().unwrap();
         fs::write(from.path().join("small"), "x").unwrap();
         fs::write(from.path().join("large"), [0; 4096]).unwrap();

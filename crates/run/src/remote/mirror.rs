@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_there_becomes_one_below_ours() {
+    fn a_remote_directory_is_mapped_below_the_local_root() {
         let root = Path::new("runs");
         for (there, here) in [
             (
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_goes_on_where_it_ended() {
+    fn a_copy_resumes_where_it_ended() {
         let root = tempfile::tempdir().unwrap();
         let there = Path::new("/home/me/runs/b/model/date");
         let copies = Copies::Below(root.path().to_owned());

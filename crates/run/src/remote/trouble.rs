@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ssh_says_becomes_a_remedy() {
+    fn messages_of_ssh_become_remedies() {
         let host: Host = "me@box:22".parse().unwrap();
         for (stderr, words, remedy) in [
             (

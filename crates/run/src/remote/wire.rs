@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_comes_back_as_it_was() {
+    fn frames_round_trip() {
         let mut pipe = Vec::new();
         let events = Frame::Events { run: 2, at: 9, len: 5 };
         send(&mut pipe, &events, b"a\n{\0\xff").unwrap();
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shell_prints_is_passed_over() {
+    fn shell_output_is_skipped() {
         let text = b"Welcome\n\x1b[31mred\n{\"hello\":1}\nrest";
         let (line, greeting) = first_line(&mut BufReader::new(&text[..])).unwrap();
         assert_eq!((&line[..], &greeting[..]), (&b"{\"hello\":1}\n"[..], &b"Welcome\n\x1b[31mred\n"[..]));

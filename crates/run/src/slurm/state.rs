@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_codes_are_in_words() {
+    fn exit_codes_have_a_text() {
         for (text, words) in [
             ("4:0", "exit code 4"),
             ("0:9", "ended by SIGKILL"),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_are_in_words() {
+    fn reasons_have_a_text() {
         for (reason, words) in [
             ("Resources", "no free resources"),
             ("None", "not yet scheduled"),

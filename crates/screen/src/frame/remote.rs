@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_says_what_matters_most() {
+    fn the_line_shows_the_most_important_state() {
         let up = Link::Up { behind_ms: Some(23.0) };
         assert!(drawn(up.clone(), None, 80).starts_with(" over ssh to box · 23.0 ms behind  "));
         assert!(drawn(up.clone(), None, 80).ends_with("run k3f9a2"));

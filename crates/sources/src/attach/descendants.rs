@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn orphans_stay_descendants_and_reused_numbers_are_others() {
+    fn orphans_stay_descendants_and_reused_pids_do_not() {
         let mut of = Descendants::new();
         let none = |_| Marked::No;
         // In any order: 30 is a child of 20.

@@ -495,7 +495,7 @@ mod tests {
 
     /// As if it were started directly, its background processes continue.
     #[test]
-    fn a_program_that_ends_by_itself_at_the_terminal_leaves_what_it_leaves() {
+    fn background_processes_survive_a_program_that_ends_by_itself() {
         let dir = tempfile::tempdir().unwrap();
         let (mut program, child) = with_child(dir.path(), OutputTo::Stderr);
         fs::write(dir.path().join("go"), "").unwrap();
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_told_from_lines() {
+    fn progress_is_distinguished_from_lines() {
         let mut found = Vec::new();
         let mut splitter = Splitter::default();
         let mut take = |piece: Piece<'_>| match piece {

@@ -423,7 +423,7 @@ mod tests {
     /// The second process dies after 0.7 of 1.7 s, or after 1.0 s; the third joins after 1.2 s: all are reported, and
     /// no time is lost.
     #[test]
-    fn a_process_that_leaves_early_or_joins_late_is_in_a_window_of_its_own() {
+    fn a_process_that_leaves_early_or_joins_late_has_a_separate_window() {
         let (mut a, mut b, mut c) = (record(1, 0), record(2, 1), record(3, 2));
         run(&mut a, 1000 * MS, 2700 * MS, 0);
         run(&mut b, 1001 * MS, 2000 * MS, 0);
@@ -521,7 +521,7 @@ mod tests {
     /// `cargo test --lib records_of_eight_ranks -- --ignored --nocapture`.
     #[test]
     #[ignore = "a measurement"]
-    fn records_of_eight_ranks_a_second() {
+    fn records_of_eight_ranks_per_second() {
         const RANKS: usize = 8;
         let names = [
             "void rms_norm_kernel<__nv_bfloat16>(T1 *)",

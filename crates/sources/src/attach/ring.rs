@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_that_cannot_be_are_refused() {
+    fn impossible_ends_are_refused() {
         let memory = Memory::new().unwrap();
         let mut slots = Vec::new();
         assert_eq!(memory.copy(Which::Work, 0, 10, &mut slots), Ok(()));

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_domains_and_threads_are_told_apart() {
+    fn ranges_of_domains_and_threads_are_distinguished() {
         let mut transcript = Transcript::default();
         let edge = |at_ns: u64, domain, kind| {
             Record::Range(RangeEdge { at_ns: 1_000_000 + at_ns, thread: 1, domain, kind }).slot()

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_series_is_refused() {
+    fn other_answers_are_refused() {
         let refused = |body| series(body).unwrap_err();
         let bad = r#"{"status":"error","errorType":"bad_data","error":"parse error"}"#;
         assert_eq!(refused(bad).to_string(), "bad_data: parse error");
@@ -327,7 +327,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_written_is_read(labels in prop::collection::btree_map("[a-zA-Z_]{1,8}", any::<String>(), 0..6), value: f64, time in 0u32..) {
+        fn answers_round_trip(labels in prop::collection::btree_map("[a-zA-Z_]{1,8}", any::<String>(), 0..6), value: f64, time in 0u32..) {
             let body = serde_json::json!({"status": "success", "data": {"resultType": "vector", "result": [
                 {"metric": labels, "value": [time, value.to_string()]}]}}).to_string();
             let (_, all) = series(&body).unwrap();

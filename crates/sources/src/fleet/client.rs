@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn each_answer_that_is_none_has_its_words() {
+    fn each_invalid_answer_has_a_message() {
         let error =
             |kind: &str| format!(r#"{{"status":"error","errorType":"{kind}","error":"why\u001b[2J"}}"#);
         for (status, location, body, wanted) in [

@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_no_numbers_are_not_there() {
+    fn values_that_are_not_numbers_are_absent() {
         for value in [f64::NAN, f64::INFINITY, -1.0, 9_223_372_036_854_775_792.0] {
             let gpus = collect(&[("__name__=DCGM_FI_DEV_GPU_TEMP,gpu=0,Hostname=n", value)]).gpus;
             assert_eq!((gpus.len(), gpus[0].get(Reading::Temp)), (1, None), "{value}");
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_of_others_are_made_visible() {
+    fn untrusted_labels_are_sanitised() {
         let gpus = collect(&[(
             "__name__=DCGM_FI_DEV_SM_CLOCK,gpu=0,Hostname=n\u{1b}]0;x\u{7},modelName=a\u{202e}b",
             1.0,

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_them_may_be_slow() {
+    fn half_of_the_peers_may_be_slow() {
         for slow in [8, 10, 12] {
             let clocks: Vec<f64> =
                 (0..16).map(|i| if i < slow { 1410.0 + i as f64 } else { 1965.0 + i as f64 }).collect();
@@ -183,7 +183,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn those_that_are_the_measure_are_mostly_not_slow(clocks in prop::collection::vec(1.0f64..4000.0, 4..200)) {
+        fn the_reference_gpus_are_mostly_not_slow(clocks in prop::collection::vec(1.0f64..4000.0, 4..200)) {
             let basis = Basis::of(&clocks).unwrap();
             let slow = clocks.iter().filter(|mhz| basis.is_slow(**mhz)).count();
             let others = clocks.len() - basis.measured_by;

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn blanks_are_no_values() {
+    fn blanks_are_missing_values() {
         for blank in [9_223_372_036_854_775_792.0, 2_147_483_632.0, 140_737_488_355_328.0] {
             assert!(is_blank(blank), "{blank}");
         }

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_recorded_is_read() {
+    fn recordings_round_trip() {
         let dir = tempfile::tempdir().unwrap();
         let header = Header::new("http://p:9090".into(), None, Vec::new());
         let mut recorder = Recorder::create(dir.path(), &header, "2026-01-01_00-00-00").unwrap();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_recording_is_refused() {
+    fn other_files_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("x");
         for (text, wanted) in [

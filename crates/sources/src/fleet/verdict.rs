@@ -834,7 +834,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_silent_and_lonely_gpus_are_not_called_slow() {
+    fn idle_silent_and_single_gpus_are_not_called_slow() {
         let mut gpus: Vec<Gpu> = (0..8).map(|i| gpu(i, 1980.0, 98.0, None)).collect();
         gpus[1].sample = gpus[1].sample.with(Reading::SmClock, 345.0).with(Reading::GpuUtil, 2.0);
         gpus[2].sample = GpuSample::default();
@@ -925,7 +925,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_put_what_is_not_there_last() {
+    fn orders_put_missing_values_last() {
         let mut gpus: Vec<Gpu> = (0..4).map(|i| gpu(i, 1900.0 + i as f64, 98.0, Some(0))).collect();
         gpus[0].sample.set(Reading::SmClock, None);
         let fleet = fleet(gpus);

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_have_words_and_a_remedy() {
+    fn failures_have_a_message_and_a_remedy() {
         for (kind, error, expected) in [
             ("no_torch", "", "/venv/bin/python has no torch; install it there"),
             ("old_torch", "1.13.1", "torch 1.13.1 of /venv/bin/python is too old; version 2.1 or newer"),

@@ -758,7 +758,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endless_line_is_passed_over_in_bounded_memory() {
+    fn an_endless_line_is_skipped_in_bounded_memory() {
         let text = [b"{\"a\":1}\n".to_vec(), vec![b'{'; 5000], b"\nrest".to_vec()].concat();
         let mut from = BufReader::with_capacity(64, &text[..]);
         let mut line = Vec::new();

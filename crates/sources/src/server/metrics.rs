@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_that_are_counted_at_the_end_were_made_before() {
+    fn tokens_counted_at_the_end_were_generated_before() {
         let mut counter = AtTheEnd::default();
         let mut rate = |t: f64, running: f64, tokens: f64| counter.rate(t, Some(running), Some(tokens));
         assert_eq!(rate(0.0, 0.0, 100.0), Some(0.0), "nothing runs");
@@ -231,7 +231,7 @@ mod tests {
 
     /// The same figures under the names of Ray, of NIM and of vLLM before 0.10.
     #[test]
-    fn other_names_of_the_same() {
+    fn other_names_of_the_same_metric() {
         let page = "vllm:num_requests_running{engine=\"0\"} 3\nvllm:kv_cache_usage_perc 0.5\nvllm:generation_tokens_total 7\n\
                     vllm:request_time_per_output_token_seconds_sum 2\nvllm:request_time_per_output_token_seconds_count 4\n\
                     vllm:time_to_first_token_seconds_sum 1\nvllm:time_to_first_token_seconds_count 4\n";

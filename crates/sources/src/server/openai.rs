@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_garbage_are_told_apart() {
+    fn errors_and_garbage_are_distinguished() {
         assert_eq!(
             chunk(r#"{"error":{"message":"too long","code":400}}"#).error.as_deref(),
             Some("too long")

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pictures_differ() {
+    fn images_differ() {
         assert_ne!(blocks(64, 1).png(), blocks(64, 2).png());
         assert!(data_url(8, 0).starts_with("data:image/png;base64,iVBORw0KGgo"));
     }

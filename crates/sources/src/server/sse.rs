@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_skipped_and_counted() {
+    fn events_beyond_the_limit_are_skipped_and_counted() {
         let mut events = Events::default();
         let mut seen = 0;
         let mut each = |_: &[u8]| seen += 1;

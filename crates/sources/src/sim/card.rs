@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_follow_the_model_and_the_card() {
+    fn steps_follow_the_model_and_the_gpu() {
         let (mut small, mut large) = (timing(4, 1024, &H200), timing(28, 3584, &H200));
         assert!(small.decode_s(1, 512) < large.decode_s(1, 512) / 4.0);
         let mut on_4090 = timing(28, 3584, &RTX_4090);

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_power_cap_slows_prefill_alone() {
+    fn the_power_cap_slows_only_prefill() {
         let (steady, capped) = (trace(&config("steady"), 3), trace(&config("power_cap"), 3));
         let ratio = capped[0].0.secs() / steady[0].0.secs();
         assert!((ratio - 1.375).abs() < 1e-3, "{ratio}");

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_those_of_the_engine() {
+    fn kernels_are_those_of_the_engine() {
         let shape = shape();
         let (window, timeline) = decode(&shape, 3_800_000, true, 1);
         // Embedding, eight per layer, norm, head, sampling.

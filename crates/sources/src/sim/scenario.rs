@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_happens_in_the_steady_one() {
+    fn the_steady_scenario_has_no_episodes() {
         assert_eq!(Scenario::steady().name(), "steady");
     }
 

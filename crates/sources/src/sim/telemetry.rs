@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_settle_where_a_real_card_does() {
+    fn phases_settle_where_a_real_gpu_does() {
         use Phase::{Decode, Idle, Prefill};
         // (scenario, phase, from, W, °C, MHz, reasons)
         let cases = [

@@ -348,7 +348,7 @@ torn li";
     }
 
     #[test]
-    fn a_column_for_one_limit_says_nothing_of_the_others() {
+    fn a_column_for_one_limit_does_not_cover_the_others() {
         let unread = |columns: &str| {
             let cells = columns.split(',').map(|_| "Not Active").collect::<Vec<_>>().join(",");
             let text = format!("timestamp,{columns}\n2026/11/15 08:00:00,{cells}\n");

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_are_no_decimals_where_there_are_durations_alone() {
+    fn thousands_separators_are_not_decimals_if_there_are_only_durations() {
         for (separator, ns) in [(";", "12.345"), (",", "12.345"), (",", "12,345")] {
             let cells = |cells: [&str; 3]| cells.map(|cell| format!("\"{cell}\"")).join(separator) + "\n";
             let rows = [

@@ -321,7 +321,7 @@ fn a_trace_that_ends_early_is_read_up_to_there() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused_with_the_formats_that_are_known() {
+fn other_files_are_refused_with_the_known_formats() {
     for (text, words) in [
         ("{}", "JSON without traceEvents"),
         ("{\"a\": [1, {\"b\": 2}]}", "JSON without traceEvents"),

@@ -225,7 +225,7 @@ fn archives_beyond_the_limits_leave_no_files() {
 }
 
 #[test]
-fn every_limit_has_its_words() {
+fn every_limit_has_a_message() {
     let total = |limits: Limits| Total::new(limits, 10);
     let few = Limits { entries: 2, ..Limits::NONE };
     let mut counted = total(few);

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_is_said() {
+    fn shared_gpus_are_reported() {
         let warning = |boards: [Option<u32>; 3], jobs| {
             let gpus: Vec<Gpu> = (0..).zip(boards).map(|(index, board)| gpu(index, board)).collect();
             shared(&gpus, jobs)

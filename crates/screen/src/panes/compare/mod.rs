@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_long_name_the_end_is_kept() {
+    fn the_end_of_a_long_name_is_kept() {
         let names = Names(["before".into(), "2026-11-16_06-22-03".into()]);
         for (side, width, wanted) in
             [(0, 13, "A before"), (1, 13, "B …6_06-22-03"), (1, 21, "B 2026-11-16_06-22-03"), (1, 2, "B …")]

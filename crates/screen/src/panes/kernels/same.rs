@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_are_joined_by_grid_and_what_is_not_separated_is_named() {
+    fn kernels_are_joined_by_grid_and_ambiguous_ones_are_named() {
         let live = KernelTable {
             rows: vec![
                 row("skinny", Some(224), Some(Operator::Down)),

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn the_axis_says_that_its_numbers_are_layers() {
+    fn the_axis_labels_its_numbers_as_layers() {
         use crate::theme::{Depth, Glyphs};
         use llmprof_config::ThemeName;
         let timeline = step((0..4).map(|l| span(Some(l), u64::from(l) * 100, 100)).collect());

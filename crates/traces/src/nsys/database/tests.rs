@@ -97,7 +97,7 @@ fn graphs_without_nodes_are_reported() {
 }
 
 #[test]
-fn calls_alone_are_shown_with_a_note() {
+fn calls_without_kernels_are_shown_with_a_note() {
     let (_dir, path) = made(&format!(
         "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
          INSERT INTO StringIds VALUES (1, 'cudaMalloc_v3020');
