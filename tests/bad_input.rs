@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path};
 
-use crate::common::{Said, program, record, run, said};
+use crate::common::{ProgramOutput, program, record, run, said};
 use serde_json::Value;
 
 const DEMO: &str = include_str!("../assets/demo/events.ndjson");
@@ -229,7 +229,7 @@ const CASES: [Case; 16] = [
     },
 ];
 
-fn check(what: &str, name: &str, output: &Said, (code, expected): Expected) {
+fn check(what: &str, name: &str, output: &ProgramOutput, (code, expected): Expected) {
     let all = format!("{what} of {name}: exit code {}\n{}\n{}", output.code, output.out, output.err);
     assert_eq!(output.code, code, "{all}");
     assert!(output.out.contains(expected) || output.err.contains(expected), "{expected:?} is not in\n{all}");

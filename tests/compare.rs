@@ -2,7 +2,7 @@
 
 use std::{fs, io::Write, path::Path};
 
-use crate::common::{Said, record, run};
+use crate::common::{ProgramOutput, record, run};
 use serde_json::Value;
 
 const STEADY: [&str; 3] = ["runtime.requests=16", "infer=short", "runtime.sim.scenario=steady"];
@@ -13,7 +13,7 @@ fn recorded(dir: &Path, name: &str, overrides: &[&str]) {
     fs::rename(record(dir, &all), dir.join(name)).unwrap();
 }
 
-fn object(output: &Said) -> Value {
+fn object(output: &ProgramOutput) -> Value {
     serde_json::from_str(&output.out).unwrap_or_else(|e| panic!("{e}: {}{}", output.out, output.err))
 }
 

@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::common::terminal::Terminal;
-use crate::common::{KilledOnDrop, Said, eventually, program, said};
+use crate::common::{KilledOnDrop, ProgramOutput, eventually, program, said};
 use llmprof::{
     fleet::{Fleet, from_recording, read_recording},
     tui::fleet::still,
@@ -81,7 +81,7 @@ fn of_now(series: Vec<(Value, &'static str)>) -> String {
     }))
 }
 
-fn fleet(args: &[&str]) -> Said {
+fn fleet(args: &[&str]) -> ProgramOutput {
     let dir = tempfile::tempdir().unwrap();
     said(program(dir.path()).arg("fleet").args(args).output().unwrap())
 }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{Said, eventually, program, record, run, run_dirs, said};
+use crate::common::{ProgramOutput, eventually, program, record, run, run_dirs, said};
 use llmprof::{
     base::foreign::is_hidden,
     cli::commands_markdown,
@@ -336,7 +336,7 @@ fn assert_safe_screens(recording: &str) {
     for pane in Pane::ALL {
         let ui = UiState { pane, ..UiState::new(ThemeName::Dark) };
         let view = View::of(&state, &ui, &theme);
-        let Contents { svg, text, csv } = Contents::of(&view, Rect::new(0, 0, 160, 50));
+        let Contents { svg, text, csv } = Contents::new(&view, Rect::new(0, 0, 160, 50));
         assert_safe_document("screen.svg", &svg);
         assert_safe("screen.txt", &text);
         assert_safe_document("screen.csv", &csv);
@@ -439,7 +439,7 @@ fn make_fifo(path: &Path) {
 }
 
 /// Ends the command if it waits, instead of the whole test.
-fn ends(dir: &Path, args: &[&str]) -> Said {
+fn ends(dir: &Path, args: &[&str]) -> ProgramOutput {
     let mut command = program(dir);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Said, program, said};
+use crate::common::{ProgramOutput, program, said};
 use llmprof::event::Event;
 use tempfile::TempDir;
 
@@ -55,12 +55,12 @@ impl Bench {
         format!("runtime.pytorch.script={}", path.display())
     }
 
-    fn run(&self, overrides: &[&str]) -> Said {
+    fn run(&self, overrides: &[&str]) -> ProgramOutput {
         let python = format!("runtime.pytorch.python={}", self.python.display());
         self.run_on("runtime=pytorch", &[&[python.as_str()], overrides].concat())
     }
 
-    fn run_on(&self, runtime: &str, overrides: &[&str]) -> Said {
+    fn run_on(&self, runtime: &str, overrides: &[&str]) -> ProgramOutput {
         let mut command = program(self.dir.path());
         command.env("XDG_DATA_HOME", self.dir.path().join("data"));
         command.args(["run", "--json", runtime, "runtime.device=cpu", "profiling.torch.enable=false"]);

@@ -15,7 +15,7 @@ use std::{
 };
 
 use crate::common::terminal::Terminal;
-use crate::common::{PATIENCE, PROGRAM, Said, eventually, program, said, signal};
+use crate::common::{PATIENCE, PROGRAM, ProgramOutput, eventually, program, said, signal};
 use llmprof::{event::SCHEMA, remote::Frame};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -60,7 +60,7 @@ impl Sshd {
         command
     }
 
-    fn run(&self, dir: &Path, args: &[&str]) -> Said {
+    fn run(&self, dir: &Path, args: &[&str]) -> ProgramOutput {
         said(self.program(dir, args).output().unwrap())
     }
 
@@ -603,7 +603,7 @@ fn hello(schema: u32, version: &str) -> String {
     )
 }
 
-fn against(output: &[u8]) -> (Said, TempDir) {
+fn against(output: &[u8]) -> (ProgramOutput, TempDir) {
     let (far, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (ssh, there) = far_end(far.path(), output);
     let mut command = program(here.path());

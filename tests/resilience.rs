@@ -216,7 +216,7 @@ fn a_run_that_is_killed_at_once_has_its_start_on_disk() {
 }
 
 /// Checks the lines of stderr that a user should see.
-fn assert_words(said: &crate::common::Said, expected: &str) {
+fn assert_words(said: &crate::common::ProgramOutput, expected: &str) {
     assert_eq!(said.code, 1, "{}{}", said.out, said.err);
     assert!(said.err.contains(expected), "{}", said.err);
     for bug in ["panicked", "bug in the program"] {

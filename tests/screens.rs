@@ -22,7 +22,7 @@ use llmprof::{
     },
     model::{Operator, Shape, Step},
     report::{plots::roofline_svg, report_md, run_json},
-    run::sweep::{CooldownStatus, Job, JobResult, JobState, LiveFigures, Place, Sweep, Temperature},
+    run::sweep::{CooldownStatus, Job, JobResult, JobState, LiveFigures, Placement, Sweep, Temperature},
     rundir::{EventReader, Next, Player},
     sim::{SimSteps, card::H200, sim_kernels},
     state::{RunState, Snapshot},
@@ -605,7 +605,7 @@ fn sweep_on_slurm() -> Sweep {
     for (number, job) in sweep.jobs.iter_mut().enumerate() {
         let on = (number < 4).then(|| format!("node{number}"));
         let note = on.is_none().then(|| "no free resources".to_owned());
-        job.place = Some(Place { id: format!("412_{number}"), on, note });
+        job.placement = Some(Placement { id: format!("412_{number}"), on, note });
     }
     sweep
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::common::terminal::Terminal;
-use crate::common::{SIM_TIMES, Said, column, eventually, finished, program, rows, said, signal};
+use crate::common::{ProgramOutput, SIM_TIMES, column, eventually, finished, program, rows, said, signal};
 use llmprof::event::Outcome;
 use serde_json::Value;
 
@@ -107,7 +107,7 @@ impl Cluster {
         command
     }
 
-    fn run(&self, dir: &Path, args: &[&str]) -> Said {
+    fn run(&self, dir: &Path, args: &[&str]) -> ProgramOutput {
         said(self.program(dir, args).output().unwrap())
     }
 
@@ -175,7 +175,7 @@ fn in_time<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
 }
 
 #[track_caller]
-fn ended(child: Child) -> Said {
+fn ended(child: Child) -> ProgramOutput {
     said(child.wait_with_output().unwrap())
 }
 

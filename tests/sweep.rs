@@ -9,8 +9,8 @@ use std::{
 
 use crate::common::terminal::Terminal;
 use crate::common::{
-    KilledOnDrop, SIM_TIMES, Said, column, ended, ended_with_output, events, eventually, finished, limited,
-    output, program, rows, run, said, signal,
+    KilledOnDrop, ProgramOutput, SIM_TIMES, column, ended, ended_with_output, events, eventually, finished,
+    limited, output, program, rows, run, said, signal,
 };
 use llmprof::event::Outcome;
 use serde_json::Value;
@@ -40,7 +40,7 @@ const SLOW: [&str; 8] = [
     "hardware.cooldown_s=0.1",
 ];
 
-fn quick(dir: &Path, more: &[&str]) -> Said {
+fn quick(dir: &Path, more: &[&str]) -> ProgramOutput {
     run(dir, &[&QUICK[..], more].concat())
 }
 

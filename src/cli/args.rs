@@ -112,7 +112,8 @@ impl ConfigArgs {
         if self.conf_dir.is_some() {
             return Ok(());
         }
-        let settings = runs.iter().flat_map(|composed| RiskySetting::of(&composed.composition)).collect();
+        let settings =
+            runs.iter().flat_map(|composed| RiskySetting::find_all(&composed.composition)).collect();
         conf_consent::confirm(Path::new("conf"), settings, may_ask)
     }
 

@@ -106,7 +106,7 @@ async fn examine(args: &DoctorArgs) -> Result<u8, Failure> {
     // A configuration that does not compose is one of the findings.
     let runs = args.config.compose().map(|composed| cwd.join(runs_root(&composed)));
     let machine = Arc::new(Machine::here(runs.map_err(|failure| failure.to_string())));
-    let style = show::Style::of(&machine, io::stdout().is_terminal());
+    let style = show::Style::for_machine(&machine, io::stdout().is_terminal());
     let stop = Arc::clone(&machine.stop);
     let work = move || {
         let on_terminal = io::stderr().is_terminal();

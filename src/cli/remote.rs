@@ -31,8 +31,8 @@ use llmprof_run::{
     plan::Plan,
     progress_line::ProgressLine,
     remote::{
-        Connection, Copies, Frame, Host, Incoming, Listed, Machine, Order, Place, Refusal, RemoteRun,
-        Request, Start, Work, install, machine_there, serve, work,
+        Connection, Copies, Frame, Host, Incoming, Listed, Machine, Order, Refusal, RemoteRun, Request,
+        ServedDir, Start, Work, install, machine_there, serve, work,
     },
 };
 
@@ -356,8 +356,8 @@ pub(super) fn serve_here() -> Result<u8, Failure> {
 }
 
 /// The process of a run on this machine that was started over ssh.
-pub(super) async fn work_here(place: &Path) -> Result<u8, Failure> {
-    work(&Place::open(place), plan).await?;
+pub(super) async fn work_here(dir: &Path) -> Result<u8, Failure> {
+    work(&ServedDir::open(dir), plan).await?;
     Ok(0)
 }
 

@@ -73,15 +73,15 @@ pub fn environment(home: &Path) -> Vec<(&'static str, OsString)> {
 }
 
 /// The output and exit code of the program.
-pub struct Said {
+pub struct ProgramOutput {
     pub code: i32,
     pub out: String,
     pub err: String,
 }
 
-pub fn said(output: Output) -> Said {
+pub fn said(output: Output) -> ProgramOutput {
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    Said {
+    ProgramOutput {
         code: output.status.code().expect("an exit code"),
         out: text(output.stdout),
         err: text(output.stderr),
@@ -90,7 +90,7 @@ pub fn said(output: Output) -> Said {
 
 /// Runs the program in `dir` to its end.
 #[track_caller]
-pub fn run(dir: &Path, args: &[&str]) -> Said {
+pub fn run(dir: &Path, args: &[&str]) -> ProgramOutput {
     said(output(program(dir).args(args)))
 }
 
@@ -155,7 +155,7 @@ pub fn output(command: &mut Command) -> Output {
 
 /// Runs the program in `dir` with a limit in the syntax of the shell's `ulimit`.
 #[track_caller]
-pub fn limited(dir: &Path, limit: &str, args: &[&str]) -> Said {
+pub fn limited(dir: &Path, limit: &str, args: &[&str]) -> ProgramOutput {
     let mut shell = command("sh", dir);
     shell.args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh", PROGRAM]).args(args);
     said(output(&mut shell))

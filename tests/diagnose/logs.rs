@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use crate::common::{Said, run};
+use crate::common::{ProgramOutput, run};
 
-fn diagnose(bytes: &[u8]) -> Said {
+fn diagnose(bytes: &[u8]) -> ProgramOutput {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("log.csv"), bytes).unwrap();
     run(dir.path(), &["diagnose", "log.csv"])

@@ -12,7 +12,7 @@ pub fn verdict(kernel: &KernelRow) -> Result<Verdict, String> {
 
 /// FLOP/s and bandwidth of a kernel from its counters, if they were recorded.
 pub fn achieved(kernel: &KernelRow) -> Achieved {
-    Achieved::of(&kernel.known())
+    Achieved::from_counters(&kernel.known())
 }
 
 /// The bound class of a kernel.
@@ -130,7 +130,7 @@ pub struct Achieved {
 }
 
 impl Achieved {
-    pub fn of(known: &Known) -> Achieved {
+    pub fn from_counters(known: &Known) -> Achieved {
         let seconds = known.duration_ns.filter(|ns| *ns > 0.0).map(|ns| ns * 1e-9);
         let flops = known.flops.as_ref().map(|flops| flops.total);
         let over = |amount: Option<f64>| Some(amount? / seconds?);
@@ -200,9 +200,9 @@ mod tests {
     fn rates_where_the_counters_allow() {
         let flops = Flops { total: 4e9, tensor: None, counted: String::new() };
         let all = Known { dram_bytes: Some(2e9), flops: Some(flops), ..known(50.0, 50.0, 1000.0) };
-        let achieved = Achieved::of(&all);
+        let achieved = Achieved::from_counters(&all);
         assert_eq!(achieved.flop_per_byte, Some(2.0));
         assert!((achieved.flop_per_s.unwrap() / 4e12 - 1.0).abs() < 1e-12);
-        assert_eq!(Achieved::of(&Known::default()), Achieved::default());
+        assert_eq!(Achieved::from_counters(&Known::default()), Achieved::default());
     }
 }

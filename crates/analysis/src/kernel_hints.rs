@@ -180,7 +180,7 @@ mod tests {
     fn hints_of(window: &KernelWindow, operators: &[OperatorRow]) -> Vec<String> {
         hints(&PhaseKernels {
             window,
-            meter: LaunchMeter::of(window).unwrap(),
+            meter: LaunchMeter::from_window(window).unwrap(),
             operators,
             several_tokens: false,
         })

@@ -26,7 +26,7 @@ pub enum Limit {
 impl Limit {
     /// By the idle share and the share of the peak bandwidth; `None` if a lowered clock costs more, or if neither is
     /// known.
-    pub fn of(idle: Option<GpuIdle>, bandwidth: Option<f64>, lost_to_clock: f64) -> Option<Limit> {
+    pub fn find(idle: Option<GpuIdle>, bandwidth: Option<f64>, lost_to_clock: f64) -> Option<Limit> {
         let waits = idle.filter(|idle| idle.share >= MIN_IDLE);
         match (waits, bandwidth) {
             (Some(idle), _) if idle.share > lost_to_clock => Some(Limit::Cpu(idle)),
@@ -84,7 +84,8 @@ mod tests {
     fn the_largest_loss_is_the_limit() {
         let idle = |share, basis| Some(GpuIdle { share, basis });
         let (kernels, steps) = (IdleBasis::Kernels, IdleBasis::Steps);
-        let first = |idle, bandwidth, clock| Limit::of(idle, bandwidth, clock).map(|limit| limit.to_string());
+        let first =
+            |idle, bandwidth, clock| Limit::find(idle, bandwidth, clock).map(|limit| limit.to_string());
         for (idle, bandwidth, clock, begins) in [
             (
                 idle(0.7, kernels),

@@ -150,7 +150,7 @@ struct DevicePeaks {
 impl DevicePeaks {
     /// The peaks of a GPU as its driver describes it: those of its name in the table, else estimated; or the reason why
     /// there are none.
-    fn of(gpu: &GpuInfo) -> Result<DevicePeaks, &'static str> {
+    fn from_gpu(gpu: &GpuInfo) -> Result<DevicePeaks, &'static str> {
         if gpu.mig == Some(true) || gpu.virtualization.is_some() || names::is_part(&gpu.name) {
             return Err("only a part of it may be used (MIG or vGPU)");
         }
@@ -162,7 +162,7 @@ impl DevicePeaks {
 
     /// Estimated from the cores, the clocks and the memory bus that the driver reports.
     fn estimated(gpu: &GpuInfo) -> Option<DevicePeaks> {
-        let units = Units::of(gpu.compute_capability.as_deref()?, gpu.name.contains("GeForce"))?;
+        let units = Units::for_capability(gpu.compute_capability.as_deref()?, gpu.name.contains("GeForce"))?;
         let (sms, sm_mhz) = (gpu.cores? / units.cores, gpu.sm_clock_max_mhz?);
         let (bits, mem_mhz) = (gpu.mem_bus_bits?, gpu.mem_clock_max_mhz?);
         // Two transfers per clock.
@@ -198,7 +198,7 @@ pub fn peaks(gpu: Option<&str>, dtype: &str, given: GivenPeaks) -> Result<Peaks,
 
 /// Like [`peaks`], for a GPU as its driver describes it. A GPU that is not in the table gets an estimate.
 pub fn peaks_of(gpu: Option<&GpuInfo>, dtype: &str, given: GivenPeaks) -> Result<Peaks, String> {
-    with_given(gpu.map(|gpu| (gpu.name.as_str(), DevicePeaks::of(gpu))), dtype, given)
+    with_given(gpu.map(|gpu| (gpu.name.as_str(), DevicePeaks::from_gpu(gpu))), dtype, given)
 }
 
 fn with_given(

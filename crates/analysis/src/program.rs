@@ -142,7 +142,7 @@ pub struct Activity {
 
 impl Activity {
     /// `None` if nothing was recorded.
-    pub fn of(window: &KernelWindow) -> Option<Activity> {
+    pub fn from_window(window: &KernelWindow) -> Option<Activity> {
         let busy_ns = (window.busy_ns > 0).then_some(window.busy_ns)?;
         let (moved, kernels): (Vec<_>, Vec<_>) = window.rows.iter().partition(|row| row.bytes.is_some());
         // Filling memory does not move data.
@@ -233,7 +233,7 @@ fn times(n: f64) -> String {
 /// All findings about the steps of a window, the most important first; none about the built-in engine, whose windows
 /// have no overlaps. `attention_ns` are the attention times of steps, in order.
 pub fn remarks(window: &KernelWindow, attention_ns: &[f64]) -> Vec<Remark> {
-    let (Some(overlaps), Some(meter)) = (&window.overlaps, LaunchMeter::of(window)) else {
+    let (Some(overlaps), Some(meter)) = (&window.overlaps, LaunchMeter::from_window(window)) else {
         return Vec::new();
     };
     let steps = window.steps as f64;

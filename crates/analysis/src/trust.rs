@@ -40,7 +40,7 @@ pub struct Trust {
 }
 
 impl Trust {
-    fn of(issues: Vec<TrustIssue>) -> Trust {
+    fn from_issues(issues: Vec<TrustIssue>) -> Trust {
         let severity = issues.iter().map(TrustIssue::severity).max();
         let score = match severity {
             Some(Severity::BlocksComparison) => 0,
@@ -299,7 +299,7 @@ pub fn trust(input: &TrustInput<'_>) -> Trust {
     if switched.is_none() {
         issues.extend(recorded_share.map(TrustIssue::KernelsRecorded));
     }
-    Trust::of(issues)
+    Trust::from_issues(issues)
 }
 
 /// Whether TPOT is even between requests, with its coefficient of variation: the rule for both the summary and trust.

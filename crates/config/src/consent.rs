@@ -33,7 +33,7 @@ pub struct RiskySetting {
 impl RiskySetting {
     /// The risky settings that files of the configuration directory make; not those of the command line or of the
     /// built-in files.
-    pub fn of(composition: &Composition) -> Vec<RiskySetting> {
+    pub fn find_all(composition: &Composition) -> Vec<RiskySetting> {
         let setting = |key: &str| {
             let origin = composition.file_origin(key)?;
             let value = composition.resolved(key).ok().filter(does_something)?;
@@ -75,7 +75,7 @@ mod tests {
         }
         let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
         let composed = compose_untyped(&over_built_in(dir.path()).unwrap(), &overrides).unwrap();
-        RiskySetting::of(&composed).into_iter().map(|setting| setting.key).collect()
+        RiskySetting::find_all(&composed).into_iter().map(|setting| setting.key).collect()
     }
 
     #[test]
@@ -110,7 +110,7 @@ mod tests {
         for group in ["runtime", "telemetry", "output", "profiling"] {
             for option in tree.options(group) {
                 let composed = compose_untyped(&tree, &[format!("{group}={option}")]).unwrap();
-                assert_eq!(RiskySetting::of(&composed), [], "{group}={option}");
+                assert_eq!(RiskySetting::find_all(&composed), [], "{group}={option}");
             }
         }
     }

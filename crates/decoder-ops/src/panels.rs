@@ -48,7 +48,7 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
-    pub const fn of(format: Format) -> Rule {
+    pub const fn for_format(format: Format) -> Rule {
         let (bits, scales, zero) = match format {
             Format::Q4_0 => (4, Scales::One, 8.0),
             Format::Q4_1 => (4, Scales::Two, 0.0),
@@ -177,7 +177,7 @@ impl Panels {
         let sixteen = panels.bytes.par_chunks_exact_mut(panel_bytes).zip(blocks.par_chunks(ROWS * row_bytes));
         sixteen.for_each(|(panel, rows)| {
             for (row, blocks) in rows.chunks_exact(row_bytes).enumerate() {
-                let panel = panel.chunks_exact_mut(Rule::of(format).bytes());
+                let panel = panel.chunks_exact_mut(Rule::for_format(format).bytes());
                 for (part, block) in panel.zip(blocks.chunks_exact(format.bytes())) {
                     pack(format, part, block, row);
                 }
@@ -188,7 +188,7 @@ impl Panels {
 
     /// The size of a matrix in bytes.
     pub fn size(format: Format, rows: usize, columns: usize) -> usize {
-        rows.div_ceil(ROWS) * (columns / format.weights() * Rule::of(format).bytes())
+        rows.div_ceil(ROWS) * (columns / format.weights() * Rule::for_format(format).bytes())
     }
 
     pub fn shape(&self) -> (usize, usize) {
@@ -196,12 +196,12 @@ impl Panels {
     }
 
     pub(crate) fn panel_bytes(&self) -> usize {
-        self.columns / self.format.weights() * Rule::of(self.format).bytes()
+        self.columns / self.format.weights() * Rule::for_format(self.format).bytes()
     }
 
     /// The weights of row `row`.
     pub(crate) fn row(&self, row: usize, out: &mut [f32]) {
-        let rule = Rule::of(self.format);
+        let rule = Rule::for_format(self.format);
         let panel = &self.bytes[row / ROWS * self.panel_bytes()..][..self.panel_bytes()];
         let row = row % ROWS;
         let parts_of_row = panel.chunks_exact(rule.bytes());
@@ -253,7 +253,7 @@ pub(crate) const fn mask(bits: usize) -> u8 {
 
 /// Writes a block into its row of a panel.
 fn pack(format: Format, part: &mut [u8], block: &[u8], row: usize) {
-    let rule = Rule::of(format);
+    let rule = Rule::for_format(format);
     let (head, groups) = part.split_at_mut(rule.head());
     for (head, half) in head.chunks_exact_mut(HALVES).zip(blocks::halves(format, block)) {
         head[2 * row..][..2].copy_from_slice(&half);

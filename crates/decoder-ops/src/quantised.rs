@@ -245,7 +245,7 @@ macro_rules! known {
         $(
             struct $name;
             impl Known for $name {
-                const RULE: Rule = Rule::of(Format::$name);
+                const RULE: Rule = Rule::for_format(Format::$name);
             }
         )+
 

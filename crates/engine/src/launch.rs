@@ -53,7 +53,7 @@ pub struct Launch<'a> {
 }
 
 impl<'a> Launch<'a> {
-    pub fn of(kernel: &'a str) -> Launch<'a> {
+    pub fn new(kernel: &'a str) -> Launch<'a> {
         Launch { kernel }
     }
 

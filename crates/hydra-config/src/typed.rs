@@ -11,13 +11,13 @@ use crate::value_tree::{MISSING, Origins, child_path};
 pub(crate) fn typed<C: Schema>(tree: &Value, origins: &Origins) -> Result<C, ConfigError> {
     let tree = &known_part::<C>(tree);
     if let Some(key) = first_missing::<C>(tree, "") {
-        return Err(ConfigError::MissingValue { origin: origins.of(&key), key });
+        return Err(ConfigError::MissingValue { origin: origins.get(&key), key });
     }
     let config: C =
         serde_path_to_error::deserialize(Node(tree)).map_err(|error| explain::<C>(error, tree, origins))?;
     match config.out_of_range() {
         Some(OutOfRange { key, got, expected }) => {
-            let origin = origins.of(&key);
+            let origin = origins.get(&key);
             Err(ConfigError::OutOfRange { key, got, expected, origin })
         }
         None => Ok(config),
@@ -84,10 +84,10 @@ fn explain<C: Schema>(
             let key = child_path(parent, &name);
             let known: Vec<String> = known.iter().map(|&name| name.to_owned()).collect();
             let names = Names::near(&name, &known).into();
-            ConfigError::UnknownKey { origin: origins.of(&key), key, names, add_with: None }
+            ConfigError::UnknownKey { origin: origins.get(&key), key, names, add_with: None }
         }
         Mismatch::MissingKey(name) => {
-            ConfigError::MissingKey { origin: origins.of(path), key: child_path(path, name) }
+            ConfigError::MissingKey { origin: origins.get(path), key: child_path(path, name) }
         }
         mismatch => {
             let found = path.split('.').try_fold(tree, |node, part| node.get(part));
@@ -104,7 +104,7 @@ fn explain<C: Schema>(
                 key: path.to_owned(),
                 got: found.map_or_else(|| "another type".into(), described),
                 expected,
-                origin: origins.of(path),
+                origin: origins.get(path),
             }
         }
     }

@@ -47,16 +47,16 @@ static FINISHING: AtomicBool = AtomicBool::new(false);
 pub static FINISHED: AtomicBool = AtomicBool::new(true);
 
 /// The address of the profiler: the socket for programs that it starts, or for this one.
-struct Place {
+struct ProfilerAddress {
     sockets: [PathBuf; 2],
     token: String,
 }
 
-impl Place {
-    fn given() -> Option<Place> {
+impl ProfilerAddress {
+    fn given() -> Option<ProfilerAddress> {
         let directory = env::var_os(wire::DIRECTORY).map(PathBuf::from)?;
         let own = directory.join(format!("{}.socket", std::process::id()));
-        Some(Place {
+        Some(ProfilerAddress {
             sockets: [directory.join(wire::SOCKET), own],
             token: env::var(wire::TOKEN).unwrap_or_default(),
         })
@@ -72,7 +72,7 @@ impl Place {
 /// one thread while CUPTI is switched on in another. Ends the wait for a profiler that has not answered by then.
 pub fn begin() -> Option<Session> {
     let since = Instant::now();
-    let mut session = Place::given()?.connect()?;
+    let mut session = ProfilerAddress::given()?.connect()?;
     while session.command.is_none() && since.elapsed() < ANSWER && session.hear() {}
     session.follow();
     Some(session)
@@ -80,7 +80,7 @@ pub fn begin() -> Option<Session> {
 
 /// Runs until the process ends.
 pub fn run(mut begun: Option<Session>) {
-    let Some(place) = Place::given() else { return };
+    let Some(place) = ProfilerAddress::given() else { return };
     loop {
         if let Some(mut session) = begun.take().or_else(|| place.connect()) {
             session.run();

@@ -225,7 +225,7 @@ fn launch_line(sweep: &Sweep) -> String {
     if running > 0 {
         let mut on: Vec<&str> = Vec::new();
         for job in sweep.jobs.iter().filter(|job| job.state == JobState::Running) {
-            let name = job.place.as_ref().and_then(|place| place.on.as_deref());
+            let name = job.placement.as_ref().and_then(|placement| placement.on.as_deref());
             on.extend(name.filter(|name| !on.contains(name)));
         }
         let more = if on.len() > NAMES { ", …" } else { "" };
@@ -299,10 +299,10 @@ fn print_remarks(runner: &mut Runner) {
 /// The result of a job in one line.
 fn row(sweep: &Sweep, job: usize) -> String {
     let mut line = format!("{}  {}", label(sweep, job), sweep.jobs[job].status());
-    let place = sweep.jobs[job].place_cells().into_iter().filter(|cell| !cell.is_empty());
-    let place: Vec<String> = place.collect();
-    if sweep.jobs[job].place.as_ref().is_some_and(|place| place.on.is_some()) {
-        line += &format!(" ({})", place.join(" on "));
+    let placement = sweep.jobs[job].placement_cells().into_iter().filter(|cell| !cell.is_empty());
+    let placement: Vec<String> = placement.collect();
+    if sweep.jobs[job].placement.as_ref().is_some_and(|placement| placement.on.is_some()) {
+        line += &format!(" ({})", placement.join(" on "));
     }
     for column in Column::ALL {
         if let Some(cell) = column.cell(&sweep.jobs[job]) {

@@ -44,7 +44,7 @@ struct SimModel {
 }
 
 impl SimModel {
-    fn of(plan: &Plan) -> SimModel {
+    fn from_plan(plan: &Plan) -> SimModel {
         let (inputs, dtype) = (&plan.inputs, plan.dtype);
         let kv_cache = plan.composed.config.runtime.kv_cache_dtype;
         let workload = plan.workload();
@@ -103,7 +103,7 @@ fn sampler(
 pub fn sampler_for(plan: &Plan, activity: &Activity) -> Result<Sampler, UnknownScenario> {
     let mut config = plan.composed.config.clone();
     config.runtime.device = plan.device.to_string();
-    sampler(&config, activity, SimModel::of(plan), plan.gpu_uuid().as_deref())
+    sampler(&config, activity, SimModel::from_plan(plan), plan.gpu_uuid().as_deref())
 }
 
 /// The thermometer for `config`; a simulated GPU starts at `last_temp_c`.

@@ -567,7 +567,7 @@ impl Session {
             on_card.map(|process| process.pid).filter(|pid| !self.offered.contains(pid)).collect();
         for pid in new {
             self.offered.insert(pid);
-            if let Some(process) = ProcessInfo::of(pid).filter(|_| self.offered.len() <= MAX_OFFERS) {
+            if let Some(process) = ProcessInfo::read(pid).filter(|_| self.offered.len() <= MAX_OFFERS) {
                 self.notice(Level::Info, "watch", process.offer());
             }
         }

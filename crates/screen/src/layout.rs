@@ -107,7 +107,7 @@ impl Hits {
 }
 
 impl ScreenLayout {
-    pub fn of(view: &View<'_>, area: Rect) -> ScreenLayout {
+    pub fn new(view: &View<'_>, area: Rect) -> ScreenLayout {
         let transport = u16::from(view.replay.is_some() && area.height > 5);
         let sweep = u16::from((view.sweep.is_some() || view.remote.is_some()) && area.height > 6);
         let [header, sweep, body, transport, footer] = Layout::vertical([
@@ -273,7 +273,7 @@ mod tests {
         let mut layout = ScreenLayout::default();
         terminal
             .draw(|frame| {
-                layout = ScreenLayout::of(&view, frame.area());
+                layout = ScreenLayout::new(&view, frame.area());
                 frame.render_widget(Frame(view), frame.area());
             })
             .unwrap();

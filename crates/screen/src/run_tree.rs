@@ -89,7 +89,7 @@ impl RunTree {
     /// `entries` are in order of time, newest first.
     pub fn new(entries: Vec<RunEntry>, arrangement: Arrangement) -> RunTree {
         let listed = listed(&entries, &arrangement);
-        let rows = Forest::of(&entries, &listed).rows(&entries, &arrangement);
+        let rows = Forest::new(&entries, &listed).rows(&entries, &arrangement);
         let digits = Digits {
             ttft: digits(entries.iter().filter_map(|run| run.metrics()?.ttft_ms.mean)),
             tpot: digits(entries.iter().filter_map(|run| run.metrics()?.tpot_ms.mean)),
@@ -235,8 +235,8 @@ enum Child {
 }
 
 impl Forest {
-    fn of(entries: &[RunEntry], listed: &[usize]) -> Forest {
-        let mixed = Mixed::of(entries);
+    fn new(entries: &[RunEntry], listed: &[usize]) -> Forest {
+        let mixed = Mixed::new(entries);
         let mut forest = Forest { roots: Vec::new(), groups: Vec::new() };
         let mut known: HashMap<GroupKey, usize> = HashMap::new();
         for index in listed.iter().copied() {
@@ -276,7 +276,7 @@ impl Forest {
         rows: &mut Vec<Row>,
     ) {
         let (entries, arrangement) = about;
-        let beside = Shared::of(children, entries);
+        let beside = Shared::new(children, entries);
         for child in children {
             let (mut child, mut titles, mut shared) = (*child, Vec::new(), &beside);
             let alone = Shared::default();
@@ -347,7 +347,7 @@ struct Mixed<'a> {
 }
 
 impl<'a> Mixed<'a> {
-    fn of(entries: &'a [RunEntry]) -> Mixed<'a> {
+    fn new(entries: &'a [RunEntry]) -> Mixed<'a> {
         let mut mixed = Mixed { experiments: HashMap::new(), models: HashMap::new() };
         for run in entries {
             if let Some(set) = run.set() {
@@ -388,7 +388,7 @@ struct Shared<'a> {
 }
 
 impl<'a> Shared<'a> {
-    fn of(children: &[Child], entries: &'a [RunEntry]) -> Shared<'a> {
+    fn new(children: &[Child], entries: &'a [RunEntry]) -> Shared<'a> {
         let mut runs = children.iter().filter_map(|child| match child {
             Child::Run(entry) => Some(&entries[*entry]),
             Child::Group(_) => None,

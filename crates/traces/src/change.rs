@@ -90,7 +90,7 @@ impl Changes {
     }
 
     /// The change of a row of the table in the same grouping; `None` if it is not known.
-    pub fn of(&self, row: &KernelRow) -> Option<Change> {
+    pub fn get(&self, row: &KernelRow) -> Option<Change> {
         self.rows.get(&key(row, self.group, self.nested)).copied()
     }
 }
@@ -127,14 +127,14 @@ mod tests {
             Changes::between(before, now, Group::Name)
         };
         let per_step = of([Some(10), Some(50)]).unwrap();
-        assert!((ratio(per_step.of(&now.rows[0])) - 1.1).abs() < 1e-12);
-        assert!((ratio(per_step.of(&now.rows[1])) - 0.5).abs() < 1e-12);
-        assert_eq!(per_step.of(&now.rows[2]), Some(Change::New));
-        assert_eq!(per_step.of(&before.rows[1]), Some(Change::Gone));
-        assert_eq!(per_step.of(&row("never", 1, 1.0)), None);
+        assert!((ratio(per_step.get(&now.rows[0])) - 1.1).abs() < 1e-12);
+        assert!((ratio(per_step.get(&now.rows[1])) - 0.5).abs() < 1e-12);
+        assert_eq!(per_step.get(&now.rows[2]), Some(Change::New));
+        assert_eq!(per_step.get(&before.rows[1]), Some(Change::Gone));
+        assert_eq!(per_step.get(&row("never", 1, 1.0)), None);
         assert_eq!(per_step.gone, ["old"]);
         let per_call = of([None, None]).unwrap();
-        assert!((ratio(per_call.of(&now.rows[1])) - 1.0).abs() < 1e-12);
+        assert!((ratio(per_call.get(&now.rows[1])) - 1.0).abs() < 1e-12);
         assert_eq!(of([None, Some(1)]), None, "steps are not compared with calls");
     }
 
@@ -155,10 +155,10 @@ mod tests {
         let [x, y] = [&before, &now].map(|table| Profiled { table, steps: None });
         let changes = Changes::between(x, y, Group::None).unwrap();
         assert_eq!(
-            [0, 1].map(|i| changes.of(&now.rows[i])),
+            [0, 1].map(|i| changes.get(&now.rows[i])),
             [Change::Time(1.0), Change::Time(1.5)].map(Some)
         );
         let combined = Changes::between(x, y, Group::Name).unwrap();
-        assert!((ratio(combined.of(&now.grouped(Group::Name).rows[0])) - 40.0 / 30.0).abs() < 1e-12);
+        assert!((ratio(combined.get(&now.grouped(Group::Name).rows[0])) - 40.0 / 30.0).abs() < 1e-12);
     }
 }

@@ -24,7 +24,7 @@ pub struct Dialect {
 impl Dialect {
     /// The dialect in which `header` accepts a row of `beginning`. `header` returns the columns whose numbers are
     /// examined.
-    fn of(
+    fn detect(
         beginning: &[u8],
         three_digits: ThreeDigits,
         header: impl Fn(Row) -> Option<Vec<usize>>,
@@ -60,7 +60,7 @@ pub fn rows<R: BufRead>(
     // The full size is allocated at once: growing would need twice as much memory.
     let mut beginning = Vec::with_capacity(BEGINNING as usize);
     input.by_ref().take(BEGINNING).read_to_end(&mut beginning)?;
-    let Dialect { delimiter, decimal } = Dialect::of(&beginning, three_digits, header);
+    let Dialect { delimiter, decimal } = Dialect::detect(&beginning, three_digits, header);
     Ok((Rows::new(io::Cursor::new(beginning).chain(input), delimiter), decimal))
 }
 
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     fn dialect(text: &str) -> Dialect {
-        Dialect::of(text.as_bytes(), ThreeDigits::Fraction, |row| {
+        Dialect::detect(text.as_bytes(), ThreeDigits::Fraction, |row| {
             (row.len() == 2 && row.get(0) == Some(b"a")).then(|| vec![1])
         })
     }

@@ -33,12 +33,12 @@ const COPY: u32 = 1;
 const FIRST_OPERATION: u32 = 2;
 
 /// A process and its index of the GPU.
-type Place = (Option<u32>, i64);
+type GpuOfProcess = (Option<u32>, i64);
 
 /// The parts of a file that are kept while it is read.
 #[derive(Debug, Default)]
 pub struct Gathered {
-    works: BTreeMap<Place, Vec<Small>>,
+    works: BTreeMap<GpuOfProcess, Vec<Small>>,
     steps: BTreeMap<i64, Vec<(i64, i64)>>,
     operations: Vec<Operation>,
     numbers: HashMap<Operation, u32>,
@@ -64,7 +64,7 @@ impl Gathered {
         found
     }
 
-    fn add(&mut self, place: Place, start_ns: i64, ns: f64, kind: u32) {
+    fn add(&mut self, place: GpuOfProcess, start_ns: i64, ns: f64, kind: u32) {
         let known = self.works.len() < MAX_LANES || self.works.contains_key(&place);
         if self.count >= MAX_WORKS || !known {
             self.left_out += 1;
@@ -75,15 +75,15 @@ impl Gathered {
         self.works.entry(place).or_default().push(Small { start_ns, ns, kind });
     }
 
-    pub fn compute(&mut self, place: Place, start_ns: i64, ns: f64) {
+    pub fn compute(&mut self, place: GpuOfProcess, start_ns: i64, ns: f64) {
         self.add(place, start_ns, ns, COMPUTE);
     }
 
-    pub fn copy(&mut self, place: Place, start_ns: i64, ns: f64) {
+    pub fn copy(&mut self, place: GpuOfProcess, start_ns: i64, ns: f64) {
         self.add(place, start_ns, ns, COPY);
     }
 
-    pub fn operation(&mut self, place: Place, start_ns: i64, ns: f64, operation: Operation) {
+    pub fn operation(&mut self, place: GpuOfProcess, start_ns: i64, ns: f64, operation: Operation) {
         let number = match self.numbers.get(&operation) {
             Some(number) => *number,
             None if self.operations.len() < MAX_OPERATIONS => {

@@ -23,7 +23,7 @@ use llmprof_record::report::{kernels_text, run_json};
 use llmprof_run::{
     headless,
     progress_line::ProgressLine,
-    remote::{Host, Link, Order, RemoteRun, Said, Start},
+    remote::{Host, Link, Order, RemoteMessage, RemoteRun, Start},
     time_left::TimeLeft,
 };
 use llmprof_screen::{App, Live, Workload};
@@ -187,7 +187,7 @@ pub(super) async fn without_screen(mut run: RemoteRun, shown: Shown) -> Result<u
             _ = run.pump() => {}
         }
         while let Some(said) = run.take_said() {
-            let (Said::Message(text) | Said::Error(text)) = said;
+            let (RemoteMessage::Message(text) | RemoteMessage::Error(text)) = said;
             line.clear();
             eprint_line(text);
             line = ProgressLine::new(shown.quiet, "");

@@ -183,7 +183,7 @@ pub(super) fn headline(options: &Options, differences: &[Difference]) -> Option<
 }
 
 impl Side {
-    pub(super) fn of(sample: &Sample, interleaved: bool) -> Side {
+    pub(super) fn new(sample: &Sample, interleaved: bool) -> Side {
         let run = &sample.facts.run;
         let device = sample.facts.gpu.as_ref().map_or_else(|| run.device.to_string(), |gpu| gpu.name.clone());
         let mut issues = sample.trust(interleaved).issues;

@@ -67,7 +67,7 @@ impl<'a> Comparer<'a> {
         copies: bool,
     ) -> Comparer<'a> {
         let differences = differences(&a.facts, &b.facts, &options.meant);
-        let sides = [a, b].map(|sample| Side::of(sample, pairs.is_some()));
+        let sides = [a, b].map(|sample| Side::new(sample, pairs.is_some()));
         Comparer { a, b, options, pairs, differences, copies, sides }
     }
 

@@ -33,7 +33,7 @@ pub(super) const BLACKWELL_GEFORCE: Units = units(128, [256.0, 256.0, 512.0, 512
 
 impl Units {
     /// The units of a compute capability ("8.9"). GeForce GPUs accumulate in f32 at half the rate.
-    pub(super) fn of(compute_capability: &str, geforce: bool) -> Option<&'static Units> {
+    pub(super) fn for_capability(compute_capability: &str, geforce: bool) -> Option<&'static Units> {
         Some(match (compute_capability, geforce) {
             ("7.0", _) => &VOLTA,
             ("7.5", false) => &TURING,

@@ -35,7 +35,7 @@ pub enum Transport {
 
 impl Transport {
     /// From the text after `via`.
-    fn of(text: &str) -> Option<Transport> {
+    fn parse(text: &str) -> Option<Transport> {
         let text = text.trim();
         Some(match text.split(['/', ' ']).next()? {
             "P2P" => Transport::PeerToPeer,
@@ -216,7 +216,7 @@ impl NcclLog {
         } else if let Some(channels) = channels(text) {
             self.channels = Some(channels);
         } else if let Some((_, via)) = text.split_once(" via ").filter(|_| text.starts_with("Channel ")) {
-            if let Some(transport) = Transport::of(via) {
+            if let Some(transport) = Transport::parse(via) {
                 *self.transports.entry(transport).or_default() += 1;
             }
         } else if let Some((channel, ring)) = ring(text) {

@@ -26,7 +26,7 @@ struct Times(Vec<(u64, u64)>);
 
 impl Times {
     /// Merges intervals.
-    fn of(mut intervals: Vec<(u64, u64)>) -> Times {
+    fn union(mut intervals: Vec<(u64, u64)>) -> Times {
         intervals.sort_unstable();
         let mut merged: Vec<(u64, u64)> = Vec::new();
         for (start, end) in intervals {
@@ -80,10 +80,10 @@ struct Lane {
 }
 
 impl Lane {
-    fn of(work: &LanePieces, waits: Vec<(u64, u64)>, (from, to): (u64, u64)) -> Lane {
+    fn new(work: &LanePieces, waits: Vec<(u64, u64)>, (from, to): (u64, u64)) -> Lane {
         let clipped = |wanted: fn(&PieceKind) -> bool| {
             let pieces = work.pieces.iter().filter(|piece| wanted(&piece.kind));
-            Times::of(
+            Times::union(
                 pieces
                     .map(|piece| (piece.start_ns.clamp(from, to), piece.end_ns.clamp(from, to)))
                     .filter(|(start, end)| end > start)
@@ -93,7 +93,7 @@ impl Lane {
         let compute = clipped(|kind| matches!(kind, PieceKind::Compute));
         let collective = clipped(|kind| matches!(kind, PieceKind::Collective(_))).without(&compute);
         let waits = waits.into_iter().map(|(start, end)| (start.clamp(from, to), end.clamp(from, to)));
-        let wait = Times::of(waits.filter(|(start, end)| end > start).collect()).without(&compute);
+        let wait = Times::union(waits.filter(|(start, end)| end > start).collect()).without(&compute);
         let nccl = collective.without(&wait);
         let copy = clipped(|kind| matches!(kind, PieceKind::Copy)).without(&compute).without(&collective);
         Lane { compute, wait, nccl, copy }
@@ -145,7 +145,7 @@ pub fn window(lanes: &[LanePieces], from_ns: u64, to_ns: u64, slack_ns: u64) -> 
     }
     let picture = picture_span(lanes, from_ns, to_ns);
     for ((work, sums), waits) in lanes.iter().zip(&mut sums).zip(waits) {
-        let lane = Lane::of(work, waits, (from_ns, to_ns));
+        let lane = Lane::new(work, waits, (from_ns, to_ns));
         sums.compute_ns = lane.compute.total();
         sums.wait_ns = lane.wait.total();
         sums.nccl_ns = lane.nccl.total() + sums.wait_ns;

@@ -98,7 +98,7 @@ fn on_abort() {
     if let Some(restore) = RESTORE_TERMINAL.get() {
         restore();
     }
-    let mut words = Words { text: [0; 256], len: 0 };
+    let mut words = FixedText { text: [0; 256], len: 0 };
     let _ = writeln!(words, "error: {Reason}");
     let _ = rustix::io::write(rustix::stdio::stderr(), &words.text[..words.len]);
     low_level::exit(1);
@@ -119,12 +119,12 @@ impl fmt::Display for Reason {
 }
 
 /// Text that is formatted without an allocation.
-struct Words {
+struct FixedText {
     text: [u8; 256],
     len: usize,
 }
 
-impl Write for Words {
+impl Write for FixedText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = self.text.len() - self.len;
         let text = &text.as_bytes()[..text.len().min(room)];

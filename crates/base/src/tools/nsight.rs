@@ -161,7 +161,7 @@ impl Installed {
             Err(error) => Err(error.to_string()),
         };
         let importer =
-            if tool.name == NSYS.name { Importer::of(system, &path, until) } else { Importer::Unknown };
+            if tool.name == NSYS.name { Importer::check(system, &path, until) } else { Importer::Unknown };
         Installed { path, on_path, version, importer }
     }
 
@@ -222,7 +222,7 @@ fn find_importer(system: &System, folders: &[&str]) -> Option<PathBuf> {
 impl Importer {
     /// nsys starts its importer from a directory next to its own `target-linux-…`: `host-linux-…`, or `linux-desktop-…`
     /// in Nsight Compute's copy.
-    fn of(system: &System, path: &Path, until: Instant) -> Importer {
+    fn check(system: &System, path: &Path, until: Instant) -> Importer {
         let real = system.real(path);
         let own = real.parent().and_then(|own| Some((own.parent()?, own.file_name()?.to_str()?)));
         let Some((install, kind)) =

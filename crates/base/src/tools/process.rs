@@ -67,8 +67,8 @@ pub fn captured(
     let started = Instant::now();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut running = Running::start(command)?;
-    let mut stdout = running.0.stdout.take().map(|stream| Printed::of(stream, max_bytes)).transpose()?;
-    let mut stderr = running.0.stderr.take().map(|stream| Printed::of(stream, max_bytes)).transpose()?;
+    let mut stdout = running.0.stdout.take().map(|stream| Printed::new(stream, max_bytes)).transpose()?;
+    let mut stderr = running.0.stderr.take().map(|stream| Printed::new(stream, max_bytes)).transpose()?;
     while !running.has_ended() {
         if let Some(error) = interruption(started, until, stop) {
             return Err(error);
@@ -92,7 +92,7 @@ pub fn stream<T>(
 ) -> Result<(T, Option<ToolError>), ToolError> {
     let started = Instant::now();
     let mut running = start_piped(program, args)?;
-    let stderr = running.0.stderr.take().map(|stream| Printed::of(stream, MAX_OUTPUT_BYTES)).transpose()?;
+    let stderr = running.0.stderr.take().map(|stream| Printed::new(stream, MAX_OUTPUT_BYTES)).transpose()?;
     let Some(stdout) = running.0.stdout.take() else {
         return Err(ToolError::NotStarted("it has no stdout".to_owned()));
     };
@@ -161,7 +161,7 @@ struct Printed {
 }
 
 impl Printed {
-    fn of(stream: impl Read + AsFd + Send + 'static, max_bytes: u64) -> Result<Printed, ToolError> {
+    fn new(stream: impl Read + AsFd + Send + 'static, max_bytes: u64) -> Result<Printed, ToolError> {
         let flags = fcntl_getfl(&stream).and_then(|flags| fcntl_setfl(&stream, flags | OFlags::NONBLOCK));
         flags.map_err(|e| ToolError::NotStarted(e.to_string()))?;
         Ok(Printed { stream: Box::new(stream), bytes: Vec::new(), max_bytes: max_bytes as usize })

@@ -127,7 +127,7 @@ impl Blas {
     /// # Safety
     /// The context is current, and the operands have the sizes of the GEMM.
     pub unsafe fn multiply(&self, p: &Product<'_>) -> Result<(), CudaError> {
-        let launch = Launch::of("cublasGemmEx");
+        let launch = Launch::new("cublasGemmEx");
         let kind = |dtype| match dtype {
             Dtype::F32 => 0,
             Dtype::F16 => 2,

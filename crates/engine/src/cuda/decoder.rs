@@ -392,7 +392,7 @@ impl Decoder {
     /// / # Safety The tokens are below the vocabulary. The position on the device plus their number is at most the
     /// capacity when the launches run.
     pub unsafe fn extend(&self, sampling: &SamplingBuffers) -> Result<(), CudaError> {
-        let launch = Launch::of("a step of several positions");
+        let launch = Launch::new("a step of several positions");
         launch.require(self.heads.batch == 1, || format!("{} sequences", self.heads.batch))?;
         let step = Step { length: sampling.batch, is_prompt: false };
         // SAFETY: the caller guarantees it.
@@ -589,7 +589,7 @@ impl Decoder {
     ) -> Result<(), CudaError> {
         let (kernels, spec, a) = (&self.kernels, &self.spec, &self.activations);
         let Some(routed) = &a.routed else {
-            return Err(Launch::of("route").error("there is no memory for experts".to_owned()).into());
+            return Err(Launch::new("route").error("there is no memory for experts".to_owned()).into());
         };
         let operator = |operator, work: &dyn Fn() -> Result<(), CudaError>| {
             self.listeners.operator(operator, Some(i), work)

@@ -274,7 +274,7 @@ impl Kernels {
         counted: bool,
     ) -> Launched {
         let name = self.name(&layer.kernel("norm_and_route", false));
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let (k, stride, element) = (layer.router.columns, layer.router.rows, self.dtype.bytes() as usize);
         let Values::Plain(router) = &layer.router.values else {
             return Err(launch.error("the router is quantised".to_owned()).into());
@@ -325,7 +325,7 @@ impl Kernels {
         counted: bool,
     ) -> Launched {
         self.logits(&routed.scores, normed, &layer.router, rows)?;
-        let launch = Launch::of("route");
+        let launch = Launch::new("route");
         let [ids, weights, experts, active, normalised] = routed.choice(launch, layer, rows)?;
         let [bias, ..] = layer.bias_args(launch, self.dtype.bytes() as usize)?;
         let args = [
@@ -341,7 +341,7 @@ impl Kernels {
         ];
         // SAFETY: the kernel's parameters, on buffers of these sizes; `logits` has checked the scores.
         unsafe { self.gpu.launch(launch, Shape::early((rows.div_ceil(8), 1, 1), THREADS), &args) }?;
-        let launch = Launch::of("sort_pairs");
+        let launch = Launch::new("sort_pairs");
         let Experts { count, active: each, .. } = layer.experts;
         let pairs = rows * each;
         let tile_rows = tile_rows(layer, pairs, self.dtype);
@@ -374,7 +374,7 @@ impl Kernels {
         *layer.blocks_alone.get_or_init(|| {
             let name = self.name(&layer.kernel("expert_gated", true));
             let shared_bytes = layer.gate_up.columns * self.dtype.bytes() as usize;
-            self.gpu.blocks_at_once(Launch::of(&name), THREADS, shared_bytes)
+            self.gpu.blocks_at_once(Launch::new(&name), THREADS, shared_bytes)
         })
     }
 
@@ -410,7 +410,7 @@ impl Kernels {
             return self.quantised_experts("quantised_gated", parts, &p, bias, (&routed.ids, pairs, active));
         }
         let name = self.name(&layer.kernel("expert_gated", within.is_some()));
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let (n, k, element) = (intermediate, layer.gate_up.columns, self.dtype.bytes() as usize);
         let w = self.check_experts(launch, layer, &layer.gate_up, 2 * n)?;
         launch.require_room("the normed rows", normed.bytes(), element, &[rows, k])?;
@@ -502,7 +502,7 @@ impl Kernels {
             return self.combine(to, routed, None, (rows, active, n));
         }
         let name = self.name(&layer.kernel("expert_down", routed_within));
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let w = self.check_experts(launch, layer, &layer.down, n)?;
         launch.require_room("x", routed.gated.bytes(), element, &[pairs, k])?;
         launch.require_room("y", to.bytes(), element, &[rows, n])?;
@@ -544,7 +544,7 @@ impl Kernels {
         (rows, n): (usize, usize),
     ) -> Launched {
         let name = self.name("scale_rows");
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let stride = layer.router.rows;
         launch.require_room("x", x.bytes(), self.dtype.bytes() as usize, &[rows, n])?;
         launch.require_room("the scores", routed.scores.bytes(), ID_BYTES, &[rows, stride])?;
@@ -599,7 +599,7 @@ impl Kernels {
         let (n, k) = (matrix.rows / count, matrix.columns);
         let tile_rows = tile_rows(layer, pairs, self.dtype);
         let name = self.name(&format!("expert_product_{tile_rows}"));
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require(rows <= routed.rows, || format!("{rows} rows, there is room for {}", routed.rows))?;
         launch.require_room("y", y.bytes(), element, &[pairs, n])?;
         launch.require_room("x", x.bytes(), element, &[if gathered { rows } else { pairs }, k])?;
@@ -650,7 +650,7 @@ impl Kernels {
         (rows, active, n): (usize, usize, usize),
     ) -> Launched {
         let name = self.name("combine");
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let element = self.dtype.bytes() as usize;
         launch.require_room("y", to.bytes(), element, &[rows, n])?;
         launch.require_room("the results", routed.results.bytes(), element, &[rows, active, n])?;

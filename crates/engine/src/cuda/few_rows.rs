@@ -162,7 +162,7 @@ impl Kernels {
         tiled: Option<Tiled<'_>>,
     ) -> Result<(), CudaError> {
         let name = self.name("ordered_rows");
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let (scratch, groups) = (self.few_rows(launch)?, groups(p.k));
         let grid = tiled.map_or((p.m, 1), |tiled| (tiled.tile_rows, tiled.tiles));
         let rows = (grid.0 * grid.1).next_multiple_of(EIGHT);

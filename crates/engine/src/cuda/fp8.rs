@@ -66,7 +66,7 @@ impl Fp8Matrix {
     ) -> Result<Fp8Matrix, CudaError> {
         let gpu = &kernels.gpu;
         let name = kernels.name("fp8_arrange");
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require(columns.is_multiple_of(16), || format!("rows of {columns} are no multiple of 16"))?;
         launch.require_room("the codes", codes.bytes(), 1, &[rows, columns])?;
         let tiles = gpu.alloc("the weights", tile_bytes(rows, columns, gated))?;
@@ -178,7 +178,7 @@ impl Kernels {
             (_, true) => ("fp8_one_gated", Plan::one(&self.gpu, p, gated)),
         };
         let name = self.name(kernel);
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let element = self.dtype.bytes() as usize;
         w.check(launch)?;
         let rows = if gated { 2 * p.n } else { p.n };
@@ -222,7 +222,7 @@ impl Kernels {
         self.ordered_rows(p, Order::Fp8, None, None)?;
         for some in few_rows::parts(p, p.n) {
             let name = format!("fp8_rows_{}", some.eights());
-            let launch = Launch::of(&name);
+            let launch = Launch::new(&name);
             let plan = Plan::new(&self.gpu, p, activation.is_some(), 0, BLOCKS[1]);
             let Some(Plan { shape, ahead }) = plan else {
                 let problem = format!("a block has {} bytes of shared memory", self.gpu.shared_bytes);
@@ -240,7 +240,7 @@ impl Kernels {
     /// The dequantised matrix, for a GEMM of many rows.
     pub(super) fn fp8_plain(&self, w: &Fp8Matrix) -> Result<Slice<'_>, CudaError> {
         let name = self.name("fp8_plain");
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         w.check(launch)?;
         let out = self.plain(launch)?;
         launch.require_room("the output", out.bytes(), self.dtype.bytes() as usize, &[w.rows, w.columns])?;
@@ -256,7 +256,7 @@ impl Kernels {
     /// The nearest codes of `count` numbers times `times`.
     fn fp8_from(&self, codes: Slice<'_>, plain: &Buffer, count: usize, times: f32) -> Result<(), CudaError> {
         let name = self.name("fp8_from");
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require_room("the codes", codes.bytes(), 1, &[count])?;
         launch.require_room("the numbers", plain.bytes(), self.dtype.bytes() as usize, &[count])?;
         let args = [codes.into(), plain.into(), Arg::size(count), Arg::Float(times)];

@@ -578,12 +578,12 @@ impl Gpu {
         let args = [Arg::NULL, Arg::size(1), Arg::Float(1.0)];
         // SAFETY: the types are those of the kernel. The null pointer is read only on the device, which ends the
         // context: that is the purpose.
-        unsafe { self.launch(Launch::of("softcap"), Shape::early((1, 1, 1), 32), &args) }
+        unsafe { self.launch(Launch::new("softcap"), Shape::early((1, 1, 1), 32), &args) }
     }
 
     /// A matrix product, summed in f32: by cuBLAS, or without it by the built-in kernels.
     pub fn multiply(&self, p: &Product<'_>) -> Result<(), CudaError> {
-        p.check(Launch::of("the product"), p.n)?;
+        p.check(Launch::new("the product"), p.n)?;
         let Some(blas) = self.blas.as_ref().filter(|_| self.without_cublas.get().is_none()) else {
             return self.own_product(p);
         };
@@ -610,7 +610,7 @@ impl Gpu {
         };
         let logits = if p.out == p.dtype { "" } else { "_logits" };
         let name = format!("{kernel}{logits}_{}", p.dtype.name());
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let args = [
             p.y.into(),
             p.x.into(),

@@ -278,7 +278,7 @@ impl Kernels {
         scale: f32,
     ) -> Launched {
         let (name, element) = (self.name("embed"), self.element_bytes());
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let values = match &table.values {
             Values::Plain(values) => values,
             Values::Fp8(_) => return Err(launch.error("a table is not in eight bits".to_owned()).into()),
@@ -332,7 +332,7 @@ impl Kernels {
         (every, first): (usize, usize),
     ) -> Launched {
         let (name, element) = (self.name("rms_norm"), self.element_bytes());
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require_room("the output", out.bytes(), element, &[rows, n])?;
         let last = rows.saturating_sub(1).checked_mul(every).and_then(|row| row.checked_add(first));
         launch.require_room("x", x.bytes(), element, &[last.unwrap_or(usize::MAX).saturating_add(1), n])?;
@@ -385,11 +385,11 @@ impl Kernels {
             Values::Fp8(matrix) => of(self.fp8_plain(matrix)?),
         };
         let is_normed = norm.is_none() && carried.is_none();
-        Launch::of("the product").require(is_normed, || "its input is not normed".to_owned())?;
+        Launch::new("the product").require(is_normed, || "its input is not normed".to_owned())?;
         self.gpu.multiply(&product)?;
         let Some(bias) = bias else { return Ok(()) };
         let name = self.name("add_bias");
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require_room("the bias", bias.bytes(), self.element_bytes(), &[w.rows])?;
         let args = [product.y.into(), bias.into(), Arg::size(rows), launch.arg("columns", w.rows)?];
         // SAFETY: the kernel's parameters; the GEMM has checked the size of y.
@@ -403,7 +403,7 @@ impl Kernels {
         let values = match &w.values {
             Values::Plain(values) => values,
             Values::Fp8(_) => {
-                return Err(Launch::of("logits").error("the LM head has no FP8 kernel".to_owned()).into());
+                return Err(Launch::new("logits").error("the LM head has no FP8 kernel".to_owned()).into());
             }
             // The dequantised matrix would be large.
             Values::Tiles(parts) => {
@@ -418,7 +418,7 @@ impl Kernels {
             }
         };
         let product = self.product(y.into(), x, values.into(), (n, k), rows, Dtype::F32, false);
-        Launch::of("the product").require(norm.is_none(), || "its input is not normed".to_owned())?;
+        Launch::new("the product").require(norm.is_none(), || "its input is not normed".to_owned())?;
         if self.is_skinny(&product) {
             let kernel = if self.dtype == Dtype::F32 { "skinny" } else { "skinny_logits" };
             return self.skinny(kernel, &product, None, None, carried);
@@ -454,7 +454,7 @@ impl Kernels {
 
     /// Limits the `count` f32 numbers of x to ±cap.
     pub fn softcap(&self, x: &Buffer, count: usize, cap: f32) -> Launched {
-        let launch = Launch::of("softcap");
+        let launch = Launch::new("softcap");
         launch.require_room("x", x.bytes(), FLOAT_BYTES, &[count])?;
         // SAFETY: the kernel's parameters, on a buffer of this size.
         unsafe { self.gpu.launch(launch, self.spread(count), &[x.into(), Arg::size(count), Arg::Float(cap)]) }
@@ -512,7 +512,7 @@ impl Kernels {
     /// out = activation(gate) · up, of rows of n gates and n ups.
     pub(super) fn activated(&self, out: &Buffer, wide: &Buffer, rows: usize, n: usize) -> Launched {
         let name = self.name("gated");
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require_room("the output", out.bytes(), self.element_bytes(), &[rows, n])?;
         launch.require_room("gate and up", wide.bytes(), self.element_bytes(), &[rows, n, 2])?;
         let activation = Arg::Int(self.activation_number());
@@ -541,7 +541,7 @@ impl Kernels {
             (_, None) => self.name(&format!("{kernel}_8")),
             (_, Some(_)) => self.name(&format!("{kernel}_carried_8")),
         };
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let w_rows = if activation.is_some() { p.n.saturating_mul(2) } else { p.n };
         p.check(launch, w_rows)?;
         if self.dtype != Dtype::F32 {
@@ -592,7 +592,7 @@ impl Kernels {
         heads: &Heads,
     ) -> Launched {
         let (name, element) = (self.name(&format!("{}rope", cache.prefix())), self.element_bytes());
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         cache.check(launch, heads, element)?;
         transform.check(launch, heads, element)?;
         launch.require_room("qkv", qkv.bytes(), element, &[heads.batch, length, heads.columns()])?;
@@ -627,7 +627,7 @@ impl Kernels {
     /// Copies the unquantised keys and values of a whole prompt from `fresh` to the cache.
     pub fn keep(&self, cache: &KvCache<'_>, fresh: &KvCache<'_>, length: usize, heads: &Heads) -> Launched {
         let (name, element) = (self.name(&format!("{}keep", cache.prefix())), self.element_bytes());
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         cache.check(launch, heads, element)?;
         fresh.check(launch, &Heads { capacity: length, ..*heads }, element)?;
         let rows = heads.batch * heads.kv_heads;
@@ -660,13 +660,13 @@ impl Kernels {
     ) -> Launched {
         let tensor_cores = self.has_tensor_core_kernel(h, KvCacheDtype::Auto);
         let for_hopper =
-            HopperAttention::of(h.dim).filter(|_| tensor_cores && self.gpu.runs_hopper_kernels());
+            HopperAttention::for_dim(h.dim).filter(|_| tensor_cores && self.gpu.runs_hopper_kernels());
         let name = match (tensor_cores, for_hopper) {
             (true, Some(_)) => self.name(&format!("prefill_attention_hopper_{}", h.dim)),
             (true, None) => self.name(&format!("prefill_attention_{}", h.dim)),
             (false, _) => self.name("plain_attention"),
         };
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require(cache.dtype == KvCacheDtype::Auto && cache.slots >= length, || {
             format!("{length} positions are not in the cache as plain numbers")
         })?;
@@ -723,7 +723,7 @@ impl Kernels {
         } else {
             self.name(&format!("{prefix}plain_decode_attention"))
         };
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         self.check_attention(launch, [out, qkv], cache, length, h)?;
         launch.require_room("the progress", progress.bytes(), PROGRESS_BYTES, &[1])?;
         launch.require(transform.is_none() || (length == 1 && tensor_cores), || {
@@ -786,7 +786,7 @@ impl Kernels {
 
     /// Writes the index of each row's maximum logit to `tokens` and to the ring, and advances the position.
     pub fn argmax(&self, b: &SamplingBuffers, ring: &Ring, advance: usize) -> Launched {
-        let launch = Launch::of("pick_likeliest");
+        let launch = Launch::new("pick_likeliest");
         b.check(launch, ring)?;
         let args = [
             (&b.tokens).into(),
@@ -813,7 +813,7 @@ impl Kernels {
         advance: usize,
         p: &SamplingParameters,
     ) -> Launched {
-        let launch = Launch::of("draw");
+        let launch = Launch::new("draw");
         b.check(launch, ring)?;
         let args = [
             (&b.tokens).into(),
@@ -832,7 +832,7 @@ impl Kernels {
 
     /// Copies the sampled tokens to the ring, counts the step, and advances the position.
     pub fn finish_step(&self, b: &SamplingBuffers, ring: &Ring, advance: usize) -> Launched {
-        let launch = Launch::of("step_done");
+        let launch = Launch::new("step_done");
         b.check(launch, ring)?;
         let args = [
             (&b.tokens).into(),
@@ -856,7 +856,7 @@ impl Kernels {
         (offset, spread): (f32, f32),
     ) -> Launched {
         let name = self.name("synthetic");
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require_room("the output", out.bytes(), self.element_bytes(), &[rows, columns])?;
         let args = [
             out.into(),
@@ -882,7 +882,7 @@ struct HopperAttention {
 }
 
 impl HopperAttention {
-    fn of(dim: usize) -> Option<HopperAttention> {
+    fn for_dim(dim: usize) -> Option<HopperAttention> {
         const TILE: usize = 128;
         let groups = match dim {
             64 => 3,

@@ -60,7 +60,7 @@ const INSTANCES: &[Instance] = &[
 
 impl Instance {
     /// The instance for an unquantised model; `None` if no instance supports the model.
-    pub fn of(spec: &ModelSpec, dtype: Dtype, sizes: &Sizes) -> Option<&'static Instance> {
+    pub fn find(spec: &ModelSpec, dtype: Dtype, sizes: &Sizes) -> Option<&'static Instance> {
         let Sizes { cache, step, .. } = *sizes;
         let one_sequence = cache.batch == 1 && step <= 1 && cache.positions <= MOST_POSITIONS;
         let plain = dtype == Dtype::Bf16 && cache.dtype == KvCacheDtype::Auto;
@@ -239,7 +239,7 @@ impl FusedLayers {
         let context = sizes.prompt.midpoint(sizes.cache.positions);
         for &cluster in instance.clusters {
             let kernel = instance.kernel(cluster);
-            let launch = Launch::of(&kernel);
+            let launch = Launch::new(&kernel);
             let shape = |clusters: usize| Shape {
                 shared_bytes: SHARED_BYTES,
                 cluster,
@@ -290,7 +290,7 @@ impl Kernels {
         progress: &Buffer,
         heads: &Heads,
     ) -> Result<(), CudaError> {
-        let launch = Launch::of(&fused.kernel);
+        let launch = Launch::new(&fused.kernel);
         launch.require_room("x", x.bytes(), 2, &[fused.hidden])?;
         launch.require_room("the progress", progress.bytes(), 4, &[1])?;
         for (name, table) in [("the cosines", transform.cosines), ("the sines", transform.sines)] {
@@ -336,10 +336,10 @@ mod tests {
     #[test]
     fn a_model_has_a_kernel_only_if_it_supports_everything() {
         let sizes = Sizes { cache: KvShape::from((1, 640)), prompt: 512, step: 1 };
-        let of = |spec: &ModelSpec, sizes: &Sizes| Instance::of(spec, Dtype::Bf16, sizes).map(|i| i.hidden);
+        let of = |spec: &ModelSpec, sizes: &Sizes| Instance::find(spec, Dtype::Bf16, sizes).map(|i| i.hidden);
         assert_eq!(of(&qwen(), &sizes), Some(896));
         for dtype in [Dtype::F16, Dtype::F32] {
-            assert_eq!(Instance::of(&qwen(), dtype, &sizes), None);
+            assert_eq!(Instance::find(&qwen(), dtype, &sizes), None);
         }
         let cache = |batch, positions, dtype| Sizes { cache: KvShape { batch, positions, dtype }, ..sizes };
         for (sizes, expected) in [
@@ -382,7 +382,7 @@ mod tests {
             let composed = llmprof_config::compose(&tree, &[format!("model={name}")]).unwrap();
             let spec = ModelSpec::from_hf(&composed.config.model.arch).unwrap();
             let sizes = Sizes { cache: KvShape::from((1, 640)), prompt: 512, step: 1 };
-            assert_eq!(Instance::of(&spec, Dtype::Bf16, &sizes), Some(instance), "{name}");
+            assert_eq!(Instance::find(&spec, Dtype::Bf16, &sizes), Some(instance), "{name}");
         }
     }
 

@@ -155,7 +155,7 @@ impl CudaEngine {
         Self::check_on(&gpu, options)?;
         let plain = options.fused_step && !options.is_quantised() && !options.is_fp8();
         let sizes = Self::sizes(options);
-        let instance = Instance::of(&options.spec, options.dtype, &sizes).filter(|_| plain);
+        let instance = Instance::find(&options.spec, options.dtype, &sizes).filter(|_| plain);
         let needs = Needs {
             quantised: options.is_quantised() && !options.is_fp8(),
             experts: options.spec.experts.is_some(),

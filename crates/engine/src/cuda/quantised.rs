@@ -122,7 +122,7 @@ impl Tiles {
     fn fill(gpu: &Gpu, values: Slice<'_>, from: &QuantisedRows, extent: Extent) -> Result<(), CudaError> {
         let Extent { columns, gated, .. } = extent;
         let name = format!("tiled_{}", name_of(extent.format));
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let block_weights = extent.format.weights();
         launch.require(columns.is_multiple_of(block_weights), || {
             format!("rows of {columns} are no multiple of {block_weights}")
@@ -176,7 +176,7 @@ impl Tiles {
 fn of_one_type<'a>(parts: &'a [Tiles], kernel: &str) -> Result<&'a Tiles, CudaError> {
     match parts {
         [part] => Ok(part),
-        _ => Err(Launch::of(kernel).error("the experts of a layer differ in type".to_owned()).into()),
+        _ => Err(Launch::new(kernel).error("the experts of a layer differ in type".to_owned()).into()),
     }
 }
 
@@ -256,7 +256,7 @@ impl Extent {
 }
 
 /// Operations fused with a GEMM.
-struct Also<'a> {
+struct Fusion<'a> {
     bias: Option<Slice<'a>>,
     activation: i32,
     /// Whether y is f32.
@@ -290,7 +290,7 @@ impl Kernels {
         let mut first = 0;
         for (i, part) in parts.iter().enumerate() {
             let y = product.y.after(first * out);
-            let also = Also {
+            let also = Fusion {
                 bias: bias.map(|bias| bias.slice_from(first * element)),
                 activation: 0,
                 wide: product.out != product.dtype,
@@ -319,7 +319,7 @@ impl Kernels {
         activation: i32,
         norm: Option<Norm<'_>>,
     ) -> Result<(), CudaError> {
-        let also = Also { bias: None, activation, wide: false, norm, turn: Turn::Alone };
+        let also = Fusion { bias: None, activation, wide: false, norm, turn: Turn::Alone };
         if product.m == 1 && part.extent.one(&self.gpu).is_some() {
             return self.quantised("quantised_gated", part, product, &also);
         }
@@ -333,7 +333,7 @@ impl Kernels {
         part: &Tiles,
         p: &Product<'_>,
         stride: usize,
-        also: &Also<'_>,
+        also: &Fusion<'_>,
     ) -> Result<(), CudaError> {
         let (element, out) = (p.dtype.bytes() as usize, p.out.bytes() as usize);
         let columns = part.extent.columns;
@@ -355,14 +355,14 @@ impl Kernels {
         kernel: &str,
         part: &Tiles,
         p: &Product<'_>,
-        also: &Also<'_>,
+        also: &Fusion<'_>,
     ) -> Result<(), CudaError> {
         let gated = part.extent.gated;
         let can_share = !gated && also.norm.is_none() && also.turn == Turn::Alone && p.dtype != Dtype::F32;
         let shared = part.extent.shared_shape(&self.gpu).filter(|_| can_share);
         let suffix = if shared.is_some() { "_shared" } else { "_one" };
         let name = part.extent.kernel(&format!("{kernel}{suffix}"), p.dtype);
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require(p.m == 1, || format!("{} rows instead of one", p.m))?;
         Self::require_operands(launch, part, p, p.n, also)?;
         let residual = if p.add { p.y.into() } else { Arg::NULL };
@@ -401,11 +401,11 @@ impl Kernels {
         part: &Tiles,
         p: &Product<'_>,
         stride: usize,
-        also: &Also<'_>,
+        also: &Fusion<'_>,
     ) -> Result<(), CudaError> {
         for some in few_rows::parts(p, stride) {
             let name = format!("quantised_rows_{}_{}", some.eights(), name_of(part.extent.format));
-            let launch = Launch::of(&name);
+            let launch = Launch::new(&name);
             Self::require_operands(launch, part, &some.product, stride, also)?;
             let (shape, ahead) = part.extent.shape(&self.gpu, 0).ok_or_else(|| self.too_small(launch))?;
             let weights = [Arg::from(&part.values), Arg::Int(ahead as i32), Arg::NULL, Arg::size(0)];
@@ -429,7 +429,7 @@ impl Kernels {
     ) -> Result<(), CudaError> {
         let part = of_one_type(parts, kernel)?;
         let name = part.extent.kernel(&format!("{kernel}_one"), p.dtype);
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let element = p.dtype.bytes() as usize;
         launch.require(p.k == part.extent.columns && p.n == part.extent.n(), || {
             format!("{} by {} × {} is no product", p.k, part.extent.n(), part.extent.columns)
@@ -476,7 +476,7 @@ impl Kernels {
         let part = of_one_type(parts, "quantised_rows")?;
         self.ordered_rows(p, Order::Groups, None, Some(tiled))?;
         let name = format!("quantised_rows_{}_{}", tiled.tile_rows / EIGHT, name_of(part.extent.format));
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require(p.k == part.extent.columns && p.n == part.extent.n(), || {
             format!("{} by {} × {} is no product", p.k, part.extent.n(), part.extent.columns)
         })?;
@@ -509,7 +509,7 @@ impl Kernels {
         count: usize,
     ) -> Result<Slice<'a>, CudaError> {
         let part = of_one_type(parts, "dequantised")?;
-        let plain = self.plain(Launch::of("dequantised"))?;
+        let plain = self.plain(Launch::new("dequantised"))?;
         let from = part.values.slice_from(first * part.extent.bytes());
         self.dequantise(plain.into(), from, part.extent, count)?;
         Ok(plain.into())
@@ -518,7 +518,7 @@ impl Kernels {
     /// The dequantised matrix, for a GEMM of many rows.
     pub(super) fn dequantised<'a>(&'a self, w: &Matrix, parts: &[Tiles]) -> Result<Slice<'a>, CudaError> {
         let element = self.dtype.bytes() as usize;
-        let plain = self.plain(Launch::of("dequantised"))?;
+        let plain = self.plain(Launch::new("dequantised"))?;
         let mut first = 0;
         for part in parts {
             let out = plain.slice_from(first * w.columns * element);
@@ -537,7 +537,7 @@ impl Kernels {
         count: usize,
     ) -> Result<(), CudaError> {
         let name = extent.kernel("dequantised", self.dtype);
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let element = self.dtype.bytes() as usize;
         launch.require_room("the output", out.bytes(), element, &[count, extent.rows, extent.columns])?;
         launch.require_room("the tiles", from.bytes(), 1, &[count, extent.bytes()])?;
@@ -567,7 +567,7 @@ impl Kernels {
         scale: f32,
     ) -> Result<(), CudaError> {
         let name = table.extent.kernel("embedded", self.dtype);
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require(!table.extent.gated, || "a table is not gated".to_owned())?;
         launch.require_room(
             "the output",

@@ -68,7 +68,7 @@ impl Draws {
         (noise::bits(self.0, self.1) % n as u64) as usize
     }
 
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+    fn pick<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }
 
@@ -302,9 +302,9 @@ fn logits_are_soft_capped() {
 
 /// Head groups of every kind: 1, odd, as many as a block has, and more.
 fn heads(draws: &mut Draws, capacity: usize) -> Heads {
-    let (group, kv_heads) = (draws.of(&[1, 2, 3, 7, 8, 12]), 1 + draws.below(2));
-    let dim = draws.of(&[64, 80, 96, 128, 256, 40]);
-    let softcap = draws.of(&[0.0, 0.0, 20.0]);
+    let (group, kv_heads) = (draws.pick(&[1, 2, 3, 7, 8, 12]), 1 + draws.below(2));
+    let dim = draws.pick(&[64, 80, 96, 128, 256, 40]);
+    let softcap = draws.pick(&[0.0, 0.0, 20.0]);
     let scale = 1.0 / (dim as f32).sqrt();
     Heads { heads: group * kv_heads, kv_heads, dim, batch: 1 + draws.below(2), capacity, scale, softcap }
 }
@@ -358,7 +358,7 @@ fn prefill_attention_matches() {
                 0 => Heads { heads: 2, kv_heads: 1, dim: 64, batch: 1, capacity, scale: 0.125, softcap: 0.0 },
                 _ => heads(&mut draws, capacity),
             };
-            let window = draws.of(&[None, None, Some(1), Some(70), Some(200)]);
+            let window = draws.pick(&[None, None, Some(1), Some(70), Some(200)]);
             let qkv = draws.values(h.batch * length * h.columns(), dtype);
             let cache = h.batch * h.kv_heads * capacity * h.dim;
             let (keys, values) = (draws.values(cache, dtype), draws.values(cache, dtype));
@@ -410,7 +410,7 @@ fn decode_attention_matches() {
                 _ => 1 + draws.below(17),
             };
             let h = Heads { batch, ..heads(&mut draws, capacity) };
-            let window = draws.of(&[None, None, Some(1), Some(70), Some(1000)]);
+            let window = draws.pick(&[None, None, Some(1), Some(70), Some(1000)]);
             let qkv = draws.values(h.batch * h.columns(), dtype);
             let cache_len = h.batch * h.kv_heads * capacity * h.dim;
             let (keys, values) = (draws.values(cache_len, dtype), draws.values(cache_len, dtype));
@@ -481,16 +481,16 @@ fn cached_rows_match() {
     }) {
         let (k, mut draws) = (kernels(dtype), Draws::new(15));
         for case in 0..24 {
-            let dim = draws.of(match kind {
+            let dim = draws.pick(match kind {
                 KvCacheDtype::Q8_0 => &[64, 128, 256],
                 _ => &[64, 96, 128, 80],
             });
             let (prompt, length) = (1 + draws.below(600), [1, 1, 3, 8][case % 4]);
-            let (context, kv_heads) = (prompt + length, draws.of(&[1, 2]));
+            let (context, kv_heads) = (prompt + length, draws.pick(&[1, 2]));
             let capacity = context + draws.below(60);
-            let (batch, heads) = (1 + draws.below(3), kv_heads * draws.of(&[1, 4, 7, 9]));
+            let (batch, heads) = (1 + draws.below(3), kv_heads * draws.pick(&[1, 4, 7, 9]));
             let h = Heads { heads, kv_heads, dim, batch, capacity, scale: 0.1, softcap: 0.0 };
-            let window = draws.of(&[None, Some(1), Some(70), Some(200)]);
+            let window = draws.pick(&[None, Some(1), Some(70), Some(200)]);
             let slots = window.map_or(capacity, |window: usize| capacity.min(window + SPARE_POSITIONS));
             let count = batch * kv_heads * prompt * dim;
             let fresh = [draws.values(count, dtype), draws.values(count, dtype)];
@@ -591,7 +591,7 @@ fn rotation_matches_and_fills_the_cache() {
     for dtype in TYPES {
         let (k, mut draws) = (kernels(dtype), Draws::new(6));
         for case in 0..24 {
-            let (length, start) = (1 + draws.below(20), draws.of(&[0, 7, 900, 9000]));
+            let (length, start) = (1 + draws.below(20), draws.pick(&[0, 7, 900, 9000]));
             let capacity = start + length + draws.below(9);
             let h = Heads { softcap: 0.0, ..heads(&mut draws, capacity) };
             let (normed, biased) = (case % 2 == 0, case % 3 == 0);

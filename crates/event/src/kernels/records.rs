@@ -127,7 +127,7 @@ pub fn read<'a>(text: &'a str, mut name: impl FnMut(&str) -> NameId, mut each: i
                 }
             }
             _ => {
-                let Some(line) = WorkLine::of(&cells) else { continue };
+                let Some(line) = WorkLine::parse(&cells) else { continue };
                 start_ns = start_ns.wrapping_add_signed(line.since);
                 correlation = correlation.wrapping_add_signed(line.calls);
                 if let Some(text) = cells.get(9).filter(|_| cells[0] == "k") {
@@ -154,7 +154,7 @@ struct WorkLine {
 }
 
 impl WorkLine {
-    fn of(cells: &[&str]) -> Option<WorkLine> {
+    fn parse(cells: &[&str]) -> Option<WorkLine> {
         let [_, since, duration, calls, stream, graph, ..] = cells else { return None };
         Some(WorkLine {
             since: since.parse().ok()?,

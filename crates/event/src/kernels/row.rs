@@ -131,7 +131,7 @@ impl KernelRow {
     }
 
     pub fn known(&self) -> Known {
-        let mut known = Known::of(&self.counters);
+        let mut known = Known::from_counters(&self.counters);
         known.duration_ns = known.duration_ns.or(self.mean_ns);
         known
     }

@@ -118,7 +118,7 @@ impl LatencyBounds {
 impl CostEstimate {
     pub fn new(query: CostQuery) -> CostEstimate {
         let CostQuery { shape, batch, prompt_tokens, output_tokens, .. } = &query;
-        let vision = Vision::of(&query);
+        let vision = Vision::from_query(&query);
         let prompt = prompt_tokens.saturating_add(vision.as_ref().map_or(0, Vision::tokens));
         CostEstimate {
             prefill: shape.cost(Step::prefill(*batch, prompt)),

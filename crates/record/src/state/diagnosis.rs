@@ -69,7 +69,7 @@ impl RunState {
 
     /// GPU idle time during decode; `None` if neither kernels nor steps were timed on it.
     pub fn gpu_idle(&self) -> Option<GpuIdle> {
-        GpuIdle::of(self.kernels.decode.launch_meter().as_ref(), self.total.device_share())
+        GpuIdle::find(self.kernels.decode.launch_meter().as_ref(), self.total.device_share())
     }
 
     /// The limit of decode on a GPU, unless it is a lowered clock; `None` for a server and on the CPU.
@@ -83,12 +83,14 @@ impl RunState {
             diagnosis.iter().filter(|diagnosis| diagnosis.throttled).flat_map(|diagnosis| &diagnosis.causes);
         let lost = costs.filter_map(|cause| cause.cost_pct).fold(0.0, f64::max) / 100.0;
         let bandwidth = self.mbu().map(|used| used.share).filter(|_| self.batch() == 1);
-        on_gpu.then(|| Limit::of(self.gpu_idle(), bandwidth, lost)).flatten()
+        on_gpu.then(|| Limit::find(self.gpu_idle(), bandwidth, lost)).flatten()
     }
 
     /// The verdict on a program without known steps: what it did, or why nothing is known.
     fn program_verdict(&self) -> Option<String> {
-        if let Some(activity) = self.kernels.without_steps().and_then(|live| Activity::of(&live.total)) {
+        if let Some(activity) =
+            self.kernels.without_steps().and_then(|live| Activity::from_window(&live.total))
+        {
             let finding = self.programs.finding.map_or_else(String::new, |finding| format!(" {finding}"));
             return Some(format!("{activity}{finding}"));
         }

@@ -152,7 +152,7 @@ impl LiveKernels {
 
     /// Launch overhead of a mean step; `None` before the first.
     pub fn launch_meter(&self) -> Option<LaunchMeter> {
-        LaunchMeter::of(&self.total)
+        LaunchMeter::from_window(&self.total)
     }
 
     /// The rows as a table like those of other sources.

@@ -15,7 +15,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    fn of(value: f32) -> Self {
+    fn new(value: f32) -> Self {
         Bucket { min: value, max: value, sum: f64::from(value), n: 1 }
     }
 
@@ -97,8 +97,8 @@ impl Series {
             self.buckets.resize(index + 1, None);
         }
         match &mut self.buckets[index] {
-            Some(bucket) => bucket.merge(Bucket::of(value)),
-            empty => *empty = Some(Bucket::of(value)),
+            Some(bucket) => bucket.merge(Bucket::new(value)),
+            empty => *empty = Some(Bucket::new(value)),
         }
     }
 
@@ -159,7 +159,7 @@ impl Series {
             true => (self.recent.partition_point(|(t, _)| *t < from), self.buckets.len()),
             false => (self.recent.len(), (from.0 / self.width_ns) as usize),
         };
-        let samples = self.recent.range(first_sample..).map(|(t, value)| (*t, Bucket::of(*value)));
+        let samples = self.recent.range(first_sample..).map(|(t, value)| (*t, Bucket::new(*value)));
         let (width, centre) = (self.width_ns, self.width_ns / 2);
         let buckets = self.buckets.iter().enumerate().skip(first_bucket);
         let buckets =
@@ -173,12 +173,12 @@ impl Series {
         let mut out = self.columns(from, to, columns);
         let column_ns = to.0.saturating_sub(from.0) / columns.max(1) as u64;
         let hold = (hold_ns / column_ns.max(1)) as usize;
-        let before = self.before(from).filter(|(t, _)| from.0 - t.0 <= hold_ns).map(|(_, v)| Bucket::of(v));
+        let before = self.before(from).filter(|(t, _)| from.0 - t.0 <= hold_ns).map(|(_, v)| Bucket::new(v));
         let mut last = before.map(|b| (0, b));
         for (i, part) in out.iter_mut().enumerate() {
             match part {
                 Some(bucket) => last = Some((i, *bucket)),
-                None => *part = last.filter(|(at, _)| i - at <= hold).map(|(_, b)| Bucket::of(b.mean())),
+                None => *part = last.filter(|(at, _)| i - at <= hold).map(|(_, b)| Bucket::new(b.mean())),
             }
         }
         out

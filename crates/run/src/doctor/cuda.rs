@@ -38,7 +38,7 @@ pub(super) fn build(context: &Context) -> Finding {
         ))
         .remedy("use another GPU (hardware.device_index), or runtime.device=cpu");
     }
-    let libcuda = LibraryPaths::of(context).best(CUDA);
+    let libcuda = LibraryPaths::new(context).best(CUDA);
     match (context.machine.build.auto)() {
         Device::Cpu if libcuda.is_none() => {
             Finding::warn("libcuda.so.1 not found: models run on the CPU, the GPU is monitored")
@@ -77,7 +77,7 @@ fn without_libcuda(context: &Context) -> &'static str {
 }
 
 pub(super) fn cublas(context: &Context, _: &[Gpu]) -> Finding {
-    match LibraryPaths::of(context).best(CUBLAS) {
+    match LibraryPaths::new(context).best(CUBLAS) {
         Some(library) => Finding::pass(library.to_string()),
         None => Finding::warn("libcublas 12 or 13 not found: prefill uses our own kernels, which are slower")
             .remedy("install CUDA 12 or 13, or the PyPI package nvidia-cublas"),
@@ -85,7 +85,7 @@ pub(super) fn cublas(context: &Context, _: &[Gpu]) -> Finding {
 }
 
 pub(super) fn cupti(context: &Context, _: &[Gpu]) -> Finding {
-    match LibraryPaths::of(context).best(CUPTI) {
+    match LibraryPaths::new(context).best(CUPTI) {
         Some(library) => Finding::pass(library.to_string()),
         None => Finding::warn("libcupti 12 or 13 not found: kernels cannot be recorded live")
             .remedy("install CUDA's extras/CUPTI or the PyPI package nvidia-cuda-cupti"),
@@ -114,7 +114,7 @@ struct LibraryPaths<'a> {
 }
 
 impl LibraryPaths<'_> {
-    fn of(context: &Context) -> LibraryPaths<'_> {
+    fn new(context: &Context) -> LibraryPaths<'_> {
         let machine = &*context.machine;
         let mut loadable = Vec::new();
         for directory in machine.folders("LD_LIBRARY_PATH") {

@@ -18,7 +18,7 @@ pub struct Style {
 
 impl Style {
     /// The style for stdout of `machine`; `terminal` is whether that is a terminal.
-    pub fn of(machine: &Machine, terminal: bool) -> Style {
+    pub fn for_machine(machine: &Machine, terminal: bool) -> Style {
         let plain = machine.variable("NO_COLOR").is_some() || machine.variable("TERM") == Some("dumb");
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(|name| machine.variable(name));
         Style {

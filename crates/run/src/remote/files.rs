@@ -29,7 +29,7 @@ const MAX_LEFT_OUT: usize = 20;
 /// The files that were sent already, by path.
 pub type Sent = HashMap<PathBuf, (u64, SystemTime)>;
 
-struct Found {
+struct LocalFile {
     below: PathBuf,
     bytes: u64,
     modified: SystemTime,
@@ -69,7 +69,7 @@ pub fn send_dir(
 }
 
 /// A file that is being written is sent with the size it had.
-fn send_file(out: &mut impl Write, dir: &Path, file: &Found, total_bytes: u64) -> io::Result<()> {
+fn send_file(out: &mut impl Write, dir: &Path, file: &LocalFile, total_bytes: u64) -> io::Result<()> {
     let mut content = match open_file(&dir.join(&file.below)) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
         content => content?.take(file.bytes),
@@ -93,7 +93,7 @@ fn send_file(out: &mut impl Write, dir: &Path, file: &Found, total_bytes: u64) -
     Ok(())
 }
 
-fn list(dir: &Path, below: &Path, depth: usize, found: &mut Vec<Found>) -> io::Result<()> {
+fn list(dir: &Path, below: &Path, depth: usize, found: &mut Vec<LocalFile>) -> io::Result<()> {
     if depth > MAX_DEPTH {
         return Ok(());
     }
@@ -109,7 +109,7 @@ fn list(dir: &Path, below: &Path, depth: usize, found: &mut Vec<Found>) -> io::R
             if found.len() == MAX_FILES {
                 return Err(io::Error::other(format!("{} has more than {MAX_FILES} files", dir.display())));
             }
-            found.push(Found { bytes: about.len(), modified: about.modified()?, below });
+            found.push(LocalFile { bytes: about.len(), modified: about.modified()?, below });
         }
     }
     Ok(())

@@ -14,8 +14,8 @@ use std::{
 
 use super::{
     files::{self, EVENTS, Sent},
-    place::{Place, Tail},
     protocol::{Frame, Hello, Join, MAX_PAYLOAD, News, Request},
+    served_dir::{ServedDir, Tail},
     wire::{receive_line, send},
 };
 use llmprof_base::{foreign::line, read};
@@ -38,23 +38,23 @@ pub fn serve() -> io::Result<()> {
     let Ok(request) = requests.recv() else { return Ok(()) };
     let refuse =
         |out: &mut BufWriter<_>, reason: String| send(out, &Frame::Refused { reason, usage: true }, b"");
-    let (place, join) = match request {
+    let (served_dir, join) = match request {
         Request::Start(work) => {
-            let place = match Place::create(&work)
-                .and_then(|place| start(&place, work.dir.as_deref()).map(|()| place))
+            let served_dir = match ServedDir::create(&work)
+                .and_then(|served_dir| start(&served_dir, work.dir.as_deref()).map(|()| served_dir))
             {
-                Ok(place) => place,
+                Ok(served_dir) => served_dir,
                 Err(e) => return refuse(&mut out, format!("the run cannot be started there: {e}")),
             };
-            let id = place.name();
-            (place, Join { id, news: 0, run: 0, events: 0 })
+            let id = served_dir.name();
+            (served_dir, Join { id, news: 0, run: 0, events: 0 })
         }
-        Request::Join(join) => match Place::find(&join.id) {
-            Ok(place) => (place, join),
+        Request::Join(join) => match ServedDir::find(&join.id) {
+            Ok(served_dir) => (served_dir, join),
             Err(reason) => return refuse(&mut out, reason),
         },
         Request::List => {
-            return match Place::list() {
+            return match ServedDir::list() {
                 Ok(runs) => send(&mut out, &Frame::Runs(runs), b""),
                 Err(e) => refuse(&mut out, format!("the runs there cannot be listed: {e}")),
             };
@@ -64,8 +64,8 @@ pub fn serve() -> io::Result<()> {
             return refuse(&mut out, "no run was started or joined".to_owned());
         }
     };
-    send(&mut out, &Frame::Joined { id: place.name() }, b"")?;
-    Relay::new(place, join)?.run(&mut out, &requests)
+    send(&mut out, &Frame::Joined { id: served_dir.name() }, b"")?;
+    Relay::new(served_dir, join)?.run(&mut out, &requests)
 }
 
 /// The requests on stdin; the channel is closed at its end.
@@ -83,12 +83,16 @@ fn listen() -> Receiver<Request> {
 }
 
 /// Starts the process of the run, in its own session, with SIGHUP ignored, and without the pipe.
-fn start(place: &Place, dir: Option<&Path>) -> io::Result<()> {
-    let output = File::create(place.output())?;
+fn start(served_dir: &ServedDir, dir: Option<&Path>) -> io::Result<()> {
+    let output = File::create(served_dir.output())?;
     let program = env::current_exe()?;
     // A signal that the shell ignores stays ignored in the program that replaces it.
     let mut command = Command::new("/bin/sh");
-    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(program).arg("remote-work").arg(place.path());
+    command
+        .args(["-c", "trap '' HUP; exec \"$@\"", "sh"])
+        .arg(program)
+        .arg("remote-work")
+        .arg(served_dir.path());
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
     command.current_dir(directory(dir)?);
     let mut child = command.spawn()?;
@@ -110,7 +114,7 @@ fn directory(dir: Option<&Path>) -> io::Result<PathBuf> {
 }
 
 struct Relay {
-    place: Place,
+    served_dir: ServedDir,
     /// News before this offset were sent over an earlier connection.
     known_news: u64,
     news: Tail,
@@ -132,9 +136,9 @@ struct Relay {
 }
 
 impl Relay {
-    fn new(place: Place, join: Join) -> io::Result<Relay> {
-        let news = place.news();
-        place.watch();
+    fn new(served_dir: ServedDir, join: Join) -> io::Result<Relay> {
+        let news = served_dir.news();
+        served_dir.watch();
         Ok(Relay {
             known_news: join.news,
             news,
@@ -150,7 +154,7 @@ impl Relay {
             is_displaced: false,
             last_ping: Instant::now(),
             buffer: vec![0; MAX_PAYLOAD],
-            place,
+            served_dir,
         })
     }
 
@@ -162,7 +166,7 @@ impl Relay {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
-            let alive = self.place.is_alive();
+            let alive = self.served_dir.is_alive();
             self.pass_news(out)?;
             let sent = self.pass_events(out)?;
             wait = if sent == self.buffer.len() { Duration::ZERO } else { POLL };
@@ -171,7 +175,7 @@ impl Relay {
                 self.pass_news(out)?;
                 if !self.has_ended {
                     self.has_ended = true;
-                    send(out, &Frame::Died { words: last_words(&self.place.output()) }, b"")?;
+                    send(out, &Frame::Died { words: last_words(&self.served_dir.output()) }, b"")?;
                 }
             }
             if self.last_ping.elapsed() > PING_TIMEOUT {
@@ -184,17 +188,17 @@ impl Relay {
         match request {
             Request::Ping { n } => {
                 self.last_ping = Instant::now();
-                self.place.watch();
+                self.served_dir.watch();
                 self.pass_events(out)?;
                 send(out, &Frame::Pong { n, age_ms: self.newest.take() }, b"")
             }
-            Request::Order { .. } if !self.place.is_alive() && !self.dirs.is_empty() => {
+            Request::Order { .. } if !self.served_dir.is_alive() && !self.dirs.is_empty() => {
                 let Request::Order { id, .. } = request else { return Ok(()) };
                 let error = Some("the run there has ended, and its process with it".to_owned());
                 let news = News::Answer { order: id, message: None, error };
                 send(out, &Frame::News { next: self.known_news, news }, b"")
             }
-            order @ Request::Order { .. } => self.place.orders().append(&order),
+            order @ Request::Order { .. } => self.served_dir.orders().append(&order),
             Request::Fetch { run, limit_bytes } => {
                 self.pass_all(out)?;
                 let left_out = match self.dirs.get(run as usize) {

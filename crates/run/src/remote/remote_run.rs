@@ -45,7 +45,7 @@ pub enum Start {
 
 /// A message of the remote end for the screen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Said {
+pub enum RemoteMessage {
     Message(String),
     Error(String),
 }
@@ -90,7 +90,7 @@ pub struct RemoteRun {
     /// The output of a followed program, if it is requested: lines, and whether they are of stderr.
     output: Option<VecDeque<(bool, String)>>,
     restarts: bool,
-    said: VecDeque<Said>,
+    said: VecDeque<RemoteMessage>,
     lag: Lag,
     lost: Option<(Instant, String)>,
     attempts: u32,
@@ -136,7 +136,7 @@ impl RemoteRun {
             leaves: false,
             output: None,
             restarts: false,
-            said: connection.warning.iter().cloned().map(Said::Message).collect(),
+            said: connection.warning.iter().cloned().map(RemoteMessage::Message).collect(),
             lag: Lag::new(now),
             lost: None,
             attempts: 0,
@@ -217,7 +217,7 @@ impl RemoteRun {
     }
 
     /// A message for the screen.
-    pub fn take_said(&mut self) -> Option<Said> {
+    pub fn take_said(&mut self) -> Option<RemoteMessage> {
         self.said.pop_front()
     }
 

@@ -4,8 +4,8 @@
 use std::{collections::HashSet, io, path::PathBuf, time::Duration};
 
 use super::{
-    place::{Place, Tail},
     protocol::{Ended, News, Order, Request, Work},
+    served_dir::{ServedDir, Tail},
 };
 use crate::{plan::Plan, rerun::Tool, session::Session};
 use llmprof_base::process::shutdown::{Cause, Shutdown};
@@ -30,28 +30,29 @@ enum Next {
     Nothing,
 }
 
-/// Runs the work of `place`, and further runs that replace it.
-pub async fn work(place: &Place, plan: impl Fn(&Work) -> Result<Plan, Refusal>) -> io::Result<()> {
+/// Runs the work of `served_dir`, and further runs that replace it.
+pub async fn work(served_dir: &ServedDir, plan: impl Fn(&Work) -> Result<Plan, Refusal>) -> io::Result<()> {
     // No other terminal can stop or end it. A process that leads a session already needs no new one.
     let _ = rustix::process::setsid();
-    let _held = place.hold()?;
+    let _held = served_dir.hold()?;
     let mut shutdown = Shutdown::listen()?;
-    let work = place.work()?;
+    let work = served_dir.work()?;
     let mut next = match plan(&work) {
         Ok(plan) => plan,
-        Err(Refusal { reason, usage }) => return place.news().append(&News::Refused { reason, usage }),
+        Err(Refusal { reason, usage }) => return served_dir.news().append(&News::Refused { reason, usage }),
     };
-    let mut orders = place.orders();
+    let mut orders = served_dir.orders();
     let mut seen = HashSet::new();
     for run in 0.. {
         let session = Session::start(next);
-        let mut served = Served { place, run, session, news: place.news(), is_done: false, next: None };
+        let mut served =
+            Served { served_dir, run, session, news: served_dir.news(), is_done: false, next: None };
         let Some(dir) = served.dir() else {
             let reason = match served.session.loss() {
                 Some(loss) => loss.to_string(),
                 None => "a run over ssh is shown from its recording: set output.record=true".to_owned(),
             };
-            return place.news().append(&News::Refused { reason, usage: false });
+            return served_dir.news().append(&News::Refused { reason, usage: false });
         };
         let overrides = served.session.plan().composed.overrides.clone();
         let for_tools = served.session.plan().is_for_tools_alone();
@@ -66,7 +67,7 @@ pub async fn work(place: &Place, plan: impl Fn(&Work) -> Result<Plan, Refusal>) 
 }
 
 struct Served<'a> {
-    place: &'a Place,
+    served_dir: &'a ServedDir,
     run: u32,
     session: Session,
     news: Tail,
@@ -117,7 +118,7 @@ impl Served<'_> {
                 };
                 self.answer(id, message, error)?;
             }
-            if self.place.unwatched() < WATCHED {
+            if self.served_dir.unwatched() < WATCHED {
                 self.session.flush();
             }
             if self.session.is_idle()
@@ -133,7 +134,7 @@ impl Served<'_> {
                 self.news.append(&News::Done { run: self.run, ended })?;
             }
             self.is_done = is_done;
-            if is_done && self.place.unwatched() > LINGER {
+            if is_done && self.served_dir.unwatched() > LINGER {
                 return self.end(Outcome::Completed, None);
             }
         }

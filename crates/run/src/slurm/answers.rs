@@ -47,7 +47,7 @@ pub fn parse_queue(text: &str) -> Vec<QueuedTask> {
         };
         let Ok(array) = array.parse() else { continue };
         for task in task_numbers(numbers) {
-            let (state, reason) = (TaskState::of(state), reason.to_owned());
+            let (state, reason) = (TaskState::parse(state), reason.to_owned());
             tasks.push(QueuedTask { array, task, state, reason, nodes: nodes_of(nodes) });
         }
     }
@@ -63,7 +63,7 @@ pub fn parse_accounting(text: &str) -> Vec<TaskEnd> {
         Some(TaskEnd {
             array: array.parse().ok()?,
             task: task.parse().ok()?,
-            state: TaskState::of(state),
+            state: TaskState::parse(state),
             exit: exit.parse().ok(),
             nodes: nodes_of(nodes),
         })
@@ -88,7 +88,7 @@ pub fn parse_control(text: &str) -> Vec<TaskEnd> {
             ends.push(TaskEnd {
                 array,
                 task,
-                state: TaskState::of(value("JobState").unwrap_or_default()),
+                state: TaskState::parse(value("JobState").unwrap_or_default()),
                 exit: value("ExitCode").and_then(|text| text.parse().ok()),
                 nodes: value("NodeList").and_then(nodes_of),
             });
@@ -241,7 +241,7 @@ garbage
             let read = parse_queue(&format!("{array}|{task}|{state}|{node}|{reason}\n"));
             prop_assert_eq!(read.len(), 1);
             prop_assert_eq!((read[0].array, read[0].task), (array, task));
-            prop_assert_eq!(&read[0].state, &TaskState::of(state));
+            prop_assert_eq!(&read[0].state, &TaskState::parse(state));
             prop_assert_eq!(read[0].reason.as_str(), reason.trim());
             prop_assert_eq!(&read[0].nodes, &nodes_of(&node));
             let end = parse_accounting(&format!("{array}_{task}|{state}|3:0|{node}\n"));

@@ -29,7 +29,7 @@ pub enum TaskState {
 
 impl TaskState {
     /// From a name such as `RUNNING`, `CANCELLED by 1000` or `CANCELLED+`.
-    pub fn of(text: &str) -> TaskState {
+    pub fn parse(text: &str) -> TaskState {
         let name = text.split([' ', '+']).next().unwrap_or_default();
         match name {
             "PENDING" | "REQUEUED" | "REQUEUE_FED" | "REQUEUE_HOLD" | "SPECIAL_EXIT" | "RESV_DEL_HOLD" => {
@@ -149,7 +149,7 @@ mod tests {
             // A state of a later version of Slurm: following the job is better than dropping it.
             ("TELEPORTING", TaskState::Other("TELEPORTING".into()), false),
         ] {
-            assert_eq!(TaskState::of(text), state);
+            assert_eq!(TaskState::parse(text), state);
             assert_eq!(state.is_over(), over, "{text}");
         }
     }

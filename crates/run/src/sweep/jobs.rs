@@ -22,15 +22,15 @@ pub struct Job {
     pub state: JobState,
     /// Its result, in this process or before the sweep was resumed.
     pub result: Option<JobResult>,
-    /// Its place, if it is not in this process.
-    pub place: Option<Place>,
+    /// Its placement, if it is not in this process.
+    pub placement: Option<Placement>,
     /// Its duration, if it ended in this process.
     pub took: Option<Duration>,
 }
 
 /// A job in another process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Place {
+pub struct Placement {
     /// The launcher's id of the job: `123_4`. Empty if it has none yet.
     pub id: String,
     /// The node or the GPU that it runs on.
@@ -48,7 +48,7 @@ pub struct LiveFigures {
 }
 
 impl LiveFigures {
-    pub fn of(state: &RunState) -> LiveFigures {
+    pub fn from_state(state: &RunState) -> LiveFigures {
         LiveFigures {
             metrics: state.total.summary(),
             elapsed: state.now.since(Stamp::default()),
@@ -95,7 +95,7 @@ impl JobResult {
 
 impl Job {
     pub fn new(overrides: Vec<String>, subdir: String) -> Job {
-        Job { overrides, subdir, state: JobState::Waiting, result: None, place: None, took: None }
+        Job { overrides, subdir, state: JobState::Waiting, result: None, placement: None, took: None }
     }
 
     /// The override `index` as a key and its value.
@@ -133,20 +133,20 @@ impl Sweep {
     }
 
     /// Whether some jobs are in other processes.
-    pub fn has_places(&self) -> bool {
-        self.jobs.iter().any(|job| job.place.is_some())
+    pub fn has_placements(&self) -> bool {
+        self.jobs.iter().any(|job| job.placement.is_some())
     }
 
     /// The job waits in another process.
-    pub(super) fn wait(&mut self, job: usize, place: Place) {
+    pub(super) fn wait(&mut self, job: usize, placement: Placement) {
         let job = &mut self.jobs[job];
-        (job.state, job.place, job.result) = (JobState::Waiting, Some(place), None);
+        (job.state, job.placement, job.result) = (JobState::Waiting, Some(placement), None);
     }
 
     /// The job runs in another process.
-    pub(super) fn run_at(&mut self, job: usize, place: Place) {
+    pub(super) fn run_at(&mut self, job: usize, placement: Placement) {
         self.begin(job);
-        self.jobs[job].place = Some(place);
+        self.jobs[job].placement = Some(placement);
     }
 
     /// The number of jobs that are running or waiting.

@@ -38,20 +38,20 @@ pub struct TaskThere {
 }
 
 /// A job of the sweep.
-struct Found {
+struct SweepJob {
     sweep: Sweep,
     number: usize,
     composed: Composed,
     conf_dir: Option<PathBuf>,
 }
 
-impl Found {
+impl SweepJob {
     /// The job `number` of the sweep in `dir`; `None` if it has completed already.
     fn open<E: From<SweepError>>(
         dir: &Path,
         number: usize,
         open_tree: impl FnOnce(Option<&Path>) -> Result<ConfTree, E>,
-    ) -> Result<Option<Found>, E> {
+    ) -> Result<Option<SweepJob>, E> {
         let not_a_sweep = |reason: String| SweepError::NotASweep { dir: dir.to_owned(), reason };
         let stored = StoredSweep::read_unlocked(dir)?;
         let Some(job) = stored.jobs.get(number) else {
@@ -69,7 +69,7 @@ impl Found {
         let mut sweep = stored.sweep(dir.to_owned());
         sweep.read_results();
         let is_done = sweep.jobs[number].state == JobState::Finished;
-        Ok((!is_done).then_some(Found { sweep, number, composed, conf_dir }))
+        Ok((!is_done).then_some(SweepJob { sweep, number, composed, conf_dir }))
     }
 
     fn dir(&self) -> PathBuf {
@@ -90,7 +90,7 @@ impl TaskThere {
         number: usize,
         open_tree: impl FnOnce(Option<&Path>) -> Result<ConfTree, E>,
     ) -> Result<Option<TaskThere>, E> {
-        let Some(mut found) = Found::open(dir, number, open_tree)? else { return Ok(None) };
+        let Some(mut found) = SweepJob::open(dir, number, open_tree)? else { return Ok(None) };
         let aside = found.set_aside()?;
         let overrides = found.sweep.jobs[number].overrides.clone();
         Ok(Some(TaskThere { overrides, dir: found.dir(), conf_dir: found.conf_dir, aside }))
@@ -104,7 +104,7 @@ impl Task {
         number: usize,
         open_tree: impl FnOnce(Option<&Path>) -> Result<ConfTree, E>,
     ) -> Result<Option<Task>, E> {
-        let Some(mut found) = Found::open(dir, number, open_tree)? else { return Ok(None) };
+        let Some(mut found) = SweepJob::open(dir, number, open_tree)? else { return Ok(None) };
         let config = found.composed.config.clone();
         let plan = Plan::new(found.composed.clone())
             .map_err(SweepError::of_job(number, &found.sweep.jobs[number].overrides))?;

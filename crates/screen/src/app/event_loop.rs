@@ -169,7 +169,7 @@ impl App {
         self.with_view(|view| {
             let view = View { hits: Some(&hits), ..*view };
             let draw = |frame: &mut ratatui::Frame<'_>| {
-                layout = ScreenLayout::of(&view, frame.area());
+                layout = ScreenLayout::new(&view, frame.area());
                 frame.render_widget(Frame(view), frame.area());
             };
             screen.draw(draw).map(|_| ())
@@ -205,7 +205,7 @@ impl App {
         let of_the_process =
             matches!(key.code, KeyCode::Char('c' | 'z')) && key.modifiers.contains(KeyModifiers::CONTROL);
         if !matches!(self.ui.overlay, Overlay::None) && !of_the_process {
-            let key = OverlayKey::of(&self.ui.overlay, key)?;
+            let key = OverlayKey::from_key(&self.ui.overlay, key)?;
             if let (Overlay::Palette(palette), OverlayKey::Accept) = (&self.ui.overlay, key) {
                 let action = palette.chosen();
                 self.ui.overlay = Overlay::None;

@@ -10,7 +10,7 @@ use crate::{
 use llmprof_event::{Outcome, ToolState};
 use llmprof_run::{
     plan::Plan,
-    remote::Said,
+    remote::RemoteMessage,
     session::Session,
     sweep::{CooldownStatus, LiveFigures, Runner},
 };
@@ -50,7 +50,7 @@ impl Live {
     pub(super) fn progress(&self) -> Option<Progress> {
         let runner = self.sweep.as_ref()?;
         let running = runner.sweep.running().into_iter();
-        let jobs = running.map(|job| (job, LiveFigures::of(self.session.state()))).collect();
+        let jobs = running.map(|job| (job, LiveFigures::from_state(self.session.state()))).collect();
         Some(Progress { elapsed: runner.elapsed(), jobs })
     }
 
@@ -158,8 +158,8 @@ impl App {
         let said = run.take_said();
         let begun = run.number();
         match said {
-            Some(Said::Message(text)) => (self.ui.message, self.dirty) = (Some(text), true),
-            Some(Said::Error(text)) => {
+            Some(RemoteMessage::Message(text)) => (self.ui.message, self.dirty) = (Some(text), true),
+            Some(RemoteMessage::Error(text)) => {
                 self.ui.report_error(text);
                 self.dirty = true;
             }

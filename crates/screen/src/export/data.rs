@@ -192,7 +192,7 @@ pub fn readings(view: &View<'_>) -> Table {
 /// All kept tokens up to the last one on the screen; or those around the open incident.
 pub fn tokens(view: &View<'_>) -> Table {
     let state = view.state;
-    let window = TokenWindow::of(view, usize::MAX);
+    let window = TokenWindow::new(view, usize::MAX);
     let gpu = state.profiled_gpu();
     let beside = if gpu.is_some() { "sm_clock_mhz,power_w" } else { "cpu_pct,cpu_clock_mhz" };
     let mut table = Table::titled(&format!(

@@ -48,7 +48,7 @@ pub fn list_layout(view: &FleetView<'_>, area: Rect) -> ListLayout {
         true => nodes(fleet, view.ui).len(),
         false => listed(fleet, view.ui).len(),
     });
-    let parts = Parts::of(view, area);
+    let parts = Parts::new(view, area);
     let inside = inside_box(parts.list);
     let body = Rect { y: inside.y + 1, height: inside.height.saturating_sub(1), ..inside };
     ListLayout::scrolled(body, rows, view.ui.row, view.ui.top)
@@ -63,7 +63,7 @@ fn heading_of(list: Rect) -> Rect {
 /// The order that a click at `position` selects: on the title of a column.
 pub fn order_at(view: &FleetView<'_>, area: Rect, position: Position) -> Option<Order> {
     let hidden = table::empty_columns(view.fleet?);
-    table::order_at(view.ui, &hidden, heading_of(Parts::of(view, area).list), position)
+    table::order_at(view.ui, &hidden, heading_of(Parts::new(view, area).list), position)
 }
 
 struct Parts {
@@ -75,7 +75,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn of(view: &FleetView<'_>, area: Rect) -> Parts {
+    fn new(view: &FleetView<'_>, area: Rect) -> Parts {
         let words = match area.height {
             0..=11 => 0,
             12..=29 => 4,
@@ -188,7 +188,7 @@ fn header(view: &FleetView<'_>, area: Rect, buf: &mut Buffer) {
 
 fn draw_list(view: &FleetView<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let parts = Parts::of(view, area);
+    let parts = Parts::new(view, area);
     header(view, parts.header, buf);
     let Some(fleet) = view.fleet else {
         let inner = draw_box(theme, ("fleet", ""), parts.list, buf);

@@ -325,7 +325,7 @@ impl FleetApp {
                     proposed: false,
                     error: None,
                 };
-                match OverlayKey::of(&PaneOverlay::Prompt(prompt), key) {
+                match OverlayKey::from_key(&PaneOverlay::Prompt(prompt), key) {
                     Some(OverlayKey::Close) => self.ui.overlay = Overlay::None,
                     Some(OverlayKey::Edit(request)) => {
                         input.handle(request);

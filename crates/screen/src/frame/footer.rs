@@ -169,7 +169,7 @@ mod tests {
         ] {
             let area = Rect::new(0, 0, 200, 30);
             let mut buf = Buffer::empty(area);
-            draw(&view, &ScreenLayout::of(&view, area), &mut buf);
+            draw(&view, &ScreenLayout::new(&view, area), &mut buf);
             let text: String = buf.content().iter().map(|cell| cell.symbol()).collect();
             assert!(text.contains(wanted), "no {wanted:?} in {}", text.trim());
         }
@@ -183,7 +183,7 @@ mod tests {
         let shown = |state: &RunState| {
             let (view, area) = (View::of(state, &ui, &theme), Rect::new(0, 0, 200, 30));
             let mut buf = Buffer::empty(area);
-            draw(&view, &ScreenLayout::of(&view, area), &mut buf);
+            draw(&view, &ScreenLayout::new(&view, area), &mut buf);
             buf.content().iter().map(|cell| cell.symbol()).collect::<String>()
         };
         assert!(shown(&state).contains("p pause"));

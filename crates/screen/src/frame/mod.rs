@@ -22,7 +22,7 @@ impl Widget for Frame<'_> {
         if area.width < 12 || area.height < 3 {
             return Line::raw("llmprof: too small").render(area, buf);
         }
-        let layout = ScreenLayout::of(&view, area);
+        let layout = ScreenLayout::new(&view, area);
         let trust_is_shown = view.ui.pane == Pane::Overview && overview_shows_trust(&view, layout.body);
         header::draw(&view, layout.header, trust_is_shown, buf);
         if let Some(sweep) = view.sweep {

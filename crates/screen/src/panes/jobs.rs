@@ -18,7 +18,7 @@ use crate::{
     widgets::{ListLayout, cut, draw_box, wrapped},
 };
 use llmprof_base::units::{clock, rough_seconds};
-use llmprof_run::sweep::{Column, Job, JobState, LiveFigures, PLACE_HEADINGS, Sweep};
+use llmprof_run::sweep::{Column, Job, JobState, LiveFigures, PLACEMENT_HEADINGS, Sweep};
 
 pub(super) struct Jobs<'a> {
     pub(super) view: &'a View<'a>,
@@ -39,7 +39,7 @@ impl Widget for Jobs<'_> {
         let room = (area.width as usize).saturating_sub(title.width() + 8);
         let dir = sweep.dir.display().to_string();
         let inner = draw_box(theme, (&title, if dir.width() <= room { &dir } else { "" }), area, buf);
-        let columns = Columns::of(
+        let columns = Columns::new(
             sweep,
             !view.sweep.and_then(|view| view.progress).is_none_or(|p| p.jobs.is_empty()),
             inner.width as usize,
@@ -99,7 +99,7 @@ impl Jobs<'_> {
         const MAX_ROWS: usize = 4;
         let (sweep, theme) = (self.sweep, self.view.theme);
         let Some(job) = sweep.jobs.get(selected) else { return Vec::new() };
-        let [id, on] = job.place_cells();
+        let [id, on] = job.placement_cells();
         let mut facts = vec![sweep.label(selected)];
         facts.extend([id, on].into_iter().filter(|fact| !fact.is_empty()));
         facts.push(status(theme, job).0);
@@ -142,12 +142,12 @@ struct Columns {
 }
 
 impl Columns {
-    fn of(sweep: &Sweep, has_live: bool, width: usize) -> Columns {
+    fn new(sweep: &Sweep, has_live: bool, width: usize) -> Columns {
         let number_width = sweep.jobs.len().to_string().len().max(3);
         let mut measured: Vec<Column> = Vec::from(Column::ALL);
-        let cells = || sweep.jobs.iter().map(Job::place_cells);
+        let cells = || sweep.jobs.iter().map(Job::placement_cells);
         let widest = |at: usize| cells().map(|cells| cells[at].width()).max().unwrap_or(0).clamp(2, 16) + 2;
-        let mut place = if sweep.has_places() { [widest(0), widest(1)] } else { [0, 0] };
+        let mut place = if sweep.has_placements() { [widest(0), widest(1)] } else { [0, 0] };
         if width < 50 {
             // The node is more important than the id.
             place[0] = 0;
@@ -180,7 +180,7 @@ impl Columns {
 
     fn heading<'a>(&self, theme: &Theme) -> Line<'a> {
         let mut text = format!(" {:>1$}  ", "job", self.number_width);
-        for (heading, width) in PLACE_HEADINGS.into_iter().zip(self.place) {
+        for (heading, width) in PLACEMENT_HEADINGS.into_iter().zip(self.place) {
             text += &padded(if width > 0 { heading } else { "" }, width);
         }
         for (_, heading, width) in &self.swept {
@@ -205,7 +205,8 @@ impl Columns {
             Text::styled(pointer, theme.accent),
             Text::styled(format!("{:>1$}  ", index + 1, self.number_width), text),
         ];
-        for (cell, width) in job.place_cells().into_iter().zip(self.place).filter(|(_, width)| *width > 0) {
+        for (cell, width) in job.placement_cells().into_iter().zip(self.place).filter(|(_, width)| *width > 0)
+        {
             let cell = cut(&theme.glyphs.plain(&cell), width - 2, theme.glyphs.ascii);
             line.push(Text::styled(padded(&cell, width), text));
         }
@@ -242,7 +243,7 @@ fn status(theme: &Theme, job: &Job) -> (String, Style) {
     match (job.state, &job.result) {
         (JobState::Running, _) => ("running".to_owned(), theme.accent),
         (_, Some(result)) => (result.outcome.to_string(), theme.outcome(result.outcome)),
-        (JobState::Waiting, None) if job.place.is_some() => ("pending".to_owned(), theme.dim),
+        (JobState::Waiting, None) if job.placement.is_some() => ("pending".to_owned(), theme.dim),
         (JobState::Waiting, None) => ("waiting".to_owned(), theme.dim),
         (JobState::Finished, None) => ("not run".to_owned(), theme.dim),
     }

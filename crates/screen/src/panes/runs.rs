@@ -96,7 +96,7 @@ impl Widget for RunsPane<'_> {
             };
             return note(theme, text).render(inner, buf);
         }
-        let columns = Columns::of(view, inner.width as usize);
+        let columns = Columns::new(view, inner.width as usize);
         columns.heading(view, Rect { height: inner.height.min(1), ..inner }, buf);
         let list = list(view, area);
         for (i, place) in list.rows() {
@@ -134,7 +134,7 @@ struct Columns {
 const MAX_TITLE: usize = 30;
 
 impl Columns {
-    fn of(view: &View<'_>, width: usize) -> Columns {
+    fn new(view: &View<'_>, width: usize) -> Columns {
         let titles = view.runs.rows().iter().filter_map(|row| match &row.item {
             Item::Run(run) if view.runs.run(run).answers && !run.names_groups => {
                 Some(2 * row.depth + full_title(view, run).width())

@@ -78,7 +78,7 @@ impl Widget for ServerPane<'_> {
         let parts = if area.height >= 18 && parts > 0 { parts + 3 } else { 0 };
         let gpu = gpu_lines(&view.over(view.stream_range(view.cursor())));
         // One line per stream, but not more than the charts leave.
-        let streams = Streams::of(view).count().min(usize::from(area.height)) as u16;
+        let streams = Streams::from_view(view).count().min(usize::from(area.height)) as u16;
         let most = area.height.saturating_sub(parts + said + CHARTS);
         let lanes = if area.height >= 24 && most >= 6 { (streams + gpu + 3).clamp(6, most) } else { 0 };
         let [charts, waterfall, requests, below] = Layout::vertical([
@@ -300,7 +300,7 @@ fn gpu_lines(view: &View<'_>) -> u16 {
 fn draw_lanes(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let view = &view.over(view.stream_range(view.cursor()));
-    let streams = Streams::of(view);
+    let streams = Streams::from_view(view);
     let (to_first, tokens) = streams::glyphs(theme);
     let legend = format!("to the first token {to_first}, tokens {tokens} · [ ] zoom");
     let title = format!("requests · {}", streams.title(view));

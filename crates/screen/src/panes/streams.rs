@@ -49,7 +49,7 @@ enum Cell {
 }
 
 impl Streams {
-    pub fn of(view: &View<'_>) -> Streams {
+    pub fn from_view(view: &View<'_>) -> Streams {
         let (from, to) = view.range.unwrap_or_else(|| view.stream_range(view.cursor()));
         let server = &view.state.server;
         let ended = server.lanes.iter().map(|lane| Bar {

@@ -28,7 +28,7 @@ fn end_of_strip(newest: u64, selected: u64, held: Option<u64>, cells: usize) -> 
 
 impl<'a> TokenWindow<'a> {
     /// At most `cells` tokens, including the selected one.
-    pub fn of(view: &View<'a>, cells: usize) -> TokenWindow<'a> {
+    pub fn new(view: &View<'a>, cells: usize) -> TokenWindow<'a> {
         match view.open_incident().filter(|_| view.ui.pane == Pane::Tokens) {
             Some(incident) => TokenWindow::around(incident, cells),
             None => TokenWindow::of_trail(view, cells),

@@ -140,7 +140,7 @@ fn streams_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         Some(incident) => incident.tokens.iter().filter(|mark| mark.t >= from && mark.t <= to).collect(),
         None => view.state.trail.since(from).take_while(|mark| mark.t <= to).collect(),
     };
-    let streams = Streams::of(view);
+    let streams = Streams::from_view(view);
     let median = median_ms(view);
     let slowest = tokens.iter().filter(|mark| !mark.first).map(|mark| mark.gap_ns).max();
     let aside = slowest.map_or_else(String::new, |ns| {
@@ -183,7 +183,7 @@ pub fn strip_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let wide = area.width >= 60;
     let (label, readout) = if wide { (LABEL, READOUT) } else { (0, 0) };
     let cells = area.width.saturating_sub(2 + label + readout) as usize;
-    let window = TokenWindow::of(view, cells);
+    let window = TokenWindow::new(view, cells);
     let slowest = window.tokens.iter().filter(|m| !m.first).map(|m| m.gap_ns).max();
     let aside = slowest
         .filter(|_| area.width as usize > 40 + window.title.chars().count())

@@ -83,7 +83,7 @@ pub enum OverlayKey {
 }
 
 impl OverlayKey {
-    pub fn of(overlay: &Overlay, key: KeyEvent) -> Option<OverlayKey> {
+    pub fn from_key(overlay: &Overlay, key: KeyEvent) -> Option<OverlayKey> {
         use InputRequest as R;
         match (overlay, key.code) {
             (Overlay::Palette(_), KeyCode::Up | KeyCode::BackTab) => return Some(OverlayKey::Scroll(-1)),
@@ -233,7 +233,7 @@ mod tests {
     use llmprof_config::ThemeName;
 
     fn press(overlay: &Overlay, code: KeyCode) -> Option<OverlayKey> {
-        OverlayKey::of(overlay, KeyEvent::new(code, KeyModifiers::NONE))
+        OverlayKey::from_key(overlay, KeyEvent::new(code, KeyModifiers::NONE))
     }
 
     #[test]

@@ -21,11 +21,11 @@ use super::{
     guest::Guest,
     library::library_file,
     process_info::{ProcessInfo, command_text},
-    program::{Ended, OutputTo, Pipes, Program},
+    program::{OutputTo, Pipes, Program, ProgramEnd},
     ranks::{self, RankRecord},
     requests::Requests,
     socket::Socket,
-    transcript::{RunClock, Said},
+    transcript::{Message, RunClock},
 };
 use llmprof_analysis::steps::{Finding, Fold, Range};
 use llmprof_base::{foreign, gz, secret::Secret};
@@ -240,7 +240,7 @@ impl Follower {
             }
             if let Target::Join { processes } = &self.target
                 && watched.is_empty_yet()
-                && processes.iter().all(|process| ProcessInfo::of(process.pid).is_none())
+                && processes.iter().all(|process| ProcessInfo::read(process.pid).is_none())
             {
                 return Err("the program has ended".to_owned());
             }
@@ -291,13 +291,13 @@ impl Follower {
         None
     }
 
-    fn keep_exit_code(&self, ended: Option<Ended>) {
+    fn keep_exit_code(&self, ended: Option<ProgramEnd>) {
         if let Some(ended) = ended {
             self.control.exit_code.store(u16::from(ended.exit_code()) + 1, Ordering::Release);
         }
     }
 
-    fn end(&self, ended: Option<Ended>, has_seen: bool) -> Option<RunFinished> {
+    fn end(&self, ended: Option<ProgramEnd>, has_seen: bool) -> Option<RunFinished> {
         self.keep_exit_code(ended);
         if matches!(self.role, Role::Worker { .. }) {
             return None;
@@ -313,7 +313,7 @@ impl Follower {
                 );
                 RunFinished { outcome: Outcome::Failed, cause: Some(cause) }
             }
-            Some(Ended::Exited(0)) | None => RunFinished { outcome: Outcome::Completed, cause: None },
+            Some(ProgramEnd::Exited(0)) | None => RunFinished { outcome: Outcome::Completed, cause: None },
             Some(ended) => RunFinished { outcome: Outcome::Failed, cause: Some(ended.to_string()) },
         })
     }
@@ -431,7 +431,7 @@ impl Watched {
             return;
         }
         self.joined += 1;
-        let info = ProcessInfo::of(guest.pid);
+        let info = ProcessInfo::read(guest.pid);
         self.tx.send(Event::ProcessJoined(Box::new(ProcessJoined {
             pid: guest.pid,
             parent: info.as_ref().and_then(|info| info.parent),
@@ -631,17 +631,17 @@ impl Followed {
         let more = guest.read(clock, &mut |what| {
             count += 1;
             match what {
-                Said::Work { work, name } => {
+                Message::Work { work, name } => {
                     *has_worked = true;
                     let work = device_work(fold, &work, name);
                     records.iter_mut().for_each(|records| records.write(&Entry::Work(work), name));
                     ranks.work(&work, |name| fold.class(name));
                     fold.add(work);
                 }
-                Said::Range { text, start_ns, end_ns, payload: Some(payload), .. } => {
+                Message::Range { text, start_ns, end_ns, payload: Some(payload), .. } => {
                     ranks.call(text, (start_ns, end_ns), &payload);
                 }
-                Said::Range { domain, text, thread, start_ns, end_ns, payload: None } => {
+                Message::Range { domain, text, thread, start_ns, end_ns, payload: None } => {
                     let thread_id = u64::from(thread);
                     let range = Entry::Range { start_ns, end_ns, thread: thread_id, domain, text };
                     records.iter_mut().for_each(|records| records.write(&range, None));
@@ -653,8 +653,8 @@ impl Followed {
                         end_ns,
                     });
                 }
-                Said::Device { number, uuid } => ranks.device(number, uuid),
-                Said::Mode { at_ns, mode: now } => {
+                Message::Device { number, uuid } => ranks.device(number, uuid),
+                Message::Mode { at_ns, mode: now } => {
                     let was = std::mem::replace(mode, now);
                     // A library that is ending no longer has a clock.
                     let at = if at_ns >= *switched_ns { Stamp(at_ns) } else { tx.clock().now() };
@@ -681,14 +681,14 @@ impl Followed {
                         tx.send_at(at, Event::KernelTrace(KernelTrace { tool: tool(*version), state }));
                     }
                 }
-                Said::Obstacle(obstacle) => {
+                Message::Obstacle(obstacle) => {
                     if obstacles.len() < MAX_OBSTACLES && !obstacles.contains(&obstacle) {
                         obstacles.push(obstacle);
                         tx.notice(Level::Warn, "program", obstacle_text(pid, obstacle));
                     }
                 }
-                Said::Version(number) => *version = Some(number),
-                Said::Dropped(lost) => {
+                Message::Version(number) => *version = Some(number),
+                Message::Dropped(lost) => {
                     records.iter_mut().for_each(|records| records.write(&Entry::Dropped(lost), None));
                     fold.add_dropped(lost);
                 }

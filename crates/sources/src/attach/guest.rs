@@ -9,7 +9,7 @@ use llmprof_inject::wire::{Command, Slot};
 
 use super::{
     ring::{Memory, Which},
-    transcript::{RunClock, Said, Transcript},
+    transcript::{Message, RunClock, Transcript},
 };
 
 /// Maximum slots per read: others get their turn, and memory stays bounded.
@@ -50,7 +50,7 @@ impl Guest {
     }
 
     /// Reads the library's records since the last call. Returns whether there may be more.
-    pub fn read(&mut self, run: RunClock, each: &mut dyn FnMut(Said<'_>)) -> bool {
+    pub fn read(&mut self, run: RunClock, each: &mut dyn FnMut(Message<'_>)) -> bool {
         self.memory.beat();
         let mut byte = [0; 64];
         match self.stream.read(&mut byte) {

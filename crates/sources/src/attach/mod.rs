@@ -19,4 +19,4 @@ pub use library::library_file;
 pub use process_info::{ProcessInfo, find_processes};
 pub use program::{OutputTo, Pipes};
 pub use socket::print_environment;
-pub use transcript::{RunClock, Said, Transcript};
+pub use transcript::{Message, RunClock, Transcript};

@@ -61,7 +61,7 @@ pub struct Dormant {
 }
 
 impl ProcessInfo {
-    pub fn of(pid: u32) -> Option<ProcessInfo> {
+    pub fn read(pid: u32) -> Option<ProcessInfo> {
         Self::below(Path::new("/proc"), pid)
     }
 
@@ -139,7 +139,7 @@ fn has_library(maps: &[u8]) -> bool {
 /// The processes with this id or name, of a program or of one of its scripts; never this process.
 pub fn find_processes(wanted: &str) -> Vec<ProcessInfo> {
     if let Ok(pid) = wanted.parse() {
-        return ProcessInfo::of(pid).into_iter().collect();
+        return ProcessInfo::read(pid).into_iter().collect();
     }
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -151,7 +151,7 @@ pub fn find_processes(wanted: &str) -> Vec<ProcessInfo> {
             .any(|word| Path::new(word).file_name().is_some_and(|name| name.to_string_lossy() == wanted))
     };
     let mut found: Vec<ProcessInfo> =
-        pids.filter(|pid| *pid != me).filter_map(ProcessInfo::of).filter(is_named).collect();
+        pids.filter(|pid| *pid != me).filter_map(ProcessInfo::read).filter(is_named).collect();
     found.sort_by_key(|info| info.pid);
     found
 }

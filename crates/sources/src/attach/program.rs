@@ -69,34 +69,34 @@ pub struct Pipes {
 
 /// The end of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum ProgramEnd {
     Exited(i32),
     Killed(i32),
 }
 
-impl Ended {
-    fn of(status: ExitStatus) -> Ended {
+impl ProgramEnd {
+    fn from_status(status: ExitStatus) -> ProgramEnd {
         match (status.code(), status.signal()) {
-            (Some(code), _) => Ended::Exited(code),
-            (None, signal) => Ended::Killed(signal.unwrap_or(0)),
+            (Some(code), _) => ProgramEnd::Exited(code),
+            (None, signal) => ProgramEnd::Killed(signal.unwrap_or(0)),
         }
     }
 
     /// The corresponding exit code of a shell.
     pub fn exit_code(self) -> u8 {
         match self {
-            Ended::Exited(code) => u8::try_from(code).unwrap_or(1),
-            Ended::Killed(signal) => u8::try_from(128 + signal).unwrap_or(128),
+            ProgramEnd::Exited(code) => u8::try_from(code).unwrap_or(1),
+            ProgramEnd::Killed(signal) => u8::try_from(128 + signal).unwrap_or(128),
         }
     }
 }
 
-impl std::fmt::Display for Ended {
+impl std::fmt::Display for ProgramEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Ended::Exited(0) => f.write_str("the program ended"),
-            Ended::Exited(code) => write!(f, "the program ended with exit code {code}"),
-            Ended::Killed(signal) => write!(f, "the program was ended by signal {signal}"),
+            ProgramEnd::Exited(0) => f.write_str("the program ended"),
+            ProgramEnd::Exited(code) => write!(f, "the program ended with exit code {code}"),
+            ProgramEnd::Killed(signal) => write!(f, "the program was ended by signal {signal}"),
         }
     }
 }
@@ -107,7 +107,7 @@ pub struct Program {
     _own: OwnChild,
     /// Its process group, if it has its own.
     group: Option<Pid>,
-    ended: Option<Ended>,
+    ended: Option<ProgramEnd>,
     asked_to_end: Option<Instant>,
     descendants: Descendants,
 }
@@ -174,11 +174,11 @@ impl Program {
     }
 
     /// Its end, if it has ended.
-    pub fn ended(&mut self) -> Option<Ended> {
+    pub fn ended(&mut self) -> Option<ProgramEnd> {
         if self.ended.is_none() {
             // Before its end is known, because then its children get other parents.
             self.descendants.follow(self.child.id());
-            self.ended = self.child.try_wait().ok().flatten().map(Ended::of);
+            self.ended = self.child.try_wait().ok().flatten().map(ProgramEnd::from_status);
             // Its process group ends with it, unless it has the terminal, as if it were started directly.
             if let (Some(_), Some(group)) = (self.ended, self.group) {
                 self.descendants.refresh(self.child.id());

@@ -33,7 +33,7 @@ const MIN_NS: u64 = 5_000_000;
 const SLACK_NS: u64 = 20_000;
 
 /// The size and the communicator of a call, if they are known.
-type Said = (Option<u64>, Option<u64>);
+type CallSize = (Option<u64>, Option<u64>);
 
 /// A call of NCCL, from its NVTX range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub struct RankRecord {
     /// The size of each communicator, and the rank of this process in it.
     communicators: HashMap<u64, (u32, Option<u32>)>,
     /// The size and communicator of each kind, if there was only one so far; `None` if there were several.
-    only: HashMap<Collective, Option<Said>>,
+    only: HashMap<Collective, Option<CallSize>>,
     steps: VecDeque<(u64, u64)>,
     /// Its first work. Recording may begin long before that, while it loads its model.
     began_ns: Option<u64>,

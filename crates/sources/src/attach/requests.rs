@@ -48,7 +48,7 @@ enum Part {
 }
 
 impl Part {
-    fn of(step: &Step) -> Part {
+    fn from_step(step: &Step) -> Part {
         match (step.is_recorded(), step.is_cut) {
             (true, _) => Part::Recorded,
             (false, false) => Part::Bare,
@@ -98,7 +98,7 @@ impl Requests {
         let pause = PAUSE.as_nanos() as u64;
         let goes_on = self.active.as_ref().is_some_and(|active| {
             step.start_ns.saturating_sub(active.end_ns) < pause
-                && active.part == Part::of(step)
+                && active.part == Part::from_step(step)
                 && active.part != Part::Edge
                 && active.tokens < MAX_TOKENS
         });
@@ -150,7 +150,7 @@ impl Requests {
             images: 0,
         };
         self.send(step.start_ns, Event::RequestStarted(started));
-        self.active = Some(Active { request, tokens: 0, end_ns: step.start_ns, part: Part::of(step) });
+        self.active = Some(Active { request, tokens: 0, end_ns: step.start_ns, part: Part::from_step(step) });
     }
 
     /// Ends the active request.

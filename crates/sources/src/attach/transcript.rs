@@ -13,7 +13,7 @@ const MAX_TEXTS: usize = 1 << 17;
 
 /// A message of a program, with times of the run's clock. Texts are sanitised.
 #[derive(Debug)]
-pub enum Said<'a> {
+pub enum Message<'a> {
     Work {
         work: wire::Work,
         name: Option<&'a str>,
@@ -89,7 +89,7 @@ impl Transcript {
         lane: usize,
         slots: &[Slot],
         run: RunClock,
-        each: &mut dyn FnMut(Said<'_>),
+        each: &mut dyn FnMut(Message<'_>),
     ) -> usize {
         let mut at = 0;
         while let Some(slot) = slots.get(at) {
@@ -116,7 +116,7 @@ impl Transcript {
                         }
                         _ => None,
                     };
-                    each(Said::Work { work, name });
+                    each(Message::Work { work, name });
                 }
                 Some(Record::Range(edge)) => self.range(edge, run, each),
                 Some(Record::Payload { thread, payload }) => {
@@ -125,26 +125,26 @@ impl Transcript {
                     }
                 }
                 Some(Record::Device { number, uuid }) => {
-                    each(Said::Device { number, uuid: uuid_text(&uuid) });
+                    each(Message::Device { number, uuid: uuid_text(&uuid) });
                 }
                 Some(Record::Mode { at_ns, mode }) => {
                     let at_ns = self.clocks.map_or(0, |clocks| clocks.run_time(at_ns, run));
-                    each(Said::Mode { at_ns, mode });
+                    each(Message::Mode { at_ns, mode });
                 }
-                Some(Record::Obstacle(obstacle)) => each(Said::Obstacle(obstacle)),
+                Some(Record::Obstacle(obstacle)) => each(Message::Obstacle(obstacle)),
                 Some(Record::Clock { cupti_ns, monotonic_ns, cupti_version, .. }) => {
                     if self.clocks.is_none() {
-                        each(Said::Version(cupti_version));
+                        each(Message::Version(cupti_version));
                     }
                     self.clocks = Some(Clocks { cupti_ns, monotonic_ns });
                 }
-                Some(Record::Dropped { records }) => each(Said::Dropped(records)),
+                Some(Record::Dropped { records }) => each(Message::Dropped(records)),
             }
         }
         at
     }
 
-    fn range(&mut self, edge: wire::RangeEdge, run: RunClock, each: &mut dyn FnMut(Said<'_>)) {
+    fn range(&mut self, edge: wire::RangeEdge, run: RunClock, each: &mut dyn FnMut(Message<'_>)) {
         let open = |name| OpenRange {
             domain: edge.domain,
             name,
@@ -178,7 +178,7 @@ impl Transcript {
         };
         let Some(range) = ended else { return };
         let text = |number| self.texts[1].get(&number).map_or("", String::as_str);
-        each(Said::Range {
+        each(Message::Range {
             domain: text(range.domain),
             text: text(range.name),
             thread: range.thread,

@@ -284,7 +284,7 @@ impl Client {
         let gone =
             self.join(names, None, |name| format!("last_over_time({name}[{window_s:.0}s]) unless {name}"));
         let mut nodes = BTreeSet::new();
-        let answer = self.query(&gone, &mut |one| nodes.extend(self.source.node_label.of(&one))).await?;
+        let answer = self.query(&gone, &mut |one| nodes.extend(self.source.node_label.find(&one))).await?;
         let nodes: Vec<(String, String)> = nodes.into_iter().collect();
         let mut seen = Vec::new();
         let mut at = answer.at;

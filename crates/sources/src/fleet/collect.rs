@@ -24,7 +24,7 @@ pub struct Collector {
     node_label: NodeLabel,
     work_label: Option<String>,
     /// By the GPU, then by the exporter that reports it.
-    found: BTreeMap<Key, BTreeMap<String, Found>>,
+    found: BTreeMap<Key, BTreeMap<String, ExportedGpu>>,
     /// Names of all labels, for messages.
     pub label_names: BTreeSet<String>,
     series: usize,
@@ -35,7 +35,7 @@ pub struct Collector {
 
 /// A GPU as one exporter reports it.
 #[derive(Debug)]
-struct Found {
+struct ExportedGpu {
     identity: Identity,
     model: Option<String>,
     mig_profile: Option<String>,
@@ -74,12 +74,12 @@ impl Collector {
     }
 
     /// The GPU of a series. `None` if it belongs to no GPU.
-    fn find(&mut self, series: &Series<'_>) -> Option<&mut Found> {
+    fn find(&mut self, series: &Series<'_>) -> Option<&mut ExportedGpu> {
         self.series += 1;
         if self.series < SAMPLED_SERIES && self.label_names.len() < MAX_LABEL_NAMES {
             self.label_names.extend(series.labels.iter().map(|(name, _)| shown(name)));
         }
-        let Some(identity) = Identity::of(series, &self.node_label) else {
+        let Some(identity) = Identity::from_labels(series, &self.node_label) else {
             self.without_gpu += 1;
             return None;
         };
@@ -99,7 +99,7 @@ impl Collector {
         let work_label = self.work_label.as_deref();
         // All series of a GPU and an exporter have the same labels.
         Some(by_exporter.entry(exporter).or_insert_with(|| {
-            let mut found = Found::new(identity);
+            let mut found = ExportedGpu::new(identity);
             found.describe(series, work_label);
             found
         }))
@@ -141,7 +141,7 @@ impl Collector {
     /// A counter at the beginning of the window. GPUs that no longer exist are skipped.
     pub fn before(&mut self, series: &Series<'_>) {
         let (Some((name, meaning)), Some(value)) = (known(series.name()), series.last()) else { return };
-        let Some(identity) = Identity::of(series, &self.node_label) else { return };
+        let Some(identity) = Identity::from_labels(series, &self.node_label) else { return };
         let Some(by_exporter) = self.found.get_mut(&key(&identity)) else { return };
         // A restarted exporter may have a different address.
         let exporter = labels::exporter(series);
@@ -178,10 +178,10 @@ impl Collector {
         for (key, by_exporter) in self.found {
             // Readings of two exporters belong to two moments: those of the newest, else of the one with the most
             // readings, are used.
-            let rank = |found: &Found| (found.seen.unwrap_or(0.0), found.sample.readings().count());
+            let rank = |found: &ExportedGpu| (found.seen.unwrap_or(0.0), found.sample.readings().count());
             let exporters: Vec<String> = by_exporter.keys().map(|name| shown(name)).collect();
             let live = by_exporter.values().filter(|found| !found.sample.is_empty()).count();
-            let mut all: Vec<Found> = by_exporter.into_values().collect();
+            let mut all: Vec<ExportedGpu> = by_exporter.into_values().collect();
             all.sort_by(|a, b| {
                 let (a, b) = (rank(a), rank(b));
                 b.0.total_cmp(&a.0).then(b.1.cmp(&a.1))
@@ -230,7 +230,7 @@ pub fn some(names: &BTreeSet<String>) -> String {
 
 /// The GPU of a series.
 pub fn key_of(series: &Series<'_>, node_label: &NodeLabel) -> Option<Key> {
-    Identity::of(series, node_label).map(|identity| key(&identity))
+    Identity::from_labels(series, node_label).map(|identity| key(&identity))
 }
 
 fn key(identity: &Identity) -> Key {
@@ -245,9 +245,9 @@ fn key(identity: &Identity) -> Key {
     if key.len() <= MAX_ASKED { key } else { key.chars().take(MAX_ASKED).collect() }
 }
 
-impl Found {
-    fn new(identity: Identity) -> Found {
-        Found {
+impl ExportedGpu {
+    fn new(identity: Identity) -> ExportedGpu {
+        ExportedGpu {
             identity,
             model: None,
             mig_profile: None,
@@ -291,7 +291,7 @@ impl Found {
         for (name, kind, total) in &self.counts {
             let before = self.before.iter().find(|(known, _)| known == name).map(|(_, value)| *value);
             let counted = Counted::since(*total, before);
-            let slot = kind.of(&mut errors);
+            let slot = kind.counter(&mut errors);
             *slot = Some(match *slot {
                 None => counted,
                 Some(other) => Counted {

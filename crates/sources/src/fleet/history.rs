@@ -118,6 +118,6 @@ pub fn from_recording<'a>(gpu: &Gpu, snapshots: impl Iterator<Item = &'a Snapsho
         samples.extend(fresh.map(|found| (snapshot.unix_s, found.sample)));
     }
     let gaps: Vec<f64> = samples.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
-    let step_s = super::equals::median(&gaps).unwrap_or(15.0).max(1.0);
+    let step_s = super::peers::median(&gaps).unwrap_or(15.0).max(1.0);
     History { gpu: gpu.clone(), step_s, samples }
 }

@@ -49,7 +49,7 @@ pub enum NodeLabel {
 
 impl NodeLabel {
     /// The name of the node; for an address, without its port.
-    pub fn of(&self, series: &Series<'_>) -> Option<(String, String)> {
+    pub fn find(&self, series: &Series<'_>) -> Option<(String, String)> {
         match self {
             NodeLabel::Named(name) => series.label(name).map(|value| (name.clone(), value.to_owned())),
             NodeLabel::Usual => {
@@ -90,14 +90,14 @@ pub struct Identity {
 
 impl Identity {
     /// `None` if the series belongs to no GPU.
-    pub fn of(series: &Series<'_>, node_label: &NodeLabel) -> Option<Identity> {
+    pub fn from_labels(series: &Series<'_>, node_label: &NodeLabel) -> Option<Identity> {
         let owned = |(name, value): (&'static str, &str)| (name, value.to_owned());
         let uuid = first(series, &UUID_LABELS).map(owned);
         let gpu = first(series, &GPU_LABELS).map(owned);
         // A GPU without an index is identified by its UUID.
         let gpu = gpu.or_else(|| uuid.clone())?;
         Some(Identity {
-            node: node_label.of(series).unwrap_or_default(),
+            node: node_label.find(series).unwrap_or_default(),
             gpu,
             uuid,
             mig: series.label("GPU_I_ID").map(str::to_owned),
@@ -251,20 +251,20 @@ mod tests {
             (&[("node", "gpu-7"), ("instance", "x")], "gpu-7"),
         ] {
             let series = series(labels);
-            let (name, value) = NodeLabel::Usual.of(&series).unwrap();
+            let (name, value) = NodeLabel::Usual.find(&series).unwrap();
             assert_eq!(NodeLabel::shown(&name, &value), node);
         }
         let rack = series(&[("rack", "r1"), ("Hostname", "n1")]);
         let named = NodeLabel::Named("rack".into());
-        assert_eq!(named.of(&rack), Some(("rack".into(), "r1".into())));
-        assert_eq!(named.of(&series(&[("Hostname", "n1")])), None);
-        assert_eq!(NodeLabel::Usual.of(&series(&[("a", "b"), ("Hostname", "")])), None);
+        assert_eq!(named.find(&rack), Some(("rack".into(), "r1".into())));
+        assert_eq!(named.find(&series(&[("Hostname", "n1")])), None);
+        assert_eq!(NodeLabel::Usual.find(&series(&[("a", "b"), ("Hostname", "")])), None);
     }
 
     #[test]
     fn a_gpu_is_selected_by_what_identifies_it() {
         let text = |labels: &[(&str, &str)]| {
-            let identity = Identity::of(&series(labels), &NodeLabel::Usual)?;
+            let identity = Identity::from_labels(&series(labels), &NodeLabel::Usual)?;
             Some(identity.selector().iter().map(Matcher::to_string).collect::<Vec<_>>().join(","))
         };
         assert_eq!(

@@ -40,7 +40,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    pub fn of(self, errors: &mut GpuErrors) -> &mut Option<super::gpu::Counted> {
+    pub fn counter(self, errors: &mut GpuErrors) -> &mut Option<super::gpu::Counted> {
         match self {
             ErrorKind::PcieReplays => &mut errors.pcie_replays,
             ErrorKind::NvlinkCrc => &mut errors.nvlink_crc,

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    equals::{BUSY_PCT, Basis},
     gpu::{Key, Since},
+    peers::{BUSY_PCT, Basis},
 };
 
 /// Values over time of every GPU, by the second.
@@ -28,7 +28,7 @@ pub fn since(slow: &str, equals: &[&str], clocks: &Matrix, utilisation: &Matrix)
         }
         let members = equals.iter().filter(|key| busy_at(key, at));
         let at_once: Vec<f64> = members.filter_map(|key| clocks.get(*key)?.get(at).copied()).collect();
-        let Some(basis) = Basis::of(&at_once) else { continue };
+        let Some(basis) = Basis::from_clocks(&at_once) else { continue };
         if basis.is_slow(*mhz) {
             (first, as_fast) = (Some(*at), 0);
         } else {

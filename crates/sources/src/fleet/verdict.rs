@@ -5,8 +5,8 @@ use std::{cmp::Reverse, collections::BTreeMap, fmt};
 use serde::{Serialize, Serializer};
 
 use super::{
-    equals::{Basis, MIN_EQUALS, groups, is_busy, median},
     gpu::{Counted, Gpu, Snapshot},
+    peers::{Basis, MIN_PEERS, groups, is_busy, median},
 };
 use llmprof_analysis::peaks::GpuPeaks;
 use llmprof_base::units::{grouped, percent, rough_seconds};
@@ -73,7 +73,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    fn of(reasons: Option<u64>) -> Cause {
+    fn from_reasons(reasons: Option<u64>) -> Cause {
         let Some(bits) = reasons else { return Cause::NotExported };
         let by_bit = [
             (reasons::HW_THERMAL, Cause::HardwareThermal),
@@ -194,7 +194,7 @@ impl fmt::Display for OwnClock {
 
 impl BelowOwnClock {
     /// `None` for a GPU near its clock, and if the clock of its model is not known.
-    fn of(gpu: &Gpu) -> Option<BelowOwnClock> {
+    fn measure(gpu: &Gpu) -> Option<BelowOwnClock> {
         let is_limited = gpu.sample.reasons.is_some_and(|bits| reasons::faults(bits) != 0);
         let is_at_full_load = gpu.get(Reading::GpuUtil).is_some_and(|pct| pct >= FULL_LOAD_PCT);
         if !is_limited && !is_at_full_load {
@@ -208,7 +208,7 @@ impl BelowOwnClock {
         let (own_mhz, basis) = exported.or_else(stated).filter(|(mhz, _)| *mhz > 0.0)?;
         let clock_mhz = gpu.get(Reading::SmClock)?;
         let below_pct = 100.0 * (1.0 - clock_mhz / own_mhz);
-        let cause = Cause::of(gpu.sample.reasons);
+        let cause = Cause::from_reasons(gpu.sample.reasons);
         (below_pct >= BELOW_OWN_PCT).then_some(BelowOwnClock { clock_mhz, own_mhz, basis, below_pct, cause })
     }
 }
@@ -370,7 +370,7 @@ impl fmt::Display for NotCompared {
             NotCompared::NoClock => f.write_str("its clock is not exported"),
             NotCompared::OtherWork => f.write_str("it does other work than most of its model"),
             NotCompared::FewEquals(n) => {
-                write!(f, "it has {n} equals with itself, and {MIN_EQUALS} are needed")
+                write!(f, "it has {n} equals with itself, and {MIN_PEERS} are needed")
             }
         }
     }
@@ -647,7 +647,7 @@ fn losses(snapshot: &Snapshot) -> BTreeMap<usize, Result<Option<Loss>, NotCompar
     for group in groups(snapshot) {
         let bases = Measure::ALL.map(|measure| {
             let clocks: Vec<f64> = group.iter().filter_map(|i| gpus[*i].get(measure.reading())).collect();
-            (measure, Basis::of(&clocks), clocks.len())
+            (measure, Basis::from_clocks(&clocks), clocks.len())
         });
         let centre = |reading| {
             let values: Vec<f64> = group.iter().filter_map(|i| gpus[*i].get(reading)).collect();
@@ -667,7 +667,7 @@ fn losses(snapshot: &Snapshot) -> BTreeMap<usize, Result<Option<Loss>, NotCompar
                         measure: *measure,
                         clock_mhz: mhz,
                         lost_pct: basis.lost_pct(mhz),
-                        cause: Cause::of(gpu.sample.reasons),
+                        cause: Cause::from_reasons(gpu.sample.reasons),
                         equals_temp_c,
                         equals_power_w,
                         basis,
@@ -695,7 +695,7 @@ fn row(snapshot: &Snapshot, at: usize, losses: &BTreeMap<usize, Result<Option<Lo
         (_, _, None) => (None, Some(NotCompared::OtherWork)),
     };
     let is_limited = gpu.sample.reasons.is_some_and(|bits| reasons::faults(bits) != 0);
-    let below_own_clock = BelowOwnClock::of(gpu).filter(|_| busy == Some(true) && !is_silent);
+    let below_own_clock = BelowOwnClock::measure(gpu).filter(|_| busy == Some(true) && !is_silent);
     let state = match (busy, not_compared) {
         _ if loss.is_some() => State::Slow,
         _ if is_silent => State::Silent,
@@ -712,7 +712,7 @@ fn row(snapshot: &Snapshot, at: usize, losses: &BTreeMap<usize, Result<Option<Lo
 fn common_limits(snapshot: &Snapshot) -> Vec<String> {
     let gpus = &snapshot.gpus;
     let mut remarks = Vec::new();
-    for group in groups(snapshot).iter().filter(|group| group.len() >= MIN_EQUALS) {
+    for group in groups(snapshot).iter().filter(|group| group.len() >= MIN_PEERS) {
         let limited = |bit: u64| {
             group
                 .iter()
@@ -742,7 +742,7 @@ fn below_own_clocks(snapshot: &Snapshot, rows: &[Row]) -> Vec<String> {
             rows.iter().filter(|row| group.contains(&row.at)).filter_map(|row| row.below_own_clock).collect();
         let clocks: Vec<f64> = below.iter().map(|below| below.clock_mhz).collect();
         let (first, median) = (below.first()?, median(&clocks)?);
-        (3 * below.len() >= group.len() && group.len() >= MIN_EQUALS).then(|| {
+        (3 * below.len() >= group.len() && group.len() >= MIN_PEERS).then(|| {
             format!(
                 "{} of {} {} run at {median:.0} MHz (median), far below their {} of {:.0} MHz",
                 below.len(),

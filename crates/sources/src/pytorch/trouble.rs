@@ -69,7 +69,7 @@ pub enum WorkerError {
 
 impl WorkerError {
     /// From the worker's report of a failure.
-    pub(super) fn of(failure: &Failure, python: &str) -> WorkerError {
+    pub(super) fn from_failure(failure: &Failure, python: &str) -> WorkerError {
         let text = foreign::line(&failure.error, 400);
         let python = python.to_owned();
         match failure.kind.as_str() {
@@ -129,7 +129,7 @@ mod tests {
                 error: error.to_owned(),
                 trace: String::new(),
             };
-            let text = WorkerError::of(&failure, "/venv/bin/python").to_string();
+            let text = WorkerError::from_failure(&failure, "/venv/bin/python").to_string();
             assert!(text.starts_with(expected), "{text}");
         }
     }

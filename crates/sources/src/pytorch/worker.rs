@@ -91,7 +91,7 @@ pub struct Worker {
 }
 
 /// The reader's report about the worker's output.
-enum Heard {
+enum WorkerOutput {
     Report(Report),
     /// A line that is not a report.
     Strange(String),
@@ -163,7 +163,7 @@ impl MeasuredSteps {
         if first { self.prefill.add(host_ns, device_ns) } else { self.decode.add(host_ns, device_ns) }
     }
 
-    fn of(&self, phase: Phase) -> Option<MeanStep> {
+    fn phase(&self, phase: Phase) -> Option<MeanStep> {
         match phase {
             // The next step of this kind begins with another request.
             Phase::Vision => self.vision.mean().map(|mean| MeanStep { between_ns: 0.0, ..mean }),
@@ -223,7 +223,7 @@ impl Worker {
     }
 
     /// One thread per direction: neither a worker that does not read nor one that does not write blocks this thread.
-    fn start_threads(&self, pipes: Pipes) -> Result<(Sender<Vec<u8>>, Receiver<Heard>), WorkerError> {
+    fn start_threads(&self, pipes: Pipes) -> Result<(Sender<Vec<u8>>, Receiver<WorkerOutput>), WorkerError> {
         let (orders, to_write) = mpsc::channel::<Vec<u8>>();
         let (heard, lines) = mpsc::sync_channel(WAITING_LINES);
         let refused = |e: std::io::Error| WorkerError::NotStarted(e.to_string());
@@ -245,13 +245,13 @@ fn write_orders(mut to: ChildStdin, orders: &Receiver<Vec<u8>>) {
     }
 }
 
-fn read_reports(from: ChildStdout, heard: &SyncSender<Heard>) {
+fn read_reports(from: ChildStdout, heard: &SyncSender<WorkerOutput>) {
     let mut from = BufReader::with_capacity(1 << 16, from);
     let mut line = Vec::new();
     while let Ok(Some(skipped)) = next_line(&mut from, protocol::MAX_LINE, &mut line) {
         let said = match protocol::parse(&line).filter(|_| skipped == 0) {
-            Some(report) => Heard::Report(report),
-            None => Heard::Strange(strange(&line, skipped)),
+            Some(report) => WorkerOutput::Report(report),
+            None => WorkerOutput::Strange(strange(&line, skipped)),
         };
         if heard.send(said).is_err() {
             return;
@@ -301,7 +301,7 @@ impl Conversation<'_> {
         let _ = self.orders.send(order.line());
     }
 
-    fn hear(&mut self, lines: &Receiver<Heard>) -> Result<(), WorkerError> {
+    fn hear(&mut self, lines: &Receiver<WorkerOutput>) -> Result<(), WorkerError> {
         let mut last_heard = Instant::now();
         loop {
             if self.worker.control.is_cancelled() {
@@ -309,13 +309,13 @@ impl Conversation<'_> {
             }
             self.pass_on_pause();
             match lines.recv_timeout(TICK) {
-                Ok(Heard::Report(report)) => {
+                Ok(WorkerOutput::Report(report)) => {
                     last_heard = Instant::now();
                     if let Some(end) = self.take(report) {
                         return end;
                     }
                 }
-                Ok(Heard::Strange(text)) => {
+                Ok(WorkerOutput::Strange(text)) => {
                     last_heard = Instant::now();
                     self.log(Level::Info, &text);
                 }
@@ -498,7 +498,7 @@ impl Conversation<'_> {
             }
             Report::NotProfiled(failure) => {
                 self.log_trace(&failure);
-                let reason = WorkerError::of(&failure, &self.worker.plan.python).to_string();
+                let reason = WorkerError::from_failure(&failure, &self.worker.plan.python).to_string();
                 self.notice(Level::Error, &format!("{TOOL}: {reason}"));
                 let remedy = "profiling.torch.enable=false skips it".to_owned();
                 self.tool(ToolState::Failed { reason, remedy });
@@ -510,7 +510,7 @@ impl Conversation<'_> {
             }
             Report::Failed(failure) => {
                 self.log_trace(&failure);
-                return Some(Err(WorkerError::of(&failure, &self.worker.plan.python)));
+                return Some(Err(WorkerError::from_failure(&failure, &self.worker.plan.python)));
             }
             Report::Done => {
                 return Some(if self.ending {
@@ -725,7 +725,7 @@ impl Conversation<'_> {
             }
         };
         operators::assign(&mut tables);
-        for window in operators::kernel_windows(&tables, |phase| self.measured.of(phase)) {
+        for window in operators::kernel_windows(&tables, |phase| self.measured.phase(phase)) {
             // Steps that were recorded live have no overhead of this profiler. They do not identify the encoding of
             // images.
             if window.phase == Phase::Vision || !program.has_recorded() {

@@ -57,7 +57,7 @@ pub struct Arrived<'a> {
 
 /// The content of a stream so far.
 #[derive(Default)]
-struct Heard {
+struct StreamContent {
     chunks: u32,
     done: bool,
     finished: bool,
@@ -228,7 +228,7 @@ impl Client {
         served: &mut Served,
         each: &mut dyn FnMut(Stamp, Arrived<'_>),
     ) -> Result<Option<(RequestFailure, String)>, HttpError> {
-        let (mut events, mut heard, mut part) = (Events::default(), Heard::default(), Vec::new());
+        let (mut events, mut heard, mut part) = (Events::default(), StreamContent::default(), Vec::new());
         let mut document = Vec::new();
         let mut limit = until;
         let ended = loop {
@@ -276,7 +276,7 @@ impl Client {
     }
 }
 
-impl Heard {
+impl StreamContent {
     /// Several chunks of one read share one time.
     fn hand_on(&mut self, t: Stamp, served: &mut Served, each: &mut dyn FnMut(Stamp, Arrived<'_>)) {
         let arrived = std::mem::take(&mut self.arrived);

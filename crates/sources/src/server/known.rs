@@ -81,7 +81,7 @@ async fn accept(listener: TcpListener, timing: Timing, sent: Arc<AtomicU64>) {
 }
 
 #[derive(Deserialize)]
-struct Asked {
+struct RequestBody {
     #[serde(default)]
     max_tokens: u32,
     #[serde(default)]
@@ -121,7 +121,7 @@ async fn serve(mut stream: TcpStream, timing: Timing, sent: &AtomicU64) -> io::R
         if path.ends_with("/v1/models") {
             let list = r#"{"object":"list","data":[{"id":"known","object":"model","owned_by":"llmprof"}]}"#;
             answer(&mut stream, "200 OK", list).await?;
-        } else if let Ok(request) = serde_json::from_slice::<Asked>(&body) {
+        } else if let Ok(request) = serde_json::from_slice::<RequestBody>(&body) {
             stream_answer(&mut stream, &request, asked, timing, sent).await?;
         } else {
             answer(&mut stream, "404 Not Found", r#"{"error":{"message":"there is nothing here"}}"#).await?;
@@ -145,7 +145,7 @@ fn event(data: &str) -> String {
 
 async fn stream_answer(
     stream: &mut TcpStream,
-    request: &Asked,
+    request: &RequestBody,
     asked: Instant,
     timing: Timing,
     sent: &AtomicU64,

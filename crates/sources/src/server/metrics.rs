@@ -53,7 +53,7 @@ pub fn paths_of(kind: &ServerKind) -> &'static [&'static str] {
 }
 
 impl Reading {
-    pub fn of(kind: &ServerKind, page: &Exposition) -> Reading {
+    pub fn from_page(kind: &ServerKind, page: &Exposition) -> Reading {
         let (sum, max, mean) = (|n: &str| page.sum(n), |n: &str| page.max(n), |n: &str| page.mean_parts(n));
         let both = |a: &str, b: &str| page.sum(a).zip(page.sum(b));
         match kind {
@@ -239,7 +239,7 @@ mod tests {
             let page = Exposition::read(text);
             let kind = kind_of(&page).unwrap_or_else(|| panic!("{text}"));
             assert_eq!(kind, ServerKind::Vllm, "{text}");
-            Reading::of(&kind, &page)
+            Reading::from_page(&kind, &page)
         };
         let wanted = read(page);
         assert_eq!((wanted.running, wanted.kv_used, wanted.tpot_s), (Some(3.0), Some(0.5), Some((2.0, 4.0))));
@@ -270,7 +270,7 @@ mod tests {
         };
         let (first, second) = (page(2.0), page(6.0));
         assert_eq!(kind_of(&first), Some(ServerKind::Vllm));
-        let read = |page: &Exposition| Reading::of(&ServerKind::Vllm, page);
+        let read = |page: &Exposition| Reading::from_page(&ServerKind::Vllm, page);
         let sample = read(&second).since(&read(&first), 2.0, 1.0);
         assert_eq!(sample.output_tok_s, Some(200.0));
         assert_eq!(

@@ -50,7 +50,7 @@ enum Obstacle {
 }
 
 impl Obstacle {
-    fn of(error: HttpError, url: &str, host: &str) -> Obstacle {
+    fn from_error(error: HttpError, url: &str, host: &str) -> Obstacle {
         let url = url.to_owned();
         match error {
             HttpError::Io { step: HttpStep::Resolve, cause } => Obstacle::Final(NotReady::UnknownHost {
@@ -106,7 +106,7 @@ pub async fn wait(client: &Client, plan: &LoadPlan, tx: &EventTx) -> Result<Serv
             Ok((404 | 405, _)) if plan.model.is_some() => break None,
             Ok((status @ (404 | 405), _)) => return Err(NotReady::NotOpenAi { url, status }),
             Ok((status, _)) => format!("HTTP {status}"),
-            Err(error) => match Obstacle::of(error, &url, &plan.endpoint.host) {
+            Err(error) => match Obstacle::from_error(error, &url, &plan.endpoint.host) {
                 Obstacle::Passing(cause) => cause,
                 Obstacle::Final(error) => return Err(error),
             },

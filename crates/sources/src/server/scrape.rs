@@ -167,7 +167,7 @@ impl Scraper {
             let page = self.page().await;
             let why = page.as_ref().err().map(ToString::to_string);
             if let Ok(page) = page {
-                let reading = Reading::of(&self.kind, &page);
+                let reading = Reading::from_page(&self.kind, &page);
                 let scrape_ms = begin.elapsed().as_secs_f64() * 1e3;
                 let (running, tokens) = reading.generated();
                 let at_the_end = counter.rate((begin - first).as_secs_f64(), running, tokens);

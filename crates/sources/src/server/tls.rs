@@ -37,7 +37,7 @@ impl Tls {
             false => {
                 let usual =
                     WebPkiServerVerifier::builder(Arc::new(roots)).build().map_err(|e| e.to_string())?;
-                let verifier = Arc::new(Named { usual, named });
+                let verifier = Arc::new(NamedCertificates { usual, named });
                 ClientConfig::builder()
                     .dangerous()
                     .with_custom_certificate_verifier(verifier)
@@ -65,7 +65,7 @@ pub enum Untrusted {
 }
 
 impl Untrusted {
-    fn of(error: &CertificateError) -> Untrusted {
+    fn from_error(error: &CertificateError) -> Untrusted {
         use CertificateError as E;
         match error {
             E::Expired | E::ExpiredContext { .. } => Untrusted::Expired,
@@ -105,7 +105,7 @@ impl std::error::Error for Untrusted {}
 /// An error of the handshake; a rejected certificate becomes [`Untrusted`].
 pub fn in_words(error: io::Error) -> io::Error {
     match error.get_ref().and_then(|e| e.downcast_ref::<Error>()) {
-        Some(Error::InvalidCertificate(cause)) => io::Error::other(Untrusted::of(cause)),
+        Some(Error::InvalidCertificate(cause)) => io::Error::other(Untrusted::from_error(cause)),
         _ => error,
     }
 }
@@ -113,12 +113,12 @@ pub fn in_words(error: io::Error) -> io::Error {
 /// A server whose own certificate the user named is trusted, although a self-signed certificate is not an authority.
 /// Its name, its dates and its signatures are still checked.
 #[derive(Debug)]
-struct Named {
+struct NamedCertificates {
     usual: Arc<WebPkiServerVerifier>,
     named: Vec<CertificateDer<'static>>,
 }
 
-impl ServerCertVerifier for Named {
+impl ServerCertVerifier for NamedCertificates {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,

@@ -55,7 +55,7 @@ impl Load {
 
     /// A phase that uses the ceilings by the shares of `used`. The relations between the counters are those
     /// of a real GPU.
-    fn of(used: SimLoad, extra_temp_c: f64, gpu_util_pct: f64, occupancy_pct: f64) -> Load {
+    fn new(used: SimLoad, extra_temp_c: f64, gpu_util_pct: f64, occupancy_pct: f64) -> Load {
         let (tensor_pct, dram_pct) = (100.0 * used.compute, 100.0 * used.memory);
         Load {
             power: BASE_POWER + CEILING_POWER * used.compute.max(used.memory).min(1.0),
@@ -163,8 +163,8 @@ impl SimProbe {
         match self.activity.get() {
             Phase::Idle => Load::default(),
             Phase::Preparing => Load::PREPARING,
-            Phase::Vision | Phase::Prefill | Phase::Mixed => Load::of(self.prefill, 19.0, 99.0, 14.1),
-            Phase::Decode => Load::of(self.decode, 11.0, 97.0, 9.4),
+            Phase::Vision | Phase::Prefill | Phase::Mixed => Load::new(self.prefill, 19.0, 99.0, 14.1),
+            Phase::Decode => Load::new(self.decode, 11.0, 97.0, 9.4),
         }
     }
 

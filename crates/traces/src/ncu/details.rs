@@ -34,11 +34,11 @@ struct Header {
 }
 
 impl Header {
-    fn of(titles: &[String]) -> Option<Header> {
+    fn from_titles(titles: &[String]) -> Option<Header> {
         let at = |title: &str| titles.iter().position(|one| one == title);
         Some(Header {
             len: titles.len(),
-            launch: LaunchColumns::of(titles),
+            launch: LaunchColumns::from_titles(titles),
             id: at("ID"),
             process: at("Process ID"),
             section: at("Section Name"),
@@ -95,8 +95,9 @@ const MAX_RULES: usize = 256;
 
 /// Reads the page, one launch in memory at a time. Rows may lack the columns of rules.
 pub fn read_details(file: &str, input: impl BufRead) -> Result<KernelTable, KernelsError> {
-    let is_header =
-        |row: Row| row.iter().any(|cell| cell == b"Metric Name").then(|| Header::of(&row.texts()))?;
+    let is_header = |row: Row| {
+        row.iter().any(|cell| cell == b"Metric Name").then(|| Header::from_titles(&row.texts()))?
+    };
     let values =
         |row: Row| is_header(row).map(|header| [header.value].into_iter().chain(header.speedup).collect());
     let (mut rows, decimal) =

@@ -129,7 +129,7 @@ impl<C> Launches<C> {
         let Launches { mut row, durations, counters: counted } = self;
         durations.fill(&mut row);
         row.counters = counters(counted);
-        let known = Known::of(&row.counters);
+        let known = Known::from_counters(&row.counters);
         row.registers = known.registers.map(|n| n as u32);
         row.shared_bytes = known.shared_bytes.map(|n| n as u64);
         row
@@ -147,7 +147,7 @@ struct LaunchColumns {
 }
 
 impl LaunchColumns {
-    fn of(titles: &[String]) -> LaunchColumns {
+    fn from_titles(titles: &[String]) -> LaunchColumns {
         let at = |title: &str| titles.iter().position(|one| one == title);
         let with = |part: &str| titles.iter().position(|one| one.contains(part));
         LaunchColumns {

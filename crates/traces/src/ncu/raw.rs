@@ -52,7 +52,7 @@ fn is_counted(title: &str) -> bool {
 }
 
 impl Header {
-    fn of(titles: &[String], units: &[String]) -> Header {
+    fn from_titles(titles: &[String], units: &[String]) -> Header {
         let unit = |at: usize| base(units.get(at).map_or("", String::as_str));
         let metrics = titles
             .iter()
@@ -100,7 +100,7 @@ pub fn read_raw(file: &str, input: impl BufRead) -> Result<KernelTable, KernelsE
         dialect::rows(input, ThreeDigits::Thousands, counted).map_err(KernelsError::read(file))?;
     let mut table = KernelTable::new("ncu, counters of launches", Kind::Kernels);
     let (titles, mut messages) = find_header(file, &mut rows, is_header)?;
-    let launch = LaunchColumns::of(&titles);
+    let launch = LaunchColumns::from_titles(&titles);
     let mut header: Option<Header> = None;
     let mut tally: Tally<Vec<u8>, Launches<Vec<Counter>>> = Tally::default();
     let (mut key, mut unread) = (Vec::new(), 0u64);
@@ -114,10 +114,10 @@ pub fn read_raw(file: &str, input: impl BufRead) -> Result<KernelTable, KernelsE
             Some(header) => header,
             // The first row without a name has the units.
             None if name.is_none() => {
-                header = Some(Header::of(&titles, &row.texts()));
+                header = Some(Header::from_titles(&titles, &row.texts()));
                 continue;
             }
-            None => header.insert(Header::of(&titles, &[])),
+            None => header.insert(Header::from_titles(&titles, &[])),
         };
         let Some(name) = name.filter(|_| row.len() <= titles.len()) else {
             unread += 1;

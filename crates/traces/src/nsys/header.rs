@@ -52,7 +52,7 @@ pub struct Placed {
 
 impl Header {
     /// `None` for a row that is not the header of a summary.
-    pub fn of(titles: &[String]) -> Option<Header> {
+    pub fn from_titles(titles: &[String]) -> Option<Header> {
         let plain: Vec<(String, &str)> = titles.iter().map(|title| split_unit(title)).collect();
         let has = |name: &str| plain.iter().any(|(title, _)| title == name);
         let by_kernel = has("kernelname");

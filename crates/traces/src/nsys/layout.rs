@@ -21,7 +21,7 @@ struct Layout {
 
 impl Layout {
     /// `None` for a line that is not made of dashes.
-    fn of(line: &str) -> Option<Layout> {
+    fn from_line(line: &str) -> Option<Layout> {
         let grid = line.contains('+');
         if !line.chars().all(|c| matches!(c, '-' | '=' | '+' | ' ')) {
             return None;
@@ -56,7 +56,7 @@ impl Layout {
 
     fn report(&self, line: &str) -> Option<Report> {
         let titles: Vec<String> = self.cells(line).into_iter().map(str::to_owned).collect();
-        Report::of(&titles)
+        Report::from_titles(&titles)
     }
 }
 
@@ -65,7 +65,7 @@ pub fn is_layout(text: &[u8]) -> bool {
     let mut before = String::new();
     for line in text.split(|byte| *byte == b'\n') {
         let line = String::from_utf8_lossy(line).trim_end().to_owned();
-        if Layout::of(&line).is_some_and(|layout| layout.report(&before).is_some()) {
+        if Layout::from_line(&line).is_some_and(|layout| layout.report(&before).is_some()) {
             return true;
         }
         before = line;
@@ -81,7 +81,7 @@ pub fn read_layout(file: &str, mut input: impl BufRead) -> Result<Vec<KernelTabl
     let mut before: Option<String> = None;
     let mut line = String::new();
     while read_line(&mut input, &mut line).map_err(KernelsError::read(file))? {
-        if let Some(rule) = Layout::of(&line) {
+        if let Some(rule) = Layout::from_line(&line) {
             // The dashes at the end of a grid follow a row.
             let before = before.take().unwrap_or_default();
             match rule.report(&before) {

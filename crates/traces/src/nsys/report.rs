@@ -20,9 +20,9 @@ pub enum Report {
 
 impl Report {
     /// `None` for a row that is not the header of a report.
-    pub fn of(titles: &[String]) -> Option<Report> {
-        let trace = Trace::of(titles).map(|trace| Report::Trace(Box::new(trace)));
-        trace.or_else(|| Header::of(titles).map(|header| Report::Summary(Summary::new(header))))
+    pub fn from_titles(titles: &[String]) -> Option<Report> {
+        let trace = Trace::from_titles(titles).map(|trace| Report::Trace(Box::new(trace)));
+        trace.or_else(|| Header::from_titles(titles).map(|header| Report::Summary(Summary::new(header))))
     }
 
     /// Whether a column has numbers.

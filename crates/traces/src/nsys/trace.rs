@@ -51,7 +51,7 @@ enum Counted {
 
 impl Trace {
     /// `None` for a row that is not the header of a trace.
-    pub fn of(titles: &[String]) -> Option<Trace> {
+    pub fn from_titles(titles: &[String]) -> Option<Trace> {
         let plain: Vec<(String, &str)> = titles.iter().map(|title| split_unit(title)).collect();
         let at = |name: &str| plain.iter().position(|(title, _)| title == name);
         let scaled = |name: &str| at(name).map(|at| (at, base(plain[at].1).factor));

@@ -34,7 +34,7 @@ pub fn gpu_of(event: &Event) -> i64 {
 
 impl GpuEvents {
     /// The GPU of an event; counts it as an operation of its stream.
-    pub fn of<'g>(gpus: &'g mut BTreeMap<i64, GpuEvents>, event: &Event, ran: Ran) -> &'g mut GpuEvents {
+    pub fn entry<'g>(gpus: &'g mut BTreeMap<i64, GpuEvents>, event: &Event, ran: Ran) -> &'g mut GpuEvents {
         let number = gpu_of(event);
         let known = gpus.len() < MAX_GPUS || gpus.contains_key(&number);
         let gpu = gpus.entry(if known { number } else { i64::MAX }).or_default();

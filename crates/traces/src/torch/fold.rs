@@ -104,7 +104,7 @@ impl Launcher {
         }
     }
 
-    fn of(packed: u64) -> Launcher {
+    fn unpack(packed: u64) -> Launcher {
         Launcher { operator: ((packed >> 32) as u32).checked_sub(1), path: packed as u32 }
     }
 }
@@ -221,12 +221,12 @@ impl Fold {
 
     fn launcher(&self, external: Option<u64>, correlation: Option<u64>) -> Option<Launcher> {
         let external = external.or_else(|| self.external_of_call.get(correlation?))?;
-        self.by_external.get(external).map(Launcher::of)
+        self.by_external.get(external).map(Launcher::unpack)
     }
 
     fn copy(&mut self, event: &Event, ran: Ran) {
         self.ranks.copy((None, gpu_of(event)), ran.start_ns, ran.ns);
-        GpuEvents::of(&mut self.gpus, event, ran).operations.copy(&event.name, event.args.bytes, ran);
+        GpuEvents::entry(&mut self.gpus, event, ran).operations.copy(&event.name, event.args.bytes, ran);
     }
 
     fn kernel(&mut self, event: &Event, ran: Ran) {
@@ -250,7 +250,7 @@ impl Fold {
         let Fold { gpus, paths, names, .. } = self;
         let number = launcher.map_or(u64::MAX, Launcher::packed);
         let range = || launcher.and_then(|launcher| launcher.range(paths, names));
-        GpuEvents::of(gpus, event, ran).kernel(event, ran, number, called.map(|ns| ns as i64), range);
+        GpuEvents::entry(gpus, event, ran).kernel(event, ran, number, called.map(|ns| ns as i64), range);
     }
 
     fn launch(&mut self, launcher: Launcher, ns: f64) {

@@ -22,7 +22,7 @@ pub(super) struct Vision {
 
 impl Vision {
     /// `None` without images, or if the model has no known encoders.
-    pub(super) fn of(query: &CostQuery) -> Option<Vision> {
+    pub(super) fn from_query(query: &CostQuery) -> Option<Vision> {
         let shape = query.shape.vision.as_ref().filter(|_| !query.images.is_empty())?;
         let encoded = shape.encoded(&query.images, query.preprocess.as_ref());
         let cost = query.shape.vision_cost(&encoded.of_batch(query.batch))?;

@@ -2,7 +2,7 @@
 
 use std::{io, time::Instant};
 
-use super::{BATCH_EVENTS, BATCH_FRAMES, Begun, Fetch, MAX_SAID, RemoteRun, Said, link::State};
+use super::{BATCH_EVENTS, BATCH_FRAMES, Begun, Fetch, MAX_SAID, RemoteMessage, RemoteRun, link::State};
 use crate::remote::{
     connection::Incoming,
     mirror::Mirror,
@@ -97,7 +97,7 @@ impl RemoteRun {
                     self.done =
                         Some(Ended { finished, loss: None, tool_failures: Vec::new(), exit_code: None });
                     self.want_files();
-                    self.say(Said::Message(cause));
+                    self.say(RemoteMessage::Message(cause));
                 }
                 self.left = true;
             }
@@ -148,9 +148,9 @@ impl RemoteRun {
                 let spoken = !self.unspoken.remove(&order);
                 if let Some(error) = error {
                     self.restarts = false;
-                    self.say(Said::Error(message(&error)));
+                    self.say(RemoteMessage::Error(message(&error)));
                 } else if let Some(text) = text.filter(|_| spoken) {
-                    self.say(Said::Message(message(&text)));
+                    self.say(RemoteMessage::Message(message(&text)));
                 }
                 if self.done.is_some() {
                     self.want_files();
@@ -170,7 +170,7 @@ impl RemoteRun {
         Ok(())
     }
 
-    pub(super) fn say(&mut self, said: Said) {
+    pub(super) fn say(&mut self, said: RemoteMessage) {
         self.said.truncate(MAX_SAID - 1);
         self.said.push_back(said);
     }

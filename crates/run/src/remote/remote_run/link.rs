@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::{RemoteRun, Said, Start};
+use super::{RemoteMessage, RemoteRun, Start};
 use crate::remote::{
     connection::{Connection, Patience},
     files::Inbox,
@@ -138,7 +138,7 @@ impl RemoteRun {
                     Err(e) => {
                         let text = format!("{}: {e}: the files of the run stay there", fetch.dir.display());
                         self.fetches.pop_front();
-                        self.say(Said::Message(text));
+                        self.say(RemoteMessage::Message(text));
                     }
                 }
             }
@@ -183,7 +183,7 @@ impl RemoteRun {
                 self.host.short(),
                 since.elapsed().as_secs_f64()
             );
-            self.say(Said::Message(text));
+            self.say(RemoteMessage::Message(text));
         }
         self.attempts = 0;
         self.lag.begin(Instant::now());
@@ -233,6 +233,6 @@ impl RemoteRun {
         if self.begun.is_none() {
             self.failed.get_or_insert((reason.clone(), false));
         }
-        self.say(Said::Error(reason));
+        self.say(RemoteMessage::Error(reason));
     }
 }

@@ -15,19 +15,19 @@ use std::{
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::{End, Launcher, Look, Seen, result_of};
+use super::{End, Launcher, LauncherReport, ReportedState, result_of};
 use crate::sweep::{
-    jobs::{JobResult, LiveFigures, Place},
+    jobs::{JobResult, LiveFigures, Placement},
     store::result_in,
 };
 use llmprof_event::Outcome;
 use llmprof_record::rundir::{Following, RunDir};
 
 pub(super) enum Update {
-    Waiting(usize, Place),
-    Running(usize, Place),
+    Waiting(usize, Placement),
+    Running(usize, Placement),
     Live(usize, Box<LiveFigures>),
-    Ended(usize, Option<Place>, Box<JobResult>),
+    Ended(usize, Option<Placement>, Box<JobResult>),
     Trouble(Option<String>),
     Remark(String),
 }
@@ -40,7 +40,7 @@ pub(super) enum Order {
 /// A job that has not ended.
 struct Watched {
     dir: PathBuf,
-    place: Option<Place>,
+    placement: Option<Placement>,
     running: bool,
     /// Its recording, while it runs.
     recording: Option<Following>,
@@ -62,7 +62,8 @@ pub(super) fn start(
 ) -> io::Result<Parts> {
     let (orders, taken) = mpsc::channel();
     let (updates, received) = unbounded_channel();
-    let watched = |dir: PathBuf| Watched { dir, place: None, running: false, recording: None, ended: None };
+    let watched =
+        |dir: PathBuf| Watched { dir, placement: None, running: false, recording: None, ended: None };
     let open = jobs.into_iter().map(|(job, dir)| (job, watched(dir))).collect();
     let follower = Follower { launcher, open, updates, trouble: None, figures_at: Instant::now() };
     let thread = thread::Builder::new().name("jobs".into()).spawn(move || follower.run(&taken, &stop))?;
@@ -103,7 +104,7 @@ impl Follower {
             }
         }
         let jobs = self.launcher.leave();
-        self.report(Look { jobs, trouble: self.trouble.clone(), remarks: Vec::new() });
+        self.report(LauncherReport { jobs, trouble: self.trouble.clone(), remarks: Vec::new() });
         self.settle(Instant::now());
     }
 
@@ -112,7 +113,7 @@ impl Follower {
         let _ = self.updates.send(update);
     }
 
-    fn report(&mut self, look: Look) {
+    fn report(&mut self, look: LauncherReport) {
         if look.trouble != self.trouble {
             self.trouble.clone_from(&look.trouble);
             self.send(Update::Trouble(look.trouble));
@@ -120,11 +121,11 @@ impl Follower {
         look.remarks.into_iter().for_each(|remark| self.send(Update::Remark(remark)));
         for (job, seen) in look.jobs {
             let Some(watched) = self.open.get_mut(&job) else { continue };
-            let (place, running) = match seen {
-                Seen::Waiting(place) => (place, false),
-                Seen::Running(place) => (place, true),
-                Seen::Ended(place, end) => {
-                    watched.place = Some(place);
+            let (placement, running) = match seen {
+                ReportedState::Waiting(placement) => (placement, false),
+                ReportedState::Running(placement) => (placement, true),
+                ReportedState::Ended(placement, end) => {
+                    watched.placement = Some(placement);
                     match &mut watched.ended {
                         // More may be known now: an exit code, a cause.
                         Some((_, known)) => *known = end,
@@ -133,10 +134,14 @@ impl Follower {
                     continue;
                 }
             };
-            let changed = watched.place.as_ref() != Some(&place) || watched.running != running;
-            (watched.place, watched.running, watched.ended) = (Some(place.clone()), running, None);
+            let changed = watched.placement.as_ref() != Some(&placement) || watched.running != running;
+            (watched.placement, watched.running, watched.ended) = (Some(placement.clone()), running, None);
             if changed {
-                self.send(if running { Update::Running(job, place) } else { Update::Waiting(job, place) });
+                self.send(if running {
+                    Update::Running(job, placement)
+                } else {
+                    Update::Waiting(job, placement)
+                });
             }
         }
     }
@@ -152,7 +157,7 @@ impl Follower {
             let run = || Following::new(&RunDir::open(&job.dir));
             let recording = job.recording.get_or_insert_with(run);
             if recording.read() {
-                let figures = Box::new(LiveFigures::of(&recording.state));
+                let figures = Box::new(LiveFigures::from_state(&recording.state));
                 // Without a receiver the program ends anyway.
                 let _ = self.updates.send(Update::Live(*number, figures));
             }
@@ -169,9 +174,9 @@ impl Follower {
             .filter_map(|(number, job)| Some((*number, job.result(now)?)))
             .collect();
         for (number, result) in results {
-            let place = self.open.remove(&number).and_then(|job| job.place);
+            let placement = self.open.remove(&number).and_then(|job| job.placement);
             self.launcher.settled(number);
-            self.send(Update::Ended(number, place, Box::new(result)));
+            self.send(Update::Ended(number, placement, Box::new(result)));
         }
     }
 }
@@ -204,7 +209,7 @@ mod tests {
             End { outcome: Outcome::Failed, reason: "TIMEOUT".into(), wait: Duration::from_secs(wait_s) };
         Watched {
             dir: dir.to_owned(),
-            place: None,
+            placement: None,
             running: false,
             recording: None,
             ended: Some((Instant::now(), end)),
@@ -214,8 +219,8 @@ mod tests {
     struct NoLauncher;
 
     impl Launcher for NoLauncher {
-        fn look(&mut self) -> Look {
-            Look::default()
+        fn look(&mut self) -> LauncherReport {
+            LauncherReport::default()
         }
 
         fn settled(&mut self, _: usize) {}
@@ -224,7 +229,7 @@ mod tests {
             Ok(())
         }
 
-        fn leave(&mut self) -> Vec<(usize, Seen)> {
+        fn leave(&mut self) -> Vec<(usize, ReportedState)> {
             Vec::new()
         }
 
@@ -241,7 +246,7 @@ mod tests {
             let dir = root.path().join(name);
             fs::create_dir(&dir).unwrap();
             fs::copy(&demo, dir.join("events.ndjson")).unwrap();
-            Watched { dir, place: None, running, recording: None, ended: None }
+            Watched { dir, placement: None, running, recording: None, ended: None }
         };
         let (updates, mut received) = unbounded_channel();
         let open = BTreeMap::from([(3, job("a", true)), (4, job("b", false))]);

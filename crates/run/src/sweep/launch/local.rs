@@ -12,11 +12,11 @@ use std::{
 };
 
 use super::{
-    End, LaunchError, Launcher, Look, Seen,
+    End, LaunchError, Launcher, LauncherReport, ReportedState,
     gpus::{self, Gpu},
     last_words,
 };
-use crate::sweep::{CooldownRule, Place, Runner};
+use crate::sweep::{CooldownRule, Placement, Runner};
 use llmprof_base::tools::process::Running;
 use llmprof_config::{HardwareConfig, LocalLauncher};
 use llmprof_event::{Device, Event, Outcome};
@@ -138,7 +138,7 @@ impl LocalJobs {
     }
 
     /// Reaps the jobs that have ended, and returns their results.
-    fn reap(&mut self) -> Vec<(usize, Seen)> {
+    fn reap(&mut self) -> Vec<(usize, ReportedState)> {
         let mut seen = Vec::new();
         for slot in &mut self.slots {
             let Some(mut job) = slot.job.take_if(|job| job.process.has_ended()) else { continue };
@@ -159,7 +159,7 @@ impl LocalJobs {
                 let pause = CooldownRule::new(hardware, &device_of(&job.dir)).min;
                 slot.free_at = Instant::now() + pause;
             }
-            seen.push((job.number, Seen::Ended(place(&job, &slot.name), end)));
+            seen.push((job.number, ReportedState::Ended(placement(&job, &slot.name), end)));
         }
         seen
     }
@@ -177,8 +177,8 @@ fn device_of(dir: &Path) -> Device {
     }
 }
 
-fn place(job: &Started, on: &str) -> Place {
-    Place { id: job.process.id().to_string(), on: Some(on.to_owned()), note: None }
+fn placement(job: &Started, on: &str) -> Placement {
+    Placement { id: job.process.id().to_string(), on: Some(on.to_owned()), note: None }
 }
 
 /// One slot per GPU, or the configured number of processes.
@@ -203,7 +203,7 @@ fn slot(name: String, uuid: Option<&String>) -> Slot {
 }
 
 impl Launcher for LocalJobs {
-    fn look(&mut self) -> Look {
+    fn look(&mut self) -> LauncherReport {
         let mut jobs = self.reap();
         if self.cancelled {
             let end = End {
@@ -211,7 +211,11 @@ impl Launcher for LocalJobs {
                 reason: "cancelled before it started".into(),
                 wait: Duration::ZERO,
             };
-            jobs.extend(self.waiting.drain(..).map(|job| (job, Seen::Ended(Place::default(), end.clone()))));
+            jobs.extend(
+                self.waiting
+                    .drain(..)
+                    .map(|job| (job, ReportedState::Ended(Placement::default(), end.clone()))),
+            );
         }
         for at in 0..self.slots.len() {
             if self.slots[at].job.is_some() || Instant::now() < self.slots[at].free_at {
@@ -223,14 +227,16 @@ impl Launcher for LocalJobs {
                 Err(reason) => {
                     let reason = format!("it cannot be started: {reason}");
                     let end = End { outcome: Outcome::Failed, reason, wait: Duration::ZERO };
-                    jobs.push((number, Seen::Ended(Place::default(), end)));
+                    jobs.push((number, ReportedState::Ended(Placement::default(), end)));
                 }
             }
         }
         for slot in &self.slots {
-            jobs.extend(slot.job.as_ref().map(|job| (job.number, Seen::Running(place(job, &slot.name)))));
+            jobs.extend(
+                slot.job.as_ref().map(|job| (job.number, ReportedState::Running(placement(job, &slot.name)))),
+            );
         }
-        Look { jobs, ..Look::default() }
+        LauncherReport { jobs, ..LauncherReport::default() }
     }
 
     fn settled(&mut self, _job: usize) {}
@@ -241,7 +247,7 @@ impl Launcher for LocalJobs {
         Ok(())
     }
 
-    fn leave(&mut self) -> Vec<(usize, Seen)> {
+    fn leave(&mut self) -> Vec<(usize, ReportedState)> {
         let _ = self.cancel();
         let limit = if self.machine.is_some() { END_TIMEOUT_THERE } else { END_TIMEOUT };
         let until = Instant::now() + limit;
@@ -258,7 +264,7 @@ impl Launcher for LocalJobs {
                     reason: "killed with the sweep".into(),
                     wait: Duration::ZERO,
                 };
-                seen.push((job.number, Seen::Ended(place(&job, &slot.name), end)));
+                seen.push((job.number, ReportedState::Ended(placement(&job, &slot.name), end)));
             }
         }
         seen

@@ -27,7 +27,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use self::follow::{Order, Update};
 use super::{
     error::SweepError,
-    jobs::{JobResult, LiveFigures, Place},
+    jobs::{JobResult, LiveFigures, Placement},
     runner::Runner,
 };
 use crate::slurm::{ScriptError, SlurmError};
@@ -72,13 +72,13 @@ impl LaunchError {
 /// Starts jobs and reports their states.
 trait Launcher: Send {
     /// Starts jobs for which there is room, and reports the states of those that have not ended.
-    fn look(&mut self) -> Look;
+    fn look(&mut self) -> LauncherReport;
     /// The result of the job is set; it needs no more attention.
     fn settled(&mut self, job: usize);
     /// Ends all jobs, and starts no more.
     fn cancel(&mut self) -> Result<(), String>;
     /// The program ends. Returns the jobs that end with it.
-    fn leave(&mut self) -> Vec<(usize, Seen)>;
+    fn leave(&mut self) -> Vec<(usize, ReportedState)>;
     /// The time until the next look.
     fn interval(&self) -> Duration;
     /// Whether a running job has ended as soon as its directory shows it; otherwise it ends with its process.
@@ -89,17 +89,17 @@ trait Launcher: Send {
 
 /// The observations of a launcher.
 #[derive(Default)]
-struct Look {
-    jobs: Vec<(usize, Seen)>,
+struct LauncherReport {
+    jobs: Vec<(usize, ReportedState)>,
     /// The error that prevents a complete look.
     trouble: Option<String>,
     remarks: Vec<String>,
 }
 
-enum Seen {
-    Waiting(Place),
-    Running(Place),
-    Ended(Place, End),
+enum ReportedState {
+    Waiting(Placement),
+    Running(Placement),
+    Ended(Placement, End),
 }
 
 /// The end of a job whose directory does not show it.
@@ -204,10 +204,11 @@ impl Launch {
     /// Returns the job that ended with this update.
     fn apply(&mut self, update: Update) -> Option<usize> {
         match update {
-            Update::Waiting(job, place) => self.runner.sweep.wait(job, place),
-            Update::Running(job, place) => self.runner.sweep.run_at(job, place),
-            Update::Ended(job, place, result) => {
-                self.runner.sweep.jobs[job].place = place.or(self.runner.sweep.jobs[job].place.take());
+            Update::Waiting(job, placement) => self.runner.sweep.wait(job, placement),
+            Update::Running(job, placement) => self.runner.sweep.run_at(job, placement),
+            Update::Ended(job, placement, result) => {
+                self.runner.sweep.jobs[job].placement =
+                    placement.or(self.runner.sweep.jobs[job].placement.take());
                 self.live.remove(&job);
                 self.runner.set_result(job, *result);
                 return Some(job);

@@ -9,13 +9,13 @@ use std::{
 };
 
 use super::{
-    End, LaunchError, Launcher, Look, Seen,
+    End, LaunchError, Launcher, LauncherReport, ReportedState,
     arrays::{Arrays, StoredArray},
     last_words,
 };
 use crate::{
     slurm::{ExitCode, Script, Slurm, SlurmError, TaskEnd, TaskState, folder_of, waiting_reason},
-    sweep::{Place, Runner},
+    sweep::{Placement, Runner},
 };
 use llmprof_base::dir;
 use llmprof_config::SlurmLauncher;
@@ -247,9 +247,9 @@ impl SlurmJobs {
         }
     }
 
-    fn place(&self, job: usize) -> Place {
+    fn placement(&self, job: usize) -> Placement {
         let id = self.tasks.get(&job).map(|(array, task)| format!("{array}_{task}"));
-        Place { id: id.unwrap_or_default(), on: None, note: None }
+        Placement { id: id.unwrap_or_default(), on: None, note: None }
     }
 
     /// A message about the end of a job.
@@ -322,7 +322,7 @@ impl SlurmJobs {
         }
     }
 
-    fn see(&mut self) -> Result<Vec<(usize, Seen)>, SlurmError> {
+    fn see(&mut self) -> Result<Vec<(usize, ReportedState)>, SlurmError> {
         let ids = self.ids();
         let queue = if ids.is_empty() { Vec::new() } else { self.slurm.queue(&ids)? };
         let queued: HashMap<(u64, u32), _> =
@@ -334,52 +334,58 @@ impl SlurmJobs {
         self.learn_ends(&over);
         let mut seen = Vec::new();
         for (job, task) in open {
-            let mut place = self.place(job);
+            let mut placement = self.placement(job);
             let Some(task) = task else {
-                place = Place { id: String::new(), on: None, note: self.why_unsubmitted.clone() };
+                placement = Placement { id: String::new(), on: None, note: self.why_unsubmitted.clone() };
                 seen.push((
                     job,
                     match self.cancelled {
-                        true => Seen::Ended(
-                            place,
+                        true => ReportedState::Ended(
+                            placement,
                             End {
                                 outcome: Outcome::Interrupted,
                                 reason: "cancelled on request before it was submitted".into(),
                                 wait: Duration::ZERO,
                             },
                         ),
-                        false => Seen::Waiting(place),
+                        false => ReportedState::Waiting(placement),
                     },
                 ));
                 continue;
             };
             let queued = queued.get(&task);
-            place.on = queued.and_then(|queued| queued.nodes.clone());
+            placement.on = queued.and_then(|queued| queued.nodes.clone());
             match queued.map(|queued| (&queued.state, queued.reason.as_str())) {
                 Some((TaskState::Pending | TaskState::Other(_), reason)) => {
-                    place.note = Some(waiting_reason(reason));
-                    seen.push((job, Seen::Waiting(place)));
+                    placement.note = Some(waiting_reason(reason));
+                    seen.push((job, ReportedState::Waiting(placement)));
                 }
                 Some((TaskState::Suspended, _)) => {
-                    place.note = Some("suspended".into());
-                    seen.push((job, Seen::Running(place)));
+                    placement.note = Some("suspended".into());
+                    seen.push((job, ReportedState::Running(placement)));
                 }
                 Some((TaskState::Running | TaskState::Completing, _)) => {
-                    seen.push((job, Seen::Running(place)))
+                    seen.push((job, ReportedState::Running(placement)))
                 }
                 state => {
                     let known = self.ends.get(&task).cloned().or_else(|| {
                         let (state, exit) = (state?.0.clone(), None);
-                        Some(TaskEnd { array: task.0, task: task.1, state, exit, nodes: place.on.clone() })
+                        Some(TaskEnd {
+                            array: task.0,
+                            task: task.1,
+                            state,
+                            exit,
+                            nodes: placement.on.clone(),
+                        })
                     });
                     let end = match known {
                         Some(end) => {
-                            place.on = place.on.take().or_else(|| end.nodes.clone());
+                            placement.on = placement.on.take().or_else(|| end.nodes.clone());
                             Some(self.end(&end))
                         }
                         None => self.unknown(job),
                     };
-                    seen.extend(end.map(|end| (job, Seen::Ended(place, end))));
+                    seen.extend(end.map(|end| (job, ReportedState::Ended(placement, end))));
                 }
             }
         }
@@ -393,7 +399,7 @@ fn counted(jobs: usize) -> String {
 }
 
 impl Launcher for SlurmJobs {
-    fn look(&mut self) -> Look {
+    fn look(&mut self) -> LauncherReport {
         let mut remarks = Vec::new();
         if self.submit_at.is_some_and(|at| Instant::now() >= at) && !self.cancelled {
             let before = self.unsubmitted.len();
@@ -414,14 +420,16 @@ impl Launcher for SlurmJobs {
         };
         self.in_trouble = trouble.is_some();
         let states = jobs.iter().map(|(job, seen)| {
-            let (Seen::Waiting(place) | Seen::Running(place) | Seen::Ended(place, _)) = seen;
-            (*job, format!("{}{place:?}", matches!(seen, Seen::Ended(..))))
+            let (ReportedState::Waiting(placement)
+            | ReportedState::Running(placement)
+            | ReportedState::Ended(placement, _)) = seen;
+            (*job, format!("{}{placement:?}", matches!(seen, ReportedState::Ended(..))))
         });
         let states: Vec<(usize, String)> = states.collect();
         if states != self.last {
             (self.last, self.changed) = (states, Instant::now());
         }
-        Look { jobs, trouble, remarks }
+        LauncherReport { jobs, trouble, remarks }
     }
 
     fn settled(&mut self, job: usize) {
@@ -435,7 +443,7 @@ impl Launcher for SlurmJobs {
         self.cancelled = true;
         self.submit_at = None;
         let ids: Vec<String> =
-            self.open.iter().map(|job| self.place(*job).id).filter(|id| !id.is_empty()).collect();
+            self.open.iter().map(|job| self.placement(*job).id).filter(|id| !id.is_empty()).collect();
         // A command line has room for a few thousand ids.
         for ids in ids.chunks(1000) {
             self.slurm.cancel(ids).map_err(|error| error.to_string())?;
@@ -445,7 +453,7 @@ impl Launcher for SlurmJobs {
     }
 
     /// The jobs continue.
-    fn leave(&mut self) -> Vec<(usize, Seen)> {
+    fn leave(&mut self) -> Vec<(usize, ReportedState)> {
         Vec::new()
     }
 

@@ -117,7 +117,7 @@ impl Widget for ComparePane<'_> {
             part => format!("compare · {}", part.name()),
         };
         let inner = draw_box(theme, (&title, aside), area, buf);
-        match Compared::of(view) {
+        match Compared::from_view(view) {
             Some(compared) => compared.draw(view.ui.compare_part, inner, buf),
             None => {
                 let text = if view.replay.is_some() {
@@ -210,7 +210,7 @@ enum Numbers<'v> {
 }
 
 impl<'v> Compared<'v> {
-    fn of(view: &View<'v>) -> Option<Compared<'v>> {
+    fn from_view(view: &View<'v>) -> Option<Compared<'v>> {
         let theme = view.theme;
         if let Some(comparison) = view.comparison {
             return Some(Compared {

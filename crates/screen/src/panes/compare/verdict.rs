@@ -57,7 +57,7 @@ pub fn numbers<'a>(
     lines.extend(sentence.map(|line| Line::styled(format!(" {line}"), theme.text)));
     lines.push(Line::default());
     let shown = columns(width);
-    let scale = Scale::of(comparison);
+    let scale = Scale::new(comparison);
     let name_width = if width >= 46 { 13 } else { 10 };
     let [side_a, side_b] = theme.sides();
     let heading = shown.iter().map(|(column, wide)| {
@@ -132,7 +132,7 @@ struct Scale {
 }
 
 impl Scale {
-    fn of(comparison: &Comparison) -> Scale {
+    fn new(comparison: &Comparison) -> Scale {
         let ratios = comparison.rows.iter().filter_map(|row| row.ratio);
         let ends = ratios.flat_map(|ratio| [ratio.low, ratio.high]).map(|end| (end - 1.0).abs());
         let margin = comparison.margin;

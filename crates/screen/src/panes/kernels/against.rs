@@ -23,7 +23,7 @@ const NAME: usize = 24;
 
 impl Against {
     /// `None` without a snapshot that has kernels of the same kind of source.
-    pub fn of(view: &View<'_>, source: &Source<'_>) -> Option<Against> {
+    pub fn from_view(view: &View<'_>, source: &Source<'_>) -> Option<Against> {
         let snapshot = view.snapshots.last()?;
         let group = source.group(&view.ui.kernels);
         let (before, now) = (&snapshot.kernels, view.state.window_kernels());
@@ -44,7 +44,7 @@ impl Against {
     }
 
     pub fn of_row(&self, row: &KernelRow) -> Option<Change> {
-        self.changes.of(row)
+        self.changes.get(row)
     }
 
     /// For the title of the table: "change per token against snap-1".

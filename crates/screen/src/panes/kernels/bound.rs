@@ -15,7 +15,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    pub fn of(view: &View<'_>, source: &Source<'_>) -> Bounds {
+    pub fn from_view(view: &View<'_>, source: &Source<'_>) -> Bounds {
         let operators = match source {
             Source::Live { phase, .. } | Source::Timed { phase, .. } => view.state.operator_rows(*phase),
             Source::Table { .. } => Vec::new(),

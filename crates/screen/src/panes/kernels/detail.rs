@@ -80,7 +80,7 @@ impl<'l> Page<'_, 'l> {
         self.names(row);
         self.text(&format!("{}, {}", source.title(), source.tool()), self.theme.accent);
         self.times(source, shown, row);
-        if let Some(text) = Against::of(view, source).and_then(|against| against.describe(row)) {
+        if let Some(text) = Against::from_view(view, source).and_then(|against| against.describe(row)) {
             self.fact("change", &text);
         }
         others.iter().for_each(|other| self.elsewhere(other));
@@ -96,7 +96,7 @@ impl<'l> Page<'_, 'l> {
         };
         if source.kind() == Kind::Kernels {
             let known = counted.known();
-            self.bounds(row, (counted, &of), &known, &Bounds::of(view, source));
+            self.bounds(row, (counted, &of), &known, &Bounds::from_view(view, source));
             self.units(counted, &known, &of);
             self.stalls(&known, &of);
             self.advice(&counted.advice);

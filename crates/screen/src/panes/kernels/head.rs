@@ -75,7 +75,7 @@ pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a>
                     "of a step",
                 ));
             }
-            if let Some(activity) = Activity::of(&live.total).filter(|_| *phase == Phase::Idle) {
+            if let Some(activity) = Activity::from_window(&live.total).filter(|_| *phase == Phase::Idle) {
                 let busy = activity.busy_ns as f64 / activity.recorded_ns.max(1) as f64;
                 parts.push(label_value(theme, "", &count(activity.kernels), "kernels"));
                 parts.push(label_value(

@@ -121,7 +121,7 @@ pub struct KernelRows {
 pub fn rows(view: &View<'_>) -> Option<KernelRows> {
     let source = Sources::of(view)?.shown();
     let shown = source.shown(&view.ui.kernels);
-    let bounds = Bounds::of(view, &source);
+    let bounds = Bounds::from_view(view, &source);
     // As in the table: only kernels have a class.
     let known = bounds.are_known(&source, &shown.table.rows);
     let class = |row| bounds.verdict(row).ok().map(|verdict| verdict.class).filter(|_| known);
@@ -157,7 +157,7 @@ fn table_box(view: &View<'_>, sources: &Sources<'_>, shown: &TableView, area: Re
     let theme = view.theme;
     let source = &sources.shown();
     let what = if matches!(source, Source::Timed { .. }) { "operators" } else { "kernels" };
-    let against = Against::of(view, source);
+    let against = Against::from_view(view, source);
     let mut title = match sources.all.len() {
         1 => format!("{what} · {}", source.title()),
         n => format!("{what} · {} · {} of {n}", source.title(), sources.index + 1),

@@ -34,7 +34,7 @@ pub fn elsewhere<'a>(sources: &Sources<'a>, group: Group, row: &KernelRow) -> Ve
         return Vec::new();
     }
     let table = shown.table();
-    let parts: Vec<Named<'_>> = rows_of(&table, group, row).into_iter().map(Named::of).collect();
+    let parts: Vec<Named<'_>> = rows_of(&table, group, row).into_iter().map(Named::new).collect();
     let others = sources.all.iter().enumerate().filter(|(index, other)| {
         let same_phase = shown.phase().zip(other.phase()).is_none_or(|(a, b)| a == b);
         *index != sources.index && has_kernels(other) && same_phase
@@ -50,7 +50,7 @@ fn found<'a>(shown: &KernelTable, parts: &[Named<'_>], source: Source<'a>) -> Op
     let table = source.table();
     let mut named: Vec<(Named<'_>, bool)> = Vec::new();
     for row in &table.rows {
-        let other = Named::of(row);
+        let other = Named::new(row);
         let same: Vec<&Named<'_>> = parts.iter().filter(|part| part.is_named_as(&other)).collect();
         if !same.is_empty() {
             let on_grid = same.iter().any(|part| part.may_have_grid_of(&other));
@@ -80,7 +80,7 @@ fn operators_beside(shown: &KernelTable, parts: &[Named<'_>], found: &[(Named<'_
         let Some(operator) = row.operator.filter(|operator| !own.contains(&Some(*operator))) else {
             continue;
         };
-        let named = Named::of(row);
+        let named = Named::new(row);
         let is_found =
             |(other, _): &(Named<'_>, bool)| named.is_named_as(other) && named.may_have_grid_of(other);
         if !others.contains(&operator) && found.iter().any(is_found) {
@@ -98,7 +98,7 @@ struct Named<'t> {
 }
 
 impl<'t> Named<'t> {
-    fn of(row: &'t KernelRow) -> Named<'t> {
+    fn new(row: &'t KernelRow) -> Named<'t> {
         Named { row, full: names::demangled(&row.name).into_owned(), function: names::function(&row.name) }
     }
 
@@ -138,7 +138,7 @@ mod tests {
             ("skinny_8_bf16", "skinny_gated_8_bf16", false),
         ] {
             let (x, y) = (row(a, None, None), row(b, None, None));
-            assert_eq!(Named::of(&x).is_named_as(&Named::of(&y)), same, "{a} and {b}");
+            assert_eq!(Named::new(&x).is_named_as(&Named::new(&y)), same, "{a} and {b}");
         }
     }
 
@@ -169,7 +169,7 @@ mod tests {
         };
         let of = |operator: Operator| {
             let parts: Vec<Named<'_>> =
-                live.rows.iter().filter(|row| row.operator == Some(operator)).map(Named::of).collect();
+                live.rows.iter().filter(|row| row.operator == Some(operator)).map(Named::new).collect();
             found(&live, &parts, Source::Table { report: &report, table: &report.tables[0] })
         };
         let down = of(Operator::Down).unwrap();

@@ -105,7 +105,7 @@ pub fn draw<'v>(
         };
         return note(theme, &text).render(area, buf);
     }
-    let cells = Cells { view, source, shown, bounds: Bounds::of(view, source), against };
+    let cells = Cells { view, source, shown, bounds: Bounds::from_view(view, source), against };
     let columns = cells.fitting(area.width as usize);
     let taken: usize = columns.iter().map(|(_, width)| width).sum();
     let name_width = (area.width as usize).saturating_sub(taken + 3);

@@ -82,7 +82,7 @@ impl Header {
         }
         let dmon = line.trim_start().starts_with('#');
         let text = line.trim_start().trim_start_matches('#');
-        let separator = Separator::of(text);
+        let separator = Separator::detect(text);
         let mut cells = separator.split(text);
         while cells.last().is_some_and(String::is_empty) {
             cells.pop();

@@ -97,7 +97,7 @@ pub(super) enum Separator {
 
 impl Separator {
     /// The separator of a header: the most frequent of `,`, `;` and tab.
-    pub(super) fn of(header: &str) -> Separator {
+    pub(super) fn detect(header: &str) -> Separator {
         let count = |separator: char| header.matches(separator).count();
         match [',', ';', '\t'].into_iter().max_by_key(|separator| count(*separator)) {
             Some(separator) if count(separator) > 0 => Separator::Char(separator),
@@ -157,7 +157,7 @@ mod tests {
             ("a,b", "\"torn, line", &["torn, line"]),
         ];
         for (header, line, cells) in cases {
-            assert_eq!(Separator::of(header).split(line), *cells, "{line}");
+            assert_eq!(Separator::detect(header).split(line), *cells, "{line}");
         }
     }
 }

@@ -10,7 +10,7 @@ use llmprof_event::readings::Reading;
 /// Below this utilisation a GPU is idle.
 pub const BUSY_PCT: f64 = 10.0;
 /// With fewer peers, none is called slow.
-pub const MIN_EQUALS: usize = 4;
+pub const MIN_PEERS: usize = 4;
 /// A GPU is slow if it is this many standard deviations, estimated from the MAD, below the median.
 const DEVIATIONS: f64 = 3.0;
 /// The standard deviation of normal values, in MADs.
@@ -58,8 +58,8 @@ pub struct Basis {
 
 impl Basis {
     /// `None` for too few values.
-    pub fn of(mhz: &[f64]) -> Option<Basis> {
-        if mhz.len() < MIN_EQUALS {
+    pub fn from_clocks(mhz: &[f64]) -> Option<Basis> {
+        if mhz.len() < MIN_PEERS {
             return None;
         }
         let mut sorted = mhz.to_vec();
@@ -147,7 +147,7 @@ mod tests {
         // Sorted: 1410 1950 1965 1980 1980; distances from 1965: 0 15 15 15 555.
         let clocks = [1980.0, 1410.0, 1965.0, 1950.0, 1980.0];
         assert_eq!((median(&clocks), mad(&clocks)), (Some(1965.0), Some(15.0)));
-        let basis = Basis::of(&clocks).unwrap();
+        let basis = Basis::from_clocks(&clocks).unwrap();
         // 3 × 1.4826 × 15 = 66.717 is more than 3 % of 1965 = 58.95.
         assert!((basis.threshold_mhz - (1965.0 - 66.717)).abs() < 1e-9);
         assert!(basis.is_slow(1410.0) && !basis.is_slow(1950.0));
@@ -160,31 +160,31 @@ mod tests {
         for slow in [8, 10, 12] {
             let clocks: Vec<f64> =
                 (0..16).map(|i| if i < slow { 1410.0 + i as f64 } else { 1965.0 + i as f64 }).collect();
-            let basis = Basis::of(&clocks).unwrap();
+            let basis = Basis::from_clocks(&clocks).unwrap();
             assert_eq!((basis.equals, basis.measured_by), (16, 16 - slow));
             assert_eq!(clocks.iter().filter(|mhz| basis.is_slow(**mhz)).count(), slow);
         }
         // One GPU that is faster than all others is not a reference, and values without a gap have no groups.
         let mut one = vec![1800.0; 15];
         one.push(1980.0);
-        assert_eq!(Basis::of(&one).unwrap().measured_by, 16);
+        assert_eq!(Basis::from_clocks(&one).unwrap().measured_by, 16);
         let even: Vec<f64> = (0..16).map(|i| 1500.0 + 30.0 * f64::from(i)).collect();
-        assert_eq!(Basis::of(&even).unwrap().measured_by, 16);
+        assert_eq!(Basis::from_clocks(&even).unwrap().measured_by, 16);
     }
 
     #[test]
     fn equal_clocks_need_a_difference_that_matters() {
         let mut clocks = vec![1980.0; 7];
         clocks.push(1950.0);
-        let basis = Basis::of(&clocks).unwrap();
+        let basis = Basis::from_clocks(&clocks).unwrap();
         assert_eq!((basis.mad_mhz, basis.is_slow(1950.0), basis.is_slow(1900.0)), (0.0, false, true));
-        assert_eq!(Basis::of(&clocks[..3]), None);
+        assert_eq!(Basis::from_clocks(&clocks[..3]), None);
     }
 
     proptest! {
         #[test]
         fn the_reference_gpus_are_mostly_not_slow(clocks in prop::collection::vec(1.0f64..4000.0, 4..200)) {
-            let basis = Basis::of(&clocks).unwrap();
+            let basis = Basis::from_clocks(&clocks).unwrap();
             let slow = clocks.iter().filter(|mhz| basis.is_slow(**mhz)).count();
             let others = clocks.len() - basis.measured_by;
             prop_assert!(2 * slow < basis.measured_by + 2 * others);
@@ -194,9 +194,9 @@ mod tests {
 
         #[test]
         fn the_order_does_not_matter(mut clocks in prop::collection::vec(1.0f64..4000.0, 4..50)) {
-            let before = Basis::of(&clocks);
+            let before = Basis::from_clocks(&clocks);
             clocks.reverse();
-            prop_assert_eq!(Basis::of(&clocks), before);
+            prop_assert_eq!(Basis::from_clocks(&clocks), before);
         }
     }
 }
