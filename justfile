@@ -11,7 +11,7 @@ run *OVERRIDES:
 test:
     cargo test
 
-# Run all tests 20 times, ten of them beside a load on every core, and print the failures by test
+# Run all tests 20 times, ten of them with a load on every core, and print the failures by test
 stress-tests *OPTIONS:
     tests/stress.py {{OPTIONS}}
 
@@ -29,7 +29,7 @@ bench:
     cargo bench --bench operators
     cargo bench --bench state
 
-# Update the generated tables of the documents, the manual page and the pictures
+# Update the generated tables of the documents, the manual page and the screenshots
 docs:
     UPDATE_DOCS=1 cargo test --test suite docs::
     cargo run --example pictures
@@ -49,7 +49,7 @@ dist:
 check-arm:
     dist/check-arm.sh
 
-# Licences, versions and sources of the dependencies; advisories where cargo-deny is installed
+# Licences, versions and sources of the dependencies; advisories if cargo-deny is installed
 deny:
     python3 .ci/dependencies.py
     if command -v cargo-deny >/dev/null; then cargo deny check; else echo "advisories not checked: cargo-deny is not installed"; fi

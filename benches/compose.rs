@@ -1,6 +1,6 @@
 //! Time to compose the configuration, compared with Hydra on the same files in the same run.
 //!
-//! `cargo bench --bench compose`. Hydra is measured where the oracle test has created its environment
+//! `cargo bench --bench compose`. Hydra is measured if the oracle test has created its environment
 //! (`cargo test --test hydra -- --ignored`).
 
 use std::io::Write;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use llmprof::config::{built_in, compose, over_built_in};
 
-/// The bar: no one should notice the configuration when a command starts.
+/// The requirement: the configuration must not delay the start of a command noticeably.
 const BAR: Duration = Duration::from_millis(5);
 
 const ROUNDS: usize = 200;
@@ -48,7 +48,7 @@ fn main() {
     }
 }
 
-/// The median time of a call, after a few that warm up.
+/// The median time of a call, after a few warm-up calls.
 fn median(mut call: impl FnMut()) -> Duration {
     let mut times = Vec::with_capacity(ROUNDS);
     for round in 0..ROUNDS + 10 {

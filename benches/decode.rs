@@ -1,6 +1,5 @@
-//! Decode speed of SmolLM2-135M's shape on the CPU: ours, and candle-transformers' llama on the same weights.
-//!
-//! The two are interleaved (A B B A …), so that external load affects both alike.
+//! Decode speed of SmolLM2-135M's shape on the CPU: llmprof-tui, and candle-transformers' llama with the same weights.
+//! / The two are interleaved (A B B A …), so that external load affects both alike.
 
 use std::{hint::black_box, time::Instant};
 

@@ -1,6 +1,6 @@
 //! Reading speed of kernel files: a raw page of ncu and the SQLite of nsys.
 //!
-//! `cargo bench --bench kernels`. Where python3 has pandas, it reads the same files for comparison.
+//! `cargo bench --bench kernels`. If python3 has pandas, it reads the same files for comparison.
 
 use std::{fs, io::Write, path::Path, process::Command, time::Instant};
 
@@ -12,7 +12,7 @@ const RAW_BYTES: usize = 100 << 20;
 const LAUNCHES: i64 = 1_000_000;
 const ROUNDS: usize = 5;
 
-/// MB of a raw page a second, and launches of a recording a second.
+/// Requirements: MB of a raw page per second, and launches of a recording per second.
 const BARS: (f64, f64) = (150.0, 1e6);
 
 fn main() {
@@ -41,7 +41,7 @@ fn main() {
     }
 }
 
-/// Reads a recording; gives launches a second.
+/// Reads a recording; returns launches per second.
 fn database(dir: &Path, with_ranges: bool) -> f64 {
     let path = dir.join(format!("recording_{with_ranges}.sqlite"));
     record(&path, with_ranges).expect("a database");
@@ -58,7 +58,7 @@ fn database(dir: &Path, with_ranges: bool) -> f64 {
     LAUNCHES as f64 / took
 }
 
-/// The least time of some rounds, and what came out.
+/// The least time of some rounds, and the result.
 fn best<T>(mut work: impl FnMut() -> T) -> (f64, T) {
     let mut least = f64::INFINITY;
     let mut made = None;
@@ -70,7 +70,7 @@ fn best<T>(mut work: impl FnMut() -> T) -> (f64, T) {
     (least, made.expect("there is at least one round"))
 }
 
-/// The fixture with its launches again and again.
+/// The fixture with its launches repeated.
 fn repeated(bytes: usize) -> Vec<u8> {
     let mut lines = RAW.split_inclusive('\n');
     let header: String = lines.by_ref().take(2).collect();
@@ -132,7 +132,7 @@ fn record(path: &Path, with_ranges: bool) -> rusqlite::Result<()> {
     all.commit()
 }
 
-/// The same by pandas, where there is one.
+/// The same with pandas, if it is installed.
 fn pandas(what: &str, path: &Path, expression: &str, amount: f64, unit: &str) {
     let script = format!(
         "import sys, time, sqlite3, pandas\npath = sys.argv[1]\nbegun = time.perf_counter()\n{expression}\n\

@@ -1,6 +1,5 @@
-//! Profiler overhead: decode tok/s alone, and with sampler, recording and screen.
-//!
-//! The two are interleaved (A B B A …) on one engine, so that external load affects both alike.
+//! Profiler overhead: decode tok/s without the profiler, and with sampler, recording and screen.
+//! / The two are interleaved (A B B A …) on one engine, so that external load affects both alike.
 
 use std::{
     io,
@@ -46,7 +45,7 @@ fn plan(runs: &Path, nth: usize) -> Plan {
     Plan::new(compose(&tree, &overrides).expect("a good configuration")).expect("a run that fits")
 }
 
-/// The one engine, lent to one run after another; signals the end of the workload.
+/// The one engine, lent to each run in turn; signals the end of the workload.
 struct Lent {
     engine: Arc<Mutex<CandleEngine>>,
     done: Box<dyn Fn() + Send>,
@@ -77,7 +76,7 @@ impl Engine for Lent {
     }
 }
 
-/// Decode tok/s of the driver's loop with nobody listening until it is over.
+/// Decode tok/s of the driver's loop, whose events are read only at the end.
 fn bare(plan: &Plan, engine: Arc<Mutex<CandleEngine>>) -> f64 {
     let (tx, mut rx) = event::channel(Clock::wall());
     let workload = plan.workload().clone();
@@ -101,7 +100,7 @@ fn bare(plan: &Plan, engine: Arc<Mutex<CandleEngine>>) -> f64 {
     state.total.decode_tok_s().expect("decoded tokens")
 }
 
-/// What the watching thread has used.
+/// Overhead of the profiler's thread.
 struct Watched {
     decode_tok_s: f64,
     /// CPU time of recording, folding and drawing, in percent of a core.

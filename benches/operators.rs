@@ -15,7 +15,7 @@ use llmprof::{
     run::plan::Plan,
 };
 
-/// As the program has it: counting is part of the cost.
+/// Installed as in the program: counting is part of the overhead.
 #[global_allocator]
 static HEAP: CountingHeap = CountingHeap;
 
@@ -29,7 +29,7 @@ fn listening() -> (Listeners, EventRx) {
     (Listeners::from_iter([clock]), rx)
 }
 
-/// Nanoseconds of a part in which nothing is done, the best of some rounds.
+/// Nanoseconds of an empty operator, the best of some rounds.
 fn part_ns(listeners: &Listeners) -> f64 {
     let round = || {
         let begun = Instant::now();
@@ -71,7 +71,7 @@ fn main() {
     let mut ratios = Vec::new();
     let mut best = [f64::INFINITY; 2];
     for round in 0..ROUNDS {
-        // A B, then B A: whatever else the machine does hits both alike.
+        // A B, then B A: external load affects both alike.
         let mut took = [0.0; 2];
         for timed in [round % 2, (round + 1) % 2] {
             engine.set_listeners(if timed == 1 { listening().0 } else { Listeners::default() });

@@ -1,4 +1,4 @@
-//! Cost of folding events, drawing frames, replaying a recorded hour, and the first frame.
+//! Time to fold events, draw frames, replay a recorded hour, and show the first frame.
 
 mod support;
 
@@ -37,14 +37,14 @@ use ratatui::{
 };
 use support::MadeUpRun;
 
-/// Asks this program to replay the recording named after it, in a process of its own.
+/// Tells this program to replay the recording in the next argument, in its own process.
 const REPLAY: &str = "--replay-of";
 const SCREEN: Rect = Rect::new(0, 0, 200, 50);
-/// About a 7B model on an H200: a GPU sample every 26 tokens.
+/// Like a 7B model on an H200: a GPU sample every 26 tokens.
 const USUAL: MadeUpRun = MadeUpRun { tokens_per_s: 263, secs: 1800 };
 const HOUR: MadeUpRun = MadeUpRun { tokens_per_s: 1000, secs: 3600 };
 const FRAMES: usize = 200;
-/// At ten frames a second.
+/// At ten frames per second.
 const EVENTS_PER_FRAME: usize = 27;
 const STARTS: usize = 10;
 const EMPTY_DEMO: &str = "assets/demo/events.ndjson is empty";
@@ -103,7 +103,7 @@ fn fold() {
     row("RunState::apply", &format!("{:.1} M events/s", per_s / 1e6), "≥ 1 M events/s");
 }
 
-/// What frames are drawn from, well filled, and what happens next.
+/// A well-filled state to draw frames from, and the events that follow.
 #[derive(Clone)]
 struct Desk {
     state: RunState,
@@ -163,7 +163,7 @@ fn renders(mut desk: Desk, ui: &UiState) -> Vec<Duration> {
     (0..FRAMES).map(frame).collect()
 }
 
-/// Frames as they reach a terminal: the cells that changed, or all of them.
+/// Frames as they are sent to a terminal: the changed cells, or all of them.
 fn draws(mut desk: Desk, ui: &UiState, repaint: bool) -> Vec<Duration> {
     let mut terminal = sink();
     let frame = |_| {
@@ -199,14 +199,14 @@ fn record_hour(below: &Path) -> RunDir {
     run
 }
 
-/// All documents, from the events alone.
+/// All documents, from the events only.
 fn report(run: &RunDir, dir: &Path) {
     let out = dir.join("reports");
     let took = timed(|| remake(run.path(), Some(&out), &mut |_| ()).expect("reports"));
     row("report, such an hour", &format!("{:.2} s", took.as_secs_f64()), "≤ 2 s");
 }
 
-/// The hour against itself: both sides are read, and every metric is resampled.
+/// The hour compared with itself: both sides are read, and every metric is resampled.
 fn compare(run: &RunDir) {
     let name = run.path().display().to_string();
     let took = timed(|| {
@@ -225,7 +225,7 @@ fn replay(run: &RunDir) {
     print!("{}", String::from_utf8_lossy(&child.stdout));
 }
 
-/// The child's part: whatever it holds in memory, the replay holds.
+/// The child process: its memory is that of the replay.
 fn replay_and_tell(recording: &Path) {
     let recording = recording.to_owned();
     let before = memory_bytes("VmRSS:");

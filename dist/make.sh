@@ -3,7 +3,7 @@
 #
 #   dist/make.sh        writes target/dist/llmprof-tui-VERSION-x86_64-linux.tar.gz and llmprof-tui_VERSION_amd64.deb
 #
-# The binary is linked against the symbols of glibc 2.28 (Debian 10, RHEL 8, Ubuntu 18.10 and later) by zig, whichever glibc this
+# zig links the binary against the symbols of glibc 2.28 (Debian 10, RHEL 8, Ubuntu 18.10 and later), whichever glibc this
 # machine has. The script checks that in the binary itself, and that the archive is small.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -38,7 +38,7 @@ program=$out/$name/llmprof-tui
 cp "$target/$TRIPLE/release/llmprof-tui" "$program"
 strip "$program"
 
-# The newest symbol version that a file asks of glibc: of the binary, and of the library inside for other programs.
+# The newest glibc symbol version that a file requires; checked for the binary and for the injection library in it.
 check_glibc() {
     local newest
     newest=$(objdump -T "$1" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -uV | tail -1)
@@ -48,7 +48,7 @@ check_glibc() {
 }
 check_glibc "$program"
 check_glibc "$(ls -t "$target/$TRIPLE/release/build/"llmprof-inject-*/out/libllmprof_inject.so | head -1)"
-# The libraries that the binary asks for.
+# The libraries that the binary requires.
 libraries=$(objdump -p "$program" | sed -n 's/^ *NEEDED *//p' | sort | tr '\n' ' ')
 for library in $libraries; do
     case $library in
@@ -66,7 +66,7 @@ cp dist/llmprof-tui.1 LICENSE README.md CHANGELOG.md "$out/$name"
 warnings=$(man --warnings -l -E UTF-8 -Tutf8 "$out/$name/llmprof-tui.1" 2>&1 >/dev/null || true)
 [ -z "$warnings" ] || fail "the manual page: $warnings"
 
-# Neither the time nor the user of the build is in the archive.
+# The archive contains neither the time nor the user of the build.
 packed=(--sort=name --mtime="@$commit_time" --owner=0 --group=0 --numeric-owner)
 tar "${packed[@]}" -C "$out" -cf - "$name" | gzip -9n > "$out/$name.tar.gz"
 size=$(stat -c %s "$out/$name.tar.gz")

@@ -1,4 +1,4 @@
-//! The rooms of each crate, what each may use, and where each vendor crate is used.
+//! The modules (rooms) of each crate, what each may use, and where each vendor crate is used.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,8 +9,8 @@ use std::{
 /// The rooms of a crate, each with those that it may use.
 type Rooms = &'static [(&'static str, &'static [&'static str])];
 
-/// The rooms of the crates that have several, each with the others of its crate that its code may use. What is in no room
-/// belongs to the one that has the name of the crate. What a crate may use is in its `Cargo.toml`.
+/// The rooms of the crates that have several, each with the other rooms of its crate that its code may use. Code in no
+/// listed room belongs to the room with the name of the crate. The crates that a crate may use are in its `Cargo.toml`.
 const ROOMS: [(&str, Rooms); 5] = [
     ("base", &[("base", &[]), ("process", &["base"]), ("tools", &["base"])]),
     ("engine", &[("text", &[]), ("profile", &[]), ("engine", &["text", "profile"])]),
@@ -47,7 +47,7 @@ const ROOMS: [(&str, Rooms); 5] = [
     ),
 ];
 
-/// Vendor crates and the one place of each.
+/// Vendor crates, and the one place where each is used.
 const VENDORS: [(&str, &str); 30] = [
     ("candle_core", "engine/candle"),
     ("candle_nn", "engine/candle"),
@@ -81,7 +81,7 @@ const VENDORS: [(&str, &str); 30] = [
     ("webpki_roots", "sources/server/tls.rs"),
 ];
 
-/// The files that start programs. Their command lines hold no word of a file that is not validated (SECURITY.md).
+/// The files that start programs. Their command lines contain nothing from an unvalidated file (SECURITY.md).
 const STARTS_PROGRAMS: [&str; 10] = [
     "base/process/browser.rs",
     "base/tools/process.rs",
@@ -140,8 +140,8 @@ fn code(text: &str) -> String {
     }
 }
 
-/// Top-level modules that `text` names, where it is the module at `depth` below the crate's root: by `crate::`, or by
-/// as many `super::` as lead there.
+/// Top-level modules used in `text`, the source of a module at `depth` below the crate's root: by `crate::`, or by the
+/// corresponding number of `super::`.
 fn modules_used(text: &str, depth: usize) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let to_root = "super::".repeat(depth);
@@ -178,7 +178,7 @@ fn first_segments(tree: &str) -> Vec<String> {
     items.iter().map(|item| segment(item)).filter(|name| !name.is_empty()).collect()
 }
 
-/// How many modules lie between the root of its crate and the items of this file.
+/// The number of modules between the root of its crate and the items of this file.
 fn depth(file: &str) -> usize {
     match file.trim_end_matches(".rs").split('/').count() - 1 {
         _ if file.ends_with("/lib.rs") => 0,

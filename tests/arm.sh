@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Tests the CPU's products on emulated aarch64, then runs the program there: the same tokens as on this machine. Speeds are not measured.
+# Tests the CPU's matrix products on emulated aarch64, then runs the program there and compares its tokens with those of the host. Speed is
+# not measured.
 #
 #   tests/arm.sh [products]
 #
-# Needs `rustup target add aarch64-unknown-linux-gnu`, and of Debian gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user-static.
+# Needs `rustup target add aarch64-unknown-linux-gnu`, and Debian's gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user-static.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 triple=aarch64-unknown-linux-gnu
@@ -18,7 +19,7 @@ for tool in aarch64-linux-gnu-gcc qemu-aarch64-static; do
 done
 [ -e /usr/aarch64-linux-gnu/lib/crt1.o ] || not_checked "libc6-dev-arm64-cross is not installed"
 
-# Libraries of Debian's arm64 packages where they are installed, else those of the compiler: a mixture of both hangs.
+# Libraries of Debian's arm64 packages if they are installed, else those of the compiler: a mixture of both hangs.
 qemu=qemu-aarch64-static
 [ -e /lib/ld-linux-aarch64.so.1 ] || qemu="$qemu -L /usr/aarch64-linux-gnu"
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc

@@ -76,7 +76,7 @@ impl Workspace {
         command.args(args).output().unwrap()
     }
 
-    /// Runs the program and checks the exit code; its stdout and stderr.
+    /// Runs the program, checks its exit code, and returns its stdout and stderr.
     fn output(&self, code: i32, args: &[&str]) -> String {
         let output = self.run(args);
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

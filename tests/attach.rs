@@ -1,4 +1,4 @@
-//! Other programs, followed by `exec` and `attach`: a scripted program with a stand-in for CUPTI (`tests/standins`).
+//! `exec` and `attach` on other programs: a scripted program with a stand-in for CUPTI (`tests/standins`).
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ fn standin() -> &'static Path {
     BUILT.get_or_init(|| compiled_standin("program.c"))
 }
 
-/// `llmprof-tui` with a home and a runtime directory of its own.
+/// `llmprof-tui` with its own home and runtime directory.
 fn llmprof(dir: &Path, arguments: &[&str]) -> Command {
     let mut command = program(dir);
     command.env("HOME", dir).env("XDG_RUNTIME_DIR", dir).env_remove("XDG_DATA_HOME").args(arguments);
@@ -68,7 +68,7 @@ fn the_program_keeps_its_output_and_its_exit_code() {
     assert!(summary.contains("inferred steps") && summary.contains("gate_up"), "{summary}");
 }
 
-/// The program decides what a signal means that was sent to us alone.
+/// The program handles a signal that was sent only to the profiler.
 #[test]
 fn signals_reach_the_program_once() {
     let script = "trap 'echo user' USR1; trap 'echo hang-up; exit 4' HUP; trap 'echo interrupt; exit 3' INT; \
@@ -132,13 +132,13 @@ fn steps_kernels_and_operators_are_found() {
 }
 
 #[test]
-fn between_bursts_steps_go_on() {
+fn steps_continue_between_bursts() {
     let dir = tempfile::tempdir().unwrap();
     let done = exec(dir.path(), &["--json"], &["graph", "900"]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
     let events = events(dir.path());
     let tokens = count(&events, "token");
-    // Before the first burst has shown what a step is, none is claimed.
+    // Before the first burst has shown what a step is, no step is reported.
     let windows = events.iter().filter_map(|event| event["e"].get("kernels"));
     let recorded: u64 = windows.map(|window| window["steps"].as_u64().unwrap()).sum();
     assert!(recorded > 0 && tokens as u64 > recorded && tokens <= 900, "{tokens}, {recorded} in bursts");
@@ -177,7 +177,7 @@ fn a_program_that_profiles_itself_is_left_alone_meanwhile() {
     let events = events(dir.path());
     let said = notices(&events);
     assert!(said.iter().any(|text| text.contains("profiles itself")), "{said:?}");
-    // It goes on afterwards.
+    // The program continues afterwards.
     let is_it = |event: &Value| {
         event["e"]["notice"]["text"].as_str().is_some_and(|text| text.contains("profiles itself"))
     };
@@ -195,7 +195,7 @@ fn any_number_of_kernel_names_is_bounded() {
 }
 
 #[test]
-fn programs_without_cuda_are_said_to_be_so() {
+fn programs_without_cuda_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = llmprof(
         dir.path(),
@@ -239,7 +239,7 @@ fn a_program_is_joined_and_left() {
         .collect();
     assert_eq!(variables.len(), 4, "{variables:?}");
     let mut target = command(standin(), dir.path());
-    // Its variables cannot be read any more, as those of vLLM's and SGLang's workers.
+    // Its environment cannot be read any more, like that of the workers of vLLM and SGLang.
     target.args(["graph:ut", "1400", "4"]).envs(variables).stdout(Stdio::piped());
     let mut target = target.spawn().unwrap();
     let mut said = BufReader::new(target.stdout.take().unwrap()).lines();
@@ -277,7 +277,7 @@ fn a_program_is_joined_and_left() {
     assert!(text(&nobody.stderr).contains("there is no process no-such-program"), "{}", text(&nobody.stderr));
 }
 
-/// The profiler is killed or stopped: the program does not notice.
+/// The program is unaffected when the profiler is killed or stopped.
 #[test]
 fn the_program_outlives_the_profiler() {
     for name in ["KILL", "STOP"] {
@@ -303,7 +303,7 @@ fn the_program_outlives_the_profiler() {
     }
 }
 
-/// One umask takes rights from this user too, the other takes none from anybody.
+/// One umask removes this user's permissions too, the other removes none.
 #[test]
 fn the_socket_is_private_and_the_program_is_followed_whatever_the_umask_is() {
     for umask in ["0277", "0"] {
@@ -330,16 +330,16 @@ fn the_socket_is_private_and_the_program_is_followed_whatever_the_umask_is() {
     }
 }
 
-/// A process in a session of its own is in no group of the program.
+/// A process in a separate session is in no process group of the program.
 #[test]
-fn the_program_ends_after_its_time_with_what_it_has_detached() {
+fn the_program_and_its_detached_processes_end_after_its_time() {
     let command_line = |pid: u32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    // A machine that was too busy to start it gets more time.
+    // If the machine was too busy to start the program, it gets more time.
     for seconds in ["3", "10", "60"] {
         let dir = tempfile::tempdir().unwrap();
         let options = ["exec", "--for", seconds, "telemetry=none", "output.record=false", "--", "sh", "-c"];
         let mut command = llmprof(dir.path(), &options);
-        // The parent of the process ends at once.
+        // The parent of the process ends immediately.
         command
             .arg("(setsid sleep 7291 & echo $! > pid); while :; do sleep 1; done")
             .stdout(Stdio::null())
@@ -360,7 +360,7 @@ fn the_program_ends_after_its_time_with_what_it_has_detached() {
             signal(pid, "KILL");
         }
         assert!(!is_left, "process {pid} still runs");
-        // By SIGTERM, or by SIGKILL where that took too long.
+        // Ended by SIGTERM, or by SIGKILL if that took too long.
         assert!(matches!(code, Some(143 | 137)), "{code:?}");
         return;
     }

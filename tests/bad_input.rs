@@ -1,14 +1,14 @@
-//! Invalid, truncated and corrupt runs, given to every command that reads runs: an error that names the thing and the
-//! remedy, or a result with a note; a documented exit code; never a panic, never 0 for a missing value.
+//! Invalid, truncated and corrupt runs, given to every command that reads runs. Expected: an error that names the file
+//! and the remedy, or a result with a note; a documented exit code; never a panic, never 0 for a missing value.
 
 use std::{fs, path::Path};
 
-use crate::common::{Said, program, record, run, said};
+use crate::common::{ProgramOutput, program, record, run, said};
 use serde_json::Value;
 
 const DEMO: &str = include_str!("../assets/demo/events.ndjson");
 
-/// The expected exit code of a command, and text on either stream.
+/// The expected exit code of a command, and expected text on either stream.
 type Expected = (i32, &'static str);
 
 struct Case {
@@ -34,7 +34,7 @@ fn keep(dir: &Path, events: impl AsRef<[u8]>) {
     fs::write(dir.join("events.ndjson"), events).unwrap();
 }
 
-/// Six lines of the beginning, one measured request, the end.
+/// Six header lines, one measured request, the end.
 fn requests_of(tokens: u64) -> String {
     let started = DEMO.lines().filter(|line| !line.contains("\"snapshot\"")).take(4);
     let mut events: Vec<String> = started.map(str::to_owned).collect();
@@ -229,7 +229,7 @@ const CASES: [Case; 16] = [
     },
 ];
 
-fn check(what: &str, name: &str, output: &Said, (code, expected): Expected) {
+fn check(what: &str, name: &str, output: &ProgramOutput, (code, expected): Expected) {
     let all = format!("{what} of {name}: exit code {}\n{}\n{}", output.code, output.out, output.err);
     assert_eq!(output.code, code, "{all}");
     assert!(output.out.contains(expected) || output.err.contains(expected), "{expected:?} is not in\n{all}");
@@ -239,7 +239,7 @@ fn check(what: &str, name: &str, output: &Said, (code, expected): Expected) {
 }
 
 #[test]
-fn every_command_reports_what_is_wrong() {
+fn every_command_reports_the_error() {
     let dir = tempfile::tempdir().unwrap();
     keep(&dir.path().join("whole"), DEMO);
     for case in &CASES {
@@ -341,7 +341,7 @@ fn a_complete_run_is_read_without_a_note() {
         let output = run(dir.path(), &args);
         assert_eq!((output.code, output.err.as_str()), (0, ""), "{args:?}");
     }
-    // A baseline says what a comparison with it will say.
+    // `baseline save` prints the warning that a comparison with the baseline would print.
     let output = run(dir.path(), &["baseline", "save", "b", run_dir]);
     assert_eq!(output.code, 0, "{}", output.err);
     assert!(

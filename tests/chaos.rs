@@ -1,7 +1,6 @@
-//! Runs under random kills, signals, sizes, stalls and full disks: the recording can be replayed, little of it is lost, the
-//! terminal is restored, no process is left.
-//!
-//! `LLMPROF_CHAOS_SEED` repeats a seed that was printed, `LLMPROF_CHAOS_SECONDS` makes it longer.
+//! Runs under random kills, signals, sizes, stalls and full disks: the recording can be replayed, little of it is lost,
+//! the terminal is restored, no process remains.
+//! / `LLMPROF_CHAOS_SEED` repeats a printed seed, `LLMPROF_CHAOS_SECONDS` sets the duration.
 
 use std::{
     env, fs,
@@ -27,13 +26,13 @@ use llmprof::{
 };
 
 const ENDLESS: [&str; 4] = ["runtime=sim", "runtime.warmup=0", "runtime.requests=100000", "infer=long"];
-/// Runs at the same time.
+/// Concurrent runs.
 const LANES: u64 = 3;
 const DEFAULT_SECONDS: u64 = 15;
-/// What may be lost of a run that is killed.
+/// The maximum loss of a run that is killed.
 const MAX_LOSS: Duration = Duration::from_secs(1);
 
-/// Choices that follow from a seed.
+/// Random choices that follow from a seed.
 struct Dice {
     seed: u64,
     drawn: u64,
@@ -54,7 +53,7 @@ impl Dice {
     }
 }
 
-/// How late threads of this machine are, at most, so that its load is not taken for a loss.
+/// Maximum scheduling delay of this machine's threads, so that its load does not count as a loss.
 struct Lateness {
     worst_ms: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -75,7 +74,7 @@ impl Lateness {
         Lateness { worst_ms, stop }
     }
 
-    /// Several threads wait for each other before an event is on disk.
+    /// Several threads must be scheduled in turn before an event is on disk.
     fn allowance(&self) -> Duration {
         Duration::from_millis(500 + 20 * self.worst_ms.load(Ordering::Relaxed))
     }
@@ -102,9 +101,8 @@ fn has_started(dir: &Path) -> bool {
     run_dirs(dir).pop().is_some_and(|run| EventReader::open(&run.join("events.ndjson")).is_ok())
 }
 
-/// Everything that is recorded can be folded and comes in order.
-///
-/// Events of two threads may be out of order by as much as a thread is interrupted between its clock and its event.
+/// The whole recording can be folded, and its events are in order.
+/// / Events of two threads may be out of order by as much as a thread is interrupted between its clock and its event.
 fn assert_replays(dir: &Path, may_lose_lines: bool, late: &Lateness) -> Vec<Envelope> {
     let disorder_ns = late.allowance().as_nanos() as u64;
     let (events, skipped) = recording(dir);
@@ -149,7 +147,7 @@ fn assert_little_lost(dir: &Path, killed: Duration, stopped: Duration, late: &La
     assert!(lost <= limit, "{lost:?} of {recorded:?} are lost, at most {limit:?} may be");
 }
 
-/// Nothing that worked in `dir` is still there.
+/// No process with `dir` as its working directory is still running.
 fn assert_nothing_left(dir: &Path) {
     let works_here = |pid: &str| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == dir);
     eventually("the end of every process", || {
@@ -159,7 +157,7 @@ fn assert_nothing_left(dir: &Path) {
     });
 }
 
-/// Stops a process for a while. Returns for how long at most: simulated time stands still meanwhile.
+/// Stops a process for a while. Returns the maximum length of the stop: simulated time stands still meanwhile.
 fn stop_for(pid: u32, pause: Duration) -> Duration {
     let since = Instant::now();
     signal(pid, "STOP");
@@ -168,7 +166,7 @@ fn stop_for(pid: u32, pause: Duration) -> Duration {
     since.elapsed()
 }
 
-/// A screen, with everything that happens to one.
+/// A run with a screen, and everything that can happen to one.
 fn screen(dice: &mut Dice, late: &Lateness) {
     let dir = tempfile::tempdir().unwrap();
     let terminal = Terminal::start_in(dir, &ENDLESS, &[], (80 + dice.below(80) as u16, 24));
@@ -195,10 +193,10 @@ fn screen(dice: &mut Dice, late: &Lateness) {
     terminal.set_unread(unread);
     let end = dice.one_of(&["KILL", "KILL", "TERM", "INT", "HUP", "key"]);
     println!("  screen: {end}{}", if unread { ", unread" } else { "" });
-    // Before the signal: what happens after it is no loss.
+    // Read before the signal: events after it are no loss.
     let ended = unix_now();
     match end {
-        // Escape just before it makes it another key for the program.
+        // With Escape just before it, it is a different key for the program.
         "key" => {
             let key = dice.one_of(&["\x03", "\x1b\x03", "\x1b\x1b\x03"]);
             println!("  key {key:?}");
@@ -235,7 +233,7 @@ fn screen(dice: &mut Dice, late: &Lateness) {
 fn headless(dice: &mut Dice, late: &Lateness) {
     let dir = tempfile::tempdir().unwrap();
     let full_disk = dice.below(3) == 0;
-    // In units of 512 bytes or of a kilobyte, by shell.
+    // In units of 512 bytes or of a kilobyte, depending on the shell.
     let limit = if full_disk { (20 + dice.below(400)).to_string() } else { "unlimited".to_owned() };
     let mut shell = command("sh", dir.path());
     shell.args(["-c", &format!("ulimit -f {limit}; exec \"$@\""), "sh", PROGRAM, "run", "--quiet"]);
@@ -276,7 +274,7 @@ fn headless(dice: &mut Dice, late: &Lateness) {
 }
 
 #[test]
-fn runs_survive_whatever_happens() {
+fn runs_survive_random_faults() {
     let number = |name: &str| env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let seconds = number("LLMPROF_CHAOS_SECONDS").unwrap_or(DEFAULT_SECONDS);
     let given = number("LLMPROF_CHAOS_SEED");
@@ -288,7 +286,7 @@ fn runs_survive_whatever_happens() {
             let late = &late;
             move || {
                 let mut rounds = 0;
-                // A round has a seed of its own, so that one of thousands can be repeated.
+                // A round has its own seed, so that one of thousands can be repeated.
                 while Instant::now() < deadline {
                     let seed = first.wrapping_add(lane + LANES * rounds);
                     println!("LLMPROF_CHAOS_SEED={seed}");

@@ -88,7 +88,7 @@ fn safetensors_are_read_back() {
     let expected = logits(&SyntheticWeights::new(SEED), &spec, Dtype::F32);
     for dir in [dir(&config, single), dir(&config, sharded)] {
         let checkpoint = Checkpoint::open(dir.path(), None).unwrap();
-        // The file has it in 32 bits.
+        // The file stores it in 32 bits.
         assert!((checkpoint.spec().rms_eps - spec.rms_eps).abs() < 1e-11);
         assert_eq!(ModelSpec { rms_eps: spec.rms_eps, ..checkpoint.spec().clone() }, spec);
         assert_eq!(checkpoint.weight_bytes(Dtype::Bf16), spec.weight_bytes(Dtype::Bf16));
@@ -99,18 +99,18 @@ fn safetensors_are_read_back() {
     assert_eq!(logits(&Checkpoint::open(&file, None).unwrap(), &spec, Dtype::F32), expected);
 }
 
-/// How a file stores four bits.
+/// Formats of 4-bit weights in files.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum FourBits {
     Awq,
     Gptq,
-    /// With zero points as they are.
+    /// Zero points are not reduced by one.
     GptqV2,
-    /// Columns of a group are not neighbours.
+    /// The columns of a group are not adjacent.
     GptqByActivity,
 }
 
-/// The matrices of the layers in four bits, packed as the makers of such files do, and the same as plain numbers.
+/// The matrices of the layers in 4 bits, packed as the quantisers do, and the same weights unquantised.
 fn four_bits(kind: FourBits, plain: HashMap<String, Tensor>) -> [HashMap<String, Tensor>; 2] {
     let (mut packed, mut values) = (HashMap::new(), HashMap::new());
     for (name, tensor) in plain {
@@ -177,7 +177,7 @@ fn four_bits(kind: FourBits, plain: HashMap<String, Tensor>) -> [HashMap<String,
 }
 
 #[test]
-fn four_bits_of_awq_and_gptq_are_read() {
+fn awq_and_gptq_are_read() {
     for kind in [FourBits::Awq, FourBits::Gptq, FourBits::GptqV2, FourBits::GptqByActivity] {
         let plain_config = config("qwen2");
         let mut packed_config = plain_config.clone();
@@ -189,7 +189,7 @@ fn four_bits_of_awq_and_gptq_are_read() {
         let plain = Checkpoint::open(plain.path(), None).unwrap();
         let expected = logits(&plain, plain.spec(), Dtype::F32);
         let open = || Checkpoint::open(packed.path(), None).unwrap();
-        // What runs as plain numbers is said to, and takes their memory.
+        // Weights that run unquantised are reported so, and take that memory.
         let stays = kind != FourBits::GptqByActivity;
         assert_eq!(open().is_quantised(), stays);
         assert_eq!(open().type_name(Dtype::F32), if stays { "int4" } else { "f32" });
@@ -201,12 +201,12 @@ fn four_bits_of_awq_and_gptq_are_read() {
         let quantised = logits(&open(), plain.spec(), Dtype::F32);
         let error = max_diff(&quantised, &expected) / largest;
         assert!(error < 0.05, "{kind:?}: {error}");
-        // Only where a block has one group, codes stay codes.
+        // Codes stay codes only if a block has one group.
         let part = &plain.spec().tensors().into_iter().find(|t| t.name.contains("down_proj")).unwrap();
         let blocks = open().blocks(std::slice::from_ref(part)).unwrap();
         assert_eq!(blocks.is_some(), stays);
     }
-    // Parts that do not fit together are refused by the name of the matrix.
+    // Inconsistent parts are refused with the name of the matrix.
     let broken = dir(&config("qwen2"), |dir, tensors| {
         let [mut packed, _] = four_bits(FourBits::Awq, tensors);
         let name = "model.layers.1.mlp.up_proj.scales";
@@ -217,7 +217,7 @@ fn four_bits_of_awq_and_gptq_are_read() {
     assert!(message.contains("model.layers.1.mlp.up_proj.weight") && message.contains("AWQ"), "{message}");
 }
 
-/// The matrices of layers in eight bits, with scales by block, by matrix or by row, and the same as plain numbers.
+/// The matrices of layers in 8 bits, with scales by block, by matrix or by row, and the same weights unquantised.
 fn eight_bits(tensors: HashMap<String, Tensor>) -> [HashMap<String, Tensor>; 2] {
     let (mut packed, mut values) = (HashMap::new(), HashMap::new());
     for (name, tensor) in tensors {
@@ -252,7 +252,7 @@ fn eight_bits(tensors: HashMap<String, Tensor>) -> [HashMap<String, Tensor>; 2] 
 }
 
 #[test]
-fn eight_bits_with_an_exponent_are_read() {
+fn fp8_is_read() {
     let config = config("qwen2");
     let packed = dir(&config, |dir, tensors| single(dir, eight_bits(tensors)[0].clone()));
     let plain = dir(&config, |dir, tensors| single(dir, eight_bits(tensors)[1].clone()));
@@ -263,7 +263,7 @@ fn eight_bits_with_an_exponent_are_read() {
     assert!(open().is_fp8() && open().is_quantised() && !open().dequantised().is_fp8());
     assert_eq!((open().type_name(Dtype::Bf16), plain.type_name(Dtype::Bf16)), ("fp8".into(), "bf16".into()));
     assert!(open().weight_bytes(Dtype::F32) < plain.weight_bytes(Dtype::F32) / 2);
-    // A device gets the codes of several matrices below each other, and one table of scales.
+    // A device gets the codes of several matrices stacked by rows, and one table of scales.
     let tensors = plain.spec().tensors();
     let named = |part: &str| -> Vec<TensorShape> {
         tensors.iter().filter(|t| t.name.contains("layers.0.") && t.name.contains(part)).cloned().collect()
@@ -274,7 +274,7 @@ fn eight_bits_with_an_exponent_are_read() {
     assert_eq!((rows.rows, rows.scale_rows, rows.scales.len()), (all, 16, all / 16));
     assert_eq!(open().fp8(&named("o_proj")).unwrap().scale_rows, 1);
     assert!(open().fp8(&tensors[..1]).is_none() && open().dequantised().fp8(&gate_up).is_none());
-    // Codes without scales mean nothing.
+    // Codes without scales are refused.
     let broken = dir(&config, |dir, tensors| {
         let [mut packed, _] = eight_bits(tensors);
         packed.remove("model.layers.1.mlp.up_proj.weight_scale_inv");
@@ -284,7 +284,7 @@ fn eight_bits_with_an_exponent_are_read() {
     assert!(message.contains("model.layers.1.mlp.up_proj.weight") && message.contains("scales"), "{message}");
 }
 
-/// A gemma3 checkpoint with a vision encoder has the decoder under another prefix, in two variants.
+/// A gemma3 checkpoint with a vision encoder stores the decoder under another prefix, in two variants.
 #[test]
 fn the_decoder_of_a_multimodal_checkpoint_is_found() {
     let mut text = config("gemma3_text");
@@ -304,7 +304,7 @@ fn the_decoder_of_a_multimodal_checkpoint_is_found() {
             single(dir, tensors);
         });
         let checkpoint = Checkpoint::open(dir.path(), None).unwrap();
-        // The file has it in 32 bits.
+        // The file stores it in 32 bits.
         assert!((checkpoint.spec().rms_eps - spec.rms_eps).abs() < 1e-11);
         assert_eq!(ModelSpec { rms_eps: spec.rms_eps, ..checkpoint.spec().clone() }, spec);
         assert_eq!(logits(&checkpoint, &spec, Dtype::F32), expected);
@@ -562,13 +562,13 @@ fn unquantised_gguf_is_read_back() {
         let (_dir, path) = gguf(&config, |_| GgmlDType::F32, &changes);
         let checkpoint = Checkpoint::open(&path, None).unwrap();
         let spec = ModelSpec::from_hf(&config).unwrap();
-        // The file has it in 32 bits.
+        // The file stores it in 32 bits.
         assert!((checkpoint.spec().rms_eps - spec.rms_eps).abs() < 1e-11);
         assert_eq!(ModelSpec { rms_eps: spec.rms_eps, ..checkpoint.spec().clone() }, spec);
         assert_eq!(checkpoint.spec().qk_norm, ["qwen3", "gemma3_text"].contains(&family));
         let expected = logits(&SyntheticWeights::new(SEED), &spec, Dtype::F32);
         let difference = max_diff(&logits(&checkpoint, checkpoint.spec(), Dtype::F32), &expected);
-        // A norm's offset that is added and taken off again may cost its last bit.
+        // Adding and subtracting a norm's offset may change the last bit.
         assert!(difference <= if spec.norm_offset == 0.0 { 0.0 } else { 1e-4 }, "{family}: {difference}");
         assert_eq!(checkpoint.type_name(Dtype::Bf16), "bf16");
     }
@@ -607,7 +607,7 @@ fn experts_of_gguf_are_read_back() {
         assert_eq!(ModelSpec { rms_eps: spec.rms_eps, ..checkpoint.spec().clone() }, spec, "{family}");
         let expected = logits(&SyntheticWeights::new(SEED), &spec, Dtype::F32);
         assert_eq!(max_diff(&logits(&checkpoint, checkpoint.spec(), Dtype::F32), &expected), 0.0, "{family}");
-        // Quantised ones; the router stays as it is.
+        // Quantised experts; the router stays unquantised.
         let kind = |name: &str| if name.contains("_inp") { GgmlDType::F32 } else { GgmlDType::Q8_0 };
         let (_dir, path) = gguf(&config, kind, &changes);
         let checkpoint = Checkpoint::open(&path, None).unwrap();
@@ -618,7 +618,8 @@ fn experts_of_gguf_are_read_back() {
     }
 }
 
-/// The experts of gpt-oss as its files have them: one tensor for all of a layer, rows of gate and up in turn, weights by column.
+/// The experts of gpt-oss as in its files: one tensor for all experts of a layer, rows of gate and up interleaved,
+/// weights by column.
 fn fused_experts(tensors: HashMap<String, Tensor>, experts: usize) -> HashMap<String, Tensor> {
     let stacked = |layer: &str, part: &str, kind: &str| {
         let one = |expert| tensors[&format!("{layer}{expert}.{part}.{kind}")].clone();
@@ -660,7 +661,7 @@ fn experts_of_gpt_oss_are_read_from_one_tensor() {
     assert!(!checkpoint.is_quantised());
     assert_eq!(max_diff(&logits(&checkpoint, &spec, Dtype::F32), &expected), 0.0);
 
-    // In four bits: random ones, and what they stand for as plain numbers.
+    // In 4 bits: random codes, and their unquantised values.
     let numbers = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
     let in_four_bits = |dir: &Path, tensors: HashMap<String, Tensor>, as_numbers: bool| {
         let mut all = fused_experts(tensors, 5);
@@ -698,7 +699,7 @@ fn experts_of_gpt_oss_are_read_from_one_tensor() {
     assert!(checkpoint.weight_bytes(Dtype::F32) < spec.weight_bytes(Dtype::F32) / 2);
     let plain = logits(&Checkpoint::open(as_numbers.path(), None).unwrap(), &spec, Dtype::F32);
     assert_eq!(max_diff(&logits(&Dequantised(&checkpoint), &spec, Dtype::F32), &plain), 0.0);
-    // Products with blocks round the activations.
+    // GEMMs with quantised blocks round the activations.
     let diff = max_diff(&logits(&checkpoint, &spec, Dtype::F32), &plain);
     assert!(diff > 0.0 && diff < 0.1, "{diff}");
 
@@ -713,7 +714,7 @@ fn experts_of_gpt_oss_are_read_from_one_tensor() {
     assert!(message.contains("down_proj_blocks is stored in parts"), "{message}");
 }
 
-/// The dequantised weights.
+/// A checkpoint's dequantised weights.
 struct Dequantised<'a>(&'a Checkpoint);
 
 impl WeightSource for Dequantised<'_> {
@@ -739,7 +740,7 @@ fn quantised_blocks_are_multiplied_without_conversion() {
         for kind in kinds {
             let (_dir, path) = gguf(&config, kind, &[]);
             let checkpoint = Checkpoint::open(&path, None).unwrap();
-            // Products with quantised blocks also quantise the activations.
+            // GEMMs with quantised blocks also quantise the activations.
             let plain = logits(&Dequantised(&checkpoint), &spec, Dtype::F32);
             let diff = max_diff(&logits(&checkpoint, &spec, Dtype::F32), &plain);
             assert!(diff > 0.0 && diff < 0.1, "{family}: {diff}");
@@ -829,7 +830,7 @@ fn invalid_gguf_is_refused() {
     }
 }
 
-/// Whatever bytes a file has, it is opened or refused.
+/// A file with any bytes is opened or refused.
 #[test]
 fn damaged_headers_never_panic() {
     let (_dir, path) = gguf(&config("llama"), |_| GgmlDType::Q4_0, &[]);

@@ -23,7 +23,7 @@ const QUICK: [&str; 7] = [
     "infer=short",
 ];
 
-/// Bad usage: exit code 2, a message on stderr only, and no run started.
+/// Invalid usage: exit code 2, a message only on stderr, and no run started.
 #[track_caller]
 fn assert_refused(dir: &Path, args: &[&str], expected: &[&str]) {
     let output = run(dir, args);
@@ -119,7 +119,7 @@ fn an_invalid_shape_is_named() {
 }
 
 #[test]
-fn a_model_too_large_for_the_machine_is_refused_before_it_is_made() {
+fn a_model_too_large_for_the_machine_is_refused_before_it_is_created() {
     let dir = tempfile::tempdir().unwrap();
     // In kilobytes: less than 30.5 GB on any machine.
     let output = limited(
@@ -205,7 +205,7 @@ const OTHER_KEYS: [&str; 21] = [
 ];
 
 #[test]
-fn json_is_one_object_with_known_keys_and_null_for_what_is_not_known() {
+fn json_is_one_object_with_known_keys_and_null_for_unknown_values() {
     let dir = tempfile::tempdir().unwrap();
     let output = run(dir.path(), &[&QUICK[..], &["--json"]].concat());
     assert_eq!(output.code, 0, "{}", output.err);
@@ -284,7 +284,7 @@ fn a_panic_exits_1_with_the_run_closed() {
 }
 
 #[test]
-fn a_run_that_can_not_be_recorded_goes_on_and_says_so() {
+fn a_run_that_cannot_be_recorded_continues_with_a_warning() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), "").unwrap();
     let output = run(dir.path(), &[&QUICK[..], &["--json", "hydra.run.dir=file/run"]].concat());
@@ -303,7 +303,7 @@ fn a_full_disk_loses_lines_but_not_the_run() {
     assert_eq!(output.code, 1, "{}", output.err);
     assert!(output.err.contains("lines of the recording were lost"), "{}", output.err);
     assert!(output.out.contains("ITL"), "{}", output.out);
-    // What was written can be read.
+    // The recording can be read.
     assert!(events(&run_dirs(dir.path())[0]).len() > 10);
 }
 
@@ -369,7 +369,7 @@ fn an_interrupted_run_prints_progress_and_its_result() {
         let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut err = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
-        // The first ones may say that it prepares.
+        // The first lines may report the preparation.
         while !line.contains("tok/s") {
             line.clear();
             assert!(err.read_line(&mut line).unwrap() > 0, "no progress");
@@ -472,13 +472,13 @@ fn a_profiling_option_without_effect_is_reported() {
 }
 
 #[test]
-fn an_address_for_metrics_that_other_machines_reach_is_warned_of() {
+fn a_metrics_address_that_other_machines_reach_causes_a_warning() {
     for (address, is_reachable) in [("0.0.0.0:0", true), ("127.0.0.1:0", false)] {
         let dir = tempfile::tempdir().unwrap();
         let output = run(dir.path(), &[&QUICK[..], &["--metrics", address]].concat());
         assert_eq!(output.code, 0, "{address}: {}", output.err);
         let warned = events(&run_dirs(dir.path())[0]).into_iter().any(|envelope| match envelope.event {
-            // The port is the one that was found.
+            // The warning has the port that was found.
             Event::Notice(notice) if notice.level == Level::Warn => {
                 let bound = notice.text.strip_suffix(" can be reached from other machines");
                 bound.is_some_and(|bound| bound.starts_with("0.0.0.0:") && !bound.ends_with(":0"))
@@ -559,7 +559,7 @@ fn synthetic_weights_can_be_quantised() {
 }
 
 #[test]
-fn cost_knows_more_than_the_engine_runs() {
+fn cost_supports_models_that_the_engine_does_not_run() {
     let dir = tempfile::tempdir().unwrap();
     let config = serde_json::json!({
         "model_type": "gpt_oss", "vocab_size": 201_088, "hidden_size": 2880, "intermediate_size": 2880,
@@ -577,7 +577,7 @@ fn cost_knows_more_than_the_engine_runs() {
     {
         assert!(output.out.contains(expected), "{expected}: {}", output.out);
     }
-    // Weights that the engine cannot run are estimated too.
+    // The cost of weights that the engine cannot run is estimated too.
     let output = run(dir.path(), &["cost", "model=local", "model.weights=.", "model.dtype=bf16"]);
     assert!(output.out.contains("20,914,757,184 parameters"), "{}", output.err);
     let other = config.to_string().replace("gpt_oss", "granitemoe");
@@ -607,7 +607,7 @@ fn a_simulated_run_keeps_its_roofline() {
 }
 
 #[test]
-fn what_is_not_known_is_answered_with_what_is() {
+fn unknown_names_are_answered_with_the_valid_ones() {
     let dir = tempfile::tempdir().unwrap();
     assert_refused(dir.path(), &["cost", "--gpu", "rtx_4900"], &["did you mean rtx_4090", "hardware.peaks"]);
     assert_refused(
@@ -618,7 +618,7 @@ fn what_is_not_known_is_answered_with_what_is() {
 }
 
 #[test]
-fn commands_for_developers_have_a_heading_of_their_own() {
+fn commands_for_developers_have_a_separate_heading() {
     let dir = tempfile::tempdir().unwrap();
     let help = run(dir.path(), &["--help"]).out;
     let (commands, after) = help.split_once("For developers of llmprof-tui:").unwrap();
@@ -628,7 +628,7 @@ fn commands_for_developers_have_a_heading_of_their_own() {
     assert!(commands.contains("  fetch "), "{help}");
 }
 
-/// Published in MXFP4 only: it fits on a card of 24 GB.
+/// Published only in MXFP4: it fits on a GPU with 24 GB.
 #[test]
 fn gpt_oss_is_as_published() {
     let dir = tempfile::tempdir().unwrap();

@@ -2,7 +2,7 @@
 
 use std::{fs, io::Write, path::Path};
 
-use crate::common::{Said, record, run};
+use crate::common::{ProgramOutput, record, run};
 use serde_json::Value;
 
 const STEADY: [&str; 3] = ["runtime.requests=16", "infer=short", "runtime.sim.scenario=steady"];
@@ -13,7 +13,7 @@ fn recorded(dir: &Path, name: &str, overrides: &[&str]) {
     fs::rename(record(dir, &all), dir.join(name)).unwrap();
 }
 
-fn object(output: &Said) -> Value {
+fn object(output: &ProgramOutput) -> Value {
     serde_json::from_str(&output.out).unwrap_or_else(|e| panic!("{e}: {}{}", output.out, output.err))
 }
 
@@ -69,7 +69,7 @@ fn the_clock_is_not_the_code() {
         assert_eq!(output.code, 3, "{}", output.out);
         assert!(output.out.contains(&format!("the clock was {word} (")), "{}", output.out);
         assert!(output.out.contains("not the code"), "{}", output.out);
-        // The clock of the prefills is not known.
+        // The clock during the prefills is unknown.
         for line in output.out.lines().filter(|line| line.starts_with("TPOT")) {
             assert!(!line.contains("SLOWER") && !line.contains("FASTER"), "{line}");
         }
@@ -80,7 +80,7 @@ fn the_clock_is_not_the_code() {
 fn the_clock_of_a_short_prefill_is_not_that_of_the_decode() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    // Prefills of 3 ms: hardly a sample falls into them.
+    // Prefills of 3 ms contain hardly any sample.
     let long = ["runtime.requests=60", "infer.max_new_tokens=128"];
     recorded(dir, "cool", &long);
     recorded(dir, "capped", &[long[0], long[1], "runtime.sim.scenario=power_cap"]);
@@ -89,7 +89,7 @@ fn the_clock_of_a_short_prefill_is_not_that_of_the_decode() {
         let output = run(dir, &args);
         assert_eq!(output.code, code, "{}{}", output.out, output.err);
         let json = object(&output);
-        // Whether it differs was measured; the clock that would say why was not.
+        // The difference was measured; the clock that would explain it was not.
         let row = &json["rows"][0];
         assert_eq!((&row["verdict"], &row["cause"]), (&verdict.into(), &"unclear".into()), "{row}");
         assert!(
@@ -158,7 +158,7 @@ fn baselines_are_saved_listed_and_compared_with() {
         assert!(output.err.contains(word), "{}", output.err);
     }
     assert!(run(dir, &["baseline", "list"]).out.contains("odd   baselines/odd.json is not a baseline"));
-    // A baseline that cannot be written leaves nothing.
+    // A baseline that cannot be written leaves no file.
     fs::create_dir(dir.join("baselines/taken.json")).unwrap();
     let failed = run(dir, &["baseline", "save", "taken", "latest"]);
     assert_eq!(failed.code, 1, "{}", failed.err);
@@ -188,7 +188,7 @@ fn a_run_that_cannot_be_trusted_is_saved_as_a_baseline_with_a_note() {
     }
 }
 
-/// Makes a simulated recording pass as a measured one.
+/// Makes a simulated recording look like a measured one.
 fn as_measured(run: &Path) {
     for name in ["events.ndjson", "metrics.json"] {
         let text = fs::read_to_string(run.join(name)).unwrap();
@@ -220,12 +220,12 @@ fn the_newest_run_is_saved_unless_it_is_part_of_a_sweep() {
 fn saved_runs_show_the_variation_from_run_to_run() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    // The runs differ by 2 % and more: a difference of 2 % between two of them means nothing.
+    // The runs differ by 2 % and more: a difference of 2 % between two of them is not significant.
     for (seed, itl_ms) in [(1, 3.8), (2, 3.9), (3, 3.75), (4, 3.85)] {
         let overrides = [format!("runtime.seed={seed}"), format!("runtime.sim.itl_ms={itl_ms}")];
         recorded(dir, &format!("run{seed}"), &overrides.each_ref().map(String::as_str));
         let events = dir.join(format!("run{seed}/events.ndjson"));
-        // The workload is the same by its overrides.
+        // The workload is the same, by its overrides.
         let text = fs::read_to_string(&events).unwrap();
         fs::write(&events, text.replacen(&format!(",\"{}\"", overrides[1]), "", 1)).unwrap();
     }
@@ -269,7 +269,7 @@ fn runs_have_short_names() {
     // Simulated runs have no kernels: the error names the run, not the file.
     let kernels = run(dir, &["kernels", "latest", "--text"]);
     assert!(!kernels.err.contains("No such file"), "{}", kernels.err);
-    // One recording by two names.
+    // One recording under two names.
     let newest = name(&second);
     for (a, b) in [("latest", "latest"), ("latest", newest.as_str()), (newest.as_str(), "latest~0")] {
         let itself = run(dir, &["compare", a, b]);
@@ -277,7 +277,7 @@ fn runs_have_short_names() {
     }
     let others = run(dir, &["compare", "latest~1", "latest"]);
     assert!(!others.err.contains("the same recording"), "{}", others.err);
-    // The second run may be the first one's name with a number.
+    // The second run may have the first one's name with a number.
     let whole = format!("{}/{part}", first.parent().unwrap().file_name().unwrap().to_str().unwrap());
     let ambiguous = run(dir, &["compare", "smollm2", "latest"]);
     assert_eq!(ambiguous.code, 2, "{}", ambiguous.out);
@@ -405,7 +405,7 @@ fn what_is_not_a_run_is_refused_by_name() {
         assert_eq!((output.code, output.out.as_str()), (2, ""), "{b}: {}", output.err);
         assert!(output.err.contains(word), "{b}: {}", output.err);
     }
-    // A run without an end, and one that ends within a line, are compared up to there.
+    // A run without an end, and one that ends in the middle of a line, are compared up to that point.
     let lines: Vec<&str> = events.lines().collect();
     let half = lines[..lines.len() / 2].join("\n") + "\n{\"t\":12,\"e\":{\"tok";
     made("growing", &half);
@@ -415,7 +415,7 @@ fn what_is_not_a_run_is_refused_by_name() {
         "{}",
         growing.out
     );
-    // A line that is not an event counts as lost: such a run is not trusted, neither here nor in its reports.
+    // A line that is not an event counts as lost: such a run is not trusted, neither by `compare` nor in its reports.
     made("holed", &events);
     let mut file = fs::OpenOptions::new().append(true).open(dir.join("holed/events.ndjson")).unwrap();
     file.write_all(b"{\"t\":NaN}\n").unwrap();

@@ -30,7 +30,7 @@ fn refusal(overrides: &[&str]) -> String {
     }
 }
 
-/// The built-in tree with some files replaced or added.
+/// The built-in tree with replaced or added files.
 fn tree_with(files: &[(&str, &str)]) -> (tempfile::TempDir, ConfTree) {
     let dir = tempfile::tempdir().unwrap();
     for (path, text) in files {
@@ -213,7 +213,7 @@ fn shapes_equal_the_published_ones() {
         Published("gpt_oss_20b", "openai/gpt-oss-20b", 1.5e5, 1e-5, 131072, false, 64, YARN, Some(128)),
         Published("gpt_oss_120b", "openai/gpt-oss-120b", 1.5e5, 1e-5, 131072, false, 64, YARN, Some(128)),
     ];
-    // The shape of `local` comes with its weights.
+    // The shape of `local` comes from its weights.
     assert_eq!(built_in().options("model").len(), table.len() + WITH_VISION.len() + 1);
     for Published(name, hub, theta, eps, positions, tied, head_dim, scaling, window) in table {
         let model = composed(&[&format!("model={name}")]).unwrap().config.model;
@@ -226,8 +226,8 @@ fn shapes_equal_the_published_ones() {
     }
 }
 
-/// The models that read pictures: repository, and parameters of decoder and vision encoders together as transformers counts them.
-/// The engine does not run them; reduced shapes have no repository.
+/// The vision-language models: repository, and parameters of decoder and vision encoders together as transformers
+/// counts them. The engine does not run them; reduced shapes have no repository.
 const WITH_VISION: [(&str, Option<&str>, u64); 7] = [
     ("qwen2_5_vl_3b", Some("Qwen/Qwen2.5-VL-3B-Instruct"), 3_754_622_976),
     ("qwen2_5_vl_7b", Some("Qwen/Qwen2.5-VL-7B-Instruct"), 8_292_166_656),
@@ -273,7 +273,7 @@ fn preprocessing_has_the_keys_of_published_harnesses() {
     assert_eq!(text_only.downsample_ratio, Some(4));
 }
 
-/// A short text of a RoPE scaling.
+/// A short description of a RoPE scaling.
 fn scaling_text(scaling: Option<&RopeScaling>) -> String {
     let ends = |list: &[f64]| format!("{:.2} to {:.2}", list[0], list[list.len() - 1]);
     match scaling {
@@ -326,7 +326,7 @@ fn parameters(arch: &serde_json::Value) -> u64 {
         // Norms after attention and MLP, and norms of the heads.
         "gemma2" => 2 * hidden,
         "gemma3_text" => 2 * hidden + 2 * head_dim,
-        // Biases of all matrices, and sinks.
+        // Biases of all matrices, and attention sinks.
         "gpt_oss" => {
             let wide = number("intermediate_size").unwrap();
             let experts = number("num_local_experts").unwrap();
@@ -383,7 +383,7 @@ fn shapes_have_the_published_parameter_counts() {
     ];
     let mut models: Vec<_> = table.iter().map(|(name, _)| name.to_string()).collect();
     models.extend(WITH_VISION.iter().map(|(name, ..)| name.to_string()));
-    // The shape of `local` comes with its weights.
+    // The shape of `local` comes from its weights.
     models.push("local".to_owned());
     models.sort();
     assert_eq!(built_in().options("model"), models);
@@ -641,7 +641,7 @@ fn errors_name_the_files_of_a_directory() {
 }
 
 #[test]
-fn keys_of_ones_own_are_kept_at_the_top() {
+fn user_keys_are_kept_at_the_top() {
     let (_dir, tree) = tree_with(&[
         ("paths/default.yaml", "root: /data\nlater: ???\n"),
         ("model/mine.yaml", "defaults: [smollm2_135m, _self_]\nname: mine\nweights: ${paths.root}/mine\n"),
@@ -691,7 +691,7 @@ fn other_names_of_keys_are_understood() {
         remarks(&both)
     );
 
-    // What is set under its own name, and what is typed, has precedence.
+    // Keys set explicitly, and overrides on the command line, have precedence.
     let given = run(&["runtime=pytorch", "infer.max_new_tokens=5"]);
     assert_eq!(given.config.infer.max_new_tokens, 5);
     assert!(remarks(&given)[0].contains("is ignored, because infer.max_new_tokens comes from the override"));

@@ -1,4 +1,4 @@
-//! The `config` command and `--cfg`, as a shell sees them.
+//! The `config` command and `--cfg`, as run from a shell.
 
 use assert_cmd::Command;
 
@@ -11,7 +11,7 @@ fn llmprof(arguments: &[&str]) -> (String, String, i32) {
 }
 
 #[test]
-fn what_it_prints() {
+fn the_configuration_is_printed() {
     let table: &[(&[&str], &[&str], &[&str])] = &[
         (&["config"], &["experiment: baseline\n", "model:\n  name: smollm2_135m\n"], &["hydra"]),
         (
@@ -76,7 +76,7 @@ fn what_it_prints() {
 }
 
 #[test]
-fn what_it_refuses() {
+fn invalid_arguments_are_refused() {
     let table: &[(&[&str], &str)] = &[
         (
             &["config", "--package", "model.arhc"],

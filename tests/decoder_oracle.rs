@@ -1,4 +1,5 @@
-//! The decoder's logits against candle-transformers' own models and Hugging Face's, on the same random weights.
+//! Compares the decoder's logits with those of candle-transformers' models and of Hugging Face's, on the same random
+//! weights.
 
 use candle_core::{DType, Device, Result, Shape, Tensor};
 use candle_nn::{VarBuilder, var_builder::SimpleBackend};
@@ -64,7 +65,8 @@ impl Oracle {
             }
             "mistral" => {
                 let mut config: mistral::Config = serde_json::from_value(parsed).unwrap();
-                // candle lets a position see the window and itself; a checkpoint's window counts it in.
+                // In candle a position attends to the window and to itself; a checkpoint's window includes the
+                // position.
                 config.sliding_window = config.sliding_window.map(|window| window - 1);
                 Oracle::Mistral(Box::new(mistral::Model::new(&config, vb()).unwrap()))
             }
@@ -161,9 +163,9 @@ fn config(family: &str, heads: usize, kv_heads: usize, changes: Value) -> Value 
     config
 }
 
-/// As [`config`], of the gemma families. candle divides scores by the root of a head's size whatever
-/// `query_pre_attn_scalar` says, so here the two are the same; and its gemma3 reads a prompt of more than one token only
-/// where there is one key/value head.
+/// Like [`config`], for the gemma families. candle divides scores by the root of a head's size and ignores
+/// `query_pre_attn_scalar`, so here the two are equal; and its gemma3 reads a prompt of several tokens only if there is
+/// one key/value head.
 fn gemma(family: &str, heads: usize, kv_heads: usize, changes: Value) -> Value {
     let mut gemma = json!({
         "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 8, "tie_word_embeddings": true,
@@ -176,7 +178,7 @@ fn gemma(family: &str, heads: usize, kv_heads: usize, changes: Value) -> Value {
     config(family, heads, kv_heads, gemma)
 }
 
-/// As [`config`], with six experts of which two are chosen.
+/// Like [`config`], with six experts of which two are active.
 fn experts(family: &str, heads: usize, kv_heads: usize, changes: Value) -> Value {
     let mut experts = json!({
         "num_experts": 6, "num_local_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
@@ -247,7 +249,7 @@ fn a_sliding_window_equals_the_oracles_prefill() {
     let all = ids(150, 2);
     let ours = decoder(&config, Dtype::F32, 1);
     let unlimited = decoder(&self::config("mistral", 6, 2, json!({"sliding_window": null})), Dtype::F32, 1);
-    // Ours goes on step by step; candle's window is right only where a whole prompt is read at once.
+    // This decoder continues step by step; candle's window is right only if a whole prompt is read at once.
     for n in [4, 9, 10, 11, 30, 140, 141, 142] {
         let whole = logits(&decoder(&config, Dtype::F32, 1), &all[..n], 0);
         let diff = max_diff(&whole, &Oracle::new(&config).logits(&all[..n], 1, 0));
@@ -262,7 +264,7 @@ fn a_sliding_window_equals_the_oracles_prefill() {
 }
 
 #[test]
-fn a_batch_equals_its_sequences_alone() {
+fn a_batch_equals_its_single_sequences() {
     for config in shapes() {
         for dtype in [Dtype::F32, Dtype::Bf16] {
             let together = decoder(&config, dtype, 3);
@@ -274,7 +276,7 @@ fn a_batch_equals_its_sequences_alone() {
                 let expected: Vec<f32> =
                     alone.iter().zip(&rows).flat_map(|(one, row)| logits(one, row, position)).collect();
                 let diff = max_diff(&found, &expected);
-                // Half-precision caches may round the last bit of a differently ordered sum to another neighbour.
+                // Half-precision caches may round differently in the last bit of a differently ordered sum.
                 let tolerance = if dtype == Dtype::F32 { TOLERANCE } else { 0.03 };
                 assert!(diff <= tolerance, "step {step} {dtype:?}: {diff} for {config}");
                 position += length;
@@ -311,7 +313,7 @@ fn a_prompt_may_come_in_parts() {
 
 #[test]
 fn half_precision_stays_near_the_same_rounded_weights_in_f32() {
-    /// The weights as `dtype` holds them, in f32.
+    /// The weights rounded to `dtype`, as f32.
     struct Rounded(Dtype);
     impl WeightSource for Rounded {
         fn stacked(&self, parts: &[TensorShape], _: Dtype) -> Result<Tensor> {
@@ -349,8 +351,8 @@ fn activations_stay_finite_through_any_depth() {
     }
 }
 
-/// candle lets a prompt's positions see the window and themselves, so its prefill has the window one less. In gemma2 it
-/// gives every layer the window; by definition every second one has it.
+/// In candle a prompt's positions attend to the window and themselves, so its prefill gets a window that is one less.
+/// In gemma2 candle gives every layer the window; by definition every second layer has it.
 #[test]
 fn gemmas_windows_equal_the_oracles_prefill() {
     let all = ids(150, 2);
@@ -371,8 +373,8 @@ fn gemmas_windows_equal_the_oracles_prefill() {
     }
 }
 
-/// candle's gemma3 keeps as many positions as the window has and sees them all: read token by token, it is what the
-/// definition says, and what ours gives for a whole prompt and the steps after it.
+/// candle's gemma3 keeps as many positions as the window has and attends to all of them: read token by token, it
+/// matches the definition, and this decoder's result for a whole prompt and the steps after it.
 #[test]
 fn gemma3s_window_equals_the_oracles_steps() {
     for (pattern, batch) in [(2, 1), (3, 3), (6, 1)] {
@@ -397,8 +399,9 @@ fn gemma3s_window_equals_the_oracles_steps() {
     }
 }
 
-/// Logits that Hugging Face's own models gave (`decoder_oracle.py`), where candle's do not follow the definition:
-/// gemma2's window in every second layer, `query_pre_attn_scalar`, stretched global layers, longrope; and of experts.
+/// Logits of Hugging Face's models (`decoder_oracle.py`), for cases in which candle does not follow the definition:
+/// gemma2's window in every second layer, `query_pre_attn_scalar`, scaled RoPE in global layers, longrope; and for
+/// experts.
 #[test]
 fn logits_are_those_of_transformers() {
     let cases = |name: &str| -> Vec<Value> {
@@ -415,7 +418,7 @@ fn logits_are_those_of_transformers() {
         let (mut next, mut position) = (ids(prompt, 1), 0);
         for (step, expected) in expected.iter().enumerate() {
             let diff = max_diff(&logits(&ours, &next, position), expected);
-            // Near enough to tell one form of GELU from the other.
+            // Near enough to distinguish the two forms of GELU.
             assert!(diff <= 1e-4, "{}, step {step}: {diff}", case["name"]);
             position += next.len();
             next = vec![(step as u32 * 29 + 3) % 101];

@@ -56,7 +56,7 @@ fn a_real_capture_is_diagnosed() {
     near("sampled_s", 40.0, 2.0);
     assert!(cap["basis"].as_str().unwrap().contains("compute-bound (tensor pipe 9"), "{cap}");
     assert!(!found["advice"].as_array().unwrap().is_empty());
-    // 85 s of a card that drew 125 W, 690 W and 590 W.
+    // 85 s of a GPU that drew 125 W, 690 W and 590 W.
     let decode =
         found["energy"]["phases"].as_array().unwrap().iter().find(|phase| phase["phase"] == "decode");
     assert!((decode.unwrap()["mean_w"].as_f64().unwrap() - 590.0).abs() < 15.0, "{decode:?}");
@@ -88,7 +88,7 @@ fn the_ledger_agrees_with_the_gpus_counter() {
     }
 }
 
-/// A limit without a cost does not lower the trust of a run, and one with a cost does.
+/// A limit without a loss does not reduce the trust in a run; one with a loss does.
 #[test]
 fn trust_agrees_with_the_verdict() {
     let dir = tempfile::tempdir().unwrap();
@@ -140,7 +140,7 @@ fn every_scenario_has_its_verdict() {
 fn the_cost_of_a_limit_is_measured_where_possible() {
     let found = verdict_on("power_brake", &["dataset.prompt_tokens=8000"]);
     let decode = cause(&found, "power brake", "decode");
-    // The script makes a step 1.24 times as long from the second second on.
+    // The script makes a step 1.24 times as long from second 2 on.
     let share = decode["time_share"].as_f64().unwrap();
     let lost = decode["cost_pct"].as_f64().unwrap() / 100.0 / share;
     assert!((1.0 / (1.0 - lost) - 1.2425).abs() < 0.01, "{decode:#}");
@@ -187,7 +187,7 @@ fn the_csv_of_a_run_gives_the_same_diagnosis_as_its_events() {
     let csv = diagnosed(dir.path(), recorded.join("nvml.csv").to_str().unwrap());
     let (from_events, from_csv) =
         (cause(&events, "power cap", "prefill"), cause(&csv, "power cap", "prefill"));
-    // The CSV has a phase only where a sample fell into it, so its times are coarser.
+    // The CSV has a phase only for intervals with a sample, so its times are coarser.
     for key in ["time_share", "clock_mhz", "clock_free_mhz", "cost_pct"] {
         let (a, b) = (from_events[key].as_f64().unwrap(), from_csv[key].as_f64().unwrap());
         assert!((a - b).abs() <= 0.06 * a, "{key}: {a} and {b}");
@@ -224,7 +224,7 @@ fn an_nvidia_smi_log_is_diagnosed() {
     }
 }
 
-/// Ten hours in rows of 10 s, one of them hot: when that was, and what it cost then.
+/// Ten hours in rows of 10 s, one hour of them hot: the time of the limit, and its loss during that time.
 #[test]
 fn the_hot_hour_of_a_night_is_named() {
     let dir = tempfile::tempdir().unwrap();
@@ -272,17 +272,17 @@ fn verdict_of(text: &str) -> String {
 #[test]
 fn a_verdict_is_not_misled() {
     let capped = || (0..60).map(|_| (99, 1440, 4));
-    // A counter that does not grow although every sample shows the limit.
+    // A counter that does not increase although every sample has the limit.
     let dead = verdict_of(&log_of(capped(), ",viol_power_ns"));
     assert!(dead.starts_with("The GPU is power-capped: 100 % of the time"), "{dead}");
-    // A light load at a low clock does not show the clock without a limit.
+    // A light load at a low clock does not reveal the clock without a limit.
     let light = verdict_of(&log_of((0..60).map(|_| (20, 600, 1)).chain(capped()), ""));
     assert!(light.contains("power-capped") && !light.contains("600"), "{light}");
-    // The cost of a cap is relative to a set clock.
+    // The loss of a cap is relative to a set clock.
     let locked = (0..60).map(|_| (99, 1410, 2)).chain((0..60).map(|_| (99, 1380, 6)));
     let locked = verdict_of(&log_of(locked, ""));
     assert!(locked.contains("SM 1410 → 1380 MHz, about 1.1 % slower"), "{locked}");
-    // A limit in the last sample is reported.
+    // A limit that begins in the last sample is reported.
     let late = verdict_of(&log_of((0..900).map(|_| (99, 1980, 0)).chain([(99, 990, 0x48)]), ""));
     assert!(late.starts_with("Limited by the hardware thermal slowdown now"), "{late}");
 }

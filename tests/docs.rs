@@ -19,7 +19,7 @@ const FLEET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/cluster-fleet.md"
 const KERNELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/kernels.md");
 const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/keys.md");
 
-/// The part of `file` between its comments for `section` is `expected`; with UPDATE_DOCS=1 it is written.
+/// Checks that the part of `file` between the comments of `section` is `expected`; with UPDATE_DOCS=1 writes it.
 fn assert_generated(file: &str, section: &str, source: &str, expected: &str) {
     let begin = format!("<!-- {section}: generated from {source}; `just docs` updates it -->\n");
     let end = format!("<!-- /{section} -->");

@@ -97,7 +97,7 @@ impl FakeMachine {
         self.machine.system.variables.insert(name.to_owned(), value.to_owned());
     }
 
-    /// Nothing hangs: no limit is reached, however busy the machine is.
+    /// Waits without limits: the fake machine does not hang, however busy the machine is.
     fn report(&self) -> Report {
         self.report_with_tools_within(PATIENCE)
     }
@@ -198,7 +198,7 @@ fn program_with(folder: &Path) -> Command {
 }
 
 #[test]
-fn an_nvml_that_hangs_is_given_up() {
+fn an_nvml_that_hangs_is_abandoned() {
     let folder = tempfile::tempdir().unwrap();
     nvml(folder.path(), &["HANG"]);
     let done = said(program_with(folder.path()).args(["doctor", "--json"]).output().unwrap());
@@ -284,7 +284,7 @@ fn a_healthy_gpu_passes() {
 }
 
 #[test]
-fn what_slows_a_gpu_down_is_reported_with_its_remedy() {
+fn causes_of_a_slow_gpu_are_reported_with_their_remedy() {
     let defines = [
         "POWER_LIMIT_W=450",
         "LANES=4",
@@ -438,9 +438,9 @@ fn under_wsl_the_driver_is_that_of_windows() {
     );
 }
 
-/// A container with the driver alone, as `--gpus all` makes it from an image without CUDA.
+/// A container with only the driver, as created by `--gpus all` from an image without CUDA.
 #[test]
-fn with_the_driver_alone_models_run_and_what_is_missing_has_its_remedy() {
+fn with_only_the_driver_models_run_and_missing_tools_have_a_remedy() {
     let fake = FakeMachine::healthy();
     fake.file("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "");
     let report = fake.report();
@@ -484,7 +484,7 @@ fn an_nsys_without_its_importer() {
         "its importer is missing (/opt/nvidia/nsight-compute/2025.3.1/host/host-linux-x64/QdstrmImporter)";
     assert_found(&fake.report(), "nsys", Warn, &[missing, ".qdstrm"], &["install Nsight Systems itself"]);
 
-    // As an image of CUDA 13 has it: the importer is there, and a library that it needs is not.
+    // As in an image of CUDA 13: the importer is installed, but a library that it needs is missing.
     let importer = "/opt/nvidia/nsight-compute/2025.3.1/host/linux-desktop-glibc_2_11_3-x64/QdstrmImporter";
     let lacks = "error while loading shared libraries: libdw.so.1: cannot open shared object file: No such file or directory";
     fake.script(importer, &format!("echo \"$0: {lacks}\" >&2; exit 127"));
@@ -494,7 +494,7 @@ fn an_nsys_without_its_importer() {
     assert_found(&fake.report(), "nsys", Pass, &["2025.3.2 at", "not on PATH"], &[]);
     fs::remove_dir_all(fake.root.path().join("opt")).unwrap();
 
-    // As Debian has it: the importer lies where nsys does not look.
+    // As in Debian: the importer is in a directory where nsys does not look.
     fake.variable("PATH", "/usr/bin");
     let debian = "/usr/lib/x86_64-linux-gnu/nsight-systems/target-linux-x64";
     fake.script(&format!("{debian}/nsys"), NSYS_2025);
@@ -540,10 +540,11 @@ fn a_tool_that_hangs_is_killed_with_its_children() {
     let pids = fake.root.path().join("pids");
     let hang = format!("sleep 600 & echo $! $$ >> {}; wait", pids.display());
     fake.script("/usr/bin/nsys", &hang);
-    // It never answers: no limit is too short for this.
+    // It never answers, so no limit is too short.
     let report = fake.report_with_tools_within(Duration::from_millis(500));
     assert_found(&report, "nsys", Warn, &["/usr/bin/nsys: it does not answer: stopped after "], &["by hand"]);
-    // By then its shell may not have done its first lines, so another one is stopped once it has.
+    // When the limit is reached, its shell may not have run its first lines; therefore another one is stopped after
+    // that.
     let written = || fs::read_to_string(&pids).unwrap_or_default();
     let before = written();
     thread::scope(|scope| {
@@ -724,7 +725,7 @@ fn overhead_is_measured_on_the_cpu() {
     assert!(object["tpot_on_ms"].as_f64().unwrap() > 0.0 && object["tpot_off_ms"].as_f64().unwrap() > 0.0);
     assert!(object["sampler"]["cpu_pct"].as_f64().unwrap() > 0.0);
     assert_eq!(object["sampler"]["duty_pct"], Value::Null, "no GPU was read");
-    // A loaded machine may not manage the pairs that an interval needs.
+    // A loaded machine may not complete the pairs that an interval needs.
     let estimated = !object["difference_pct"].is_null();
     assert_eq!(done.code, i32::from(!estimated));
     if estimated {

@@ -1,11 +1,12 @@
-//! The program with drivers that are not those of a healthy GPU: a C library plays libcuda.
+//! The program with drivers other than that of a healthy GPU: a stand-in library for libcuda.
 
 use std::{fs, path::Path, process::Command};
 
 use crate::common::{program, tiny_model};
 use serde_json::Value;
 
-/// Answers what is asked before a context is made. `FAKE_CUDA` is the error of `cuInit`, or the compute capabilities of its GPUs.
+/// Answers the calls before the creation of a context. `FAKE_CUDA` is the error of `cuInit`, or the compute
+/// capabilities of its GPUs.
 const DRIVER: &str = r#"
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +57,7 @@ impl Machine {
         Machine(dir)
     }
 
-    /// Exit code, and what the program printed about a short run.
+    /// The exit code and output of a short run.
     fn run(&self, driver: Option<&str>, device: &str, more: &[&str]) -> (i32, String) {
         let mut run = program(self.path());
         run.args(["run", "--json", "model.config_json=tiny.json", "runtime.requests=1", "runtime.warmup=0"]);
@@ -73,7 +74,7 @@ impl Machine {
         (done.status.code().unwrap(), said + &log)
     }
 
-    /// What `doctor` finds, by the names of its checks.
+    /// The findings of `doctor` by the names of its checks.
     fn doctor(&self, driver: &str) -> Value {
         let mut doctor = program(self.path());
         doctor.args(["doctor", "--json"]);
@@ -90,7 +91,7 @@ impl Machine {
 }
 
 #[test]
-fn without_a_usable_gpu_auto_is_the_cpu_and_cuda_says_why() {
+fn without_a_usable_gpu_auto_is_the_cpu_and_cuda_is_an_error() {
     let machine = Machine::new();
     let no_device = "no CUDA device is visible; check nvidia-smi (a GPU in MIG mode needs a slice) and CUDA_VISIBLE_DEVICES, or use runtime.device=cpu";
     let too_old = "NVIDIA GeForce RTX 2080 Ti has compute capability 7.5, and our kernels need 8.0 or later; use runtime.device=cpu";
@@ -119,7 +120,7 @@ fn without_a_usable_gpu_auto_is_the_cpu_and_cuda_says_why() {
 }
 
 #[test]
-fn a_gpu_that_is_not_used_is_remarked_on() {
+fn an_unused_gpu_is_reported() {
     let machine = Machine::new();
     let (code, said) = machine.run(Some("75"), "auto", &[]);
     assert_eq!(code, 0, "{said}");
@@ -140,7 +141,7 @@ fn a_driver_outside_of_the_loaders_path_is_found() {
     let machine = Machine::new();
     let mut run = program(machine.path());
     run.args(["run", "--json", "model.config_json=tiny.json", "runtime.device=cuda:0"]);
-    // Searched besides the directories that are the same on every machine, such as /usr/lib/wsl/lib.
+    // Searched in addition to the directories that are the same on every machine, such as /usr/lib/wsl/lib.
     let done = run.env("CUDA_HOME", machine.path()).env("FAKE_CUDA", "75").output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(said.contains("has compute capability 7.5"), "{said}");

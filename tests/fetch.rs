@@ -278,7 +278,7 @@ fn a_listing_in_pages_is_complete() {
 }
 
 #[test]
-fn the_next_page_is_requested_from_the_hub_alone() {
+fn the_next_page_is_requested_only_from_the_hub() {
     let (home, hub, other) = (home(), hub_with(Fault::None), TestHub::start());
     hub.list_in_pages(2);
     hub.continue_listings_at(&other.address);
@@ -335,7 +335,7 @@ fn an_interrupted_fetch_is_resumed() {
     assert!(stderr(&refused).contains("another process is downloading this file"), "{}", stderr(&refused));
 
     let pid = rustix::process::Pid::from_child(&first);
-    // Not SIGINT, which is ignored where the tests run in the background of a shell.
+    // Not SIGINT, which is ignored if the tests run in the background of a shell.
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     wait_until("a signal ends the fetch", || first.try_wait().unwrap().is_some());
     assert_eq!(partial_sizes(), [200_000, 300_000], "the partial files stay");
@@ -525,7 +525,7 @@ impl PinnedProject {
         String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output)
     }
 
-    /// A program that leaves a mark when it is started.
+    /// A program that leaves a file when it is started.
     fn trap(&self) -> PathBuf {
         let path = self.path("trap.sh");
         crate::common::script(&path, &format!("touch {}\nexit 1", self.path("mark").display()));
@@ -635,7 +635,7 @@ fn a_checkout_that_came_with_the_tree_starts_nothing() {
         }
     }
     project.assert_nothing_was_started();
-    // Neither is a repository elsewhere used, nor written to.
+    // A repository elsewhere is neither used nor written to.
     fs::rename(&git_dir, project.path("elsewhere")).unwrap();
     fs::write(&git_dir, format!("gitdir: {}\n", project.path("elsewhere").display())).unwrap();
     assert!(project.run(&["update"], 1).contains("it has no .git directory"));

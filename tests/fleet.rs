@@ -1,5 +1,5 @@
-//! Fleets: a stand-in for Prometheus and everything that goes wrong with one, a recording on the screen, and, where it is
-//! installed (`apt-get install prometheus`), the real one with an exporter that plays 64 GPUs.
+//! Fleets: a stand-in for Prometheus and its failures, a recording on the screen, and, if installed
+//! (`apt-get install prometheus`), the real one with an exporter that plays 64 GPUs.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::common::terminal::Terminal;
-use crate::common::{KilledOnDrop, Said, eventually, program, said};
+use crate::common::{KilledOnDrop, ProgramOutput, eventually, program, said};
 use llmprof::{
     fleet::{Fleet, from_recording, read_recording},
     tui::fleet::still,
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 const RECORDING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/fleet/recording.ndjson");
 
-/// What a stand-in answers to a path with headers: a status and a body, after a wait.
+/// A stand-in's response to a path with headers: a status and a body, after a wait.
 type Answer = Arc<dyn Fn(&str) -> (String, String) + Send + Sync>;
 
 /// A server that answers every request by `answer`. Returns its address.
@@ -57,13 +57,13 @@ fn serve(mut client: TcpStream, answer: &Answer) {
     );
 }
 
-/// Answers every query with `status` and `body`.
+/// Responds to every query with `status` and `body`.
 fn always(status: &'static str, body: &str) -> String {
     let body = body.to_owned();
     stand_in(Arc::new(move |_| (status.to_owned(), body.clone())))
 }
 
-/// A list of series as Prometheus answers it.
+/// A list of series as Prometheus returns it.
 fn vector(series: &[(Value, &str)]) -> String {
     let result: Vec<Value> = series
         .iter()
@@ -72,7 +72,7 @@ fn vector(series: &[(Value, &str)]) -> String {
     json!({"status": "success", "data": {"resultType": "vector", "result": result}}).to_string()
 }
 
-/// Series of now; everything else is empty.
+/// Current series; everything else is empty.
 fn of_now(series: Vec<(Value, &'static str)>) -> String {
     let (now, none) = (vector(&series), vector(&[]));
     stand_in(Arc::new(move |request| {
@@ -81,7 +81,7 @@ fn of_now(series: Vec<(Value, &'static str)>) -> String {
     }))
 }
 
-fn fleet(args: &[&str]) -> Said {
+fn fleet(args: &[&str]) -> ProgramOutput {
     let dir = tempfile::tempdir().unwrap();
     said(program(dir.path()).arg("fleet").args(args).output().unwrap())
 }
@@ -103,7 +103,7 @@ fn fails_with(args: &[&str], code: i32, words: &[&str]) {
 }
 
 #[test]
-fn each_trouble_has_its_words_and_a_remedy() {
+fn each_failure_has_a_message_and_a_remedy() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     fails_with(&["--prometheus", &closed], 1, &["connecting failed", "is Prometheus running there"]);
     fails_with(
@@ -145,7 +145,7 @@ fn each_trouble_has_its_words_and_a_remedy() {
 }
 
 #[test]
-fn usage_is_checked_before_anything_is_asked() {
+fn usage_is_checked_before_any_request() {
     fails_with(&[], 2, &["--prometheus"]);
     fails_with(&["--prometheus", "ftp://x"], 2, &["not an http or https URL"]);
     fails_with(&["--prometheus", "x", "--match", "nothing"], 2, &["write label=\"value\""]);
@@ -319,7 +319,7 @@ fn screens() {
     for (width, height) in [(80, 24), (120, 40), (30, 8)] {
         let area = Rect::new(0, 0, width, height);
         insta::assert_snapshot!(format!("fleet_{width}x{height}"), text(&still(&fleet, None, area)));
-        // The pane has the time of the machine in it only where it is known.
+        // The pane contains the machine's time only if it is known.
         insta::assert_snapshot!(
             format!("fleet_history_{width}x{height}"),
             text(&still(&fleet, Some(&history), area))
@@ -351,16 +351,16 @@ fn a_recording_on_the_screen() {
     terminal.press(">", "refresh 2/2");
     terminal.press("<", "refresh 1/2");
     terminal.press(".", "refresh 2/2");
-    // It plays to its end. A refresh that is shown for a moment cannot be waited for.
+    // The recording plays to its end. A refresh that is shown only briefly cannot be waited for.
     terminal.press("<", "refresh 1/2");
     terminal.press(" ", "refresh 2/2");
     terminal.press("j", "2 of 64");
-    // The wheel moves, a click selects, and one more opens.
+    // The wheel moves, a click selects, and another click opens.
     terminal.send("\x1b[<65;20;10M");
     terminal.see("5 of 64");
     terminal.send("\x1b[<64;20;10M");
     terminal.see("2 of 64");
-    // With the ellipsis it is the row, not the finding below the list.
+    // The text with the ellipsis is in the row, not in the finding below the list.
     terminal.click("thermal slowd…");
     terminal.see("3 of 64");
     terminal.click("thermal slowd…");
@@ -377,7 +377,7 @@ fn a_recording_on_the_screen() {
     assert_eq!(terminal.exit_code(), 0);
 }
 
-/// A real Prometheus with an hour of the past of so many nodes, and an exporter that goes on playing them.
+/// A real Prometheus with an hour of history of `nodes` nodes, and an exporter that continues to play them.
 struct Cluster {
     address: String,
     _exporter: KilledOnDrop,
@@ -494,7 +494,7 @@ fn a_real_prometheus_with_64_gpus() {
     assert!((175.0..190.0).contains(&replays), "one in 20 s, for an hour: {replays}");
     assert!(of("node6", "0")["last_scrape_s_ago"].as_f64().unwrap() >= 180.0);
     assert_eq!((&of("node5", "0")["state"], &of("node5", "0")["lost_pct"]), (&json!("idle"), &Value::Null));
-    // Other programs, over the values of the same scrape or the next: clocks move by one step of 15 MHz.
+    // Computed by other programs, over the values of the same scrape or the next: clocks move by one step of 15 MHz.
     let (median, mad) = by_others(&cluster.address, "DCGM_FI_DEV_SM_CLOCK");
     let loss = &capped["loss"];
     assert!((loss["median_mhz"].as_f64().unwrap() - median).abs() <= 15.0, "{loss}, and by others {median}");
@@ -541,7 +541,7 @@ fn a_real_prometheus_over_tls() {
     authority(dir.path(), "other");
     certificate(dir.path(), "good", "ours", "DNS:localhost", "-days 2");
     certificate(dir.path(), "elsewhere", "ours", "DNS:prometheus.example.com", "-days 2");
-    // OpenSSL 3.0 takes no date in the past but by -days.
+    // OpenSSL 3.0 accepts no date in the past except with -days.
     certificate(dir.path(), "old", "ours", "DNS:localhost", "-days -1");
     fs::write(dir.path().join("prometheus.yml"), "global:\n  scrape_interval: 2s\n").unwrap();
     let serve = |name: &str| {
@@ -566,7 +566,7 @@ fn a_real_prometheus_over_tls() {
         (KilledOnDrop(prometheus), format!("https://localhost:{port}"))
     };
     let (_good, url) = serve("good");
-    // It answers, and has no GPU.
+    // The server answers and has no GPU.
     for file in ["ours.pem", "good.pem"] {
         fails_with(&["--prometheus", &url, "--ca-file", &path(file)], 1, &["has no GPU metric"]);
     }
@@ -576,7 +576,7 @@ fn a_real_prometheus_over_tls() {
         1,
         &["not of a known authority", "none of the certificates in --ca-file has signed it"],
     );
-    // Prometheus says so, and closes the connection; its words may be lost with it.
+    // Prometheus reports it and closes the connection; the message may be lost with it.
     let plain = fleet(&["--prometheus", &url.replace("https", "http"), "--ca-file", &path("ours.pem")]);
     assert!(plain.code == 1 && plain.err.to_lowercase().contains("https"), "{}", plain.err);
     fails_with(
@@ -601,7 +601,7 @@ fn a_real_prometheus_over_tls() {
         1,
         &["its certificate has expired", "renew it there"],
     );
-    // The certificate itself is named: it is trusted, and has expired all the same.
+    // Named directly, the certificate is trusted; it has still expired.
     fails_with(&["--prometheus", &url, "--ca-file", &path("old.pem")], 1, &["has expired"]);
 }
 

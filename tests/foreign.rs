@@ -1,4 +1,5 @@
-//! Somebody else's directory does not act for them: configurations and sweeps name no programs, and a sweep asks.
+//! A foreign directory does not act for its owner: configurations and sweeps cannot name programs, and a sweep asks
+//! before it runs.
 
 use std::{
     fs,
@@ -10,7 +11,7 @@ use crate::common::terminal::Terminal;
 use crate::common::{eventually, program, run, said, tiny_model};
 use tempfile::TempDir;
 
-/// Overrides for which a shell would leave a file.
+/// Overrides that would make a shell create a file.
 fn shell(dir: &Path) -> String {
     format!("[sh, -c, 'touch {}']", dir.join("mark").display())
 }
@@ -22,7 +23,7 @@ fn sweep_dir(dir: &Path) -> PathBuf {
     })
 }
 
-/// A sweep of two jobs that have not been run.
+/// A sweep with two jobs that have not run.
 fn waiting_sweep(overrides: &[&str]) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     tiny_model(dir.path(), |_| {});
@@ -75,7 +76,7 @@ fn the_answer_is_read_from_the_terminal() {
     assert!(terminal.text().contains("not resumed"), "{}", terminal.text());
     assert!(!sweep.join("0").exists());
 
-    // The screen comes after the answer.
+    // The screen opens after the answer.
     let terminal = Terminal::start(&["--resume", sweep.to_str().unwrap()]);
     terminal.see("Resume it? [y/N]");
     terminal.send("y\r");
@@ -110,7 +111,7 @@ fn a_sweep_of_this_user_without_tools_is_resumed_at_once() {
 }
 
 #[test]
-fn a_sweep_adds_no_words_to_a_command_line() {
+fn a_sweep_adds_no_arguments_to_a_command_line() {
     let (dir, sweep) = waiting_sweep(&TOOLS);
     let path = sweep.join("sweep.json");
     let mut stored: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -126,7 +127,7 @@ fn a_sweep_adds_no_words_to_a_command_line() {
 }
 
 #[test]
-fn a_configuration_adds_no_words_to_a_command_line() {
+fn a_configuration_adds_no_arguments_to_a_command_line() {
     let dir = tempfile::tempdir().unwrap();
     tiny_model(dir.path(), |_| {});
     fs::create_dir_all(dir.path().join("conf/mine")).unwrap();
@@ -183,7 +184,7 @@ fn files_of_the_working_directory_are_no_settings_of_a_tool() {
     assert!(!dir.path().join("mark").exists(), "the tool read config.ini");
 }
 
-/// A clone of somebody else whose `conf/` starts a program that leaves a file.
+/// A clone from another user whose `conf/` starts a program that creates a file.
 fn foreign_clone() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let mark = dir.path().join("mark");
@@ -208,14 +209,14 @@ fn a_foreign_configuration_starts_nothing() {
         }
         assert!(!mark.exists() && !dir.path().join("runs").exists(), "{args:?}");
     }
-    // What the user types is the user's own.
+    // Overrides typed by the user are the user's own.
     run(dir.path(), &["run", "runtime.server.command=true"]);
     assert!(!mark.exists());
     run(dir.path(), &["run", "--conf-dir", "conf"]);
     assert!(mark.exists());
 }
 
-/// An environment for Python that lies in a clone is not used unless it is asked for.
+/// A Python environment inside a clone is used only on request.
 #[test]
 fn a_foreign_virtual_environment_is_not_run() {
     let dir = tempfile::tempdir().unwrap();
@@ -229,7 +230,7 @@ fn a_foreign_virtual_environment_is_not_run() {
 }
 
 #[test]
-fn a_foreign_configuration_is_asked_for_once() {
+fn a_foreign_configuration_is_asked_about_once() {
     let (dir, mark) = foreign_clone();
     let home = tempfile::tempdir().unwrap();
     let env = [("HOME", home.path().to_str().unwrap()), ("XDG_DATA_HOME", "")];

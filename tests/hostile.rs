@@ -1,5 +1,5 @@
-//! Directories, names and recordings of others: nothing is written through links, nothing waits for a FIFO, and no text
-//! acts on the terminal or in a document.
+//! Directories, names and recordings from other users: nothing is written through links, nothing waits for a FIFO, and
+//! no text acts on the terminal or in a document.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{Said, eventually, program, record, run, run_dirs, said};
+use crate::common::{ProgramOutput, eventually, program, record, run, run_dirs, said};
 use llmprof::{
     base::foreign::is_hidden,
     cli::commands_markdown,
@@ -37,15 +37,15 @@ const DEMO: &str = include_str!("../assets/demo/h200_kernels/events.ndjson");
 const HOSTILE: &str = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}31m\u{1b}]8;;http://evil.example\u{1b}\\\u{202e}\u{2066}\u{200f}\u{200b}\
                        <script>alert(1)</script><img src=x onerror=y>`|\r\n# owned\n";
 
-/// Where one string of an event is.
+/// The location of a string in an event.
 type Pointer = (String, String);
 
-/// The recording with every string that may be any text made hostile.
+/// The recording with every free-form string replaced by a hostile one.
 fn hostile_recording() -> String {
     hostile(DEMO, 15)
 }
 
-/// The same of any recording with more than `fields` such strings.
+/// The same for any recording with more than `fields` such strings.
 fn hostile(recording: &str, fields: usize) -> String {
     let mut may_be_anything: HashMap<Pointer, bool> = HashMap::new();
     let mut out = String::new();
@@ -148,7 +148,7 @@ fn assert_safe_documents(dir: &Path) -> usize {
 }
 
 #[test]
-fn no_command_prints_or_writes_what_acts() {
+fn no_command_prints_or_writes_hostile_text() {
     let dir = tempfile::tempdir().unwrap();
     let events = hostile_recording();
     let name = |text: &str| dir.path().join(format!("{text}{}", HOSTILE.replace('/', "_")));
@@ -289,13 +289,13 @@ fn no_command_prints_or_writes_what_acts() {
 }
 
 #[test]
-fn no_screen_shows_what_acts() {
+fn no_screen_shows_hostile_text() {
     assert_safe_screens(&hostile_recording());
 }
 
-/// Names, errors and metrics of servers are texts of others too.
+/// Names, errors and metrics of servers are untrusted text too.
 #[test]
-fn nothing_of_a_server_acts() {
+fn no_text_of_a_server_acts() {
     let timing =
         Timing { ttft: Duration::from_millis(5), itl: Duration::from_millis(2), tokens_per_chunk: 1 };
     let server = KnownServer::start(timing).unwrap();
@@ -305,7 +305,7 @@ fn nothing_of_a_server_acts() {
     let more = ["infer.max_new_tokens=8", "hydra.run.dir=load", &url];
     assert_eq!(run(dir.path(), &[&load[..], &more].concat()).code, 0);
     let events = hostile(&fs::read_to_string(dir.path().join("load/events.ndjson")).unwrap(), 8);
-    // Another kind of engine has no such documents.
+    // Other kinds of engines have no such documents.
     let events = events.replacen(&kind_of_engine(&events), "server", 1);
     assert_safe_screens(&events);
     run_of(&dir.path().join("foreign"), &events);
@@ -336,14 +336,14 @@ fn assert_safe_screens(recording: &str) {
     for pane in Pane::ALL {
         let ui = UiState { pane, ..UiState::new(ThemeName::Dark) };
         let view = View::of(&state, &ui, &theme);
-        let Contents { svg, text, csv } = Contents::of(&view, Rect::new(0, 0, 160, 50));
+        let Contents { svg, text, csv } = Contents::new(&view, Rect::new(0, 0, 160, 50));
         assert_safe_document("screen.svg", &svg);
         assert_safe("screen.txt", &text);
         assert_safe_document("screen.csv", &csv);
     }
 }
 
-/// A file that nobody may change.
+/// A file that must not change.
 fn precious(dir: &Path) -> PathBuf {
     let path = dir.join("precious");
     fs::write(&path, "precious").unwrap();
@@ -366,7 +366,7 @@ fn reports_are_never_written_through_links() {
     let left = fs::read_dir(&run_dir).unwrap().flatten();
     assert!(left.into_iter().all(|entry| !entry.file_name().to_string_lossy().starts_with(".llmprof")));
 
-    // What the user chose may be a link; what is in it may not.
+    // The directory chosen by the user may be a link; its contents may not.
     symlink("foreign", dir.path().join("link")).unwrap();
     assert_eq!(run(dir.path(), &["report", "link"]).code, 0);
 
@@ -438,8 +438,8 @@ fn make_fifo(path: &Path) {
     assert!(made.success());
 }
 
-/// Ends the command where it waits, instead of the whole test.
-fn ends(dir: &Path, args: &[&str]) -> Said {
+/// Ends the command if it waits, instead of the whole test.
+fn ends(dir: &Path, args: &[&str]) -> ProgramOutput {
     let mut command = program(dir);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -452,7 +452,7 @@ fn ends(dir: &Path, args: &[&str]) -> Said {
 }
 
 #[test]
-fn no_reader_waits_for_something_that_is_no_file() {
+fn no_reader_waits_for_a_special_file() {
     let dir = tempfile::tempdir().unwrap();
     let good = run_of(&dir.path().join("good"), DEMO);
     let at = |name: &str| {
@@ -495,7 +495,7 @@ fn no_reader_waits_for_something_that_is_no_file() {
 }
 
 #[test]
-fn a_deleted_directory_is_not_said_to_have_the_recording() {
+fn a_deleted_directory_is_not_reported_to_have_the_recording() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = program(dir.path());
     command.args([

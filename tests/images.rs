@@ -1,4 +1,4 @@
-//! The kernels that travel with the program are those of the sources.
+//! The built-in kernels were compiled from the current sources.
 
 use std::{fs, path::Path};
 

@@ -28,7 +28,7 @@ fn split(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// A checkpoint with a tokenizer of four words.
+/// A checkpoint with a tokenizer of four tokens.
 fn tiny() -> TempDir {
     let config = json!({
         "model_type": "llama", "vocab_size": 4, "hidden_size": 8, "intermediate_size": 8, "eos_token_id": 3,
@@ -55,7 +55,7 @@ fn write(dir: &Path, name: &str, text: &str) -> String {
     dir.join(name).display().to_string()
 }
 
-/// Overrides for the tiny checkpoint, and more.
+/// Overrides for the tiny checkpoint, and `more`.
 fn with(dir: &TempDir, more: &str) -> Vec<String> {
     let mut all = split("model=local infer.max_new_tokens=4 dataset.prompt_tokens=4");
     all.push(format!("model.weights={}", dir.path().display()));

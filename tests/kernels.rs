@@ -1,7 +1,6 @@
-//! Kernel files: our reading of a recording compared with nsys's own reports of it, and the command.
-//!
-//! `fixtures/nsys/kernels.sqlite` has the schema of nsys 2022.4; the CSV and JSON files next to it are the reports of that
-//! nsys (`nsys stats -r REPORT -f csv kernels.sqlite`).
+//! Kernel files: tables of this program compared with nsys's own reports of the same recording, and the command.
+//! / `fixtures/nsys/kernels.sqlite` has the schema of nsys 2022.4; the CSV and JSON files next to it are the reports of
+//! that nsys (`nsys stats -r REPORT -f csv kernels.sqlite`).
 
 use std::{
     collections::BTreeMap,
@@ -74,7 +73,7 @@ fn the_same_kernels_in_every_report_and_format() {
         let table = reported(name);
         assert_eq!((table.kind, table.rows.len()), (Kind::Kernels, summary.rows.len()), "{name}");
         for (ours, theirs) in table.rows.iter().zip(&summary.rows) {
-            // Names have at most a hundred characters here.
+            // Names are cut to at most a hundred characters.
             let shared: String = theirs.name.chars().take(80).collect();
             let named = |row: &KernelRow| KernelRow { name: shared.clone(), ..row.clone() };
             assert!(ours.name.starts_with(&shared), "{}", ours.name);
@@ -88,7 +87,7 @@ fn the_same_kernels_in_every_report_and_format() {
     let launches = reported("kernexecsum_2022_4.csv");
     for (name, (calls, total)) in sums(&launches) {
         let (wanted_calls, wanted_total) = sums(&wanted)[&name];
-        // It has means of launches, rounded to a tenth.
+        // Means of launches, rounded to a tenth.
         assert!((total - wanted_total).abs() <= 0.051 * calls as f64, "{name}: {total} and {wanted_total}");
         assert_eq!(calls, wanted_calls, "{name}");
     }
@@ -105,7 +104,8 @@ fn the_same_kernels_in_every_report_and_format() {
 
 #[test]
 fn kernels_by_range_match_the_report_of_nsys() {
-    // nsys counts a kernel in every range that encloses its launch; here it is counted in the innermost, with its path.
+    // nsys counts a kernel in every range that encloses its launch; this program counts it in the innermost, with its
+    // path.
     let mut ours: BTreeMap<(String, String), (u64, f64)> = BTreeMap::new();
     for row in &recorded(Kind::Kernels).rows {
         for range in row.range.as_deref().into_iter().flat_map(|path| path.split('/')) {
@@ -315,9 +315,9 @@ fn a_broken_recording_is_read_or_rejected() {
     assert_eq!(read + rejected, 150, "tables or an error");
 }
 
-/// Counters of one of our kernels on an H200, recorded by `run profiling=ncu`.
+/// Counters of a built-in kernel on an H200, recorded by `run profiling=ncu`.
 #[test]
-fn counters_of_our_own_kernel() {
+fn counters_of_a_built_in_kernel() {
     let table = &tables("h200_logits_ncu_raw.csv")[0].grouped(Group::Name);
     let [row] = &table.rows[..] else { panic!("{table:?}") };
     assert_eq!((row.name.as_str(), row.calls), ("skinny_logits_8_bf16", 3));

@@ -1,4 +1,4 @@
-//! Memory use does not depend on the length of a kernel file, or hardly.
+//! Memory use hardly depends on the length of a kernel file.
 
 use std::io::{BufReader, Read};
 

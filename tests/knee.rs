@@ -1,4 +1,4 @@
-//! `knee`: the rates that are tried, what is printed of them, and what is kept when it ends early.
+//! `knee`: the rates it tries, its output, and what is kept if it ends early.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -25,7 +25,7 @@ fn knee(dir: &Path, url: &str, more: &[&str]) -> Command {
     command
 }
 
-/// Reads what it prints on stderr until a rate has been judged; returns all of that, and the rest's reader.
+/// Reads its stderr until a rate has been judged; returns the text so far, and a reader for the rest.
 fn until_a_rate_is_judged(child: &mut Child) -> (String, impl BufRead + use<>) {
     let mut lines = BufReader::new(child.stderr.take().unwrap());
     let mut seen = String::new();
@@ -61,11 +61,11 @@ fn every_rate_is_a_row_with_a_bar() {
     assert!(progress.lines().any(|line| line.starts_with("200 requests/s  ")), "{progress}");
 }
 
-/// No rate is kept, so each is half of the one before, and takes twice the time.
+/// Every rate fails, so each is half of the previous one, and takes twice the time.
 const IMPOSSIBLE: [&str; 2] = ["slo.ttft_p99_ms=0.001", "runtime.load.rate=64"];
 
 #[test]
-fn what_was_found_before_an_interrupt_is_printed() {
+fn rates_tried_before_an_interrupt_are_printed() {
     let server = known();
     let dir = tempfile::tempdir().unwrap();
     let url = format!("http://{}", server.address);
@@ -81,7 +81,7 @@ fn what_was_found_before_an_interrupt_is_printed() {
 }
 
 #[test]
-fn what_was_found_before_the_server_ended_is_printed() {
+fn rates_tried_before_the_server_ended_are_printed() {
     let server = known();
     let dir = tempfile::tempdir().unwrap();
     let url = format!("http://{}", server.address);

@@ -1,4 +1,4 @@
-//! All end-to-end tests as one program: linking is most of the time that tests take to build.
+//! All end-to-end tests as one program: most of the build time of tests is linking.
 
 mod common;
 #[path = "../benches/support/mod.rs"]
@@ -45,7 +45,7 @@ mod record_replay;
 mod remote;
 mod reports;
 mod rerun;
-mod run_goes_on;
+mod resilience;
 mod screens;
 mod seek;
 mod servers;

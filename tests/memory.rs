@@ -1,4 +1,4 @@
-//! Memory does not grow with the length of a run, neither while it is watched nor when it is replayed.
+//! Memory does not grow with the length of a run, neither while it is monitored nor during replay.
 
 use std::{path::Path, time::Duration};
 
@@ -10,10 +10,10 @@ use llmprof::{
     state::RunState,
 };
 
-/// A checkpoint every so often, at most 32 of them, and the two states at head and view.
+/// At most 32 checkpoints, and the two states at head and view.
 const MOST_STATES: usize = 34;
 
-/// Bytes that whatever `make` returns holds on the heap, of what this thread allocated.
+/// Heap bytes held by the result of `make` and allocated by this thread.
 fn held_bytes<T>(make: impl FnOnce() -> T) -> usize {
     let before = heap::checkpoint().unwrap();
     let made = make();
@@ -54,7 +54,7 @@ fn an_hour_takes_no_more_than_ten_minutes() {
         "{ten_minutes} bytes after ten minutes, {hour} after an hour"
     );
 
-    // A GPU that is watched for a night.
+    // A GPU that is monitored for a night.
     let watched = |secs| MadeUpRun { tokens_per_s: 1, secs };
     let (hour_watched, night) =
         (held_bytes(|| folded(watched(3600))), held_bytes(|| folded(watched(6 * 3600))));

@@ -1,6 +1,6 @@
 //! A CPU run under the real nsys, gated by NVTX ranges, parsed and shown.
 //!
-//! Where nsys is missing it is unpacked from Debian's packages.
+//! If nsys is not installed, it is unpacked from Debian's packages.
 
 use std::{
     fs,
@@ -40,7 +40,7 @@ const UNPACK: &str = "\
     done
     ln -sfn usr/lib/$(uname -m)-linux-gnu/nsight-systems/target-linux-x64 bin";
 
-/// The directory of nsys where it is not on the path, or why there is none.
+/// The directory of nsys if it is not on the path, or why there is none.
 fn nsys() -> &'static Result<Option<PathBuf>, String> {
     static FOUND: OnceLock<Result<Option<PathBuf>, String>> = OnceLock::new();
     FOUND.get_or_init(|| {
@@ -63,7 +63,7 @@ fn nsys() -> &'static Result<Option<PathBuf>, String> {
     })
 }
 
-/// The program, which finds nsys.
+/// The program in an environment in which it finds nsys.
 fn program(dir: &Path) -> Command {
     with_nsys(crate::common::program(dir))
 }
@@ -77,7 +77,7 @@ fn with_nsys(mut command: Command) -> Command {
     command
 }
 
-/// `run profiling=nsys` of a tiny model in `dir`; the object it prints.
+/// Runs `run profiling=nsys` with a tiny model in `dir`; returns the printed JSON object.
 fn under_nsys(dir: &Path, more: &[&str]) -> Value {
     tiny_model(dir, |_| {});
     let mut run = program(dir);
@@ -95,7 +95,7 @@ fn under_nsys(dir: &Path, more: &[&str]) -> Value {
     serde_json::from_str(&done.out).unwrap()
 }
 
-/// The calls of each range, by the names around it.
+/// The calls of each range, by the names of its enclosing ranges.
 fn ranges(object: &Value) -> Vec<(String, u64)> {
     let report = &object["kernel_reports"][0];
     let table = report["tables"].as_array().unwrap().iter().find(|table| table["kind"] == "ranges").unwrap();
@@ -116,7 +116,7 @@ fn a_cpu_run_under_nsys_is_gated_parsed_and_shown() {
     let calls = |name: &str| {
         found.iter().filter(|(path, _)| path.rsplit('/').next() == Some(name)).map(|(_, n)| n).sum::<u64>()
     };
-    // Six tokens: one of the prefill, five steps, two layers. Warm-up and prefill are outside of the gate.
+    // Six tokens: one of the prefill, five steps, two layers. Warm-up and prefill are outside the gate.
     assert_eq!(calls("decode_step"), 5, "{found:?}");
     assert_eq!((calls("prefill"), calls("warmup")), (0, 0), "{found:?}");
     assert_eq!((calls("layer 0"), calls("layer 1"), calls("layer 2")), (5, 5, 0), "{found:?}");
@@ -146,12 +146,12 @@ fn a_report_is_converted_by_the_installed_profiler() {
     let dir = tempfile::tempdir().unwrap();
     let args =
         ["nsys", "profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none", "-f", "true", "-o", "out", "true"];
-    // A shell finds it by the path that it is given.
+    // A shell starts it by the path that it is given.
     let mut profile = with_nsys(crate::common::command("sh", dir.path()));
     let done = said(profile.args(["-c", "exec \"$@\"", "sh"]).args(args).output().unwrap());
     assert_eq!(done.code, 0, "{}", done.err);
     let output = said(program(dir.path()).args(["kernels", "out.nsys-rep"]).output().unwrap());
     assert_eq!((output.code, output.out.as_str()), (1, ""));
-    // It was exported and read: a program that does nothing has neither.
+    // It was exported and read: a program that does nothing has neither kernels nor ranges.
     assert!(output.err.contains("out.nsys-rep has neither kernels nor ranges"), "{}", output.err);
 }

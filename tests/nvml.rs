@@ -111,7 +111,7 @@ fn a_gpu_that_reports_everything_is_sampled_in_tiers() {
     assert!(probe.costs(1).iter().any(|cost| cost.call == "energy" && cost.tier == "slow" && cost.n == 1));
 }
 
-/// Runs a sampler over the stand-in for `ms` of a clock that goes from one sample to the next, and gives what it sent.
+/// Runs a sampler on the stand-in for `ms` of a clock that advances with each sample, and returns its events.
 fn sampled(path: &std::path::Path, ms: u64) -> Vec<Event> {
     let probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
     let intervals = NvmlConfig { enable: true, interval_ms: 50, gpm_interval_ms: 200, slow_interval_ms: 500 };
@@ -133,7 +133,7 @@ fn count(events: &[Event], reading: Reading) -> usize {
 #[test]
 fn expensive_calls_are_made_between_the_cheap_ones() {
     let folder = tempfile::tempdir().unwrap();
-    // Within what the slow tier allows, and most of a fast interval.
+    // Within the limit of the slow tier, and most of a fast interval.
     let path = library(&folder, &["HOPPER", "SLOW_ENERGY_US=25000"]);
     let events = sampled(&path, 2100);
     let (fast, energy) = (count(&events, Reading::SmClock), count(&events, Reading::Energy));
@@ -182,9 +182,9 @@ fn a_use_that_is_not_reported_has_its_reason() {
     assert_eq!(refused.map(|refused| refused.reason), Some(Refusal::Unsupported));
 }
 
-/// What a container with one slice of a GPU sees: NVML answers about the whole GPU, and refuses half of it.
+/// A container with one slice of a GPU: NVML answers for the whole GPU and refuses some queries.
 #[test]
-fn a_run_on_a_mig_slice_says_what_its_readings_cover() {
+fn a_run_on_a_mig_slice_reports_what_its_readings_cover() {
     let folder = tempfile::tempdir().unwrap();
     let defines = ["HOPPER", "FULL", "SLICE", "NAME=\"NVIDIA H100 80GB HBM3\""];
     let path = library(&folder, &defines);
@@ -225,7 +225,7 @@ fn a_run_on_a_mig_slice_says_what_its_readings_cover() {
 }
 
 #[test]
-fn a_fan_is_read_where_there_is_one() {
+fn a_fan_is_read_if_there_is_one() {
     let health = |defines: &[&str]| {
         let folder = tempfile::tempdir().unwrap();
         let mut probe = NvmlProbe::open_library(library(&folder, defines).as_os_str()).unwrap();
@@ -239,7 +239,7 @@ fn a_fan_is_read_where_there_is_one() {
 #[test]
 fn a_gpu_that_falls_off_the_bus_is_lost() {
     let folder = tempfile::tempdir().unwrap();
-    // Opening and every sample ask for two clocks.
+    // Opening and every sample query two clocks.
     let path = library(&folder, &["LOSE_AFTER=6"]);
     let mut probe = NvmlProbe::open_library(path.as_os_str()).unwrap();
     assert!(!probe.gpus()[0].profiled);

@@ -1,4 +1,4 @@
-//! The ranges of a run, as a tool sees them that the environment names.
+//! The ranges of a run, as a tool named in the environment receives them.
 
 use std::{fs, process::Command};
 
@@ -75,7 +75,7 @@ fn a_tool_sees_requests_phases_and_steps() {
                     push decode_step\npop llmprof\npop llmprof\npop llmprof\n";
     assert_eq!(seen, expected);
 
-    // A tool that refuses or does not exist: the run goes on without ranges.
+    // With a tool that refuses or does not exist, the run continues without ranges.
     assert_eq!(run(&[("NVTX_INJECTION64_PATH", &tool), ("REFUSES", "1".as_ref())]).0, "");
     assert_eq!(run(&[("NVTX_INJECTION64_PATH", "/nowhere/tool.so".as_ref())]).0, "");
     assert_eq!(run(&[]).0, "");

@@ -51,7 +51,7 @@ fn operators_of_a_run_on_the_cpu_add_up() {
         assert!(inside > 0 && inside <= host.host_ns, "{inside} of {}", host.host_ns);
         assert_eq!(inside + host.self_ns(), host.host_ns);
         assert!(host.times.iter().all(|time| time.min_ns <= time.max_ns && time.calls % steps == 0));
-        // The program counts its heap: every operator makes something.
+        // The program counts its heap: every operator allocates.
         let allocated = |bytes: Option<u64>| bytes.unwrap_or(0) > 0;
         assert!(host.times.iter().all(|time| allocated(time.heap.map(|heap| heap.allocated_bytes))));
         assert!(allocated(host.heap.map(|heap| heap.peak_bytes)));
@@ -92,7 +92,7 @@ fn the_trace_of_a_run_has_its_requests_and_operators() {
 }
 
 #[test]
-fn what_is_switched_off_is_not_there() {
+fn disabled_profiles_are_absent() {
     let dir = tempfile::tempdir().unwrap();
     let run = measured(dir.path(), &["profiling.operators.enable=false", "output.trace=false"]);
     assert!(!run.join("trace.json").exists());

@@ -11,7 +11,7 @@ use std::{
 use crate::common::{eventually, program};
 use serde_json::Value;
 
-/// Ended with the test, however that ends.
+/// A child process that is ended with the test, however that ends.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -74,7 +74,7 @@ fn prometheus_reads_the_metrics_of_a_run() {
             serde_json::from_str(&get(theirs, &format!("/api/v1/query?query={text}"))?).ok()?;
         answer["data"]["result"][0]["value"][1].as_str()?.parse().ok()
     };
-    // The machine writes 2,000 tokens a second; two scrapes show that they are counted.
+    // The machine generates 2,000 tokens per second; two scrapes show that they are counted.
     let speed = eventually("a rate of tokens", || {
         query("rate(llmprof_output_tokens_total[10s])").filter(|&speed| speed > 0.0)
     });

@@ -27,10 +27,10 @@ use llmprof::{
 };
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
-/// Goes on for longer than any test.
+/// Runs longer than any test.
 const ENDLESS: [&str; 4] = ["runtime=sim", "runtime.warmup=0", "runtime.requests=200", "infer=long"];
 
-/// A text that only this pane of a live run shows.
+/// For each pane, a text that only this pane of a live run shows.
 const PANES: [(Pane, &str); 8] = [
     (Pane::Overview, "decode, mean"),
     (Pane::Gpu, "mem util"),
@@ -62,7 +62,7 @@ fn next_run(terminal: &Terminal, known: &[PathBuf]) -> PathBuf {
     })
 }
 
-/// Twice: the first one asks while a run is in progress.
+/// Twice: the first key asks while a run is in progress.
 fn quit(terminal: &Terminal) {
     terminal.send("qq");
     assert_eq!(terminal.exit_code(), 0, "{}", terminal.text());
@@ -111,7 +111,7 @@ fn panes_are_reached_by_number_tab_and_mouse() {
     quit(&terminal);
 }
 
-/// A library with which a directory named `stuck` never answers, as on a network disk whose server is gone.
+/// A library that makes a directory named `stuck` never answer, like a network disk whose server is gone.
 fn stuck_disk(dir: &Path) -> String {
     let (source, library) = (dir.join("stuck.c"), dir.join("stuck.so"));
     let code = r#"
@@ -147,7 +147,7 @@ fn a_disk_that_does_not_answer_does_not_stop_the_screen() {
     terminal.send("7");
     terminal.press("8", "ready after");
     terminal.press("7", "disk/stuck does not answer");
-    // The pipe and the device have no end, this run goes on, the other run has ended.
+    // The FIFO and the device have no end; this run is in progress, the other one has ended.
     terminal.see("running");
     terminal.see("power cap");
     assert_eq!(terminal.text().matches("no end").count(), 2, "{}", terminal.text());
@@ -250,14 +250,14 @@ fn the_screen_is_exported_to_the_run_or_the_current_directory() {
     assert!(!terminal.path().join("exports").exists());
 }
 
-/// Whether it asks depends on the selected run.
+/// Whether the key asks depends on the selected run.
 fn asks_about_a_run(binding: &Binding) -> bool {
     matches!(binding.action, Action::Do(Effect::Runs(RunsCommand::AskDelete | RunsCommand::AskName)))
 }
 
 /// Presses every key of the table on every pane, and closes overlays.
 fn press_everything(terminal: &Terminal) {
-    // A run without a server or several GPUs has no panes of them.
+    // A run without a server or without several GPUs does not have those panes.
     for (i, pane) in Pane::ALL.into_iter().enumerate().filter(|(_, pane)| !pane.is_special()) {
         let number = i + 1;
         for binding in
@@ -407,7 +407,7 @@ fn runs_and_log_are_filtered_and_sorted() {
     for order in ["fastest first", "lowest TTFT first", "lowest TPOT first", "by model", "newest first"] {
         terminal.press("o", order);
     }
-    // The title of a column does it too; again, it reverses.
+    // The title of a column sorts too; again, it reverses.
     for (title, order) in
         [("tok/s", "fastest first"), ("tok/s", "slowest first"), ("TPOT ms", "lowest TPOT first")]
     {
@@ -424,7 +424,7 @@ fn runs_and_log_are_filtered_and_sorted() {
     terminal.press("/", "show only rows that contain");
     terminal.send("zzz\r");
     terminal.see_no("ready after");
-    // The next one begins empty, and Esc is none.
+    // The next search begins empty, and Esc cancels it.
     terminal.press("/", "show only rows that contain");
     terminal.press("\x1b", "ready after");
     quit(&terminal);
@@ -576,7 +576,7 @@ fn rows_and_tokens_are_selected_by_click() {
     mouse(&terminal, 0, (30, 8));
     terminal.see("before the newest");
     terminal.press("G", "tokens · last");
-    // What is said above the tabs stays in the log.
+    // Messages above the tabs stay in the log.
     terminal.press("s", "snap-1");
     terminal.send("\r");
     terminal.press("8", "screen");
@@ -615,7 +615,7 @@ fn any_size_is_drawn() {
         terminal.send(&number.to_string());
     }
     terminal.send("?\x1b[B");
-    // Closes the help and not the program.
+    // Closes the help, not the program.
     terminal.send("q");
     terminal.send("1");
     terminal.until("a rate on a small screen", |s| has_rate(&s.contents()));
@@ -925,7 +925,7 @@ impl vt100::Callbacks for Bell {
     }
 }
 
-/// The program on a terminal whose bell is heard.
+/// The program on a terminal that counts bells.
 struct WithBell {
     shown: Arc<Mutex<vt100::Parser<Bell>>>,
     master: Box<dyn MasterPty + Send>,
@@ -980,7 +980,7 @@ impl Drop for WithBell {
     }
 }
 
-/// A vLLM server with as many queued requests as the number says.
+/// A vLLM server with `queued` queued requests.
 fn queueing(queued: &Arc<AtomicU32>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -1009,7 +1009,7 @@ fn a_watched_server_has_its_pane_first_and_an_alert_rings_the_bell() {
     let mut terminal = WithBell::start(dir.path(), &["watch", "telemetry=none", &url, "--alert", "queued>3"]);
     // No key was pressed.
     terminal.see(&format!("vllm · {url}"));
-    // Readings that cross nothing are on the screen.
+    // Readings that cross no threshold are on the screen.
     terminal.see("│ queued ");
     assert_eq!(terminal.rings(), 0);
     queued.store(14, Ordering::Relaxed);

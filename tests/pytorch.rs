@@ -1,5 +1,5 @@
-//! Workloads in Python: a worker without torch, one with a stand-in for it, and what goes wrong in them. With `LLMPROF_PYTHON` and
-//! `--ignored` also the real torch and transformers.
+//! Workloads in Python: a worker without torch, one with a stand-in for it, and their failures. With `LLMPROF_PYTHON`
+//! and `--ignored` also the real torch and transformers.
 #![cfg(unix)]
 
 use std::{
@@ -8,11 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Said, program, said};
+use crate::common::{ProgramOutput, program, said};
 use llmprof::event::Event;
 use tempfile::TempDir;
 
-/// A workload that takes a millisecond a token.
+/// A workload that takes a millisecond per token.
 const SCRIPT: &str = r#"
 import time
 
@@ -41,7 +41,7 @@ impl Bench {
         Bench::with(&format!("exec env PYTHONPATH={} python3 -S \"$@\"", torch.display()))
     }
 
-    /// With these lines of a shell as Python.
+    /// With a shell script of these lines as Python.
     fn with(lines: &str) -> Bench {
         let dir = tempfile::tempdir().unwrap();
         let python = dir.path().join("python");
@@ -55,12 +55,12 @@ impl Bench {
         format!("runtime.pytorch.script={}", path.display())
     }
 
-    fn run(&self, overrides: &[&str]) -> Said {
+    fn run(&self, overrides: &[&str]) -> ProgramOutput {
         let python = format!("runtime.pytorch.python={}", self.python.display());
         self.run_on("runtime=pytorch", &[&[python.as_str()], overrides].concat())
     }
 
-    fn run_on(&self, runtime: &str, overrides: &[&str]) -> Said {
+    fn run_on(&self, runtime: &str, overrides: &[&str]) -> ProgramOutput {
         let mut command = program(self.dir.path());
         command.env("XDG_DATA_HOME", self.dir.path().join("data"));
         command.args(["run", "--json", runtime, "runtime.device=cpu", "profiling.torch.enable=false"]);
@@ -90,7 +90,7 @@ fn a_script_is_a_workload_like_any_other() {
     let json: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!((json["engine"].as_str(), json["outcome"].as_str()), (Some("pytorch"), Some("completed")));
     let tpot = json["tpot_ms"]["mean"].as_f64().unwrap();
-    // Its script sleeps for a millisecond; how long it takes in all is up to the machine.
+    // Its script sleeps for a millisecond per token; the total depends on the machine.
     assert!(tpot >= 1.0, "{tpot}");
     assert_eq!(json["ttft_ms"]["n"], 3);
     let events = bench.events();
@@ -129,9 +129,9 @@ fn images_are_a_phase_before_the_prefill() {
     assert!(trace.contains("\"vision\"") && trace.contains("\"prefill\""));
 }
 
-/// A failure of the worker, in words, with a remedy.
+/// A failure of the worker is a message with a remedy.
 #[test]
-fn troubles_have_words_and_a_remedy() {
+fn failures_have_a_message_and_a_remedy() {
     let standin = Bench::new;
     for (bench, script, more, expected) in [
         (
@@ -232,7 +232,7 @@ fn settings_are_checked_before_a_process_is_started() {
     }
 }
 
-/// A worker that writes a line without end is neither kept in memory nor waited for.
+/// A worker that writes an endless line is neither kept in memory nor waited for.
 #[test]
 fn a_line_without_end_is_bounded() {
     let bench = Bench::with("head -c 20000000 /dev/zero | tr '\\0' x; exit 0");
@@ -243,7 +243,7 @@ fn a_line_without_end_is_bounded() {
     assert!(size < 1_000_000, "{size}");
 }
 
-/// Ranges around layers and operators leave the results as they are; functions of NVTX return numbers.
+/// Ranges around layers and operators do not change the results; functions of NVTX return numbers.
 const RANGES: &str = r#"
 import importlib.util, sys, types, torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -280,10 +280,10 @@ fn ranges_change_nothing() {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// The real torch and transformers: the same greedy tokens as our engine's, and a model that sees.
+/// The real torch and transformers: the same greedy tokens as the built-in engine, and a vision-language model.
 #[test]
 #[ignore = "needs LLMPROF_PYTHON, a Python with torch and transformers"]
-fn tokens_of_torch_are_those_of_our_engine() {
+fn tokens_of_torch_equal_those_of_the_built_in_engine() {
     let python = std::env::var("LLMPROF_PYTHON").expect("LLMPROF_PYTHON");
     let bench = Bench::with(&format!("exec {python} \"$@\""));
     let models = bench.dir.path().join("models");

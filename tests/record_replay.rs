@@ -1,4 +1,4 @@
-//! A recording has the complete run: its replay equals the live state.
+//! A recording contains the complete run: its replay equals the live state.
 
 use std::{
     cell::RefCell,
@@ -85,7 +85,7 @@ fn equal_seeds_give_equal_recordings() {
     assert_ne!(first, recorded(&["runtime.requests=20", "runtime.seed=1"]));
 }
 
-/// A recording with its lines, changed.
+/// A recording whose lines `change` has modified.
 fn changed(change: impl FnOnce(&mut Vec<Vec<u8>>)) -> (tempfile::TempDir, RunState, RunState, EventReader) {
     let dir = tempfile::tempdir().unwrap();
     let run = record(dir.path(), &["runtime.requests=3"]);

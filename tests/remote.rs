@@ -1,4 +1,4 @@
-//! Runs on another machine: over a real sshd on loopback, and against far ends that misbehave.
+//! Runs on a remote host: over a real sshd on loopback, and with misbehaving remote programs.
 
 use std::{
     collections::BTreeMap,
@@ -15,12 +15,12 @@ use std::{
 };
 
 use crate::common::terminal::Terminal;
-use crate::common::{PATIENCE, PROGRAM, Said, eventually, program, said, signal};
+use crate::common::{PATIENCE, PROGRAM, ProgramOutput, eventually, program, said, signal};
 use llmprof::{event::SCHEMA, remote::Frame};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-/// About four seconds of a run.
+/// A run of about four seconds.
 const SHORT: [&str; 4] = ["runtime=sim", "runtime.requests=30", "runtime.sim.itl_ms=2", "runtime.warmup=0"];
 /// Longer than any test.
 const ENDLESS: [&str; 3] = ["runtime=sim", "runtime.requests=100000", "runtime.sim.itl_ms=3.8"];
@@ -47,7 +47,7 @@ impl Sshd {
         self.dir.path().join("ssh").display().to_string()
     }
 
-    /// The program here, in `dir`, with this sshd as the host "box".
+    /// The local program, in `dir`, with this sshd as the host "box".
     fn program(&self, dir: &Path, args: &[&str]) -> Command {
         let mut command = program(dir);
         command.env("LLMPROF_SSH", self.ssh()).args(args).args([
@@ -60,7 +60,7 @@ impl Sshd {
         command
     }
 
-    fn run(&self, dir: &Path, args: &[&str]) -> Said {
+    fn run(&self, dir: &Path, args: &[&str]) -> ProgramOutput {
         said(self.program(dir, args).output().unwrap())
     }
 
@@ -73,7 +73,7 @@ impl Sshd {
         children(self.pid())
     }
 
-    /// The only run directory there.
+    /// The only run directory on the remote host.
     fn run_there(&self) -> PathBuf {
         eventually("a run there", || crate::common::run_dirs(&self.home()).into_iter().next())
     }
@@ -82,7 +82,7 @@ impl Sshd {
 impl Drop for Sshd {
     fn drop(&mut self) {
         for id in names(&self.home()) {
-            // A run that a failed test has left.
+            // A run left by a failed test.
             worker(&id).into_iter().for_each(|pid| signal(pid, "KILL"));
         }
         for pid in self.sessions() {
@@ -115,7 +115,7 @@ fn names(home: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// The files of a run by their paths, but for the one that names where a copy is from.
+/// The files of a run by their paths, except the one that names the origin of a copy.
 fn digests(dir: &Path) -> BTreeMap<PathBuf, String> {
     fn walk(dir: &Path, below: &Path, found: &mut BTreeMap<PathBuf, String>) {
         for entry in fs::read_dir(dir.join(below)).unwrap().flatten() {
@@ -152,7 +152,7 @@ fn only_run(dir: &Path) -> PathBuf {
 
 #[test]
 #[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
-fn a_run_there_is_copied_here_byte_for_byte() {
+fn a_remote_run_is_copied_byte_for_byte() {
     let sshd = Sshd::start();
     let here = tempfile::tempdir().unwrap();
     let hostile = "model.name='a; touch evil; $(touch evil) `touch evil` \"x\"'";
@@ -167,11 +167,11 @@ fn a_run_there_is_copied_here_byte_for_byte() {
     assert!(!sshd.home().join("evil").exists() && !here.path().join("evil").exists());
     let started = &crate::common::events(&copy)[0];
     assert!(serde_json::to_string(started).unwrap().contains("touch evil"), "{started:?}");
-    // Reports are made again from the copy as they were made there.
+    // The reports made from the copy equal those made on the remote host.
     let reported = crate::common::run(here.path(), &["report", &copy.display().to_string()]);
     assert_eq!(reported.code, 0, "{}", reported.err);
     assert_copied(&copy, &original);
-    // Nothing is left running.
+    // No process remains.
     eventually("the end of its process", || {
         let listed = sshd.run(here.path(), &["--reconnect", "list"]);
         (listed.out.contains("completed") && !listed.out.contains("goes on")).then_some(())
@@ -191,10 +191,10 @@ fn a_lost_connection_loses_and_repeats_nothing() {
     let size = || fs::metadata(copy.join("events.ndjson")).map_or(0, |about| about.len());
     let grown = |than: u64| eventually("more events", || (size() > than).then(size));
     let first = grown(2_000);
-    // Cut.
+    // The connection is cut.
     sshd.sessions().into_iter().for_each(|pid| signal(pid, "KILL"));
     let second = grown(first + 2_000);
-    // Hung: the connection is there, and silent.
+    // The connection is open and silent.
     let hung: Vec<u32> =
         sshd.sessions().into_iter().flat_map(|pid| [children(pid), vec![pid]].concat()).collect();
     hung.iter().for_each(|pid| signal(*pid, "STOP"));
@@ -212,7 +212,7 @@ fn a_lost_connection_loses_and_repeats_nothing() {
 
 #[test]
 #[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
-fn a_run_goes_on_without_this_end_and_is_found_again() {
+fn a_remote_run_continues_without_a_connection_and_is_found_again() {
     let sshd = Sshd::start();
     let here = tempfile::tempdir().unwrap();
     let mut command = sshd.program(here.path(), &[&["run"][..], &ENDLESS].concat());
@@ -242,7 +242,7 @@ fn a_run_goes_on_without_this_end_and_is_found_again() {
     assert_eq!(only_run(here.path()), copy, "the copy goes on where it was");
     assert_copied(&copy, &original);
 
-    // What has ended can be had again, also on another machine.
+    // A run that has ended can be fetched again, also to another machine.
     let elsewhere = tempfile::tempdir().unwrap();
     let again = sshd.run(elsewhere.path(), &["--reconnect", &id]);
     assert_copied(&only_run(elsewhere.path()), &original);
@@ -273,17 +273,17 @@ fn the_screen_shows_it_and_its_keys_reach_it() {
     terminal.see("snapshot snap-1 saved");
     terminal.send("n");
     terminal.see("this run is simulated: there is nothing for nsys to profile");
-    // Cut: it says so and comes back; H does not wait.
+    // Cut: the screen reports it and reconnects; H reconnects immediately.
     sshd.sessions().into_iter().for_each(|pid| signal(pid, "KILL"));
     terminal.see("the run goes on");
     terminal.send("H");
     terminal.see("connected to box again");
-    // Overrides that are wrong are refused by the machine of the run.
+    // Invalid overrides are refused by the machine of the run.
     terminal.send("e");
     terminal.see("overrides, as on");
     terminal.send(" nonsense=1\r");
     terminal.see("unknown key \"nonsense\"");
-    // Another run in place of this one.
+    // Another run replaces this one.
     let known = crate::common::run_dirs(terminal.path());
     terminal.send("r");
     terminal.see("End this run and start it again");
@@ -310,7 +310,7 @@ fn the_screen_shows_it_and_its_keys_reach_it() {
 
 #[test]
 #[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
-fn a_program_there_is_followed_and_a_command_answers() {
+fn a_remote_program_is_followed_and_a_command_answers() {
     let sshd = Sshd::start();
     let here = tempfile::tempdir().unwrap();
     let mut command = program(here.path());
@@ -350,10 +350,10 @@ fn a_program_there_is_followed_and_a_command_answers() {
     );
 }
 
-/// The result is that of `watch` here: what was seen, or why nothing can be.
+/// The result is that of a local `watch`: the readings, or why there are none.
 #[test]
 #[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
-fn gpus_there_are_watched() {
+fn remote_gpus_are_monitored() {
     let sshd = Sshd::start();
     let here = tempfile::tempdir().unwrap();
     let seen = sshd.run(here.path(), &["watch", "--for", "2", "--json", "telemetry=sim"]);
@@ -385,7 +385,7 @@ const SWEEP: [&str; 7] = [
 
 #[test]
 #[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
-fn the_jobs_of_a_sweep_run_there_one_after_another() {
+fn the_jobs_of_a_remote_sweep_run_one_after_another() {
     let sshd = Sshd::start();
     let here = tempfile::tempdir().unwrap();
     let ran = sshd.run(here.path(), &[&["run", "--json"][..], &SWEEP].concat());
@@ -411,7 +411,7 @@ fn the_jobs_of_a_sweep_run_there_one_after_another() {
     assert_eq!(resumed.code, 0, "{}", resumed.err);
     assert_eq!(crate::common::run_dirs(&sshd.home()).len(), 3);
     assert!(here.path().join("sweep/1/report.md").exists());
-    // Weights are those of the other machine: it refuses what it does not have, and the next job follows.
+    // Weights are on the remote host: it refuses what it does not have, and the next job follows.
     let missing =
         ["run", "-m", "model.weights=/only/there", "runtime.batch_size=1,2", "hydra.sweep.dir=missing"];
     let refused = sshd.run(here.path(), &missing);
@@ -432,7 +432,7 @@ fn the_jobs_of_a_sweep_run_there_one_after_another() {
 
 #[test]
 #[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
-fn a_sweep_there_has_the_screen_and_ends_with_it() {
+fn a_remote_sweep_has_the_screen_and_ends_with_it() {
     let sshd = Sshd::start();
     let long =
         ["-m", "runtime=sim", "runtime.requests=100000", "runtime.sim.itl_ms=3.8", "hydra.sweep.dir=sweep"];
@@ -457,7 +457,7 @@ fn a_sweep_there_has_the_screen_and_ends_with_it() {
     assert!(!listed.out.contains("goes on"), "{}", listed.out);
 }
 
-/// A key with a passphrase, which ssh asks for before the screen is there.
+/// A key with a passphrase: ssh asks for it before the screen opens.
 #[test]
 #[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
 fn ssh_asks_on_the_terminal() {
@@ -476,7 +476,7 @@ fn ssh_asks_on_the_terminal() {
     terminal.send("s3cret\r");
     terminal.see("decode, mean");
     assert!(!terminal.text().contains("s3cret"));
-    // It cannot ask on this screen.
+    // ssh cannot ask on this screen.
     sshd.sessions().into_iter().for_each(|pid| signal(pid, "KILL"));
     terminal.see("ssh has to ask, for a password or about a key");
     terminal.send("q");
@@ -485,7 +485,7 @@ fn ssh_asks_on_the_terminal() {
     let id = names(&sshd.home()).remove(0);
     terminal.see(&format!("--reconnect {id}"));
     terminal.exit_code();
-    // A sweep would have to ask for each job, and there is nobody to ask.
+    // A sweep would have to ask for each job, and nobody is there to answer.
     let here = tempfile::tempdir().unwrap();
     let sweep = sshd.run(here.path(), &[&["run"][..], &SWEEP].concat());
     assert!(sweep.code == 1 && sweep.err.contains("ssh-copy-id"), "{}", sweep.err);
@@ -494,7 +494,7 @@ fn ssh_asks_on_the_terminal() {
 
 #[test]
 #[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
-fn a_process_that_is_killed_there_is_reported() {
+fn a_killed_remote_process_is_reported() {
     let sshd = Sshd::start();
     let here = tempfile::tempdir().unwrap();
     let mut command = sshd.program(here.path(), &[&["run"][..], &ENDLESS].concat());
@@ -511,7 +511,7 @@ fn a_process_that_is_killed_there_is_reported() {
 
 #[test]
 #[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
-fn what_ssh_refuses_has_a_remedy() {
+fn failures_of_ssh_have_a_remedy() {
     let sshd = Sshd::start();
     let here = tempfile::tempdir().unwrap();
     let config = fs::read_to_string(sshd.dir.path().join("ssh_config")).unwrap();
@@ -553,7 +553,7 @@ fn what_ssh_refuses_has_a_remedy() {
 
 #[test]
 #[ignore = "needs sshd; .ci/run installs openssh-server and runs it"]
-fn the_program_is_copied_there_when_asked() {
+fn the_program_is_copied_to_the_host_on_request() {
     let sshd = Sshd::start();
     let here = tempfile::tempdir().unwrap();
     let install = |more: &[&str]| {
@@ -582,7 +582,8 @@ fn the_program_is_copied_there_when_asked() {
     assert_copied(&only_run(here.path()), &sshd.run_there());
 }
 
-/// A far end of our own: an ssh that runs its last argument here, and a program that prints `output` and reads on.
+/// A fake remote end: an ssh that runs its last argument locally, and a program that prints `output` and continues to
+/// read.
 fn far_end(dir: &Path, output: &[u8]) -> (PathBuf, PathBuf) {
     let script = |name: &str, lines: &str| {
         let path = dir.join(name);
@@ -602,7 +603,7 @@ fn hello(schema: u32, version: &str) -> String {
     )
 }
 
-fn against(output: &[u8]) -> (Said, TempDir) {
+fn against(output: &[u8]) -> (ProgramOutput, TempDir) {
     let (far, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (ssh, there) = far_end(far.path(), output);
     let mut command = program(here.path());
@@ -631,7 +632,7 @@ fn against(output: &[u8]) -> (Said, TempDir) {
 }
 
 #[test]
-fn both_ends_have_to_understand_each_other() {
+fn incompatible_ends_are_refused() {
     let (newer, _) = against(hello(SCHEMA + 1, "9.9.9").as_bytes());
     assert_eq!(newer.code, 1);
     for words in ["9.9.9 on box", env!("CARGO_PKG_VERSION"), "--install"] {
@@ -651,9 +652,9 @@ fn both_ends_have_to_understand_each_other() {
     );
 }
 
-/// What a hostile far end can make this one do: nothing but say so.
+/// The only effect of a hostile remote end is an error message.
 #[test]
-fn a_hostile_far_end_is_contained() {
+fn a_hostile_remote_end_is_contained() {
     let begin = hello(SCHEMA, env!("CARGO_PKG_VERSION")) + "{\"joined\":{\"id\":\"aaaaaa\"}}\n";
     let began = "{\"news\":{\"next\":1,\"news\":{\"began\":{\"run\":0,\"dir\":\"/../../../tmp/\\u001b[2Jx/../y\",\"overrides\":[],\"for_tools\":false}}}}\n";
     let done = "{\"news\":{\"next\":2,\"news\":{\"done\":{\"run\":0,\"ended\":{\"finished\":{\"outcome\":\"completed\"},\"loss\":\"\\u001b]0;evil\\u0007\",\"tool_failures\":[],\"exit_code\":null}}}}}\n";

@@ -1,4 +1,4 @@
-//! The documents of a run: identical whether written live or from a recording, and well-formed for any recording.
+//! The documents of a run are the same whether written live or from a recording, and well-formed for any recording.
 
 use std::{fs, path::Path};
 
@@ -48,7 +48,7 @@ fn every_demo_gives_every_document_and_the_command_writes_the_same() {
         let missing: Vec<&str> =
             NAMES.into_iter().filter(|name| made.iter().all(|document| document.name != *name)).collect();
         let kernels = state.kernels.decode.total.rows.is_empty().then_some("kernels.svg");
-        // One demo has a report of ncu.
+        // One demo has an ncu report.
         let counters = (!name.ends_with("h200_kernels")).then_some("counters.svg");
         let of_servers = ["profile_export_aiperf.json", "vllm_bench.json"];
         let expected: Vec<&str> = kernels.into_iter().chain(counters).chain(of_servers).collect();
@@ -169,7 +169,7 @@ fn every_number_is_defined_with_its_unit() {
     assert!(DEFINITIONS.iter().all(|d| ![d.unit, d.formula, d.n].contains(&"")));
 }
 
-/// A word of the field that a summary for everyone must not have.
+/// A technical term that a summary for everyone must not contain.
 fn jargon(text: &str) -> Option<&str> {
     let words = [
         "MHz",
@@ -226,14 +226,14 @@ fn jargon(text: &str) -> Option<&str> {
 }
 
 #[test]
-fn the_summary_for_everyone_has_no_words_of_the_field() {
+fn the_summary_for_everyone_has_no_technical_terms() {
     assert_eq!(jargon("The SM clock"), Some("SM"));
     assert_eq!(jargon("set `profiling.cupti.enable` first"), Some("profiling.cupti.enable"));
     assert_eq!(jargon("see `operators.md`. 4.5 seconds."), None);
     let fixture = "tests/fixtures/h200_qwen2_5_7b";
     for name in DEMOS.into_iter().chain([fixture]) {
         let mut events = demo(name);
-        // Names are those of their makers.
+        // Names come from other vendors.
         for envelope in &mut events {
             match &mut envelope.event {
                 Event::RunStarted(run) => run.model = "model".to_owned(),
@@ -344,7 +344,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// For any simulated run, the documents written at its end are those made from its events.
+    /// For any simulated run, the documents written at its end equal those made from its events.
     #[test]
     fn any_run_is_reported_again(
         seed in 0u32..1000, batch in 1u32..5, requests in 1u32..12, tokens in 1u32..40, kernels: bool,

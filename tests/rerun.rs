@@ -1,4 +1,4 @@
-//! Re-runs under nsys and ncu, with stand-ins for the tools on a system of their own, and their failures.
+//! Re-runs under nsys and ncu, with stand-ins for the tools on a fake system, and their failures.
 
 use std::{
     collections::HashMap,
@@ -135,7 +135,7 @@ fn nsys(body: &str) -> String {
 
 const NSYS_REPORT: &str = "printf 'NVIDIA Tegra Profiler Report 1.' > \"$out.nsys-rep\"";
 
-/// A stand-in for ncu, like that for nsys. It imports a page of an H200.
+/// A stand-in for ncu, like that for nsys. It imports a page recorded on an H200.
 fn ncu(body: &str) -> String {
     format!(
         "case \"$1\" in
@@ -405,7 +405,7 @@ fn a_kernel_that_is_not_launched_does_not_affect_the_others() {
     assert!(failed(&none).0.contains("no launch of absent"), "{:?}", none.state);
 }
 
-/// A tool that hangs with a program in a session of its own, like nsys. Their pids are in the file `pids`.
+/// A tool that hangs with a program in a separate session, like nsys. Their pids are in the file `pids`.
 fn hangs(bench: &Bench) -> (PathBuf, String) {
     let pids = bench.dir.path().join("pids");
     let body = format!("setsid sleep 600 & echo $! $$ > {0}.new; mv {0}.new {0}; sleep 600", pids.display());
@@ -479,7 +479,7 @@ fn with_nsys(bench: &Bench, body: &str) -> Command {
 }
 
 #[test]
-fn a_run_for_nsys_alone_prints_its_table_and_can_be_replayed() {
+fn a_run_only_for_nsys_prints_its_table_and_can_be_replayed() {
     let bench = Bench::new();
     let done = said(output(&mut with_nsys(&bench, &format!("\"$@\" || exit; {NSYS_REPORT}"))));
     assert_eq!(done.code, 0, "{}", done.err);
@@ -496,7 +496,7 @@ fn a_run_for_nsys_alone_prints_its_table_and_can_be_replayed() {
 }
 
 #[test]
-fn a_run_for_nsys_alone_without_a_table_fails_with_a_message() {
+fn a_run_only_for_nsys_without_a_table_fails_with_a_message() {
     let bench = Bench::new();
     let done = said(output(with_nsys(&bench, "exit 0").arg("--json")));
     assert_eq!(done.code, 1, "{}", done.err);

@@ -22,7 +22,7 @@ use llmprof::{
     },
     model::{Operator, Shape, Step},
     report::{plots::roofline_svg, report_md, run_json},
-    run::sweep::{CooldownStatus, Job, JobResult, JobState, LiveFigures, Place, Sweep, Temperature},
+    run::sweep::{CooldownStatus, Job, JobResult, JobState, LiveFigures, Placement, Sweep, Temperature},
     rundir::{EventReader, Next, Player},
     sim::{SimSteps, card::H200, sim_kernels},
     state::{RunState, Snapshot},
@@ -126,7 +126,7 @@ pub fn run_started() -> RunStarted {
     }
 }
 
-/// As the configuration that comes with the program has it.
+/// A shape of the built-in configuration.
 fn shape(model: &str, dtype: Dtype) -> Shape {
     let composed = compose(&built_in(), &[format!("model={model}")]).unwrap();
     Shape::from_hf(&composed.config.model.arch, dtype).unwrap()
@@ -251,7 +251,7 @@ fn mfu_and_mbu_are_on_the_screen_and_in_the_report() {
     assert_eq!(roofline_svg(&RunState::default()), None);
 }
 
-/// A run with two snapshots of twelve requests each; `ratio` is the ITL of the second over that of the first.
+/// A run with two snapshots of twelve requests each; `ratio` is the ITL of the second divided by that of the first.
 fn two_snapshots(ratio: f64) -> RunState {
     two_snapshots_of(12, 16, ratio)
 }
@@ -388,7 +388,7 @@ fn every_gpu_is_shown() {
     assert!(!screen.contains("power-capped"), "the verdict is on another GPU: {screen}");
 }
 
-/// Eight GPUs at work, one of them too hot.
+/// Eight busy GPUs, one of them too hot.
 fn eight_gpus() -> RunState {
     let mut state = running();
     let mut apply = |t: Stamp, event: Event| state.apply(&Envelope { t, event });
@@ -583,7 +583,7 @@ fn a_sweep_shows_its_time_and_the_figures_of_the_running_job() {
     assert!(waiting.contains("waiting") && !waiting.contains("ms"), "{waiting}");
     assert!(screen.contains("job 4/6 · running · 00:42 · about 20 s left"), "{screen}");
 
-    // The end of the job is not known, so that of the sweep is not either.
+    // The end of the job is unknown, and so is that of the sweep.
     let title = line(&wide(&working, job(None)), "╭ sweep");
     assert!(title.contains("╭ sweep · 03:41 ─"), "{title}");
     let mut finished = sweep(false);
@@ -605,7 +605,7 @@ fn sweep_on_slurm() -> Sweep {
     for (number, job) in sweep.jobs.iter_mut().enumerate() {
         let on = (number < 4).then(|| format!("node{number}"));
         let note = on.is_none().then(|| "no free resources".to_owned());
-        job.place = Some(Place { id: format!("412_{number}"), on, note });
+        job.placement = Some(Placement { id: format!("412_{number}"), on, note });
     }
     sweep
 }
@@ -615,7 +615,7 @@ fn on_slurm(trouble: Option<&str>) -> Option<Elsewhere<'_>> {
 }
 
 #[test]
-fn jobs_elsewhere_have_a_list_with_a_selected_one() {
+fn jobs_on_slurm_have_a_list_with_a_selected_one() {
     let (state, sweep) = (RunState::default(), sweep_on_slurm());
     let trouble = "Slurm's controller does not answer (connect failure); submitted jobs go on";
     for (name, trouble, job, overlay) in [

@@ -1,4 +1,4 @@
-//! A seek, forwards or back, shows the state at that moment.
+//! A seek, forwards or backwards, shows the state at that moment.
 
 use std::time::Duration;
 

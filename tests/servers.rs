@@ -1,4 +1,4 @@
-//! Load on servers: a server of known timing, servers that behave badly, and what the run says of both.
+//! Load tests of servers: a server with known timing, misbehaving servers, and what the run reports about both.
 
 use std::{
     fs,
@@ -36,7 +36,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs load on `url` and returns the output.
+/// Load-tests `url` and returns the output.
 fn load(dir: &Path, url: &str, more: &[&str]) -> Output {
     load_command(dir, url, more).output().unwrap()
 }
@@ -73,14 +73,14 @@ fn latencies_are_those_of_the_server() {
     assert_eq!(run["server"]["output_tokens"], 48);
     let mean = |key: &str| run[key]["mean"].as_f64().unwrap();
     let n = |key: &str| run[key]["n"].as_f64().unwrap();
-    // The server is never early: 40 ms to the first token, 70 ms more to the last. How late a busy machine is, is not asserted, nor how
-    // its lateness is spread between the two.
+    // The server is never early: 40 ms to the first token, 70 ms more to the last. Neither the delay of a busy machine
+    // nor its distribution between the two is asserted.
     assert!(mean("ttft_ms") >= 39.9, "{run}");
     assert!(mean("ttft_ms") + 7.0 * mean("tpot_ms") >= 109.9, "{run}");
-    // Chunks that a busy machine read together have no gap between them, and the gap before them is that of several tokens: neither is an
-    // ITL. All other gaps are the time from the first token to the last.
+    // Chunks that a busy machine reads together have no gap between them, and the gap before them belongs to several
+    // tokens: neither is an ITL. All other gaps add up to the time from the first token to the last.
     let events = crate::common::events(&dir.path().join("run"));
-    // A request that was sent after the last measured one has an end if the server was quick.
+    // A request sent after the last measured one has ended if the server was quick.
     let started = events.iter().filter_map(|envelope| match &envelope.event {
         Event::RequestStarted(started) if started.cooldown => Some(started.request),
         _ => None,
@@ -105,7 +105,7 @@ fn latencies_are_those_of_the_server() {
 }
 
 #[test]
-fn open_loops_and_conversations_are_had() {
+fn open_loops_and_conversations_are_run() {
     let server = known();
     let url = format!("http://{}", server.address);
     for more in [
@@ -142,12 +142,12 @@ fn a_recording_is_a_trace() {
     assert_eq!(run["server"]["requests"], 6);
 }
 
-/// Answers every request to `/v1/models` well, and every other by `script`.
+/// Answers every request to `/v1/models` correctly, and every other with `script`.
 fn bad_server(script: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> String {
     scripted(move |stream, _| script(stream))
 }
 
-/// As [`bad_server`], with the path that was asked for.
+/// Like [`bad_server`], with the requested path.
 fn scripted(script: impl Fn(&mut TcpStream, &str) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -161,7 +161,7 @@ fn scripted(script: impl Fn(&mut TcpStream, &str) + Send + Sync + 'static) -> St
     url
 }
 
-/// Answers the one request of a connection, as [`scripted`] does.
+/// Answers the one request of a connection, like [`scripted`].
 fn answer(mut stream: TcpStream, script: &impl Fn(&mut TcpStream, &str)) {
     let mut seen = Vec::new();
     let mut bytes = [0; 4096];
@@ -187,7 +187,7 @@ fn answer(mut stream: TcpStream, script: &impl Fn(&mut TcpStream, &str)) {
 const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
 const CHUNK: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
 
-/// Whatever a server does, the run ends, and says which failures there were.
+/// Whatever a server does, the run ends, and reports the failures.
 #[test]
 fn bad_servers_are_named_and_never_hang() {
     type Script = fn(&mut TcpStream);
@@ -201,7 +201,7 @@ fn bad_servers_are_named_and_never_hang() {
         ("closed the connection", |s| drop(write!(s, "{STREAM}{CHUNK}"))),
         ("timed out", |s| {
             let _ = write!(s, "{STREAM}{CHUNK}");
-            // Until the client gives up.
+            // Waits until the client disconnects.
             let _ = s.read(&mut [0]);
         }),
         ("is not HTTP", |s| drop(write!(s, "220 smtp ready\r\n\r\n"))),
@@ -234,7 +234,7 @@ fn bad_servers_are_named_and_never_hang() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_said_to_be_so() {
+fn an_absent_server_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let output = load(dir.path(), "http://127.0.0.1:9", &["runtime.server.ready_s=0.3"]);
     assert_eq!(output.status.code(), Some(1));
@@ -267,11 +267,11 @@ fn a_server_that_is_not_there_is_said_to_be_so() {
     assert!(text(&endless.stderr).contains("give a number"), "{}", text(&endless.stderr));
 }
 
-/// What is waited for, why, and for how much longer: on stderr while it is waited for.
+/// stderr reports what is waited for, why, and for how much longer, while it is waited for.
 #[test]
-fn a_wait_for_a_server_says_why_and_for_how_much_longer() {
+fn a_wait_for_a_server_reports_why_and_for_how_much_longer() {
     let dir = tempfile::tempdir().unwrap();
-    // The run ends by itself if it never says so.
+    // The run ends by itself even if the message never comes.
     let arguments = [
         "run",
         "runtime=openai",
@@ -298,7 +298,7 @@ fn a_wait_for_a_server_says_why_and_for_how_much_longer() {
     assert!(!dir.path().join("runs").exists(), "a run that never began leaves nothing");
 }
 
-/// Answers every connection with `bytes`, whatever it asks.
+/// Answers every connection with `bytes`, without reading the request.
 fn answering(bytes: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -312,7 +312,7 @@ fn answering(bytes: &'static [u8]) -> String {
     address
 }
 
-/// A library with which no name has an address: there is none, or no resolver answers where `NO_RESOLVER` is set.
+/// A library with which no name resolves: the name does not exist, or with `NO_RESOLVER` no resolver answers.
 fn without_addresses(dir: &Path) -> String {
     let (source, library) = (dir.join("names.c"), dir.join("names.so"));
     let code = r#"
@@ -328,9 +328,9 @@ fn without_addresses(dir: &Path) -> String {
     library.display().to_string()
 }
 
-/// Where waiting cannot help, nothing is waited for: these would wait for minutes.
+/// If waiting cannot help, the run does not wait: these would wait for minutes.
 #[test]
-fn what_cannot_become_a_server_is_said_at_once() {
+fn an_impossible_server_is_reported_immediately() {
     let not_found = answering(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     let mail = answering(b"220 mail ready\r\n\r\n");
     for (url, words) in [
@@ -343,7 +343,7 @@ fn what_cannot_become_a_server_is_said_at_once() {
         assert_eq!(output.status.code(), Some(1), "{url}");
         assert!(text(&output.stderr).contains(words), "{words}: {}", text(&output.stderr));
     }
-    // What the resolver of this machine says of such a name depends on its network: both answers, without asking it.
+    // The resolver's answer for such a name depends on this machine's network: both answers are tested without it.
     let dir = tempfile::tempdir().unwrap();
     let library = without_addresses(dir.path());
     for (resolver, cause) in
@@ -360,7 +360,7 @@ fn what_cannot_become_a_server_is_said_at_once() {
     }
 }
 
-/// A server that dies in the middle: its requests are not burnt, and the run has failed and says since when.
+/// A server dies during a run: the remaining requests are not sent, and the run fails and reports since when.
 #[test]
 fn a_server_that_stops_answering_fails_the_run() {
     let server = known();
@@ -399,10 +399,10 @@ fn a_server_that_stops_answering_fails_the_run() {
     assert!(report.contains("**The run failed: the server stopped answering at"), "{report}");
 }
 
-/// A server that is started again while it is waited for: the requests meanwhile have failed, the run has not.
+/// A server that is restarted within the wait: the requests meanwhile have failed, the run has not.
 #[test]
 fn a_server_that_comes_back_in_time_does_not_fail_the_run() {
-    // Other tests listen at 127.0.0.1: none of them takes this address while nothing listens there.
+    // Other tests listen at 127.0.0.1: none of them takes this address while nothing listens on it.
     let listener = TcpListener::bind("127.0.0.9:0").unwrap();
     let address = listener.local_addr().unwrap();
     let serve = |listener: TcpListener, connections: usize| {
@@ -452,7 +452,7 @@ fn notices(events: &[Envelope]) -> Vec<&str> {
         .collect()
 }
 
-/// More than half of the requests are refused: that is no result.
+/// If more than half of the requests are refused, there is no result.
 #[test]
 fn too_many_failures_fail_the_run() {
     let count = AtomicU32::new(0);
@@ -475,7 +475,7 @@ fn too_many_failures_fail_the_run() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }
 
-/// Every third request fails, and with it the rest of its conversation: the run ends all the same.
+/// Every third request fails, and with it the rest of its conversation: the run still ends.
 #[test]
 fn a_failed_turn_ends_its_conversation_and_not_the_run() {
     let count = std::sync::atomic::AtomicU32::new(0);
@@ -494,7 +494,7 @@ fn a_failed_turn_ends_its_conversation_and_not_the_run() {
     assert!(failed > 0 && done > 0 && done + failed < 12, "{run}");
 }
 
-/// A key is sent, and stands nowhere.
+/// A key is sent and never recorded.
 #[test]
 fn a_key_is_never_recorded() {
     let url = bad_server(|s| drop(write!(s, "{STREAM}{CHUNK}data: [DONE]\n\n")));
@@ -525,7 +525,7 @@ fn a_key_is_never_recorded() {
     assert!(!text(&output.stderr).contains("very-secret") && !text(&output.stdout).contains("very-secret"));
 }
 
-/// A server that repeats the key in its errors puts it nowhere either.
+/// A key that a server repeats in its errors is not recorded either.
 #[test]
 fn a_key_that_a_server_repeats_is_stripped() {
     let body = r#"{"error":{"message":"Incorrect API key provided: sk-very-secret"}}"#;
@@ -549,9 +549,9 @@ fn a_key_that_a_server_repeats_is_stripped() {
     }
 }
 
-/// What a server does not say is not made up.
+/// Values that a server does not report are not invented.
 #[test]
-fn chunks_without_counts_and_answers_that_are_held_back_are_said_to_be_so() {
+fn chunks_without_counts_and_held_back_answers_are_reported() {
     let whole = format!("{STREAM}{}data: [DONE]\n\n", CHUNK.repeat(16));
     let url = bad_server(move |s| drop(s.write_all(whole.as_bytes())));
     let dir = tempfile::tempdir().unwrap();
@@ -563,7 +563,7 @@ fn chunks_without_counts_and_answers_that_are_held_back_are_said_to_be_so() {
     assert!(why.contains("each chunk counts as one token"), "{why}");
 }
 
-/// llama.cpp's own server, started by the run: its counts, its times and its metrics are understood, and it is ended.
+/// llama.cpp's own server, started by the run: its counts, times and metrics are read, and it is ended.
 #[test]
 #[ignore = "needs LLMPROF_PYTHON, a Python with xllamacpp, gguf and numpy; .ci/run makes one"]
 fn a_real_server_is_started_loaded_and_ended() {
@@ -596,7 +596,7 @@ fn a_real_server_is_started_loaded_and_ended() {
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "it was ended with the run");
 }
 
-/// The number that a script has written, once it is there.
+/// The process id that a script has written, once it exists.
 fn written_pid(path: &Path) -> i32 {
     crate::common::eventually("the script's process", || fs::read_to_string(path).ok()?.trim().parse().ok())
 }
@@ -607,7 +607,7 @@ fn is_alive(pid: i32) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
-/// A server's helpers end with it, and a server with the run that started it, however that ends.
+/// The child processes of a server end with it, and a server ends with the run that started it, however that ends.
 #[test]
 fn no_process_of_a_server_is_left_behind() {
     let dir = tempfile::tempdir().unwrap();
@@ -640,9 +640,9 @@ fn no_process_of_a_server_is_left_behind() {
     crate::common::eventually("the end of the server", || (!is_alive(server)).then_some(()));
 }
 
-/// A server of which any rate keeps TTFT 10 s and none keeps 1 ms.
+/// On this server, every rate keeps TTFT 10 s and none keeps 1 ms.
 #[test]
-fn a_knee_needs_slos_and_is_said_not_to_be_found() {
+fn a_knee_needs_slos_and_its_absence_is_reported() {
     let server = known();
     let dir = tempfile::tempdir().unwrap();
     let url = format!("runtime.server.url=http://{}", server.address);
@@ -676,7 +676,7 @@ fn send_page(stream: &mut TcpStream, body: &str) {
     let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
 }
 
-/// What a DCGM exporter says of a GPU at its power limit.
+/// A DCGM exporter's page for a GPU at its power limit.
 fn dcgm_page(sm_clock_mhz: u32) -> String {
     let label = r#"gpu="0",UUID="GPU-1",modelName="NVIDIA H200""#;
     format!(
@@ -696,7 +696,7 @@ fn gpus_are_read_from_a_dcgm_exporter() {
     let mut watch = llmprof(dir.path(), &["watch", "--dcgm", &url, "--for", "600"]);
     watch.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let child = watch.spawn().unwrap();
-    // The answer to the last of them may still be on its way: one more than are needed.
+    // The answer to the last of them may still be in flight: one more than needed.
     crate::common::eventually("readings", || (readings.load(Ordering::Relaxed) >= 4).then_some(()));
     crate::common::signal(child.id(), "INT");
     let output = child.wait_with_output().unwrap();
@@ -708,28 +708,28 @@ fn gpus_are_read_from_a_dcgm_exporter() {
     assert!(text(&nothing.stderr).contains("DCGM"), "{}", text(&nothing.stderr));
 }
 
-/// What a server does that makes some chunks late.
+/// Server behaviour that makes some chunks late.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Trouble {
-    /// It stands still at times, for no reason that can be seen.
+    /// It stalls at times, for no visible reason.
     Stands,
     Preempts,
     FullCache,
     Throttled,
     SlightlyCapped,
-    /// A prompt stops all other answers until its first token is there.
+    /// A prompt stops all other answers until its first token.
     Prefill,
-    /// A step takes longer the more answers there are.
+    /// The more answers in progress, the longer a step takes.
     LargerBatch,
 }
 
-/// The events of a run on a server with one trouble, by a clock of their own: a step of 10 ms gives each answer a chunk, and some
-/// steps take 150 ms more.
+/// The events of a run on a server with one trouble, by a simulated clock: a step of 10 ms returns a chunk for each
+/// answer, and some steps take 150 ms more.
 fn troubled(trouble: Trouble) -> Vec<Envelope> {
     const TOKENS: u32 = 120;
     let arrivals_ms: &[f64] = match trouble {
         Trouble::Prefill => &[0.0, 700.0, 1400.0, 2100.0],
-        // One at a time for some seconds, then three together.
+        // One at a time for several seconds, then three together.
         Trouble::LargerBatch => &[0.0, 1500.0, 3000.0, 4500.0, 4600.0, 4700.0],
         _ => &[0.0, 1800.0, 3600.0, 5400.0],
     };
@@ -769,7 +769,7 @@ fn troubled(trouble: Trouble) -> Vec<Envelope> {
             stalls_ms.push(t);
             t += 150.0;
         }
-        // The first token of a new answer is sent a moment before those of the others.
+        // The first token of a new answer is sent shortly before those of the others.
         for (place, (request, index)) in answers.iter_mut().enumerate() {
             let sent = t + 0.1 * place as f64;
             let token = Token { request: *request, index: *index, id: 0, device_ns: None, speculation: None };
@@ -837,13 +837,13 @@ fn troubled(trouble: Trouble) -> Vec<Envelope> {
 }
 
 #[test]
-fn late_chunks_are_put_down_to_what_the_server_did() {
+fn late_chunks_are_attributed_to_the_servers_behaviour() {
     for (trouble, cause) in [
         (Trouble::Stands, "unknown"),
         (Trouble::Preempts, "preemption"),
         (Trouble::FullCache, "kv_pressure"),
         (Trouble::Throttled, "throttling"),
-        // A clock that is lower by 1.5 % costs no 150 ms.
+        // A clock that is 1.5 % lower does not explain 150 ms.
         (Trouble::SlightlyCapped, "unknown"),
         (Trouble::Prefill, "prefill"),
         (Trouble::LargerBatch, "batch_growth"),
@@ -861,7 +861,7 @@ fn late_chunks_are_put_down_to_what_the_server_did() {
     }
 }
 
-/// The readings from which causes are found: those of the server and of an exporter, as often as they were asked for.
+/// The readings from which causes are found: those of the server and of an exporter, at their intervals.
 #[test]
 fn readings_of_a_server_and_its_gpus_are_recorded() {
     let read = Arc::new((Mutex::new([0u32; 2]), Condvar::new()));
@@ -887,7 +887,7 @@ fn readings_of_a_server_and_its_gpus_are_recorded() {
         }
         _ => {
             let _ = write!(stream, "{STREAM}{CHUNK}");
-            // Until both pages were read some times: counters need two readings.
+            // Until both pages have been read several times: counters need two readings.
             let few = |read: &mut [u32; 2]| read.iter().any(|n| *n < 5);
             drop(read.1.wait_timeout_while(read.0.lock().unwrap(), crate::common::PATIENCE, few));
             let _ = write!(stream, "{CHUNK}data: [DONE]\n\n");
@@ -908,8 +908,8 @@ fn readings_of_a_server_and_its_gpus_are_recorded() {
     assert!(events.iter().filter(capped).count() >= 2, "{events:?}");
 }
 
-/// The events of a run of one request, which is answered until the server's metrics were read `times` times. `page` sends them, given how
-/// often they were read before.
+/// The events of a run with one request, which is answered until the server's metrics were read `times` times. `page`
+/// sends them, given the number of earlier readings.
 fn while_metrics_are_read(
     times: u32,
     page: impl Fn(&mut TcpStream, u32) + Send + Sync + 'static,
@@ -935,9 +935,9 @@ fn while_metrics_are_read(
     crate::common::events(&dir.path().join("run"))
 }
 
-/// A page that cannot be read for a moment ends neither the run nor the reading.
+/// A page that cannot be read temporarily ends neither the run nor the readings.
 #[test]
-fn metrics_that_can_be_read_again_are_a_line() {
+fn recovered_metrics_are_a_line() {
     let events = while_metrics_are_read(5, |stream, n| match n {
         2 => drop(write!(stream, "HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n")),
         _ => send_page(stream, "vllm:num_requests_running 1\n"),
@@ -948,7 +948,7 @@ fn metrics_that_can_be_read_again_are_a_line() {
     assert!(lost.is_some() && lost < again, "{notices:?}");
 }
 
-/// llama.cpp counts tokens when their request ends: while one runs, a counter that stands still is no rate of 0.
+/// llama.cpp counts tokens when their request ends: while one runs, an unchanged counter does not mean a rate of 0.
 #[test]
 fn the_rate_of_llama_cpp_is_unknown_while_no_request_has_ended() {
     let events = while_metrics_are_read(6, |stream, n| {
@@ -962,7 +962,7 @@ fn the_rate_of_llama_cpp_is_unknown_while_no_request_has_ended() {
         .iter()
         .filter_map(|e| if let Event::ServerSample(sample) = &e.event { Some(&**sample) } else { None })
         .collect();
-    // The counter of the prompts stands still too, and that is a rate.
+    // The counter of prompt tokens does not change either, and that is a rate of 0.
     let is_read = |sample: &&ServerSample| sample.running == Some(1.0) && sample.prompt_tok_s == Some(0.0);
     assert!(samples.iter().all(is_read), "{samples:?}");
     assert_eq!(samples.first().map(|sample| sample.output_tok_s), Some(None), "{samples:?}");
@@ -970,7 +970,7 @@ fn the_rate_of_llama_cpp_is_unknown_while_no_request_has_ended() {
     assert!(rates.peek().is_some() && rates.all(|rate| rate > 0.0), "{samples:?}");
 }
 
-/// A vLLM server with so many queued requests.
+/// A vLLM server with `queued` queued requests.
 fn queueing(queued: u32) -> String {
     scripted(move |stream, path| {
         if path == "/metrics" {
@@ -979,7 +979,8 @@ fn queueing(queued: u32) -> String {
     })
 }
 
-/// Each of the two causes by itself, and neither. A watch that was too short for a busy machine to read everything is done again for longer.
+/// Each of the two causes separately, and neither. If a watch was too short for a busy machine to read everything, it
+/// is repeated with a longer one.
 #[test]
 fn an_alert_or_a_silent_server_alone_sets_the_exit_code_of_a_watch() {
     let (idle, busy, gone) = (queueing(0), queueing(14), "http://127.0.0.1:1");
@@ -1031,7 +1032,7 @@ fn several_servers_are_watched_and_an_alert_sets_the_exit_code() {
         let mut child = command.spawn().unwrap();
         let mut said = String::new();
         let mut lines = std::io::BufReader::new(child.stderr.take().unwrap());
-        // Until the alert, however long that takes.
+        // Until the alert, however long it takes.
         while !said.contains("alert queued>3") {
             let read = std::io::BufRead::read_line(&mut lines, &mut said).unwrap();
             assert!(read > 0, "{said}");
@@ -1058,9 +1059,9 @@ fn several_servers_are_watched_and_an_alert_sets_the_exit_code() {
     assert!(text(&wrong.stderr).contains("no > or <"), "{}", text(&wrong.stderr));
 }
 
-/// Four words in each of three chunks, and no `usage`.
+/// Four tokens in each of three chunks, and no `usage`.
 #[test]
-fn tokens_are_counted_by_the_tokenizer_where_the_server_counts_none() {
+fn tokens_are_counted_by_the_tokenizer_if_the_server_counts_none() {
     let chunk = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"hello world hello end \"}}]}\n\n";
     let url = scripted(move |stream, _| {
         let _ = write!(

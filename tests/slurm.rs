@@ -1,5 +1,5 @@
-//! Sweeps on a real Slurm: `apt-get install slurm-wlm munge`, and root to start its daemons. Each test has a cluster of its own with
-//! two nodes, which tests/slurm/start.sh starts.
+//! Sweeps on a real Slurm: `apt-get install slurm-wlm munge`, and root to start its daemons. Each test has its own
+//! cluster with two nodes, which tests/slurm/start.sh starts.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::common::terminal::Terminal;
-use crate::common::{SIM_TIMES, Said, column, eventually, finished, program, rows, said, signal};
+use crate::common::{ProgramOutput, SIM_TIMES, column, eventually, finished, program, rows, said, signal};
 use llmprof::event::Outcome;
 use serde_json::Value;
 
@@ -50,7 +50,7 @@ impl Cluster {
         assert!(status.success(), "{args:?}");
     }
 
-    /// What one of Slurm's own commands prints.
+    /// The output of one of Slurm's own commands.
     fn ask(&self, command: &str, args: &[&str]) -> String {
         let asked = Command::new(command).args(args).env("SLURM_CONF", self.conf()).output().unwrap();
         String::from_utf8(asked.stdout).unwrap()
@@ -70,7 +70,7 @@ impl Cluster {
         })
     }
 
-    /// The same, where Slurm cannot list processes.
+    /// Like `pid`, if Slurm cannot list processes.
     fn pid_in_proc(&self, id: &str) -> Option<u32> {
         let (array, task) = id.split_once('_')?;
         let wanted = [format!("SLURM_ARRAY_JOB_ID={array}"), format!("SLURM_ARRAY_TASK_ID={task}")];
@@ -107,7 +107,7 @@ impl Cluster {
         command
     }
 
-    fn run(&self, dir: &Path, args: &[&str]) -> Said {
+    fn run(&self, dir: &Path, args: &[&str]) -> ProgramOutput {
         said(self.program(dir, args).output().unwrap())
     }
 
@@ -123,7 +123,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Jobs without waiting.
+/// Jobs without waiting times.
 const QUICK: [&str; 8] = [
     "run",
     "-m",
@@ -161,7 +161,7 @@ fn array(sweep: &Path) -> u64 {
     eventually("a submitted array", || arrays(sweep).first()?["id"].as_u64())
 }
 
-/// Longer than [`eventually`]: Slurm takes its time.
+/// Like [`eventually`], with a longer limit for Slurm.
 #[track_caller]
 fn in_time<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -175,7 +175,7 @@ fn in_time<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
 }
 
 #[track_caller]
-fn ended(child: Child) -> Said {
+fn ended(child: Child) -> ProgramOutput {
     said(child.wait_with_output().unwrap())
 }
 
@@ -191,7 +191,7 @@ fn a_sweep_is_an_array_on_both_nodes() {
     assert_eq!(column(&rows, "outcome"), ["completed"; 3]);
     assert_eq!(column(&rows, "id"), [0, 1, 2].map(|task| format!("{id}_{task}")));
     for (task, row) in rows.iter().enumerate() {
-        // Slurm itself knows the same.
+        // Slurm reports the same.
         let task = format!("{id}_{task}");
         assert_eq!(cluster.field(&task, "JobState").as_deref(), Some("COMPLETED"));
         assert_eq!(cluster.node(&task).as_deref(), row["on"].as_str());
@@ -233,7 +233,7 @@ fn every_end_has_its_reason() {
     let update = format!("jobid={}", cluster.job_id(&task(2)).unwrap());
     cluster.ask("scontrol", &["update", &update, "EndTime=now"]);
     runs(3);
-    // The node of the fourth job goes: its daemon, and what it started.
+    // The node of the fourth job fails: its daemon and its processes are killed.
     let node = cluster.node(&task(3)).unwrap();
     let pid = cluster.pid(&task(3));
     let spool = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
@@ -268,7 +268,7 @@ fn every_end_has_its_reason() {
 
 #[test]
 #[ignore = "needs Slurm and root; .ci/run installs it"]
-fn following_goes_on_when_the_controller_was_away() {
+fn following_continues_after_a_controller_outage() {
     let (cluster, dir) = (Cluster::start(), tempfile::tempdir().unwrap());
     let messages = dir.path().join("messages");
     let mut following = cluster.program(dir.path(), &with(&SLOW, &["runtime.requests=100,101,102"]));
@@ -303,25 +303,25 @@ fn a_killed_program_finds_its_jobs_again() {
     assert_eq!(arrays(&sweep).len(), 1, "nothing was submitted twice");
     assert_eq!(column(&rows(&sweep), "id"), [0, 1, 2, 3].map(|task| format!("{id}_{task}")));
     assert_eq!(column(&rows(&sweep), "outcome"), ["completed"; 4]);
-    // Killed while it submitted: the id is not known, and the script is.
+    // Killed while submitting: the id is unknown, the script is known.
     let text = fs::read_to_string(sweep.join("slurm.json")).unwrap();
     fs::write(sweep.join("slurm.json"), text.replace(&format!("\"id\": {id}"), "\"id\": null")).unwrap();
     fs::rename(sweep.join("3"), sweep.join("3-away")).unwrap();
     let again = cluster.run(dir.path(), &with(&resume, &["hydra.launcher.files_wait_s=1"]));
     assert!(again.err.contains("found in Slurm again: 1 job\n"), "{}", again.err);
     assert_eq!(arrays(&sweep)[0]["id"].as_u64(), Some(id), "found by its script");
-    // Its directory is gone, so the next time it is submitted, and it alone.
+    // Its directory is gone, so only this job is submitted again.
     let last = cluster
         .run(dir.path(), &with(&resume, &["hydra.launcher.timeout_min=7", "hydra.launcher.files_wait_s=0"]));
     if last.code != 0 {
-        // Slurm still knew it as completed.
+        // Slurm still lists it as completed.
         assert!(last.err.contains("its directory has no end"), "{}", last.err);
     }
 }
 
 #[test]
 #[ignore = "needs Slurm and root; .ci/run installs it"]
-fn only_what_is_missing_is_submitted_again() {
+fn only_missing_jobs_are_submitted_again() {
     let (cluster, dir) = (Cluster::start(), tempfile::tempdir().unwrap());
     let setup = "hydra.launcher.setup=['[ $SLURM_ARRAY_TASK_ID != 1 ] || exit 7']";
     let said = cluster.run(dir.path(), &with(&QUICK, &["runtime.requests=2,3,4", setup]));
@@ -380,7 +380,7 @@ fn jobs_that_are_not_accepted_yet_are_submitted_later() {
     use std::os::unix::fs::PermissionsExt;
     let (cluster, dir, tools) =
         (Cluster::start(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    // Limits of users need a database. This sbatch has one of two jobs, and the words of Slurm's own.
+    // Limits of users need a database. This sbatch has a limit of two jobs, and Slurm's original message.
     let sbatch = tools.path().join("sbatch");
     let limited = "#!/bin/bash\n\
         last=$(sed -n 's/^#SBATCH --array=\"0-\\([0-9]*\\)%.*/\\1/p' \"${@: -1}\")\n\
@@ -404,14 +404,14 @@ fn jobs_that_are_not_accepted_yet_are_submitted_later() {
 
 #[test]
 #[ignore = "needs Slurm and root; .ci/run installs it"]
-fn refusals_are_in_words() {
+fn refusals_have_a_message() {
     let (cluster, dir) = (Cluster::start(), tempfile::tempdir().unwrap());
     let said =
         cluster.run(dir.path(), &with(&QUICK, &["runtime.requests=2,3", "hydra.launcher.partition=nix"]));
     assert_eq!(said.code, 2, "{}", said.err);
     assert!(said.err.contains("sbatch refuses the jobs: invalid partition specified: nix"), "{}", said.err);
     assert!(said.err.contains("--resume"), "{}", said.err);
-    // What can never start is said while it waits.
+    // A job that can never start is reported while it waits.
     let never =
         with(&QUICK, &["runtime.requests=2,3", "hydra.launcher.exclude=n1", "hydra.launcher.nodes=2"]);
     let said = cluster.run(dir.path(), &never);
@@ -424,7 +424,7 @@ fn refusals_are_in_words() {
 
 #[test]
 #[ignore = "needs Slurm and root; .ci/run installs it"]
-fn jobs_go_on_without_the_program_until_they_are_cancelled() {
+fn jobs_continue_without_the_program_until_they_are_cancelled() {
     let (cluster, dir) = (Cluster::start(), tempfile::tempdir().unwrap());
     let child = cluster.spawn(dir.path(), &with(&SLOW, &["runtime.requests=2000", "runtime.seed=0,1,2"]));
     let sweep = sweep_dir(dir.path());

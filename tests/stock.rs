@@ -1,5 +1,5 @@
-//! candle-transformers' models as an engine: every row of its tables makes tokens, and where our decoder has the same
-//! family, the same ones.
+//! candle-transformers' models as an engine: every row of its tables generates tokens, and the same ones as the
+//! built-in decoder if that has the family.
 
 use std::{collections::HashMap, fs, path::PathBuf, sync::Arc};
 
@@ -30,7 +30,7 @@ use tempfile::TempDir;
 const VOCAB: u32 = 96;
 
 #[test]
-fn the_cost_is_reckoned_of_the_tensors_that_are_made() {
+fn the_cost_is_computed_from_the_created_tensors() {
     let mut reckoned = Vec::new();
     for model_type in model_types() {
         let model = StockModel::synthetic(&config(model_type)).unwrap();
@@ -129,7 +129,7 @@ fn prompt(n: u32, salt: u32) -> Vec<u32> {
     (0..n).map(|i| (i * 37 + salt * 11 + i * i) % VOCAB).collect()
 }
 
-/// `steps` tokens for each sequence, one row of them a step.
+/// `steps` tokens for each sequence; each row of the result is one step.
 fn generate(engine: &mut dyn Engine, prompts: &[Vec<u32>], steps: usize) -> Vec<Vec<u32>> {
     let mut all = vec![engine.prefill(&Prompts { ids: prompts.concat(), batch: prompts.len() }).unwrap()];
     for _ in 1..steps {
@@ -151,7 +151,7 @@ fn numbers(logits: &Tensor) -> Vec<f32> {
 }
 
 #[test]
-fn every_family_makes_finite_tokens_and_the_same_after_a_reset() {
+fn every_family_generates_finite_tokens_and_the_same_after_a_reset() {
     for model_type in model_types() {
         let mut engine = engine(stock(model_type), 1);
         let first = generate(&mut engine, &[prompt(6, 1)], 8);
@@ -193,7 +193,7 @@ fn a_prompt_read_at_once_equals_one_read_token_by_token() {
 }
 
 #[test]
-fn a_batch_gives_what_its_sequences_give_alone_or_is_refused() {
+fn a_batch_equals_its_single_sequences_or_is_refused() {
     let mut alone_only = Vec::new();
     for model_type in model_types() {
         let batched = options(stock(model_type), 2, 64);
@@ -216,11 +216,11 @@ fn a_batch_gives_what_its_sequences_give_alone_or_is_refused() {
 }
 
 #[test]
-fn greedy_tokens_are_those_of_our_decoder() {
+fn greedy_tokens_equal_those_of_the_built_in_decoder() {
     let families = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text"];
     for model_type in families.into_iter().chain(["mixtral", "qwen2_moe", "qwen3_moe"]) {
         for tied in [false, true] {
-            // candle ties some never and gemma always.
+            // candle ties the embeddings of some families never and of gemma always.
             if tied && ["mistral", "mixtral", "qwen2_moe"].contains(&model_type)
                 || !tied && model_type.starts_with("gemma")
             {
@@ -302,7 +302,7 @@ fn experts_count_by_how_many_are_read() {
 }
 
 #[test]
-fn what_cannot_be_made_is_said() {
+fn unsupported_models_are_reported() {
     let refused = |config: &Value| StockModel::synthetic(config).expect_err("refused").to_string();
     let unknown = refused(&json!({"model_type": "bloom"}));
     assert!(
@@ -339,7 +339,7 @@ fn what_cannot_be_made_is_said() {
 }
 
 #[test]
-fn memory_and_length_are_checked_before_anything_is_made() {
+fn memory_and_length_are_checked_before_a_model_is_created() {
     // Mixtral 8x7B, whose 93 GB as bf16 are never allocated here.
     let mixtral = json!({
         "model_type": "mixtral", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
@@ -368,7 +368,7 @@ fn memory_and_length_are_checked_before_anything_is_made() {
 }
 
 #[test]
-fn making_a_model_can_be_stopped() {
+fn creating_a_model_can_be_stopped() {
     for model_type in ["llama", "granite", "stablelm", "mamba2"] {
         let mut reports = 0;
         let mut stop = |_: PrepareStep<'_>, done: u64, total: u64| {
@@ -382,7 +382,7 @@ fn making_a_model_can_be_stopped() {
     }
 }
 
-/// What a constructor of `model_type` asks for, as a safetensors checkpoint.
+/// A checkpoint in safetensors with the tensors that a constructor of `model_type` reads.
 fn checkpoint(config: &Value, tensors: &[TensorShape]) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
@@ -394,7 +394,7 @@ fn checkpoint(config: &Value, tensors: &[TensorShape]) -> TempDir {
 }
 
 #[test]
-fn trained_weights_give_the_tokens_of_the_same_numbers_and_missing_ones_are_named() {
+fn trained_weights_give_the_tokens_of_the_same_values_and_missing_ones_are_named() {
     for (model_type, tied) in [("llama", false), ("qwen2", true), ("qwen3", false)] {
         let mut config = config(model_type);
         config["tie_word_embeddings"] = json!(tied);
@@ -430,7 +430,7 @@ fn gguf_of(arch: &str, matrices: GgmlDType) -> (TempDir, PathBuf) {
         number("attention.head_count_kv", kv_heads),
         number("attention.key_length", head_dim),
         number("attention.value_length", head_dim),
-        // candle's quantised phi3 has no window, its gemma3 none in decode: it must not matter.
+        // candle's quantised phi3 has no window, its gemma3 none in decode: the test must not depend on it.
         number("attention.sliding_window", 128),
         number("rope.dimension_count", head_dim),
         number("context_length", 128),
@@ -490,14 +490,14 @@ fn gguf_of(arch: &str, matrices: GgmlDType) -> (TempDir, PathBuf) {
 }
 
 #[test]
-fn quantised_models_make_the_same_tokens_after_a_reset() {
+fn quantised_models_generate_the_same_tokens_after_a_reset() {
     for arch in ["llama", "qwen2", "qwen3", "phi3", "gemma3"] {
         let (_dir, path) = gguf(arch);
         let open = || StockModel::open(&path, None).unwrap_or_else(|e| panic!("{arch}: {e}"));
         let model = open();
         assert_eq!((model.vocab(), model.type_name(Dtype::F32)), (VOCAB as usize, "q8_0".to_owned()));
         assert_eq!(model.kv_bytes_per_position(Dtype::Bf16), 2 * 2 * 2 * 8 * 4, "candle caches f32 here");
-        // A block of 32 is 34 bytes; the table is there once more in plain numbers, and norms are.
+        // A block of 32 is 34 bytes; the table is stored once more unquantised, and so are norms.
         let table = u64::from(VOCAB) * 32;
         let step = model.step_weight_bytes(Dtype::F32, 1).unwrap();
         assert_eq!(model.weight_bytes(Dtype::F32) - step, 4 * table, "{arch}");
@@ -526,8 +526,8 @@ fn quantised_models_make_the_same_tokens_after_a_reset() {
 }
 
 #[test]
-fn our_decoder_reads_the_same_gguf_files_alike() {
-    // Not gemma3: candle's quantised one has SiLU where the model has GELU.
+fn the_built_in_decoder_reads_the_same_gguf_files_alike() {
+    // Not gemma3: candle's quantised one has SiLU, the model has GELU.
     for arch in ["llama", "qwen2", "qwen3", "phi3"] {
         let (_dir, path) = gguf_of(arch, GgmlDType::F32);
         let checkpoint = Checkpoint::open(&path, None).unwrap_or_else(|e| panic!("{arch}: {e}"));

@@ -9,8 +9,8 @@ use std::{
 
 use crate::common::terminal::Terminal;
 use crate::common::{
-    KilledOnDrop, SIM_TIMES, Said, column, ended, ended_with_output, events, eventually, finished, limited,
-    output, program, rows, run, said, signal,
+    KilledOnDrop, ProgramOutput, SIM_TIMES, column, ended, ended_with_output, events, eventually, finished,
+    limited, output, program, rows, run, said, signal,
 };
 use llmprof::event::Outcome;
 use serde_json::Value;
@@ -40,7 +40,7 @@ const SLOW: [&str; 8] = [
     "hardware.cooldown_s=0.1",
 ];
 
-fn quick(dir: &Path, more: &[&str]) -> Said {
+fn quick(dir: &Path, more: &[&str]) -> ProgramOutput {
     run(dir, &[&QUICK[..], more].concat())
 }
 
@@ -235,7 +235,7 @@ fn a_job_that_changed_since_is_not_resumed() {
 #[test]
 fn a_killed_sweep_is_resumed_where_it_stopped() {
     let dir = tempfile::tempdir().unwrap();
-    // It stays in the cool-down after its first job. There is none before the only job that is left to the resumed sweep.
+    // It stays in the cool-down after its first job. The resumed sweep has no cool-down before its only remaining job.
     let child = program(dir.path())
         .args(QUICK)
         .args(["runtime.seed=1,2", "hardware.cooldown_s=600"])
@@ -346,7 +346,7 @@ fn the_cooldown_lasts_until_the_gpu_is_cool() {
 fn the_cooldown_is_printed_and_can_be_interrupted() {
     let dir = tempfile::tempdir().unwrap();
     let printed = dir.path().join("stderr");
-    // The simulated GPU never gets so cool.
+    // The simulated GPU never gets that cool.
     let child = program(dir.path())
         .args(QUICK)
         .args(["runtime.seed=1,2", "hardware.cooldown_until_c=20", "hardware.cooldown_max_s=600"])
@@ -415,7 +415,7 @@ fn the_screen_shows_a_sweep_and_its_keys_move_it() {
     terminal.press("r", "not available in a sweep");
     terminal.press("e", "next job 2/3");
     terminal.see("cool-down");
-    // During the cool-down the same key ends it.
+    // During the cool-down, the same key ends it.
     terminal.send("e");
     runs(" job 2/3  runtime.seed=2");
     terminal.press("6", "outcome");
@@ -423,7 +423,7 @@ fn the_screen_shows_a_sweep_and_its_keys_move_it() {
         let text = screen.contents();
         ["interrupted", "running", "waiting"].iter().all(|word| text.contains(word))
     });
-    // A job that has ended is opened; q, and Esc, return to the table.
+    // A completed job is opened; q and Esc return to the table.
     for leave in ["q", "\x1b"] {
         terminal.press("k", "job 1/3");
         terminal.press("\r", "interrupted");
@@ -455,7 +455,7 @@ fn the_screen_shows_a_sweep_and_its_keys_move_it() {
     assert_eq!(column(&rows(&sweep), "outcome"), ["interrupted"; 3]);
 }
 
-/// When the events of a run begin and end, by the clock of the machine.
+/// The start and end of a run's events, by the machine's clock.
 fn wall_times(job: &Path) -> (SystemTime, SystemTime) {
     let time = |name: &str| fs::metadata(job.join(name)).unwrap().modified().unwrap();
     (time(".hydra/config.yaml"), time("metrics.json"))
@@ -474,7 +474,8 @@ fn several_jobs_run_at_once_on_this_machine() {
     assert_eq!(column(&rows, "outcome"), ["completed"; 4]);
     assert!(column(&rows, "on").iter().all(|on| on == "process 1" || on == "process 2"), "{rows:?}");
     let times: Vec<_> = (0..4).map(|job| wall_times(&sweep.join(job.to_string()))).collect();
-    // At no moment more than two. Short jobs may not overlap at all; those of the next test do not end before two of them run.
+    // Never more than two at once. Short jobs may not overlap at all; those of the next test do not end before two of
+    // them run.
     let at_once =
         |moment: SystemTime| times.iter().filter(|(from, to)| *from <= moment && moment < *to).count();
     assert!(times.iter().all(|(from, _)| at_once(*from) <= 2), "{times:?}");

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Records the demo: a simulated run at four times real time, with a snapshot before and one during the heat.
+# Records the demo: a simulated run at four times real time, with a snapshot before and one during the thermal slowdown.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 program=${1:-$here/../../target/release/llmprof-tui}

@@ -1,4 +1,4 @@
-//! A made-up run of any length and speed, event by event, for benches and tests of what takes events in.
+//! A synthetic run of any length and speed, event by event, for benches and tests of consumers of events.
 
 use llmprof::{
     base::noise,
@@ -14,7 +14,7 @@ const HOST_EVERY_NS: u64 = 500_000_000;
 const OBSERVER_EVERY_NS: u64 = 1_000_000_000;
 const NOTICE_EVERY_NS: u64 = 20_000_000_000;
 
-/// So many tokens a second for so long, requests one after the other, a GPU sample every 100 ms.
+/// `tokens_per_s` for `secs`, requests one after another, a GPU sample every 100 ms.
 #[derive(Debug, Clone, Copy)]
 pub struct MadeUpRun {
     pub tokens_per_s: u64,
@@ -26,7 +26,7 @@ impl MadeUpRun {
         self.tokens_per_s * self.secs
     }
 
-    /// Gives every event in order, the run's start and end included.
+    /// Passes every event in order, including the run's start and end.
     pub fn for_each(self, mut take: impl FnMut(Envelope)) {
         let mut send = |t: u64, event: Event| take(Envelope { t: Stamp(t), event });
         send(0, Event::RunStarted(Box::new(self.started())));
@@ -35,7 +35,7 @@ impl MadeUpRun {
         let mut before_ns = 0;
         for nth in 0..self.tokens() {
             let (request, index) = ((nth / TOKENS_PER_REQUEST) as u32, (nth % TOKENS_PER_REQUEST) as u32);
-            // Tokens come up to a twentieth late, and one in a thousand later than that.
+            // Tokens are up to a twentieth late, and one in a thousand is later than that.
             let late = noise::bits(1, nth) % (spacing_ns / 20 + 1);
             let late = if nth % 1000 == 999 { spacing_ns / 2 } else { late };
             let t = nth * spacing_ns + late;
@@ -98,7 +98,7 @@ impl MadeUpRun {
     }
 }
 
-/// What was sampled between two tokens.
+/// The samples between two tokens.
 fn samples(after_ns: u64, until_ns: u64, send: &mut impl FnMut(u64, Event)) {
     for tick in after_ns / GPU_EVERY_NS + 1..=until_ns / GPU_EVERY_NS {
         let t = tick * GPU_EVERY_NS;
@@ -131,7 +131,7 @@ fn gpu() -> GpuInfo {
     }
 }
 
-/// Moves as a card under load does; the power cap is reached every now and then.
+/// Values of a GPU under load; the power cap is reached at times.
 fn gpu_sample(tick: u64) -> GpuSample {
     let unit = |stream| f64::from(noise::bits(stream, tick) as u32) / f64::from(u32::MAX);
     let capped = tick % 100 < 20;

@@ -1,5 +1,5 @@
-//! Builds that are not releases can make parts of the program fail (`LLMPROF_FAULT`); a release can with
-//! `LLMPROF_FAULTS=1` set while it is built.
+//! Development builds can make parts of the program fail (`LLMPROF_FAULT`); release builds can if `LLMPROF_FAULTS=1` is
+//! set while they are built.
 
 use std::env;
 

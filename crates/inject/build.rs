@@ -1,4 +1,5 @@
-//! Compiles the library for other programs. It is a file of its own, linked against the C library alone, so rustc is called directly.
+//! Compiles the library for other programs. It is a separate file, linked only against the C library, so rustc is
+//! called directly.
 
 use std::{env, path::PathBuf, process::Command};
 

@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use llmprof::{
     analysis::steps::Fold,
-    attach::{RunClock, Said, Transcript, device_work},
+    attach::{RunClock, Message, Transcript, device_work},
     event::Stamp,
 };
 
@@ -17,11 +17,11 @@ fuzz_target!(|bytes: &[u8]| {
     let run = RunClock::now(Stamp(0));
     for lane in 0..2 {
         let read = transcript.read(lane, &slots, run, &mut |said| match said {
-            Said::Work { work, name } => {
+            Message::Work { work, name } => {
                 let work = device_work(&mut fold, &work, name);
                 fold.add(work);
             }
-            Said::Mode { at_ns, .. } => fold.begin_burst(at_ns),
+            Message::Mode { at_ns, .. } => fold.begin_burst(at_ns),
             _ => {}
         });
         assert!(read <= slots.len());

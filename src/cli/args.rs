@@ -48,7 +48,7 @@ pub(super) struct ProjectArgs {
     pub(super) root: PathBuf,
 }
 
-/// Which configuration to print.
+/// The configuration to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum WhichConfig {
     /// The configuration of the run
@@ -62,7 +62,7 @@ impl ConfigArgs {
         ConfigArgs { overrides: overrides.to_vec(), ..ConfigArgs::default() }
     }
 
-    /// The overrides as typed, `--model` first.
+    /// The overrides as typed, with `--model` first.
     pub(super) fn typed_overrides(&self) -> Vec<String> {
         self.model
             .iter()
@@ -91,12 +91,12 @@ impl ConfigArgs {
         compose_untyped(&self.tree()?, &with_model_name(self.typed_overrides())).map_err(Failure::usage)
     }
 
-    /// The run that is asked for. Settings of `./conf` that start programs or connect are asked for once.
+    /// The requested run. Settings of `./conf` that start programs or connect are asked for once.
     pub(super) fn plan(&self) -> Result<Plan, Failure> {
         self.plan_asking(MayAsk::Yes)
     }
 
-    /// [`plan`](Self::plan) while a screen is open.
+    /// Like [`plan`](Self::plan), while a screen is open.
     pub(super) fn plan_again(&self) -> Result<Plan, Failure> {
         self.plan_asking(MayAsk::No)
     }
@@ -107,12 +107,13 @@ impl ConfigArgs {
         Ok(Plan::new(composed)?)
     }
 
-    /// Asks for what `./conf` would start in these runs; `--conf-dir` is the user's own choice.
+    /// Asks for consent to what `./conf` would start in these runs; `--conf-dir` is the user's own choice.
     pub(super) fn confirm(&self, runs: &[&Composed], may_ask: MayAsk) -> Result<(), Failure> {
         if self.conf_dir.is_some() {
             return Ok(());
         }
-        let settings = runs.iter().flat_map(|composed| RiskySetting::of(&composed.composition)).collect();
+        let settings =
+            runs.iter().flat_map(|composed| RiskySetting::find_all(&composed.composition)).collect();
         conf_consent::confirm(Path::new("conf"), settings, may_ask)
     }
 
@@ -144,7 +145,7 @@ impl ConfigArgs {
     }
 }
 
-/// Makes a URL among the words of a command line a value of `key`; true if there was one.
+/// Turns a URL among the arguments into a value of `key`; true if there was one.
 pub(super) fn take_url(overrides: &mut [String], key: &str) -> bool {
     let is_url = |text: &&mut String| text.starts_with("http://") || text.starts_with("https://");
     let mut found = false;
@@ -155,12 +156,12 @@ pub(super) fn take_url(overrides: &mut [String], key: &str) -> bool {
     found
 }
 
-/// Takes the URLs out of the words of a command line.
+/// Takes the URLs out of the arguments.
 pub(super) fn take_urls(overrides: &mut Vec<String>) -> Vec<String> {
     overrides.extract_if(.., |text| text.starts_with("http://") || text.starts_with("https://")).collect()
 }
 
-/// A value of an override. Quotation marks in it are left out: no URL and no condition has any.
+/// A value of an override, in quotes. Quotation marks in it are dropped: no URL and no condition has any.
 pub(super) fn in_quotes(text: &str) -> String {
     format!("'{}'", text.replace(['\'', '\\'], ""))
 }
@@ -170,7 +171,7 @@ pub(super) fn quoted_list(texts: &[String]) -> String {
     format!("[{}]", texts.iter().map(|text| in_quotes(text)).collect::<Vec<_>>().join(","))
 }
 
-/// The time of `--for`.
+/// The duration of `--for`.
 pub(super) fn time_of(seconds: f64) -> Result<Duration, Failure> {
     match (0.0..=1e9).contains(&seconds) {
         true => Ok(Duration::from_secs_f64(seconds)),
@@ -178,7 +179,7 @@ pub(super) fn time_of(seconds: f64) -> Result<Duration, Failure> {
     }
 }
 
-/// Adds a model name where the shape comes from a file: the default name would be wrong.
+/// Adds a model name if the shape comes from a file: the default name would be wrong.
 pub(super) fn with_model_name(mut overrides: Vec<String>) -> Vec<String> {
     let given = |key: &str| overrides.iter().find_map(|o| o.strip_prefix(key)).map(str::to_owned);
     if let (Some(path), None) = (given("model.config_json="), given("model.name=")) {
@@ -187,7 +188,7 @@ pub(super) fn with_model_name(mut overrides: Vec<String>) -> Vec<String> {
     overrides
 }
 
-/// The model's name for a shape read from `path`: the file's name, or its directory's for a plain `config.json`.
+/// The model name for a shape from `path`: the file's name, or the directory's for a plain `config.json`.
 fn model_name(path: &Path) -> String {
     let stem = path.file_stem().filter(|stem| *stem != "config");
     let name = stem.or_else(|| path.parent().and_then(Path::file_name)).unwrap_or(OsStr::new("custom"));
@@ -195,7 +196,7 @@ fn model_name(path: &Path) -> String {
     name.to_string_lossy().chars().map(safe).collect()
 }
 
-/// The directory of all runs: the part of the run directory's pattern that is the same for every run.
+/// The directory of all runs: the constant part of the run directory's pattern.
 pub(super) fn runs_root(composed: &Composed) -> PathBuf {
     let dir = PathBuf::from(&composed.config.hydra.run.dir);
     dir.iter()
@@ -204,8 +205,8 @@ pub(super) fn runs_root(composed: &Composed) -> PathBuf {
         .map_or_else(|| dir.ancestors().nth(3).unwrap_or(&dir).to_owned(), PathBuf::from)
 }
 
-/// A path as it is, or the run that a short name means: `latest`, `latest~1`, a part of a path. A name without a run stays as it
-/// is, for the error about it.
+/// A path unchanged, or the run that a short name means: `latest`, `latest~1`, a part of a path. A name without a run
+/// is returned unchanged, for the error message.
 pub(super) fn resolve_run(name: &Path) -> Result<PathBuf, Failure> {
     if name.exists() {
         return Ok(name.to_owned());
@@ -215,7 +216,7 @@ pub(super) fn resolve_run(name: &Path) -> Result<PathBuf, Failure> {
     Ok(found.unwrap_or_else(|| name.to_owned()))
 }
 
-/// Keys of load and server are those of the runtimes that load-test a server.
+/// Adds to errors about keys of load and server the runtimes that load-test a server.
 fn with_runtimes(error: ConfigError) -> Failure {
     match &error {
         ConfigError::UnknownKey { key, .. }

@@ -100,7 +100,7 @@ pub(super) async fn run(args: CompareArgs) -> Result<u8, Failure> {
 }
 
 impl CompareArgs {
-    /// What to compare: the requested metrics, and those of the gates.
+    /// The requested metrics and those of the gates.
     fn options(&self) -> Result<Options, Failure> {
         let margin = Some(self.margin / 100.0).filter(|margin| (0.0..=1.0).contains(margin));
         let margin = margin.ok_or_else(|| {
@@ -139,7 +139,7 @@ impl CompareArgs {
 fn compare_recorded(args: &CompareArgs) -> Result<u8, Failure> {
     let options = args.options()?;
     let (a, b) = (args.a.as_deref().unwrap_or_default(), args.b.as_deref().unwrap_or_default());
-    // Names that mean no run may be baselines.
+    // Reserved names of runs cannot be baselines.
     let found = |name: &str| resolve_run(Path::new(name)).ok().and_then(|path| fs::canonicalize(path).ok());
     if let (Some(first), Some(second)) = (found(a), found(b))
         && first == second
@@ -161,8 +161,8 @@ async fn compare_interleaved(args: &CompareArgs, n: usize) -> Result<u8, Failure
     let (of_a, of_b) = compare::split_sides(&args.sides)?;
     let planned = |overrides: &[String]| {
         let plan = ConfigArgs::with_overrides(overrides).plan()?;
-        // A process that has opened a GPU stays on it, and would be another process to those of the runs, which check for
-        // themselves.
+        // A process that has opened a GPU keeps it open, and would count as another process for the runs, which check
+        // for themselves.
         if args.same_process || !plan.uses_gpu() {
             plan.check_machine()?;
         }

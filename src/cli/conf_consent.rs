@@ -1,4 +1,4 @@
-//! Asks before settings of `./conf` start programs or connect: the directory may come from somebody else.
+//! Asks before settings of `./conf` start programs or connect: another user may have written them.
 
 use std::{fs, path::Path};
 
@@ -10,9 +10,9 @@ use llmprof_base::{
 };
 use llmprof_config::RiskySetting;
 
-/// The file with what was agreed to, a line each.
+/// The file with the settings that the user agreed to, one per line.
 const AGREED: &str = "agreed_settings";
-/// Older ones are forgotten.
+/// Maximum number of entries; older ones are dropped.
 const MAX_AGREED: usize = 1000;
 
 /// Whether a question may be asked on the terminal.
@@ -23,7 +23,7 @@ pub(super) enum MayAsk {
     No,
 }
 
-/// Agreed to before, or now. `dir` is the configuration directory.
+/// Returns whether the user agreed, now or before. `dir` is the configuration directory.
 pub(super) fn confirm(dir: &Path, mut settings: Vec<RiskySetting>, may_ask: MayAsk) -> Result<(), Failure> {
     settings.sort();
     settings.dedup();
@@ -48,7 +48,7 @@ pub(super) fn confirm(dir: &Path, mut settings: Vec<RiskySetting>, may_ask: MayA
     }
 }
 
-/// The directory and the values in one line, so that a changed value is asked for again.
+/// The directory and the values on one line, so that a changed value is asked for again.
 fn agreement(dir: &Path, settings: &[RiskySetting]) -> String {
     let dir = fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
     let values = settings.iter().map(|setting| format!("{}={}", setting.key, setting.value));
@@ -65,7 +65,7 @@ fn is_agreed(agreement: &str) -> bool {
     agreed().lines().any(|line| line == agreement)
 }
 
-/// Where it cannot be kept, it is asked for again.
+/// If it cannot be stored, it is asked for again.
 fn agree(agreement: &str) {
     let before = agreed();
     let mut lines: Vec<&str> = before.lines().collect();

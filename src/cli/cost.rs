@@ -168,8 +168,8 @@ impl Gpu {
     }
 }
 
-/// The shape of the configured model: from its weights where some are given, else from a `config.json` or `model.arch`; with
-/// weights of `bits` bits, if given.
+/// The shape of the configured model: from its weights if some are given, else from a `config.json` or `model.arch`.
+/// `bits` replaces the bits of the weights.
 fn shape_of(config: &RunConfig, bits: Option<f64>) -> Result<Shape, Failure> {
     plain_shape_of(config, bits).map(|shape| shape.with_kv_cache(config.runtime.kv_cache_dtype))
 }
@@ -197,7 +197,7 @@ fn plain_shape_of(config: &RunConfig, bits: Option<f64>) -> Result<Shape, Failur
                     "cannot estimate the model in {path}: its architecture is not supported"
                 ))
             }),
-            // The engine may not run what can be estimated.
+            // `cost` also estimates models that the engine cannot run.
             Err(error) => in_file(&path.join("config.json")).map_err(|_| Failure::usage(error)),
         },
         (_, Some(path)) => in_file(Path::new(path)).map_err(Failure::usage),
@@ -205,7 +205,7 @@ fn plain_shape_of(config: &RunConfig, bits: Option<f64>) -> Result<Shape, Failur
     }
 }
 
-/// The shape in a `config.json`; with weights of `bits` bits, if given, instead of those that it states.
+/// The shape in a `config.json`. `bits` replaces the stated bits of the weights.
 fn read_shape(mut json: Value, dtype: Dtype, bits: Option<f64>) -> Result<Shape, SpecError> {
     let Some(bits) = bits else { return Shape::from_hf(&json, dtype) };
     if let Some(object) = json.as_object_mut() {

@@ -45,7 +45,7 @@ pub(super) struct Diagnosed {
     gpu: String,
     diagnosis: Diagnosis,
     energy: Option<Energy>,
-    /// What the diagnosis is based on.
+    /// The source of the diagnosis.
     source: String,
 }
 

@@ -68,9 +68,9 @@ pub(super) struct DoctorArgs {
     pub(super) json: bool,
 }
 
-/// The shortest time between two lines of progress.
+/// Minimum interval between two lines of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
-/// How long cancelled work may take to end.
+/// Time for cancelled work to end.
 const CANCEL_TIMEOUT: Duration = Duration::from_millis(1500);
 
 pub(super) async fn run(args: DoctorArgs) -> Result<u8, Failure> {
@@ -106,7 +106,7 @@ async fn examine(args: &DoctorArgs) -> Result<u8, Failure> {
     // A configuration that does not compose is one of the findings.
     let runs = args.config.compose().map(|composed| cwd.join(runs_root(&composed)));
     let machine = Arc::new(Machine::here(runs.map_err(|failure| failure.to_string())));
-    let style = show::Style::of(&machine, io::stdout().is_terminal());
+    let style = show::Style::for_machine(&machine, io::stdout().is_terminal());
     let stop = Arc::clone(&machine.stop);
     let work = move || {
         let on_terminal = io::stderr().is_terminal();
@@ -173,7 +173,7 @@ async fn measure_overhead(args: &DoctorArgs) -> Result<u8, Failure> {
     Ok(measured.exit_code())
 }
 
-/// Runs `work` on a thread of its own. On a signal it calls `cancel`, waits a moment and fails.
+/// Runs `work` on its own thread. On a signal it calls `cancel`, waits a moment and fails.
 async fn cancellable<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
     cancel: impl FnOnce(),

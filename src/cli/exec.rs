@@ -55,7 +55,7 @@ Examples:
   eval \"$(llmprof-tui inject --print-env)\"; python serve.py &
   llmprof-tui inject --print-env --format systemd    systemd unit file; compose: compose file";
 
-/// Rows of a kernel table.
+/// Maximum rows of a kernel table.
 const KERNEL_ROWS: usize = 15;
 
 #[derive(Debug, Args)]
@@ -160,12 +160,12 @@ pub(super) async fn attach(args: AttachArgs) -> Result<u8, Failure> {
         return watch::with_remark(watch, Some(remark)).await;
     }
     let model = with.iter().find_map(|process| model_of(&process.arguments, process.directory.as_deref()));
-    // Its load and its memory are the run's.
+    // Its load and memory count as the run's.
     let _own: Vec<OwnChild> = with.iter().map(|process| OwnChild::new(process.pid)).collect();
     follow(args.config, Target::Join { processes: with }, model, &args.follow).await
 }
 
-/// The plan for a program of this machine that is shown on another.
+/// The plan for a program on this machine whose screen is on another.
 pub(super) fn planned_there(config: ConfigArgs, command: &[String]) -> Result<Plan, Failure> {
     let command: Vec<OsString> = command.iter().map(OsString::from).collect();
     let model = model_of(&command, std::env::current_dir().ok().as_deref());
@@ -173,11 +173,11 @@ pub(super) fn planned_there(config: ConfigArgs, command: &[String]) -> Result<Pl
     Ok(planned(config, &target, model)?.plan)
 }
 
-/// How a program is followed.
+/// The plan of a followed program.
 struct Planned {
     config: ConfigArgs,
     plan: Plan,
-    /// Its model has a known shape.
+    /// Whether the shape of its model is known.
     is_known: bool,
 }
 
@@ -186,7 +186,7 @@ fn planned(mut config: ConfigArgs, target: &Target, model: Option<PathBuf>) -> R
     config.overrides.insert(0, "runtime=program".to_owned());
     let named = config.overrides.iter().any(|o| o.starts_with("model.name="));
     if !has_model && !named {
-        // The run is filed under the name of the program.
+        // The run is stored under the name of the program.
         config.overrides.push(format!("model.name={}", target.file_name()));
     }
     let shape = model.filter(|_| !has_model).map(|path| format!("model.config_json={}", path.display()));
@@ -194,7 +194,7 @@ fn planned(mut config: ConfigArgs, target: &Target, model: Option<PathBuf>) -> R
     with_shape.overrides.extend(shape.clone());
     let (config, plan, is_known) = match (with_shape.plan(), shape) {
         (Ok(plan), shape) => (with_shape, plan, has_model || shape.is_some()),
-        // A shape that we cannot read is no reason not to follow the program.
+        // An unreadable shape does not prevent following the program.
         (Err(failure), Some(shape)) => {
             let mut plan = config.plan()?;
             plan.remarks.push(format!("the model's shape is not used ({shape}): {failure}"));
@@ -288,7 +288,8 @@ pub(super) fn inject(args: &InjectArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// A value between double quotes of a unit file or of YAML. `special` begins what is replaced there, and is itself if doubled.
+/// A value in double quotes for a unit file or for YAML. `special` begins a substitution there, and is escaped by
+/// doubling it.
 fn in_double_quotes(value: &str, special: char) -> String {
     let mut out = String::new();
     for c in value.chars() {

@@ -170,7 +170,7 @@ impl FleetArgs {
         Ok(Some(Recorder::create(path, header, &now)?))
     }
 
-    /// Whether there is a screen.
+    /// Whether the screen is opened.
     fn has_screen(&self) -> bool {
         !self.once && !self.json && io::stdout().is_terminal()
     }

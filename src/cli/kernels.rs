@@ -53,7 +53,7 @@ On a terminal this opens the Kernels pane, unless --text, --json or -k is given.
 
 Exit codes: 0 all files were read, 1 a file could not be read.";
 
-/// Rows of a table on a terminal.
+/// Maximum rows of a table on a terminal.
 const DEFAULT_ROWS: usize = 20;
 
 #[derive(Debug, Args)]
@@ -183,7 +183,7 @@ pub(super) async fn run(args: KernelsArgs) -> Result<u8, Failure> {
     Ok(code.max(u8::from(!errors.is_empty())))
 }
 
-/// The kernels that a run recorded itself, by phase, and those of its reports.
+/// The live kernels of a run by phase, and the tables of its reports.
 fn recorded(run: &Path) -> Result<Vec<FileTables>, Failure> {
     let (state, skipped) = read_run(run)?;
     if skipped > 0 {
@@ -206,7 +206,7 @@ fn recorded(run: &Path) -> Result<Vec<FileTables>, Failure> {
     }
 }
 
-/// Files that are read of a directory.
+/// Maximum files that are read from a directory.
 const MAX_FILES: usize = 1024;
 
 /// The files, and those in directories, in the order of their names.
@@ -232,7 +232,7 @@ fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
                 path.display()
             )));
         }
-        // Rank 10 is after rank 9.
+        // Numeric order: rank 10 is after rank 9.
         found.sort_by_key(|path| {
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             (name.len(), name)

@@ -28,9 +28,9 @@ Each rate is a run of its own. A rate keeps the SLOs where 99 % of its requests 
 
 Exit codes: 0 the knee was found, 1 a run failed, 3 it was not found within --runs.";
 
-/// The minimum share of a rate's requests that must meet the SLOs.
+/// The minimum share of a rate's requests that must keep the SLOs.
 const KEPT_SHARE: f64 = 0.99;
-/// The fewest requests of a rate: fewer do not show a share of 99 %.
+/// The minimum number of requests per rate: fewer cannot show a share of 99 %.
 const MIN_REQUESTS: f64 = 100.0;
 
 #[derive(Debug, Args)]
@@ -54,7 +54,7 @@ pub(super) struct KneeArgs {
     quiet: bool,
 }
 
-/// A rate and how it went.
+/// A rate and its result.
 struct Step {
     rate: f64,
     kept: bool,
@@ -63,7 +63,7 @@ struct Step {
 }
 
 impl Step {
-    /// Requests a second that kept the SLOs.
+    /// Requests per second that kept the SLOs.
     fn good_per_s(&self) -> Option<f64> {
         let seconds = self.state.total.wall_ns as f64 / 1e9;
         (seconds > 0.0).then(|| self.state.server.good as f64 / seconds)
@@ -71,7 +71,7 @@ impl Step {
 }
 
 impl KneeArgs {
-    /// The configuration; a URL is that of a server.
+    /// The configuration; a URL is the address of the server.
     fn server_config(&self) -> ConfigArgs {
         let mut config = self.config.clone();
         let has_runtime = config.overrides.iter().any(|text| text.starts_with("runtime="));
@@ -122,7 +122,7 @@ pub(super) async fn run(args: KneeArgs) -> Result<u8, Failure> {
             return Ok(cause.exit_code());
         }
         let server = &finished.state.server;
-        // A server that has gone is no rate that was not kept.
+        // A rate at which the server disappeared does not count as failed.
         let is_whole = server.ended as f64 >= requests;
         if finished.summary.finished.outcome != Outcome::Completed && !is_whole {
             if !steps.is_empty() {
@@ -149,7 +149,7 @@ pub(super) async fn run(args: KneeArgs) -> Result<u8, Failure> {
     Ok(if search.next_rate().is_none() { 0 } else { 3 })
 }
 
-/// Prints the result, or the part of it that was found before an early end.
+/// Prints the result, or the results so far after an early end.
 fn show(search: &KneeSearch, steps: &[Step], json: bool) -> Result<(), Failure> {
     match json {
         true => print_json(&knee_json(search, steps)),
@@ -157,10 +157,10 @@ fn show(search: &KneeSearch, steps: &[Step], json: bool) -> Result<(), Failure> 
     }
 }
 
-/// A latency that grows by this factor is why a rate was not kept.
+/// A latency that grows by at least this factor is the cause.
 const GROWS: f64 = 1.2;
 
-/// Why the lowest rate that was not kept was not, by what its requests show.
+/// Why the lowest failed rate did not keep the SLOs, from its requests.
 fn cause(steps: &[Step], (kept, broken): (Option<f64>, Option<f64>)) -> Option<String> {
     let of = |rate: Option<f64>| steps.iter().find(|step| Some(step.rate) == rate);
     let step = of(broken)?;
@@ -176,7 +176,7 @@ fn cause(steps: &[Step], (kept, broken): (Option<f64>, Option<f64>)) -> Option<S
     growth(ttft, tpot).or_else(first)
 }
 
-/// Which p99 has grown from one rate to the next, and what that means.
+/// The p99 that grew from one rate to the next, and its meaning.
 fn growth(ttft: Option<(f64, f64)>, tpot: Option<(f64, f64)>) -> Option<String> {
     let by = |p99: Option<(f64, f64)>| p99.map_or(0.0, |(from, to)| to / from.max(1e-9));
     let text = |p99: Option<(f64, f64)>| {
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_that_was_not_kept_is_explained_by_its_requests() {
+    fn a_failed_rate_is_explained_by_its_requests() {
         let text = |ttft, tpot| growth(Some(ttft), Some(tpot)).unwrap_or_default();
         let waits = text((51.0, 1021.0), (10.2, 10.3));
         assert!(waits.contains("51.0 ms → 1,021 ms") && waits.contains("requests wait"), "{waits}");

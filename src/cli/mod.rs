@@ -192,7 +192,7 @@ enum Command {
 /// Why a command failed.
 #[derive(Debug)]
 enum Failure {
-    /// A mistake of the caller: exit code 2.
+    /// A usage error: exit code 2.
     Usage(String),
     /// Exit code 1.
     Work(String),
@@ -375,7 +375,7 @@ fn dispatch(cli: Cli, words: &[OsString]) -> Result<u8, Failure> {
     }
 }
 
-/// Refuses to start where too few files can be opened: what needs them later would fail in many ways.
+/// Refuses to start if too few files can be opened: later failures would be less clear.
 fn require_descriptors() -> Result<(), Failure> {
     const NEEDED: usize = 16;
     let spare: Result<Vec<OwnedFd>, Errno> =
@@ -384,12 +384,12 @@ fn require_descriptors() -> Result<(), Failure> {
         Err(Errno::MFILE | Errno::NFILE) => Err(Failure::work(
             "too few open files are allowed; raise the limit on open files (ulimit -n) to 32 or more",
         )),
-        // A closed stderr shows nothing about the limit.
+        // A closed stderr says nothing about the limit.
         _ => Ok(()),
     }
 }
 
-/// Prints help, or what is wrong with the arguments: with colours, unless an argument, which may be the name of a file, has
+/// Prints help or an error in the arguments: with colours, unless an argument, which may be the name of a file, has
 /// hidden characters.
 fn print_clap(error: &clap::Error) {
     match env::args_os().any(|argument| argument.to_string_lossy().contains(is_hidden)) {
@@ -399,10 +399,10 @@ fn print_clap(error: &clap::Error) {
     }
 }
 
-/// What developers of this program use, in the project's own directory.
+/// Commands for developers of this program, used in the project's own directory.
 const FOR_DEVELOPERS: [&str; 3] = ["bootstrap", "third-party", "dataset"];
 
-/// The command line with the commands for developers under a heading of their own in its help.
+/// The command line with the developers' commands under their own heading.
 fn for_people(command: clap::Command) -> clap::Command {
     let mut heading = "For developers of llmprof-tui:\n".to_owned();
     let mut command = command;
@@ -435,12 +435,12 @@ pub fn commands_markdown() -> String {
     table
 }
 
-/// Prints a result for people to stdout.
+/// Prints a human-readable result to stdout.
 fn print(text: &str) -> Result<(), Failure> {
     print_styled(&Lines(text).to_string())
 }
 
-/// The state at the end of a recorded run, and how many lines of it could not be read.
+/// The state at the end of a recorded run, and the number of unreadable lines.
 fn read_run(path: &Path) -> Result<(RunState, u64), Failure> {
     let mut reader = EventReader::open(&RunDir::open(path).events()).map_err(Failure::work)?;
     let mut state = RunState::default();
@@ -450,13 +450,13 @@ fn read_run(path: &Path) -> Result<(RunState, u64), Failure> {
     Ok((state, reader.skipped()))
 }
 
-/// Prints a result for programs to stdout: lines of any length.
+/// Prints a machine-readable result to stdout: lines of any length.
 fn print_data(text: &str) -> Result<(), Failure> {
     print_styled(&visible(text))
 }
 
-/// Prints text to stdout as it is: it may have colours, and no untrusted text that was not sanitised. A
-/// reader that closes the pipe early is not an error.
+/// Prints text to stdout unchanged: it may have colours, and all untrusted text in it was sanitised. A reader that
+/// closes the pipe early is not an error.
 fn print_styled(text: &str) -> Result<(), Failure> {
     match output::print(&format!("{text}\n")) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),

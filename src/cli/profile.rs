@@ -41,7 +41,7 @@ pub(super) async fn run(
     }
 }
 
-/// One live run in the TUI; the remark stands in its Log.
+/// One live run in the TUI; the remark is shown in its Log.
 pub(super) async fn profile(config: ConfigArgs, remark: Option<String>) -> Result<u8, Failure> {
     let mut plan = config.plan()?;
     plan.remarks.extend(remark);
@@ -57,7 +57,7 @@ pub(super) async fn profile(config: ConfigArgs, remark: Option<String>) -> Resul
         let config = ConfigArgs { model: None, overrides: overrides.to_vec(), ..config.clone() };
         config.plan_again().map_err(|failure| failure.to_string())
     };
-    // Listens before anything is started that a signal could leave unfinished.
+    // Signals are caught before anything is started that a signal could leave unfinished.
     let shutdown = Shutdown::listen()?;
     let live = Live { session: Session::start(plan).into(), replan: Box::new(replan), sweep: None };
     let mut stopped = App::of_run(&tui, live, root.clone()).run(tui.mouse, shutdown).await;
@@ -94,7 +94,7 @@ pub(super) fn require_terminal(alternative: &str) -> Result<(), Failure> {
     Err(Failure::usage(format_args!("not a terminal: the TUI needs one; use {alternative}")))
 }
 
-/// Prints to stderr, below the restored terminal, how the runs ended, and returns the exit code.
+/// Prints the outcome of the runs to stderr, below the restored terminal, and returns the exit code.
 pub(super) fn report_exit(stopped: tui::Stopped) -> Result<u8, Failure> {
     let mut code = 0;
     for ended in &stopped.runs {

@@ -1,4 +1,4 @@
-//! `--host`: runs on another machine, over ssh.
+//! `--host`: runs on a remote host over ssh.
 
 mod follow;
 mod sweep;
@@ -31,12 +31,12 @@ use llmprof_run::{
     plan::Plan,
     progress_line::ProgressLine,
     remote::{
-        Connection, Copies, Frame, Host, Incoming, Listed, Machine, Order, Place, Refusal, RemoteRun,
-        Request, Start, Work, install, machine_there, serve, work,
+        Connection, Copies, Frame, Host, Incoming, Listed, Machine, Order, Refusal, RemoteRun, Request,
+        ServedDir, Start, Work, install, machine_there, serve, work,
     },
 };
 
-/// Options of every command that can run on another machine.
+/// Options of every command that can run on a remote host.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Remote host")]
 pub(super) struct RemoteArgs {
@@ -57,7 +57,7 @@ pub(super) struct RemoteArgs {
     fetch_limit: u64,
 }
 
-/// Options for runs that were started before, and for the program there.
+/// Options for runs that were started before, and for the remote program.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Remote host")]
 pub(super) struct RemoteSessionArgs {
@@ -72,10 +72,10 @@ pub(super) struct RemoteSessionArgs {
     install: bool,
 }
 
-/// The options that stand before a command as well as after it.
+/// Options that may precede the command.
 const WITH_VALUE: [&str; 5] = ["--host", "--remote-program", "--remote-dir", "--ssh-option", "--fetch-limit"];
 
-/// How many words an option of another machine has at the beginning of `words`; 0 for anything else.
+/// The number of words that a remote option takes at the beginning of `words`; 0 if there is none.
 fn option_length(words: &[OsString]) -> usize {
     let Some(word) = words.first().and_then(|word| word.to_str()) else { return 0 };
     let is = |name: &str| word == name;
@@ -86,7 +86,7 @@ fn option_length(words: &[OsString]) -> usize {
     }
 }
 
-/// `--host box exec …` as `exec --host box …`: the options of another machine may stand before the command.
+/// Turns `--host box exec …` into `exec --host box …`: remote options may precede the command.
 pub(super) fn with_command_first(words: Vec<OsString>, is_command: impl Fn(&str) -> bool) -> Vec<OsString> {
     let mut at = 1.min(words.len());
     while at < words.len() && option_length(&words[at..]) > 0 {
@@ -103,7 +103,7 @@ pub(super) fn with_command_first(words: Vec<OsString>, is_command: impl Fn(&str)
     }
 }
 
-/// The words of the command line without the options of another machine: what the remote program is given.
+/// The arguments without the remote options: those of the remote program.
 fn words_there(words: &[OsString]) -> Result<Vec<String>, Failure> {
     let mut found = Vec::new();
     let mut at = 1;
@@ -146,21 +146,21 @@ impl RemoteArgs {
     }
 }
 
-/// A screen or text at this end, for what runs there.
+/// How a remote run is shown locally.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shown {
     pub(super) headless: bool,
     pub(super) json: bool,
     pub(super) quiet: bool,
-    /// The run ends after this long.
+    /// The run ends after this time.
     pub(super) seconds: Option<f64>,
-    /// A program that is followed: its output and its exit code are those of the command.
+    /// Whether a program is followed, whose output and exit code become those of the command.
     pub(super) program: bool,
-    /// Nothing runs: the result is what was seen of the GPUs or of a server.
+    /// Whether nothing runs: the result is the telemetry of GPUs or of a server.
     pub(super) watch: bool,
 }
 
-/// Runs the command on another machine, where `--host` asks for it.
+/// Runs the command on a remote host, if `--host` is given.
 pub(super) async fn profile(
     args: &RemoteArgs,
     config: &ConfigArgs,
@@ -175,7 +175,7 @@ pub(super) async fn profile(
     follow(args, host, Start::New(work), shown).await.map(Some)
 }
 
-/// Options without a command: install, list, show again, cancel.
+/// Options without a command: install, list, reconnect, end.
 pub(super) async fn session(
     args: &RemoteArgs,
     session: &RemoteSessionArgs,
@@ -259,7 +259,7 @@ fn row(run: &Listed) -> [String; 5] {
     ]
 }
 
-/// Copies this program there, after a question.
+/// Copies this program to the remote host, after a question.
 fn copy_program(host: &Host, yes: bool) -> Result<(), Failure> {
     let (here, there) = (Machine::here(), machine_there(host).map_err(Failure::work)?);
     if here != there {
@@ -288,7 +288,7 @@ fn copy_program(host: &Host, yes: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A command whose output is its result, such as `doctor`, on another machine.
+/// Runs a command whose output is its result, e.g. `doctor`, on a remote host.
 pub(super) async fn command(args: &RemoteArgs, words: &[OsString]) -> Result<Option<u8>, Failure> {
     let Some(host) = args.host()? else { return Ok(None) };
     let mut connection = connect(&host)?;
@@ -346,18 +346,18 @@ fn print_there(stderr: bool, text: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// The far end of a connection.
+/// Serves one connection on the remote host.
 pub(super) fn serve_here() -> Result<u8, Failure> {
     match serve() {
-        // This end is gone.
+        // The local end has disconnected.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(0),
         result => result.map(|()| 0).map_err(Failure::from),
     }
 }
 
 /// The process of a run on this machine that was started over ssh.
-pub(super) async fn work_here(place: &Path) -> Result<u8, Failure> {
-    work(&Place::open(place), plan).await?;
+pub(super) async fn work_here(dir: &Path) -> Result<u8, Failure> {
+    work(&ServedDir::open(dir), plan).await?;
     Ok(0)
 }
 
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_goes_there_as_it_was_typed() {
+    fn other_arguments_are_passed_unchanged() {
         let there = words_there(&words("x doctor --host box --json a=$(x) --remote-dir=/y")).unwrap();
         assert_eq!(there, ["doctor", "--json", "a=$(x)"]);
     }

@@ -87,12 +87,12 @@ impl DemoRecording {
         Cow::Borrowed(plain)
     }
 
-    /// Where playback begins: a server takes a minute to start.
+    /// The start of playback: a server takes a minute to start.
     fn start(self) -> StartAt {
         StartAt::Second(if self == DemoRecording::Vllm { 58.0 } else { 0.0 })
     }
 
-    /// The pane that it is about.
+    /// The pane that shows its subject.
     fn pane(self) -> Option<Pane> {
         match self {
             DemoRecording::H200Kernels => Some(Pane::Kernels),
@@ -103,7 +103,7 @@ impl DemoRecording {
 
 fn unpacked(packed: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // It is part of the program.
+    // It is part of the program, so it is valid.
     let _ = gz::decompressed(packed).read_to_end(&mut bytes);
     bytes
 }

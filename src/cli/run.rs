@@ -32,7 +32,7 @@ use llmprof_run::{
     sweep::{Launch, Runner, Sweep, sweep_json, table_text},
 };
 
-/// Rows of a kernel table.
+/// Maximum rows of a kernel table.
 pub(super) const KERNEL_ROWS: usize = 20;
 
 #[derive(Debug, Args)]
@@ -132,7 +132,7 @@ async fn run_launch(mut launch: Launch, json: bool, quiet: bool) -> Result<u8, F
     Ok(sweep::report_launch(&launch, cause.as_ref(), "llmprof-tui run"))
 }
 
-/// One job of a sweep, recorded in its directory. Its messages are in the log of its launcher.
+/// One job of a sweep, recorded in its directory. Its messages go to the launcher's log.
 async fn run_job(
     dir: &Path,
     number: usize,
@@ -164,7 +164,7 @@ async fn run_job(
     Ok(finished.cause.as_ref().map_or(code, Cause::exit_code))
 }
 
-/// Asks for SIGTERM when the parent ends, and refuses to run where it has ended already.
+/// Requests SIGTERM at the end of the parent, and refuses to run if the parent has ended already.
 fn end_with_parent() -> Result<(), Failure> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
         .map_err(|e| Failure::work(format_args!("the end of the parent cannot be watched: {e}")))?;
@@ -174,13 +174,13 @@ fn end_with_parent() -> Result<(), Failure> {
     }
 }
 
-/// Prints what went wrong with a run to stderr, and returns the exit code.
+/// Prints the problems of a run to stderr, and returns the exit code.
 pub(super) fn report_end(ended: &SessionSummary) -> u8 {
     let failed = ended.finished.outcome == Outcome::Failed;
     if failed {
         eprint_line(format_args!("error: {}", ended.finished.cause.as_deref().unwrap_or("the run failed")));
     }
-    // A run that is only for tools fails with them: its cause names them.
+    // A run that only re-runs under tools fails with them: its cause names the tools.
     for trouble in ended.tool_failures.iter().filter(|_| !failed) {
         eprint_line(format_args!("error: {trouble}"));
     }
@@ -190,7 +190,7 @@ pub(super) fn report_end(ended: &SessionSummary) -> u8 {
     u8::from(failed || ended.loss.is_some() || !ended.tool_failures.is_empty())
 }
 
-/// A server: its model, its kind, where it is. Nothing of one that never answered: the error reports that.
+/// A server: its model, kind and address. Empty for one that never answered: the error reports that.
 fn server_line(state: &RunState) -> String {
     match &state.server.found {
         Some(found) => {
@@ -216,7 +216,7 @@ pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
         };
     }
     if state.follows() && state.total.itl.n() == 0 {
-        // Nothing was measured that these tables have.
+        // None of the values of these tables was measured.
         let said = state.verdict().into_iter().chain(state.workload_diagnosis().map(|d| d.verdict));
         out += &said.map(|sentence| format!("{sentence}\n")).collect::<String>();
         return out + "\n" + &recorded_in(dir);

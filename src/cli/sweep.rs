@@ -39,8 +39,8 @@ impl SweepArgs {
         self.multirun || self.resume.is_some()
     }
 
-    /// The requested sweep, if any: every job validated, the directory created. `precondition` is checked before
-    /// anything is written. `host` is the machine to run it on, where it is not this one.
+    /// The requested sweep, if any, with every job validated and the directory created. `precondition` is checked
+    /// before anything is written. `host` is the remote host of the sweep, if it has one.
     pub(super) fn runner(
         &self,
         config: &ConfigArgs,
@@ -71,13 +71,13 @@ impl SweepArgs {
         let jobs = expand_sweep(&tree, &typed).map_err(Failure::usage)?;
         let jobs: Vec<Vec<String>> = jobs.into_iter().map(with_model_name).collect();
         precondition()?;
-        // A job that does not compose is an error of its own.
+        // A job that does not compose has its own error.
         let composed: Vec<Composed> = jobs.iter().filter_map(|job| compose(&tree, job).ok()).collect();
         config.confirm(&composed.iter().collect::<Vec<_>>(), MayAsk::Yes)?;
         Ok(Some(Runner::begin(tree, config.conf_dir.clone(), host.map(str::to_owned), typed, jobs)?))
     }
 
-    /// The sweep with its launcher, on another machine, or as it is where its jobs run in this process.
+    /// The sweep with its launcher or remote host; unchanged if its jobs run in this process.
     pub(super) fn launched(
         &self,
         runner: Runner,
@@ -137,7 +137,7 @@ pub(super) enum Started {
     Elsewhere(Box<Launch>),
 }
 
-/// A sweep is resumed on the machine that it was started on: its jobs are to be compared.
+/// A sweep is resumed on the machine on which it was started, because its jobs are compared.
 fn same_host(started: Option<&str>, given: Option<&str>) -> Result<(), Failure> {
     match (started, given) {
         (started, given) if started == given => Ok(()),
@@ -154,17 +154,17 @@ fn tree_of(conf_dir: Option<&Path>) -> Result<ConfTree, Failure> {
     ConfigArgs { conf_dir: conf_dir.map(Path::to_owned), ..ConfigArgs::default() }.tree()
 }
 
-/// The job that a launcher has started this process for.
+/// The job for which a launcher has started this process.
 pub(super) fn task(dir: &Path, number: usize) -> Result<Option<Task>, Failure> {
     Task::open(dir, number, tree_of)
 }
 
-/// The same for a job that another machine runs.
+/// The same for a job that a remote host runs.
 pub(super) fn task_there(dir: &Path, number: usize) -> Result<Option<TaskThere>, Failure> {
     TaskThere::open(dir, number, tree_of)
 }
 
-/// As [`report_end`], for jobs in other processes.
+/// Like [`report_end`], for jobs in other processes.
 pub(super) fn report_launch(launch: &Launch, cause: Option<&Cause>, command: &str) -> u8 {
     let sweep = &launch.runner.sweep;
     let left = sweep.left();

@@ -15,7 +15,7 @@ Examples:
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ThirdPartyCommand {
-    /// Compare the pins with the files on disk (exit code 1 where they differ)
+    /// Compare the pins with the files on disk (exit code 1 if they differ)
     Status {
         name: Option<String>,
         /// Print one JSON object on stdout instead of text

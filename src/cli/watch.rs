@@ -46,7 +46,7 @@ pub(super) struct WatchArgs {
 }
 
 impl WatchArgs {
-    /// The configuration with the overrides that make a run a watch; the user's own come last and win.
+    /// The configuration with the overrides of a watch; the user's own come last and take precedence.
     pub(super) fn watch_config(&self) -> ConfigArgs {
         let mut config = self.config.clone();
         let watch = ["runtime=watch".to_owned(), format!("output.record={}", self.record)];
@@ -63,7 +63,7 @@ impl WatchArgs {
         config
     }
 
-    /// Watches for a program of which nothing more can be seen.
+    /// Watches a program of which only GPU and memory can be seen.
     pub(super) fn from_outside(config: ConfigArgs, seconds: Option<f64>, json: bool) -> WatchArgs {
         WatchArgs {
             config,
@@ -81,11 +81,11 @@ pub(super) async fn run(args: WatchArgs) -> Result<u8, Failure> {
     with_remark(args, None).await
 }
 
-/// Watches; the remark stands in Log, and on stderr where there is no screen.
+/// Watches; the remark is shown in Log, or on stderr without a screen.
 pub(super) async fn with_remark(args: WatchArgs, remark: Option<String>) -> Result<u8, Failure> {
     let mut config = args.watch_config();
     if args.remote.host.is_some() {
-        // What is shown here is read from the recording there.
+        // The local screen reads the remote recording.
         config.overrides.push("output.record=true".to_owned());
         let shown = Shown {
             headless: args.seconds.is_some(),
@@ -118,12 +118,12 @@ pub(super) async fn with_remark(args: WatchArgs, remark: Option<String>) -> Resu
     Ok(watched.cause.map_or(0, |cause| cause.exit_code()))
 }
 
-/// A server does not answer at the end, or an alert was crossed.
+/// Whether a server does not answer at the end, or an alert was crossed.
 pub(super) fn has_failed(state: &RunState) -> bool {
     state.silence().is_some() || state.alerts_crossed > 0
 }
 
-/// No server has shown its metrics.
+/// No server has reported metrics.
 fn unseen(url: &str, state: &RunState) -> Failure {
     match state.server.silence(state.now).filter(|_| !state.server.has_unknown_metrics) {
         Some(silence) => Failure::work(format_args!("{url}: {silence}")),
@@ -143,7 +143,7 @@ fn failures(urls: &[String], state: &RunState) -> Vec<String> {
     silences.collect()
 }
 
-/// What was seen, of a server or of the GPUs.
+/// Prints the observations of a server or of the GPUs.
 pub(super) fn print_watched(state: &RunState, json: bool) -> Result<(), Failure> {
     match (state.servers().any(|server| server.is_there()), json) {
         (true, true) => return print_json(&watched_server_json(state)),

@@ -1,4 +1,4 @@
-//! Kernels as they run: decode steps of a 7B model in bf16 on an H200, made up with times of the right order.
+//! Synthetic kernel records: decode steps of a 7B model in bf16 on an H200, with times of the right order.
 
 use llmprof::{
     event::{
@@ -37,7 +37,7 @@ fn step() -> impl Iterator<Item = (Option<u16>, &'static Launch)> {
     BEFORE.iter().map(|launch| (None, launch)).chain(layers).chain(AFTER.iter().map(|launch| (None, launch)))
 }
 
-/// One step with so many nanoseconds between its kernels.
+/// One step with `gap_ns` between its kernels.
 pub fn timeline(gap_ns: u64) -> StepTimeline {
     let mut timeline = StepTimeline { phase: Phase::Decode, ..StepTimeline::default() };
     let mut at = 0;
@@ -131,7 +131,7 @@ fn prefill() -> KernelWindow {
     }
 }
 
-/// What a recording has of kernels as they run.
+/// The kernel events of a recording.
 pub fn events(gap_ns: u64, in_graphs: bool) -> Vec<Event> {
     vec![
         Event::KernelTrace(KernelTrace { tool: "CUPTI 13.0".into(), state: TraceState::On }),

@@ -1,11 +1,11 @@
-//! The manual page, from the command line's own definition: one page with every command.
+//! The manual page, generated from the definition of the command line: one page with every command.
 
 use clap_mangen::{
     Man,
     roff::{Roff, bold, roman},
 };
 
-/// What the command line does not know about itself.
+/// Sections that the definition of the command line does not have.
 const FILES: [(&str, &str); 4] = [
     ("./conf", "Configuration files that come before the built-in ones; --conf-dir names another directory."),
     ("./runs", "Recorded runs and their reports."),
@@ -64,10 +64,10 @@ pub fn page(command: clap::Command) -> String {
     definition.chain(rest).map(|line| format!("{line}\n")).collect()
 }
 
-/// A command, and the commands below it: what it does, how it is called, its options and examples.
+/// A command and its subcommands: description, usage, options and examples.
 fn described(command: &clap::Command) -> String {
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
-    // It is the same everywhere.
+    // `--help` is the same everywhere.
     let mut command = command.clone().mut_arg("help", |help| help.hide(true));
     let man = Man::new(command.clone());
     let mut roff = Roff::new();
@@ -119,7 +119,7 @@ fn listed(name: &str, entries: &[(&str, &str)]) -> String {
     roff.render()
 }
 
-/// Lines as they are.
+/// Verbatim lines.
 fn verbatim(text: &str) -> String {
     let mut roff = Roff::new();
     roff.control("PP", []);

@@ -1,6 +1,6 @@
-//! HTML and SVG as far as a browser would stumble.
+//! Checks HTML and SVG for errors that matter to a browser.
 
-/// Every tag is closed by its own name, and nothing is left bare.
+/// Every tag is closed by its own name, and every special character is escaped.
 pub fn assert_well_formed(name: &str, text: &str) {
     let mut open: Vec<&str> = Vec::new();
     let mut rest = text.strip_prefix("<!doctype html>\n").unwrap_or(text);

@@ -1,4 +1,4 @@
-//! What the end-to-end tests share: the program in a directory of its own, and what it left there.
+//! Helpers of the end-to-end tests: they run the program in its own directory and read its output.
 
 pub mod h200_step;
 pub mod manual;
@@ -30,10 +30,10 @@ use serde_json::Value;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_llmprof-tui");
 
-/// After this a test is taken to hang. Nothing is judged by it: no test waits so long when all is well.
+/// A test that takes longer than this hangs. It is no measure of speed: no test waits so long when it passes.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The program in `dir`, untouched by the environment of the tests.
+/// The program in `dir`, unaffected by the environment of the tests.
 pub fn program(dir: &Path) -> Command {
     command(PROGRAM, dir)
 }
@@ -58,7 +58,7 @@ pub fn command(name: impl AsRef<OsStr>, dir: &Path) -> Command {
     command
 }
 
-/// The environment of [`command`]: where programs and libraries are is taken from that of the tests.
+/// The environment of [`command`]; the paths of programs and libraries are those of the tests' environment.
 pub fn environment(home: &Path) -> Vec<(&'static str, OsString)> {
     let mut variables = vec![
         ("HOME", home.into()),
@@ -72,16 +72,16 @@ pub fn environment(home: &Path) -> Vec<(&'static str, OsString)> {
     variables
 }
 
-/// What the program said, and how it ended.
-pub struct Said {
+/// The output and exit code of the program.
+pub struct ProgramOutput {
     pub code: i32,
     pub out: String,
     pub err: String,
 }
 
-pub fn said(output: Output) -> Said {
+pub fn said(output: Output) -> ProgramOutput {
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    Said {
+    ProgramOutput {
         code: output.status.code().expect("an exit code"),
         out: text(output.stdout),
         err: text(output.stderr),
@@ -90,11 +90,11 @@ pub fn said(output: Output) -> Said {
 
 /// Runs the program in `dir` to its end.
 #[track_caller]
-pub fn run(dir: &Path, args: &[&str]) -> Said {
+pub fn run(dir: &Path, args: &[&str]) -> ProgramOutput {
     said(output(program(dir).args(args)))
 }
 
-/// A child process that does not outlive its test, however that ends.
+/// A child process that is killed when its test ends, also after a panic.
 pub struct KilledOnDrop(pub Child);
 
 impl Drop for KilledOnDrop {
@@ -123,12 +123,12 @@ pub fn ended(child: &mut Child) -> ExitStatus {
     }
 }
 
-/// As [`ended`], with the output of the streams that are piped.
+/// Like [`ended`], with the output of the streams that are piped.
 #[track_caller]
 pub fn ended_with_output(child: &mut Child) -> Output {
     let (stdout, stderr) = (reading(child.stdout.take()), reading(child.stderr.take()));
     let status = ended(child);
-    // Processes that it has left behind may keep the pipes open.
+    // Orphaned processes may keep the pipes open.
     let (stdout, stderr) = (stdout.recv_timeout(PATIENCE), stderr.recv_timeout(PATIENCE));
     Output { status, stdout: stdout.expect("the end of stdout"), stderr: stderr.expect("the end of stderr") }
 }
@@ -146,25 +146,25 @@ fn reading(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> 
     read
 }
 
-/// As [`Command::output`], with the limit of [`ended`].
+/// Like [`Command::output`], with the limit of [`ended`].
 #[track_caller]
 pub fn output(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     ended_with_output(&mut command.spawn().unwrap())
 }
 
-/// The program in `dir` with a limit, as the shell's `ulimit` takes it.
+/// Runs the program in `dir` with a limit in the syntax of the shell's `ulimit`.
 #[track_caller]
-pub fn limited(dir: &Path, limit: &str, args: &[&str]) -> Said {
+pub fn limited(dir: &Path, limit: &str, args: &[&str]) -> ProgramOutput {
     let mut shell = command("sh", dir);
     shell.args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh", PROGRAM]).args(args);
     said(output(&mut shell))
 }
 
-/// Durations of a 7B model on an H200, whatever model is simulated.
+/// Durations of a 7B model on an H200, whichever model is simulated.
 pub const SIM_TIMES: [&str; 2] = ["runtime.sim.prefill_tok_s=47000", "runtime.sim.itl_ms=3.8"];
 
-/// A finished simulated run below `dir`, with [`SIM_TIMES`] where `overrides` have no others; its directory.
+/// A finished simulated run below `dir`, with [`SIM_TIMES`] unless `overrides` set them; returns its directory.
 pub fn record(dir: &Path, overrides: &[&str]) -> PathBuf {
     let before = run_dirs(dir);
     let mut run = program(dir);
@@ -181,7 +181,7 @@ pub fn run_dirs(dir: &Path) -> Vec<PathBuf> {
     listed_runs(&dir.join("runs")).iter().map(|run| run.dir.path().to_owned()).collect()
 }
 
-/// The runs below `root`. On a busy machine a directory may be listed as one that does not answer: it does later.
+/// The runs below `root`. On a busy machine, a directory may at first be listed as one that does not answer.
 pub fn listed_runs(root: &Path) -> Vec<RunEntry> {
     eventually("an answer of every directory", || {
         let runs = list_runs(root);
@@ -189,7 +189,7 @@ pub fn listed_runs(root: &Path) -> Vec<RunEntry> {
     })
 }
 
-/// Everything that can be read of a run.
+/// All readable events of a run.
 pub fn events(run: &Path) -> Vec<Envelope> {
     let mut reader = match EventReader::open(&run.join("events.ndjson")) {
         Err(ReadError::Empty { .. }) => return Vec::new(),
@@ -210,7 +210,7 @@ pub fn finished(run: &Path) -> RunFinished {
     }
 }
 
-/// Writes the shape of a model that takes no time; `edit` may spoil it.
+/// Writes the shape of a model that runs in no time; `edit` may invalidate it.
 pub fn tiny_model(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
     let mut shape = serde_json::json!({
         "model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
@@ -221,7 +221,7 @@ pub fn tiny_model(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
     fs::write(dir.join("tiny.json"), shape.to_string()).unwrap();
 }
 
-/// Polls until `found` gives something.
+/// Polls until `found` returns a value.
 #[track_caller]
 pub fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
@@ -244,8 +244,8 @@ pub fn until_it_handles_interrupts(pid: u32) {
     });
 }
 
-/// Writes a program in a shell's language. Another process writes it: a file that this process has open for writing cannot be started
-/// by its other threads.
+/// Writes a shell script. Another process writes it: a file that this process has open for writing cannot be started by
+/// its other threads.
 pub fn script(path: &Path, lines: &str) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     let write = "printf '#!/bin/sh\n%s\n' \"$2\" > \"$1\" && chmod 755 \"$1\"";
@@ -266,7 +266,7 @@ pub fn signalled(pid: u32, name: &str) -> bool {
     kill(Pid::from_raw(pid), signal).is_ok()
 }
 
-/// A program of `tests/standins`, compiled into a directory of its own with a stand-in for CUPTI.
+/// A program of `tests/standins`, compiled into its own directory with a stand-in for CUPTI.
 pub fn compiled_standin(source: &str) -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/standins");
     let name = source.trim_end_matches(".c");
@@ -289,7 +289,7 @@ pub fn compiled_standin(source: &str) -> PathBuf {
     binary
 }
 
-/// The rows of `sweep.csv`, each by its headings.
+/// The rows of `sweep.csv` by their headings.
 pub fn rows(sweep: &Path) -> Vec<Value> {
     let mut reader = csv::Reader::from_path(sweep.join("sweep.csv")).unwrap();
     let headings = reader.headers().unwrap().clone();
@@ -299,7 +299,7 @@ pub fn rows(sweep: &Path) -> Vec<Value> {
     reader.records().map(|record| row(record.unwrap())).collect()
 }
 
-/// A column of them.
+/// A column of the rows.
 pub fn column(rows: &[Value], name: &str) -> Vec<String> {
     rows.iter().map(|row| row[name].as_str().expect("a cell").to_owned()).collect()
 }

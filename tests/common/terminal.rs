@@ -1,4 +1,4 @@
-//! The program on a terminal of its own: keys go in, a screen comes out.
+//! The program on a pseudo-terminal: the test sends keys and reads the screen.
 
 use std::{
     cell::RefCell,
@@ -20,9 +20,10 @@ use tempfile::TempDir;
 
 use super::{PATIENCE, PROGRAM, environment, eventually, signal, signalled};
 
-/// A shell starts the program and writes down what a user would notice afterwards: the exit code, and the
-/// terminal's settings before and after. It outlives the signals that end the program. Its own word "Killed" does not go
-/// to the terminal, where nobody may be reading: a redirection of the command would be the shell's own too until it ends.
+/// A shell starts the program and records what a user would notice afterwards: the exit code, and the terminal's
+/// settings before and after. It outlives the signals that end the program. Its own message "Killed" does not go to the
+/// terminal, which may have no reader; redirecting only the command would redirect the shell too until the command
+/// ends.
 const SHELL: &str = r#"
 trap : HUP INT TERM
 stty -g >before
@@ -33,7 +34,7 @@ stty -g >after 2>/dev/null
 mv code.new code
 "#;
 
-/// The program in place of the shell: it leads the session, and hears when the terminal goes.
+/// The program replaces the shell: it leads the session and receives the hang-up.
 const ALONE: &str = r#"echo $$ >pid; exec "$@""#;
 
 pub struct Terminal {
@@ -65,7 +66,7 @@ impl Terminal {
         Terminal::spawn(SHELL, dir, args, env, size)
     }
 
-    /// Without a shell around it, to see it lose its terminal.
+    /// Without a shell, to test the loss of its terminal.
     pub fn start_alone(args: &[&str]) -> Terminal {
         Terminal::spawn(ALONE, tempfile::tempdir().unwrap(), args, &[], (120, 40))
     }
@@ -82,7 +83,7 @@ impl Terminal {
         command.args(["-c", script, "sh", PROGRAM]);
         command.args(args);
         command.cwd(dir.path());
-        // Signals have their defaults: portable-pty sees to that.
+        // Signals have their default handlers: portable-pty resets them.
         command.umask(Some(0o022));
         command.env_clear();
         for (name, value) in environment(dir.path()) {
@@ -142,7 +143,7 @@ impl Terminal {
         while !self.with(&wanted) {
             let code = self.code();
             let late = Instant::now() > deadline;
-            // Looks once more after the end: what was printed last may be what is waited for.
+            // Looks once more after the end: the text may be in the last output.
             if late || (code.is_some() && !self.with(&wanted) && self.settled() && !self.with(&wanted)) {
                 panic!("{shown}: no {what:?} on the screen (exit code {code:?}):\n{}", self.text());
             }
@@ -176,14 +177,14 @@ impl Terminal {
         keyboard.write_all(keys.as_bytes()).and_then(|()| keyboard.flush()).unwrap();
     }
 
-    /// Presses and waits for what it shows.
+    /// Sends keys and waits for the text that they show.
     #[track_caller]
     pub fn press(&self, keys: &str, shows: &str) {
         self.send(keys);
         self.see(shows);
     }
 
-    /// The left button goes down in the last row where `text` stands.
+    /// Presses the left button on the last row that contains `text`.
     pub fn click(&self, text: &str) {
         let (column, row) = self.with(|screen| {
             let (_, columns) = screen.size();
@@ -195,7 +196,7 @@ impl Terminal {
     }
 
     pub fn resize(&self, cols: u16, rows: u16) {
-        // The emulator first: what the program draws for the new size finds it in place.
+        // The emulator first, so that it has the new size when the program draws for it.
         self.screen.lock().unwrap().set_size(cells(rows), cells(cols));
         self.master.borrow().as_ref().expect("a terminal").resize(size(cols, rows)).unwrap();
     }
@@ -205,17 +206,17 @@ impl Terminal {
         self.master.borrow().as_ref().expect("a terminal").resize(size(cols, rows)).unwrap();
     }
 
-    /// The terminal goes away under the program.
+    /// Closes the terminal while the program runs.
     pub fn hang_up(&self) {
         self.gone.store(true, Ordering::Relaxed);
-        // Something new to draw, so that the reader wakes up and lets go of its end.
+        // New output wakes the reader, which then closes its end.
         self.resize(100, 30);
         self.settled();
         self.keyboard.take();
         self.master.take();
     }
 
-    /// Whether what the program draws stays unread, as on a hung connection.
+    /// Whether the program's output stays unread, as on a hung connection.
     pub fn set_unread(&self, unread: bool) {
         self.unread.store(unread, Ordering::Relaxed);
     }
@@ -229,7 +230,7 @@ impl Terminal {
         signal(self.pid(), name);
     }
 
-    /// Another program draws on the same terminal.
+    /// Another program writes to the same terminal.
     pub fn write_as_other(&self, text: &str) {
         let tty = self.master.borrow().as_ref().expect("a terminal").tty_name().expect("its name");
         fs::OpenOptions::new().write(true).open(tty).unwrap().write_all(text.as_bytes()).unwrap();
@@ -240,7 +241,7 @@ impl Terminal {
         fs::read_to_string(self.path().join("code")).ok()?.trim().parse().ok()
     }
 
-    /// Waits for the program's end and gives its exit code.
+    /// Waits for the program's end and returns its exit code.
     #[track_caller]
     pub fn exit_code(&self) -> i32 {
         let deadline = Instant::now() + PATIENCE;
@@ -262,7 +263,7 @@ impl Terminal {
         self.code().map_or(shell, |code| code as u32)
     }
 
-    /// The terminal is as it was before the program came.
+    /// The terminal has the state from before the program's start.
     #[track_caller]
     pub fn assert_restored(&self) {
         let settings = |name: &str| fs::read_to_string(self.path().join(name)).unwrap();
@@ -279,7 +280,7 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         if self.code().is_none() && matches!(self.shell.try_wait(), Ok(None)) {
-            // It may have ended this moment; a panic in here would hide the one that brought us here.
+            // The program may have ended meanwhile; a panic here would hide the first one.
             signalled(self.pid(), "KILL");
         }
         self.set_unread(false);
@@ -290,7 +291,7 @@ impl Drop for Terminal {
     }
 }
 
-/// What a terminal sends for a key.
+/// The bytes that a terminal sends for a key.
 pub fn sent_for(key: KeyCode) -> String {
     match key {
         KeyCode::Char(c) => c.to_string(),

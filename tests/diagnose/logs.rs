@@ -1,16 +1,16 @@
-//! Hand-made logs that a reader can get wrong, each with what must be reported and what must not.
+//! Hand-made logs that a reader can misread, each with what must be reported and what must not.
 
 use std::fs;
 
-use crate::common::{Said, run};
+use crate::common::{ProgramOutput, run};
 
-fn diagnose(bytes: &[u8]) -> Said {
+fn diagnose(bytes: &[u8]) -> ProgramOutput {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("log.csv"), bytes).unwrap();
     run(dir.path(), &["diagnose", "log.csv"])
 }
 
-/// A log of nvidia-smi, one row every `step_ms`; `row` gives the cells after the time.
+/// A log of nvidia-smi, one row every `step_ms`; `row` returns the cells after the time.
 fn log(header: &str, rows: u32, step_ms: u32, row: impl Fn(u32) -> String) -> String {
     let line = |i: u32| {
         let ms = i * step_ms;
@@ -26,7 +26,7 @@ struct Case {
     name: &'static str,
     log: Vec<u8>,
     code: i32,
-    /// In the output, or in the error.
+    /// Expected in the output or in the error.
     says: &'static [&'static str],
     not: &'static [&'static str],
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Starts an sshd of this user on loopback, with keys and a configuration of its own: start-sshd.sh DIR [PORT]
-# It prints the port. DIR/ssh is an ssh command that reaches it as the host "box"; DIR/pid is the number of sshd.
+# Starts an sshd of this user on loopback, with its own keys and configuration: start-sshd.sh DIR [PORT]
+# Prints the port. DIR/ssh is an ssh command that reaches it as the host "box"; DIR/pid has the process id of sshd.
 set -euo pipefail
 dir=$(realpath "$1")
 port=${2:-$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')}
@@ -39,7 +39,7 @@ Host box
 CONFIG
 printf '#!/bin/sh\nexec ssh -F %s "$@"\n' "$dir/ssh_config" > "$dir/ssh"
 chmod 755 "$dir/ssh"
-# sshd of root wants its directory.
+# An sshd that root starts requires this directory.
 [ "$(id -u)" != 0 ] || mkdir -p /run/sshd
 "$sshd" -f "$dir/sshd_config" -E "$dir/sshd.log"
 for _ in $(seq 50); do

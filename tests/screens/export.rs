@@ -1,4 +1,4 @@
-//! The export of every pane: a well-formed picture, the text of the screen, and data that reads back.
+//! The export of every pane: a well-formed SVG, the text of the screen, and data that reads back.
 
 use std::{collections::HashMap, fs, path::Path};
 
@@ -57,7 +57,7 @@ fn with_view<T>(state: &RunState, ui: &UiState, use_it: impl FnOnce(&View<'_>) -
 }
 
 fn contents(state: &RunState, ui: &UiState, (width, height): (u16, u16)) -> Contents {
-    with_view(state, ui, |view| Contents::of(view, Rect::new(0, 0, width, height)))
+    with_view(state, ui, |view| Contents::new(view, Rect::new(0, 0, width, height)))
 }
 
 /// As the test backend prints it, without quotes and trailing blanks.
@@ -208,7 +208,7 @@ fn a_sweep_without_snapshots_exports_its_jobs() {
             sweep: Some(SweepView { sweep: &working, cooling: None, elsewhere: None, progress: None }),
             ..*view
         };
-        Contents::of(&view, Rect::new(0, 0, 120, 40)).csv
+        Contents::new(&view, Rect::new(0, 0, 120, 40)).csv
     });
     let (_, rows) = read(&csv);
     assert_eq!(rows.len(), 3, "jobs that have ended");
@@ -222,7 +222,7 @@ fn runs_are_exported_as_listed() {
     let tree = RunTree::new(runs, Arrangement::default());
     let (state, ui) = (RunState::default(), showing(Pane::Runs));
     let csv = with_view(&state, &ui, |view| {
-        Contents::of(&View { runs: &tree, ..*view }, Rect::new(0, 0, 120, 40)).csv
+        Contents::new(&View { runs: &tree, ..*view }, Rect::new(0, 0, 120, 40)).csv
     });
     let (_, rows) = read(&csv);
     assert_eq!(rows.len(), tree.entries().len());

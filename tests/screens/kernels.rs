@@ -158,7 +158,7 @@ fn since_a_snapshot() -> RunState {
     folded(events)
 }
 
-/// Kernels of an H200 as they ran, and some of them under ncu.
+/// Kernels of an H200 as they ran, and a few of them under ncu.
 fn live_and_counted() -> RunState {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/demo/h200_kernels/events.ndjson");
     let mut player = Player::open(move || EventReader::open(path.as_ref())).unwrap();
@@ -178,7 +178,7 @@ fn the_change_is_of_a_step_since_the_last_snapshot() {
     assert!(line(" embedding ").contains(" gone "), "{screen}");
     assert!(line(" convert_bf16 ").contains(" new "), "{screen}");
     assert!(screen.contains("gone since snap-1: 1 row, embedding"), "{screen}");
-    // Without kernels since the snapshot there is nothing to compare.
+    // Without kernels since the snapshot, no comparison is shown.
     let mut events = h200_step::events(200, true);
     events.push(Event::Snapshot(SnapshotTaken { name: "snap-1".into() }));
     let screen = drawn(&folded(events), &ui, Glyphs::UNICODE, (120, 40));
@@ -186,7 +186,7 @@ fn the_change_is_of_a_step_since_the_last_snapshot() {
 }
 
 #[test]
-fn details_join_what_ran_with_its_counters() {
+fn details_join_kernels_with_their_counters() {
     let state = live_and_counted();
     let details = |source, row| {
         let settings =

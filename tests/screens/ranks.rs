@@ -13,7 +13,7 @@ use super::{at_all_sizes, run_started, showing};
 
 const MS: u64 = 1_000_000;
 
-/// Four ranks, of which the last runs at 1410 MHz under its power cap and is 9 ms of each 100 behind.
+/// Four ranks; the last runs at 1410 MHz under its power cap and is 9 ms of each 100 behind.
 pub fn four_ranks() -> RunState {
     let mut state = RunState::default();
     let mut apply = |ms: u64, event: Event| state.apply(&Envelope { t: Stamp(ms * MS), event });
@@ -96,7 +96,7 @@ fn ranks_have_their_pane() {
     insta::assert_snapshot!("ranks", at_all_sizes(&four_ranks(), &showing(Pane::Ranks)));
 }
 
-/// Two ranks that mostly wait for their hosts: what is short is seen.
+/// Two ranks that mostly wait for their hosts: short kernels stay visible.
 #[test]
 fn a_step_that_is_mostly_idle_shows_what_ran() {
     let mut state = four_ranks();
@@ -124,7 +124,7 @@ fn a_step_that_is_mostly_idle_shows_what_ran() {
     insta::assert_snapshot!("ranks_idle", at_all_sizes(&state, &showing(Pane::Ranks)));
 }
 
-/// Against hand arithmetic: 9 ms of 100, 600 of 640, 1 MiB in 20 µs.
+/// Compared with calculation by hand: 9 ms of 100, 600 of 640, 1 MiB in 20 µs.
 #[test]
 fn the_late_rank_is_named_with_the_clock_of_its_gpu() {
     let mut state = four_ranks();
@@ -138,7 +138,7 @@ fn the_late_rank_is_named_with_the_clock_of_its_gpu() {
     assert!((row["busbw_bytes_s"].as_f64().unwrap() - 1.5 * 1_048_576.0 / 20e-6).abs() < 1.0, "{row}");
     assert_eq!(run["ranks"]["nccl"]["version"], "2.28.9+cuda13.0");
     assert_eq!(run["ranks"]["lanes"][3]["limits"][0], "power-capped");
-    // A rank that ends before the others is said to have.
+    // A rank that ends before the others is reported.
     assert!(state.ended_ranks().is_empty());
     state.apply(&Envelope { t: Stamp(4_500 * MS), event: Event::ProcessLeft(ProcessLeft { pid: 102 }) });
     assert_eq!(state.ended_ranks(), [(2, Stamp(4_500 * MS))]);

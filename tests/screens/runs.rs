@@ -140,7 +140,7 @@ fn runs_are_a_tree() {
 }
 
 #[test]
-fn a_deletion_names_what_goes() {
+fn a_deletion_names_the_deleted_runs() {
     let tree = tree(Arrangement::default());
     let mut ui = showing(Pane::Runs);
     for (kind, words) in [

@@ -1,4 +1,4 @@
-//! The pane of a server, and what its run says.
+//! The pane of a server, and the report of its run.
 
 use llmprof::event::{
     AlertChanged, ClientSample, Connecting, EngineKind, Envelope, Event, GpuInfo, GpuSample, Level, Notice,
@@ -26,7 +26,7 @@ fn serving() -> RunState {
     serving_as(times, ServerSample::default(), 0.0)
 }
 
-/// The same with these times of each request, and with what `sample` says; a token of request 5 comes `late_ms` late.
+/// The same with these times of each request and this `sample`; a token of request 5 comes `late_ms` late.
 fn serving_as(times: ServerTimes, sample: ServerSample, late_ms: f64) -> RunState {
     let mut state = RunState::default();
     let mut apply = |ms: f64, event: Event| state.apply(&Envelope { t: Stamp((ms * 1e6) as u64), event });
@@ -134,9 +134,9 @@ fn a_server_has_its_pane() {
     insta::assert_snapshot!("server_overview", screens(&state, &showing(Pane::Overview)));
 }
 
-/// What it did before it died is not told as what it does now.
+/// Its last readings before it died are not shown as current ones.
 #[test]
-fn a_watched_server_that_is_silent_says_since_when() {
+fn a_silent_monitored_server_shows_since_when() {
     let mut state = serving();
     let watch = RunStarted { engine: EngineKind::None, requests: 0, ..run_started() };
     state.apply(&Envelope { t: state.now, event: Event::RunStarted(Box::new(watch)) });
@@ -149,7 +149,7 @@ fn a_watched_server_that_is_silent_says_since_when() {
         assert!(text.contains(words), "{words}: {text}");
     }
     assert!(!text.contains("Requests wait in the queue"), "{text}");
-    // In the header of every pane; one of 30 columns has no room for it.
+    // It is in the header of every pane; a header of 30 columns has no room for it.
     for pane in [Pane::Server, Pane::Gpu, Pane::Log] {
         for size in [(80, 24), (120, 40), (200, 50)] {
             let screen = drawn(&state, &showing(pane), Glyphs::UNICODE, size);
@@ -172,7 +172,7 @@ fn the_outcome_in_the_header_has_its_colour() {
         let view = View::of(&state, &ui, &theme);
         terminal.draw(|frame| frame.render_widget(Frame(view), frame.area())).unwrap();
         let header = &terminal.backend().buffer().content[..120];
-        // A character in each cell.
+        // The text has one character in each cell.
         let text: String = header.iter().map(|cell| cell.symbol()).collect();
         let column = text.find(word).map(|at| text[..at].chars().count());
         let column = column.unwrap_or_else(|| panic!("{word}: {text}"));
@@ -182,7 +182,7 @@ fn the_outcome_in_the_header_has_its_colour() {
     }
 }
 
-/// Several streams at a time: each has a row, and a late token is seen.
+/// Several concurrent streams: each has a row, and a late token is visible.
 #[test]
 fn the_tokens_of_several_streams_have_rows() {
     let state = serving_as(ServerTimes::default(), ServerSample::default(), 60.0);
@@ -210,7 +210,8 @@ fn means_of_the_server_are_parts_of_ttft() {
     insta::assert_snapshot!("server_own_means", screens(&state, &showing(Pane::Server)));
 }
 
-/// Against hand arithmetic: TTFT 58 and 60 ms in turn for eleven requests, TPOT 10 ms, eleven good of twelve at most 59 ms.
+/// Compared with calculation by hand: TTFT 58 and 60 ms alternately for eleven requests, TPOT 10 ms, eleven good of
+/// twelve at most 59 ms.
 #[test]
 fn the_figures_are_those_of_the_events() {
     let run = run_json(&serving(), None);
@@ -229,7 +230,7 @@ fn the_figures_are_those_of_the_events() {
     assert!(why.iter().any(|text| text.starts_with("Requests wait 20.0 ms in the queue")), "{why:?}");
 }
 
-/// A list of those that are watched, and the selected one below it.
+/// A list of the monitored servers, with the selected one below it.
 #[test]
 fn several_servers_are_a_list() {
     let mut state = RunState::default();

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # A real Slurm on one machine, for tests. Needs Debian's slurm-wlm and munge, and root.
-#   start.sh DIR [PORT]           start munge, a controller and the nodes n1 and n2; print the variable that names them
+#   start.sh DIR [PORT]           start munge, a controller and the nodes n1 and n2; print the variable SLURM_CONF
 #   start.sh --controller DIR     start the controller again
 #   start.sh --node DIR NODE      start a node again
 #   start.sh --stop DIR [NAME]    end all of them, or one: ctld, slurmd-n1, slurmd-n2
-# It listens on three ports from PORT (default 16817) on. MAX_ARRAY_SIZE in the environment limits arrays.
+# Slurm listens on three ports from PORT (default 16817) on. MAX_ARRAY_SIZE in the environment limits arrays.
 set -euo pipefail
 
 ended() { # a daemon, by the file with its process id

@@ -1,4 +1,4 @@
-//! A small hub on the loopback interface, with the faults that a test requests.
+//! A small hub on the loopback interface, with faults on request.
 
 use std::{
     collections::HashMap,
@@ -44,7 +44,7 @@ struct State {
     refusal: Option<(u16, String)>,
     /// Lists this many files on a page.
     page_size: Option<usize>,
-    /// The server that the address of the next page names.
+    /// The server in the address of the next page.
     next_page_at: Option<String>,
     requests: Vec<String>,
 }

@@ -1,4 +1,5 @@
-//! Alerts: conditions on the figures of servers and GPUs, e.g. `ttft_ms>500`, and when they begin and cease to be true.
+//! Alerts: conditions on the figures of servers and GPUs, e.g. `ttft_ms>500`, and the times at which they become true
+//! or false.
 
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
@@ -11,7 +12,7 @@ use llmprof_event::{
 
 type ServerFigure = (&'static str, fn(&ServerSample) -> Option<f64>);
 
-/// What a server reports about itself, under the names of `last_sample` in JSON.
+/// The figures of a server, under the names of `last_sample` in JSON.
 const SERVER_FIGURES: [ServerFigure; 14] = [
     ("running", |sample| sample.running),
     ("queued", |sample| sample.queued),
@@ -28,10 +29,10 @@ const SERVER_FIGURES: [ServerFigure; 14] = [
     ("ttft_ms", |sample| sample.ttft_ms),
     ("tpot_ms", |sample| sample.tpot_ms),
 ];
-/// For how long a server has not answered.
+/// The time for which a server has not answered.
 const SILENT: &str = "silent_s";
 
-/// What an alert is about.
+/// The figure of an alert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Figure {
     /// An index into the figures of servers.
@@ -121,7 +122,7 @@ impl Alert {
     }
 }
 
-/// The alerts of a run, and which of them are crossed by what.
+/// The alerts of a run, and the servers and GPUs for which each is true.
 #[derive(Debug, Clone, Default)]
 pub struct Alerts {
     alerts: Vec<Alert>,
@@ -137,7 +138,7 @@ impl Alerts {
         self.alerts.is_empty()
     }
 
-    /// What has changed for the server or GPU `of`. A figure without a value is as it was.
+    /// Returns the changes for the server or GPU `of`. A figure without a value changes nothing.
     pub fn update(&mut self, of: &str, value: impl Fn(Figure) -> Option<f64>) -> Vec<AlertChanged> {
         let mut changed = Vec::new();
         for (i, alert) in self.alerts.iter().enumerate() {
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alerts_are_parsed_and_errors_say_what_there_is() {
+    fn alerts_are_parsed_and_errors_list_the_valid_names() {
         for text in ["ttft_ms>500", "output_tok_s<12.5", "silent_s>10", "temp_c>85"] {
             assert_eq!(text.parse::<Alert>().unwrap().to_string(), text);
         }

@@ -12,10 +12,10 @@ pub fn verdict(kernel: &KernelRow) -> Result<Verdict, String> {
 
 /// FLOP/s and bandwidth of a kernel from its counters, if they were recorded.
 pub fn achieved(kernel: &KernelRow) -> Achieved {
-    Achieved::of(&kernel.known())
+    Achieved::from_counters(&kernel.known())
 }
 
-/// What a kernel is bound by.
+/// The bound class of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
@@ -49,7 +49,7 @@ pub struct Verdict {
     pub rule: String,
 }
 
-/// From this utilisation on a unit is busy; Nsight Compute's rules call it well utilised.
+/// A unit is busy from this utilisation on; Nsight Compute's rules call it well utilised.
 const BUSY_PCT: f64 = 60.0;
 /// The utilisation of two units is equal within this difference.
 const EVEN_PCT: f64 = 10.0;
@@ -78,7 +78,7 @@ pub(super) fn class_of(memory: f64, compute: f64, duration_ns: Option<f64>) -> (
     }
 }
 
-/// The class by counters; without them, the ones that are missing.
+/// The class by counters, or the missing counters.
 pub fn classify(known: &Known) -> Result<Verdict, String> {
     let (Some(dram), Some(sm)) = (known.dram_pct, known.sm_pct) else {
         return Err(missing(known));
@@ -120,7 +120,7 @@ fn missing(known: &Known) -> String {
     format!("not counted: {}", missing.join(", "))
 }
 
-/// Rates and intensity of a mean launch.
+/// Rates and intensity of an average launch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Achieved {
     pub flop_per_s: Option<f64>,
@@ -130,7 +130,7 @@ pub struct Achieved {
 }
 
 impl Achieved {
-    pub fn of(known: &Known) -> Achieved {
+    pub fn from_counters(known: &Known) -> Achieved {
         let seconds = known.duration_ns.filter(|ns| *ns > 0.0).map(|ns| ns * 1e-9);
         let flops = known.flops.as_ref().map(|flops| flops.total);
         let over = |amount: Option<f64>| Some(amount? / seconds?);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_by_their_rules() {
+    fn kernels_are_classified_by_rule() {
         for (dram, sm, us, wanted) in [
             (87.0, 30.0, 70.0, Class::Memory),
             (17.0, 93.0, 900.0, Class::Compute),
@@ -200,9 +200,9 @@ mod tests {
     fn rates_where_the_counters_allow() {
         let flops = Flops { total: 4e9, tensor: None, counted: String::new() };
         let all = Known { dram_bytes: Some(2e9), flops: Some(flops), ..known(50.0, 50.0, 1000.0) };
-        let achieved = Achieved::of(&all);
+        let achieved = Achieved::from_counters(&all);
         assert_eq!(achieved.flop_per_byte, Some(2.0));
         assert!((achieved.flop_per_s.unwrap() / 4e12 - 1.0).abs() < 1e-12);
-        assert_eq!(Achieved::of(&Known::default()), Achieved::default());
+        assert_eq!(Achieved::from_counters(&Known::default()), Achieved::default());
     }
 }

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default)]
 pub struct Distribution {
     values: Values,
-    /// Empty, for more than [`MAX_EXACT`] durations. Allocated with the first: memory does not grow hours into a run.
+    /// Empty, for more than [`MAX_EXACT`] durations. Allocated with the first duration, so that memory does not grow
+    /// hours into a run.
     spare: Option<Box<Histogram<u32>>>,
     n: u64,
     sum_ns: u128,
@@ -17,7 +18,7 @@ pub struct Distribution {
     last_ns: Option<u64>,
 }
 
-/// So many durations are kept one by one.
+/// This many durations are kept individually.
 pub const MAX_EXACT: usize = 1024;
 /// Longer durations are not distinguished: ten hours.
 const MAX_NS: u64 = 36_000_000_000_000;
@@ -35,7 +36,7 @@ impl Default for Values {
     }
 }
 
-/// With all its buckets: one that grows would do so at the first slow token.
+/// With all its buckets: a growing histogram would allocate at the first slow token.
 fn histogram() -> Box<Histogram<u32>> {
     Box::new(Histogram::new_with_bounds(1, MAX_NS, 3).expect("bounds are within the crate's limits"))
 }
@@ -69,7 +70,7 @@ impl Distribution {
         self.last_ns = Some(ns);
     }
 
-    /// Removes all values; a histogram is kept for later.
+    /// Removes all values; the histogram's memory is kept.
     pub fn clear(&mut self) {
         let spare = match std::mem::take(self) {
             Distribution { values: Values::Counted(mut counted), .. } => {
@@ -101,7 +102,7 @@ impl Distribution {
         (self.n() > 0).then(|| ms(self.min_ns))
     }
 
-    /// The standard deviation of these values, not that of a larger population; `None` without any.
+    /// The standard deviation of exactly these values; `None` without any.
     pub fn deviation_ms(&self) -> Option<f64> {
         let mean = self.mean_ms()?;
         let squares: f64 = self.counts().0.iter().map(|(ms, n)| (ms - mean).powi(2) * *n as f64).sum();
@@ -128,7 +129,7 @@ impl Distribution {
         })
     }
 
-    /// The duration with this rank, counted from 0; there has to be one.
+    /// The duration with this rank, counted from 0. The rank must exist.
     fn nth_ms(&self, rank: u64) -> f64 {
         match &self.values {
             Values::Exact(values) => ms(values[rank as usize]),
@@ -208,8 +209,8 @@ fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
-/// Distinct durations in milliseconds, in ascending order, with how often each occurs; of more than [`MAX_EXACT`], within
-/// 0.1 %.
+/// Distinct durations in milliseconds, in ascending order, with their counts; beyond [`MAX_EXACT`] durations within 0.1
+/// %.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Counts(Vec<(f64, u64)>);
 
@@ -261,7 +262,7 @@ pub fn samples_needed(percentile: f64) -> u64 {
     (100.0 / (100.0 - percentile)).round() as u64
 }
 
-/// A distribution in milliseconds, as in reports and JSON. What is not known is null.
+/// A distribution in milliseconds for reports and JSON. Unknown values are null.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Summary {
     pub n: u64,
@@ -278,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_wait_for_their_samples() {
+    fn percentiles_need_enough_samples() {
         let mut d = Distribution::default();
         assert_eq!(d.summary(), Summary::default());
         for (n, p50, p90, p99) in [
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_of_few_are_interpolated() {
+    fn percentiles_of_few_values_are_interpolated() {
         // As numpy.percentile, whose default is linear.
         for (values, p50, p90) in [
             (&[10, 20][..], 15.0, None),
@@ -337,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn one_more_than_are_kept_changes_little() {
+    fn one_value_beyond_the_limit_changes_little() {
         let mut d = Distribution::default();
         let next = |d: &mut Distribution| {
             let i = d.n();

@@ -1,4 +1,4 @@
-//! Energy: the one integration of sampled power, corrected by the GPU's counter, and its summary per phase.
+//! Energy: sampled power integrated over time and corrected by the GPU's counter, and its summary per phase.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use llmprof_base::units::three_digits;
 
-/// Integrates sampled power over time, in `N` parts. Where the GPU has an energy counter, its growth is divided between the
+/// Integrates sampled power over time, in `N` parts. If the GPU has an energy counter, its increase is divided over the
 /// parts in proportion to the sampled energy since its last reading.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EnergyMeter<const N: usize> {
@@ -50,7 +50,7 @@ impl<const N: usize> EnergyMeter<N> {
     pub fn read_counter(&mut self, joules: f64) {
         let sampled: f64 = self.since_j.iter().sum();
         match self.counter_j {
-            // Power was not sampled since the last reading: the growth is divided at a later one.
+            // Power was not sampled since the last reading: the increase is divided at a later one.
             Some(last) if joules >= last && sampled <= 0.0 => return,
             Some(last) if joules >= last => {
                 let counted_before = self.is_counted();
@@ -69,7 +69,7 @@ impl<const N: usize> EnergyMeter<N> {
         (self.counter_j, self.since_j) = (Some(joules), [0.0; N]);
     }
 
-    /// Forgets the last reading of the counter: the growth until the next one belongs to an unknown time.
+    /// Discards the last reading of the counter: the increase until the next one belongs to an unknown time.
     pub fn restart(&mut self) {
         (self.counter_j, self.since_j) = (None, [0.0; N]);
     }
@@ -79,7 +79,7 @@ impl<const N: usize> EnergyMeter<N> {
         self.settled_j[part] + if self.is_counted() { self.since_j[part] } else { 0.0 }
     }
 
-    /// The counter was read at least twice, so energy comes from it.
+    /// Whether the counter was read at least twice, so that energy comes from it.
     pub fn is_counted(&self) -> bool {
         self.sampled_j > 0.0
     }
@@ -94,18 +94,18 @@ impl<const N: usize> EnergyMeter<N> {
 pub struct Energy {
     #[serde(serialize_with = "as_text")]
     pub method: EnergyMethod,
-    /// What may be wrong with it.
+    /// The uncertainty of the method.
     pub uncertainty: String,
-    /// All requests, where there were any.
+    /// All requests, if there were any.
     pub requests: Option<RequestsEnergy>,
     pub phases: Vec<PhaseEnergy>,
 }
 
-/// The GPU's energy in all requests: prefill and decode, warm-up included, without loading and idle time.
+/// The GPU's energy in all requests: prefill and decode, including warm-up, excluding loading and idle time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RequestsEnergy {
     pub joules: f64,
-    /// Generated tokens of all sequences, first ones included.
+    /// Generated tokens of all sequences, including the first ones.
     pub output_tokens: u64,
     pub j_per_output_token: f64,
 }
@@ -130,19 +130,19 @@ impl fmt::Display for EnergyMethod {
     }
 }
 
-/// The GPU's energy in one kind of work, warm-up included.
+/// The GPU's energy in one kind of work, including warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PhaseEnergy {
     #[serde(serialize_with = "as_text")]
     pub phase: Work,
     pub joules: f64,
     pub mean_w: Option<f64>,
-    /// Tokens of the prompts in a prefill, generated tokens after the first in a decode; `None` where they are not known.
+    /// Tokens of the prompts in a prefill, generated tokens after the first in a decode; `None` if they are not known.
     pub tokens: Option<u64>,
     pub j_per_token: Option<f64>,
 }
 
-/// The energy of each kind of work; `None` where the GPU reported neither energy nor power.
+/// The energy of each kind of work; `None` if the GPU reported neither energy nor power.
 pub fn energy(ledger: &Ledger) -> Option<Energy> {
     let meter = ledger.energy();
     let phase = |work: Work| {
@@ -199,7 +199,7 @@ fn sample_counts(ledger: &Ledger) -> String {
 }
 
 impl Energy {
-    /// The energy of another program: how many tokens its steps make is not known.
+    /// The energy of another program, whose tokens per step are not known.
     pub fn without_tokens(self) -> Energy {
         let phases =
             self.phases.into_iter().map(|phase| PhaseEnergy { tokens: None, j_per_token: None, ..phase });

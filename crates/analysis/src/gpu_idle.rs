@@ -1,4 +1,4 @@
-//! The one definition of how long a GPU is idle during decode.
+//! The definition of GPU idle time during decode.
 
 use std::fmt;
 
@@ -19,13 +19,13 @@ pub struct GpuIdle {
 pub enum IdleBasis {
     /// The gaps between recorded kernels, within steps and between them.
     Kernels,
-    /// The gaps between steps by the GPU's clock. Gaps within a step are not seen, so the share is a lower bound.
+    /// The gaps between steps by the GPU's clock. Gaps within a step are not included, so the share is a lower bound.
     Steps,
 }
 
 impl GpuIdle {
     /// By recorded kernels of decode steps; else by the share of the decode time in which a step was on the GPU.
-    pub fn of(kernels: Option<&LaunchMeter>, device_share: Option<f64>) -> Option<GpuIdle> {
+    pub fn find(kernels: Option<&LaunchMeter>, device_share: Option<f64>) -> Option<GpuIdle> {
         let by_kernels = kernels.and_then(LaunchMeter::idle_share);
         let by_steps = || device_share.map(|share| (1.0 - share).max(0.0));
         by_kernels
@@ -63,15 +63,15 @@ mod tests {
             between_ns: 80_000,
             ..KernelWindow::default()
         };
-        let meter = LaunchMeter::of(&window).unwrap();
-        let idle = GpuIdle::of(Some(&meter), Some(0.999)).unwrap();
+        let meter = LaunchMeter::from_window(&window).unwrap();
+        let idle = GpuIdle::find(Some(&meter), Some(0.999)).unwrap();
         assert_eq!(idle.basis, IdleBasis::Kernels);
         assert!((idle.share - 180_000.0 / 38_080_000.0).abs() < 1e-12);
         let described = meter.describe();
         assert!(described.contains(&percent(100.0 * idle.share)), "one number: {described}");
-        let by_steps = GpuIdle::of(None, Some(0.999)).unwrap();
+        let by_steps = GpuIdle::find(None, Some(0.999)).unwrap();
         assert!(by_steps.to_string().starts_with("The GPU is idle at least 0.1"), "{by_steps}");
-        assert_eq!(GpuIdle::of(None, None), None);
-        assert_eq!(GpuIdle::of(None, Some(1.01)).unwrap().share, 0.0);
+        assert_eq!(GpuIdle::find(None, None), None);
+        assert_eq!(GpuIdle::find(None, Some(1.01)).unwrap().share, 0.0);
     }
 }

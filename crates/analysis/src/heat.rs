@@ -7,23 +7,24 @@ use serde::Serialize;
 use llmprof_base::units::percent;
 use llmprof_event::Stamp;
 
-/// Samples are averaged per second; whether the state is steady is decided over so many seconds.
+/// Seconds over which steady state is decided; samples are averaged per second.
 const WINDOW_S: usize = 45;
 /// Seconds that are kept for the forecast: several time constants of a cooler.
 const KEPT_S: usize = 300;
 /// The initial speed is that of the first seconds, before the GPU is warm.
 const BURST_S: f64 = 20.0;
-/// A temperature that changes less is steady.
+/// A temperature with a smaller change is steady.
 const STEADY_C_PER_MIN: f64 = 1.0;
 /// A clock that changes by a smaller share within the window is steady.
 const STEADY_CLOCK: f64 = 0.02;
 /// Fewer seconds give no forecast, however short the time constant.
 const MIN_FORECAST_S: usize = 30;
-/// Temperatures are read in whole degrees; a fit that is further off is none: the load has changed.
+/// Temperatures are integers; a fit with a larger error is rejected, because the load has changed.
 const MAX_MISFIT_C: f64 = 1.0;
 /// A smaller rise under load gives no forecast.
 const MIN_RISE_C: f64 = 3.0;
-/// Time constants that are tried, from the die to a heavy cooler, each longer than the one before by this factor.
+/// The time constants to try, from that of the die to that of a heavy cooler, each longer than the previous one by this
+/// factor.
 const TIME_CONSTANTS_S: (f64, f64, f64) = (5.0, 600.0, 1.08);
 /// The longest forecast.
 const MAX_FORECAST_S: f64 = 3600.0;
@@ -54,23 +55,23 @@ pub struct Heat {
     pub c_per_min: f64,
     /// Temperature and clock have reached a steady state.
     pub steady: bool,
-    /// Where the temperature goes under this load, if that is known.
+    /// The forecast of the temperature under this load, if there is one.
     pub forecast: Option<Forecast>,
     /// Tokens per second of one sequence at the start, and over the window.
     pub burst_tok_s: Option<f64>,
     pub sustained_tok_s: Option<f64>,
 }
 
-/// The end of an exponential approach, fitted to the temperatures since the load began. Ranges are those that fit about as well
-/// (95 %).
+/// The end of an exponential approach, fitted to the temperatures since the load began. Ranges contain the ends that
+/// fit about as well (95 %).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Forecast {
     pub final_c: f64,
     pub final_range_c: (f64, f64),
     pub time_constant_s: f64,
-    /// Where the GPU slows down.
+    /// The slowdown temperature of the GPU.
     pub limit_c: Option<f64>,
-    /// Seconds until then, from and to, where the whole range is above the limit.
+    /// Seconds until then, from and to, if the whole range is above the limit.
     pub slowdown_in_s: Option<(f64, f64)>,
 }
 
@@ -175,7 +176,7 @@ impl HeatSoak {
         let misfit = best.squares.max(n / 12.0);
         let as_good: Vec<&Approach> =
             fits.iter().filter(|fit| fit.squares <= misfit * (1.0 + 3.84 / independent)).collect();
-        // The longest constant that was tried is as good: the end is not known.
+        // The longest time constant fits as well: the end is not known.
         if as_good.iter().any(|fit| fit.time_constant * factor > to) {
             return None;
         }
@@ -207,7 +208,7 @@ struct Approach {
 }
 
 impl Approach {
-    /// By least squares for a given time constant; `None` where the temperature does not rise.
+    /// By least squares for a given time constant; `None` if the temperature does not rise.
     fn fitted(points: &[(f64, f64)], time_constant: f64) -> Option<Approach> {
         let begin = points.first()?.0;
         let curve: Vec<(f64, f64)> =
@@ -221,7 +222,7 @@ impl Approach {
 }
 
 impl Forecast {
-    /// Whether the GPU is going to slow down.
+    /// Whether a slowdown is forecast.
     pub fn slows_down(&self) -> bool {
         self.slowdown_in_s.is_some()
     }
@@ -265,7 +266,7 @@ fn linear_fit(points: &[(f64, f64)]) -> Option<(f64, f64)> {
 }
 
 impl Heat {
-    /// A sentence, where there is something to report.
+    /// A sentence, if there is something to report.
     pub fn describe(&self) -> Option<String> {
         let change =
             self.burst_tok_s.zip(self.sustained_tok_s).map(|(burst, sustained)| sustained / burst - 1.0);
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_approach_has_no_forecast() {
+    fn other_temperatures_have_no_forecast() {
         // Before its time constant, a straight line, and a load that changes.
         let slow = |s: f64| 95.0 - 60.0 * (-s / 300.0).exp();
         let straight = |s: f64| 40.0 + s / 10.0;

@@ -10,7 +10,7 @@ pub struct PhaseKernels<'a> {
     pub window: &'a KernelWindow,
     pub meter: LaunchMeter,
     pub operators: &'a [OperatorRow],
-    /// A decode step gives several tokens of a sequence.
+    /// Whether a decode step gives several tokens of a sequence.
     pub several_tokens: bool,
 }
 
@@ -76,7 +76,7 @@ fn bound(kernels: &PhaseKernels<'_>) -> Option<String> {
         .into_iter()
         .max_by(|a, b| share(&a.1).total_cmp(&share(&b.1)))
         .filter(|g| share(&g.1) >= MIN_SHARE)?;
-    // Weighted by time: the rate of all of them together.
+    // Weighted by time: the overall rate.
     let ns: f64 = rows.iter().map(|row| row.ns_per_step).sum();
     let pct = |of: fn(&Share) -> f64| {
         rows.iter().filter_map(|row| Some(of(row.pct_of_peaks.as_ref()?) * row.ns_per_step)).sum::<f64>() / ns
@@ -124,7 +124,7 @@ fn latency_bound(kernels: &PhaseKernels<'_>) -> Option<String> {
     })
 }
 
-/// Operators with a cost that their time does not allow.
+/// Operators whose cost exceeds the peak.
 fn above_peak(kernels: &PhaseKernels<'_>) -> Option<String> {
     let rows: Vec<&OperatorRow> =
         kernels.operators.iter().filter(|row| row.is_above_peak && row.share >= MIN_SHARE).collect();
@@ -180,7 +180,7 @@ mod tests {
     fn hints_of(window: &KernelWindow, operators: &[OperatorRow]) -> Vec<String> {
         hints(&PhaseKernels {
             window,
-            meter: LaunchMeter::of(window).unwrap(),
+            meter: LaunchMeter::from_window(window).unwrap(),
             operators,
             several_tokens: false,
         })

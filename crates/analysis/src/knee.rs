@@ -1,4 +1,5 @@
-//! The highest rate that keeps what a service promises: doubles or halves until one rate keeps it and one does not, then narrows between them.
+//! Searches the highest rate that keeps the SLOs: doubles or halves until one rate keeps them and one does not, then
+//! narrows the interval.
 
 /// A rate that was tried.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -10,7 +11,7 @@ pub struct Tried {
 #[derive(Debug, Clone)]
 pub struct KneeSearch {
     first: f64,
-    /// It is found where the interval is no wider than this share of its lower end.
+    /// The search ends when the interval is no wider than this share of its lower end.
     precision: f64,
     tried: Vec<Tried>,
 }
@@ -24,7 +25,7 @@ impl KneeSearch {
         self.tried.push(Tried { rate, kept });
     }
 
-    /// The highest rate that kept it below all that did not, and the lowest that did not.
+    /// The highest rate that kept the SLOs below all that did not, and the lowest that did not.
     pub fn interval(&self) -> (Option<f64>, Option<f64>) {
         let rates =
             |kept: bool| self.tried.iter().filter(move |tried| tried.kept == kept).map(|tried| tried.rate);
@@ -33,7 +34,7 @@ impl KneeSearch {
         (kept, broken)
     }
 
-    /// The rate to try next; `None` where the knee is found.
+    /// The rate to try next; `None` at the end of the search.
     pub fn next_rate(&self) -> Option<f64> {
         match self.interval() {
             (None, None) => Some(self.first),
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_kept_it_by_luck_above_one_that_did_not_is_not_the_knee() {
+    fn a_rate_that_passes_by_chance_above_a_failed_one_is_not_the_knee() {
         let mut search = KneeSearch::new(4.0, 0.1);
         for (rate, kept) in [(4.0, true), (8.0, false), (5.6, false), (6.0, true)] {
             search.add(rate, kept);

@@ -1,30 +1,30 @@
-//! Late chunks of the streams of a server: how much time they cost, and what happened meanwhile.
+//! Late chunks of a server's streams: the time lost, and the causes.
 
 use std::{collections::VecDeque, fmt, time::Duration};
 
 use super::{distribution::Distribution, server::FULL_CACHE};
 use llmprof_event::Stamp;
 
-/// A chunk is late if its gap is so many times the usual one, and longer by at least `LATE`.
+/// A chunk is late if its gap is this many times the median gap, and longer by at least `LATE`.
 pub const FACTOR: f64 = 1.5;
 pub const LATE: Duration = Duration::from_millis(2);
-/// The usual gap is known after so many chunks.
+/// The median gap is known after this many chunks.
 const MIN_CHUNKS: u64 = 50;
-/// The usual gap is computed again after so many.
+/// The median gap is computed again after this many chunks.
 const RENEW: u64 = 512;
-/// Servers and GPUs report what happened up to so much later.
+/// Servers and GPUs report events with up to this delay.
 const SETTLE: Duration = Duration::from_millis(1500);
-/// Late chunks and facts that wait; beyond it the oldest are dealt with.
+/// Maximum late chunks and facts that wait; beyond this the oldest are processed.
 const KEPT: usize = 4096;
-/// So many more streams than usual are a larger batch.
+/// This many times the usual number of streams is a larger batch.
 const GROWN: f64 = 1.25;
-/// A reading of the GPU belongs to what happened so long around it.
+/// A reading of the GPU applies to this time around it.
 const AROUND: Duration = Duration::from_millis(150);
 
-/// What happened while a chunk was late. The first that applies counts.
+/// The cause of a late chunk. The first that applies counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LateCause {
-    /// The client's loop was late by half of it.
+    /// The client's delay was at least half of the lost time.
     ClientLag,
     Throttling,
     Preemption,
@@ -47,7 +47,7 @@ impl LateCause {
         LateCause::Unknown,
     ];
 
-    /// In JSON.
+    /// The name in JSON.
     pub fn key(self) -> &'static str {
         match self {
             LateCause::ClientLag => "client_lag",
@@ -82,7 +82,7 @@ impl fmt::Display for LateCause {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lost {
     pub chunks: u64,
-    /// Beyond the usual gap.
+    /// The time beyond the median gap.
     pub ns: u64,
 }
 
@@ -95,7 +95,7 @@ struct LateChunk {
     has_grown: bool,
 }
 
-/// What happened between two moments.
+/// A fact about the time between two moments.
 #[derive(Debug, Clone, Copy)]
 struct Fact {
     from: Stamp,
@@ -105,7 +105,7 @@ struct Fact {
 
 #[derive(Debug, Clone, Copy)]
 enum What {
-    /// How many times longer work takes at this clock, at most.
+    /// The maximum factor by which work takes longer at this clock.
     Throttled(f64),
     Preempted,
     FullCache,
@@ -113,7 +113,7 @@ enum What {
     ClientLag(Duration),
 }
 
-/// Gaps between chunks as they come, and the causes of the late ones.
+/// Gaps between chunks, and the causes of the late ones.
 #[derive(Debug, Clone, Default)]
 pub struct LateChunks {
     gaps: Distribution,
@@ -129,7 +129,7 @@ pub struct LateChunks {
 }
 
 impl LateChunks {
-    /// A chunk of `request` that is not its first, while `streams` requests were answered.
+    /// A chunk of `request` other than its first, while `streams` requests were being answered.
     pub fn chunk(&mut self, from: Stamp, to: Stamp, request: u32, streams: usize) {
         let gap_ns = to.since(from).as_nanos() as u64;
         self.total_ns = self.total_ns.saturating_add(gap_ns);
@@ -151,12 +151,12 @@ impl LateChunks {
     }
 
     pub fn first_chunk(&mut self, t: Stamp, request: u32) {
-        // The others of its step come a moment later.
+        // Other chunks of the same step arrive a moment later.
         let until = t + Duration::from_nanos(self.usual_ns.unwrap_or(0) / 2);
         self.fact(t, until, What::FirstChunk(request));
     }
 
-    /// A reading of the server's own metrics.
+    /// A reading of the server's own metrics: preemptions and cache.
     pub fn server(&mut self, t: Stamp, preemptions: Option<f64>, kv_used: Option<f64>) {
         let from = self.last_server.replace(t).unwrap_or(t - Duration::from_secs(1));
         if preemptions.is_some_and(|n| n > 0.0) {
@@ -167,7 +167,7 @@ impl LateChunks {
         }
     }
 
-    /// The client's longest delay since it last reported one.
+    /// The client's longest delay since its last report.
     pub fn client(&mut self, t: Stamp, lag: Duration) {
         let from = self.last_client.replace(t).unwrap_or(t - Duration::from_secs(1));
         if lag >= LATE / 2 {
@@ -175,7 +175,8 @@ impl LateChunks {
         }
     }
 
-    /// A reading of the GPU: its highest clock over its clock, where it is throttled. It covers the time since the one before.
+    /// A reading of the GPU: its maximum clock over its clock, if it is throttled. It covers the time since the
+    /// previous one.
     pub fn gpu(&mut self, t: Stamp, slower: Option<f64>) {
         let last = self.last_gpu.replace(t).unwrap_or(t - AROUND);
         if let Some(slower) = slower {
@@ -191,7 +192,7 @@ impl LateChunks {
         self.facts.push_back(Fact { from, to, what });
     }
 
-    /// Deals with late chunks of which nothing more will be reported.
+    /// Attributes the late chunks for which no more facts will arrive.
     fn settle(&mut self, now: Stamp) {
         while let Some(chunk) = self.waiting.front().copied() {
             if chunk.to + SETTLE > now && self.waiting.len() <= KEPT {
@@ -207,7 +208,7 @@ impl LateChunks {
         }
     }
 
-    /// There will be no more.
+    /// Ends the fold: no more facts will arrive.
     pub fn end(&mut self) {
         while let Some(chunk) = self.waiting.pop_front() {
             self.attribute(chunk);
@@ -218,7 +219,7 @@ impl LateChunks {
         let lost_ns = (chunk.to.since(chunk.from).as_nanos() as u64).saturating_sub(chunk.usual_ns);
         let causes = self.facts.iter().filter(|fact| fact.from < chunk.to && fact.to > chunk.from);
         let causes = causes.filter_map(|fact| match fact.what {
-            // A clock that is lower by 1 % does not make a chunk late by half.
+            // A clock that is 1 % lower does not explain a chunk that is late by half.
             What::Throttled(slower) => {
                 let most_ns = (slower - 1.0) * chunk.usual_ns as f64;
                 (2.0 * most_ns >= lost_ns as f64).then_some(LateCause::Throttling)
@@ -235,7 +236,7 @@ impl LateChunks {
         lost.ns += lost_ns;
     }
 
-    /// All gaps of all streams: over the time that passed, the streams at a time.
+    /// The sum of all gaps of all streams: elapsed time times concurrent streams.
     pub fn total_ns(&self) -> u64 {
         self.total_ns
     }
@@ -254,7 +255,7 @@ impl LateChunks {
         all
     }
 
-    /// The time that late chunks cost, of all time between chunks.
+    /// The time lost to late chunks, as a share of the time between chunks.
     pub fn share(&self) -> Option<f64> {
         let lost: u64 = self.lost.iter().map(|lost| lost.ns).sum();
         (self.total_ns > 0 && self.usual_ns.is_some()).then(|| lost as f64 / self.total_ns as f64)
@@ -307,22 +308,22 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_at_another_time_is_no_cause() {
+    fn events_at_another_time_are_no_cause() {
         let elsewhere = |late: &mut LateChunks| {
             late.gpu(at(1500), Some(3.0));
             late.first_chunk(at(1990), 7);
-            // Its own first chunk is not another request's.
+            // A request's own first chunk is not another request's.
             late.first_chunk(at(2050), 0);
             late.server(at(1900), Some(3.0), None);
             late.client(at(1950), Duration::from_millis(80));
-            // Too small a delay for what was lost.
+            // The delay is too small to explain the lost time.
             late.client(at(2800), Duration::from_millis(3));
         };
         assert_eq!(late(elsewhere, 2).by_cause()[0].0, LateCause::Unknown);
     }
 
     #[test]
-    fn before_the_usual_gap_is_known_nothing_is_late() {
+    fn no_token_is_late_before_the_median_gap_is_known() {
         let mut late = LateChunks::default();
         late.chunk(at(0), at(5000), 0, 1);
         late.end();
@@ -331,7 +332,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_more_is_lost_than_passed(gaps in prop::collection::vec((0u64..200, 0u32..4, 1usize..9, 0u8..6), 0..400)) {
+        fn the_loss_is_at_most_the_elapsed_time(gaps in prop::collection::vec((0u64..200, 0u32..4, 1usize..9, 0u8..6), 0..400)) {
             let mut late = LateChunks::default();
             let mut t = 0;
             for (gap, request, streams, fact) in gaps {

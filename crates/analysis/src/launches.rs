@@ -1,4 +1,4 @@
-//! Launch overhead: how many launches a step has, and how long the GPU waits for them.
+//! Launch overhead: launches per step, and the time that the GPU waits for them.
 
 use llmprof_base::units::{millis, percent};
 use llmprof_event::KernelWindow;
@@ -31,7 +31,7 @@ pub(super) const SOME_GRAPHS: f64 = 0.1;
 
 impl LaunchMeter {
     /// The mean step of `window`; `None` without a step.
-    pub fn of(window: &KernelWindow) -> Option<LaunchMeter> {
+    pub fn from_window(window: &KernelWindow) -> Option<LaunchMeter> {
         let n = (window.steps > 0).then_some(window.steps as f64)?;
         let graph_launches = window.graph_launches.min(window.launches);
         Some(LaunchMeter {
@@ -53,17 +53,17 @@ impl LaunchMeter {
         (self.step_ns() > 0.0).then(|| (self.gaps_ns + self.between_ns) / self.step_ns())
     }
 
-    /// Its steps are CUDA graphs, apart from a few launches.
+    /// Whether its steps are CUDA graphs, apart from a few launches.
     pub fn in_graphs(&self) -> bool {
         self.graph_share >= MOSTLY_GRAPHS
     }
 
-    /// It launches CUDA graphs, for a part of its steps at least.
+    /// Whether it launches CUDA graphs, at least for a part of its steps.
     pub fn uses_graphs(&self) -> bool {
         self.graph_share >= SOME_GRAPHS
     }
 
-    /// The estimated time that running each step as one CUDA graph would save; `None` where the program launches graphs already.
+    /// The estimated time that running each step as one CUDA graph would save; `None` if the program launches graphs already.
     pub fn saved_by_graphs_ns(&self) -> Option<f64> {
         let gaps_of_a_graph = GRAPH_GAP_NS * (self.launches - 1.0).max(0.0);
         (!self.uses_graphs()).then_some((self.gaps_ns - gaps_of_a_graph).max(0.0))
@@ -132,7 +132,7 @@ mod tests {
                 "Launch-bound: the GPU is idle 60 % of the time. A CUDA graph would save about 4.89 ms per step (49 %)",
             ),
         ] {
-            let meter = LaunchMeter::of(&given).unwrap();
+            let meter = LaunchMeter::from_window(&given).unwrap();
             assert!(meter.describe().starts_with(wanted), "{}", meter.describe());
             assert_eq!(meter.launches, 226.0);
         }
@@ -140,12 +140,12 @@ mod tests {
 
     #[test]
     fn steps_without_launches() {
-        assert_eq!(LaunchMeter::of(&KernelWindow::default()), None);
-        let empty = LaunchMeter::of(&KernelWindow { steps: 1, ..KernelWindow::default() }).unwrap();
+        assert_eq!(LaunchMeter::from_window(&KernelWindow::default()), None);
+        let empty = LaunchMeter::from_window(&KernelWindow { steps: 1, ..KernelWindow::default() }).unwrap();
         assert_eq!(empty.idle_share(), None);
         assert!(empty.describe().contains("0 %"), "{}", empty.describe());
         // A clock that went backwards gives no negative gap.
         let odd = KernelWindow { steps: 1, span_ns: 5, busy_ns: 9, ..KernelWindow::default() };
-        assert_eq!(LaunchMeter::of(&odd).unwrap().gaps_ns, 0.0);
+        assert_eq!(LaunchMeter::from_window(&odd).unwrap().gaps_ns, 0.0);
     }
 }

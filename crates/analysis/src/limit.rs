@@ -7,10 +7,10 @@ use llmprof_base::units::percent;
 
 /// A smaller idle share does not limit the speed.
 const MIN_IDLE: f64 = 0.1;
-/// From this share of the peak bandwidth on, nothing else can be gained but fewer bytes.
+/// Above this share of the peak bandwidth, only fewer bytes make decode faster.
 const NEAR_PEAK: f64 = 0.6;
 
-/// What limits decode. A clock that was lowered is reported by the diagnosis of the GPU.
+/// What limits decode. A lowered clock is reported by the diagnosis of the GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Limit {
     /// The GPU waits for the CPU.
@@ -19,13 +19,14 @@ pub enum Limit {
     Bandwidth { share: f64 },
     /// The GPU is busy, but reads more slowly than it could.
     Kernels { share: f64 },
-    /// It reads more slowly than it could, and how long the GPU is idle is not known.
+    /// It reads more slowly than it could; the idle share is not known.
     Unknown { share: f64 },
 }
 
 impl Limit {
-    /// By the idle share and the share of the peak bandwidth; `None` where a lowered clock costs more, or nothing is known.
-    pub fn of(idle: Option<GpuIdle>, bandwidth: Option<f64>, lost_to_clock: f64) -> Option<Limit> {
+    /// By the idle share and the share of the peak bandwidth; `None` if a lowered clock costs more, or if neither is
+    /// known.
+    pub fn find(idle: Option<GpuIdle>, bandwidth: Option<f64>, lost_to_clock: f64) -> Option<Limit> {
         let waits = idle.filter(|idle| idle.share >= MIN_IDLE);
         match (waits, bandwidth) {
             (Some(idle), _) if idle.share > lost_to_clock => Some(Limit::Cpu(idle)),
@@ -83,7 +84,8 @@ mod tests {
     fn the_largest_loss_is_the_limit() {
         let idle = |share, basis| Some(GpuIdle { share, basis });
         let (kernels, steps) = (IdleBasis::Kernels, IdleBasis::Steps);
-        let first = |idle, bandwidth, clock| Limit::of(idle, bandwidth, clock).map(|limit| limit.to_string());
+        let first =
+            |idle, bandwidth, clock| Limit::find(idle, bandwidth, clock).map(|limit| limit.to_string());
         for (idle, bandwidth, clock, begins) in [
             (
                 idle(0.7, kernels),

@@ -17,20 +17,21 @@ pub struct Metrics {
     pub itl: Distribution,
     /// Complete requests from their start to the last token.
     pub e2e: Distribution,
-    /// Steps by the device's own clock, where it has one: prefills, and decode steps.
+    /// Steps by the device's own clock, if it has one: prefills, and decode steps.
     pub device_vision: Distribution,
     pub device_prefill: Distribution,
     pub device_step: Distribution,
-    /// By the host, of the decode steps that the device has timed.
+    /// Host times of the decode steps that the device has timed.
     pub device_host_ns: u64,
     pub requests: u64,
-    /// Prompt tokens of all sequences whose first token has arrived, if TTFT is the time of their prefill: not of a server, which queues.
+    /// Prompt tokens of all sequences whose first token has arrived, if TTFT is the time of their prefill; not for a
+    /// server, whose TTFT includes the queue.
     pub prompt_tokens: u64,
     /// Time of prefills whose prompts have an unknown length.
     pub unsized_prefill_ns: u64,
-    /// Tokens of all sequences, without first ones.
+    /// Tokens of all sequences except first ones.
     pub decode_tokens: u64,
-    /// Tokens of all sequences, with first ones.
+    /// Tokens of all sequences including first ones.
     pub output_tokens: u64,
     /// Within `from..to`, up to the last token, without pauses of the workload.
     pub wall_ns: u64,
@@ -60,7 +61,7 @@ impl Metrics {
         self.output_tokens += batch;
     }
 
-    /// Images are embeddings `ns` after the start of their request.
+    /// The images of a request became embeddings `ns` after its start.
     pub fn images_encoded(&mut self, ns: u64, device_ns: Option<u64>) {
         self.vision.record(ns);
         device_ns.into_iter().for_each(|ns| self.device_vision.record(ns));
@@ -71,7 +72,7 @@ impl Metrics {
         (self.ttft.sum_secs() - self.vision.sum_secs()).max(0.0)
     }
 
-    /// The mean of that.
+    /// The mean of the prefill time.
     pub fn prefill_ms(&self) -> Option<f64> {
         (self.ttft.n() > 0).then(|| self.prefill_secs() * 1e3 / self.ttft.n() as f64)
     }
@@ -87,7 +88,7 @@ impl Metrics {
         self.output_tokens = self.output_tokens.saturating_add(tokens);
     }
 
-    /// The duration of a step on the device, and of the same step by the host; `first` for a prefill.
+    /// The duration of a step on the device, and of the same step on the host; `first` for a prefill.
     pub fn on_device(&mut self, first: bool, ns: u64, host_ns: u64) {
         if first {
             self.device_prefill.record(ns);
@@ -97,7 +98,8 @@ impl Metrics {
         }
     }
 
-    /// The measured latencies by name: those of the host, then those of the device if it has any. `gaps` names those between tokens.
+    /// The measured latencies by name: those of the host, then those of the device if it has any. `gaps` is the name of
+    /// the gaps between tokens.
     pub fn latencies(&self, gaps: &'static str) -> Vec<(&'static str, &Distribution)> {
         let mut all = vec![("TTFT", &self.ttft), ("TPOT", &self.tpot), (gaps, &self.itl), ("E2E", &self.e2e)];
         if self.vision.n() > 0 {
@@ -127,7 +129,7 @@ impl Metrics {
         rate(self.decode_tokens, self.itl.sum_secs())
     }
 
-    /// All output tokens over the time that passed: prefills and the time between requests included.
+    /// All output tokens per elapsed time, including prefills and the time between requests.
     pub fn output_tok_s(&self) -> Option<f64> {
         rate(self.output_tokens, self.wall_ns as f64 / 1e9)
     }

@@ -9,11 +9,11 @@ use super::{
 use llm_cost::{Operator, cost::StepCost};
 use llmprof_event::{OperatorTime, kernels::KernelRow};
 
-/// Time that was spent in an operator.
+/// Measured time of an operator.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spent<'a> {
     pub operator: Option<Operator>,
-    /// The kernel that was timed; `None` where the operator itself was.
+    /// The kernel that was timed; `None` if the operator itself was.
     pub kernel: Option<&'a str>,
     pub calls: u64,
     pub ns: f64,
@@ -37,21 +37,21 @@ impl From<&OperatorTime> for Spent<'_> {
 pub struct OperatorRow {
     /// `None` for kernels without a known operator.
     pub operator: Option<Operator>,
-    /// Kernel launches per step; calls per step where the operator itself was timed.
+    /// Kernel launches per step; calls per step if the operator itself was timed.
     pub calls_per_step: f64,
     pub ns_per_step: f64,
     /// Share of the time of all operators.
     pub share: f64,
-    /// Kernels by name with their share of its time, in descending order; empty where the operator itself was timed.
+    /// Kernels by name with their share of its time, in descending order; empty if the operator itself was timed.
     pub kernels: Vec<(String, f64)>,
-    /// Its work per step and the time of that; `None` where its cost is not known.
+    /// Its work per step and the time of that; `None` if its cost is not known.
     pub achieved: Option<Timed>,
-    /// Percentages of both ceilings, where they are known.
+    /// Percentages of both ceilings, if they are known.
     pub pct_of_peaks: Option<Share>,
-    /// Its cost would take longer than it took.
+    /// Whether its cost exceeds the peak.
     #[serde(skip)]
     pub is_above_peak: bool,
-    /// What bounds it, by [`estimated`]; or why that is not known.
+    /// Its bound by [`estimated`], or the reason why that is not known.
     #[serde(skip)]
     pub verdict: Result<Verdict, String>,
 }
@@ -117,7 +117,7 @@ pub fn operator_rows(
     rows
 }
 
-/// Fills in what the row achieved, and returns what bounds it.
+/// Sets what the row achieved, and returns its bound.
 fn judge(
     row: &mut OperatorRow,
     cost: Option<&StepCost>,
@@ -145,7 +145,7 @@ fn judge(
     estimated("operator", &call, &roof).map_err(|above| above.to_string())
 }
 
-/// What bounds a kernel: by its counters where they were read, else by the cost of the operator that it represents.
+/// What bounds a kernel: by its counters if they were read, else by the cost of the operator that it represents.
 pub fn kernel_verdict(kernel: &KernelRow, operators: &[OperatorRow]) -> Result<Verdict, String> {
     let counted = classify::verdict(kernel);
     if counted.is_ok() {
@@ -173,7 +173,7 @@ mod tests {
     const ROOF: Roof = Roof { flops: 989.4e12, bytes_per_s: 4.8e12 };
 
     fn cost() -> StepCost {
-        // Qwen2.5-7B, as a recording has it.
+        // Qwen2.5-7B, as in a recording.
         let shape: Shape = serde_json::from_value(json!({
             "vocab": 152064, "hidden": 3584, "intermediate": 18944, "heads": 28, "kv_heads": 4, "head_dim": 128,
             "max_positions": 131072, "layers": [{"count": 28}], "qkv_bias": true, "dtype": "bf16",

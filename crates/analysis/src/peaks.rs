@@ -1,4 +1,4 @@
-//! Peak FLOP/s and bandwidth of GPUs: as the vendor states them, as estimated from what the driver reports, as measured.
+//! Peak FLOP/s and bandwidth of GPUs: stated by the vendor, estimated from the driver's properties, or measured.
 
 use std::fmt;
 
@@ -21,13 +21,13 @@ use units::{TYPES, Units};
 /// The rates of a large matrix product and a large read.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Measured {
-    /// The rate of bf16 before the power limit is reached, in FLOP/s.
+    /// The bf16 rate before the power limit is reached, in FLOP/s.
     pub bf16_flops: f64,
     pub bytes_per_s: f64,
     pub how: &'static str,
 }
 
-/// What peaks are based on.
+/// The basis of peaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
@@ -49,7 +49,7 @@ impl fmt::Display for Basis {
     }
 }
 
-/// What the size of a memory is based on.
+/// The basis of a memory size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryBasis {
@@ -57,9 +57,9 @@ pub enum MemoryBasis {
     Driver,
     /// What nvidia-smi shows for such a GPU.
     NvidiaSmi,
-    /// The capacity as it is sold.
+    /// The nominal capacity.
     Nominal,
-    /// The same, shared with the CPU.
+    /// The nominal capacity, shared with the CPU.
     Shared,
 }
 
@@ -90,16 +90,16 @@ pub struct Peaks {
 /// The settings that configure peaks.
 pub const OVERRIDE: &str = "hardware.peaks.flops=… hardware.peaks.bytes_per_s=…";
 
-/// Where their values come from.
+/// The command that measures peaks.
 pub const MEASURE: &str = "llmprof-tui doctor --peaks measures them";
 
 impl GpuPeaks {
-    /// FLOP/s of `dtype`; `None` where it is not supported.
+    /// FLOP/s of `dtype`; `None` if it is not supported.
     pub fn flops_of(&self, dtype: &str) -> Option<f64> {
         self.rate(dtype).map(|rate| rate.flops)
     }
 
-    /// The SM clock of [`GpuPeaks::flops_of`]; `None` where the vendor does not state it.
+    /// The SM clock of [`GpuPeaks::flops_of`]; `None` if the vendor does not state it.
     pub fn clock_of(&self, dtype: &str) -> Option<f64> {
         self.rate(dtype)?.clock_mhz
     }
@@ -148,9 +148,9 @@ struct DevicePeaks {
 }
 
 impl DevicePeaks {
-    /// The peaks of a GPU as its driver describes it: those of its name in the table, else estimated; or why
+    /// The peaks of a GPU as its driver describes it: those of its name in the table, else estimated; or the reason why
     /// there are none.
-    fn of(gpu: &GpuInfo) -> Result<DevicePeaks, &'static str> {
+    fn from_gpu(gpu: &GpuInfo) -> Result<DevicePeaks, &'static str> {
         if gpu.mig == Some(true) || gpu.virtualization.is_some() || names::is_part(&gpu.name) {
             return Err("only a part of it may be used (MIG or vGPU)");
         }
@@ -160,9 +160,9 @@ impl DevicePeaks {
             .ok_or("it is not in the table, and the driver does not report its cores, clocks and memory bus")
     }
 
-    /// From the cores, the clocks and the memory bus that the driver reports.
+    /// Estimated from the cores, the clocks and the memory bus that the driver reports.
     fn estimated(gpu: &GpuInfo) -> Option<DevicePeaks> {
-        let units = Units::of(gpu.compute_capability.as_deref()?, gpu.name.contains("GeForce"))?;
+        let units = Units::for_capability(gpu.compute_capability.as_deref()?, gpu.name.contains("GeForce"))?;
         let (sms, sm_mhz) = (gpu.cores? / units.cores, gpu.sm_clock_max_mhz?);
         let (bits, mem_mhz) = (gpu.mem_bus_bits?, gpu.mem_clock_max_mhz?);
         // Two transfers per clock.
@@ -185,8 +185,8 @@ impl DevicePeaks {
     }
 }
 
-/// The peaks of the GPU called `gpu` (`None` without a GPU) in `dtype`, with those the user has `given`; or why they are
-/// not known, and what to do.
+/// The peaks of the GPU called `gpu` (`None` without a GPU) in `dtype`, with those the user has `given`; or the reason
+/// why they are not known, with the remedy.
 pub fn peaks(gpu: Option<&str>, dtype: &str, given: GivenPeaks) -> Result<Peaks, String> {
     let known = |name: &str| match GpuPeaks::named(name) {
         Some(gpu) => Ok(gpu.device()),
@@ -196,9 +196,9 @@ pub fn peaks(gpu: Option<&str>, dtype: &str, given: GivenPeaks) -> Result<Peaks,
     with_given(gpu.map(|name| (name, known(name))), dtype, given)
 }
 
-/// As [`peaks`], of a GPU as its driver describes it. One that is not in the table gets an estimate.
+/// Like [`peaks`], for a GPU as its driver describes it. A GPU that is not in the table gets an estimate.
 pub fn peaks_of(gpu: Option<&GpuInfo>, dtype: &str, given: GivenPeaks) -> Result<Peaks, String> {
-    with_given(gpu.map(|gpu| (gpu.name.as_str(), DevicePeaks::of(gpu))), dtype, given)
+    with_given(gpu.map(|gpu| (gpu.name.as_str(), DevicePeaks::from_gpu(gpu))), dtype, given)
 }
 
 fn with_given(

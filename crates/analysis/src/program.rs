@@ -12,13 +12,13 @@ use llmprof_event::{
     kernels::{Exposed, KernelRow, Overlaps, work::MEMSET},
 };
 
-/// Times that a trend needs.
+/// The number of steps that a trend needs.
 const MIN_TREND: usize = 16;
 /// A smaller growth of attention is not reported.
 const MIN_GROWTH: f64 = 0.1;
 /// From this share of the kernels' time on, small kernels are reported.
 const MANY_SMALL: f64 = 0.3;
-/// Changes that are reported.
+/// Maximum number of reported changes.
 const CHANGES: usize = 3;
 
 /// A finding about the steps of a phase.
@@ -43,7 +43,7 @@ pub enum Remark {
         ns: f64,
         share: f64,
     },
-    /// The host waits for the GPU, and the GPU then for the host.
+    /// The host waits for the GPU, and then the GPU waits for the host.
     Waits {
         waits: f64,
         ns: f64,
@@ -53,7 +53,7 @@ pub enum Remark {
         share: f64,
         kernels: f64,
     },
-    /// Between GPUs; `hidden` is the share of it that runs beside computation.
+    /// Between GPUs; `hidden` is the share that overlaps computation.
     Communication {
         share: f64,
         ns: f64,
@@ -124,7 +124,7 @@ impl fmt::Display for Remark {
     }
 }
 
-/// What a program did on the GPU while it was recorded, where its steps are not known.
+/// The activity of a program on the GPU while it was recorded, for unknown steps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Activity {
     /// From the first work of each recorded burst to its last.
@@ -141,11 +141,11 @@ pub struct Activity {
 }
 
 impl Activity {
-    /// `None` where nothing was recorded.
-    pub fn of(window: &KernelWindow) -> Option<Activity> {
+    /// `None` if nothing was recorded.
+    pub fn from_window(window: &KernelWindow) -> Option<Activity> {
         let busy_ns = (window.busy_ns > 0).then_some(window.busy_ns)?;
         let (moved, kernels): (Vec<_>, Vec<_>) = window.rows.iter().partition(|row| row.bytes.is_some());
-        // Filling memory moves nothing.
+        // Filling memory does not move data.
         let copies: Vec<&KernelRow> = moved.into_iter().filter(|row| row.name != MEMSET).collect();
         let calls = |rows: &[&KernelRow]| rows.iter().map(|row| row.calls).sum::<u64>();
         let time = |row: &KernelRow| row.total_ns.unwrap_or(0.0);
@@ -230,10 +230,10 @@ fn times(n: f64) -> String {
     }
 }
 
-/// All findings about the steps of a window, the most important first; none about our own engine, whose windows have no overlaps.
-/// `attention_ns` are times in attention of a step, in order.
+/// All findings about the steps of a window, the most important first; none about the built-in engine, whose windows
+/// have no overlaps. `attention_ns` are the attention times of steps, in order.
 pub fn remarks(window: &KernelWindow, attention_ns: &[f64]) -> Vec<Remark> {
-    let (Some(overlaps), Some(meter)) = (&window.overlaps, LaunchMeter::of(window)) else {
+    let (Some(overlaps), Some(meter)) = (&window.overlaps, LaunchMeter::from_window(window)) else {
         return Vec::new();
     };
     let steps = window.steps as f64;
@@ -267,7 +267,7 @@ fn copies(sum: &Exposed, to_device: bool, window: &KernelWindow, meter: &LaunchM
     (share >= SMALL_SHARE).then_some(Remark::Copies { to_device, bytes, copies, ns, share })
 }
 
-/// A wait costs where the GPU has nothing to do after it.
+/// A wait costs time if the GPU has nothing to do after it.
 fn waits(overlaps: &Overlaps, steps: f64, meter: &LaunchMeter) -> Option<Remark> {
     let (waits, ns) = (overlaps.waits as f64 / steps, overlaps.wait_ns as f64 / steps);
     let share = ns / meter.step_ns();
@@ -329,7 +329,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// The classes of kernels whose time per step differs most, at most three; empty where a window has no steps.
+/// The classes of kernels whose time per step differs most, at most three; empty if a window has no steps.
 pub fn changes(before: &KernelWindow, after: &KernelWindow) -> Vec<Change> {
     if before.steps == 0 || after.steps == 0 {
         return Vec::new();
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_between_two_windows() {
+    fn changes_between_two_windows() {
         let row = |name: &str, us: f64| KernelRow {
             calls: 10,
             total_ns: Some(us * 1e4),

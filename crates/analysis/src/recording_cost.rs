@@ -1,4 +1,4 @@
-//! What the recording of kernels costs: decode steps with it, compared with the steps before and after.
+//! The overhead of recording kernels: decode steps with recording, compared with those before and after.
 
 use std::{collections::VecDeque, fmt};
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::distribution::Distribution;
 use llmprof_base::units::{grouped, millis, percent_change};
 
-/// So many steps before a span, and after it, show what a step takes without recording.
+/// The number of steps before a span, and after it, that show the duration without recording.
 const NEAR: usize = 64;
 /// With fewer, the span is left out of the cost.
 const MIN_STEPS: usize = 8;
@@ -21,7 +21,7 @@ pub enum StepKind {
     Switch,
 }
 
-/// The cost of recording, by the medians of the steps of each span and of those around it.
+/// The overhead of recording, by the medians of the steps of each span and of those around it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RecordingCost {
     /// Spans with enough steps in them and around them.
@@ -68,7 +68,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// The sums with one more span: its steps, and the median of a step without recording and with it.
+    /// The sums with an additional span: its steps, and the median step without and with recording.
     fn plus(self, span: Option<(u64, f64, f64)>) -> Sums {
         let Some((steps, without_ms, with_ms)) = span else { return self };
         Sums {
@@ -137,7 +137,7 @@ impl CostMeter {
 }
 
 impl Span {
-    /// Its steps, and the median of a step without recording and with it.
+    /// Its steps, and the median step without and with recording.
     fn compare(&self) -> Option<(u64, f64, f64)> {
         let sides: Vec<f64> = [&self.before, &self.after]
             .into_iter()
@@ -171,14 +171,14 @@ mod tests {
     fn a_span_is_compared_with_the_steps_around_it() {
         let mut meter = CostMeter::default();
         assert_eq!(meter.cost(), None);
-        // Far before the span, steps were slower: they do not count.
+        // Steps far before the span were slower and do not count.
         steps(&mut meter, StepKind::Without, 5000, 100);
         steps(&mut meter, StepKind::Without, 800, NEAR);
         steps(&mut meter, StepKind::Switch, 90_000, 1);
         steps(&mut meter, StepKind::With, 1100, 50);
         let early = meter.cost().unwrap();
         assert!((early.cost_pct - 37.5).abs() < 1e-9, "{early:?}");
-        // Steps grow with the context: those after the span weigh as much as those before.
+        // Steps grow with the context: those after the span have the same weight as those before.
         steps(&mut meter, StepKind::Without, 900, 2 * NEAR);
         let cost = meter.cost().unwrap();
         assert_eq!((cost.spans, cost.steps), (1, 50));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn without_steps_around_it_the_cost_is_not_known() {
+    fn the_overhead_is_unknown_without_surrounding_steps() {
         let mut meter = CostMeter::default();
         steps(&mut meter, StepKind::With, 1000, 500);
         assert_eq!(meter.cost(), None);

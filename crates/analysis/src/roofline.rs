@@ -1,4 +1,4 @@
-//! The roofline: the ceilings of a device, and how close work came to them.
+//! The roofline: the ceilings of a device, and how close measured work comes to them.
 
 use std::fmt;
 
@@ -19,18 +19,18 @@ pub struct Roof {
 }
 
 impl Roof {
-    /// As the peaks are stated.
+    /// At the clock of the stated peaks.
     pub fn stated(peaks: &Peaks) -> Roof {
         Roof { flops: peaks.flops, bytes_per_s: peaks.bytes_per_s }
     }
 
-    /// With the SMs at `mhz`: compute follows their clock, memory does not. `None` where the clock of the peaks is not known.
+    /// With the SMs at `mhz`: compute follows their clock, memory does not. `None` if the clock of the peaks is not known.
     pub fn at_clock(peaks: &Peaks, mhz: f64) -> Option<Roof> {
         let stated = peaks.clock_mhz.filter(|stated| *stated > 0.0 && mhz > 0.0)?;
         Some(Roof { flops: peaks.flops * mhz / stated, bytes_per_s: peaks.bytes_per_s })
     }
 
-    /// The arithmetic intensity from which on memory is not the ceiling.
+    /// The arithmetic intensity above which compute is the ceiling.
     pub fn ridge(&self) -> f64 {
         self.flops / self.bytes_per_s
     }
@@ -63,12 +63,12 @@ impl Timed {
         self.bytes / self.seconds
     }
 
-    /// Arithmetic intensity; `None` where no bytes are moved.
+    /// Arithmetic intensity; `None` if no bytes are moved.
     pub fn flop_per_byte(&self) -> Option<f64> {
         (self.bytes > 0.0).then(|| self.flops / self.bytes)
     }
 
-    /// Percentages of both ceilings. More than all of one is no result.
+    /// Percentages of both ceilings. More than 100 % of one is an error.
     pub fn share_of(&self, roof: &Roof) -> Result<Share, AbovePeak> {
         let share = Share {
             flops_pct: self.flop_per_s() / roof.flops * 100.0,
@@ -78,10 +78,10 @@ impl Timed {
     }
 }
 
-/// A rate that the device cannot have.
+/// A rate above the device's peak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AbovePeak {
-    /// Whether it is the rate of memory; otherwise it is that of arithmetic.
+    /// Whether it is the rate of memory; otherwise that of arithmetic.
     bytes: bool,
 }
 
@@ -110,8 +110,8 @@ impl Share {
     }
 }
 
-/// What bounds an operator or a step (`of` names which), by its operations, its bytes and its duration. Counters may
-/// disagree: they count the bytes that were actually moved.
+/// The bound of an operator or a step (`of` is its name), from its operations, its bytes and its duration. Counters may
+/// disagree, because they count the bytes that were actually moved.
 pub fn estimated(of: &str, call: &Timed, roof: &Roof) -> Result<Verdict, AbovePeak> {
     let Share { flops_pct, bytes_pct } = call.share_of(roof)?;
     let (class, rule) = class_of(bytes_pct, flops_pct, Some(call.seconds * 1e9));
@@ -144,14 +144,14 @@ pub struct Point {
     pub timed: Timed,
     /// Its share of the ceilings at the clock of its phase, if they are known.
     pub share: Option<Share>,
-    /// Its share of the phase's time, where that is known.
+    /// Its share of the phase's time, if that is known.
     pub time_pct: Option<f64>,
     #[serde(serialize_with = "as_text")]
     pub basis: PointBasis,
     pub verdict: Option<Verdict>,
 }
 
-/// Where the numbers of a point come from: counters, or the model's shape with a measured duration.
+/// The source of a point's numbers: counters, or the model's shape with a measured duration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PointBasis {
     DeviceClock,
@@ -165,7 +165,7 @@ pub enum PointBasis {
     },
 }
 
-/// How the time of an operator was measured.
+/// The clock of operator times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OperatorBasis {
     /// By the GPU's own clock.
@@ -216,7 +216,7 @@ impl Point {
 pub struct Roofline {
     /// The peaks, or why they are not known.
     pub peaks: Result<Peaks, String>,
-    /// The SM clock, where it was read.
+    /// The SM clock, if it was read.
     pub clock_mhz: Option<f64>,
     pub points: Vec<Point>,
 }

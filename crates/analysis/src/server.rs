@@ -1,4 +1,4 @@
-//! Why a server is slow, in sentences with numbers and an action.
+//! Why a server is slow, in sentences with numbers and a remedy.
 
 use std::fmt;
 
@@ -6,18 +6,18 @@ use crate::{interval::ConfidenceInterval, late::LateCause};
 use llmprof_base::units::{grouped, millis, percent, three_digits};
 use llmprof_event::{RequestFailure, ServerKind};
 
-/// A share of TTFT from which a part of it is reported.
+/// The minimum share of TTFT for reporting a part of it.
 const LARGE_PART: f64 = 0.3;
-/// A cache that is so full makes requests wait, or go back.
+/// A cache above this utilisation makes requests wait or be preempted.
 pub(super) const FULL_CACHE: f64 = 0.95;
-/// A share of the time from which late chunks are reported.
+/// The minimum share of the time for reporting late chunks.
 const LATE_SHARE: f64 = 0.02;
-/// The share of chunks that arrive together from which an answer is not streamed.
+/// If a larger share of chunks arrives together, the answer is not streamed.
 const NOT_STREAMED: f64 = 0.8;
-/// A mean of queued requests from which a server is saturated.
+/// With a higher mean of queued requests, the server is saturated.
 const QUEUED: f64 = 0.5;
 
-/// What is known of a server under load. Times are means in milliseconds; absent is not 0.
+/// The known facts about a load-tested server. Times are means in milliseconds; absent is not 0.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServerFacts {
     pub kind: Option<ServerKind>,
@@ -39,16 +39,17 @@ pub struct ServerFacts {
     pub tokens_per_chunk: Option<f64>,
     /// The share of chunks that arrived together with an earlier one.
     pub together: Option<f64>,
-    /// The server does not report how many tokens its answers have.
+    /// Whether the server does not report token counts.
     pub chunks_for_tokens: bool,
-    /// It does not, and the model's tokenizer has counted them.
+    /// Whether the model's tokenizer has counted the tokens instead.
     pub tokenized: bool,
-    /// The share of the time between chunks that late ones cost, and the causes with their shares of it, the largest first.
+    /// The share of the time between chunks lost to late ones, and the causes with their shares of it, the largest
+    /// first.
     pub late: Option<(f64, Vec<(LateCause, f64)>)>,
     pub good: Option<Goodput>,
 }
 
-/// Requests that kept the SLOs: how many per second, and which share of all.
+/// Requests that kept the SLOs: their rate, and their share of all.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Goodput {
     pub per_s: f64,
@@ -58,7 +59,7 @@ pub struct Goodput {
 /// A finding; the first is the most important.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ServerRemark {
-    /// The client itself is late: nothing else is known about latencies.
+    /// The client itself is late, so latencies say nothing about the server.
     ClientLate {
         lag_ms: f64,
     },
@@ -67,7 +68,7 @@ pub enum ServerRemark {
         of: u64,
         most: Option<(RequestFailure, u64)>,
     },
-    /// Requests lose their place in the cache and are computed again.
+    /// Preempted requests lose their cache and are computed again.
     Preemptions {
         kv_used: Option<f64>,
         per_min: f64,
@@ -101,9 +102,9 @@ pub enum ServerRemark {
     Goodput(Goodput),
     /// Tokens were counted by the model's tokenizer.
     Tokenized,
-    /// Chunks are taken for tokens.
+    /// Chunks count as tokens.
     NoTokenCounts,
-    /// Something holds the stream back.
+    /// A buffer delays the stream.
     NotStreamed {
         together: f64,
     },
@@ -169,12 +170,12 @@ impl ServerFacts {
         remarks
     }
 
-    /// The client's delay, where it is large against what it measures.
+    /// The client's delay, if it is large compared with the measured latencies.
     pub fn late_client_ms(&self) -> Option<f64> {
         self.client_lag_ms.filter(|lag| self.is_late(*lag))
     }
 
-    /// The client's delay is large against what it measures. Its timer has a grain of 1 ms.
+    /// Whether the client's delay is large compared with the measured latencies. Its timer has a resolution of 1 ms.
     pub fn is_late(&self, lag_ms: f64) -> bool {
         lag_ms > 5.0 && self.itl_ms.is_none_or(|itl| lag_ms > itl / 4.0)
     }
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_has_its_words() {
+    fn each_cause_has_a_text() {
         let vllm = Some(ServerKind::Vllm);
         for (facts, words) in [
             (
@@ -401,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_client_says_nothing_of_latencies() {
+    fn latencies_of_a_late_client_are_not_judged() {
         let late = ServerFacts { client_lag_ms: Some(30.0), kv_used: Some(1.0), ..base() };
         assert_eq!(late.remarks(), [ServerRemark::ClientLate { lag_ms: 30.0 }]);
         let refused = ServerFacts { failed: 50, requests: 30, ..late };

@@ -1,4 +1,4 @@
-//! The start of a server, in stages with their times, from what it prints.
+//! The start of a server, as stages with their times, from its output.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use llmprof_base::units::three_digits;
 use llmprof_event::Stamp;
 
-/// What a server does until it answers, in order.
+/// The stages until a server answers, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
@@ -47,7 +47,7 @@ impl Stage {
         }
     }
 
-    /// The stage that a line begins.
+    /// The stage that begins with a line.
     fn begun_by(line: &str) -> Option<Stage> {
         let line = line.to_ascii_lowercase();
         BEGINS.iter().find(|(text, _)| line.contains(text)).map(|(_, stage)| *stage)
@@ -60,7 +60,7 @@ impl fmt::Display for Stage {
     }
 }
 
-/// What vLLM and SGLang print when a stage begins, in lower case.
+/// Lines of vLLM and SGLang at the beginning of a stage, in lower case.
 const BEGINS: [(&str, Stage); 13] = [
     ("llm engine (v", Stage::Engine),
     ("init torch distributed begin", Stage::Engine),
@@ -73,7 +73,7 @@ const BEGINS: [(&str, Stage); 13] = [
     ("cuda graph begin", Stage::Capture),
     ("graph capturing finished", Stage::Api),
     ("capture cuda graph end", Stage::Api),
-    // Prompts have graphs too, before it.
+    // Prefill has CUDA graphs too, captured earlier.
     ("decode cuda graph end", Stage::Api),
     ("init engine (profile", Stage::Api),
 ];
@@ -90,7 +90,7 @@ pub struct Startup {
 }
 
 impl Startup {
-    /// The server is started.
+    /// Begins with the start of the server.
     pub fn begin(&mut self, t: Stamp) {
         self.begun.get_or_insert((Stage::Imports, t));
     }
@@ -99,7 +99,7 @@ impl Startup {
         self.begun.is_some()
     }
 
-    /// It has printed a line. Returns whether it is ready by that.
+    /// Processes a line of its output. Returns whether the server is ready by that line.
     pub fn line(&mut self, t: Stamp, text: &str) -> bool {
         let Some((stage, since)) = self.begun.filter(|_| !self.ended) else { return false };
         self.last_line = Some(text.to_owned());
@@ -114,7 +114,7 @@ impl Startup {
         false
     }
 
-    /// It answers. Returns whether that is new.
+    /// Ends with the first answer. Returns whether that is new.
     pub fn end(&mut self, t: Stamp) -> bool {
         let Some((stage, since)) = self.begun.filter(|_| !self.ended) else { return false };
         self.close(stage, since, t);
@@ -127,7 +127,7 @@ impl Startup {
         *self.times[stage as usize].get_or_insert(0.0) += t.since(since).as_secs_f64();
     }
 
-    /// The stage that it is in, and for how long; `None` once it answers.
+    /// The current stage and its duration; `None` once the server answers.
     pub fn current(&self, now: Stamp) -> Option<(Stage, f64)> {
         let (stage, since) = self.begun.filter(|_| !self.ended)?;
         Some((stage, now.since(since).as_secs_f64()))
@@ -142,7 +142,7 @@ impl Startup {
         Stage::ALL.into_iter().zip(self.times).filter_map(|(stage, seconds)| Some((stage, seconds?)))
     }
 
-    /// All seconds, where it answers and more than one stage was seen.
+    /// The total, if the server answers and more than one stage was seen.
     pub fn seconds(&self) -> Option<f64> {
         (self.ended && self.stages().count() > 1).then(|| self.stages().map(|(_, seconds)| seconds).sum())
     }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_says_nothing_has_no_stages() {
+    fn a_silent_server_has_no_stages() {
         let mut startup = Startup::default();
         startup.line(Stamp(5), "Starting to load model");
         assert_eq!((startup.current(Stamp(9)), startup.describe()), (None, None));

@@ -12,24 +12,24 @@ pub const MAX_SCORE: u32 = 5;
 
 /// Fewer requests give no interval of the median of TPOT.
 pub const MIN_REQUESTS: usize = 10;
-/// A larger coefficient of variation of TPOT is worth a warning.
+/// A larger coefficient of variation of TPOT is an issue.
 const MAX_EVEN_VARIATION: f64 = 0.05;
 /// With a larger one TPOT has no typical value.
 const MAX_STABLE_VARIATION: f64 = 0.25;
-/// The first and the last third of a run may differ by this in TPOT, and by so many standard errors.
+/// The maximum difference in TPOT between the first and the last third of a run, as a share and in standard errors.
 const MAX_DRIFT: f64 = 0.03;
 const MAX_DRIFT_STANDARD_ERRORS: f64 = 3.0;
-/// The same of a server, whose batch changes from second to second.
+/// The same for a server, whose batch changes from second to second.
 const MAX_SERVED_DRIFT: f64 = 0.1;
-/// The share of the requests to a server that may fail.
+/// The maximum share of failed requests to a server.
 const MAX_FAILED: f64 = 0.01;
-/// The share of the CPU that other processes may use.
+/// The maximum share of the CPU that other processes may use.
 const MAX_EXTERNAL_CPU_SHARE: f32 = 0.2;
 
 /// How far the times of a run can be trusted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Trust {
-    /// [`MAX_SCORE`] less one for each issue; 0 where one blocks a comparison.
+    /// [`MAX_SCORE`] less one for each issue; 0 if one blocks a comparison.
     pub score: u32,
     pub of: u32,
     /// The worst of all issues; `None` for a run that is fully trusted.
@@ -40,7 +40,7 @@ pub struct Trust {
 }
 
 impl Trust {
-    fn of(issues: Vec<TrustIssue>) -> Trust {
+    fn from_issues(issues: Vec<TrustIssue>) -> Trust {
         let severity = issues.iter().map(TrustIssue::severity).max();
         let score = match severity {
             Some(Severity::BlocksComparison) => 0,
@@ -54,7 +54,7 @@ impl Trust {
     }
 }
 
-/// What an issue means for the use of a run.
+/// The effect of an issue on the use of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
@@ -75,28 +75,28 @@ pub enum TrustIssue {
     LostEvents(u64),
     /// The relative change of TPOT from the first third of the requests to the last.
     Drift(f64),
-    /// The coefficient of variation of TPOT is so large that it has no typical value.
+    /// The coefficient of variation of a TPOT without a typical value.
     UnstableTpot(f64),
     /// The coefficient of variation of TPOT.
     UnevenTpot(f64),
     FewRequests(usize),
     Throttled,
-    /// The share of the decode time in which kernels were recorded, where no request is without it.
+    /// The share of the decode time in which kernels were recorded, if no request is without it.
     KernelsRecorded(f64),
-    /// Some of the requests to a server failed.
+    /// Failed requests to a server.
     FailedRequests {
         failed: u64,
         of: u64,
     },
     /// The client's own delay, in milliseconds.
     LateClient(f64),
-    /// The server does not report how many tokens its answers have.
+    /// The server does not report token counts.
     ChunksForTokens,
-    /// As `Drift`, of a server under load.
+    /// Like `Drift`, for a load-tested server.
     ServedDrift(f64),
 }
 
-/// From this share on, kernels were recorded all the time.
+/// From this share on, kernels were recorded throughout.
 const RECORDED_THROUGHOUT: f64 = 0.999;
 
 impl TrustIssue {
@@ -168,35 +168,35 @@ impl Serialize for TrustIssue {
     }
 }
 
-/// What happened around a run.
+/// The conditions of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Conditions {
     #[serde(rename = "others")]
     pub other_gpu_processes: u32,
-    /// The share of the CPU that other processes used, where the workload runs on the CPU.
+    /// The share of the CPU that other processes used, if the workload runs on the CPU.
     #[serde(rename = "cpu_taken")]
     pub external_cpu_share: Option<f32>,
-    /// Events that were dropped, or lines of the recording that could not be read.
+    /// Lost events, or unreadable lines of the recording.
     pub events_lost: u64,
     #[serde(default)]
     pub throttled: bool,
-    /// The share of the decode time in which kernels were recorded, where no request is without it.
+    /// The share of the decode time in which kernels were recorded, if no request is without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded_share: Option<f64>,
-    /// How the requests to a server went; `None` without a server.
+    /// The requests to a server; `None` without a server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served: Option<Served>,
 }
 
-/// How the requests to a server went.
+/// The outcome of the requests to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Served {
     pub ended: u64,
     pub failed: u64,
-    /// The client's own delay, where it is large against what it measures.
+    /// The client's own delay, if it is large compared with the measured latencies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_ms: Option<f64>,
-    /// Chunks are taken for tokens.
+    /// Whether chunks count as tokens.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub chunks_for_tokens: bool,
 }
@@ -213,7 +213,7 @@ impl Served {
 }
 
 impl Conditions {
-    /// The conditions of two runs taken as one.
+    /// The conditions of two runs as one.
     pub fn worst(self, other: Conditions) -> Conditions {
         let shares = [self.external_cpu_share, other.external_cpu_share];
         Conditions {
@@ -234,13 +234,13 @@ impl Conditions {
 #[derive(Debug, Clone, Copy)]
 pub struct TrustInput<'a> {
     pub conditions: Conditions,
-    /// The profiler that the run was under.
+    /// The profiler under which the run was made.
     pub tool: Option<&'a str>,
     /// `None` while the run is in progress.
     pub outcome: Option<Outcome>,
-    /// TPOT of the completed requests in order of time; of very many, every n-th.
+    /// TPOT of the completed requests in order of time; if there are very many, of every n-th.
     pub tpots_ns: &'a [f64],
-    /// The runs of both sides were interleaved: drift affects both alike.
+    /// Whether the runs of both sides were interleaved, so that drift affects both alike.
     pub interleaved: bool,
 }
 
@@ -270,7 +270,7 @@ pub fn trust(input: &TrustInput<'_>) -> Trust {
     if events_lost > 0 {
         issues.push(TrustIssue::LostEvents(events_lost));
     }
-    // Recording that was switched on or off is the cause of any drift and variation.
+    // Switching recording on or off explains any drift and variation.
     let switched = recorded_share.filter(|share| *share < RECORDED_THROUGHOUT);
     issues.extend(switched.map(TrustIssue::KernelsRecorded));
     let drift = drift(input.tpots_ns).filter(|_| !input.interleaved && switched.is_none());
@@ -284,7 +284,7 @@ pub fn trust(input: &TrustInput<'_>) -> Trust {
     } else {
         issues.extend(drift.map(TrustIssue::Drift));
     }
-    // TPOT of a server depends on what else it does.
+    // TPOT of a server depends on its other requests.
     match evenness(input.tpots_ns).filter(|_| switched.is_none() && served.is_none()) {
         Some(Evenness::Unstable(variation)) => issues.push(TrustIssue::UnstableTpot(variation)),
         Some(Evenness::Uneven(variation)) => issues.push(TrustIssue::UnevenTpot(variation)),
@@ -299,11 +299,10 @@ pub fn trust(input: &TrustInput<'_>) -> Trust {
     if switched.is_none() {
         issues.extend(recorded_share.map(TrustIssue::KernelsRecorded));
     }
-    Trust::of(issues)
+    Trust::from_issues(issues)
 }
 
-/// Whether TPOT is even between requests, with its coefficient of variation: the one rule for the wording of
-/// the summary and for trust.
+/// Whether TPOT is even between requests, with its coefficient of variation: the rule for both the summary and trust.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Evenness {
     Even(f64),
@@ -347,7 +346,7 @@ fn mean_and_variance(values: &[f64]) -> Option<(f64, f64)> {
     Some((mean, values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0)))
 }
 
-/// The relative change from the first third to the last, where it is both large and significant.
+/// The relative change from the first third to the last, if it is both large and significant.
 fn drift(values: &[f64]) -> Option<f64> {
     let third = values.len() / 3;
     if third < 3 {
@@ -370,7 +369,7 @@ mod tests {
         trust(&TrustInput { conditions, tool, outcome: None, tpots_ns, interleaved: false })
     }
 
-    /// TPOT of a healthy server varies with its batch, which is no evidence against it.
+    /// TPOT of a healthy server varies with its batch, which is not an issue.
     #[test]
     fn a_server_is_judged_by_its_requests() {
         let tpots: Vec<f64> =

@@ -3,14 +3,14 @@
 use super::{gpu_idle::GpuIdle, metrics::Metrics, recording_cost::RecordingCost, trust::Evenness};
 use llmprof_base::units::{grouped, millis, percent, percent_change, scaled, three_digits};
 
-/// The input of the summary. Everything is measured, except for the bytes of a step.
+/// The input of the summary. Everything is measured, except the bytes of a step.
 #[derive(Debug, Clone, Copy)]
 pub struct Measurements<'a> {
     pub metrics: &'a Metrics,
     /// Whether TPOT is even between requests; `None` for fewer than two.
     pub tpot: Option<Evenness>,
     pub idle: Option<GpuIdle>,
-    /// What is left out of `metrics` because kernels were recorded.
+    /// The measurements that `metrics` leaves out because kernels were recorded.
     pub recorded: Option<&'a Metrics>,
     pub recording_cost: Option<RecordingCost>,
     pub batch: u32,
@@ -18,22 +18,22 @@ pub struct Measurements<'a> {
     pub tokens_per_step: Option<f64>,
     /// Bytes that a decode step reads, from the model's shape.
     pub step_bytes: Option<u64>,
-    /// Share of the CPU that other processes used, where the workload runs on the CPU.
+    /// Share of the CPU that other processes used, if the workload runs on the CPU.
     pub cpu_taken_by_others: Option<f32>,
     pub simulated: bool,
-    /// The steps are those of another program, and inferred.
+    /// Whether the steps are those of another program, and therefore inferred.
     pub inferred: bool,
 }
 
-/// Any system uses a smaller share of the CPU itself.
+/// The system itself uses a smaller share of the CPU.
 const MIN_EXTERNAL_LOAD: f32 = 0.1;
 
-/// Where the time goes, and how much the latency varies; `None` before the first measurement.
+/// The distribution of time, and the variation of latencies; `None` before the first measurement.
 pub fn summary(run: &Measurements<'_>) -> Option<String> {
     let m = run.metrics;
     let decode_tok_s = m.decode_tok_s()?;
     let mut text = match run.inferred {
-        // How many sequences a step has is not known.
+        // The number of sequences per step is not known.
         true => {
             format!("By its inferred steps the program decodes at {} steps/s", three_digits(decode_tok_s))
         }
@@ -70,7 +70,7 @@ pub fn summary(run: &Measurements<'_>) -> Option<String> {
     Some(text)
 }
 
-/// How TPOT varies between requests, and ITL between tokens.
+/// The variation of TPOT between requests, and of ITL between tokens.
 fn variation(run: &Measurements<'_>) -> String {
     let itl = &run.metrics.itl;
     let name = if run.tokens_per_step.is_some() { "Step" } else { "ITL" };
@@ -83,7 +83,7 @@ fn variation(run: &Measurements<'_>) -> String {
     run.tpot.map_or_else(String::new, |evenness| format!("{evenness}. ")) + &tokens
 }
 
-/// What was left out because kernels were recorded, and what recording costs.
+/// The time that is left out because kernels were recorded, and the overhead of recording.
 fn recording(run: &Measurements<'_>) -> Option<String> {
     let recorded = run.recorded?;
     let mut text = format!(
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_for_variation_are_those_of_trust() {
+    fn variation_is_described_as_in_trust() {
         let mut m = Metrics::default();
         m.first_token(100_000_000, 128, 1);
         (0..200).for_each(|_| m.next_token(50_000_000, 1));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_recording_left_out_is_given_beside_it() {
+    fn excluded_recorded_spans_are_reported() {
         let (mut without, mut with) = (Metrics::default(), Metrics::default());
         without.first_token(100_000_000, 128, 1);
         (0..200).for_each(|_| without.next_token(800_000, 1));

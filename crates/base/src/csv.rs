@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::foreign::visible;
 
-/// One line for each row.
+/// One line per row.
 pub fn csv_text<R>(rows: impl IntoIterator<Item = R>) -> String
 where
     R: IntoIterator<Item: AsRef<str>>,
@@ -18,10 +18,10 @@ where
     out.into_inner().ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
 }
 
-/// A spreadsheet computes texts that begin like this, even with the functions that start programs.
+/// A spreadsheet evaluates texts that begin with these characters, including functions that start programs.
 const FORMULA: [char; 6] = ['=', '+', '-', '@', '\t', '\n'];
 
-/// A text that a spreadsheet would compute gets an apostrophe in front; numbers stay numbers.
+/// A text that a spreadsheet would evaluate gets an apostrophe in front; numbers stay numbers.
 pub fn guarded(cell: &str) -> Cow<'_, str> {
     let cell = visible(cell);
     match cell.starts_with(FORMULA) && cell.parse::<f64>().is_err() {

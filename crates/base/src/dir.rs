@@ -1,4 +1,4 @@
-//! Files in directories that someone else may have made: created without following links, and read only where they are
+//! Files in directories that another user may have made: created without following links, and read only if they are
 //! regular files.
 
 use std::{
@@ -37,13 +37,13 @@ impl Dir {
         Ok(Dir { path: path.to_owned(), fd: open(named, DIRECTORY, Mode::empty())? })
     }
 
-    /// Opens a directory like [`open`](Self::open), and creates it with its parents where it is missing.
+    /// Opens a directory like [`open`](Self::open), and creates it with its parents if it is missing.
     pub fn open_or_create(path: &Path) -> io::Result<Dir> {
         std::fs::create_dir_all(path)?;
         Dir::open(path)
     }
 
-    /// The directory at `below`, created where it is missing. A link on the way is an error.
+    /// The directory at `below`, created if it is missing. A link in the path is an error.
     pub fn subdir(&self, below: &Path) -> io::Result<Dir> {
         let mut fd = openat(&self.fd, ".", DIRECTORY, Mode::empty())?;
         for part in below.components() {
@@ -53,7 +53,7 @@ impl Dir {
         Ok(Dir { path: self.path.join(below), fd })
     }
 
-    /// The existing directory at `below`. A link on the way is an error.
+    /// The existing directory at `below`. A link in the path is an error.
     pub fn existing(&self, below: &Path) -> io::Result<Dir> {
         let mut fd = openat(&self.fd, ".", DIRECTORY, Mode::empty())?;
         for part in below.components() {
@@ -77,7 +77,7 @@ impl Dir {
         Ok(bytes)
     }
 
-    /// Gives the entry `from` another name, which nothing may have.
+    /// Renames the entry `from` to `to`, which must not exist.
     pub fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
         match renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
             // Not every file system can check that itself.
@@ -123,12 +123,12 @@ impl Dir {
         Ok(Replacement { name: name.into(), dir, temporary, file, finished: false })
     }
 
-    /// Removes the file `name`; of a link, the link.
+    /// Removes the file `name`; if it is a link, only the link.
     pub fn remove(&self, name: impl AsRef<Path>) -> io::Result<()> {
         Ok(unlinkat(&self.fd, name.as_ref(), AtFlags::empty())?)
     }
 
-    /// Whether anything has this name, a broken link too.
+    /// Whether an entry has this name, including a broken link.
     pub fn has(&self, name: impl AsRef<Path>) -> bool {
         statat(&self.fd, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
@@ -144,7 +144,7 @@ impl Dir {
         Ok(File::from(openat(&self.fd, name, NEW_FILE, Mode::from_raw_mode(0o666))?))
     }
 
-    /// A file or a link is replaced; anything else with this name has a purpose of its own.
+    /// Refuses to replace anything but a file or a link.
     fn check_replaceable(&self, name: &OsStr) -> io::Result<()> {
         let Ok(about) = statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(()) };
         match FileType::from_raw_mode(about.st_mode) {
@@ -184,7 +184,7 @@ fn open_unlinked(parent: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
     })
 }
 
-/// What is in a directory.
+/// The kind of a directory entry.
 enum Entry {
     /// Visited after everything in it.
     Directory,
@@ -230,7 +230,7 @@ fn outside(path: &Path) -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, text)
 }
 
-/// A new file that is not yet in its place. It is deleted where it is dropped unfinished.
+/// A new file that is not yet in its place. It is deleted if it is dropped unfinished.
 #[derive(Debug)]
 pub struct Replacement {
     dir: Dir,
@@ -241,7 +241,7 @@ pub struct Replacement {
 }
 
 impl Replacement {
-    /// Puts the file in its place.
+    /// Moves the file to its place.
     pub fn finish(mut self) -> io::Result<()> {
         self.file.flush()?;
         renameat(&self.dir.fd, &self.temporary, &self.dir.fd, &self.name)?;

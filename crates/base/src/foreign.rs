@@ -1,15 +1,15 @@
-//! Text that others wrote: names, messages and values from files, devices and programs, made safe to print.
+//! Untrusted text: names, messages and values from files, devices and programs, sanitised before they are printed.
 
 use std::{
     borrow::Cow,
     fmt::{self, Display, Write},
 };
 
-/// Characters of a line for people. Longer ones are cut.
+/// Maximum characters of a line that is shown. Longer lines are cut.
 pub const MAX_LINE: usize = 2_000;
 
-/// Whether a character acts on a terminal or on its neighbours instead of being shown: controls but line breaks and tabs,
-/// controls of direction, characters without width that are no part of a letter, and tags.
+/// Whether a character affects a terminal or its neighbours instead of being shown: controls except line breaks and
+/// tabs, direction controls, characters without width that are not part of a letter, and tags.
 pub fn is_hidden(c: char) -> bool {
     match c {
         '\n' | '\t' => false,
@@ -40,7 +40,7 @@ fn push_visible(out: &mut String, c: char) {
     }
 }
 
-/// `text` in one line of at most `max` characters, with an ellipsis where it was cut.
+/// `text` in one line of at most `max` characters, with an ellipsis if it was cut.
 pub fn line(text: &str, max: usize) -> String {
     let mut out = String::new();
     for (n, c) in text.chars().enumerate() {
@@ -53,8 +53,8 @@ pub fn line(text: &str, max: usize) -> String {
     out
 }
 
-/// A message in one line of at most [`MAX_LINE`] characters, cut in the middle: the thing is named at its beginning, the
-/// remedy at its end.
+/// A message in one line of at most [`MAX_LINE`] characters, cut in the middle: its beginning names the subject, its
+/// end the remedy.
 pub fn message(text: &str) -> String {
     let shown = line(text, usize::MAX);
     let length = shown.chars().count();
@@ -66,7 +66,7 @@ pub fn message(text: &str) -> String {
     format!("{}…{}", chars(0, MAX_LINE - tail - 1), chars(length - tail, tail))
 }
 
-/// Lines for people: hidden characters are visible, and no line is longer than [`MAX_LINE`].
+/// Lines to be shown: hidden characters are visible, and no line is longer than [`MAX_LINE`].
 pub struct Lines<T>(pub T);
 
 impl<T: Display> Display for Lines<T> {

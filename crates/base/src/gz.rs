@@ -1,4 +1,4 @@
-//! Decompression of gzip, and what PNG needs of its relatives.
+//! Decompression of gzip, and zlib streams for PNG.
 
 use std::io::{self, BufRead, Read};
 
@@ -10,19 +10,19 @@ pub fn decompressed(input: impl BufRead) -> impl Read {
     flate2::bufread::MultiGzDecoder::new(input)
 }
 
-/// Files with this much content may be compressed to any size.
+/// Content up to this size may be compressed by any ratio.
 const FREE_BYTES: u64 = 64 << 20;
-/// Text of records is compressed to a twentieth. A thousandth is the least that gzip can, of one byte repeated.
+/// Records compress to about a twentieth. The limit of gzip is a thousandth, for one repeated byte.
 const MAX_RATIO: u64 = 200;
 
-/// Like [`decompressed`]. More than `limit` bytes are an error, and so is content that is not worth its size: a small file can
+/// Like [`decompressed`]. More than `limit` bytes are an error, and so is a ratio above [`MAX_RATIO`]: a small file can
 /// decompress to gigabytes of spaces.
 pub fn decompressed_up_to(input: impl BufRead, limit: u64) -> impl Read {
     let input = flate2::bufread::MultiGzDecoder::new(Counted { input, consumed: 0 });
     Limited { input, read: 0, limit }
 }
 
-/// Compresses what is written to it into `file`.
+/// Writes gzip-compressed data to `file`.
 pub fn writer(file: std::fs::File) -> impl io::Write + Send {
     flate2::write::GzEncoder::new(file, flate2::Compression::fast())
 }
@@ -42,7 +42,7 @@ pub fn crc32(bytes: &[u8]) -> u32 {
     crc.sum()
 }
 
-/// Counts the bytes that were consumed of it.
+/// Counts the bytes that are read from `input`.
 struct Counted<R> {
     input: R,
     consumed: u64,
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn gigabytes_of_spaces_are_refused_after_some_of_them() {
+    fn gigabytes_of_spaces_are_refused_early() {
         // Members follow one another: 10,000 times 1 MB of spaces.
         let mut member = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
         member.write_all(&[b' '; 1_000_000]).unwrap();

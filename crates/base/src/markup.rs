@@ -25,8 +25,8 @@ pub fn html_from_markdown(text: &str) -> String {
     html
 }
 
-/// Markdown that loads and runs nothing, whatever names are in it: raw HTML becomes text, and links and
-/// images lead to files next to it only. Code stays as it is.
+/// Markdown that loads and runs nothing, whatever names it contains: raw HTML becomes text, and links and images lead
+/// only to files in the same directory. Code is unchanged.
 pub fn inert_markdown(text: &str) -> String {
     let mut text = visible(text).into_owned();
     // What was part of an HTML block or of a link is parsed again as text.
@@ -42,10 +42,10 @@ pub fn inert_markdown(text: &str) -> String {
     without_brackets(&text)
 }
 
-/// No text of this program needs more than one.
+/// Texts of this program need one pass.
 const MAX_PASSES: usize = 8;
 
-/// Neither tags nor links, in code too.
+/// Removes tags and links, also in code.
 fn without_brackets(text: &str) -> String {
     let mut out = String::with_capacity(2 * text.len());
     let mut escaped = false;
@@ -60,7 +60,7 @@ fn without_brackets(text: &str) -> String {
     out
 }
 
-/// Places to edit in their order: an offset, the bytes to replace, and the replacement.
+/// Edits in order: an offset, the number of bytes to replace, and the replacement.
 fn inert_edits(text: &str) -> Vec<(usize, usize, &'static str)> {
     let mut edits = Vec::new();
     let mut in_code = false;
@@ -90,7 +90,7 @@ fn inert_edits(text: &str) -> Vec<(usize, usize, &'static str)> {
     edits
 }
 
-/// Not the name of a file in the same directory.
+/// Whether `url` is anything but the name of a file in the same directory.
 fn leads_away(url: &str) -> bool {
     url.contains([':', '/', '\\'])
 }
@@ -115,7 +115,7 @@ pre{padding:.6rem;overflow-x:auto;overflow-wrap:normal}pre code{padding:0;font-s
 @media print{:root{color-scheme:light}body{max-width:none;padding:0;font-size:11pt}tr{break-inside:avoid}h2{break-after:avoid}\
 table{font-size:9pt}th,td{padding-right:.6rem}pre{font-size:7.5pt}pre,th,td{white-space:pre-wrap}}";
 
-/// A page in one file, with a style of its own beside the one of all pages. It runs nothing and loads nothing.
+/// A page in one file, with its own style in addition to that of all pages. It runs nothing and loads nothing.
 pub fn html_page(title: &str, style: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\

@@ -1,5 +1,5 @@
-//! The programs that this one has started for a run, or has joined: what they use of the machine is the run's, not that of
-//! other programs.
+//! The processes that this program has started for a run, or has joined. Their use of the machine counts as the run's,
+//! not as external load.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,7 +9,7 @@ fn lock() -> MutexGuard<'static, Vec<u32>> {
     CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A process that counts as ours until this is dropped.
+/// A process that counts as part of the run until this is dropped.
 #[derive(Debug)]
 pub struct OwnChild(u32);
 
@@ -29,7 +29,7 @@ impl Drop for OwnChild {
     }
 }
 
-/// The processes that count as ours now, besides this one.
+/// The processes that count as part of the run now, in addition to this one.
 pub fn own_children() -> Vec<u32> {
     lock().clone()
 }

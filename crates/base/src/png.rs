@@ -1,4 +1,4 @@
-//! Images as PNG files: RGB with eight bits, without filters.
+//! Images as PNG files: RGB with 8 bits, without filters.
 
 use super::gz::{crc32, zlib};
 
@@ -7,7 +7,7 @@ use super::gz::{crc32, zlib};
 pub struct Picture {
     pub width: u32,
     pub height: u32,
-    /// Three bytes a pixel, row after row.
+    /// Three bytes per pixel, row by row.
     pixels: Vec<u8>,
 }
 
@@ -18,7 +18,7 @@ impl Picture {
         Picture { width, height, pixels }
     }
 
-    /// Fills a rectangle, as far as it is within the image.
+    /// Fills the part of a rectangle that is within the image.
     pub fn fill(&mut self, x: u32, y: u32, width: u32, height: u32, colour: [u8; 3]) {
         let right = x.saturating_add(width).min(self.width);
         for row in y..y.saturating_add(height).min(self.height) {
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shapes_stay_within_the_picture() {
+    fn shapes_stay_within_the_image() {
         let mut picture = Picture::filled(3, 2, [9, 9, 9]);
         picture.fill(1, 1, u32::MAX, u32::MAX, [1, 2, 3]);
         picture.fill(7, 7, 1, 1, [5, 5, 5]);

@@ -1,4 +1,4 @@
-//! Reading what somebody else may have made: regular files alone, up to a limit that the error names.
+//! Reading of untrusted files: only regular files, up to a limit that the error names.
 
 use std::{
     io::{self, BufRead, Read},
@@ -8,7 +8,7 @@ use std::{
 pub use super::dir::{open_file as open, read_file as bytes};
 use super::units;
 
-/// Documents that are kept in memory: results, indices, configurations.
+/// For documents that are kept in memory: results, indices, configurations.
 pub const MAX_DOCUMENT: u64 = 64_000_000;
 
 /// The text of a regular file of at most `limit` bytes.

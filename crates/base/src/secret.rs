@@ -1,4 +1,4 @@
-//! A key or password, and its removal from what programs and servers print.
+//! A key or password, and its removal from the output of programs and servers.
 
 use std::{
     collections::VecDeque,
@@ -8,7 +8,7 @@ use std::{
 
 use memchr::memmem;
 
-/// Shorter secrets are parts of many words.
+/// Shorter secrets would match parts of ordinary words.
 const MIN_STRIPPED: usize = 4;
 const REPLACEMENT: &str = "(key)";
 
@@ -36,7 +36,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A stream without a secret, which may arrive in parts of any size. Only a part that may be the beginning of the secret is held back.
+/// A stream with the secret removed, which may arrive in parts of any size. Only a part that may be the beginning of
+/// the secret is held back.
 pub struct WithoutSecret<R> {
     inner: R,
     secret: Secret,
@@ -50,7 +51,7 @@ impl<R: Read> WithoutSecret<R> {
         WithoutSecret { inner, secret, held: Vec::new(), ready: VecDeque::new() }
     }
 
-    /// Makes ready what is known not to contain the secret.
+    /// Releases bytes that cannot belong to the secret.
     fn take(&mut self, bytes: &[u8]) {
         if !self.secret.is_stripped() {
             return self.ready.extend(bytes);
@@ -92,12 +93,12 @@ mod tests {
 
     use super::*;
 
-    /// A stream whose reads give one part each.
+    /// A stream that returns one part per read.
     struct Parts<'a>(VecDeque<&'a [u8]>);
 
     impl Read for Parts<'_> {
         fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-            // An empty read would be the end.
+            // An empty read would be the end of the stream.
             let part = std::iter::from_fn(|| self.0.pop_front()).find(|part| !part.is_empty());
             part.map_or(Ok(0), |mut part| part.read(to))
         }
@@ -126,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_stream_in_parts_is_as_the_whole_text(text in "[abk-]{0,60}", secret in "[abk-]{4,6}", cuts in prop::collection::vec(0usize..60, 0..6)) {
+        fn a_stream_in_parts_equals_the_whole_text(text in "[abk-]{0,60}", secret in "[abk-]{4,6}", cuts in prop::collection::vec(0usize..60, 0..6)) {
             let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(text.len())).chain([0, text.len()]).collect();
             cuts.sort_unstable();
             let parts: Vec<&[u8]> = cuts.windows(2).map(|pair| &text.as_bytes()[pair[0]..pair[1]]).collect();

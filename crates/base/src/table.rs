@@ -22,10 +22,10 @@ pub fn aligned<R: AsRef<[String]>>(rows: &[R], is_number: impl Fn(usize) -> bool
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Characters of a cell. Longer texts are cut.
+/// Maximum characters of a cell. Longer texts are cut.
 const MAX_CELL: usize = 1_000;
 
-/// Names in cells may be anyone's: each cell is one line.
+/// Names in cells are untrusted: each cell is one line.
 fn cells<R: AsRef<[String]>>(row: &R) -> Vec<String> {
     row.as_ref().iter().map(|cell| foreign::line(cell, MAX_CELL)).collect()
 }

@@ -1,4 +1,4 @@
-//! Numbers as text for people: few digits, always a unit.
+//! Numbers as text: few digits, always a unit.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub fn grouped(value: i64) -> String {
     out
 }
 
-/// With `digits` after the point, for a column of one precision: `8,068.25`.
+/// With `digits` decimals, for a column of one precision: `8,068.25`.
 pub fn fixed(value: f64, digits: usize) -> String {
     if !value.is_finite() {
         return "–".into();
@@ -86,7 +86,7 @@ pub fn percent(pct: impl Into<f64>) -> String {
     percent_digits(pct) + " %"
 }
 
-/// A share as [`percent`] writes it; one that is there but tiny is not 0.
+/// A share as [`percent`] writes it; a tiny share is not shown as 0.
 pub fn share_percent(pct: f64) -> String {
     if pct > 0.0 && pct < 0.005 { "<0.01 %".into() } else { percent(pct) }
 }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn tiny_shares_are_not_none() {
+    fn tiny_shares_are_not_zero() {
         assert_eq!([0.0, 0.004, 0.005, 43.1].map(share_percent), ["0 %", "<0.01 %", "0.01 %", "43 %"]);
     }
 

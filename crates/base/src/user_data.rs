@@ -1,4 +1,4 @@
-//! Files of this program in the user's own data, for other programs to read.
+//! Files of this program in the user's data directory, for other programs to read.
 
 use std::{
     env, fs,
@@ -16,8 +16,8 @@ pub fn user_data_dir() -> Option<PathBuf> {
     data.map(|data| data.join("llmprof"))
 }
 
-/// Writes `name` into `dir`, which is made for this user alone, unless it is there already; returns its path. A program that has opened
-/// an older one keeps that: the file is replaced, not written.
+/// Writes `name` into `dir`, which is created for this user only; returns its path. A file with the same content is
+/// kept. A program that has opened an older file keeps that one: the file is replaced, not overwritten.
 pub fn keep_file(dir: &Path, name: &str, bytes: &[u8], mode: u32) -> io::Result<PathBuf> {
     let path = dir.join(name);
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
@@ -27,7 +27,7 @@ pub fn keep_file(dir: &Path, name: &str, bytes: &[u8], mode: u32) -> io::Result<
             format!("others can write into {}, or it is another user's", dir.display()),
         ));
     }
-    // Not read unless it is a plain file of this user's: a FIFO would never end, and what others can write is not ours.
+    // Only a regular file of this user is read: a FIFO would never end, and a file that others can write is untrusted.
     let there = fs::symlink_metadata(&path).ok();
     let is_kept =
         there.is_some_and(|there| there.is_file() && is_own(&there) && there.len() == bytes.len() as u64);
@@ -41,7 +41,7 @@ pub fn keep_file(dir: &Path, name: &str, bytes: &[u8], mode: u32) -> io::Result<
     Ok(path)
 }
 
-/// It belongs to this user, and no other can write it.
+/// Whether it belongs to this user and no other can write it.
 fn is_own(there: &fs::Metadata) -> bool {
     there.uid() == rustix::process::getuid().as_raw() && there.mode() & 0o022 == 0
 }
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_plain_file_that_no_other_can_write_is_kept() {
+    fn only_a_regular_file_that_no_other_user_can_write_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         let keep = || keep_file(dir.path(), "file", b"one", 0o700).unwrap();
@@ -59,7 +59,7 @@ mod tests {
             let there = fs::symlink_metadata(&path).unwrap();
             there.is_file() && there.mode() & 0o777 == 0o700 && fs::read(&path).unwrap() == b"one"
         };
-        // A FIFO: reading it would never end.
+        // Reading a FIFO would never end.
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         keep();
         assert!(is_plain());
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_where_it_differs() {
+    fn a_file_is_replaced_if_it_differs() {
         let dir = tempfile::tempdir().unwrap();
         let inner = dir.path().join("data");
         let path = keep_file(&inner, "file", b"one", 0o600).unwrap();

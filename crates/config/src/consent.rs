@@ -1,10 +1,11 @@
-//! Settings that start programs, connect to other machines or listen: whose they are matters.
+//! Settings that start programs, connect to other machines or listen, which need consent if another user may have
+//! written them.
 
 use std::fmt;
 
 use hydra_config::{Composition, Value};
 
-/// Where a configuration that may be somebody else's sets one of these, the user is asked first.
+/// If a configuration that may be another user's sets one of these keys, the user is asked first.
 const KEYS: [&str; 12] = [
     "runtime.server.command",
     "runtime.pytorch.python",
@@ -30,8 +31,9 @@ pub struct RiskySetting {
 }
 
 impl RiskySetting {
-    /// Those that a file of the configuration directory makes; not those of the command line or the program's own files.
-    pub fn of(composition: &Composition) -> Vec<RiskySetting> {
+    /// The risky settings that files of the configuration directory make; not those of the command line or of the
+    /// built-in files.
+    pub fn find_all(composition: &Composition) -> Vec<RiskySetting> {
         let setting = |key: &str| {
             let origin = composition.file_origin(key)?;
             let value = composition.resolved(key).ok().filter(does_something)?;
@@ -42,7 +44,7 @@ impl RiskySetting {
     }
 }
 
-/// Not where a setting is switched off.
+/// Whether the value has an effect; a setting that is switched off has none.
 fn does_something(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,
@@ -73,7 +75,7 @@ mod tests {
         }
         let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
         let composed = compose_untyped(&over_built_in(dir.path()).unwrap(), &overrides).unwrap();
-        RiskySetting::of(&composed).into_iter().map(|setting| setting.key).collect()
+        RiskySetting::find_all(&composed).into_iter().map(|setting| setting.key).collect()
     }
 
     #[test]
@@ -83,7 +85,7 @@ mod tests {
         let files = [("runtime/mine.yaml", command)];
         assert_eq!(keys(&files, &["runtime=mine"]), ["runtime.server.command", "runtime.server.url"]);
         assert_eq!(keys(&files, &[]), [""; 0], "the option is not chosen");
-        // What the command line sets is the user's own, and wins.
+        // Settings of the command line are the user's own, and take precedence.
         assert_eq!(keys(&files, &["runtime=mine", "runtime.server.command=true"]), ["runtime.server.url"]);
         assert_eq!(
             keys(&files, &["runtime=mine", "runtime.server.command=true", "runtime.server.url=null"]),
@@ -91,7 +93,7 @@ mod tests {
         );
         let parent = "server: {command: sh}\n";
         assert_eq!(keys(&[("runtime/vllm.yaml", parent)], &["runtime=vllm"]), ["runtime.server.command"]);
-        // By another key of the same file, and by one entry of a map.
+        // Set by another key of the same file, or by one entry of a map.
         let indirect = "name: vllm\nx: sh -c evil\nserver:\n  command: ${runtime.x}\n";
         assert_eq!(keys(&[("runtime/mine.yaml", indirect)], &["runtime=mine"]), ["runtime.server.command"]);
         let entry =
@@ -108,7 +110,7 @@ mod tests {
         for group in ["runtime", "telemetry", "output", "profiling"] {
             for option in tree.options(group) {
                 let composed = compose_untyped(&tree, &[format!("{group}={option}")]).unwrap();
-                assert_eq!(RiskySetting::of(&composed), [], "{group}={option}");
+                assert_eq!(RiskySetting::find_all(&composed), [], "{group}={option}");
             }
         }
     }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::Composed;
 
-/// What starts the jobs of a sweep.
+/// The launcher of a sweep.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Launcher {
     /// One after another, in this process.
@@ -36,7 +36,7 @@ pub enum Gpus {
     Named(String),
 }
 
-/// Text that may be written as a number.
+/// Text that may also be written as a number.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Text(#[serde(deserialize_with = "text_or_scalar")] pub String);
@@ -138,8 +138,8 @@ impl Schema for Of<SlurmLauncher> {
     }
 }
 
-/// The launcher of a sweep that `composed` is a job of. It is chosen by `_target_`, of which the class name counts: files for Hydra's
-/// own launchers work as they are.
+/// The launcher of the sweep to which `composed` belongs. It is selected by the class name in `_target_`, so that files
+/// for Hydra's own launchers work unchanged.
 pub fn launcher(composed: &Composed) -> Result<Launcher, ConfigError> {
     let target = composed.composition.resolved_hydra("launcher._target_").unwrap_or_default();
     let class = target.as_str().unwrap_or("BasicLauncher").rsplit('.').next().unwrap_or_default();
@@ -184,7 +184,7 @@ mod tests {
     fn the_launcher_is_chosen_by_its_group() {
         assert_eq!(launcher_of(&[]), Ok(Launcher::Basic));
         assert!(matches!(launcher_of(&["hydra/launcher=local"]), Ok(Launcher::Local(_))));
-        // The directory of a sweep has the time in it.
+        // The directory of a sweep contains the time.
         let dir = "hydra.sweep.dir=sweeps";
         let one =
             slurm(&[dir, "hydra/launcher=slurm", "hydra.launcher.partition=7", "hydra.launcher.gres=gpu:2"]);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_invalid_value() {
         for (overrides, words) in [
             (&["hydra/launcher=slrum"][..], "slurm"),
             (&["hydra/launcher=slurm", "hydra.launcher.partion=x"], "hydra.launcher.partition"),

@@ -16,13 +16,13 @@ pub struct PytorchConfig {
     pub compile: Compile,
     /// `auto`, `eager`, `sdpa`, `flash_attention_2`, …
     pub attention: String,
-    /// A KV cache of fixed size; null for one where steps are compiled.
+    /// A KV cache of fixed size; null: if steps are compiled.
     pub static_cache: Option<bool>,
     /// Where transformers places the weights; null for all on `runtime.device`.
     pub device_map: Option<String>,
-    /// Run the code that a checkpoint brings.
+    /// Run the code that a checkpoint contains.
     pub trust_remote_code: bool,
-    /// How long the worker may be silent.
+    /// Maximum silence of the worker.
     #[serde(deserialize_with = "above_zero")]
     pub timeout_s: f64,
 }
@@ -66,9 +66,9 @@ impl Default for TorchConfig {
 pub struct ImagesConfig {
     /// The directory of the images that the samples name; null for synthetic pages.
     pub dir: Option<String>,
-    /// What is asked about them.
+    /// The question about an image.
     pub prompt: String,
-    /// Images of a request.
+    /// Images per request.
     pub per_request: u32,
     /// Width and height of a synthetic page.
     pub width: u32,

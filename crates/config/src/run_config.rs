@@ -31,7 +31,7 @@ pub struct RunConfig {
     pub telemetry: TelemetryConfig,
     pub profiling: ProfilingConfig,
     pub output: OutputConfig,
-    /// What a service promises.
+    /// The latencies that a service must keep.
     #[serde(default)]
     pub slo: SloConfig,
     /// Hydra's own configuration, which is not part of the job's and is not written with it.
@@ -64,8 +64,8 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
-    /// The type in which the weights are published, from `torch_dtype` or `dtype` of the shape; without it bf16, in which
-    /// nearly all decoders of the last years are.
+    /// The type in which the weights are published, from `torch_dtype` or `dtype` of the shape; without either bf16,
+    /// the type of nearly all recent decoders.
     pub fn published_dtype(&self) -> Dtype {
         let named = ["torch_dtype", "dtype"].iter().find_map(|key| self.arch.get(key)?.as_str());
         match named {
@@ -85,7 +85,7 @@ impl ModelConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DtypeChoice {
-    /// As it suits the device: see `run::dtype`.
+    /// The type that suits the device: see `run::dtype`.
     Auto,
     F32,
     F16,
@@ -107,7 +107,7 @@ pub enum DtypeChoice {
 }
 
 impl DtypeChoice {
-    /// `None` for `auto`, and where the weights are quantised: what surrounds them is in a type that suits the device.
+    /// `None` for `auto`, and for quantised weights, whose unquantised parts have a type that suits the device.
     pub fn given(self) -> Option<Dtype> {
         match self {
             DtypeChoice::F32 => Some(Dtype::F32),
@@ -236,19 +236,19 @@ pub struct RuntimeConfig {
     /// Worker threads of the CPU engine; null for one per core.
     pub threads: Option<u32>,
     pub batch_size: u32,
-    /// Positions of the KV cache for each sequence; null for those of prompt and output.
+    /// Positions of the KV cache per sequence; null for those of prompt and output.
     #[serde(default)]
     pub max_context: Option<u32>,
-    /// How the KV cache keeps its numbers.
+    /// The type of the values in the KV cache.
     #[serde(default)]
     pub kv_cache_dtype: KvCacheDtype,
     /// Launch a decode step on a GPU as one CUDA graph.
     #[serde(default = "default_true")]
     pub cuda_graphs: bool,
-    /// Use cuBLAS on a GPU where it is found.
+    /// Use cuBLAS on a GPU if it is found.
     #[serde(default = "default_true")]
     pub cublas: bool,
-    /// Run all layers of a decode step on a GPU as one kernel, where there is one for the model.
+    /// Run all layers of a decode step on a GPU as one kernel, if the model has such a kernel.
     #[serde(default = "default_true")]
     pub fused_step: bool,
     /// Unmeasured requests before the measured ones.
@@ -263,7 +263,7 @@ pub struct RuntimeConfig {
     #[serde(default = "default_until_max_s", deserialize_with = "seconds")]
     pub until_max_s: f64,
     pub sim: SimConfig,
-    /// Draft tokens, of which the model checks several at a time.
+    /// Speculative decoding, in which the model verifies several draft tokens per step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speculative: Option<SpeculativeConfig>,
     /// PyTorch in a process of its own; null for other runtimes.
@@ -281,11 +281,11 @@ pub struct RuntimeConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SpeculativeConfig {
-    /// Where draft tokens come from; null for one token per step.
+    /// The source of draft tokens; null for one token per step.
     pub method: Option<SpeculativeMethod>,
     /// Draft tokens per step.
     pub tokens: u32,
-    /// The most of the newest tokens that `ngram` searches the text for.
+    /// The maximum number of newest tokens that `ngram` searches for.
     pub ngram: u32,
     /// The acceptance rate that is assumed for random weights; null for the model's own choices.
     pub acceptance: Option<f64>,
@@ -296,7 +296,7 @@ pub struct SpeculativeConfig {
 pub enum SpeculativeMethod {
     /// A smaller model, `model@draft`.
     Draft,
-    /// What followed the newest tokens before, in prompt and answer.
+    /// The tokens that followed the newest ones before, in prompt and answer.
     Ngram,
 }
 
@@ -324,13 +324,13 @@ pub enum Runtime {
     Sim,
     /// No workload: the GPU is monitored while other processes use it.
     Watch,
-    /// Another program, which `exec` starts or `attach` joins.
+    /// Another program, started by `exec` or joined by `attach`.
     Program,
-    /// Load on a server with the OpenAI protocol.
+    /// A load test of a server with the OpenAI protocol.
     Server(ServerRuntime),
 }
 
-/// A server: any, or one whose metrics and options are known.
+/// A server: any with the OpenAI protocol, or one whose metrics and options are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerRuntime {
     OpenAi,
@@ -493,13 +493,13 @@ pub struct TelemetryConfig {
     pub probe: Probe,
     /// Script of the simulated probe; null for `runtime.sim.scenario`.
     pub scenario: Option<String>,
-    /// A server whose own metrics are read beside the run, or several; null for none.
+    /// A server whose own metrics are read during the run, or several; null for none.
     #[serde(default)]
     pub server: Option<Urls>,
     /// Conditions on the figures of servers and GPUs, e.g. ttft_ms>500.
     #[serde(default)]
     pub alerts: Vec<String>,
-    /// A DCGM exporter that has the readings of the GPUs instead of NVML; null for none.
+    /// A DCGM exporter to read GPUs from, instead of NVML; null for none.
     #[serde(default)]
     pub dcgm: Option<String>,
 }
@@ -565,10 +565,10 @@ pub struct ToolConfig {
 #[serde(deny_unknown_fields)]
 pub struct CuptiConfig {
     pub enable: bool,
-    /// The share of time in which kernels of another program are recorded; null for as much as costs a hundredth.
+    /// The share of time in which kernels of another program are recorded; null for as much as adds 1 %.
     #[serde(default)]
     pub duty: Option<f64>,
-    /// Every record of another program is written to a file of the run too.
+    /// Also write every record of another program to a file of the run.
     #[serde(default)]
     pub records: bool,
 }
@@ -632,7 +632,7 @@ pub struct OutputConfig {
     /// Also write a trace for Chrome and Perfetto.
     #[serde(default = "default_true")]
     pub trace: bool,
-    /// Where the metrics of the run are served for Prometheus, as `127.0.0.1:9464`; null for nowhere.
+    /// The address at which the metrics of the run are served to Prometheus, e.g. `127.0.0.1:9464`; null for none.
     #[serde(default)]
     pub metrics: Option<String>,
     #[serde(default)]
@@ -659,11 +659,11 @@ pub struct TuiConfig {
     pub mouse: bool,
 }
 
-/// How finely charts are drawn, where the terminal has more than ASCII.
+/// The resolution of charts, unless the terminal has only ASCII.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChartStyle {
-    /// One column and eight steps in a cell.
+    /// One column and eight steps per cell.
     #[default]
     Block,
     /// Two columns and two steps.

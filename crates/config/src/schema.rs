@@ -1,12 +1,12 @@
-//! What the composition must know about the configuration: other names of keys, and valid ranges.
+//! Additions to the composition: other names of keys, and valid ranges.
 
 use hydra_config::{Alias, OutOfRange, Schema};
 
 use super::{RunConfig, tool_config::BadWord};
 
-/// Pixels of a side of a view of an image.
+/// Maximum pixels of a side of a view of an image.
 const MAX_SIDE: u32 = 1 << 14;
-/// Pixels of a view.
+/// Maximum pixels of a view.
 const MAX_PIXELS: u32 = MAX_SIDE * MAX_SIDE;
 
 impl Schema for RunConfig {

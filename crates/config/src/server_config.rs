@@ -1,41 +1,41 @@
-//! Configuration of servers under load.
+//! Configuration of load-tested servers.
 
 use serde::{Deserialize, Serialize};
 
 use super::run_config::{above_zero, optional_above_zero, probability_or_zero, seconds};
 
-/// Where a server is, or how it is started, and how it is asked.
+/// The address of a server or the command that starts it, and its protocol.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerConfig {
     /// Its address; null with `command`: http://127.0.0.1:8000.
     pub url: Option<String>,
-    /// Starts it; it is ended with the run.
+    /// The command that starts the server; it is ended with the run.
     pub command: Option<String>,
     pub api: Api,
-    /// The model's name there; null for the first it lists.
+    /// The name of the model on the server; null for the first it lists.
     pub model: Option<String>,
-    /// A directory with `tokenizer.json`, which counts output tokens where the server does not.
+    /// A directory with `tokenizer.json`, which counts output tokens if the server does not.
     #[serde(default)]
     pub tokenizer: Option<String>,
-    /// The environment variable with a key; not an error where it is not set.
+    /// The environment variable with a key; not an error if it is not set.
     pub key_env: Option<String>,
     /// `auto`, `none`, or the URL of its metrics.
     pub metrics: String,
-    /// How long to wait until it answers.
+    /// Maximum wait for the first answer.
     #[serde(deserialize_with = "seconds")]
     pub ready_s: f64,
-    /// How long a request may take.
+    /// Maximum duration of a request.
     #[serde(deserialize_with = "above_zero")]
     pub timeout_s: f64,
-    /// Certificates to trust besides the usual ones (PEM).
+    /// Additional certificates to trust (PEM).
     pub ca_file: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Api {
-    /// `/v1/completions`: the prompt as it is.
+    /// `/v1/completions`: the prompt unchanged.
     Completions,
     /// `/v1/chat/completions`: the server applies its chat template.
     Chat,
@@ -50,12 +50,12 @@ impl Api {
     }
 }
 
-/// When requests are sent, and what is in them.
+/// When requests are sent, and their content.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadConfig {
     pub arrivals: ArrivalKind,
-    /// Requests at a time in a closed loop; the most at a time in an open one, null for no limit.
+    /// Concurrent requests in a closed loop; their maximum in an open one, null for no limit.
     pub concurrency: Option<u32>,
     /// Requests per second of an open loop.
     #[serde(deserialize_with = "optional_above_zero")]
@@ -63,28 +63,28 @@ pub struct LoadConfig {
     /// The shape of gamma gaps: below 1 burstier than Poisson, above 1 more even.
     #[serde(deserialize_with = "above_zero")]
     pub burstiness: f64,
-    /// The rate grows from a tenth to its value within so many seconds.
+    /// Seconds in which the rate grows from a tenth to its value.
     #[serde(deserialize_with = "seconds")]
     pub ramp_s: f64,
     /// A file of requests with their times: Mooncake's JSON lines, or `events.ndjson` of a run.
     pub trace: Option<String>,
-    /// How much faster than recorded a trace is sent.
+    /// The speed of a trace relative to its recorded times.
     #[serde(deserialize_with = "above_zero")]
     pub speed: f64,
     /// The share of a synthetic prompt that all requests have in common.
     #[serde(deserialize_with = "probability_or_zero")]
     pub shared_prefix: f64,
-    /// Synthetic prompts differ from those of all earlier runs, so that a prefix cache does not know them.
+    /// Synthetic prompts differ from those of all earlier runs, so that no prefix cache contains them.
     pub nonce: bool,
-    /// Turns of a conversation; each is a request with all before it.
+    /// Turns of a conversation; each is a request with all previous turns.
     pub turns: u32,
-    /// Between two turns.
+    /// Pause between two turns.
     #[serde(deserialize_with = "seconds")]
     pub think_s: f64,
-    /// The run has failed where a larger share of its requests has.
+    /// The run fails if a larger share of its requests fails.
     #[serde(deserialize_with = "probability_or_zero")]
     pub max_failures: f64,
-    /// And where the server has refused connections for so long.
+    /// The run fails if the server refuses connections for this long.
     #[serde(deserialize_with = "seconds")]
     pub gives_up_s: f64,
     /// Width and height of a synthetic image in each request; null for none.
@@ -98,15 +98,15 @@ pub enum ArrivalKind {
     Closed,
     /// At equal gaps.
     Constant,
-    /// At random, as independent users.
+    /// At random, like independent users.
     Poisson,
-    /// At random, burstier or more even than that.
+    /// At random, with more or less burstiness than Poisson.
     Gamma,
-    /// As recorded.
+    /// At recorded times.
     Trace,
 }
 
-/// What a service promises. A request that keeps all that are given is good.
+/// SLOs. A request that keeps all that are set is good.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SloConfig {

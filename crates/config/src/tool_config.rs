@@ -47,7 +47,7 @@ impl Default for NsysConfig {
     }
 }
 
-/// Runs under Nsight Compute, one for each kernel.
+/// Runs under Nsight Compute, one per kernel.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NcuConfig {
@@ -93,7 +93,7 @@ impl Default for NcuConfig {
     }
 }
 
-/// A word that may not be part of a tool's command line.
+/// A word that must not be part of a tool's command line.
 pub(super) struct BadWord {
     pub(super) key: &'static str,
     pub(super) word: String,
@@ -101,7 +101,7 @@ pub(super) struct BadWord {
 }
 
 impl BadWord {
-    /// The first of `words` for which something else is expected.
+    /// The first invalid word of `words`, with the expectation.
     fn first(
         key: &'static str,
         words: &[String],

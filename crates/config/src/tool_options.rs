@@ -1,11 +1,10 @@
 //! The options that `profiling.nsys.extra` and `profiling.ncu.extra` may add to a tool's command line.
-//!
-//! A configuration may come from somebody else. An option is accepted only if it is listed here, and none of these names a
-//! program, a file or another option: what a tool starts and where it writes stays the choice of this program.
+//! / A configuration may be untrusted. An option is accepted only if it is listed here, and none of these names a
+//! program, a file or another option, so that only this program decides what a tool starts and where it writes.
 
 use std::fmt;
 
-/// An option of a tool, and the values that it takes.
+/// An option of a tool, and the values that it accepts.
 pub struct ToolOption {
     name: &'static str,
     value: Value,
@@ -16,9 +15,9 @@ enum Value {
     OneOf(&'static [&'static str]),
     /// A number, or one of these words.
     Number(&'static [&'static str]),
-    /// Numbers with commas between them, or one of these words.
+    /// Comma-separated numbers, or one of these words.
     Numbers(&'static [&'static str]),
-    /// A name of the tool's, such as that of a section.
+    /// A name of the tool, e.g. of a section.
     Name,
 }
 
@@ -83,7 +82,7 @@ pub const NCU_OPTIONS: &[ToolOption] = &[
     option("warp-sampling-max-passes", Number(&[])),
 ];
 
-/// What is expected in place of `word`; `None` if it is one of `options`.
+/// The values expected in place of `word`; `None` if it is one of `options`.
 pub(super) fn expected_option(options: &[ToolOption], word: &str) -> Option<String> {
     let Some(written) = word.strip_prefix("--") else {
         return Some("an option written as one word, --name=value".to_owned());
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_refused() {
+    fn other_options_are_refused() {
         for word in [
             "sh",
             "-c",

@@ -12,7 +12,7 @@ use crate::{
 /// Queries of one prefill block. Bounds the scores to `heads · QUERY_BLOCK · context` at a time.
 pub const QUERY_BLOCK: usize = 128;
 
-/// The mask of a layer, and how scores become attention weights.
+/// The mask of a layer, and the computation of attention weights from scores.
 #[derive(Debug, Clone, Copy)]
 pub struct Sight {
     /// A query attends to itself and earlier positions, at most this many.
@@ -34,7 +34,7 @@ impl Sight {
         1.0 / (self.scalar as f32).sqrt()
     }
 
-    /// Softmax of the scores, in place; a `sink` takes a share that no position gets.
+    /// Softmax of the scores, in place; a `sink` takes a share that belongs to no position.
     #[inline(always)]
     fn shares(&self, scores: &mut [f32], sink: Option<f32>) {
         let scale = self.scale();
@@ -46,9 +46,9 @@ impl Sight {
     }
 }
 
-/// Attention of `q` (b, heads, t, d), whose first query is at `position`, over keys and values
-/// (b, kv heads, capacity, d) that are filled up to `position + t`. `sinks`: a score for no position, of each head.
-/// Gives (b, t, heads · d).
+/// Attention of `q` (b, heads, t, d), whose first query is at `position`, over keys and values (b, kv heads, capacity,
+/// d) that are filled up to `position + t`. `sinks`: one score per head that belongs to no position. Returns (b, t,
+/// heads · d).
 pub fn attention(
     q: &Tensor,
     keys: &Tensor,
@@ -85,8 +85,9 @@ pub fn attention(
     }
 }
 
-/// As [`attention`], in candle's own operations and in candle-transformers' order: keys and values are repeated for
-/// each query head, and a head's rows lie as interleaved rotary pairs, which orders the sums of the scores.
+/// Like [`attention`], with candle's own operations and in candle-transformers' order: keys and values are repeated for
+/// each query head, and a head's rows are interleaved rotary pairs, which determines the order of the sums of the
+/// scores.
 pub fn attention_step_by_step(
     q: &Tensor,
     keys: &Tensor,
@@ -158,7 +159,7 @@ impl CausalSoftmax<'_> {
         self.by_mask(&scores)
     }
 
-    /// The same in candle's own operations, for devices without our fused loop.
+    /// The same with candle's own operations, for devices without the fused loop.
     fn by_mask(&self, scores: &Tensor) -> Result<Tensor> {
         let (b, kv_heads, grouped, keys) = scores.dims4()?;
         let mask: Vec<f32> = (0..self.rows)
@@ -211,7 +212,7 @@ impl InplaceOp1 for CausalSoftmax<'_> {
     }
 }
 
-/// One query for each head over the cache in its storage type: no view, no copy, no widened keys.
+/// One query per head over the cache in its storage type: no view, no copy, no widened keys.
 struct DecodeAttention<'a> {
     span: std::ops::Range<usize>,
     sight: Sight,
@@ -386,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mask_does_what_the_loop_does() {
+    fn the_mask_equals_the_loop() {
         for (window, first_query, first_key, softcap) in
             [(None, 0, 0, None), (None, 7, 0, Some(0.4)), (Some(3), 7, 5, None), (Some(40), 7, 0, None)]
         {

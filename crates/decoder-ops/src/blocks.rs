@@ -2,7 +2,7 @@
 
 use half::f16;
 
-/// Weights of the smallest block; larger blocks consist of groups of as many.
+/// Weights of the smallest block; larger blocks consist of groups of this size.
 pub(crate) const GROUP: usize = 32;
 /// Weights that share a scale in some formats.
 pub(crate) const HALF: usize = 16;
@@ -25,9 +25,9 @@ pub enum Format {
     Mxfp4,
 }
 
-/// The weights that the codes of IQ4_NL and IQ4_XS stand for.
+/// The weights of the codes of IQ4_NL and IQ4_XS.
 pub(crate) const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
-/// Twice the numbers that have a sign, two bits of exponent and one of fraction, as MXFP4 has them.
+/// Twice the values of MXFP4: a sign, two exponent bits and one mantissa bit (e2m1).
 pub(crate) const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 impl Format {
@@ -93,18 +93,18 @@ pub(crate) fn halves(format: Format, block: &[u8]) -> [[u8; 2]; 2] {
     [Some(first), second].map(|at| at.map_or([0; 2], |at| [block[at], block[at + 1]]))
 }
 
-/// Half of 2 to the power of `exponent` - 127: codes stand for twice their numbers. What no half float can be is the nearest that can: scales
-/// below 2⁻²⁴ are zero, and none is above 2¹⁵.
+/// Half of 2 to the power of `exponent` - 127: codes stand for twice their values. Values outside the range of a half
+/// float become the nearest one in it: scales below 2⁻²⁴ are zero, and none is above 2¹⁵.
 fn power_of_two(exponent: u8) -> f16 {
     f16::from_f32(2f32.powi(i32::from(exponent.min(143)) - 128))
 }
 
-/// The small scales of both halves of group `g`, as a format has them: of Q2_K with the minimum in the upper bits, of Q4_K
-/// and Q5_K the scale and the minimum of the group, signed ones as they are once 32 is taken off.
+/// The small scales of both halves of group `g`: for Q2_K with the minimum in the upper bits, for Q4_K and Q5_K the
+/// scale and the minimum of the group, signed ones before 32 is subtracted.
 pub(crate) fn small_scales(format: Format, block: &[u8], g: usize) -> [u8; 2] {
     match format {
         Format::Q2K => [block[2 * g], block[2 * g + 1]],
-        // Sixteen numbers of six bits: the lower four in the first eight bytes, the upper two in the last four.
+        // Sixteen 6-bit numbers: the lower four bits in the first eight bytes, the upper two in the last four.
         Format::Q3K => [2 * g, 2 * g + 1].map(|i| {
             let packed = &block[96..108];
             let low = (packed[i % 8] >> (4 * (i / 8))) & 15;
@@ -136,7 +136,7 @@ pub(crate) fn small_scales(format: Format, block: &[u8], g: usize) -> [u8; 2] {
 pub(crate) fn codes(format: Format, block: &[u8], g: usize) -> [u8; GROUP] {
     let nibble = |at: usize, i: usize| (block[at + i % 16] >> (4 * (i / 16))) & 15;
     let bit = |at: usize, i: usize| (block[at + i / 8] >> (i % 8)) & 1;
-    // 128 weights share 32 bytes, each with two bits.
+    // 128 weights share 32 bytes, two bits each.
     let two = |at: usize, i: usize| (block[at + 32 * (g / 4) + i] >> (2 * (g % 4))) & 3;
     std::array::from_fn(|i| match format {
         Format::Q4_0 | Format::Iq4Nl => nibble(2, i),

@@ -1,4 +1,4 @@
-//! Rows of a KV cache in eight bits a number.
+//! Rows of a KV cache with 8 bits per value.
 
 use std::ops::Range;
 
@@ -8,23 +8,23 @@ use rayon::prelude::*;
 
 use crate::simd::{Stored, vectorised};
 
-/// Numbers of Q8_0 that share a scale.
+/// Values of Q8_0 that share a scale.
 pub const Q8_0_BLOCK: usize = 32;
-/// The largest number of e4m3.
+/// The largest value of e4m3.
 const LARGEST: f32 = 448.0;
-/// Between the exponents of e4m3 and f32, where the bits of both lie at the same places.
+/// The factor between e4m3 and f32 when the bits of both are aligned.
 const BIAS: f32 = f32::from_bits((127 + 120) << 23);
 
-/// How a number becomes eight bits.
+/// The 8-bit format of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EightBits {
-    /// Four bits of exponent, three of mantissa (e4m3), limited to ±448.
+    /// e4m3: four exponent bits, three mantissa bits, limited to ±448.
     Fp8,
     /// An integer times the scale of its block of 32, as in GGUF.
     Q8_0,
 }
 
-/// Rows of `dim` numbers: `capacity` for each head of each sequence.
+/// Rows of `dim` values: `capacity` per head and sequence.
 pub struct EightBitRows {
     kind: EightBits,
     batch: usize,
@@ -125,7 +125,7 @@ impl EightBitRows {
     }
 }
 
-/// The nearest code, even of two.
+/// The nearest code; of two, the even one.
 #[inline(always)]
 fn fp8(x: f32) -> u8 {
     let bits = (x.abs().min(LARGEST) / BIAS).to_bits();
@@ -164,7 +164,7 @@ mod tests {
     fn every_code_has_a_number_of_its_own() {
         for code in 0..=255u8 {
             let number = of_fp8(code);
-            // 0x7f has no number of its own here, and there is one zero.
+            // Code 0x7f has no value here, and there is one zero.
             if code & 0x7f != 0x7f && code != 0x80 {
                 assert_eq!(fp8(number), code, "{number}");
             }

@@ -5,17 +5,17 @@ use rayon::prelude::*;
 
 use crate::simd::{Stored, dot, vectorised};
 
-/// Weight bytes per work item. Small, so that a preempted core delays the others little; large
-/// enough that scheduling costs nothing next to reading.
+/// Weight bytes per work item. Small, so that a preempted core delays the others little; large enough that the cost of
+/// scheduling is negligible compared with reading.
 pub(crate) const UNIT_BYTES: usize = 64 * 1024;
 
-/// Rows up to which [`gemv`] beats widening the weight and a general matrix product.
+/// The number of rows up to which [`gemv`] is faster than widening the weight and a general matrix product.
 pub(crate) fn max_rows(weight: DType) -> usize {
     if weight == DType::F32 { 4 } else { 12 }
 }
 
-/// `x · wᵀ` for `x` (…, k) in f32 and `w` (n, k) in f32, bf16 or f16; both contiguous. Gives (…, n) in f32.
-/// Runs on the current rayon pool.
+/// `x · wᵀ` for `x` (…, k) in f32 and `w` (n, k) in f32, bf16 or f16; both contiguous. Returns (…, n) in f32. Runs on
+/// the current rayon pool.
 pub fn gemv(x: &Tensor, w: &Tensor) -> Result<Tensor> {
     x.apply_op2_no_bwd(w, &Gemv)
 }
@@ -75,7 +75,7 @@ fn product<W: Stored>(x: &[f32], w: &[W], n: usize, k: usize) -> Vec<f32> {
                     }
                     return;
                 }
-                // Converted once: the row of weights stays in the nearest cache for all rows.
+                // Converted once: the row of weights stays in the L1 cache for all rows.
                 let mut wide = vec![0f32; k];
                 for (y, w) in y.chunks_exact_mut(m).zip(w.chunks_exact(k)) {
                     for (wide, w) in wide.iter_mut().zip(w) {
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equals_candles_product() {
+    fn equals_candles_gemm() {
         for (m, n, k) in
             [(1, 1, 1), (1, 7, 33), (2, 64, 31), (3, 65, 64), (4, 300, 576), (5, 9, 100), (9, 33, 40)]
         {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn honours_offsets_and_refuses_what_does_not_fit() {
+    fn honours_offsets_and_refuses_wrong_sizes() {
         let x = Tensor::randn(0f32, 1.0, (3, 8), &Device::Cpu).unwrap();
         let w = Tensor::randn(0f32, 1.0, (5, 8), &Device::Cpu).unwrap();
         let all = gemv(&x, &w).unwrap();

@@ -19,7 +19,7 @@ pub enum Activation {
     GeluTanh,
     /// GELU with the error function.
     Gelu,
-    /// gpt-oss's: gate and up limited to ±7, `gate · sigmoid(1.702 · gate) · (up + 1)`.
+    /// gpt-oss: gate and up limited to ±7, `gate · sigmoid(1.702 · gate) · (up + 1)`.
     SwigluOai,
 }
 
@@ -54,7 +54,7 @@ pub fn gated(gate_up: &Tensor, activation: Activation) -> Result<Tensor> {
     gated_step_by_step(gate_up, activation)
 }
 
-/// As [`gated`], in candle's own operations.
+/// Like [`gated`], with candle's own operations.
 pub fn gated_step_by_step(gate_up: &Tensor, activation: Activation) -> Result<Tensor> {
     let half = gate_up.dim(D::Minus1)? / 2;
     let (gate, up) = (gate_up.narrow(D::Minus1, 0, half)?, gate_up.narrow(D::Minus1, half, half)?);
@@ -83,18 +83,18 @@ pub fn softcapped(x: &Tensor, cap: f32) -> Result<Tensor> {
     softcapped_step_by_step(x, cap)
 }
 
-/// As [`softcapped`], in candle's own operations.
+/// Like [`softcapped`], with candle's own operations.
 pub fn softcapped_step_by_step(x: &Tensor, cap: f32) -> Result<Tensor> {
     (x / f64::from(cap))?.tanh()? * f64::from(cap)
 }
 
-/// `a + b` of equal shapes. candle's own addition of large tensors runs on threads that cannot be counted
-/// from here; this one stays on the current pool.
+/// `a + b` of equal shapes. candle's own addition of large tensors runs on threads whose number cannot be set from
+/// here; this one stays on the current pool.
 pub fn sum(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.device().is_cpu() { a.apply_op2_no_bwd(b, &Sum) } else { a + b }
 }
 
-/// The tensor in f32; itself if it is that already.
+/// The tensor in f32; the same tensor if it is f32 already.
 pub fn widen(x: &Tensor) -> Result<Tensor> {
     match x.dtype() {
         DType::F32 => Ok(x.clone()),
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn few_and_many_rows_give_the_same() {
+    fn results_do_not_depend_on_the_number_of_rows() {
         for dtype in [DType::F32, DType::BF16, DType::F16] {
             let w = Tensor::randn(0f32, 0.1, (48, 80), &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
             let bias = Tensor::randn(0f32, 1.0, 48, &Device::Cpu).unwrap();

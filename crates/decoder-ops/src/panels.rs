@@ -1,6 +1,5 @@
-//! Quantised weights in the order in which vectors of this machine multiply them.
-//!
-//! A panel holds sixteen rows. Of each group of 32 columns it has the scales of all rows side by side and the codes as
+//! Quantised weights in the order in which the vector code of this machine multiplies them.
+//! / A panel has sixteen rows. For each group of 32 columns it has the scales of all rows side by side and the codes as
 //! quads: four columns of sixteen rows, 64 bytes. No bit is added to a code; small scales that a format packs into six
 //! bits become bytes.
 
@@ -16,39 +15,40 @@ pub(crate) const ROWS: usize = 16;
 pub(crate) const QUAD: usize = 4;
 /// Quads of a group.
 pub(crate) const QUADS: usize = GROUP / QUAD;
-/// Bytes of a quad with a byte for each code.
+/// Bytes of a quad with one byte per code.
 pub(crate) const LANES: usize = ROWS * QUAD;
 /// Bytes of the half floats of sixteen rows.
 pub(crate) const HALVES: usize = 2 * ROWS;
 
-/// What scales a format has.
+/// The kinds of scales of a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scales {
     /// A half float.
     One,
     /// A half float for the scale and one for the offset.
     Two,
-    /// Two half floats for eight groups, and for each group a byte for the scale and one to be taken off.
+    /// Two half floats for eight groups, and for each group a byte for the scale and one for the offset to subtract.
     Pairs,
-    /// Two half floats for eight groups, and for each half group a byte: scale below, what is taken off above.
+    /// Two half floats for eight groups, and for each half group a byte: the scale in the lower bits, the offset to
+    /// subtract in the upper ones.
     Nibbles,
     /// A half float for eight groups, and a signed byte for each half group.
     Signed,
 }
 
-/// How a format's weights follow from its codes.
+/// How the weights of a format follow from its codes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rule {
     pub bits: usize,
     pub scales: Scales,
-    /// The code of a weight of zero, where offsets follow from it.
+    /// The code of weight zero, if the format's offsets follow from it.
     pub zero: f32,
-    /// Codes are places in this table, whose numbers are 128 too large.
+    /// Codes are indexes into this table, whose values are 128 too large.
     pub table: Option<&'static [u8; 16]>,
 }
 
 impl Rule {
-    pub const fn of(format: Format) -> Rule {
+    pub const fn for_format(format: Format) -> Rule {
         let (bits, scales, zero) = match format {
             Format::Q4_0 => (4, Scales::One, 8.0),
             Format::Q4_1 => (4, Scales::Two, 0.0),
@@ -105,12 +105,12 @@ impl Rule {
         self.head() + self.groups() * (self.small() + self.codes())
     }
 
-    /// The halves of a group have scales of their own.
+    /// Whether the halves of a group have their own scales.
     pub const fn has_halves(self) -> bool {
         matches!(self.scales, Scales::Nibbles | Scales::Signed)
     }
 
-    /// Codes above 127 occur.
+    /// Whether codes above 127 occur.
     pub const fn is_wide(self) -> bool {
         self.table.is_some() || self.bits == 8
     }
@@ -129,7 +129,7 @@ const fn above_zero(numbers: [i8; 16]) -> [u8; 16] {
     table
 }
 
-/// A code of `bits` bits consists of these: the lower ones, and those above them, which may be none.
+/// The parts of a code of `bits` bits: the lower bits, and the bits above them, which may be none.
 pub(crate) const fn parts(bits: usize) -> [usize; 2] {
     match bits {
         2 => [2, 0],
@@ -141,9 +141,8 @@ pub(crate) const fn parts(bits: usize) -> [usize; 2] {
     }
 }
 
-/// The plane of 64 bytes that has `bits` bits of quad `quad`, and their place in its bytes.
-///
-/// The quads of a half lie at the same place of one plane after the other, or side by side in one.
+/// The 64-byte plane that has `bits` bits of quad `quad`, and their position in its bytes.
+/// / The quads of a half are at the same position of consecutive planes, or side by side in one plane.
 pub(crate) const fn plane(bits: usize, quad: usize) -> (usize, usize) {
     match bits {
         8 => (quad, 0),
@@ -162,7 +161,7 @@ pub struct Panels {
 }
 
 impl Panels {
-    /// From rows of blocks as GGUF has them.
+    /// From rows of blocks in GGUF's format.
     pub fn new(format: Format, blocks: &[u8], columns: usize) -> Result<Panels> {
         if columns == 0 || !columns.is_multiple_of(format.weights()) {
             bail!("rows of {columns} weights are not complete blocks of {format:?}");
@@ -178,7 +177,7 @@ impl Panels {
         let sixteen = panels.bytes.par_chunks_exact_mut(panel_bytes).zip(blocks.par_chunks(ROWS * row_bytes));
         sixteen.for_each(|(panel, rows)| {
             for (row, blocks) in rows.chunks_exact(row_bytes).enumerate() {
-                let panel = panel.chunks_exact_mut(Rule::of(format).bytes());
+                let panel = panel.chunks_exact_mut(Rule::for_format(format).bytes());
                 for (part, block) in panel.zip(blocks.chunks_exact(format.bytes())) {
                     pack(format, part, block, row);
                 }
@@ -187,9 +186,9 @@ impl Panels {
         Ok(panels)
     }
 
-    /// Bytes that a matrix takes.
+    /// The size of a matrix in bytes.
     pub fn size(format: Format, rows: usize, columns: usize) -> usize {
-        rows.div_ceil(ROWS) * (columns / format.weights() * Rule::of(format).bytes())
+        rows.div_ceil(ROWS) * (columns / format.weights() * Rule::for_format(format).bytes())
     }
 
     pub fn shape(&self) -> (usize, usize) {
@@ -197,12 +196,12 @@ impl Panels {
     }
 
     pub(crate) fn panel_bytes(&self) -> usize {
-        self.columns / self.format.weights() * Rule::of(self.format).bytes()
+        self.columns / self.format.weights() * Rule::for_format(self.format).bytes()
     }
 
     /// The weights of row `row`.
     pub(crate) fn row(&self, row: usize, out: &mut [f32]) {
-        let rule = Rule::of(self.format);
+        let rule = Rule::for_format(self.format);
         let panel = &self.bytes[row / ROWS * self.panel_bytes()..][..self.panel_bytes()];
         let row = row % ROWS;
         let parts_of_row = panel.chunks_exact(rule.bytes());
@@ -254,7 +253,7 @@ pub(crate) const fn mask(bits: usize) -> u8 {
 
 /// Writes a block into its row of a panel.
 fn pack(format: Format, part: &mut [u8], block: &[u8], row: usize) {
-    let rule = Rule::of(format);
+    let rule = Rule::for_format(format);
     let (head, groups) = part.split_at_mut(rule.head());
     for (head, half) in head.chunks_exact_mut(HALVES).zip(blocks::halves(format, block)) {
         head[2 * row..][..2].copy_from_slice(&half);

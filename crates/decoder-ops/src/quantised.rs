@@ -1,4 +1,5 @@
-//! Products with quantised weights on the CPU: activations become bytes once, codes are multiplied as integers.
+//! Matrix products with quantised weights on the CPU: activations are rounded to bytes once, codes are multiplied as
+//! integers.
 #![allow(unsafe_code, reason = "vector instructions that this CPU was found to have")]
 
 #[cfg(target_arch = "aarch64")]
@@ -17,12 +18,12 @@ use crate::{
     simd::{Stored, vectorised},
 };
 
-/// `x · wᵀ` for `x` (…, columns) in f32 and contiguous. Gives (…, rows) in f32. Runs on the current rayon pool.
+/// `x · wᵀ` for `x` (…, columns) in f32 and contiguous. Returns (…, rows) in f32. Runs on the current rayon pool.
 pub fn quantised_linear(x: &Tensor, w: &Panels) -> Result<Tensor> {
     x.apply_op1_no_bwd(&Product(w))
 }
 
-/// The rows that `ids` name, in f32: (ids, columns).
+/// The rows with the given `ids`, in f32: (ids, columns).
 pub fn quantised_rows(ids: &[u32], w: &Panels) -> Result<Tensor> {
     let mut out = vec![0f32; ids.len() * w.columns];
     for (&id, out) in ids.iter().zip(out.chunks_exact_mut(w.columns)) {
@@ -53,16 +54,16 @@ impl CustomOp1 for Product<'_> {
     }
 }
 
-/// 32 activations as bytes, with a scale of their own.
+/// 32 activations as bytes, with their own scale.
 #[derive(Clone, Copy, Default)]
 struct Group {
     quads: [[i8; QUAD]; QUADS],
     scale: f32,
-    /// Sums of both halves as they are after rounding: what offsets of weights are multiplied with.
+    /// Sums of both halves after rounding, which the offsets of weights are multiplied with.
     sums: [f32; 2],
 }
 
-/// Rows of activations from which several threads share what is done for each.
+/// The number of rows of activations from which on several threads share the preparation.
 const MANY: usize = 16;
 
 fn rounded_rows(x: &[f32], columns: usize) -> Vec<Group> {
@@ -110,7 +111,7 @@ fn rounded(x: &[f32; GROUP]) -> Group {
     Group { quads, scale, sums: [scale * first as f32, scale * second as f32] }
 }
 
-/// Work items for each thread, at least, where the matrix has as many panels.
+/// Minimum work items per thread, if the matrix has that many panels.
 const UNITS: usize = 4;
 
 /// Row-major (rows of x, rows of w).
@@ -145,10 +146,10 @@ fn product(x: &[f32], w: &Panels, cpu: Cpu) -> Vec<f32> {
     y
 }
 
-/// Multiplies panels of weights with `m` rows of activations; gives (panels, m) times sixteen.
+/// Multiplies panels of weights with `m` rows of activations; returns (panels, m) times sixteen.
 type Work = fn(Format, &mut [[f32; ROWS]], &[u8], &[Group], usize);
 
-/// What multiplies bytes on this CPU.
+/// The instructions with which this CPU multiplies bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cpu {
     #[cfg(target_arch = "x86_64")]
@@ -190,7 +191,7 @@ impl Cpu {
 
     fn work(self) -> Work {
         match self {
-            // SAFETY of all: `found` has seen the instructions that the function is compiled for.
+            // SAFETY of all: `found` has detected the instructions that the function is compiled for.
             #[cfg(target_arch = "x86_64")]
             Cpu::Vnni => |format, y, w, x, m| unsafe { x86::vnni(format, y, w, x, m) },
             #[cfg(target_arch = "x86_64")]
@@ -206,11 +207,11 @@ impl Cpu {
 
 /// Vectors of sixteen rows.
 trait Vectors {
-    /// Four codes of each row.
+    /// Four codes per row.
     type Codes: Copy;
-    /// A sum of each row.
+    /// One sum per row.
     type Sums: Copy;
-    /// A float of each row.
+    /// One float per row.
     type Floats: Copy;
     /// Rows of activations in one pass.
     const PASS: usize;
@@ -218,7 +219,7 @@ trait Vectors {
     /// `(codes >> shift) & mask << place`, byte by byte.
     fn bits(codes: Self::Codes, shift: usize, mask: u8, place: usize) -> Self::Codes;
     fn or(a: Self::Codes, b: Self::Codes) -> Self::Codes;
-    /// What the table has at the place of each code.
+    /// The values of the table at the codes.
     fn look_up(codes: Self::Codes, table: &[u8; 16]) -> Self::Codes;
     fn no_sums() -> Self::Sums;
     /// `sums + Σ codes · x`. `WIDE`: codes above 127 occur.
@@ -234,7 +235,7 @@ trait Vectors {
     fn store(x: Self::Floats, to: &mut [f32; ROWS]);
 }
 
-/// A format as a type, so that its rule is known where code is made.
+/// A format as a type, so that its rule is known at compile time.
 trait Known {
     const RULE: Rule;
 }
@@ -244,7 +245,7 @@ macro_rules! known {
         $(
             struct $name;
             impl Known for $name {
-                const RULE: Rule = Rule::of(Format::$name);
+                const RULE: Rule = Rule::for_format(Format::$name);
             }
         )+
 
@@ -279,7 +280,7 @@ fn panels<V: Vectors, K: Known, const WIDE: bool>(y: &mut [[f32; ROWS]], w: &[u8
     }
 }
 
-/// A panel with the first `M` rows of `x`; gives their number.
+/// A panel with the first `M` rows of `x`; returns their number.
 #[inline(always)]
 fn pass<V: Vectors, K: Known, const WIDE: bool, const M: usize>(
     y: &mut [[f32; ROWS]],
@@ -329,7 +330,8 @@ fn pass<V: Vectors, K: Known, const WIDE: bool, const M: usize>(
     M
 }
 
-/// The products of half a group, from quad `first` on. Quads outside, rows inside: codes are loaded once for all rows.
+/// The products of half a group, from quad `first` on. The outer loop is over quads, the inner one over rows: codes are
+/// loaded once for all rows.
 #[inline(always)]
 fn dots<V: Vectors, const WIDE: bool, const M: usize>(
     sums: &mut [V::Sums; M],
@@ -364,7 +366,7 @@ fn quad_codes<V: Vectors>(rule: Rule, planes: &[u8], quad: usize) -> V::Codes {
     }
 }
 
-/// `bits` bits of the codes, at their place.
+/// `bits` bits of the codes, at their position.
 #[inline(always)]
 fn plane_codes<V: Vectors>(planes: &[u8], bits: usize, place: usize, quad: usize) -> V::Codes {
     let (plane, shift) = plane(bits, quad);
@@ -398,7 +400,7 @@ fn scales<V: Vectors>(
     }
 }
 
-/// Scale and offset where both are in one byte.
+/// Scale and offset that share one byte.
 #[inline(always)]
 fn nibbles<V: Vectors>(both: &[u8; ROWS], first: V::Floats, second: V::Floats) -> (V::Floats, V::Floats) {
     let (mut scale, mut least) = (*both, *both);
@@ -410,13 +412,13 @@ fn nibbles<V: Vectors>(both: &[u8; ROWS], first: V::Floats, second: V::Floats) -
     (V::times(first, V::unsigned(&scale)), V::times(least, V::all(-1.0)))
 }
 
-/// Four activations as they are in memory.
+/// Four activations in memory order.
 #[inline(always)]
 fn four(x: [i8; QUAD]) -> i32 {
     i32::from_ne_bytes([x[0] as u8, x[1] as u8, x[2] as u8, x[3] as u8])
 }
 
-/// Plain loops, which the compiler turns into what the target always has.
+/// Plain loops, which the compiler vectorises for the baseline CPU.
 struct Any;
 
 impl Vectors for Any {
@@ -543,7 +545,7 @@ mod tests {
         }
     }
 
-    /// Random blocks whose scales are small numbers; `halves` says where the half floats of a block are.
+    /// Random blocks whose scales are small numbers; `halves` gives the positions of the half floats of a block.
     fn random(format: Format, rows: usize, columns: usize, halves: &[usize]) -> Vec<u8> {
         let blocks = rows * columns / format.weights();
         let mut bytes: Vec<u8> =
@@ -557,7 +559,7 @@ mod tests {
         bytes
     }
 
-    /// The definition of the two types that candle does not have, number by number.
+    /// The definition of the two types that candle lacks, value by value.
     #[test]
     fn weights_of_the_types_with_a_table() {
         let bytes = random(Format::Iq4Nl, 2, 64, &[0]);
@@ -608,7 +610,7 @@ mod tests {
         rounded.chunks_exact(columns).flat_map(|x| w.iter().map(|w| dot(x, w)).collect::<Vec<_>>()).collect()
     }
 
-    /// What this machine can do, plain loops first.
+    /// The kinds of vectors that this machine supports, plain loops first.
     fn kinds() -> Vec<Cpu> {
         match Cpu::found() {
             #[cfg(target_arch = "x86_64")]
@@ -646,7 +648,7 @@ mod tests {
                     let found = product(&flat, &w, kind);
                     assert_eq!(found.len(), expected.len());
                     for (found, expected) in found.iter().zip(&expected) {
-                        // A value half way between two bytes may go either way.
+                        // A value half way between two bytes may be rounded either way.
                         assert!(
                             (f64::from(*found) - expected).abs() < 5e-3 * size,
                             "{:?}, {kind:?}, {m}×{k}·{n}: {found}, not {expected}",
@@ -658,7 +660,7 @@ mod tests {
         }
     }
 
-    /// The number is of all bits of all results: the same with every kind of vectors, of x86 and of ARM.
+    /// The checksum covers all bits of all results: it is the same with every kind of vectors, of x86 and of ARM.
     #[test]
     fn results_are_equal_with_every_kind_of_vectors() {
         for kind in kinds().into_iter().skip(1) {
@@ -678,7 +680,7 @@ mod tests {
     }
 
     #[test]
-    fn differs_from_candles_product_by_rounding_alone() {
+    fn differs_from_candles_gemm_only_by_rounding() {
         let x = Tensor::randn(0f32, 1.0, (5, 512), &Device::Cpu).unwrap();
         let w = Tensor::randn(0f32, 1.0, (40, 512), &Device::Cpu).unwrap();
         for (dtype, format) in PAIRS {
@@ -696,7 +698,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn wrong_sizes_are_refused() {
         let x = Tensor::zeros((1, 64), candle_core::DType::F32, &Device::Cpu).unwrap();
         let w = |bytes, columns| Panels::new(Format::Q4_0, bytes, columns);
         assert!(quantised_linear(&x, &w(&[0; 36], 64).unwrap()).is_ok());

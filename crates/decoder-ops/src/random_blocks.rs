@@ -8,7 +8,8 @@ use crate::{
     uniform::mix64,
 };
 
-/// Blocks of `rows` × `columns` weights with a mean near zero and a variance of 1 / columns. A block is a function of key, row and place alone.
+/// Blocks of `rows` × `columns` weights with a mean near zero and a variance of 1
+/// columns. A block is a function of key, row and position only.
 pub fn random_blocks(format: Format, key: u64, rows: usize, columns: usize) -> Vec<u8> {
     let (bytes, row_blocks) = (format.bytes(), columns / format.weights());
     let deviation = (1.0 / columns.max(1) as f64).sqrt();
@@ -30,17 +31,17 @@ fn fill(block: &mut [u8], key: u64) {
     }
 }
 
-/// Makes the scales of a block such that its weights have this deviation. Small scales stay random within the upper half of their range;
-/// what is taken off makes the mean zero.
+/// Sets the scales of a block such that its weights have this deviation. Small scales stay random within the upper half
+/// of their range; the offsets make the mean zero.
 fn scale(format: Format, block: &mut [u8], deviation: f64) {
-    // The root of the mean square of numbers from `low` to `high`, less `zero`.
+    // The root mean square of numbers from `low` to `high`, minus `zero`.
     let rms = |low: i32, high: i32, zero: f64| {
         let squares = (low..=high).map(|n| (f64::from(n) - zero).powi(2)).sum::<f64>();
         (squares / f64::from(high - low + 1)).sqrt()
     };
     let of_table = |table: [i8; 16]| (table.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / 16.0).sqrt();
     let table = || of_table(IQ4);
-    // From f32, which is rounded alike on every CPU; from f64 it is not.
+    // From f32, whose rounding is the same on every CPU; that of f64 is not.
     let mut float =
         |at: usize, value: f64| block[at..at + 2].copy_from_slice(&f16::from_f32(value as f32).to_le_bytes());
     match format {
@@ -49,7 +50,7 @@ fn scale(format: Format, block: &mut [u8], deviation: f64) {
         Format::Q8_0 => float(0, deviation / rms(-128, 127, 0.0)),
         Format::Iq4Nl => float(0, deviation / table()),
         Format::Mxfp4 => {
-            // A power of two or the next one, as often as makes the mean square right.
+            // A power of two or the next one, with the frequency that gives the right mean square.
             let scale = deviation / of_table(E2M1);
             let exponent = scale.log2().floor();
             let share = ((scale / exponent.exp2()).powi(2) - 1.0) / 3.0;
@@ -80,7 +81,8 @@ fn scale(format: Format, block: &mut [u8], deviation: f64) {
         }
         Format::Q3K => {
             float(108, deviation / rms(0, 7, 4.0) / rms(16, 31, -0.5));
-            // Six bits, of which 32 are taken off: the upper two are equal, so that scales of both signs are far from zero. Codes have a mean below zero.
+            // Six bits, from which 32 is subtracted: the upper two are equal, so that scales of both signs are far from
+            // zero. Codes have a mean below zero.
             block[104..108].iter_mut().for_each(|upper| *upper = (*upper & 0x55) | (*upper & 0x55) << 1);
         }
         Format::Q2K => {

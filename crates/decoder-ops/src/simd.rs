@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 
-/// Runs `body` compiled for the widest vectors of this CPU. Closures and what they call must be `#[inline(always)]`:
-/// code that is not inlined is compiled for the baseline CPU.
+/// Runs `body` compiled for the widest vectors of this CPU. Closures and the functions they call must be
+/// `#[inline(always)]`: code that is not inlined is compiled for the baseline CPU.
 #[inline(always)]
 pub(crate) fn vectorised(body: impl FnMut()) {
     // Not pulp's own dispatch of closures: it calls them by `FnOnce`, through a shim that is not inlined.
@@ -47,7 +47,7 @@ impl Stored for bf16 {
 
     #[inline(always)]
     fn narrow_slice(from: &[f32], to: &mut [Self]) {
-        // Without half's test for NaN, which weights never are, this becomes vector code.
+        // Without half's test for NaN, which weights never are, this vectorises.
         for (to, from) in to.iter_mut().zip(from) {
             let bits = from.to_bits();
             *to = bf16::from_bits(((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16);
@@ -58,8 +58,8 @@ impl Stored for bf16 {
 impl Stored for f16 {
     #[inline(always)]
     fn widen(self) -> f32 {
-        // Moves exponent and mantissa into place and corrects the bias by a multiplication, which
-        // gets subnormals right too; unlike a table or a branch, it becomes vector code.
+        // Moves exponent and mantissa into place and corrects the bias by a multiplication, which also handles
+        // subnormals; unlike a table or a branch, it vectorises.
         let bits = u32::from(self.to_bits());
         let magnitude = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits(0x7780_0000);
         f32::from_bits(magnitude.to_bits() | ((bits & 0x8000) << 16))
@@ -74,8 +74,8 @@ impl Stored for f16 {
 /// Independent sums kept for one row: enough to hide the latency of an addition.
 const LANES: usize = 32;
 
-/// The dot product of a row of weights and one of activations, of the same length.
-/// To be inlined into a `pulp` dispatch, which decides the width of the vectors.
+/// The dot product of a row of weights and one of activations, of the same length. To be inlined into a `pulp`
+/// dispatch, which determines the width of the vectors.
 #[inline(always)]
 pub(crate) fn dot<W: Stored>(weights: &[W], row: &[f32]) -> f32 {
     let mut sums = [0f32; LANES];
@@ -102,8 +102,8 @@ pub(crate) fn accumulate<W: Stored>(sum: &mut [f32], row: &[W], scale: f32) {
     }
 }
 
-/// `eˣ` to within 2 ulp, without a branch or a call, so that loops over it become vector code.
-/// Arguments beyond what `f32` holds give the nearest end of its normal range.
+/// `eˣ` to within 2 ulp, without a branch or a call, so that loops over it vectorise. Arguments outside the range give
+/// the nearest end of the normal range of `f32`.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     // Adding 1.5 · 2²³ leaves the rounded integer in the low bits of the sum.

@@ -1,4 +1,4 @@
-//! Blocks of every type mean what gguf-py says they mean; `blocks.py` has made the file.
+//! Blocks of every type have the weights that gguf-py reads from them; `blocks.py` makes the fixture.
 
 use decoder_ops::{Format, Panels, quantised_rows};
 use serde_json::Value;

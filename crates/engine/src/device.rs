@@ -1,4 +1,4 @@
-//! Resolves the device of a run, and makes the engine for it.
+//! Resolves the device of a run, and creates the engine for it.
 
 use super::{
     EngineError, Progress,
@@ -9,8 +9,8 @@ use super::{
 };
 use llmprof_event::Device;
 
-/// The device that `asked` means here: `auto`, `cpu`, `cuda` or `cuda:0`, `cuda:1`, …. `auto` is the GPU numbered
-/// `index` where the driver and our kernels can use it, the CPU otherwise.
+/// Resolves `asked` on this machine: `auto`, `cpu`, `cuda` or `cuda:0`, `cuda:1`, …. `auto` is GPU number `index` if
+/// the driver and the built-in kernels can use it, otherwise the CPU.
 pub fn resolve(asked: &str, index: u32) -> Result<Device, EngineError> {
     let named = asked.strip_prefix("cuda").map(|rest| match rest.strip_prefix(':') {
         Some(number) => number.parse().ok(),
@@ -30,7 +30,7 @@ fn no_device(asked: &str, remedy: &str) -> EngineError {
     EngineError::NoDevice { asked: asked.to_owned(), remedy: remedy.to_owned() }
 }
 
-/// The error for a device that there is no engine for.
+/// The error for a device that has no engine.
 pub(super) fn unsupported(device: &Device) -> EngineError {
     let remedy = match device {
         Device::Cuda(_) => {
@@ -41,7 +41,7 @@ pub(super) fn unsupported(device: &Device) -> EngineError {
     no_device(&device.to_string(), remedy)
 }
 
-/// Whether the model could be made on `device`, without making it.
+/// Checks that the model fits on `device`, without creating it.
 pub fn check(device: &Device, options: &CandleOptions) -> Result<(), EngineError> {
     match device {
         Device::Cpu => CandleEngine::check(options),
@@ -50,7 +50,7 @@ pub fn check(device: &Device, options: &CandleOptions) -> Result<(), EngineError
     }
 }
 
-/// Checks that the model fits on `device`, then makes it there. `progress` may stop that.
+/// Checks that the model fits on `device`, then creates the engine. `progress` may stop that.
 pub fn make_engine(
     device: &Device,
     options: &CandleOptions,
@@ -63,7 +63,7 @@ pub fn make_engine(
     }
 }
 
-/// The device itself, to run loads on; the CPU with so many `threads`, or one for each core.
+/// A device to run loads on; the CPU with the given number of `threads`, or one per core.
 pub fn loadable(device: &Device, threads: Option<u32>) -> Result<Box<dyn Loadable>, EngineError> {
     match device {
         Device::Cpu => Ok(Box::new(LoadedCpu::new(threads)?)),
@@ -72,7 +72,7 @@ pub fn loadable(device: &Device, threads: Option<u32>) -> Result<Box<dyn Loadabl
     }
 }
 
-/// The driver's identifier of the GPU; `None` for other devices, and where the driver does not report it.
+/// The driver's identifier of the GPU; `None` for other devices, and if the driver does not report it.
 pub fn gpu_uuid(device: &Device) -> Option<String> {
     match device {
         Device::Cuda(index) => cuda::Gpu::uuid(*index as usize),
@@ -80,7 +80,7 @@ pub fn gpu_uuid(device: &Device) -> Option<String> {
     }
 }
 
-/// The compute capability of a GPU, as 90 for 9.0; `None` for other devices, and where the driver does not report it.
+/// The compute capability of a GPU, e.g. 90 for 9.0; `None` for other devices, and if the driver does not report it.
 pub fn compute_capability(device: &Device) -> Option<u32> {
     match device {
         Device::Cuda(index) => cuda::Gpu::capability(*index as usize),
@@ -88,12 +88,12 @@ pub fn compute_capability(device: &Device) -> Option<u32> {
     }
 }
 
-/// Whether a model can run on the GPU numbered `index`; otherwise why not.
+/// Whether a model can run on GPU number `index`; otherwise why not.
 pub fn usable_gpu(index: u32) -> Result<(), CudaError> {
     Gpu::check_usable(index as usize)
 }
 
-/// Why a GPU that is there is not used.
+/// Why an installed GPU is not used.
 pub fn unused_gpu(index: u32) -> Option<String> {
     match usable_gpu(index) {
         Err(error @ CudaError::TooOld { .. }) => Some(error.to_string()),
@@ -109,7 +109,7 @@ pub fn for_stock(asked: &str, resolved: Device) -> Device {
     }
 }
 
-/// The number of a GPU that can be used.
+/// The number of a usable GPU.
 fn usable(index: u32) -> Result<usize, EngineError> {
     usable_gpu(index).map_err(|error| no_device(&Device::Cuda(index).to_string(), &error.to_string()))?;
     Ok(index as usize)

@@ -76,7 +76,7 @@ pub struct Driver<'a> {
     /// Requests and phases are reported to these; the engine reports its steps itself.
     pub listeners: &'a Listeners,
     pub tx: &'a EventTx,
-    /// Turns answers into text, where predictions are reported.
+    /// Turns answers into text, if predictions are reported.
     pub predictions: Option<&'a Tokenizer>,
 }
 
@@ -167,7 +167,7 @@ impl Driver<'_> {
                 self.between_steps(engine)?;
                 let ids = self.during(warmup, Span::DecodeStep, || engine.decode())?;
                 let left = (self.workload.output_tokens - index) as usize;
-                // A step may give more than there is room for, or continue after the end of the answer.
+                // A step may return more tokens than fit, or continue after the end of the answer.
                 let mut given = 0;
                 for ids in ids.chunks(answers.len()).take(left) {
                     self.extend(&mut answers, ids);
@@ -219,7 +219,7 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Does `work` as `span`. Phases of a warm-up are not reported: tools wait for the first measured one.
+    /// Runs `work` as `span`. Phases of a warm-up are not reported: tools wait for the first measured one.
     fn during<T>(
         &self,
         warmup: bool,
@@ -239,7 +239,7 @@ impl Driver<'_> {
         self.tx.send(Event::Token(Token { request, index, id, device_ns, speculation }));
     }
 
-    /// A pause begins when no step is on its way: the time of a step that ends in a pause is not known.
+    /// A pause begins when no step is in flight: the time of a step that ends during a pause is unknown.
     fn between_steps(&self, engine: &mut dyn Engine) -> Result<(), EngineError> {
         let pausing = self.control.is_paused();
         engine.work_ahead(!pausing);

@@ -4,8 +4,8 @@ use crate::EngineError;
 use llm_cost::ModelSpec;
 use llmprof_config::{Dtype, KvCacheDtype};
 
-/// Positions that a layer with a window keeps beyond it: those that a step may take back, and room for new ones before rows are
-/// moved.
+/// Positions that a layer with a window keeps beyond it: those that a step may take back, and space for new ones before
+/// rows are moved.
 pub const SPARE_POSITIONS: usize = 64;
 /// Positions that a step may take back.
 pub const TAKEN_BACK: usize = 16;
@@ -14,7 +14,7 @@ pub const TAKEN_BACK: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvShape {
     pub batch: usize,
-    /// The most of a sequence.
+    /// The maximum number of positions of a sequence.
     pub positions: usize,
     pub dtype: KvCacheDtype,
 }
@@ -40,7 +40,7 @@ impl KvShape {
         kept.saturating_mul(of_position).saturating_mul(self.batch as u64)
     }
 
-    /// Whether a model's heads can be kept so; `step` is the multiple that Q8_0 needs.
+    /// Checks that a model's heads can be cached in this type; Q8_0 needs heads that are a multiple of `step`.
     pub fn check(&self, spec: &ModelSpec, step: usize) -> Result<(), EngineError> {
         match self.dtype {
             KvCacheDtype::Q8_0 if !spec.head_dim.is_multiple_of(step) => Err(EngineError::Backend(format!(

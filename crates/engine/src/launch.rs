@@ -19,7 +19,7 @@ pub enum Arg {
 }
 
 impl Arg {
-    /// No pointer.
+    /// A null pointer.
     pub const NULL: Arg = Arg::Pointer(0);
 
     /// A count as `size_t`.
@@ -38,7 +38,7 @@ impl Arg {
     }
 }
 
-/// A launch that would read or write outside of its buffers, or that the device cannot start.
+/// The error of a launch that would access memory outside its buffers, or that the device cannot start.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("kernel {kernel} was not launched: {problem}")]
 pub struct LaunchError {
@@ -53,7 +53,7 @@ pub struct Launch<'a> {
 }
 
 impl<'a> Launch<'a> {
-    pub fn of(kernel: &'a str) -> Launch<'a> {
+    pub fn new(kernel: &'a str) -> Launch<'a> {
         Launch { kernel }
     }
 
@@ -96,7 +96,7 @@ impl<'a> Launch<'a> {
         i32::try_from(value).map_err(|_| self.error(format!("{name} is {value}, more than {}", i32::MAX)))
     }
 
-    /// As [`int`](Self::int), as an argument.
+    /// Like [`int`](Self::int), as an argument.
     pub fn arg(self, name: &str, value: usize) -> Result<Arg, LaunchError> {
         self.int(name, value).map(Arg::Int)
     }
@@ -119,7 +119,7 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// Heads, and the most positions of the sequences that they attend to.
+/// Head counts and dimensions, and the maximum positions of the sequences that they attend to.
 #[derive(Debug, Clone, Copy)]
 pub struct Heads {
     pub heads: usize,
@@ -146,7 +146,7 @@ impl Heads {
         self.heads.checked_div(self.kv_heads).unwrap_or(0)
     }
 
-    /// Checks what the rotation and every attention kernel need of the heads.
+    /// Checks what the rotation and all attention kernels require of the heads.
     pub fn check(&self, launch: Launch<'_>) -> Result<(), LaunchError> {
         let Heads { heads, kv_heads, dim, batch, capacity, .. } = *self;
         launch.require(heads > 0 && kv_heads > 0 && heads.is_multiple_of(kv_heads), || {

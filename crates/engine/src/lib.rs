@@ -37,8 +37,8 @@ impl Prompts {
         self.ids.is_empty()
     }
 
-    /// Tokens of each sequence, if the prompts are `batch` sequences of equal length with ids below `vocab`.
-    /// Every engine checks its prompts here before it reads them.
+    /// Returns the tokens per sequence if the prompts are `batch` sequences of equal length with ids below `vocab`.
+    /// Every engine checks its prompts with this function before it reads them.
     pub fn validate(&self, batch: usize, vocab: usize) -> Result<usize, EngineError> {
         let invalid = |message: String| Err(EngineError::Backend(message));
         if self.batch != batch {
@@ -60,14 +60,14 @@ impl Prompts {
 
 /// Runs one batch at a time. Both steps return once the new token ids are on the host, one for each sequence.
 pub trait Engine {
-    /// Reads the prompts into the cache and gives the first token of each sequence.
+    /// Reads the prompts into the cache and returns the first token of each sequence.
     fn prefill(&mut self, prompts: &Prompts) -> Result<Vec<u32>, EngineError>;
 
-    /// Extends every sequence by one token, starting from the ids given last. An engine that speculates extends its one sequence
-    /// by several.
+    /// Extends every sequence by one token, starting from the ids returned last. An engine that speculates extends its
+    /// one sequence by several.
     fn decode(&mut self) -> Result<Vec<u32>, EngineError>;
 
-    /// Whether steps may start before their tokens are asked for, where an engine does so.
+    /// Allows or forbids steps to start before their tokens are asked for; engines that never do so ignore it.
     fn work_ahead(&mut self, _may: bool) {}
 
     /// Steps that have started and whose tokens have not been asked for.
@@ -81,17 +81,17 @@ pub trait Engine {
     /// Discards the sequences; weights and buffers stay.
     fn reset(&mut self) -> Result<(), EngineError>;
 
-    /// Duration of the last step by the device's own clock, where it has one.
+    /// Duration of the last step by the device's own clock, if it has one.
     fn device_time(&self) -> Option<Duration> {
         None
     }
 
-    /// What the device's allocator has given out, where it is counted.
+    /// The memory that the device's allocator has given out, if it is counted.
     fn allocator(&self) -> Option<AllocatorSample> {
         None
     }
 
-    /// How often experts were chosen in all decode steps so far, where the model has them. Waits for the device.
+    /// The expert assignments of all decode steps so far, if the model has experts. Waits for the device.
     fn expert_use(&self) -> Result<Option<ExpertUse>, EngineError> {
         Ok(None)
     }
@@ -101,7 +101,7 @@ pub trait Engine {
         None
     }
 
-    /// What a user should know about this engine on this machine.
+    /// A remark for the user about this engine on this machine.
     fn remark(&self) -> Option<String> {
         None
     }
@@ -126,10 +126,10 @@ pub enum EngineError {
     Backend(String),
 }
 
-/// A step of preparing an engine.
+/// A step in the preparation of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrepareStep<'a> {
-    /// Makes or reads the named tensor.
+    /// Creates or reads the named tensor.
     Weights(&'a str),
     /// Loads the device's code and runs it once.
     Kernels,
@@ -144,8 +144,8 @@ impl fmt::Display for PrepareStep<'_> {
     }
 }
 
-/// Called with the step of preparing an engine, how much of it is done, and the total: numbers of weights, otherwise steps.
-/// Returns false to stop.
+/// Called with the step of the preparation, its progress and its total: counts of weights for `Weights`, otherwise of
+/// steps. Returns false to stop.
 pub type Progress<'a> = &'a mut (dyn FnMut(PrepareStep<'_>, u64, u64) -> bool + Send);
 
 #[cfg(test)]

@@ -26,8 +26,8 @@ impl fmt::Display for Load {
     }
 }
 
-/// One run of a load, timed by the device's own clock where it has one. `amount` is the operations of a GEMM
-/// and the bytes of the others; a copy reads and writes each byte.
+/// One run of a load, timed by the device's own clock if it has one. `amount` is operations for a GEMM and bytes for
+/// other loads; a copy reads and writes each byte.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LoadDone {
     pub amount: f64,
@@ -49,7 +49,7 @@ pub trait Loadable {
     /// The loads it can run.
     fn loads(&self) -> Vec<Load>;
 
-    /// Makes the operands of `load`, and frees those of the load before.
+    /// Allocates the operands of `load`, and frees those of the previous load.
     fn prepare(&mut self, load: Load) -> Result<(), EngineError>;
 
     /// Runs the prepared load once.

@@ -1,21 +1,21 @@
-//! How often the experts of each layer are chosen.
+//! Counts of the expert assignments of each layer.
 
 use llmprof_event::{ExpertUse, HottestExpert};
 
 /// The expert assignments of one layer.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
-    /// Tokens of each expert.
+    /// Tokens assigned to each expert.
     pub tokens: Vec<u64>,
     /// Tokens that were routed.
     pub routed: u64,
     pub steps: u64,
-    /// Experts with a token, summed over the steps.
+    /// Experts with at least one token, summed over the steps.
     pub touched: u64,
 }
 
 impl Tally {
-    /// Adds a step of `rows` tokens, with those of each expert.
+    /// Adds a step of `rows` tokens, with the tokens assigned to each expert.
     pub fn count(&mut self, rows: usize, tokens: impl ExactSizeIterator<Item = usize>) {
         self.tokens.resize(tokens.len(), 0);
         for (sum, tokens) in self.tokens.iter_mut().zip(tokens) {
@@ -27,7 +27,7 @@ impl Tally {
     }
 }
 
-/// The expert assignments of all layers, by their numbers.
+/// The expert assignments of all layers, by layer number.
 pub fn expert_use(layers: &[(usize, Tally)]) -> Option<ExpertUse> {
     let (_, first) = layers.first()?;
     let count = first.tokens.len();
@@ -59,9 +59,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn use_of_two_layers() {
+    fn expert_use_of_two_layers() {
         let mut layers = [(0, Tally::default()), (3, Tally::default())];
-        // Four experts, two of which each of two tokens gets.
+        // Four experts; each of two tokens is assigned to two of them.
         layers[0].1.count(2, [2, 1, 1, 0].into_iter());
         layers[1].1.count(2, [0, 0, 1, 3].into_iter());
         let found = expert_use(&layers).unwrap();

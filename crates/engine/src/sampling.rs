@@ -1,9 +1,9 @@
-//! Chooses the next token: the most likely one, or a seeded random draw.
+//! Samples the next token: the most likely one, or a seeded random draw.
 
 use llmprof_base::noise;
 use llmprof_config::InferConfig;
 
-/// How tokens are chosen from logits.
+/// How tokens are sampled from logits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
     /// Draws at random; otherwise the most likely token is taken.
@@ -36,17 +36,17 @@ impl Sampling {
         }
     }
 
-    /// Whether the choice is a plain argmax, which a device can compute without copying the logits to the host.
+    /// Whether sampling is an argmax, which a device can compute without copying the logits to the host.
     pub fn is_argmax(&self) -> bool {
         !self.do_sample && self.no_repeat_ngram_size == 0
     }
 }
 
-/// Chooses tokens on the host. The same seed gives the same tokens from the same logits.
+/// Samples tokens on the host. The same seed gives the same tokens from the same logits.
 #[derive(Debug)]
 pub struct Picker {
     sampling: Sampling,
-    /// Tokens of each sequence, prompt included, where repetition is not allowed.
+    /// Tokens of each sequence, prompt included, if repetition is not allowed.
     histories: Vec<Vec<u32>>,
     draws: u64,
 }

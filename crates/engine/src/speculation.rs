@@ -1,8 +1,6 @@
-//! Speculative decoding: draft tokens are made at little cost, and the model checks several of them in one
-//! step.
-//!
-//! A draft token is accepted if the model chooses the same one, so that the answer is the model's own. After
-//! the last accepted one, the model's choice is one more token.
+//! Speculative decoding: draft tokens are cheap to compute, and the model verifies several of them in one step.
+//! / A draft token is accepted if the model samples the same one, so the answer is the same as the model's own. After
+//! the last accepted token, the model's own token follows.
 
 use std::time::Duration;
 
@@ -11,19 +9,19 @@ use crate::profile::listener::{Listeners, Span};
 use llmprof_base::noise;
 use llmprof_event::{AllocatorSample, ExpertUse, Speculation};
 
-/// An engine of one sequence, to which tokens are added and from which the last ones are taken back.
+/// An engine with one sequence, to which tokens can be appended and from which the last ones can be taken back.
 pub trait Revisable: Engine {
     /// Positions in the cache.
     fn position(&self) -> usize;
 
-    /// Extends the sequence by `ids` in one step, and gives the model's choice after each of them.
+    /// Extends the sequence by `ids` in one step, and returns the model's token after each of them.
     fn extend(&mut self, ids: &[u32]) -> Result<Vec<u32>, EngineError>;
 
     /// Takes back the positions from `position` on.
     fn take_back(&mut self, position: usize) -> Result<(), EngineError>;
 
-    /// Extends the sequence by `ids` and then by the model's own choices; gives `count` of these, the last of which is not in the
-    /// cache.
+    /// Extends the sequence by `ids` and then by the model's own tokens; returns `count` of these, the last of which is
+    /// not in the cache.
     fn propose(&mut self, ids: &[u32], count: usize) -> Result<Vec<u32>, EngineError> {
         let mut chosen = Vec::with_capacity(count);
         let mut next = self.extend(ids)?;
@@ -37,11 +35,11 @@ pub trait Revisable: Engine {
     }
 }
 
-/// Where draft tokens come from.
+/// The source of draft tokens.
 pub enum Proposer {
     /// A smaller model.
     Draft(Draft),
-    /// What followed the last time that the newest tokens, at most so many, were in the text.
+    /// The text that followed the previous occurrence of the newest tokens, at most `longest` of them.
     Ngram { longest: usize },
 }
 
@@ -56,8 +54,7 @@ impl Draft {
         Draft { engine, vocab: u32::try_from(vocab).unwrap_or(u32::MAX).max(1) }
     }
 
-    /// Tokens of the larger model's vocabulary that this one lacks become others: only the draft tokens
-    /// depend on it.
+    /// Replaces tokens of the larger model's vocabulary that this one lacks: only the draft tokens depend on it.
     fn known(&self, ids: &[u32]) -> Vec<u32> {
         ids.iter().map(|id| id % self.vocab).collect()
     }
@@ -67,9 +64,9 @@ impl Draft {
         self.engine.prefill(&Prompts { ids, batch: prompts.batch }).map(drop)
     }
 
-    /// `count` tokens after `text`.
+    /// Returns `count` tokens after `text`.
     fn propose(&mut self, text: &[u32], count: usize) -> Result<Vec<u32>, EngineError> {
-        // Its draft tokens that were not accepted are taken back; the newest token is always run again.
+        // Draft tokens that were not accepted are taken back; the newest token is always run again.
         let position = self.engine.position().min(text.len() - 1);
         self.engine.take_back(position)?;
         let new = self.known(&text[position..]);
@@ -77,7 +74,7 @@ impl Draft {
     }
 }
 
-/// Acceptance that is assumed, because random weights do not agree with each other.
+/// An assumed acceptance rate, because random weights do not agree with each other.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Assumed {
     /// The probability that a draft token is accepted if all before it were.
@@ -85,11 +82,11 @@ pub struct Assumed {
     pub seed: u64,
 }
 
-/// An engine whose steps give one token or several.
+/// An engine whose steps return one or more tokens.
 pub struct Speculator {
     model: Box<dyn Revisable>,
     proposer: Proposer,
-    /// The most draft tokens per step.
+    /// Maximum draft tokens per step.
     tokens: usize,
     assumed: Option<Assumed>,
     /// Prompt and answer.
@@ -126,7 +123,7 @@ impl Speculator {
             }
             Proposer::Ngram { longest } => {
                 let mut found = after_last_occurrence(&self.text, *longest, self.tokens).to_vec();
-                // With an assumed acceptance there is always something to accept.
+                // An assumed acceptance rate needs draft tokens in every step.
                 if self.assumed.is_some() && found.is_empty() {
                     found = self.text[self.text.len().saturating_sub(self.tokens)..].to_vec();
                 }
@@ -135,7 +132,7 @@ impl Speculator {
         }
     }
 
-    /// How many of the draft tokens are accepted, where `chosen` are the model's own choices.
+    /// The number of accepted draft tokens; `chosen` are the model's own tokens.
     fn accepted(&self, proposed: &[u32], chosen: &[u32]) -> usize {
         let agrees = |i: usize| match self.assumed {
             Some(Assumed { acceptance, seed }) => {
@@ -174,7 +171,7 @@ impl Engine for Speculator {
         let ids: Vec<u32> = [newest].into_iter().chain(proposed.iter().copied()).collect();
         let chosen = self.model.extend(&ids)?;
         let accepted = self.accepted(&proposed, &chosen);
-        // The newest token and those that are kept; the model's last choice is not in the cache yet.
+        // The newest token and the accepted ones; the model's last token is not in the cache yet.
         self.model.take_back(position + 1 + accepted)?;
         let mut new = proposed[..accepted].to_vec();
         new.push(chosen[accepted]);
@@ -203,7 +200,7 @@ impl Engine for Speculator {
     fn device_time(&self) -> Option<Duration> {
         let of_model = self.model.device_time()?;
         match &self.proposer {
-            // A prefill is the model's alone.
+            // Prefill runs only the model.
             Proposer::Draft(draft) if self.last.is_some() => Some(of_model + draft.engine.device_time()?),
             _ => Some(of_model),
         }
@@ -231,7 +228,8 @@ impl Engine for Speculator {
     }
 }
 
-/// What followed the last earlier occurrence of the newest tokens: of the most of them that occur, at most `longest`, at least one.
+/// The tokens after the last earlier occurrence of the newest tokens: of the longest suffix that occurs, one to
+/// `longest` tokens.
 fn after_last_occurrence(text: &[u32], longest: usize, count: usize) -> &[u32] {
     for n in (1..=longest.min(text.len().saturating_sub(1))).rev() {
         let (before, newest) = (&text[..text.len() - 1], &text[text.len() - n..]);
@@ -247,7 +245,7 @@ fn after_last_occurrence(text: &[u32], longest: usize, count: usize) -> &[u32] {
 mod tests {
     use super::*;
 
-    /// Counts up from the newest token, except that a multiple of `odd` follows itself.
+    /// Counts up from the newest token, except that a multiple of `odd` is followed by itself.
     struct Counting {
         cache: Vec<u32>,
         odd: u32,
@@ -339,7 +337,7 @@ mod tests {
                 speculator.reset().unwrap();
             }
         }
-        // With the same model as a draft everything is accepted.
+        // With the same model as the draft, everything is accepted.
         let draft = Proposer::Draft(Draft::new(Counting::boxed(7), 1 << 20));
         let mut speculator = Speculator::new(Counting::boxed(7), draft, 4, None);
         let (ids, steps) = answer(&mut speculator, &[3], 5);
@@ -355,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_searched_for_what_came_last() {
+    fn drafts_continue_the_last_occurrence() {
         let text = [1, 2, 3, 9, 1, 2, 4, 7, 1, 2];
         assert_eq!(after_last_occurrence(&text, 3, 2), [4, 7]);
         assert_eq!(after_last_occurrence(&text, 3, 9), [4, 7, 1, 2]);

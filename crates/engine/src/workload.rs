@@ -10,13 +10,13 @@ use llmprof_base::noise;
 pub struct Workload {
     pub requests: u32,
     pub warmup: u32,
-    /// Continues after the last request until the run is finished from outside.
+    /// Whether the workload continues after the last request until the run is ended from outside.
     pub open_ended: bool,
     pub batch: u32,
     pub prompts: PromptSet,
-    /// The most of each sequence.
+    /// Maximum output tokens of each sequence.
     pub output_tokens: u32,
-    /// Tokens that end a sequence; without any, every sequence has `output_tokens`.
+    /// Tokens that end a sequence; if empty, every sequence has `output_tokens`.
     pub stop_ids: Vec<u32>,
     pub seed: u64,
 }
@@ -25,7 +25,7 @@ pub struct Workload {
 pub enum PromptSet {
     /// Random ids below `vocab`, the same for the same seed and request.
     Random { tokens: u32, vocab: u32 },
-    /// One for each request, starting again after the last. Never empty.
+    /// One prompt per request, repeated from the first after the last. Never empty.
     Given(Arc<[Prompt]>),
 }
 
@@ -52,7 +52,7 @@ impl Workload {
         Prompts { ids, batch }
     }
 
-    /// The text of a request's prompt, where there is one.
+    /// The text of a request's prompt, if there is one.
     pub fn text(&self, request: u32) -> Option<&str> {
         match &self.prompts {
             PromptSet::Random { .. } => None,
@@ -68,7 +68,7 @@ impl Workload {
         }
     }
 
-    /// The first measured request has the first prompt, however many warm-up requests there were.
+    /// The first measured request has the first prompt, independent of the number of warm-up requests.
     fn given<'a>(&self, prompts: &'a [Prompt], request: u32) -> &'a Prompt {
         let index = request.checked_sub(self.warmup).unwrap_or(request);
         &prompts[index as usize % prompts.len()]

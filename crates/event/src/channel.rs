@@ -9,12 +9,12 @@ use tokio::sync::mpsc::{self, error::TryRecvError};
 
 use super::{Activity, Clock, Envelope, Event, Level, Notice, Stamp};
 
-/// Events that wait in a channel that loses them. Tokens of a fast engine for minutes, in a few tens of megabytes.
+/// Maximum backlog of a channel that loses events: minutes of tokens of a fast engine, in a few tens of megabytes.
 const LOSSY_BACKLOG: usize = 1 << 17;
-/// Events that wait in a channel whose senders wait.
+/// Maximum backlog of a channel whose senders wait.
 const PATIENT_BACKLOG: usize = 1 << 11;
 
-/// What a sender does while the consumer is behind.
+/// The behaviour of a sender while the consumer is behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WhenFull {
     /// Measurements are lost and counted: nothing may delay inference.
@@ -23,8 +23,8 @@ enum WhenFull {
     Wait,
 }
 
-/// The backlog at which `event` is lost. Measurements come first, then requests: without its start, a request's other events
-/// are ignored. The rest is rare, and what is left could not be read without it.
+/// The backlog at which `event` is lost. Measurements come first, then requests: without its start, a request's other
+/// events are ignored. All other events are rare, and the rest could not be read without them.
 fn room_for(event: &Event) -> usize {
     match event {
         Event::Preparing(_)
@@ -48,7 +48,7 @@ fn room_for(event: &Event) -> usize {
     }
 }
 
-/// What both ends share.
+/// The state shared by both ends.
 #[derive(Debug)]
 struct Backlog {
     when_full: WhenFull,
@@ -60,7 +60,7 @@ struct Backlog {
 }
 
 impl Backlog {
-    /// Whether `event` may be sent. Waits for it, where the sender does.
+    /// Whether `event` may be sent. Waits for room if the sender waits.
     fn admits(&self, event: &Event) -> bool {
         match self.when_full {
             WhenFull::Lose => {
@@ -151,7 +151,8 @@ impl EventTx {
         t
     }
 
-    /// Sends an event that happened at `t`, a moment ago: what a GPU did is known when its records arrive. Never in the future.
+    /// Sends an event that happened at `t`, a moment ago: the work of a GPU is known when its records arrive. Never in
+    /// the future.
     pub fn send_at(&self, t: Stamp, event: Event) {
         let t = t.min(self.clock.now());
         self.activity.apply(&event);
@@ -196,14 +197,14 @@ impl EventRx {
         Some(envelope)
     }
 
-    /// Appends the events that wait now. Those that are sent meanwhile wait for the next call.
+    /// Appends the events that are waiting now. Later events wait for the next call.
     pub fn take_waiting(&mut self, batch: &mut Vec<Envelope>) {
         for _ in 0..self.rx.len() {
             batch.extend(self.try_recv());
         }
     }
 
-    /// Events that wait.
+    /// The number of waiting events.
     pub fn len(&self) -> usize {
         self.rx.len()
     }
@@ -212,7 +213,7 @@ impl EventRx {
         self.rx.is_empty()
     }
 
-    /// Events that were lost because too many waited.
+    /// The number of events that were lost because the backlog was full.
     pub fn lost(&self) -> u64 {
         self.backlog.lost.load(Ordering::Relaxed)
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::text_enum::text_enum;
 
-/// The device of a workload. A name that this version does not know is kept as it was recorded.
+/// The device of a workload. A name that this version does not know is preserved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum Device {
@@ -81,9 +81,9 @@ text_enum! {
         /// A Python process.
         Pytorch = "pytorch",
         Sim = "sim",
-        /// Another program, as its kernels show it.
+        /// Another program, inferred from its kernels.
         Program = "program",
-        /// A server, as its answers and its metrics show it.
+        /// A server, known by its answers and its metrics.
         Server = "server",
         /// There is no workload.
         None = "none",

@@ -1,10 +1,10 @@
-//! How a model uses its experts.
+//! Expert assignments of a model.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The expert assignments in all decode steps since the run began.
+/// The expert assignments in all decode steps since the start of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ExpertUse {
     /// Experts of a layer.
@@ -16,10 +16,10 @@ pub struct ExpertUse {
     pub steps: u64,
     /// Experts with a token, summed over layers and steps.
     pub touched: u64,
-    /// Tokens of a layer's busiest expert over the mean of its experts; the mean of the layers.
+    /// Load imbalance: tokens of a layer's busiest expert over the mean of its experts; the mean of the layers.
     pub imbalance: f64,
     pub hottest: HottestExpert,
-    /// Experts of all layers that no token chose.
+    /// Experts of all layers to which no token was assigned.
     pub never: u64,
 }
 
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_words() {
+    fn the_text_names_the_busiest_expert() {
         let hottest = HottestExpert { layer: 17, expert: 93, times_mean: 4.25 };
         let experts = ExpertUse {
             experts: 128,

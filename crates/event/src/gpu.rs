@@ -1,4 +1,4 @@
-//! GPUs: what they are, which readings they refuse, who else uses them, and what sampling them costs.
+//! GPUs: their properties, the readings they refuse, the processes on them, and the overhead of sampling them.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::{
     text_enum::text_enum,
 };
 
-/// A GPU that is sampled. Sent again when more is known about it.
+/// A sampled GPU. Sent again when more of its properties are known.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuInfo {
@@ -31,7 +31,7 @@ pub struct GpuInfo {
     pub cores: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_bus_bits: Option<u32>,
-    /// The limit in force; the others are the default and the maximum it can be set to.
+    /// The limit in force; the other two are the default and the maximum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub power_limit_w: Option<f32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,7 +40,7 @@ pub struct GpuInfo {
     pub power_limit_max_w: Option<f32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_clock_max_mhz: Option<u32>,
-    /// The application clock, where one is set.
+    /// The application clock, if one is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_clock_application_mhz: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,16 +56,16 @@ pub struct GpuInfo {
     pub persistence: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mig: Option<bool>,
-    /// The kind of virtual GPU, where it is one.
+    /// The kind of virtual GPU, if it is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub virtualization: Option<String>,
-    /// What this GPU does not report, each with the reason.
+    /// The queries that this GPU refuses, each with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<Refused>,
 }
 
 impl GpuInfo {
-    /// Why the GPU does not report something, if it does not.
+    /// The refusal of a query, if the GPU refuses it.
     pub fn refusal(&self, query: impl Into<Query>) -> Option<&Refused> {
         let query = query.into();
         self.refused.iter().find(|refused| refused.reading == query)
@@ -80,7 +80,7 @@ impl GpuInfo {
 }
 
 text_enum! {
-    /// Where the readings of a GPU come from.
+    /// The source of a GPU's readings.
     GpuSource {
         Nvml = "nvml",
         Sim = "sim",
@@ -97,7 +97,7 @@ impl Default for GpuSource {
     }
 }
 
-/// Something that was asked of a GPU. Recorded by its name.
+/// A query to a GPU. Recorded by its name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum Query {
@@ -152,18 +152,18 @@ impl fmt::Display for Query {
     }
 }
 
-/// Something a GPU does not report.
+/// A query that a GPU refuses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
     pub reading: Query,
     pub reason: Refusal,
-    /// What would change that, where something would.
+    /// The remedy, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
 
 text_enum! {
-    /// Why a GPU does not report something.
+    /// The reason of a refusal.
     Refusal {
         Unsupported = "not reported by this GPU" or "this card does not tell it",
         Wsl = "not reported under WSL" or "not told under WSL",
@@ -200,7 +200,7 @@ impl Refused {
     }
 }
 
-/// Why no GPU is sampled, and what would change that.
+/// Why no GPU is sampled, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuAbsent {
     pub reason: String,
@@ -214,7 +214,7 @@ pub struct GpuProcesses {
     pub processes: Vec<GpuProcess>,
 }
 
-/// A process on the GPU. What is absent is not reported, or older than its field.
+/// A process on the GPU. Fields are absent if they are not reported, or in older recordings.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuProcess {
@@ -222,12 +222,12 @@ pub struct GpuProcess {
     /// Absent for a process outside of this container.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The name of its owner, or the number of one without a name.
+    /// The name of its owner, or the user id if it has no name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_bytes: Option<u64>,
-    /// The use of the SMs by it in the last second, in percent.
+    /// Its use of the SMs in the last second, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_pct: Option<u32>,
     /// It belongs to this run.
@@ -270,7 +270,7 @@ pub struct SamplerCost {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CallCost {
     pub call: String,
-    /// How often it is made: "fast", "gpm", "slow", "rare".
+    /// The tier: "fast", "gpm", "slow", "rare".
     pub tier: String,
     pub n: u64,
     /// Absent while there are too few calls for a percentile.

@@ -1,4 +1,4 @@
-//! The host: its CPU, its memory, and what allocators hold.
+//! The host: its CPU, its memory, and its allocators.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ pub struct HostInfo {
     pub os: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_total_bytes: Option<u64>,
-    /// The source of package power, or why there is none.
+    /// The source of package power, or the reason for its absence.
     pub power_source: String,
 }
 
@@ -23,7 +23,7 @@ pub struct HostSample {
     pub freq_mhz: Option<f32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_used_bytes: Option<u64>,
-    /// This process, in percent of one core.
+    /// CPU time of this process, in percent of one core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process_pct: Option<f32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,21 +32,21 @@ pub struct HostSample {
     pub package_power_w: Option<f32>,
 }
 
-/// The memory of an allocator. Sent when it has changed, about once a second at most.
+/// The memory of an allocator. Sent on changes, at most about once per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocatorSample {
     pub allocator: Allocator,
     /// Allocated and not freed.
     pub live_bytes: u64,
-    /// The peak of that so far.
+    /// The peak of `live_bytes` so far.
     pub peak_bytes: u64,
-    /// What the allocator has reserved from the system, where it reports that.
+    /// The bytes that the allocator has reserved from the system, if it reports them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved_bytes: Option<u64>,
 }
 
 impl AllocatorSample {
-    /// The unused share of the reserved memory; `None` where that is not reported.
+    /// The unused share of the reserved memory; `None` if that is not reported.
     pub fn fragmentation(&self) -> Option<f64> {
         let reserved = self.reserved_bytes.filter(|bytes| *bytes > 0)?;
         Some((1.0 - self.live_bytes as f64 / reserved as f64).max(0.0))

@@ -69,11 +69,11 @@ pub enum Event {
     Ready(Ready),
     RequestStarted(RequestStarted),
     ImagesEncoded(ImagesEncoded),
-    /// A long prefill is at this layer.
+    /// The current layer of a long prefill.
     PrefillProgress(PrefillProgress),
     Token(Token),
     RequestFinished(RequestFinished),
-    /// Prompt and answer of a sequence, where they are recorded.
+    /// Prompt and answer of a sequence, if they are recorded.
     Prediction(Box<Prediction>),
     WorkloadPaused,
     WorkloadResumed,
@@ -90,30 +90,30 @@ pub enum Event {
     ProcessLeft(ProcessLeft),
     /// A server answers.
     ServerFound(Box<ServerFound>),
-    /// What it reports about itself.
+    /// The server's own metrics.
     ServerSample(Box<ServerSample>),
-    /// Its metrics cannot be read any more.
+    /// The server's metrics can no longer be read.
     ServerSilent(ServerSilent),
-    /// A figure has crossed the limit of an alert, or is within it again.
+    /// An alert became true, or is no longer true.
     AlertChanged(AlertChanged),
-    /// How late the client that puts load on it is.
+    /// The delay of the load-test client.
     ClientSample(ClientSample),
-    /// What is known about its steps has changed.
+    /// The finding about the steps of a program has changed.
     StepsFound(kernels::Finding),
     /// Whether single kernels are recorded as they run.
     KernelTrace(KernelTrace),
-    /// The kernels of some steps, about once a second while they are recorded.
+    /// The kernels of some steps, about once per second while they are recorded.
     Kernels(Box<KernelWindow>),
-    /// The kernels of one step, one by one, every few seconds while they are recorded.
+    /// The kernels of one step, individually, every few seconds while they are recorded.
     StepTimeline(Box<StepTimeline>),
-    /// Operator times on the host, about once a second.
+    /// Operator times on the host, about once per second.
     Operators(Box<OperatorWindow>),
-    /// What the ranks of a program did, about once a second while they are recorded.
+    /// The activity of the ranks of a program, about once per second while they are recorded.
     Ranks(Box<ranks::RanksWindow>),
     /// One step on the host, operator by operator, every few seconds.
     HostTimeline(Box<HostTimeline>),
     Allocator(AllocatorSample),
-    /// After each request, where the model has experts.
+    /// Expert assignments, after each request.
     Experts(ExpertUse),
     /// A child process repeats the run under a tool.
     ToolRun(Box<ToolRun>),
@@ -121,9 +121,9 @@ pub enum Event {
     KernelReport(Box<KernelReport>),
     HostFound(Box<HostInfo>),
     HostSample(Box<HostSample>),
-    /// Overhead of the profiler itself, once a second.
+    /// Overhead of the profiler itself, once per second.
     Observer(ObserverSample),
-    /// The metrics since the last snapshot get a name.
+    /// The metrics since the last snapshot are saved under a name.
     Snapshot(SnapshotTaken),
     Notice(Notice),
     RunFinished(RunFinished),

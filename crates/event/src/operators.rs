@@ -1,12 +1,12 @@
-//! Operators of the model as the engine's thread times them.
+//! Operators of the model, timed on the engine's thread.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Phase, Stamp, is_zero};
 use llm_cost::Operator;
 
-/// Times of the steps of one phase on the engine's thread since the last window, operator by operator. On the CPU that is
-/// the work itself; with a GPU it is the time to launch it.
+/// Times of the steps of one phase on the engine's thread since the last window, operator by operator. On the CPU this
+/// is the work itself; with a GPU it is the launch time.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct OperatorWindow {
     pub phase: Phase,
@@ -16,7 +16,7 @@ pub struct OperatorWindow {
     pub steps: u64,
     /// Sum of the durations of the steps.
     pub host_ns: u64,
-    /// Steps without operators, and their time: one CUDA graph, or a model that reports none.
+    /// Steps without operators, and their time: one CUDA graph, or a model that reports no operators.
     #[serde(rename = "untold_steps", default, skip_serializing_if = "is_zero")]
     pub unattributed_steps: u64,
     #[serde(rename = "untold_ns", default, skip_serializing_if = "is_zero")]
@@ -41,17 +41,17 @@ pub struct OperatorTime {
     pub heap: Option<HeapGrowth>,
 }
 
-/// Heap allocations of a thread; absent where the heap is not counted.
+/// Heap allocations of a thread; absent if the heap is not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct HeapGrowth {
     /// In total, freed or not.
     pub allocated_bytes: u64,
-    /// Peak of one call above its start.
+    /// Peak of one call above the level at its start.
     pub peak_bytes: u64,
 }
 
 impl HeapGrowth {
-    /// Several calls together: bytes add up, peaks do not.
+    /// The sum of several calls: bytes add up, peaks do not.
     pub fn and(self, other: HeapGrowth) -> HeapGrowth {
         HeapGrowth {
             allocated_bytes: self.allocated_bytes.saturating_add(other.allocated_bytes),

@@ -21,7 +21,7 @@ pub enum Phase {
     Decode = 3,
     /// Images become embeddings.
     Vision = 4,
-    /// Steps of a server with prompts and single tokens together.
+    /// Steps of a server that contain both prompts and single tokens.
     Mixed = 5,
 }
 
@@ -32,7 +32,7 @@ impl Phase {
     /// The phases of a request, in their order.
     pub const WORK: [Phase; 4] = [Phase::Vision, Phase::Prefill, Phase::Mixed, Phase::Decode];
 
-    /// The phase once `event` has happened.
+    /// The phase after `event`.
     pub fn after(self, event: &Event) -> Phase {
         match event {
             Event::Preparing(_) => Phase::Preparing,
@@ -44,7 +44,7 @@ impl Phase {
             Event::ImagesEncoded(_) if self == Phase::Vision => Phase::Prefill,
             Event::Token(_) if matches!(self, Phase::Prefill | Phase::Vision) => Phase::Decode,
             Event::RequestFinished(finished) if finished.served.is_some() => self,
-            // A program whose steps are not known works nevertheless.
+            // A program without known steps still counts as working.
             Event::Kernels(window) if window.steps == 0 && self == Phase::Preparing => Phase::Idle,
             Event::Ready(_) | Event::RequestFinished(_) | Event::RunFinished(_) => Phase::Idle,
             _ => self,
@@ -68,7 +68,7 @@ impl Phase {
 pub struct Activity(Arc<AtomicU8>);
 
 impl Activity {
-    /// Stores the phase once `event` has happened. An event that changes nothing stores nothing, so a sender without
+    /// Stores the phase after `event`. An event that does not change the phase stores nothing, so a sender without
     /// phases never overwrites the workload's.
     pub(super) fn apply(&self, event: &Event) {
         let phase = self.get();

@@ -17,7 +17,7 @@ pub struct ProcessJoined {
     pub world: Option<u32>,
 }
 
-/// It has ended, or no longer answers.
+/// A process has ended, or no longer answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessLeft {
     pub pid: u32,

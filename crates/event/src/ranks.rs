@@ -1,4 +1,4 @@
-//! Several GPUs in one run: what each did in the same time, and how long they waited for each other.
+//! Several GPUs in one run: the activity of each in the same time, and how long they waited for each other.
 
 use std::fmt;
 
@@ -46,7 +46,7 @@ impl Collective {
         matches!(self, AllReduce | AllGather | ReduceScatter | AllToAll)
     }
 
-    /// The factor from algorithm to bus bandwidth over `ranks` ranks, as nccl-tests define it.
+    /// The factor from algorithm to bus bandwidth for `ranks` ranks, as defined by nccl-tests.
     pub fn bus_factor(self, ranks: u32) -> Option<f64> {
         let n = f64::from(ranks);
         match self {
@@ -58,7 +58,8 @@ impl Collective {
         }
     }
 
-    /// The bytes of the whole operation, as nccl-tests count them, from the message of one rank as NCCL's ranges report it.
+    /// The bytes of the whole operation, as nccl-tests count them, from the message of one rank as NCCL's ranges report
+    /// it.
     pub fn whole_bytes(self, message: u64, ranks: u32) -> u64 {
         match self {
             Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => {
@@ -87,25 +88,25 @@ impl fmt::Display for Collective {
 /// A GPU of a process: one lane.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RankLane {
-    /// Which of the ranks the process is, if it reports that.
+    /// The rank of the process, if it reports one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// The process's own number of the GPU.
+    /// The process's index of the GPU.
     pub device: u32,
-    /// The GPU's number on its machine, as NVML counts, where it can be derived.
+    /// The GPU's index on its machine, as NVML counts, if it can be derived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// The process drives several GPUs: its rank alone does not name the lane.
+    /// The process drives several GPUs, so its rank does not identify the lane.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shares_process: bool,
 }
 
 impl RankLane {
-    /// The same GPU of the same process or rank.
+    /// Whether both are the same GPU of the same process or rank.
     pub fn is(&self, other: &RankLane) -> bool {
         let key = |lane: &RankLane| (lane.rank, lane.pid.filter(|_| lane.rank.is_none()), lane.device);
         key(self) == key(other)
@@ -124,37 +125,37 @@ impl fmt::Display for RankLane {
     }
 }
 
-/// What one lane did in the time of a window. Where several things ran at once, computation counts first.
+/// The activity of one lane in a window. If several things ran at once, computation counts first.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct LaneSums {
     pub lane: RankLane,
     /// Kernels that compute.
     pub compute_ns: u64,
-    /// Collectives that no computation hides; the waiting in them is a part of it.
+    /// Collectives that no computation overlaps, including the waiting in them.
     pub nccl_ns: u64,
-    /// In a collective, while another rank had not begun it.
+    /// Time in a collective that another rank had not begun.
     pub wait_ns: u64,
-    /// Copies and memsets that nothing else hides.
+    /// Copies and memsets that nothing else overlaps.
     pub copy_ns: u64,
-    /// Nothing ran.
+    /// Time in which nothing ran.
     pub idle_ns: u64,
     pub kernels: u64,
     pub collectives: u64,
-    /// Collectives in which it was the last to begin, of those that were seen on all ranks.
+    /// Collectives that this lane began last, of those that were found on all ranks.
     pub last: u64,
     pub matched: u64,
-    /// How long the others waited for it, together.
+    /// The time that the other lanes waited for this one, summed.
     pub caused_ns: u64,
     /// Steps that began, and the time between them.
     #[serde(default, skip_serializing_if = "super::is_zero")]
     pub steps: u64,
     #[serde(default, skip_serializing_if = "super::is_zero")]
     pub step_ns: u64,
-    /// Times between the starts of steps, sorted, thinned out.
+    /// Times between the starts of steps, sorted and thinned out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub step_times_ns: Vec<u64>,
-    /// One step, equal times a character: what ran for the most of it. `c` computes, `n` NCCL, `w` waits in NCCL, `m` copies; in capital
-    /// letters where nothing ran for more than half of it; `.` nothing at all.
+    /// One step with equal time per character: the kind of work that ran longest in it. `c` computation, `n` NCCL, `w`
+    /// waiting in NCCL, `m` copies; upper case if nothing ran for more than half of it; `.` if nothing ran at all.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub picture: String,
 }
@@ -167,17 +168,17 @@ pub struct CollectiveWindow {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
     pub ranks: u32,
-    /// Operations, not kernels: one on all of its ranks.
+    /// Operations, not kernels: one counts once for all of its ranks.
     pub calls: u64,
-    /// Those that were seen on all ranks; the times are theirs.
+    /// Operations that were found on all ranks; the times are theirs.
     pub matched: u64,
-    /// From the start on the last rank to the end on all, sorted, thinned out.
+    /// From the start on the last rank to the end on all, sorted and thinned out.
     pub times_ns: Vec<u64>,
-    /// The waiting of all ranks together.
+    /// The waiting time of all ranks, summed.
     pub wait_ns: u64,
 }
 
-/// What the ranks of a program did in some time in which all of them were recorded.
+/// The activity of the ranks of a program in a time in which all of them were recorded.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RanksWindow {
     pub from: Stamp,
@@ -187,7 +188,7 @@ pub struct RanksWindow {
     /// The time that the timelines show.
     #[serde(default, skip_serializing_if = "super::is_zero")]
     pub picture_ns: u64,
-    /// How far the clocks of the lanes may differ.
+    /// The maximum difference between the clocks of the lanes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_error_ns: Option<u64>,
 }

@@ -92,7 +92,7 @@ readings! {
     EccUncorrected = "ecc_uncorrected", "ecc_uncorrected", "uncorrected memory errors", "", Counter, "NVML ECC", "since driver load";
 }
 
-/// The readings that a run serves for Prometheus: their names there, and what they are multiplied with to be in base units.
+/// The readings that a run serves to Prometheus: their names there, and the factor to base units.
 pub const PROMETHEUS: [(Reading, &str, f64, &str); 6] = [
     (Reading::Power, "llmprof_gpu_power_watts", 1.0, "Power."),
     (Reading::SmClock, "llmprof_gpu_sm_clock_hertz", 1e6, "SM clock."),
@@ -131,14 +131,14 @@ impl Reading {
     }
 }
 
-/// One sample of a GPU: some readings, and what limits its clock. What was not read is `None`.
+/// One sample of a GPU: readings, and the reasons that limit its clock. Values that were not read are `None`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GpuSample {
     pub gpu: u32,
     values: [Option<f64>; COUNT],
     /// NVML's clock event reason bits.
     pub reasons: Option<u64>,
-    /// How long the calls took.
+    /// The duration of the calls.
     pub read_us: Option<u32>,
 }
 

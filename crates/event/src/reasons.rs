@@ -12,7 +12,7 @@ pub const HW_THERMAL: u64 = 0x40;
 pub const HW_POWER_BRAKE: u64 = 0x80;
 pub const DISPLAY_CLOCKS: u64 = 0x100;
 
-/// The reasons that are a temperature.
+/// The thermal reasons.
 pub const THERMAL: u64 = SW_THERMAL | HW_THERMAL;
 
 /// One bit of the mask.
@@ -60,7 +60,7 @@ impl ActiveReason {
         }
     }
 
-    /// Whether it is known to slow the GPU down; the meaning of an unknown bit is not guessed.
+    /// Whether it is known to slow the GPU down; unknown bits are not.
     pub fn fault(self) -> bool {
         matches!(self, ActiveReason::Known(reason) if reason.fault)
     }
@@ -90,7 +90,7 @@ pub fn unknown(mask: u64) -> u64 {
     REASONS.iter().fold(mask, |bits, reason| bits & !reason.bit)
 }
 
-/// The independent reasons of `mask`: a hardware slowdown is left out where the mask has its cause.
+/// The independent reasons of `mask`: a hardware slowdown is left out if the mask has its cause.
 pub fn distinct(mask: u64) -> u64 {
     if mask & (HW_THERMAL | HW_POWER_BRAKE) == 0 { mask } else { mask & !HW_SLOWDOWN }
 }

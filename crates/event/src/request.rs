@@ -11,15 +11,15 @@ pub struct RequestStarted {
     pub warmup: bool,
     pub batch: u32,
     pub prompt_tokens: u32,
-    /// 0 where it is not known.
+    /// 0 if it is not known.
     pub output_tokens: u32,
-    /// It keeps a server's load as it is until the measured requests have ended.
+    /// Sent during cool-down, which keeps a server under load until the measured requests have ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cooldown: bool,
-    /// Its beginning was not seen: it has no TTFT.
+    /// Its beginning was not seen, so it has no TTFT.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub joined: bool,
-    /// The images of all sequences together.
+    /// The images of all sequences.
     #[serde(default, skip_serializing_if = "is_none")]
     pub images: u32,
 }
@@ -32,17 +32,17 @@ fn is_none(images: &u32) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImagesEncoded {
     pub request: u32,
-    /// The images of all sequences together.
+    /// The images of all sequences.
     pub images: u32,
-    /// Positions of the prompts that they fill.
+    /// Positions of the prompts that the images fill.
     pub tokens: u32,
     /// Width and height of each image of a sequence.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sizes: Vec<(u32, u32)>,
-    /// Parts that the encoder computed, where they are known.
+    /// Patches that the encoder computed, if they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patches: Option<u64>,
-    /// Duration by the device's own clock, in nanoseconds, where it has one.
+    /// Duration by the device's own clock, in nanoseconds, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_ns: Option<u64>,
 }
@@ -55,10 +55,10 @@ pub struct Token {
     #[serde(rename = "i")]
     pub index: u32,
     pub id: u32,
-    /// Duration of the step by the device's own clock, in nanoseconds, where it has one.
+    /// Duration of the step by the device's own clock, in nanoseconds, if it has one.
     #[serde(rename = "d", default, skip_serializing_if = "Option::is_none")]
     pub device_ns: Option<u64>,
-    /// The draft tokens of the step, if there were any; the tokens that the step gave end with this one.
+    /// The draft tokens of the step, if there were any; this token is the last one of the step.
     #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
     pub speculation: Option<Speculation>,
 }
@@ -75,7 +75,7 @@ pub struct Speculation {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RequestFinished {
     pub request: u32,
-    /// False when it was cancelled, or failed.
+    /// False if it was cancelled or failed.
     pub complete: bool,
     /// Details of a request to a server.
     #[serde(default, skip_serializing_if = "Option::is_none")]

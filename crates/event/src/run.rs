@@ -1,4 +1,4 @@
-//! A run from its configuration to its outcome, and what is logged on the way.
+//! A run from its configuration to its outcome, and its log.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,12 +18,12 @@ pub struct RunStarted {
     pub device: Device,
     /// The weights are random numbers in the model's shape, not trained ones.
     pub synthetic_weights: bool,
-    /// Time is simulated; nothing here was measured.
+    /// Time is simulated; nothing was measured.
     pub simulated: bool,
     pub parameters: u64,
     pub weight_bytes: u64,
-    /// The part of them that a decode step reads: without an embedding table that is only indexed, and without experts that
-    /// are not selected. Absent where that depends on the tokens.
+    /// The part of the weights that a decode step reads: without an embedding table that is only indexed, and without
+    /// experts that are not selected. Absent if that depends on the tokens.
     pub step_weight_bytes: Option<u64>,
     /// Bytes a decode step reads per sequence and position of context.
     pub kv_bytes_per_position: u64,
@@ -35,7 +35,7 @@ pub struct RunStarted {
     pub output_tokens: u32,
     pub seed: u64,
     pub overrides: Vec<String>,
-    /// The model's shape, from which its cost is computed, where it is known.
+    /// The model's shape, from which its cost is computed, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shape: Option<Box<Shape>>,
     /// Peak rates of the device that the user configured.
@@ -44,10 +44,10 @@ pub struct RunStarted {
     /// The command of another program that is followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// What the service promises, where load is put on a server.
+    /// The SLOs, if the run load-tests a server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slo: Option<super::Slo>,
-    /// The tool that the run was under: its overhead is in every measured time.
+    /// The tool under which the run was made, whose overhead is part of every measured time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub perturbed: Option<String>,
 }
@@ -75,10 +75,10 @@ pub struct Preparing {
     pub total: u64,
 }
 
-/// How far a prefill is, where the engine reports its layers and the prefill is long.
+/// The progress of a long prefill, if the engine reports its layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrefillProgress {
-    /// The layer that is computed, from 0.
+    /// The layer that is being computed, from 0.
     pub layer: u16,
     pub layers: u16,
 }
@@ -89,7 +89,7 @@ pub struct Ready {
     pub prepare_ms: f64,
 }
 
-/// The process was stopped for a part of the time from `since` to this event, and did nothing else in it.
+/// The process was stopped for a part of the time from `since` to this event, and did nothing else in that time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessStopped {
     pub since: Stamp,
@@ -102,7 +102,7 @@ pub struct ObserverSample {
     /// CPU time of the consumer (recording, folding, drawing) in percent of one core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consumer_pct: Option<f32>,
-    /// Mean time per frame, when any was drawn.
+    /// Mean time per frame, if any was drawn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frame_ms: Option<f32>,
     /// Events waiting in the channel.
@@ -133,11 +133,11 @@ pub struct Notice {
     pub text: String,
 }
 
-/// The sources of what another program prints.
+/// The sources of a program's output.
 pub const OUTPUT: [&str; 2] = ["stdout", "stderr"];
 
 impl Notice {
-    /// Another program has printed it.
+    /// Whether another program printed it.
     pub fn is_output(&self) -> bool {
         OUTPUT.contains(&self.source.as_str())
     }

@@ -1,5 +1,4 @@
-//! Servers under load, or watched: what they are, how their requests went, and what they report about
-//! themselves.
+//! Load-tested or monitored servers: their identity, their requests, and their own metrics.
 
 use std::fmt;
 
@@ -17,7 +16,7 @@ text_enum! {
         Triton = "triton",
         LlamaCpp = "llamacpp",
         Tgi = "tgi",
-        /// Something that has the OpenAI protocol.
+        /// Any server with the OpenAI protocol.
         OpenAi = "openai",
     }
 }
@@ -25,16 +24,16 @@ text_enum! {
 /// A server that answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServerFound {
-    /// Its place among the servers that are watched.
+    /// Its index among the monitored servers.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub server: u32,
     pub url: String,
     pub kind: ServerKind,
-    /// The model's name there; `None` where it was not asked for.
+    /// The name of its model; `None` if it was not requested.
     pub model: Option<String>,
-    /// Where its metrics are read; `None` where it has none.
+    /// The URL of its metrics; `None` if it has none.
     pub metrics: Option<String>,
-    /// `None` where it is watched, or requests are sent as recorded.
+    /// `None` if it is only monitored, or if requests are sent as recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<OfferedLoad>,
 }
@@ -46,11 +45,11 @@ pub struct OfferedLoad {
     pub rate: Option<f64>,
     /// The shape of gamma gaps, 1 for a Poisson process; `None` for equal gaps.
     pub burstiness: Option<f64>,
-    /// The most requests at a time; `None` for no limit.
+    /// Maximum concurrent requests; `None` for no limit.
     pub concurrency: Option<u32>,
 }
 
-/// What a service promises.
+/// Latencies that a service must keep.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Slo {
@@ -93,7 +92,7 @@ impl fmt::Display for HttpStep {
 pub enum RequestFailure {
     /// An HTTP status other than 200.
     Status(u16),
-    /// The server sends elsewhere; that is not followed.
+    /// The server redirects; redirects are not followed.
     Redirect(u16),
     Timeout(HttpStep),
     /// The connection could not be made, or broke.
@@ -101,9 +100,9 @@ pub enum RequestFailure {
     /// The server closed the connection before the answer was complete.
     Closed(HttpStep),
     NotHttp,
-    /// The stream has an error of the server's in it.
+    /// The stream contains an error of the server.
     ServerError,
-    /// The stream has something that is not JSON.
+    /// The stream contains something that is not JSON.
     Garbage,
     /// The answer has no text.
     Empty,
@@ -126,7 +125,7 @@ impl fmt::Display for RequestFailure {
     }
 }
 
-/// Times of one request by the server's own clock, where it reports them.
+/// Times of one request by the server's own clock, if it reports them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerTimes {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -151,7 +150,7 @@ fn is_zero(n: &u32) -> bool {
     *n == 0
 }
 
-/// What a new connection took.
+/// The durations of a new connection's steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connecting {
     pub resolve_ns: u64,
@@ -166,24 +165,24 @@ impl Connecting {
     }
 }
 
-/// A request to a server when it has ended: what the client and the server know of it. Its start is when the client began with it.
+/// A request to a server after its end, as the client and the server know it. It starts when the client begins with it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Served {
-    /// From the planned moment to the start: what the client was late.
+    /// From the planned moment to the start: the client's delay.
     pub late_ns: u64,
-    /// From the start to a connection that is ready; `None` where an open one was used.
+    /// From the start until the connection is ready; `None` if an open one was used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connecting: Option<Connecting>,
     /// From then until the request was written.
     pub send_ns: u64,
-    /// From then to the first byte of the answer; `None` where there was none.
+    /// From then to the first byte of the answer; `None` if there was none.
     pub head_ns: Option<u64>,
     /// Chunks with text.
     pub chunks: u32,
-    /// Those that arrived together with an earlier one, and so have no gap before them.
+    /// Chunks that arrived together with an earlier one, and so have no gap before them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub together: u32,
-    /// As the server counts them.
+    /// As counted by the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_tokens: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -195,18 +194,18 @@ pub struct Served {
     pub cached_tokens: Option<u32>,
     #[serde(default, skip_serializing_if = "ServerTimes::is_empty")]
     pub server: ServerTimes,
-    /// An open connection was found closed, and the request was sent again on a new one.
+    /// The open connection was closed by the server, and the request was sent again on a new one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reconnected: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<RequestFailure>,
 }
 
-/// How late the client itself is, once a second.
+/// The delay of the client itself, once per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ClientSample {
     pub streams: u32,
-    /// Delay of a timer in the client's loop: every chunk may be stamped so much too late.
+    /// Delay of a timer in the client's loop, by which every chunk may be stamped too late.
     pub lag_p50_us: u32,
     pub lag_p99_us: u32,
     pub lag_max_us: u32,
@@ -220,13 +219,13 @@ pub struct ServerSilent {
     /// The URL of a server that has never answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// It answers, without metrics that are known here.
+    /// It answers, without metrics that this program knows.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub answers: bool,
     pub why: String,
 }
 
-/// A figure has crossed the limit of an alert, or is within it again.
+/// An alert became true, or is no longer true.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AlertChanged {
     /// The condition, e.g. "ttft_ms>500".
@@ -245,7 +244,7 @@ impl fmt::Display for AlertChanged {
     }
 }
 
-/// What a server reports about itself, about once a second. Absent is not 0.
+/// The metrics that a server reports about itself, about once per second. Absent is not 0.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServerSample {
@@ -258,10 +257,10 @@ pub struct ServerSample {
     /// Share of the KV cache in use, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_used: Option<f64>,
-    /// Counted since the last sample.
+    /// Since the last sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preemptions: Option<f64>,
-    /// Share of prompt tokens that the prefix cache had, since the last sample.
+    /// Share of prompt tokens found in the prefix cache, since the last sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix_hits: Option<f64>,
     /// Per second since the last sample.
@@ -276,7 +275,8 @@ pub struct ServerSample {
     pub batch: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_tokens: Option<f64>,
-    /// Means over the requests that ended since the last sample, of which queue and prefill are known for so many.
+    /// Means over the requests that ended since the last sample. Queue and prefill are known for `timed_requests` of
+    /// them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timed_requests: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -289,9 +289,9 @@ pub struct ServerSample {
     pub ttft_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tpot_ms: Option<f64>,
-    /// Share of drafted tokens that were accepted.
+    /// Acceptance rate of draft tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted: Option<f64>,
-    /// How long the server took to answer with its metrics.
+    /// The duration of the scrape.
     pub scrape_ms: f64,
 }

@@ -1,7 +1,7 @@
 //! Enums that recordings keep as text.
 
-/// Declares an enum that displays, and is recorded, as one text per variant. Earlier texts of a variant follow after `or`;
-/// a text that is not known is kept as `Other`.
+/// Declares an enum that is displayed and recorded as one text per variant. Earlier texts of a variant follow after
+/// `or`; an unknown text is kept as `Other`.
 macro_rules! text_enum {
     ($(#[$meta:meta])* $name:ident {
         $($(#[$doc:meta])* $variant:ident = $text:literal $(or $earlier:literal)*,)*

@@ -24,7 +24,7 @@ impl Stamp {
         self.0 as f64 / 1e9
     }
 
-    /// Time passed since `earlier`; zero when `earlier` is later than this.
+    /// Time since `earlier`; zero if `earlier` is later than this.
     pub fn since(self, earlier: Stamp) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -19,7 +19,7 @@ pub struct Alias {
 pub struct FoundAlias {
     pub alias: Alias,
     pub origin: Origin,
-    /// What sets the key itself, where that has precedence.
+    /// The origin of the key's own value, if that has precedence.
     pub overruled_by: Option<Origin>,
 }
 
@@ -41,8 +41,8 @@ pub(crate) fn apply(tree: &mut ValueTree, aliases: &[Alias]) -> Result<Vec<Found
         if value_at(&tree.root, alias.name).is_none() {
             continue;
         }
-        let origin = tree.origins.of(alias.name);
-        let set_by = value_at(&tree.root, alias.key).map(|_| tree.origins.of(alias.key));
+        let origin = tree.origins.get(alias.name);
+        let set_by = value_at(&tree.root, alias.key).map(|_| tree.origins.get(alias.key));
         let overruled_by = set_by.filter(|by| precedence(by) >= precedence(&origin));
         if overruled_by.is_none() {
             let reference = Value::from(format!("${{{}}}", alias.name));

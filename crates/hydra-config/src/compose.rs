@@ -85,7 +85,7 @@ pub fn yaml_text(value: &impl serde::Serialize) -> String {
 pub struct ComposeContext {
     pub now: jiff::Zoned,
     pub cwd: PathBuf,
-    /// `hydra.job.name` where no file sets it.
+    /// `hydra.job.name` if no file sets it.
     pub job_name: String,
     /// The index of the job in its sweep, from 0; `None` for a single run.
     pub job: Option<usize>,

@@ -24,7 +24,7 @@ const PRIMARY: &str = "config";
 pub struct Composition {
     pub(crate) tree: ValueTree,
     context: ComposeContext,
-    /// The selected option of each group by its override key; `None` where no option is selected.
+    /// The selected option of each group by its override key; `None` if no option is selected.
     pub choices: BTreeMap<String, Option<String>>,
     /// The merged files in order.
     pub defaults: Vec<DefaultsItem>,
@@ -161,7 +161,8 @@ impl Composition {
         self.selected(key).map(Option::unwrap_or_default)
     }
 
-    /// The file of the configuration directory, not of the program, that the value at `key` or a part of it is from.
+    /// The origin of the value at `key`, or of a part of it, if that is a file of the configuration directory rather
+    /// than of the program.
     pub fn file_origin(&self, key: &str) -> Option<Origin> {
         self.tree.origins.at_and_below(key).find(|origin| matches!(origin, Origin::File { .. }))
     }

@@ -61,7 +61,7 @@ pub fn write_yaml<T: Serialize>(path: &Path, heading: &str, value: &T) -> Result
     let failed = |source| DocumentError::Unwritable { path: path.to_owned(), source };
     let text = serde_yaml_ng::to_string(value).map_err(|e| failed(std::io::Error::other(e)))?;
     let temporary = path.with_extension("yaml.new");
-    // What an earlier attempt left, or a link.
+    // A link, or the rest of an earlier attempt.
     let _ = fs::remove_file(&temporary);
     let written = File::create_new(&temporary)
         .and_then(|mut file| file.write_all(format!("{heading}{text}").as_bytes()))

@@ -15,7 +15,7 @@ pub enum Origin {
     BuiltIn { path: Arc<str>, line: usize },
     /// An override, as it was typed.
     Override(Arc<str>),
-    /// The composition, where no single file or override is the cause.
+    /// The composition, if no single file or override is the cause.
     Composition,
 }
 

@@ -75,7 +75,7 @@ pub(crate) fn check(tree: &ValueTree) -> Result<(), ConfigError> {
             key: key.to_owned(),
             got: described(other),
             expected: "an empty list (use --conf-dir to search another directory)".into(),
-            origin: tree.origins.of(key),
+            origin: tree.origins.get(key),
         }),
         None => Ok(()),
     }
@@ -88,7 +88,7 @@ fn check_closed(node: &Value, base: &Value, path: &str, tree: &ValueTree) -> Res
             key: path.to_owned(),
             got: described(node),
             expected: "keys and values".into(),
-            origin: tree.origins.of(path),
+            origin: tree.origins.get(path),
         });
     };
     for (name, value) in entries {
@@ -99,7 +99,7 @@ fn check_closed(node: &Value, base: &Value, path: &str, tree: &ValueTree) -> Res
             None => {
                 let all: Vec<String> =
                     known.keys().filter_map(|name| name.as_str().map(str::to_owned)).collect();
-                let (names, origin) = (Names::near(name, &all).into(), tree.origins.of(&key));
+                let (names, origin) = (Names::near(name, &all).into(), tree.origins.get(&key));
                 return Err(ConfigError::UnknownKey { key, names, origin, add_with: None });
             }
         }
@@ -142,7 +142,7 @@ pub(crate) fn finish(
     Ok(())
 }
 
-/// The job's overrides in one line, for use in directory names.
+/// The job's overrides on one line, for use in directory names.
 fn override_dirname(tree: &ValueTree, of_job: &[&Override]) -> String {
     let setting = |name: &str| value_at(&tree.root, &format!("hydra.job.config.override_dirname.{name}"));
     let text = |name: &str| setting(name).and_then(Value::as_str).unwrap_or_default();

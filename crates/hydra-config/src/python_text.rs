@@ -34,7 +34,7 @@ fn number_text(number: &Number) -> String {
     }
 }
 
-/// The shortest text that parses back as `value`, with an exponent where Python uses one.
+/// The shortest text that parses back as `value`, with an exponent if Python uses one.
 pub(crate) fn float_text(value: f64) -> String {
     if value.is_nan() {
         return "nan".into();

@@ -9,10 +9,9 @@ use serde_yaml_ng::Value;
 use crate::alias::Alias;
 
 /// A type that a configuration is deserialised into.
-///
-/// Besides the keys of the job it gets `hydra`, with what a job needs of Hydra's own configuration; see [`HydraConfig`].
-/// Keys of the user's own at the top, which other values refer to, are not passed to it unless they are misspelled
-/// keys of the schema.
+/// / In addition to the keys of the job it gets `hydra`, with the part of Hydra's own configuration that a job needs;
+/// see [`HydraConfig`]. The user's own keys at the top level, to which other values refer, are not passed to it unless
+/// they are misspelled keys of the schema.
 pub trait Schema: DeserializeOwned {
     /// Keys that are accepted under another name.
     const ALIASES: &'static [Alias] = &[];

@@ -11,21 +11,21 @@ use crate::value_tree::{MISSING, Origins, child_path};
 pub(crate) fn typed<C: Schema>(tree: &Value, origins: &Origins) -> Result<C, ConfigError> {
     let tree = &known_part::<C>(tree);
     if let Some(key) = first_missing::<C>(tree, "") {
-        return Err(ConfigError::MissingValue { origin: origins.of(&key), key });
+        return Err(ConfigError::MissingValue { origin: origins.get(&key), key });
     }
     let config: C =
         serde_path_to_error::deserialize(Node(tree)).map_err(|error| explain::<C>(error, tree, origins))?;
     match config.out_of_range() {
         Some(OutOfRange { key, got, expected }) => {
-            let origin = origins.of(&key);
+            let origin = origins.get(&key);
             Err(ConfigError::OutOfRange { key, got, expected, origin })
         }
         None => Ok(config),
     }
 }
 
-/// `tree` without aliases and without the user's own keys at the top. Misspelled keys of the schema are left in it, and
-/// are then refused.
+/// `tree` without aliases and without the user's own keys at the top level. Misspelled keys of the schema remain in it,
+/// and are then refused.
 fn known_part<C: Schema>(tree: &Value) -> Value {
     let mut part = tree.clone();
     for alias in C::ALIASES {
@@ -40,7 +40,7 @@ fn known_part<C: Schema>(tree: &Value) -> Value {
     part
 }
 
-/// Whether `name` differs from `known` by a typing error: one letter, or two in a longer name.
+/// Whether `name` is a misspelling of `known`: it differs by one letter, or by two in a longer name.
 fn is_misspelling(name: &str, known: &str) -> bool {
     let allowed = if known.len() > 6 { 2 } else { 1 };
     name.len().abs_diff(known.len()) <= allowed && strsim::damerau_levenshtein(name, known) <= allowed
@@ -84,10 +84,10 @@ fn explain<C: Schema>(
             let key = child_path(parent, &name);
             let known: Vec<String> = known.iter().map(|&name| name.to_owned()).collect();
             let names = Names::near(&name, &known).into();
-            ConfigError::UnknownKey { origin: origins.of(&key), key, names, add_with: None }
+            ConfigError::UnknownKey { origin: origins.get(&key), key, names, add_with: None }
         }
         Mismatch::MissingKey(name) => {
-            ConfigError::MissingKey { origin: origins.of(path), key: child_path(path, name) }
+            ConfigError::MissingKey { origin: origins.get(path), key: child_path(path, name) }
         }
         mismatch => {
             let found = path.split('.').try_fold(tree, |node, part| node.get(part));
@@ -104,7 +104,7 @@ fn explain<C: Schema>(
                 key: path.to_owned(),
                 got: found.map_or_else(|| "another type".into(), described),
                 expected,
-                origin: origins.of(path),
+                origin: origins.get(path),
             }
         }
     }

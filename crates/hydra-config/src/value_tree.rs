@@ -20,7 +20,7 @@ pub(crate) struct Origins(BTreeMap<String, Origin>);
 
 impl Origins {
     /// The origin of `key` or of its nearest ancestor.
-    pub(crate) fn of(&self, key: &str) -> Origin {
+    pub(crate) fn get(&self, key: &str) -> Origin {
         nearest(&self.0, key).cloned().unwrap_or(Origin::Composition)
     }
 
@@ -30,7 +30,7 @@ impl Origins {
         let range = self.0.range(below.clone()..);
         let parts =
             range.take_while(move |(path, _)| path.starts_with(&below)).map(|(_, origin)| origin.clone());
-        iter::once(self.of(key)).chain(parts)
+        iter::once(self.get(key)).chain(parts)
     }
 
     fn set(&mut self, key: &str, origin: Origin) {
@@ -322,8 +322,8 @@ mod tests {
         tree.merge_document("a", &document, &file).unwrap();
         tree.update("a.c.d", yaml("3"), Keys::Closed, &given).unwrap();
         for (key, expected) in [("a.b", &file), ("a.c", &file), ("a.c.d", &given), ("a.c.d.e", &given)] {
-            assert_eq!(tree.origins.of(key), *expected, "{key}");
+            assert_eq!(tree.origins.get(key), *expected, "{key}");
         }
-        assert_eq!(tree.origins.of("x"), Origin::Composition);
+        assert_eq!(tree.origins.get("x"), Origin::Composition);
     }
 }

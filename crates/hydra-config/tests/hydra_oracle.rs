@@ -1,6 +1,5 @@
-//! Compares our composition with that of Hydra, value by value.
-//!
-//! Hydra runs in a virtual environment under the target directory, which is created once.
+//! Compares this composition with that of Hydra, value by value.
+//! / Hydra runs in a virtual environment under the target directory, which is created at the first run.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -112,7 +111,7 @@ fn texts(overrides: &[&str]) -> Vec<String> {
 
 fn ours(tree: &ConfTree, overrides: &[&str]) -> Result<Json, ConfigError> {
     let composition = Composition::new(tree, &texts(overrides), &context())?;
-    // As there: without the parts of Hydra's own configuration.
+    // As in the script: without the parts of Hydra's own configuration.
     let choices =
         composition.choices.iter().filter(|(group, _)| !group.starts_with("hydra/")).map(|(key, option)| {
             (Value::from(key.as_str()), option.as_deref().map_or(Value::Null, Value::from))
@@ -150,7 +149,7 @@ fn tree_of(case: &Case) -> ConfTree {
 
 #[test]
 #[ignore = "installs hydra-core from PyPI; .ci/run runs it"]
-fn our_compositions_equal_those_of_hydra() {
+fn compositions_equal_those_of_hydra() {
     let python = python_with_hydra().unwrap_or_else(|why| panic!("Hydra is not available: {why}"));
     let conf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conf").canonicalize().unwrap();
     let own_tree = ConfTree::default().with_dir(&conf).unwrap();

@@ -1,4 +1,4 @@
-//! The functions of the C library that std does not offer.
+//! Functions of the C library that std does not offer.
 
 use std::ffi::{c_char, c_int, c_long, c_void};
 
@@ -112,7 +112,7 @@ unsafe extern "C" {
 /// Nanoseconds by a clock: 0 is `CLOCK_REALTIME`, 1 `CLOCK_MONOTONIC`.
 pub fn clock_ns(clock: c_int) -> u64 {
     let mut at = Timespec::default();
-    // SAFETY: it writes two numbers.
+    // SAFETY: `at` is a valid place for two numbers.
     unsafe { clock_gettime(clock, &mut at) };
     (at.seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(at.nanoseconds as u64)
 }
@@ -123,7 +123,7 @@ const GETTID: c_long = 186;
 #[cfg(not(target_arch = "x86_64"))]
 const GETTID: c_long = 178;
 
-/// The number of this thread.
+/// The id of this thread.
 pub fn thread_id() -> u32 {
     // SAFETY: no argument.
     unsafe { syscall(GETTID) as u32 }

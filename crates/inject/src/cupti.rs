@@ -1,4 +1,5 @@
-//! CUPTI in somebody else's program: the copy that the program has, or the one beside its CUDA; never a second one.
+//! CUPTI in another program: the copy that the program has loaded, or the one next to its CUDA runtime; never a second
+//! one.
 
 use std::{
     alloc::{Layout, alloc, dealloc},
@@ -25,12 +26,13 @@ type OnRequest = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
 type OnComplete = extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 
 const ERROR_IN_USE: Status = 39;
-/// Small buffers come back soon.
+/// Small buffers are returned soon.
 const BUFFER_BYTES: usize = 256 << 10;
 const SPARE_BUFFERS: usize = 8;
 
-/// The kinds of each mode. They differ by kernels alone: CUPTI 13.0 records no copies any more after memsets are switched off. Whole
-/// graphs (`GRAPH_TRACE`) would be as cheap as copies, but switching that kind while graphs are launched crashes in cuGraphLaunch.
+/// The kinds of records of each mode. The modes differ only in kernels: after memsets are switched off, CUPTI 13.0
+/// records no copies either. Whole graphs (`GRAPH_TRACE`) would have as little overhead as copies, but switching that
+/// kind while graphs are launched crashes in cuGraphLaunch.
 const LIGHT: [u32; 2] = [kind::MEMCPY, kind::MEMSET];
 const BURST: [u32; 3] = [kind::KERNEL, kind::MEMCPY, kind::MEMSET];
 
@@ -61,7 +63,7 @@ pub struct Cupti {
     unsubscribe: unsafe extern "C" fn(*mut c_void) -> Status,
 }
 
-/// The one in use: CUPTI's callbacks carry no context.
+/// The library in use: CUPTI's callbacks carry no context.
 static LOADED: Mutex<Option<Cupti>> = Mutex::new(None);
 
 struct Buffers {
@@ -75,7 +77,7 @@ fn buffer_layout() -> Layout {
     Layout::from_size_align(BUFFER_BYTES, 64).unwrap_or(Layout::new::<u64>())
 }
 
-/// A record needed a buffer: the program has a context, and has launched something.
+/// Set when a record needs a buffer: the program has a context and has launched work.
 static HAS_WORK: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_request(buffer: *mut *mut u8, size: *mut usize, max_records: *mut usize) {
@@ -100,7 +102,7 @@ extern "C" fn on_request(buffer: *mut *mut u8, size: *mut usize, max_records: *m
 extern "C" fn on_complete(_context: *mut c_void, _stream: u32, base: *mut u8, _size: usize, valid: usize) {
     let _ = std::panic::catch_unwind(|| {
         {
-            // A buffer that we did not lend is another tool's.
+            // A buffer that this library did not provide belongs to another tool.
             let mut buffers = BUFFERS.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(at) = buffers.lent.iter().position(|lent| *lent == base as usize) else { return };
             buffers.lent.swap_remove(at);
@@ -113,13 +115,14 @@ extern "C" fn on_complete(_context: *mut c_void, _stream: u32, base: *mut u8, _s
         if buffers.spare.len() < SPARE_BUFFERS {
             buffers.spare.push(base as usize);
         } else {
-            // SAFETY: allocated in `on_request` with this layout; CUPTI has given it back.
+            // SAFETY: allocated in `on_request` with this layout, and returned by CUPTI.
             unsafe { dealloc(base, buffer_layout()) };
         }
     });
 }
 
-/// Calls of CUPTI that are in progress, and whether more may begin: CUPTI crashes if it is called while the process is torn down.
+/// The number of CUPTI calls in progress, and whether more may begin: CUPTI crashes if it is called while the process
+/// is torn down.
 static CALLS: AtomicU32 = AtomicU32::new(0);
 const CLOSED: u32 = 1 << 31;
 
@@ -140,15 +143,16 @@ impl Cupti {
         if loaded.is_none() {
             *loaded = open().and_then(bind);
             if loaded.is_some() {
-                // What is registered last runs first: CUPTI's destructors were registered just now, and it crashes if called after them.
-                // SAFETY: the function lives as long as this library, which is never unloaded.
+                // The function that is registered last runs first: CUPTI's destructors were registered just now, and
+                // CUPTI crashes if it is called after them. SAFETY: the function lives as long as this library, which
+                // is never unloaded.
                 unsafe { c::atexit(session::finish) };
             }
         }
         *loaded
     }
 
-    /// After a fork: the parent's CUPTI is not the child's.
+    /// Called after a fork: the parent's CUPTI cannot be used in the child.
     pub fn forget() {
         HAS_WORK.store(false, Ordering::Relaxed);
         CALLS.store(0, Ordering::Relaxed);
@@ -157,25 +161,26 @@ impl Cupti {
         }
     }
 
-    /// Lets no call begin from now on. False while one is in progress.
+    /// Lets no further call begin. Returns false while one is in progress.
     pub fn close() -> bool {
         let closed = CALLS.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire);
         closed.is_ok() || closed == Err(CLOSED)
     }
 
-    /// Whether there was anything to record yet.
+    /// Whether any work was recorded yet.
     pub fn has_work() -> bool {
         HAS_WORK.load(Ordering::Relaxed)
     }
 
-    /// Whether somebody else uses CUPTI. There is room for one subscriber.
+    /// Whether another tool uses CUPTI, which accepts one subscriber.
     pub fn is_taken(&self) -> bool {
         let ask = || {
             let mut subscriber = ptr::null_mut();
-            // SAFETY: it writes a handle; the function lives as long as the program, and is never called: nothing is enabled.
+            // SAFETY: it writes a handle; the function lives as long as the program, and is never called because
+            // nothing is enabled.
             let status = unsafe { (self.subscribe)(&mut subscriber, ignore, ptr::null_mut()) };
             if status == 0 {
-                // SAFETY: the handle of above.
+                // SAFETY: the handle from above.
                 unsafe { (self.unsubscribe)(subscriber) };
             }
             status == ERROR_IN_USE
@@ -183,7 +188,7 @@ impl Cupti {
         call(ask).unwrap_or(false)
     }
 
-    /// Records what the mode wants from now on.
+    /// Switches to the records of mode `to`.
     pub fn switch(&self, from: Mode, to: Mode) -> Result<(), Obstacle> {
         call(|| self.switch_kinds(from, to)).unwrap_or(Ok(()))
     }
@@ -204,7 +209,7 @@ impl Cupti {
         Ok(())
     }
 
-    /// Records waits of the host. What that costs stays after it is switched off.
+    /// Switches records of host waits. Their overhead remains after they are switched off.
     pub fn record_waits(&self, wanted: bool) {
         let function = if wanted { self.enable } else { self.disable };
         // SAFETY: a number.

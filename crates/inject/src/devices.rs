@@ -1,4 +1,4 @@
-//! The GPUs of the program: which one is meant by its own numbers.
+//! The GPUs of the program: UUIDs for its own device indexes.
 
 use std::ffi::{CStr, c_int, c_void};
 
@@ -7,7 +7,7 @@ use crate::c;
 /// More than a machine has.
 const MAX_DEVICES: c_int = 64;
 
-/// The UUIDs of the GPUs that the program sees, by its own numbers; `None` while the driver is not ready.
+/// The UUIDs of the GPUs that the program sees, by its own device indexes; `None` while the driver is not ready.
 pub fn uuids() -> Option<Vec<[u8; 16]>> {
     // SAFETY: the driver is loaded already, or not at all.
     let driver = unsafe { c::dlopen(c"libcuda.so.1".as_ptr(), c::RTLD_NOW | c::RTLD_NOLOAD) };
@@ -15,7 +15,7 @@ pub fn uuids() -> Option<Vec<[u8; 16]>> {
         return None;
     }
     let symbol = |name: &CStr| {
-        // SAFETY: a library that is loaded, and a string.
+        // SAFETY: a loaded library, and a C string.
         let address = unsafe { c::dlsym(driver, name.as_ptr()) };
         (!address.is_null()).then_some(address)
     };
@@ -23,7 +23,7 @@ pub fn uuids() -> Option<Vec<[u8; 16]>> {
     type Get = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;
     type Uuid = unsafe extern "C" fn(*mut [u8; 16], c_int) -> c_int;
     let [count, get] = [c"cuDeviceGetCount", c"cuDeviceGet"].map(symbol);
-    // Version 2 tells parts of one GPU (MIG) apart.
+    // Version 2 distinguishes slices of one GPU (MIG).
     let uuid = [c"cuDeviceGetUuid_v2", c"cuDeviceGetUuid"].into_iter().find_map(symbol);
     let (count, get, uuid) = (count?, get?, uuid?);
     // SAFETY: the driver's functions have these types.
@@ -35,7 +35,7 @@ pub fn uuids() -> Option<Vec<[u8; 16]>> {
         )
     };
     let mut devices: c_int = 0;
-    // SAFETY: it writes a number. Before the driver is initialised it answers with an error.
+    // SAFETY: it writes a number. Before the driver is initialised it returns an error.
     if unsafe { count(&mut devices) } != 0 {
         return None;
     }

@@ -40,7 +40,7 @@ impl Bytes<'_> {
     }
 }
 
-/// What a record tells about work of the GPU.
+/// The part of a record that describes GPU work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Activity {
     pub correlation: u32,
@@ -48,7 +48,7 @@ pub struct Activity {
     pub end_ns: u64,
     pub device: u32,
     pub stream: u32,
-    /// The node of a graph that it is, 0 for none, and that graph.
+    /// The graph node that it is, 0 for none, and its graph.
     pub node: u64,
     pub graph: u32,
     pub kind: ActivityKind,
@@ -57,7 +57,7 @@ pub struct Activity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ActivityKind {
     Kernel {
-        /// The address of its name; 0 where CUPTI gives none.
+        /// The address of its name; 0 if CUPTI gives none.
         name_address: usize,
         grid: [u32; 3],
         block: [u32; 3],

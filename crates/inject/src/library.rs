@@ -1,12 +1,12 @@
-//! The library in the other program. It holds up its start by some milliseconds and blocks no thread of it afterwards, prints nothing,
-//! and lets no panic out.
+//! The library in the other program. It delays the program's start by some milliseconds, blocks none of its threads
+//! afterwards, prints nothing, and lets no panic escape.
 
 #![allow(unsafe_code)] // it is called by the driver and calls CUPTI, both in C
 
 mod c;
 mod cupti;
 mod devices;
-#[allow(dead_code)] // our own engine's half
+#[allow(dead_code)] // the built-in engine's half
 mod layout;
 mod nvtx;
 mod payload;
@@ -78,22 +78,22 @@ fn start() {
     unsafe {
         c::pthread_atfork(None, None, Some(forked));
         c::atexit(session::finish);
-        // The thread inherits the mask: the program's signals are not its.
+        // The thread inherits the mask, so that the program's signals are not delivered to it.
         c::pthread_sigmask(c::SIG_SETMASK, &all, &mut before);
     }
     let begun = panic::catch_unwind(session::begin).ok().flatten();
     let _ = thread::Builder::new().name("llmprof".to_owned()).stack_size(256 << 10).spawn(|| {
         let _ = panic::catch_unwind(panic::AssertUnwindSafe(|| session::run(begun)));
     });
-    // SAFETY: the mask of before.
+    // SAFETY: restores the previous mask.
     unsafe { c::pthread_sigmask(c::SIG_SETMASK, &before, ptr::null_mut()) };
 }
 
-/// In the child of a fork there is no thread of ours, and the connection is the parent's. If the child initialises CUDA itself,
-/// it begins anew.
+/// The child of a fork has no thread of this library, and the connection is the parent's. If the child initialises CUDA
+/// itself, the library starts again.
 extern "C" fn forked() {
     set_recording(false);
-    // Its end has nothing to wait for.
+    // The end of the child has nothing to wait for.
     session::FINISHED.store(true, Ordering::Relaxed);
     let socket = session::SOCKET.swap(-1, Ordering::Relaxed);
     if socket >= 0 {

@@ -11,7 +11,7 @@ use crate::{
     wire::{EdgeKind, Payload, RangeEdge, Record},
 };
 
-/// What NVTX answers without a tool.
+/// The return value of NVTX without a tool.
 const NO_TRACKING: c_int = -2;
 const CORE: c_int = 1;
 const CORE2: c_int = 5;
@@ -22,7 +22,7 @@ struct Callbacks {
     module_table: unsafe extern "C" fn(c_int, *mut *mut *mut *mut c_void, *mut c_uint) -> c_int,
 }
 
-/// `nvtxEventAttributes_t`, as far as it is read.
+/// The fields of `nvtxEventAttributes_t` that are read.
 #[repr(C)]
 struct Attributes {
     version: u16,
@@ -30,7 +30,7 @@ struct Attributes {
     _category: u32,
     _color: [u32; 2],
     payload_type: i32,
-    /// With extended payloads: how many.
+    /// The number of extended payloads.
     payloads: i32,
     payload: u64,
     message_type: i32,
@@ -40,7 +40,8 @@ struct Attributes {
 const MESSAGE_TEXT: i32 = 1;
 const MESSAGE_REGISTERED: i32 = 3;
 
-/// Registered texts and domains: their addresses are the handles. They live as long as the program, and are bounded.
+/// Registered texts and domains: their addresses are the handles. They live as long as the program, and their number is
+/// limited.
 struct Registered {
     text: Box<[u8]>,
 }
@@ -49,9 +50,8 @@ static REGISTERED: AtomicU32 = AtomicU32::new(0);
 static RANGE_IDS: AtomicU64 = AtomicU64::new(1);
 const MAX_REGISTERED: u32 = 1 << 16;
 
-/// Fills in the tool's functions. NVTX calls this once for every copy of its header.
-///
-/// # Safety
+/// Installs the tool's functions. NVTX calls this once for every copy of its header.
+/// / # Safety
 /// `export_table` is NVTX's.
 pub unsafe fn install(export_table: unsafe extern "C" fn(u32) -> *const c_void) -> Option<()> {
     // SAFETY: table 1 is that of the callbacks.
@@ -66,7 +66,7 @@ pub unsafe fn install(export_table: unsafe extern "C" fn(u32) -> *const c_void) 
             return;
         }
         for (number, function) in functions.iter().filter(|(number, _)| *number < size as usize) {
-            // SAFETY: within the table; each entry is the address of a function's pointer, or null.
+            // SAFETY: within the table; each entry is the address of a function pointer, or null.
             unsafe {
                 let slot = *table.add(*number);
                 if !slot.is_null() {
@@ -109,7 +109,7 @@ fn edge(domain: *const Registered, make: impl FnOnce(&mut Writer<'_>) -> Option<
     let thread = c::thread_id();
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         RANGES.try_with(|writer| {
-            // SAFETY: null, or a handle of ours.
+            // SAFETY: null, or a handle of this library.
             let domain = unsafe { domain.as_ref() }.map_or(0, |domain| writer.number(&domain.text));
             if let Some(kind) = make(writer) {
                 writer.write(Record::Range(RangeEdge { at_ns, thread, domain, kind }));
@@ -118,9 +118,9 @@ fn edge(domain: *const Registered, make: impl FnOnce(&mut Writer<'_>) -> Option<
     }));
 }
 
-/// The extended payload of attributes, where its layout was registered.
+/// The extended payload of attributes, if its layout was registered.
 fn payload_of(domain: *const Registered, attributes: *const Attributes) -> Option<Payload> {
-    // SAFETY: the caller of NVTX passes attributes or null, of the size that they say.
+    // SAFETY: the caller of NVTX passes attributes of the stated size, or null.
     let attributes =
         unsafe { attributes.as_ref() }.filter(|given| usize::from(given.size) >= size_of::<Attributes>())?;
     if attributes.payload_type != payload::EXTENDED || attributes.payloads < 1 {
@@ -136,13 +136,13 @@ fn text_number(writer: &mut Writer<'_>, text: *const c_char) -> Option<u32> {
 }
 
 fn message_number(writer: &mut Writer<'_>, attributes: *const Attributes) -> Option<u32> {
-    // SAFETY: the caller of NVTX passes attributes or null, of the size that they say.
+    // SAFETY: the caller of NVTX passes attributes of the stated size, or null.
     let attributes =
         unsafe { attributes.as_ref() }.filter(|given| usize::from(given.size) >= size_of::<Attributes>())?;
     match attributes.message_type {
         MESSAGE_TEXT => text_number(writer, attributes.message.cast()),
         MESSAGE_REGISTERED => {
-            // SAFETY: a handle of ours, or null.
+            // SAFETY: a handle of this library, or null.
             let known = unsafe { attributes.message.cast::<Registered>().as_ref() }?;
             Some(writer.number(&known.text))
         }

@@ -17,7 +17,7 @@ pub const EXTENDED: i32 = 0xDFBD_0009_u32 as i32;
 const MODULE: u16 = 2;
 const REGISTER: usize = 0;
 const HAS_ID: u64 = 1 << 8;
-/// Layouts of one program, and fields of one.
+/// Limits on the layouts of a program and the fields of a layout.
 const MAX_LAYOUTS: usize = 256;
 const MAX_FIELDS: usize = 64;
 const MAX_BYTES: usize = 4096;
@@ -30,7 +30,7 @@ pub struct Data {
     content: *const u8,
 }
 
-/// `nvtxExtModuleInfo_t`, as far as it is read.
+/// The fields of `nvtxExtModuleInfo_t` that are read.
 #[repr(C)]
 pub struct ModuleInfo {
     _version: u16,
@@ -85,7 +85,7 @@ enum Field {
 }
 
 impl Field {
-    /// By the name that NCCL gives it; versions differ in the words around it.
+    /// Recognises a field by NCCL's name; the surrounding words differ between versions.
     fn named(name: &[u8]) -> Option<Field> {
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
         match name.as_str() {
@@ -103,12 +103,12 @@ impl Field {
 struct Layout {
     domain: usize,
     id: u64,
-    /// With offset and size.
+    /// Each with offset and size.
     fields: Vec<(Field, usize, usize)>,
 }
 
 static LAYOUTS: Mutex<Vec<Layout>> = Mutex::new(Vec::new());
-/// NVTX's ids from here on are given by tools.
+/// NVTX reserves ids from here on for tools.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1 << 32);
 
 /// The size of a field's type; `None` for those that are not numbers.
@@ -120,12 +120,11 @@ fn bytes_of(kind: u64) -> Option<usize> {
     })
 }
 
-/// Fills in the tool's function. NVTX calls this once for each copy of the extension.
-///
-/// # Safety
+/// Installs the tool's function. NVTX calls this once for each copy of the extension.
+/// / # Safety
 /// `info` is NVTX's.
 pub unsafe fn install(info: *const ModuleInfo) {
-    // SAFETY: as above; slots are numbered by function.
+    // SAFETY: as above; slots are indexed by function.
     unsafe {
         let Some(info) = info.as_ref().filter(|info| info.module == MODULE && info.segment_count > 0) else {
             return;
@@ -140,7 +139,7 @@ pub unsafe fn install(info: *const ModuleInfo) {
 }
 
 extern "C" fn register(domain: *const c_void, attributes: *const c_void) -> u64 {
-    // SAFETY: the caller of NVTX passes a layout, which is read while it waits.
+    // SAFETY: the caller of NVTX passes a layout, which stays valid during the call.
     let found = std::panic::catch_unwind(|| unsafe { keep(domain as usize, attributes.cast()) });
     found.unwrap_or_default()
 }
@@ -162,7 +161,7 @@ unsafe fn keep(domain: usize, attributes: *const LayoutAttributes) -> u64 {
             let entry = &*attributes.entries.add(i);
             (entry, (!entry.name.is_null()).then(|| CStr::from_ptr(entry.name).to_bytes()))
         };
-        // Only the first field may leave its place to the tool.
+        // Only the first field may leave its offset to the tool.
         let has_place = i == 0 || entry.offset > 0;
         let is_plain = entry.flags & 0xff == 0 && has_place && entry.offset < MAX_BYTES as u64;
         if let (Some(field), Some(bytes), true) =
@@ -179,19 +178,18 @@ unsafe fn keep(domain: usize, attributes: *const LayoutAttributes) -> u64 {
     id
 }
 
-/// The fields of a payload; `None` where nothing in it is known.
-///
-/// # Safety
-/// `data` is a description with a content of as many bytes as it says.
+/// The fields of a payload; `None` if no field is known.
+/// / # Safety
+/// `data` describes a content of the stated size.
 pub unsafe fn read(domain: usize, data: *const Data) -> Option<Payload> {
     // SAFETY: as above.
     let data = unsafe { data.as_ref() }.filter(|data| !data.content.is_null())?;
-    // A thread of the program does not wait.
+    // Threads of the program must not wait.
     let layouts = LAYOUTS.try_lock().ok()?;
     let layout = layouts.iter().find(|layout| layout.domain == domain && layout.id == data.layout)?;
     let mut payload = Payload::default();
     for (field, offset, bytes) in &layout.fields {
-        // A size of all ones: the tool is to find out.
+        // A size with all bits set leaves the size to the tool.
         if data.bytes < offset + bytes || data.bytes > MAX_BYTES {
             continue;
         }

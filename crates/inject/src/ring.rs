@@ -1,4 +1,4 @@
-//! The library's end of the rings.
+//! The writing end of the rings.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// Shared memory of the profiler's. It is never unmapped: a thread of the program may be about to write.
+/// Shared memory of the profiler. It is never unmapped: a thread of the program may be about to write.
 #[derive(Clone, Copy)]
 pub struct Shared {
     base: *mut u8,
@@ -28,9 +28,9 @@ pub struct Shared {
 unsafe impl Send for Shared {}
 
 impl Shared {
-    /// Maps the memory that a descriptor stands for; `None` if it is not the profiler's.
+    /// Maps the memory behind a descriptor; `None` if it is not the profiler's.
     pub fn map(fd: c_int) -> Option<Shared> {
-        // SAFETY: a new mapping. A profiler that makes its file shorter is our own user's.
+        // SAFETY: a new mapping. Only a profiler of the same user could truncate the file.
         let base =
             unsafe { c::mmap(ptr::null_mut(), SHARED_BYTES, c::PROT_READ_WRITE, c::MAP_SHARED, fd, 0) };
         if base == c::MAP_FAILED {
@@ -38,7 +38,7 @@ impl Shared {
         }
         let shared = Shared { base: base.cast() };
         if shared.header().magic.load(Ordering::Acquire) != MAGIC {
-            // SAFETY: mapped above, and known to nobody else.
+            // SAFETY: mapped above, and not shared yet.
             unsafe { c::munmap(base, SHARED_BYTES) };
             return None;
         }
@@ -46,7 +46,7 @@ impl Shared {
     }
 
     pub fn header(&self) -> &'static Header {
-        // SAFETY: the mapping is larger, aligned to a page, and stays. All fields are atomics.
+        // SAFETY: the mapping is larger, page-aligned and permanent. All fields are atomics.
         unsafe { &*self.base.cast::<Header>() }
     }
 
@@ -63,7 +63,7 @@ impl Shared {
     }
 }
 
-/// The writing end of a ring. One writer at a time: a [`Lane`] has a lock.
+/// The writing end of a ring. Only one writer at a time: a [`Lane`] has a lock.
 pub struct Ring {
     slots: *mut Slot,
     count: u64,
@@ -74,7 +74,7 @@ pub struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Writes slots, all or none of them; none where the reader is too far behind.
+    /// Writes all slots or none; none if the reader is too far behind.
     fn push(&mut self, slots: &[Slot]) -> bool {
         let (head, tail) = (self.ends.head.load(Ordering::Relaxed), self.ends.tail.load(Ordering::Acquire));
         let used = head.wrapping_sub(tail);
@@ -101,7 +101,7 @@ struct Open {
     text_bytes: usize,
 }
 
-/// Texts of one program. More are sent as text 0.
+/// Maximum texts of one program. Further ones are sent as text 0.
 const MAX_TEXTS: usize = 1 << 16;
 const MAX_TEXT_BYTES: usize = 8 << 20;
 
@@ -122,14 +122,15 @@ impl Lane {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Calls `write` with the lane, if it is open. Waits while another thread writes: never for long.
+    /// Calls `write` with the lane, if it is open. Waits while another thread writes, which is always short.
     pub fn with(&self, write: impl FnOnce(&mut Writer<'_>)) {
         if let Some(open) = self.lock().as_mut() {
             write(&mut Writer(open));
         }
     }
 
-    /// As [`with`](Self::with), for threads of the program: does not wait; what cannot be written is dropped and counted.
+    /// Like [`with`](Self::with), for threads of the program: it does not wait; what cannot be written is dropped and
+    /// counted.
     pub fn try_with(&self, write: impl FnOnce(&mut Writer<'_>)) {
         for _ in 0..64 {
             match self.0.try_lock() {
@@ -156,7 +157,7 @@ impl Writer<'_> {
         self.0.ring.push(&[record.slot()]);
     }
 
-    /// The number of a text, which is sent before its first use. 0 where there are too many.
+    /// The number of a text, which is sent before its first use. 0 if there are too many.
     pub fn number(&mut self, text: &[u8]) -> u32 {
         let open = &mut *self.0;
         if let Some(number) = open.texts.get(text) {

@@ -1,4 +1,4 @@
-//! The library's thread: waits for a profiler, records for it, and waits again when it has gone.
+//! The library's thread: waits for a profiler, records for it, and waits again after it has disconnected.
 
 use std::{
     env,
@@ -24,39 +24,39 @@ use crate::{
     wire::{self, Command, Mode, Obstacle, Record},
 };
 
-/// How often a program without a profiler looks for one.
+/// The interval at which a program without a profiler looks for one.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long the program waits for the profiler.
+/// The longest wait of the program for the profiler.
 const ANSWER: Duration = Duration::from_secs(3);
-/// How often buffers are collected.
+/// The interval at which buffers are collected.
 const FLUSH: Duration = Duration::from_millis(50);
-/// By then what was launched in a burst has run.
+/// After this time, work that was launched in a burst has run.
 const SETTLE: Duration = Duration::from_millis(100);
 const CLOCK: Duration = Duration::from_secs(1);
-/// How often it is asked whether the program profiles itself.
+/// The interval of the check whether the program profiles itself.
 const ASK: Duration = Duration::from_millis(100);
-/// How long after a program's first work its contexts are taken to be made.
+/// The time after a program's first work in which it is assumed to create contexts.
 const SET_UP: Duration = Duration::from_millis(300);
-/// A profiler that has not read for so long has stopped.
+/// A profiler that has not read for this long counts as stopped.
 const STALLED: Duration = Duration::from_secs(2);
 
 /// The socket, for a fork's child to close; -1 for none.
 pub static SOCKET: AtomicI32 = AtomicI32::new(-1);
 static FINISHING: AtomicBool = AtomicBool::new(false);
-/// Nothing is left to send.
+/// Whether everything has been sent.
 pub static FINISHED: AtomicBool = AtomicBool::new(true);
 
-/// Where the profiler listens: for the programs that it starts, or for this one.
-struct Place {
+/// The address of the profiler: the socket for programs that it starts, or for this one.
+struct ProfilerAddress {
     sockets: [PathBuf; 2],
     token: String,
 }
 
-impl Place {
-    fn given() -> Option<Place> {
+impl ProfilerAddress {
+    fn given() -> Option<ProfilerAddress> {
         let directory = env::var_os(wire::DIRECTORY).map(PathBuf::from)?;
         let own = directory.join(format!("{}.socket", std::process::id()));
-        Some(Place {
+        Some(ProfilerAddress {
             sockets: [directory.join(wire::SOCKET), own],
             token: env::var(wire::TOKEN).unwrap_or_default(),
         })
@@ -68,11 +68,11 @@ impl Place {
     }
 }
 
-/// Begins to record, in the thread that initialises CUDA: CUPTI may crash a program that makes its first context in one thread while
-/// it is switched on in another. A profiler that has said nothing by then is waited for no longer.
+/// Begins to record, in the thread that initialises CUDA: CUPTI may crash a program that creates its first context in
+/// one thread while CUPTI is switched on in another. Ends the wait for a profiler that has not answered by then.
 pub fn begin() -> Option<Session> {
     let since = Instant::now();
-    let mut session = Place::given()?.connect()?;
+    let mut session = ProfilerAddress::given()?.connect()?;
     while session.command.is_none() && since.elapsed() < ANSWER && session.hear() {}
     session.follow();
     Some(session)
@@ -80,12 +80,13 @@ pub fn begin() -> Option<Session> {
 
 /// Runs until the process ends.
 pub fn run(mut begun: Option<Session>) {
-    let Some(place) = Place::given() else { return };
+    let Some(place) = ProfilerAddress::given() else { return };
     loop {
         if let Some(mut session) = begun.take().or_else(|| place.connect()) {
             session.run();
         }
-        // Not the end of the thread: CUPTI's destructors of the thread would run beside those of the process.
+        // The thread does not end, because CUPTI's destructors of the thread would run in parallel with those of the
+        // process.
         while FINISHING.load(Ordering::Relaxed) {
             thread::park();
         }
@@ -93,7 +94,8 @@ pub fn run(mut begun: Option<Session>) {
     }
 }
 
-/// Sends what is left when the program ends: our thread needs milliseconds, unless the machine is very busy. CUPTI is not called after that.
+/// Sends the remaining records when the program ends, which takes milliseconds unless the machine is very busy. CUPTI
+/// is not called after that.
 pub extern "C" fn finish() {
     FINISHING.store(true, Ordering::Relaxed);
     let since = Instant::now();
@@ -112,7 +114,7 @@ fn connect(path: &Path, token: &str) -> Option<(UnixStream, Shared)> {
     stream.set_read_timeout(timeout).ok()?;
     stream.set_write_timeout(timeout).ok()?;
     let hello = wire::hello(token);
-    // SAFETY: the bytes of the text. Unlike `write` it raises no signal when the profiler has gone.
+    // SAFETY: the bytes of the text. Unlike `write` it raises no signal if the profiler has disconnected.
     let sent = unsafe { c::send(stream.as_raw_fd(), hello.as_ptr().cast(), hello.len(), c::MSG_NOSIGNAL) };
     if sent != hello.len() as isize {
         return None;
@@ -122,7 +124,7 @@ fn connect(path: &Path, token: &str) -> Option<(UnixStream, Shared)> {
     Some((stream, Shared::map(memory.as_raw_fd())?))
 }
 
-/// The profiler is the same user's, or root's.
+/// Whether the profiler belongs to the same user or to root.
 fn is_own(stream: &UnixStream) -> bool {
     let (mut peer, mut bytes) = (c::Ucred::default(), size_of::<c::Ucred>() as u32);
     // SAFETY: it writes at most `bytes` bytes. `getuid` has no argument.
@@ -152,33 +154,33 @@ fn receive_descriptor(stream: &UnixStream) -> Option<OwnedFd> {
     if received != 1 || !has_one || rights.fd < 0 {
         return None;
     }
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has just created this descriptor for this process.
     Some(unsafe { OwnedFd::from_raw_fd(rights.fd) })
 }
 
 pub struct Session {
     stream: UnixStream,
     shared: Shared,
-    /// The last one.
+    /// The last command.
     command: Option<Command>,
     cupti: Option<Cupti>,
     mode: Mode,
-    /// Waits of the host are recorded too.
+    /// Whether waits of the host are recorded too.
     waits: bool,
     obstacle: Option<Obstacle>,
     line: Vec<u8>,
-    /// When the current burst began, or the last one.
+    /// The beginning of the current or the last burst.
     burst_at: Instant,
     flush_at: Instant,
-    /// When the rest of a burst is collected.
+    /// The time at which the rest of a burst is collected.
     settle_at: Option<Instant>,
     clock_at: Option<Instant>,
-    /// The program's GPUs were named.
+    /// Whether the program's GPUs were sent.
     named: bool,
     asked_at: Instant,
     taken: bool,
     since: Instant,
-    /// When there was something to record for the first time.
+    /// The time of the first work.
     work_at: Option<Instant>,
     heartbeat: (u64, Instant),
     noise: u32,
@@ -235,7 +237,7 @@ impl Session {
         }
     }
 
-    /// Waits for a command or the next moment to act. False when the profiler has gone.
+    /// Waits for a command or the next time to act. Returns false if the profiler has disconnected.
     fn hear(&mut self) -> bool {
         let mut waiting = c::PollFd { fd: self.stream.as_raw_fd(), events: c::POLLIN, revents: 0 };
         let timeout_ms = if self.mode == Mode::Burst { 5 } else { 20 };
@@ -275,14 +277,15 @@ impl Session {
         }
     }
 
-    /// Whether the program is still making its contexts. Then CUPTI is left alone after it was switched on.
+    /// Whether the program is still creating its contexts. During that time CUPTI is left unchanged once it is switched
+    /// on.
     fn is_setting_up(&mut self) -> bool {
         if self.mode == Mode::Nothing {
             return false;
         }
         if self.work_at.is_none() && (Cupti::has_work() || self.since.elapsed() >= wire::SET_UP_AT_MOST) {
             self.work_at = Some(Instant::now());
-            // The program's GPUs can be named now.
+            // The program's GPUs can be sent now.
             self.clock_at = None;
         }
         self.work_at.is_none_or(|at| at.elapsed() < SET_UP)
@@ -314,7 +317,7 @@ impl Session {
         }
         set_recording(true);
         let wanted = self.wanted(command);
-        // Before the first record: its times mean nothing without.
+        // Sent before the first record, whose times are meaningless without it.
         if self.clock_at.is_none_or(|at| at.elapsed() >= CLOCK) {
             self.clock_at = Some(Instant::now());
             self.tell_clock(cupti);
@@ -346,7 +349,7 @@ impl Session {
         if burst.is_zero() {
             return Mode::Light;
         }
-        // It begins with a burst, which lasts until the program has work.
+        // The first burst lasts until the program has work.
         if burst >= period || self.work_at.is_none() {
             return Mode::Burst;
         }
@@ -354,7 +357,7 @@ impl Session {
         if self.mode == Mode::Burst && since < burst {
             return Mode::Burst;
         }
-        // Not at a fixed rhythm, which a program might share: earlier or later by up to a tenth.
+        // The period varies by up to a tenth, in case the program has the same rhythm.
         let tenth = period / 10;
         let shift = tenth.mul_f64(f64::from(self.noise % 1000) / 500.0);
         if self.mode != Mode::Burst && since + tenth >= period + shift {
@@ -383,9 +386,10 @@ impl Session {
                 self.report(obstacle);
             }
         }
-        // A burst begins when it is on, and ends when switching it off begins.
+        // A burst begins when it is switched on, and ends when switching it off begins.
         let at_ns = if self.mode == Mode::Burst { cupti.now_ns() } else { at_ns };
-        // Kernels of graphs that ran when the burst ended have records that are never complete, and hold back their buffer.
+        // Kernels of graphs that ran at the end of the burst have records that are never completed, and hold back their
+        // buffer.
         self.settle_at = (from == Mode::Burst && self.mode == Mode::Light).then(|| Instant::now() + SETTLE);
         let mode = self.mode;
         WORK.with(|writer| writer.write(Record::Mode { at_ns, mode }));
@@ -398,7 +402,8 @@ impl Session {
         }
     }
 
-    /// Somebody else uses CUPTI. Kinds are one switch for all: those that a profiler needs stay as they are, it switches them off itself.
+    /// Another tool uses CUPTI. Each kind has one switch for all tools: kinds that the other profiler needs stay on,
+    /// and it switches them off itself.
     fn leave(&mut self, cupti: Cupti) {
         if self.mode == Mode::Nothing {
             return;

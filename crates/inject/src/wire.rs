@@ -1,30 +1,29 @@
-//! What the library and the profiler say to each other.
-//!
-//! The profiler listens on a socket. The library connects and sends [`hello`]. The profiler answers with one byte and the
-//! descriptor of shared memory, which has two rings of slots of 64 bytes: one for work of the GPU, one for ranges. Then the
-//! profiler sends [`Command`]s, a line each. When the socket closes, the library stops recording.
-//!
-//! A record is one slot; a text follows its slot in as many more as it needs. The reader copies slots before it reads them:
-//! the program at the other end may write anything, at any time.
+//! The protocol between the library and the profiler.
+//! / The profiler listens on a socket. The library connects and sends [`hello`]. The profiler answers with one byte and
+//! the descriptor of shared memory, which has two rings of 64-byte slots: one for work of the GPU, one for ranges. Then
+//! the profiler sends [`Command`]s, one per line. When the socket closes, the library stops recording.
+//! / A record is one slot; a text follows its slot in as many slots as it needs. The reader copies slots before it
+//! reads them: the program at the other end may write anything, at any time.
 
 use std::{sync::atomic::AtomicU64, time::Duration};
 
-/// The variables that the library reads: the directory of the socket, and the word it must say.
+/// The variables that the library reads: the directory of the socket, and the token with which it authenticates.
 pub const DIRECTORY: &str = "LLMPROF_ATTACH";
 pub const TOKEN: &str = "LLMPROF_TOKEN";
-/// The socket of a profiler that starts programs. One that joins the program `1234` later listens on `1234.socket`.
+/// The socket of a profiler that starts programs. A profiler that joins the program `1234` later listens on
+/// `1234.socket`.
 pub const SOCKET: &str = "socket";
-/// How long a program that has no work yet is taken to make its contexts, at most.
+/// The longest time in which a program without work is assumed to create its contexts.
 pub const SET_UP_AT_MOST: Duration = Duration::from_secs(10);
 
 pub const VERSION: u32 = 3;
-/// The first word of the shared memory.
+/// The first number of the shared memory.
 pub const MAGIC: u64 = 0x6c6c_6d70_726f_6600 + VERSION as u64;
 
-/// Eight numbers of 64 bits.
+/// Eight 64-bit numbers.
 pub type Slot = [u64; 8];
 pub const SLOT_BYTES: usize = 64;
-/// Slots of the rings: some tenths of a second of the fastest programs.
+/// Slots of the rings: some tenths of a second for the fastest programs.
 pub const WORK_SLOTS: usize = 1 << 17;
 pub const RANGE_SLOTS: usize = 1 << 14;
 pub const HEADER_BYTES: usize = 4096;
@@ -33,23 +32,23 @@ pub const SHARED_BYTES: usize = HEADER_BYTES + (WORK_SLOTS + RANGE_SLOTS) * SLOT
 /// Longer names are cut.
 pub const MAX_TEXT: usize = 1024;
 
-/// The beginning of the shared memory. Numbers that different sides write are in different lines of the cache.
+/// The beginning of the shared memory. Numbers that different sides write are in different cache lines.
 #[repr(C, align(64))]
 pub struct Header {
     pub magic: AtomicU64,
-    /// Counted up by the profiler while it reads. While it stands still, nothing is recorded.
+    /// Incremented by the profiler while it reads. While it does not change, nothing is recorded.
     pub heartbeat: AtomicU64,
     _pad: [u64; 6],
     pub work: Ends,
     pub ranges: Ends,
 }
 
-/// The ends of a ring, in slots since the beginning.
+/// The ends of a ring, in slots since the start.
 #[repr(C, align(64))]
 pub struct Ends {
     /// Written by the library.
     pub head: AtomicU64,
-    /// Records for which there was no room, or no time to wait for the ring.
+    /// Records for which the ring had no room, or whose thread could not wait for it.
     pub dropped: AtomicU64,
     _pad: [u64; 6],
     /// Written by the profiler.
@@ -64,13 +63,14 @@ pub fn hello(token: &str) -> String {
     format!("llmprof-inject {VERSION} {token}\n")
 }
 
-/// What the profiler asks for.
+/// A command of the profiler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// Kernels for `burst_ms` of every `period_ms`; copies and memsets in between. All the time where both are
-    /// equal; never where `burst_ms` is 0.
+    /// Kernels for `burst_ms` of every `period_ms`; copies and memsets in between. Kernels all the time if both are
+    /// equal; never if `burst_ms` is 0.
     Record { burst_ms: u32, period_ms: u32 },
-    /// Kernels all the time, and waits of the host. These slow a program that launches each kernel by itself by a quarter, for as long as it runs.
+    /// Kernels all the time, and waits of the host. Waits slow down a program that launches each kernel by itself by a
+    /// quarter, until it ends.
     Everything,
     /// Nothing.
     Rest,
@@ -99,7 +99,7 @@ impl Command {
     }
 }
 
-/// What the library records at a moment.
+/// The current mode of recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Nothing,
@@ -112,7 +112,7 @@ pub enum Mode {
 /// Why the library does not record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Obstacle {
-    /// There is no CUPTI in the program, nor beside its CUDA.
+    /// There is no CUPTI in the program, nor next to its CUDA runtime.
     NoCupti,
     /// CUPTI answers with this error.
     Failed(u32),
@@ -120,7 +120,7 @@ pub enum Obstacle {
     InUse,
 }
 
-/// A description of a launch.
+/// The parameters of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Launch {
     pub grid: [u32; 3],
@@ -129,7 +129,7 @@ pub struct Launch {
     pub shared_bytes: u32,
 }
 
-/// Work of the GPU, or waiting for it. Times are CUPTI's, 0 where it has none.
+/// Work of the GPU, or a wait for it. Times are CUPTI's, 0 if it has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
     pub start_ns: u64,
@@ -165,7 +165,7 @@ pub enum WorkKind {
     },
 }
 
-/// A moment of an NVTX range, or a mark. Times are of `CLOCK_MONOTONIC`.
+/// The start or the end of an NVTX range, or a mark. Times are of `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RangeEdge {
     pub at_ns: u64,
@@ -183,19 +183,19 @@ pub enum EdgeKind {
     Mark { name: u32 },
 }
 
-/// What NCCL attaches to the ranges of its calls, as far as it is used.
+/// The fields that are used of NCCL's payloads of ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Payload {
     /// The same on all ranks of a communicator.
     pub communicator: Option<u64>,
     /// Bytes of one rank.
     pub message_bytes: Option<u64>,
-    /// The ranks of the communicator, and which of them this is.
+    /// The number of ranks of the communicator, and this rank.
     pub ranks: Option<u32>,
     pub rank: Option<u32>,
 }
 
-/// What a slot says.
+/// The content of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Record {
     Work(Work),
@@ -205,7 +205,7 @@ pub enum Record {
         thread: u32,
         payload: Payload,
     },
-    /// A GPU by the process's own number.
+    /// A GPU by the process's device index.
     Device {
         number: u32,
         uuid: [u8; 16],
@@ -215,7 +215,7 @@ pub enum Record {
         number: u32,
         bytes: u32,
     },
-    /// From now on, by CUPTI's clock.
+    /// The mode from now on, by CUPTI's clock.
     Mode {
         at_ns: u64,
         mode: Mode,
@@ -228,13 +228,13 @@ pub enum Record {
         realtime_ns: u64,
         cupti_version: u32,
     },
-    /// CUPTI dropped so many.
+    /// The number of records that CUPTI dropped.
     Dropped {
         records: u64,
     },
 }
 
-/// Slots that a text of so many bytes needs after its own.
+/// The number of slots that follow the slot of a text of this many bytes.
 pub fn text_slots(bytes: usize) -> usize {
     bytes.min(MAX_TEXT).div_ceil(SLOT_BYTES)
 }
@@ -251,14 +251,14 @@ pub fn text(number: u32, text: &[u8]) -> Vec<Slot> {
     slots
 }
 
-/// The bytes of slots that follow a text's own.
+/// The bytes in the slots that follow a text's slot.
 pub fn text_of(slots: &[Slot], bytes: usize) -> Vec<u8> {
     let mut text: Vec<u8> = slots.iter().flatten().flat_map(|word| word.to_ne_bytes()).collect();
     text.truncate(bytes);
     text
 }
 
-/// Two numbers in a word.
+/// Two numbers in one 64-bit number.
 fn two(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
@@ -288,7 +288,7 @@ mod tag {
 }
 
 impl Record {
-    /// Words: 0 is the tag with 16 more bits above it; work has its times in 1 and 2.
+    /// Number 0 has the tag and 16 more bits above it; work has its times in 1 and 2.
     pub fn slot(&self) -> Slot {
         let mut slot = [0; 8];
         match *self {
@@ -379,7 +379,7 @@ impl Record {
         slot
     }
 
-    /// What a slot says; `None` for what no library of this version writes.
+    /// The content of a slot; `None` for content that no library of this version writes.
     pub fn read(slot: &Slot) -> Option<Record> {
         let (low, high) = halves(slot[0]);
         let work = |kind| {
@@ -463,8 +463,9 @@ impl Record {
 /// Readings of both clocks, of which the closest counts.
 const CLOCK_TRIES: u32 = 16;
 
-/// The same moment by two clocks, `inner` read between two readings of `outer`. Of several tries the one with the least time
-/// between them: an interruption of the thread would shift every time that is converted by the result.
+/// The same moment by two clocks: `inner` is read between two readings of `outer`. Of several tries, the one with the
+/// shortest time between them counts: an interruption of the thread would shift every time that is converted with the
+/// result.
 pub fn closest(mut inner: impl FnMut() -> u64, mut outer: impl FnMut() -> u64) -> (u64, u64) {
     let tries = (0..CLOCK_TRIES).map(|_| {
         let (before, inner_ns, after) = (outer(), inner(), outer());
@@ -572,7 +573,7 @@ mod tests {
         }
     }
 
-    /// A thread that is interrupted between two readings, for 7 µs on all occasions but one.
+    /// A thread that is interrupted for 7 µs between two readings, in all tries but one.
     #[test]
     fn an_interruption_between_the_clocks_does_not_shift_them() {
         let now = std::cell::Cell::new(1_000);

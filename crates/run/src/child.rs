@@ -1,4 +1,4 @@
-//! A headless run in a process of its own: it begins as the first run of the program, whatever ran before.
+//! A headless run in its own process: it starts like the first run of the program, unaffected by earlier runs.
 
 use std::{
     env, fs,
@@ -14,19 +14,19 @@ use llmprof_base::{
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// The end of longer messages is kept.
+/// Maximum size of the messages; of longer ones the end is kept.
 const MAX_MESSAGES_BYTES: u64 = 1 << 20;
 
-/// How a run in a process of its own ended.
+/// The end of a run in its own process.
 pub struct Ended {
     pub status: Option<ExitStatus>,
-    /// What it wrote to stderr.
+    /// Its output on stderr.
     pub messages: String,
     /// The signal that ended it early.
     pub cause: Option<Cause>,
 }
 
-/// Runs the workload of `overrides`, recorded in `dir`, to its end, or until a signal ends it.
+/// Runs the workload of `overrides`, recorded in `dir`, until it ends or a signal ends it.
 pub async fn run(overrides: &[String], dir: &Path) -> io::Result<Ended> {
     let mut shutdown = Shutdown::listen()?;
     if let Some(parent) = dir.parent() {

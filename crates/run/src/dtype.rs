@@ -1,11 +1,11 @@
-//! Chooses the type of the weights where `model.dtype` is `auto`.
+//! Chooses the type of the weights if `model.dtype` is `auto`.
 
 use std::fmt;
 
 use llmprof_config::{Dtype, DtypeChoice};
 use llmprof_event::Device;
 
-/// The type of the weights, and why it is that one.
+/// The type of the weights, and the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChosenDtype {
     pub dtype: Dtype,
@@ -14,19 +14,19 @@ pub struct ChosenDtype {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DtypeReason {
-    /// The configuration names it.
+    /// The configuration sets it.
     Given,
-    /// The weights are published in it.
+    /// The published type of the weights.
     Published,
-    /// The GPU has no arithmetic in bf16. The capability is 75 for 7.5.
+    /// The GPU does not support bf16. The capability is 75 for 7.5.
     NoBf16 { capability: u32 },
-    /// It is the fastest of this engine's types on the CPU, and the run fits into memory with it.
+    /// The fastest type of this engine on the CPU with which the run fits into memory.
     FastestOnCpu,
-    /// This one would be faster and does not fit into memory.
+    /// A faster type does not fit into memory.
     DoesNotFit { faster: Dtype },
 }
 
-/// What the choice depends on.
+/// The input of the choice.
 pub struct Circumstances<'a> {
     pub published: Dtype,
     pub device: &'a Device,
@@ -52,7 +52,7 @@ impl ChosenDtype {
         }
     }
 
-    /// The fastest that fits. Where none does, the one that needs least: its refusal has the numbers.
+    /// The fastest type that fits. If none does, the smallest: its refusal has the numbers.
     fn on_cpu(given: &Circumstances<'_>) -> ChosenDtype {
         let order = given.fastest_on_cpu;
         let fitting = order.iter().copied().find(|&dtype| (given.fits)(dtype));
@@ -65,7 +65,7 @@ impl ChosenDtype {
         ChosenDtype { dtype, reason }
     }
 
-    /// What was chosen and why; `None` for a type that is expected.
+    /// The choice and its reason; `None` for an expected type.
     pub fn remark(&self) -> Option<String> {
         let expected = matches!(self.reason, DtypeReason::Given | DtypeReason::Published);
         (!expected).then(|| format!("model.dtype=auto is {}: {}", self.dtype.name(), self.reason))

@@ -31,12 +31,12 @@ pub struct Finished {
     pub cause: Option<Cause>,
 }
 
-/// Runs `plan` to its end, or until a signal ends it.
+/// Runs `plan` until it ends or a signal ends it.
 pub async fn run(plan: Plan, quiet: bool) -> io::Result<Finished> {
     run_named(plan, quiet, "").await
 }
 
-/// As [`run`], with a name in the line of progress.
+/// Like [`run`], with a name in the progress line.
 pub async fn run_named(plan: Plan, quiet: bool, name: &str) -> io::Result<Finished> {
     let mut shutdown = Shutdown::listen()?;
     let mut session = Session::start(plan);
@@ -68,7 +68,8 @@ pub async fn watch(plan: Plan, time: Duration) -> io::Result<Finished> {
     Ok(finish(session, outcome, cause))
 }
 
-/// Prints the changes of alerts since `changed` of them, and rings the bell if more than `crossed` were crossed. Returns both numbers.
+/// Prints the changes of alerts after the first `changed`, and rings the bell if more than `crossed` became true.
+/// Returns both numbers.
 fn show_alerts(state: &RunState, (crossed, changed): (u64, u64)) -> (u64, u64) {
     if state.alerts_crossed > crossed {
         ring_stderr();
@@ -79,7 +80,7 @@ fn show_alerts(state: &RunState, (crossed, changed): (u64, u64)) -> (u64, u64) {
     (state.alerts_crossed, state.alerts_changed)
 }
 
-/// Another program that has ended, or was followed for long enough.
+/// Another program that has ended, or was followed until the time limit.
 pub struct Followed {
     pub state: RunState,
     pub summary: SessionSummary,
@@ -88,12 +89,12 @@ pub struct Followed {
     pub exit_code: Option<u8>,
 }
 
-/// Follows another program to its end, or ends it after `time`; one that was joined is left then, or at a signal. Ctrl-C reaches the
-/// program too; other signals are passed on, once. The program decides what they mean.
+/// Follows another program until it ends, or ends it after `time`; a joined program is detached from then, or at a
+/// signal. Ctrl-C reaches the program too; other signals are forwarded to it, once. The program decides what they mean.
 pub async fn follow(plan: Plan, time: Option<Duration>) -> io::Result<Followed> {
     let mut shutdown = Shutdown::listen()?;
     let mut relayed = Relayed::listen()?;
-    // A program that was joined is left; it continues.
+    // A joined program continues.
     let is_joined = matches!(plan.work.program(), Some(Target::Join { .. }));
     let mut session = Session::start(plan);
     let until = tokio::time::Instant::now() + time.unwrap_or(Duration::from_secs(u32::MAX.into()));
@@ -104,7 +105,7 @@ pub async fn follow(plan: Plan, time: Option<Duration>) -> io::Result<Followed> 
             requested = shutdown.requested() => match cause.replace(requested) {
                 Some(_) => break,
                 None if is_joined => break,
-                // The terminal has sent it to the program too.
+                // The terminal has also sent it to the program.
                 None if cause == Some(Cause::Interrupt) => {}
                 None => match cause.as_ref().and_then(Cause::signal) {
                     Some(signal) => session.program_control().pass_on(signal),
@@ -127,7 +128,7 @@ fn finish(mut session: Session, outcome: Outcome, cause: Option<Cause>) -> Finis
     Finished { state: std::mem::take(&mut session.state), summary, cause }
 }
 
-/// Runs the remaining jobs, with a cool-down between them. Returns the cause where a signal ended it.
+/// Runs the remaining jobs, with a cool-down between them. Returns the signal if one ended it.
 pub async fn sweep(runner: &mut Runner, quiet: bool) -> io::Result<Option<Cause>> {
     let mut shutdown = Shutdown::listen()?;
     let mut time_left = TimeLeft::start();
@@ -175,8 +176,8 @@ pub async fn job(task: Task) -> io::Result<Finished> {
     Ok(finished)
 }
 
-/// Follows jobs in other processes until all of them have ended, or a signal comes. If they continue without
-/// this program, the signal ends the following alone.
+/// Follows jobs in other processes until all of them have ended, or until a signal. If they continue without this
+/// program, the signal ends only the following.
 pub async fn launch(launch: &mut Launch, quiet: bool) -> io::Result<Option<Cause>> {
     let mut shutdown = Shutdown::listen()?;
     let mut time_left = TimeLeft::start();
@@ -224,7 +225,7 @@ fn launch_line(sweep: &Sweep) -> String {
     if running > 0 {
         let mut on: Vec<&str> = Vec::new();
         for job in sweep.jobs.iter().filter(|job| job.state == JobState::Running) {
-            let name = job.place.as_ref().and_then(|place| place.on.as_deref());
+            let name = job.placement.as_ref().and_then(|placement| placement.on.as_deref());
             on.extend(name.filter(|name| !on.contains(name)));
         }
         let more = if on.len() > NAMES { ", …" } else { "" };
@@ -240,7 +241,7 @@ fn launch_line(sweep: &Sweep) -> String {
     text
 }
 
-/// Takes events until the run ends, or a signal comes.
+/// Processes events until the run ends or a signal arrives.
 async fn run_session(
     session: &mut Session,
     shutdown: &mut Shutdown,
@@ -259,7 +260,7 @@ async fn run_session(
     cause
 }
 
-/// Shows what the run does, and how far it is.
+/// Shows the activity of the run and its progress.
 pub fn show(line: &mut ProgressLine, state: &RunState, left: impl Fn(f64) -> Option<Estimate>) {
     let (text, share) = describe(state);
     // The time of the run does not advance during a re-run under a tool.
@@ -298,10 +299,10 @@ fn print_remarks(runner: &mut Runner) {
 /// The result of a job in one line.
 fn row(sweep: &Sweep, job: usize) -> String {
     let mut line = format!("{}  {}", label(sweep, job), sweep.jobs[job].status());
-    let place = sweep.jobs[job].place_cells().into_iter().filter(|cell| !cell.is_empty());
-    let place: Vec<String> = place.collect();
-    if sweep.jobs[job].place.as_ref().is_some_and(|place| place.on.is_some()) {
-        line += &format!(" ({})", place.join(" on "));
+    let placement = sweep.jobs[job].placement_cells().into_iter().filter(|cell| !cell.is_empty());
+    let placement: Vec<String> = placement.collect();
+    if sweep.jobs[job].placement.as_ref().is_some_and(|placement| placement.on.is_some()) {
+        line += &format!(" ({})", placement.join(" on "));
     }
     for column in Column::ALL {
         if let Some(cell) = column.cell(&sweep.jobs[job]) {
@@ -319,7 +320,7 @@ fn label(sweep: &Sweep, job: usize) -> String {
     format!("{}  {}", sweep.label(job), sweep.swept_text(job)).trim_end().to_owned()
 }
 
-/// What the run does with its latest measurements, and the share done.
+/// The activity of the run with its latest measurements, and the share done.
 fn describe(state: &RunState) -> (String, f64) {
     if let Some((tool, doing, share)) = state.kernels.working() {
         let percentage = share.map(|share| format!(" {}", percent(100.0 * share))).unwrap_or_default();

@@ -27,7 +27,7 @@ use llmprof_engine::{
     workload::{Prompt, PromptSet, Workload},
 };
 
-/// Chat templates can double a text at every step.
+/// Maximum memory for a prompt: chat templates can double a text at every step.
 const MAX_PROMPT_MEMORY: u64 = 2_000_000_000;
 
 #[derive(Debug, Error)]
@@ -115,12 +115,12 @@ pub enum DatasetError {
 #[derive(Debug, Clone)]
 pub struct Inputs {
     pub model: Model,
-    /// Where the run reads or writes text.
+    /// Set if the run reads or writes text.
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub workload: Workload,
     /// For a vision-language model.
     pub pictures: Option<Pictures>,
-    /// What `auto` became.
+    /// The choices of `auto`.
     pub choices: Vec<String>,
 }
 
@@ -131,9 +131,9 @@ impl Inputs {
         let is_server = config.runtime.name.server().is_some();
         let images = config.dataset.images.as_ref().filter(|_| model.sees() || has_own_code(config));
         let tokenizer = match setting_with_text(config) {
-            // The processor of a vision-language model is PyTorch's.
+            // The processor of a vision-language model belongs to PyTorch.
             Some(_) if images.is_some() => stop_tokenizer(&model, config),
-            // So is the text of a script.
+            // So does the text of a script.
             Some(key) if has_own_text(config) => tokenizer(&model, key).ok().map(Arc::new),
             Some(key) if !is_server => Some(Arc::new(tokenizer(&model, key)?)),
             _ => None,
@@ -153,7 +153,7 @@ impl Inputs {
         let stops = tokenizer.as_ref().filter(|_| !config.infer.ignore_eos).map(|t| t.stop_ids().to_vec());
         let workload = Workload {
             requests: match (config.runtime.requests, is_server) {
-                // A trace has as many as it has.
+                // The number of requests of a trace is fixed.
                 (None, true) if matches!(prompt_set, PromptSet::Random { .. }) => 0,
                 (None, false) if pictures.is_some() => {
                     pictures.as_ref().and_then(Pictures::requests).ok_or(DatasetError::NoRequests)?
@@ -189,18 +189,18 @@ fn read_pictures(images: &ImagesConfig, config: &RunConfig) -> Result<Pictures, 
     Pictures::open(images, Some(&chosen), seed)
 }
 
-/// Whether code that is not transformers' decides what becomes of images.
+/// Whether code other than transformers' prepares the images.
 fn has_own_code(config: &RunConfig) -> bool {
     let settings = config.runtime.pytorch.as_ref().filter(|_| config.runtime.name == Runtime::Pytorch);
     settings.is_some_and(|settings| settings.script.is_some() || settings.trust_remote_code)
 }
 
-/// Whether Python makes text of tokens itself.
+/// Whether Python decodes the tokens itself.
 fn has_own_text(config: &RunConfig) -> bool {
     config.runtime.pytorch.as_ref().is_some_and(|settings| settings.script.is_some())
 }
 
-/// The tokenizer that knows the end of an answer, where the model has one.
+/// The tokenizer that knows the end-of-text tokens, if the model has one.
 fn stop_tokenizer(model: &Model, config: &RunConfig) -> Option<Arc<Tokenizer>> {
     let dir = model.weights_path().filter(|_| !config.infer.ignore_eos)?;
     Tokenizer::from_dir(dir).ok().map(Arc::new)
@@ -221,7 +221,7 @@ fn tokenizer(model: &Model, key: &'static str) -> Result<Tokenizer, InputsError>
     Ok(model.tokenizer().ok_or(InputsError::NoTokenizer { key })??)
 }
 
-/// As configured, or one for each text.
+/// The configured number, or one per text.
 fn requests(config: &RunConfig, prompts: &PromptSet) -> Result<u32, DatasetError> {
     match (config.runtime.requests, prompts) {
         (Some(requests), _) => Ok(requests),
@@ -264,14 +264,14 @@ fn read_prompts(
     Ok(PromptSet::Given(set.into()))
 }
 
-/// The samples of a file, and the indexes of those that are used, in the order of the requests.
+/// The samples of a file, and the indexes of the used ones, in the order of the requests.
 fn ordered_samples(
     prompts: &PromptsConfig,
     config: &RunConfig,
 ) -> Result<(Vec<Sample>, Vec<usize>), InputsError> {
     let file = &prompts.file;
     let samples = prompts::load(Path::new(file)).map_err(|e| with_command(file, e))?;
-    // After the last text the first is used again. More than there are requests are never used.
+    // After the last text the first is used again. Texts beyond the number of requests are never used.
     let max = config.runtime.requests.map_or(MAX_SAMPLES + 1, |n| u64::from(n.max(config.runtime.warmup)));
     let order = match &config.dataset.sampling {
         Some(sampling) => select(sampling, &samples, file, config.runtime.seed, max)?,
@@ -336,7 +336,7 @@ fn prompt_of(
     let limit = config.dataset.prompt_tokens as usize;
     let mut prompt = Prompt { text: text.to_owned(), ids: tokenizer.prompt_ids(text, prompts.chat)? };
     while prompts.truncate && prompt.ids.len() > limit && !prompt.text.is_empty() {
-        // The text is cut, not its ids: a chat template adds tokens after it.
+        // The text is truncated, not its ids: a chat template adds tokens after it.
         let plain = tokenizer.prompt_ids(&prompt.text, false)?;
         let length = plain.len().saturating_sub(prompt.ids.len() - limit);
         let cut = tokenizer.text(&plain[..length])?;

@@ -11,14 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How old a page may be.
+/// Maximum age of a page.
 const FRESH: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(50);
-/// A request and its answer.
+/// Time limit for a request and its answer.
 const CLIENT: Duration = Duration::from_secs(1);
 const MAX_REQUEST_BYTES: usize = 8192;
 
-/// The page that is served, made by the consumer of events once a second.
+/// Serves a page, which the consumer of events renders once per second.
 pub struct MetricsEndpoint {
     page: Arc<Mutex<String>>,
     stop: Arc<AtomicBool>,
@@ -51,7 +51,7 @@ impl MetricsEndpoint {
         Ok(MetricsEndpoint { page, stop, made: None, thread: Some(thread), address })
     }
 
-    /// Makes the page again where it is old.
+    /// Renders the page again if it is too old.
     pub fn update(&mut self, make: impl FnOnce() -> String) {
         if self.made.is_none_or(|made| made.elapsed() >= FRESH) {
             self.made = Some(Instant::now());
@@ -63,20 +63,20 @@ impl MetricsEndpoint {
 impl Drop for MetricsEndpoint {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // The next run may want the same address.
+        // The next run may use the same address.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-/// One request within its time; given up where the run ends.
+/// Answers one request within its time limit; abandoned if the run ends.
 fn answer(mut client: TcpStream, page: &str, is_ended: impl Fn() -> bool) -> io::Result<()> {
     let deadline = Instant::now() + CLIENT;
     client.set_nonblocking(false)?;
     client.set_read_timeout(Some(POLL))?;
     client.set_write_timeout(Some(POLL))?;
-    // A client that takes a byte at a time is given no more time than any other.
+    // A client that sends a byte at a time gets no more time than any other.
     let goes_on = |error: io::Error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => Ok(()),
         _ => Err(error),
@@ -126,7 +126,7 @@ fn answer(mut client: TcpStream, page: &str, is_ended: impl Fn() -> bool) -> io:
 mod tests {
     use super::*;
 
-    /// After this the endpoint is taken to hang.
+    /// An endpoint that takes longer is assumed to hang.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut endpoint = MetricsEndpoint::serve(listener).unwrap();
         endpoint.update(|| "# a page\n".repeat(1 << 20));
-        // One byte now and then, for as long as it is listened to.
+        // One byte at intervals, for as long as the endpoint reads.
         let slow = thread::spawn(move || {
             let begun = Instant::now();
             while slow.write_all(b"G").is_ok() {
@@ -148,7 +148,8 @@ mod tests {
                 thread::sleep(Duration::from_millis(100));
             }
         });
-        // The second one asks and reads nothing. The last is answered all the same, and the end does not wait for the others.
+        // The second client sends a request and reads nothing. The last is answered nevertheless, and the end does not
+        // wait for the others.
         let mut text = String::new();
         client.read_to_string(&mut text).unwrap();
         assert!(text.contains("404"), "{text}");
@@ -156,9 +157,9 @@ mod tests {
         slow.join().unwrap();
     }
 
-    /// A thread that gets to a client too late still answers the request that is there.
+    /// A thread that is late still answers a request that has arrived.
     #[test]
-    fn a_request_that_is_there_is_answered_even_after_its_time() {
+    fn a_received_request_is_answered_after_its_time_limit() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         client.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();

@@ -80,27 +80,27 @@ pub struct Plan {
     pub composed: Composed,
     /// Settings that the run ignores or reads under another name.
     pub remarks: Vec<String>,
-    /// What `auto` became, with the reason.
+    /// The choices of `auto`, with their reasons.
     pub choices: Vec<String>,
     /// The directory of the recording, if the run is recorded.
     pub dir: PathBuf,
     pub(crate) work: Work,
-    /// Where the metrics of the run are served.
+    /// The address at which the metrics of the run are served.
     pub(crate) metrics_address: Option<SocketAddr>,
-    /// The servers whose metrics are read beside the run.
+    /// The servers whose metrics are read during the run.
     pub(crate) watched_servers: Vec<MetricsAt>,
     pub(crate) alerts: Vec<Alert>,
     pub(crate) watched_gpus: Option<MetricsAt>,
     pub(crate) inputs: Inputs,
-    /// The device of the workload, "auto" resolved.
+    /// The device of the workload, with "auto" resolved.
     pub(crate) device: Device,
-    /// The type of the weights, "auto" resolved.
+    /// The type of the weights, with "auto" resolved.
     pub(crate) dtype: Dtype,
     pub(crate) speculation: Option<SpeculationPlan>,
 }
 
-/// The directory of the run. A server's model is its own: without one on the command line, the runtime stands in the path in place of the
-/// default model.
+/// The directory of the run. A server has its own model: unless the command line names one, the runtime replaces the
+/// default model in the path.
 fn run_dir(composed: &Composed) -> PathBuf {
     let config = &composed.config;
     let dir = PathBuf::from(&config.hydra.run.dir);
@@ -205,7 +205,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The same run, of another program. Its model's shape is known only where the user gives one.
+    /// The same run for another program. Its model's shape is known only if the user gives one.
     pub fn following(mut self, target: Target, has_model: bool) -> Plan {
         self.choices.clear();
         self.work = Work::Program(ProgramWork { target: Some(target), has_model });
@@ -267,12 +267,12 @@ impl Plan {
             _ if matches!(self.work, Work::Sim) || !self.work.runs_model() => Ok(()),
             EngineOptions::Own(options) => device::check(&self.device, &options),
             EngineOptions::Stock(options) => options.check(),
-            // PyTorch itself reports what does not fit.
+            // PyTorch itself reports insufficient memory.
             EngineOptions::Elsewhere => Ok(()),
         }
     }
 
-    /// Makes the engine of a run that is not simulated. `progress` may cancel that.
+    /// Creates the engine of a run that is not simulated. `progress` may cancel that.
     pub(crate) fn make_engine(&self, progress: Progress<'_>) -> Result<Box<dyn Engine>, EngineError> {
         match self.options(self.dtype) {
             EngineOptions::Own(options) => self.own_engine(*options, progress),
@@ -299,7 +299,7 @@ impl Plan {
                     spec: spec.as_ref().clone(),
                     checkpoint: checkpoint.clone(),
                     scheme: *scheme,
-                    // Its choices are the most likely tokens.
+                    // The model's choices are the most likely tokens.
                     sampling: Sampling::greedy(),
                     ..options
                 };
@@ -309,7 +309,7 @@ impl Plan {
         Ok(Box::new(Speculator::new(engine, proposer, speculation.tokens, speculation.assumed)))
     }
 
-    /// The options of this program's engines; `None` where candle-transformers makes the model.
+    /// The options of the program's engines; `None` for models of candle-transformers.
     pub fn engine_options(&self) -> Option<CandleOptions> {
         match self.options(self.dtype) {
             EngineOptions::Own(options) => Some(*options),
@@ -378,12 +378,12 @@ impl Plan {
         device::gpu_uuid(&self.device)
     }
 
-    /// The workload runs on a GPU.
+    /// Whether the workload runs on a GPU.
     pub fn uses_gpu(&self) -> bool {
         self.device.is_cuda()
     }
 
-    /// Time is simulated.
+    /// Whether time is simulated.
     pub(crate) fn simulated(&self) -> bool {
         matches!(self.work, Work::Sim)
     }
@@ -396,7 +396,7 @@ impl Plan {
         name.filter(|_| !is_given)
     }
 
-    /// The model, or what takes its place.
+    /// The model, or the name that replaces it.
     fn title(&self) -> String {
         let name = &self.composed.config.model.name;
         match &self.work {
@@ -495,7 +495,7 @@ impl Plan {
     }
 }
 
-/// Whether an override defines which model it is; a name or a type alone does not.
+/// Whether an override defines the model; a name or a type alone does not.
 pub fn gives_shape(text: &str) -> bool {
     ["model=", "model.config_json=", "model.weights=", "model.path=", "model.arch"]
         .iter()
@@ -519,7 +519,7 @@ mod tests {
     use llmprof_config::{built_in, compose};
 
     #[test]
-    fn runs_of_a_server_lie_under_their_runtime() {
+    fn runs_of_a_server_are_stored_under_their_runtime() {
         let dir = |overrides: &[&str]| {
             let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
             run_dir(&compose(&built_in(), &overrides).unwrap()).display().to_string()

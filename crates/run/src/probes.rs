@@ -39,12 +39,12 @@ fn source(config: &RunConfig) -> Result<Source, Absence> {
 struct SimModel {
     weight_bytes: u64,
     cache_bytes: u64,
-    /// Its shape, where it is known, and a prefill and a decode step.
+    /// Its shape, if it is known, and a prefill and a decode step.
     steps: Option<(Shape, [Step; 2])>,
 }
 
 impl SimModel {
-    fn of(plan: &Plan) -> SimModel {
+    fn from_plan(plan: &Plan) -> SimModel {
         let (inputs, dtype) = (&plan.inputs, plan.dtype);
         let kv_cache = plan.composed.config.runtime.kv_cache_dtype;
         let workload = plan.workload();
@@ -70,8 +70,8 @@ impl SimModel {
     }
 }
 
-/// The sampler for `config`. `activity` is the phase of the workload, `model` what a simulated GPU runs, `uuid` CUDA's
-/// identifier of the GPU of the workload, where known.
+/// The sampler for `config`. `activity` is the phase of the workload, `model` the model on a simulated GPU, `uuid`
+/// CUDA's identifier of the GPU of the workload, if known.
 fn sampler(
     config: &RunConfig,
     activity: &Activity,
@@ -90,7 +90,7 @@ fn sampler(
         }
     };
     let host = config.profiling.host.enable.then(|| -> Box<dyn HostProbe> {
-        // With readings of the real host, two simulated runs of one seed would differ.
+        // With readings of the real host, two simulated runs with one seed would differ.
         match config.runtime.name {
             Runtime::Sim => Box::new(SimHost::new(activity.clone(), seed, weight_bytes)),
             _ => Box::new(HostReader::open()),
@@ -103,7 +103,7 @@ fn sampler(
 pub fn sampler_for(plan: &Plan, activity: &Activity) -> Result<Sampler, UnknownScenario> {
     let mut config = plan.composed.config.clone();
     config.runtime.device = plan.device.to_string();
-    sampler(&config, activity, SimModel::of(plan), plan.gpu_uuid().as_deref())
+    sampler(&config, activity, SimModel::from_plan(plan), plan.gpu_uuid().as_deref())
 }
 
 /// The thermometer for `config`; a simulated GPU starts at `last_temp_c`.
@@ -135,7 +135,8 @@ mod tests {
         config
     }
 
-    /// What the sampler of `config` announces: the source of the GPU, or why there is none, and the host.
+    /// The announcement of the sampler of `config`: the source of the GPU, or the reason why there is none, and the
+    /// host.
     fn announced(config: &RunConfig) -> Vec<String> {
         let sampler = sampler(config, &Activity::default(), SimModel::default(), None).unwrap();
         let (tx, mut rx) = channel(Clock::virtual_clock());

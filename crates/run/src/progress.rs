@@ -1,9 +1,9 @@
-//! What a run does at the moment.
+//! The current activity of a run.
 
 use llmprof_event::{Phase, PrefillProgress};
 use llmprof_record::state::RunState;
 
-/// What the run does, and the share of it that is done.
+/// The activity of the run, and the share that is done.
 pub fn progress(state: &RunState) -> (String, Option<f64>) {
     let Some(run) = &state.run else { return ("starting".to_owned(), None) };
     if let (Phase::Preparing, Some(loading), Some(text)) = (state.phase, &state.loading, state.loading_text())
@@ -18,12 +18,12 @@ pub fn progress(state: &RunState) -> (String, Option<f64>) {
     if let Some(PrefillProgress { layer, layers }) = prefill_progress(state) {
         text += &format!(", layer {}/{layers}", layer + 1);
     }
-    // Requests that warm a server up are sent one by one, the others together.
+    // The warm-up requests of a server are sent one by one, the others concurrently.
     let is_known = state.active.count() > 0 && !(state.serves() && state.requests_done == 0);
     (text, is_known.then(|| state.request_share_done()))
 }
 
-/// The last report of a prefill that is in progress.
+/// The last report of a prefill in progress.
 fn prefill_progress(state: &RunState) -> Option<PrefillProgress> {
     state.active.latest().filter(|active| active.tokens == 0)?.prefill
 }

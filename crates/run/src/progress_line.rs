@@ -25,7 +25,7 @@ pub enum ProgressLine {
 }
 
 impl ProgressLine {
-    /// `label` names the work, such as a job of a sweep; it may be empty.
+    /// `label` names the work, e.g. a job of a sweep; it may be empty.
     pub fn new(quiet: bool, label: &str) -> ProgressLine {
         if quiet {
             return ProgressLine::Quiet;
@@ -54,7 +54,7 @@ impl ProgressLine {
         }
     }
 
-    /// `time` and `left` are printed with a line, but alone they make no new one.
+    /// `time` and `left` are printed with a line, but do not cause one.
     pub fn show(&mut self, text: String, time: &str, left: Option<Estimate>) {
         let left = left.map(|left| format!("  {left}")).unwrap_or_default();
         match self {
@@ -69,7 +69,7 @@ impl ProgressLine {
         }
     }
 
-    /// Prints something else while the bar is away.
+    /// Prints other text while the bar is hidden.
     pub fn pause(&self, print: impl FnOnce()) {
         match self {
             ProgressLine::Bar(bar) => bar.suspend(print),
@@ -84,7 +84,7 @@ impl ProgressLine {
     }
 }
 
-/// Where the bar is drawn. While the terminal is not read, the bar is not drawn.
+/// The terminal on which the bar is drawn. While the terminal is not read, the bar is not drawn.
 #[derive(Debug)]
 struct BarTerminal {
     terminal: &'static Outlet,

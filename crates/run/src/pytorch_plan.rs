@@ -1,4 +1,4 @@
-//! What a Python process is asked to do, from the configuration.
+//! The plan of a Python process, from the configuration.
 
 use std::{env, path::PathBuf, sync::Arc, time::Duration};
 
@@ -42,7 +42,7 @@ pub fn worker(plan: &Plan) -> Result<Option<WorkerPlan>, PytorchPlanError> {
         shapes: config.profiling.torch.shapes,
         memory: config.profiling.torch.memory,
         stack: config.profiling.torch.stack,
-        // Known once the run has a directory.
+        // Set once the run has a directory.
         file: String::new(),
         prompt: None,
     });
@@ -72,7 +72,7 @@ pub fn worker(plan: &Plan) -> Result<Option<WorkerPlan>, PytorchPlanError> {
                 NvtxDetail::Layer => "layer",
                 NvtxDetail::Op => "op",
             },
-            // Known once the run has a directory.
+            // Set once the run has a directory.
             visualizations: None,
         },
         python: python.path.display().to_string(),
@@ -90,14 +90,14 @@ fn check_files(settings: &PytorchConfig) -> Result<(), PytorchPlanError> {
     if let Some(script) = settings.script.as_ref().filter(|path| !PathBuf::from(path).is_file()) {
         return Err(PytorchPlanError::NoScript(script.clone()));
     }
-    // A name without a directory is searched for when it is started.
+    // A name without a directory is searched for at the start.
     match settings.python.as_ref().filter(|path| path.contains('/') && !PathBuf::from(path).is_file()) {
         Some(python) => Err(PytorchPlanError::NoPython(python.clone())),
         None => Ok(()),
     }
 }
 
-/// Without a home, a directory of this process.
+/// Without a home directory, one of this process.
 fn data_dir() -> PathBuf {
     user_data_dir().unwrap_or_else(|| env::temp_dir().join(format!("llmprof-{}", std::process::id())))
 }

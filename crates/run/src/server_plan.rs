@@ -1,4 +1,4 @@
-//! The load that a configuration asks for.
+//! The load of a configuration.
 
 use std::{ffi::OsString, path::Path, sync::Arc, time::Duration};
 
@@ -24,9 +24,9 @@ use llmprof_sources::{
     },
 };
 
-/// Different images.
+/// The number of different images.
 const PICTURES: u64 = 8;
-/// Where a server listens that we start, unless it is given.
+/// The default address of a server that this program starts.
 const USUAL_URL: &str = "http://127.0.0.1:8000";
 
 #[derive(Debug, Error)]
@@ -57,7 +57,7 @@ pub enum ServerPlanError {
     Image,
 }
 
-/// The kind of server that a runtime names.
+/// The kind of server of a runtime.
 fn kind_of(runtime: ServerRuntime) -> ServerKind {
     match runtime {
         ServerRuntime::OpenAi => ServerKind::OpenAi,
@@ -68,7 +68,7 @@ fn kind_of(runtime: ServerRuntime) -> ServerKind {
     }
 }
 
-/// `None` where the run is not one on a server.
+/// `None` if the run does not load-test a server.
 pub fn load_plan(
     config: &RunConfig,
     workload: &Workload,
@@ -100,7 +100,7 @@ pub fn load_plan(
             Prompts::Given(prompts.iter().map(|prompt| prompt.text.clone()).collect())
         }
     };
-    // Servers that check strictly refuse what the protocol does not have.
+    // Strict servers refuse fields that the protocol does not have.
     let is_lenient = kind != ServerKind::OpenAi;
     let infer = &config.infer;
     Ok(Some(LoadPlan {
@@ -142,7 +142,7 @@ pub fn load_plan(
     }))
 }
 
-/// The tokenizer of the server's model: the one that is named, else that of the model's weights where the user names the model.
+/// The tokenizer of the server's model: the named one, else that of the model's weights if the user names the model.
 pub fn served_tokenizer(
     config: &RunConfig,
     model: &Model,
@@ -160,7 +160,7 @@ pub fn served_tokenizer(
     Ok(tokenizer.map(Arc::new))
 }
 
-/// The command that starts the server, where there is one.
+/// The command that starts the server, if there is one.
 pub fn server_program(config: &RunConfig) -> Result<Option<Target>, ServerPlanError> {
     let command = config.runtime.server.as_ref().and_then(|server| server.command.as_ref());
     let Some(command) = command.filter(|_| config.runtime.name.server().is_some()) else { return Ok(None) };
@@ -172,7 +172,7 @@ pub fn server_program(config: &RunConfig) -> Result<Option<Target>, ServerPlanEr
     }))
 }
 
-/// The servers whose metrics are read beside any run.
+/// The servers whose metrics are read during any run.
 pub fn watched_servers(config: &RunConfig) -> Result<Vec<MetricsAt>, ServerPlanError> {
     let urls = config.telemetry.server.as_ref().map_or(&[][..], Urls::all);
     if urls.len() > MAX_WATCHED {
@@ -181,7 +181,7 @@ pub fn watched_servers(config: &RunConfig) -> Result<Vec<MetricsAt>, ServerPlanE
     urls.iter().filter_map(|url| page_at("telemetry.server", Some(url)).transpose()).collect()
 }
 
-/// The exporter whose readings of GPUs are used.
+/// The exporter from which GPUs are read.
 pub fn watched_gpus(config: &RunConfig) -> Result<Option<MetricsAt>, ServerPlanError> {
     page_at("telemetry.dcgm", config.telemetry.dcgm.as_deref())
 }
@@ -190,7 +190,7 @@ fn page_at(key: &'static str, url: Option<&str>) -> Result<Option<MetricsAt>, Se
     url.map(|url| MetricsAt::read(url).map_err(|cause| ServerPlanError::Url { key, cause })).transpose()
 }
 
-/// From the environment, without the line end that files leave.
+/// Read from the environment, without the line end that files leave.
 fn key(server: &ServerConfig) -> Option<Secret> {
     let key = std::env::var(server.key_env.as_deref()?).ok()?.trim().to_owned();
     (!key.is_empty() && !key.contains(char::is_control)).then_some(Secret(key))
@@ -210,7 +210,7 @@ fn metrics_at(server: &ServerConfig, endpoint: &Endpoint) -> Result<Option<Metri
     }
 }
 
-/// Synthetic images, as many as keep a cache from knowing them all.
+/// Synthetic images: enough different ones that no cache contains all of them.
 fn images(server: &ServerConfig, load: &LoadConfig, seed: u64) -> Result<Arc<[String]>, ServerPlanError> {
     match load.image_pixels {
         None => Ok(Arc::default()),

@@ -59,17 +59,17 @@ use llmprof_sources::{
 pub struct Session {
     pub state: RunState,
     pub control: Control,
-    /// Records kernels, on a GPU.
+    /// Records kernels of a run on a GPU.
     tracer: Option<Arc<Tracer>>,
     /// Whether a simulated run records kernels.
     sim_kernels: Arc<AtomicBool>,
-    /// Controls another program that is followed.
+    /// Controls a followed program.
     program_control: Arc<ProgramControl>,
     plan: Plan,
     rx: EventRx,
     tx: EventTx,
     batch: Vec<Envelope>,
-    /// The next batch is taken no earlier.
+    /// The earliest time of the next batch.
     next_batch: Instant,
     recording: Recording,
     observer: Observer,
@@ -78,38 +78,38 @@ pub struct Session {
     tool_work: Option<ToolWork>,
     tools_left: VecDeque<Tool>,
     tool_failures: Vec<String>,
-    /// For the files of tools when the run is not recorded.
+    /// For the files of tools if the run is not recorded.
     scratch: Option<TempDir>,
     loss_reported: bool,
     stops: Stops,
-    /// Processes on a watched GPU that were reported.
+    /// Processes on a monitored GPU that were reported.
     offered: HashSet<u32>,
     alerts: Alerts,
     endpoint: Option<MetricsEndpoint>,
     closed: bool,
 }
 
-/// How a session ended.
+/// The end of a session.
 #[derive(Debug, Clone)]
 pub struct SessionSummary {
     pub finished: RunFinished,
     pub metrics: MetricsSummary,
     pub dir: Option<PathBuf>,
     pub loss: Option<Loss>,
-    /// Failures of tools that the configuration asked for.
+    /// Failures of tools that the configuration requests.
     pub tool_failures: Vec<String>,
-    /// False for load on a server that never answered: there is nothing in the recording but why.
+    /// False for a load test whose server never answered: the recording contains only the reason.
     pub began: bool,
 }
 
 impl SessionSummary {
-    /// Removes the directory of a run that never began, and what it leaves empty of a relative `root`.
+    /// Removes the directory of a run that never began, and parents of it below a relative `root` that become empty.
     pub fn discard_unbegun(&mut self, root: &Path) {
         let Some(dir) = self.dir.take_if(|_| !self.began) else { return };
         if let Err(e) = fs::remove_dir_all(&dir) {
             tracing::warn!("{} cannot be removed: {e}", dir.display());
         }
-        // An absolute path was chosen by the user, with the directories above it.
+        // The user chose an absolute path, with the directories above it.
         let made = |parent: &&Path| root.is_relative() && parent.starts_with(root);
         for parent in dir.ancestors().skip(1).take_while(made) {
             // Other runs keep it.
@@ -122,15 +122,15 @@ impl SessionSummary {
 
 /// The longest wait for threads that were asked to stop. A long prefill cannot be interrupted.
 const STOP_TIMEOUT: Duration = Duration::from_millis(1500);
-/// A GPU may have any number of processes.
+/// Maximum number of reported processes: a GPU may have any number.
 const MAX_OFFERS: usize = 16;
-/// As long as a program may take to end, and a little.
+/// The time that a program may take to end, and a margin.
 const STOP_PROGRAM_TIMEOUT: Duration = Duration::from_secs(5);
-/// A GPU that has reported no temperature by then reports none.
+/// A GPU that has reported no temperature by then has none.
 const TEMPERATURE_TIMEOUT_S: f64 = 30.0;
-/// Taken in before signals, keys and frames have their turn.
+/// Maximum events per batch, so that signals, keys and frames are processed in between.
 const BATCH_EVENTS: usize = 1024;
-/// Events are gathered for so long: a wake-up for every token costs more than the work on it.
+/// Events are collected for this time: a wake-up for every token costs more than processing it.
 const GATHER: Duration = Duration::from_millis(20);
 
 impl Session {
@@ -138,7 +138,7 @@ impl Session {
         Self::launch(plan, None)
     }
 
-    /// As [`start`](Self::start), with an engine that is ready instead of the one of the plan.
+    /// Like [`start`](Self::start), with a ready engine instead of that of the plan.
     pub fn start_on(plan: Plan, engine: Box<dyn Engine + Send>) -> Session {
         Self::launch(plan, Some(engine))
     }
@@ -285,7 +285,7 @@ impl Session {
         });
     }
 
-    /// Starts the Python process, and the thread that talks to it.
+    /// Starts the Python process, and the thread that communicates with it.
     fn start_worker(&mut self, mut worker: WorkerPlan) {
         let (send, pipes) = mpsc::channel();
         let target = Target::Start { command: worker.command.clone(), output: OutputTo::Pipes };
@@ -343,7 +343,7 @@ impl Session {
         });
     }
 
-    /// For files of a worker: the run's directory, if it has one.
+    /// The directory for files of a worker: that of the run, if it has one.
     fn work_dir(&mut self) -> io::Result<PathBuf> {
         if let Some(dir) = self.dir() {
             return std::path::absolute(dir);
@@ -357,14 +357,14 @@ impl Session {
         Ok(path)
     }
 
-    /// Where PyTorch's trace goes.
+    /// The path of PyTorch's trace.
     fn trace_file(&mut self) -> io::Result<PathBuf> {
         let dir = self.work_dir()?.join("torch_profiler");
         std::fs::create_dir(&dir)?;
         Ok(dir.join("trace.json.gz"))
     }
 
-    /// Starts a thread without which the run continues.
+    /// Starts a thread that the run does not depend on.
     fn start_beside(&mut self, name: &str, source: &str, work: impl FnOnce() + Send + 'static) {
         match spawn_thread(name, work) {
             Ok(thread) => self.threads.push(thread),
@@ -372,7 +372,7 @@ impl Session {
         }
     }
 
-    /// Starts the thread of the workload; without it the run has failed.
+    /// Starts the thread of the workload; without it the run fails.
     fn start_work(&mut self, name: &str, work: impl FnOnce() + Send + 'static) {
         match spawn_thread(name, work) {
             Ok(thread) => self.threads.push(thread),
@@ -401,21 +401,21 @@ impl Session {
         self.start_work("llmprof-attach", move || follower.run());
     }
 
-    /// The share of time in which kernels of another program are recorded. A worker reports its tokens itself: its kernels are
-    /// recorded where that was asked for.
+    /// The share of time in which kernels of another program are recorded. A worker reports its tokens itself; its
+    /// kernels are recorded only on request.
     fn duty(&self) -> Option<f64> {
         let cupti = &self.plan.composed.config.profiling.cupti;
-        // Torch.profiler finds the operators of eager steps; those of compiled ones are inferred from their kernels.
+        // torch.profiler finds the operators of eager steps; those of compiled ones are inferred from their kernels.
         let rests = self.plan.work.worker().is_some_and(|worker| !worker.is_compiled()) && !cupti.enable;
         cupti.duty.or(rests.then_some(0.0))
     }
 
-    /// Asks the program that was started to end.
+    /// Requests the end of the started program.
     pub fn end_program(&self) {
         self.program_control.end.store(true, Ordering::Relaxed);
     }
 
-    /// It has the exit code of the program that was started, once that has ended.
+    /// The control of the program, with its exit code once it has ended.
     pub fn program_control(&self) -> Arc<ProgramControl> {
         Arc::clone(&self.program_control)
     }
@@ -424,7 +424,7 @@ impl Session {
         &self.plan
     }
 
-    /// Takes events: records them, then applies them to the state. Waits for events, but not much longer than the
+    /// Processes events: records them, then applies them to the state. Waits for events, but not much longer than the
     /// flush interval. Returns the number of events received.
     pub async fn pump(&mut self) -> usize {
         crash::fault_point("consumer");
@@ -432,7 +432,7 @@ impl Session {
             // There will be no more events.
             std::future::pending::<()>().await;
         }
-        // Signals and keys are heard between two batches, however many events wait.
+        // Signals and keys are processed between two batches, however many events wait.
         tokio::task::yield_now().await;
         tokio::time::sleep_until(self.next_batch.into()).await;
         let flush_ms = u64::from(self.plan.composed.config.output.flush_ms);
@@ -445,13 +445,13 @@ impl Session {
         received
     }
 
-    /// Adds an event of the session itself, after all that were sent before it.
+    /// Adds an event of the session itself, after all earlier ones.
     fn emit(&mut self, event: Event) {
         self.tx.send_as_consumer(event);
         self.drain();
     }
 
-    /// Keeps what the screen reported while the run is in progress.
+    /// Stores a message of the screen while the run is in progress.
     pub fn keep_message(&mut self, text: &str) {
         if self.state.finished.is_none() && !self.closed {
             self.notice(Level::Info, "screen", text.to_owned());
@@ -462,7 +462,7 @@ impl Session {
         self.emit(Event::Notice(Notice { level, source: source.to_owned(), text }));
     }
 
-    /// Takes all events that have been sent so far.
+    /// Processes all events that have been sent so far.
     fn drain(&mut self) {
         self.rx.take_waiting(&mut self.batch);
         self.take_in();
@@ -476,11 +476,11 @@ impl Session {
         self.mark_stop();
         for mut envelope in std::mem::take(&mut self.batch).drain(..) {
             if self.state.finished.is_some() {
-                // A thread that was asked to stop may still send what it has just read.
+                // A thread that is stopping may still send its last reading.
                 if envelope.event.is_telemetry() {
                     continue;
                 }
-                // Events after the end, such as reports of tools, do not prolong the run.
+                // Later events, e.g. reports of tools, do not prolong the run.
                 envelope.t = self.state.now;
             }
             if matches!(envelope.event, Event::Ready(_)) {
@@ -499,7 +499,8 @@ impl Session {
         }
     }
 
-    /// Puts a stop of the process between the last event before it and the first one after it. Simulated time did not advance.
+    /// Inserts a stop of the process between the last event before it and the first one after it. Simulated time did
+    /// not advance.
     fn mark_stop(&mut self) {
         if self.closed || self.plan.simulated() {
             return;
@@ -546,7 +547,7 @@ impl Session {
         }
     }
 
-    /// Reports the alerts that have changed.
+    /// Reports changed alerts.
     fn check_alerts(&mut self) {
         if self.alerts.is_empty() {
             return;
@@ -556,7 +557,7 @@ impl Session {
         }
     }
 
-    /// While a GPU is watched: reports how to see more of the programs on it.
+    /// While a GPU is monitored: reports how to profile the programs on it.
     fn offer_to_follow(&mut self) {
         if !matches!(self.plan.work, Work::Watch) {
             return;
@@ -566,7 +567,7 @@ impl Session {
             on_card.map(|process| process.pid).filter(|pid| !self.offered.contains(pid)).collect();
         for pid in new {
             self.offered.insert(pid);
-            if let Some(process) = ProcessInfo::of(pid).filter(|_| self.offered.len() <= MAX_OFFERS) {
+            if let Some(process) = ProcessInfo::read(pid).filter(|_| self.offered.len() <= MAX_OFFERS) {
                 self.notice(Level::Info, "watch", process.offer());
             }
         }
@@ -607,7 +608,7 @@ impl Session {
         self.control.set_paused(!self.control.is_paused());
     }
 
-    /// Starts or stops recording single kernels. Returns a message for the user. Whether it worked is an event.
+    /// Starts or stops recording single kernels. Returns a message for the user. An event reports the result.
     pub fn toggle_kernels(&mut self) -> String {
         if self.state.finished.is_some() {
             return "the run has ended; r starts it again".to_owned();
@@ -647,8 +648,8 @@ impl Session {
         message(enable)
     }
 
-    /// Names the current window and starts the next. The snapshot is written to the run directory. Returns a message
-    /// for the user.
+    /// Names the current window and starts the next one. The snapshot is written to the run directory. Returns a
+    /// message for the user.
     pub fn snapshot(&mut self, name: &str) -> String {
         let taken = |name: &str| {
             let file = snapshot_file(name);
@@ -676,12 +677,12 @@ impl Session {
         }
     }
 
-    /// The directory of the run, where it is recorded.
+    /// The directory of the run, if it is recorded.
     pub fn dir(&self) -> Option<&Path> {
         self.recording.dir().map(RunDir::path)
     }
 
-    /// What is missing from the recording.
+    /// The losses of the recording.
     pub fn loss(&self) -> Option<Loss> {
         let dropped = || match self.rx.lost() {
             0 => None,
@@ -690,7 +691,7 @@ impl Session {
         self.recording.loss().or_else(dropped)
     }
 
-    /// Stops the work and closes the recording. `outcome` and `cause` are for a run that has not ended by itself.
+    /// Stops the work and closes the recording. `outcome` and `cause` apply to a run that has not ended by itself.
     pub fn end(&mut self, outcome: Outcome, cause: Option<String>) -> SessionSummary {
         self.stop(outcome, cause);
         let loss = self.loss();
@@ -710,19 +711,19 @@ impl Session {
         !waits || self.state.server.found.is_some() || self.state.has_begun()
     }
 
-    /// Failures of tools that the configuration asked for.
+    /// Failures of tools that the configuration requests.
     pub fn tool_failures(&self) -> &[String] {
         &self.tool_failures
     }
 
-    /// Asks the work to stop, without waiting for it.
+    /// Requests the end of the work, without waiting for it.
     pub fn cancel(&mut self) {
         self.control.cancel();
         self.tool_work.iter().for_each(ToolWork::cancel);
         self.tools_left.clear();
     }
 
-    /// No thread of this run is working.
+    /// Whether no thread of this run is working.
     pub fn is_idle(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
             && self.tool_work.as_ref().is_none_or(ToolWork::is_idle)
@@ -737,8 +738,8 @@ impl Session {
             self.drain();
             thread::sleep(Duration::from_millis(2));
         }
-        // The thread of a tool kills its processes; on a busy machine it may not have come to that yet. What is left of it only waits
-        // for them.
+        // The thread of a tool kills its processes, which may be late on a busy machine. The rest of its work is
+        // waiting for them.
         if let Some(tool) = self.tool().filter(|_| !self.is_idle()) {
             under::kill_runs(tool.name());
         }
@@ -757,13 +758,13 @@ impl Session {
         }
         self.control.cancel();
         self.endpoint = None;
-        // Before the documents: a reader that sees those finds the recording complete.
+        // Before the documents, so that the recording is complete once they exist.
         self.flush();
         self.recording.write_environment(&self.state);
         self.recording.write_reports(&self.state);
     }
 
-    /// Writes what was recorded so far, for a reader of the file.
+    /// Writes the recording so far, for a reader of the file.
     pub fn flush(&mut self) {
         if let Some(recorder) = self.recording.recorder() {
             recorder.flush();
@@ -779,7 +780,8 @@ impl Drop for Session {
     }
 }
 
-/// The alerts that have changed with the latest values of servers and GPUs. A server that does not answer has only its silence.
+/// The alerts that have changed with the latest values of servers and GPUs. A server that does not answer has only its
+/// silence.
 fn changed_alerts(alerts: &mut Alerts, state: &RunState) -> Vec<AlertChanged> {
     let mut changed = Vec::new();
     for server in state.servers() {

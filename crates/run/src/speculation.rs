@@ -1,4 +1,4 @@
-//! Speculative decoding as configured, checked before the run.
+//! Speculative decoding as configured, validated before the run.
 
 use thiserror::Error;
 
@@ -6,7 +6,7 @@ use super::inputs::{InputsError, Model};
 use llmprof_config::{RunConfig, Runtime, SpeculativeMethod};
 use llmprof_engine::{kv::TAKEN_BACK, speculation::Assumed};
 
-/// The most draft tokens per step.
+/// Maximum draft tokens per step.
 const MAX_TOKENS: u32 = TAKEN_BACK as u32 - 1;
 
 #[derive(Debug, Error)]
@@ -33,7 +33,7 @@ pub enum SpeculationError {
     NoRepeat,
 }
 
-/// Where draft tokens come from, and how many there are per step.
+/// The source of draft tokens, and their number per step.
 #[derive(Debug, Clone)]
 pub(crate) struct SpeculationPlan {
     pub source: ProposedBy,
@@ -48,7 +48,7 @@ pub(crate) enum ProposedBy {
 }
 
 impl SpeculationPlan {
-    /// `None` where every step gives one token.
+    /// `None` if every step gives one token.
     pub fn new(config: &RunConfig, model: &Model) -> Result<Option<SpeculationPlan>, SpeculationError> {
         let Some(speculative) = &config.runtime.speculative else { return Ok(None) };
         let Some(method) = speculative.method.filter(|_| config.runtime.name == Runtime::Candle) else {
@@ -84,7 +84,7 @@ impl SpeculationPlan {
         Ok(Some(SpeculationPlan { source, tokens: speculative.tokens as usize, assumed }))
     }
 
-    /// What a user should know beforehand.
+    /// A note for the user before the run.
     pub fn remark(&self, model: &Model) -> Option<String> {
         match self.assumed {
             Some(Assumed { acceptance, .. }) => Some(format!(

@@ -1,10 +1,10 @@
-//! Finds settings of profiling that a run cannot follow, before it starts.
+//! Finds profiling settings that a run cannot follow, before it starts.
 
 use thiserror::Error;
 
 use llmprof_config::{KvCacheDtype, NvtxDetail, RunConfig, Runtime};
 
-/// No profiling that was asked for is possible.
+/// None of the requested profiling is possible.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "{settings} would do nothing: {reason}; profiling=minimal samples the GPU and the host, profiling=none only measures \
@@ -48,7 +48,7 @@ fn enabled(options: [(bool, &'static str); 2]) -> Vec<&'static str> {
     options.into_iter().filter_map(|(enabled, name)| enabled.then_some(name)).collect()
 }
 
-/// For a dataset that has only images and an engine that reads text.
+/// For a dataset with only images and an engine that reads text.
 fn images_remark(config: &RunConfig) -> Option<String> {
     let dataset = &config.dataset;
     let blind = !matches!(config.runtime.name, Runtime::Pytorch | Runtime::Server(_));
@@ -60,14 +60,14 @@ fn images_remark(config: &RunConfig) -> Option<String> {
     })
 }
 
-/// Where another KV cache is asked for and the engine is not ours.
+/// For a KV cache type that only the built-in engine has.
 fn cache_remark(config: &RunConfig) -> Option<String> {
     let ours = matches!(config.runtime.name, Runtime::Candle | Runtime::Sim);
     (config.runtime.kv_cache_dtype != KvCacheDtype::Auto && !ours)
         .then(|| "runtime.kv_cache_dtype is ignored: only runtime=candle has it".to_owned())
 }
 
-/// Where ranges finer than phases are asked for and there are none.
+/// For ranges finer than phases in a runtime without them.
 fn ranges_remark(config: &RunConfig) -> Option<String> {
     if config.profiling.nvtx.detail == NvtxDetail::Phase {
         return None;

@@ -1,4 +1,4 @@
-//! How long work in equal parts still takes.
+//! The remaining time of work in equal parts.
 
 use std::{
     fmt,
@@ -7,10 +7,10 @@ use std::{
 
 use llmprof_base::units::clock;
 
-/// Too little work for an estimate.
+/// Less work is too little for an estimate.
 const MIN_ELAPSED: Duration = Duration::from_secs(2);
 const MIN_PARTS_DONE: f64 = 0.02;
-/// Too short to be worth a message.
+/// A shorter time is not reported.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 /// Work in parts that take about the same time each: jobs of a sweep, pairs of runs.
@@ -20,12 +20,12 @@ pub struct TimeLeft {
     started: Instant,
 }
 
-/// An estimate, written as `about 02:10 left`.
+/// An estimate, printed as `about 02:10 left`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Estimate(pub Duration);
 
 impl TimeLeft {
-    /// The work starts now.
+    /// Starts the clock.
     pub fn start() -> TimeLeft {
         TimeLeft { done: 0, started: Instant::now() }
     }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rest_takes_as_long_as_what_is_done() {
+    fn the_remaining_work_takes_as_long_as_the_completed_work() {
         let table = [
             (2.0, 4.0, 20.0, Some("about 00:40 left")),
             (2.5, 3.5, 25.0, Some("about 00:35 left")),

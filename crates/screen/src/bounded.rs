@@ -1,4 +1,4 @@
-//! A screen of a size that can be drawn: some terminals report 65,535 columns.
+//! A screen of limited size: some terminals report 65,535 columns.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use ratatui::{
     layout::{Position, Size},
 };
 
-/// Far larger than any monitor shows.
+/// Far larger than any monitor.
 const MAX: Size = Size { width: 1000, height: 500 };
 
 /// Draws on the upper left part of a larger screen.

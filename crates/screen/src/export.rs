@@ -23,7 +23,7 @@ use super::{
 use llmprof_base::dir::Dir;
 use llmprof_config::ThemeName;
 
-/// In a run's directory, or in the current one.
+/// The directory of exports, in a run's directory or in the current one.
 const EXPORTS: &str = "exports";
 
 /// One screen in three formats.
@@ -36,7 +36,7 @@ pub struct Contents {
 
 impl Contents {
     /// The screen at this size, without overlay and message.
-    pub fn of(view: &View<'_>, size: Rect) -> Contents {
+    pub fn new(view: &View<'_>, size: Rect) -> Contents {
         let ui = UiState { overlay: Overlay::None, message: None, ..view.ui.clone() };
         let view = View { ui: &ui, ..*view };
         let area = Rect::new(0, 0, size.width, size.height);
@@ -57,7 +57,7 @@ pub struct Exported {
     pub dir: PathBuf,
     /// The name of all three files, without extension.
     pub name: String,
-    /// Why it is not in the run's directory.
+    /// Why the files are not in the run's directory.
     pub instead: Option<ExportError>,
 }
 
@@ -108,7 +108,7 @@ impl ExportError {
 /// Writes the screen at this size to `exports/` in the directory of its run. If there is none, or it is not writable,
 /// to `exports/` in the current directory. All three files are written, or none.
 pub fn export(view: &View<'_>, size: Rect, run: Option<&Path>) -> Result<Exported, ExportError> {
-    let contents = Contents::of(view, size);
+    let contents = Contents::new(view, size);
     let pane = view.ui.pane.title().to_lowercase();
     let name = match view.state.run {
         Some(_) => format!("{pane}-{:.3}s", view.state.now.secs()),

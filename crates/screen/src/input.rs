@@ -1,5 +1,5 @@
-//! Keys and mouse events, read on threads of their own: crossterm never returns once the terminal is gone, and the
-//! event loop has a run to close.
+//! Keys and mouse events, read on separate threads: crossterm never returns once the terminal is gone, and the event
+//! loop must still close the run.
 
 use std::{io, thread};
 
@@ -13,7 +13,7 @@ use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
 };
 
-/// What the terminal reports.
+/// The input of the terminal.
 #[derive(Debug)]
 pub enum Input {
     /// A key, the mouse, pasted text or a new size.
@@ -27,7 +27,7 @@ pub enum Input {
     HangUp,
 }
 
-/// Starts to listen; the threads end with the program. Call it within a runtime.
+/// Starts the threads, which end with the program. Call it within a runtime.
 pub fn listen() -> io::Result<UnboundedReceiver<Input>> {
     let (tx, rx) = unbounded_channel();
     let hang_up = tx.clone();
@@ -79,7 +79,7 @@ fn wait_for_hang_up() {
     while !terminal[0].revents().intersects(gone) {
         match poll(&mut terminal, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            // Cannot be watched: the signal has to suffice.
+            // If it cannot be polled, the signal has to suffice.
             Err(_) => loop {
                 thread::park();
             },

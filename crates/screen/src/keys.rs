@@ -1,4 +1,4 @@
-//! The table of keys: which key, what it does, and how help, footer and documents describe it.
+//! The key table: each key, its action, and its text in help, footer and documents.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use llmprof_config::ThemeName;
 use llmprof_event::Stamp;
 use llmprof_run::rerun::Tool;
 
-/// Where a key is active.
+/// The scope in which a key is active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     Anywhere,
@@ -24,7 +24,7 @@ pub enum Scope {
     Jobs,
     /// In the table of a sweep's jobs.
     JobTable,
-    /// During a run on another machine.
+    /// During a remote run.
     Remote,
     Replay,
     /// On the panes with charts over time.
@@ -64,7 +64,7 @@ impl Scope {
         }
     }
 
-    /// Where two scopes share a key, the lower one takes it.
+    /// If two scopes share a key, the lower one takes it.
     pub fn priority(self) -> u8 {
         match self {
             Scope::On(_) | Scope::Charts => 0,
@@ -74,7 +74,7 @@ impl Scope {
     }
 }
 
-/// What is on the screen, as far as keys are concerned.
+/// The content of the screen, as far as keys are concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     #[default]
@@ -82,7 +82,7 @@ pub enum Mode {
     Sweep,
     /// A sweep whose jobs run in other processes.
     Jobs,
-    /// A single run on another machine.
+    /// A single remote run.
     Remote,
     Replay,
     /// Kernel reports without a run.
@@ -101,7 +101,7 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// What it does is done on this pane now: no other binding takes its key.
+    /// Whether no other binding takes its key on this pane now.
     pub fn is_active(&self, pane: Pane, mode: Mode) -> bool {
         match self.keys.first() {
             Some(key) => binding(*key, pane, mode).is_some_and(|active| std::ptr::eq(active, self)),
@@ -118,7 +118,7 @@ impl Binding {
     }
 }
 
-/// How a key is written.
+/// The text of a key.
 pub fn key_name(key: KeyCode, ascii: bool) -> String {
     match key {
         Char(' ') => "space".to_owned(),
@@ -169,7 +169,7 @@ use Scope::{Anywhere, Charts, JobTable, Jobs, Live, On, Panes, Remote, Replay, S
 const KERNELS: Scope = On(Pane::Kernels);
 const TOKENS: Scope = On(Pane::Tokens);
 const RUNS: Scope = On(Pane::Runs);
-/// Past the end of any list.
+/// Beyond the end of any list.
 const FAR: isize = 1 << 20;
 
 /// In the order of the help: the panes, then everything else.
@@ -270,7 +270,7 @@ pub fn binding(key: KeyCode, pane: Pane, mode: Mode) -> Option<&'static Binding>
     active.min_by_key(|b| b.scope.priority())
 }
 
-/// What a key does on this pane.
+/// The action of a key on this pane.
 pub fn action(event: KeyEvent, pane: Pane, mode: Mode) -> Option<Action> {
     if event.modifiers.contains(KeyModifiers::CONTROL) {
         return match event.code {
@@ -283,7 +283,7 @@ pub fn action(event: KeyEvent, pane: Pane, mode: Mode) -> Option<Action> {
     binding(event.code, pane, mode).map(|b| b.action.clone())
 }
 
-/// The table as the documents show it.
+/// The table as Markdown, for the documentation.
 pub fn markdown() -> String {
     let mut out = String::from("| key | where | what |\n|---|---|---|\n");
     for b in BINDINGS.iter() {

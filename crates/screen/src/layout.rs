@@ -1,4 +1,4 @@
-//! Where things are on the screen: the same for drawing and for the mouse.
+//! The positions of the screen's parts, for both drawing and the mouse.
 
 use std::{cell::RefCell, time::Duration};
 
@@ -21,25 +21,25 @@ use llmprof_record::rundir;
 #[derive(Debug, Clone, Default)]
 pub struct ScreenLayout {
     pub header: Rect,
-    /// The progress of a sweep, or the connection to another machine; empty without them.
+    /// The progress of a sweep, or the connection to a remote host; empty without them.
     pub sweep: Rect,
     pub body: Rect,
     pub transport: Option<TransportBar>,
     pub footer: Rect,
     pub tabs: Vec<(Pane, Rect)>,
-    /// How many panes are empty and have no tab, where there is room for that.
+    /// The number of empty panes without a tab, if there is room for it.
     pub empty_tabs: Option<(usize, Rect)>,
     /// The largest scroll of the open overlay.
     pub scroll_end: usize,
     /// The rows of the Runs pane, while that is shown.
     pub runs: Option<ListLayout>,
-    /// What can be clicked in the pane.
+    /// The parts of the pane that can be clicked.
     pub hits: Vec<(Rect, Hit)>,
     /// Nothing below an overlay can be clicked.
     covered: bool,
 }
 
-/// What was clicked.
+/// The target of a click.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Target {
     Tab(Pane),
@@ -63,7 +63,7 @@ pub enum Target {
 pub enum Hit {
     /// Columns of time.
     Time(TimeAxis),
-    /// A column for each token, the first of them with this number, of so many.
+    /// One column per token; the first has the index `first`, of `n`.
     Tokens {
         first: u64,
         n: usize,
@@ -90,7 +90,7 @@ impl Hit {
     }
 }
 
-/// What can be clicked in the pane. Drawing fills it, so that a click hits what is drawn.
+/// The parts of the pane that can be clicked. Drawing fills it, so that a click hits what is drawn.
 #[derive(Debug, Default)]
 pub struct Hits(RefCell<Vec<(Rect, Hit)>>);
 
@@ -107,7 +107,7 @@ impl Hits {
 }
 
 impl ScreenLayout {
-    pub fn of(view: &View<'_>, area: Rect) -> ScreenLayout {
+    pub fn new(view: &View<'_>, area: Rect) -> ScreenLayout {
         let transport = u16::from(view.replay.is_some() && area.height > 5);
         let sweep = u16::from((view.sweep.is_some() || view.remote.is_some()) && area.height > 6);
         let [header, sweep, body, transport, footer] = Layout::vertical([
@@ -138,7 +138,7 @@ impl ScreenLayout {
         }
     }
 
-    /// What a click at `position` hits.
+    /// The target of a click at `position`.
     pub fn target(&self, position: Position) -> Option<Target> {
         if self.covered {
             return None;
@@ -158,7 +158,7 @@ impl ScreenLayout {
         hit.target(*area, position.x)
     }
 
-    /// How long a column of the charts is, where there are any.
+    /// The duration of a column of the charts, if there are any.
     pub fn column_ns(&self) -> Option<u64> {
         self.hits.iter().find_map(|(area, hit)| match hit {
             Hit::Time(axis) => Some(axis.column_ns(area.width)),
@@ -184,7 +184,7 @@ fn tabs(panes: Panes, footer: Rect) -> Vec<(Pane, Rect)> {
         .collect()
 }
 
-/// Behind the tabs, if the keys for help and quit still fit.
+/// After the tabs, if the keys for help and quit still fit.
 fn empty_tabs(panes: Panes, tabs: &[(Pane, Rect)], footer: Rect) -> Option<(usize, Rect)> {
     let x = tabs.last().map_or(footer.x, |(_, area)| area.right());
     let width = EMPTY_TABS_WIDTH;
@@ -219,7 +219,7 @@ impl TransportBar {
         };
         let time_of = |t: Stamp| clock(Duration::from_nanos(t.0));
         let end = time_of(position.end);
-        // As wide as the end: the track does not move while it plays.
+        // As wide as the end, so that the track does not move during playback.
         let time = format!("{:>1$}", time_of(position.at), end.len());
         let sign = if position.playing { glyphs.play } else { glyphs.pause };
         let left = (sign.width() + time.width() + 3) as u16;
@@ -273,7 +273,7 @@ mod tests {
         let mut layout = ScreenLayout::default();
         terminal
             .draw(|frame| {
-                layout = ScreenLayout::of(&view, frame.area());
+                layout = ScreenLayout::new(&view, frame.area());
                 frame.render_widget(Frame(view), frame.area());
             })
             .unwrap();

@@ -1,5 +1,5 @@
-//! The list of panes. A row of it has all that other files need to know of a pane: tabs, keys, help, drawing, moving,
-//! clicks and exports follow from it.
+//! The list of panes. Its rows have everything that other files need to know about a pane: tabs, keys, help, drawing,
+//! moving, clicks and exports follow from it.
 
 use crossterm::event::KeyCode;
 use ratatui::{buffer::Buffer, layout::Rect};
@@ -13,23 +13,23 @@ use crate::{
     view::View,
 };
 
-/// The row that a click selects, and what a click on the selected one does.
+/// The row that a click selects, and the action of a click on the selected row.
 type SelectedRow = fn(&mut UiState) -> (&mut usize, Option<Action>);
 
 /// A pane, as its own file describes it.
 pub struct Spec {
     pub title: &'static str,
-    /// What shows it. The first is on its tab.
+    /// The keys that show it. The first one is on its tab.
     pub keys: &'static [KeyCode],
     pub help: &'static str,
-    /// Only some runs have it, and the others do not miss it.
+    /// Whether only some runs have it, and its absence is normal.
     pub is_special: bool,
-    /// Why it has no content.
+    /// Why it may have no content.
     pub why_empty: &'static str,
-    /// Whether `state`, or what the view has besides it, fills the pane.
+    /// Whether `state`, or the view's other data, fills the pane.
     pub has_content: fn(&View<'_>, state: &RunState) -> bool,
     pub draw: fn(View<'_>, Rect, &mut Buffer),
-    /// The data behind it.
+    /// The data of the pane, for an export.
     pub table: fn(&View<'_>) -> Table,
     /// Moves the selection.
     pub select: fn(&mut UiState, by: isize, Extent),
@@ -85,7 +85,7 @@ impl Pane {
         self.spec().title
     }
 
-    /// Only some runs have it, and the others do not miss it.
+    /// Whether only some runs have it, and its absence is normal.
     pub fn is_special(self) -> bool {
         self.spec().is_special
     }

@@ -1,4 +1,5 @@
-//! The recorded runs as a tree: experiments, their models, their sweeps and pairs. A group with one child takes no level.
+//! The recorded runs as a tree: experiments, their models, their sweeps and pairs. A group with one child has no level
+//! of its own.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -40,22 +41,22 @@ pub struct Group {
     pub folded: bool,
     pub runs: usize,
     pub running: usize,
-    /// The lowest mean TPOT of runs that did not fail, those of a simulation only if there are no others;
-    /// `None` for an experiment.
+    /// The lowest mean TPOT of runs that did not fail, simulated ones only if there are no others; `None` for an
+    /// experiment.
     pub best_tpot_ms: Option<f64>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunRow {
     entry: usize,
-    /// The groups that have no row of their own, and the name.
+    /// The groups without a row of their own, and the name.
     pub title: String,
     pub names_groups: bool,
-    /// The overrides that the runs next to it do not all have, with short keys.
+    /// The overrides that its neighbours do not share, with short keys.
     pub differs: String,
 }
 
-/// What a row shows, however rows are arranged.
+/// The identity of a row, independent of the order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RowKey {
     Group(GroupKey),
@@ -88,7 +89,7 @@ impl RunTree {
     /// `entries` are in order of time, newest first.
     pub fn new(entries: Vec<RunEntry>, arrangement: Arrangement) -> RunTree {
         let listed = listed(&entries, &arrangement);
-        let rows = Forest::of(&entries, &listed).rows(&entries, &arrangement);
+        let rows = Forest::new(&entries, &listed).rows(&entries, &arrangement);
         let digits = Digits {
             ttft: digits(entries.iter().filter_map(|run| run.metrics()?.ttft_ms.mean)),
             tpot: digits(entries.iter().filter_map(|run| run.metrics()?.tpot_ms.mean)),
@@ -97,7 +98,7 @@ impl RunTree {
         RunTree { entries, arrangement, listed, rows, digits }
     }
 
-    /// Rows as `arrangement` wants them. Returns whether they changed.
+    /// Arranges the rows by `arrangement`. Returns whether they changed.
     pub fn arrange(&mut self, arrangement: &Arrangement) -> bool {
         let changed = self.arrangement != *arrangement;
         if changed {
@@ -111,7 +112,7 @@ impl RunTree {
         &self.entries
     }
 
-    /// The runs that match the filter, in order, folded or not.
+    /// The runs that match the filter, in order, including folded ones.
     pub fn listed(&self) -> impl ExactSizeIterator<Item = &RunEntry> {
         self.listed.iter().map(|index| &self.entries[*index])
     }
@@ -124,7 +125,7 @@ impl RunTree {
         self.digits
     }
 
-    /// The row that is selected where `wanted` is.
+    /// The selected row: `wanted` or, by default, the first run.
     pub fn selected(&self, wanted: Option<usize>) -> usize {
         let first_run = || self.rows.iter().position(|row| matches!(row.item, Item::Run(_))).unwrap_or(0);
         wanted.unwrap_or_else(first_run).min(self.rows.len().saturating_sub(1))
@@ -234,8 +235,8 @@ enum Child {
 }
 
 impl Forest {
-    fn of(entries: &[RunEntry], listed: &[usize]) -> Forest {
-        let mixed = Mixed::of(entries);
+    fn new(entries: &[RunEntry], listed: &[usize]) -> Forest {
+        let mixed = Mixed::new(entries);
         let mut forest = Forest { roots: Vec::new(), groups: Vec::new() };
         let mut known: HashMap<GroupKey, usize> = HashMap::new();
         for index in listed.iter().copied() {
@@ -275,7 +276,7 @@ impl Forest {
         rows: &mut Vec<Row>,
     ) {
         let (entries, arrangement) = about;
-        let beside = Shared::of(children, entries);
+        let beside = Shared::new(children, entries);
         for child in children {
             let (mut child, mut titles, mut shared) = (*child, Vec::new(), &beside);
             let alone = Shared::default();
@@ -339,14 +340,14 @@ fn best_tpot_ms<'a>(key: &GroupKey, runs: impl Iterator<Item = &'a RunEntry> + C
     }
 }
 
-/// Sweeps and pairs whose runs differ in experiment or model: they belong to no single one.
+/// Sweeps and pairs whose runs differ in experiment or model, and therefore belong to no single one.
 struct Mixed<'a> {
     experiments: HashMap<&'a PathBuf, HashSet<&'a str>>,
     models: HashMap<&'a PathBuf, HashSet<&'a str>>,
 }
 
 impl<'a> Mixed<'a> {
-    fn of(entries: &'a [RunEntry]) -> Mixed<'a> {
+    fn new(entries: &'a [RunEntry]) -> Mixed<'a> {
         let mut mixed = Mixed { experiments: HashMap::new(), models: HashMap::new() };
         for run in entries {
             if let Some(set) = run.set() {
@@ -380,14 +381,14 @@ impl<'a> Mixed<'a> {
     }
 }
 
-/// The overrides that all runs next to each other have.
+/// The overrides that all neighbouring runs share.
 #[derive(Default)]
 struct Shared<'a> {
     overrides: HashSet<&'a str>,
 }
 
 impl<'a> Shared<'a> {
-    fn of(children: &[Child], entries: &'a [RunEntry]) -> Shared<'a> {
+    fn new(children: &[Child], entries: &'a [RunEntry]) -> Shared<'a> {
         let mut runs = children.iter().filter_map(|child| match child {
             Child::Run(entry) => Some(&entries[*entry]),
             Child::Group(_) => None,
@@ -402,7 +403,7 @@ impl<'a> Shared<'a> {
         Shared { overrides: shared }
     }
 
-    /// The other overrides of `run`: `batch_size=4`. Not the model and the experiment where the title names them.
+    /// The other overrides of `run`: `batch_size=4`. Without the model and the experiment if the title names them.
     fn differing(&self, run: &RunEntry, is_titled: bool) -> String {
         let short = |text: &String| {
             let (key, value) = text.split_once('=')?;
@@ -434,7 +435,7 @@ fn name(run: &RunEntry) -> String {
     }
 }
 
-/// A name that is a time, without the year: `01-31 12:00:59`. Others stay as they are.
+/// A name that is a time, without the year: `01-31 12:00:59`. Other names are unchanged.
 fn short_time(name: &str) -> String {
     let shape = |c: char| if c.is_ascii_digit() { '0' } else { c };
     let is_time =

@@ -32,7 +32,7 @@ pub fn svg(buffer: &Buffer, paper: Paper) -> String {
     document(buffer, paper, |out| screen(out, buffer, paper))
 }
 
-/// Screens of one size, one after the other for `seconds` each, again and again, as one SVG document.
+/// Screens of one size, each for `seconds`, in a loop, as one SVG document.
 pub fn animated_svg(screens: &[Buffer], seconds: f64, paper: Paper) -> String {
     let Some(first) = screens.first() else { return String::new() };
     let all = seconds * screens.len() as f64;
@@ -83,7 +83,7 @@ fn colours(cell: &Cell, paper: Paper) -> (String, String) {
     if cell.modifier.contains(Modifier::REVERSED) { (back, front) } else { (front, back) }
 }
 
-/// Cells of one colour are one rectangle: separate ones would show seams.
+/// Cells of one colour are one rectangle: separate ones would have visible seams.
 fn background(out: &mut String, buffer: &Buffer, y: u16, paper: Paper) {
     let area = buffer.area;
     let row: Vec<String> = (area.left()..area.right()).map(|x| colours(&buffer[(x, y)], paper).1).collect();
@@ -144,12 +144,12 @@ fn write_text(out: &mut String, text: &str, (x, y): (u16, u16), front: &str, mod
     let _ = writeln!(
         out,
         "<text x=\"{left:.1}\" y=\"{baseline:.1}\" textLength=\"{width:.1}\" fill=\"{front}\"{weight}{faint}>{}</text>",
-        // Spaces side by side would become one.
+        // Consecutive spaces would collapse into one.
         escaped(text).replace(' ', "\u{a0}")
     );
 }
 
-/// Whether the cell is drawn as shapes: fonts put blocks and braille dots a little beside their cells.
+/// Whether the cell is drawn as shapes: fonts place blocks and braille dots slightly outside of their cells.
 fn is_drawn(symbol: &str) -> bool {
     matches!(symbol.chars().next(), Some('▀'..='▟' | '\u{2800}'..='\u{28ff}'))
 }
@@ -187,7 +187,7 @@ fn draw_cells(out: &mut String, symbol: &str, at: (u16, u16), count: usize, fron
     }
 }
 
-/// A cell whose symbol does not reach from side to side.
+/// A cell whose symbol does not cover the full width.
 fn draw_one(rect: &mut impl FnMut(f32, f32, f32, f32, f32), symbol: char, left: f32, top: f32) {
     let (half_w, half_h) = (CELL_WIDTH / 2.0, CELL_HEIGHT / 2.0);
     // Upper left, upper right, lower left, lower right.

@@ -19,15 +19,15 @@ use llmprof_base::process::{Outlet, abort, shutdown, stops};
 
 pub type Screen = Terminal<Bounded<CrosstermBackend<Outlet>>>;
 
-/// How long the last frame may take before it is given up, when the screen is left.
+/// The time for the last frame when the screen closes; after that it is discarded.
 const LAST_FRAME: Duration = Duration::from_millis(100);
-/// Ends an escape sequence that was cut off.
+/// Ends a truncated escape sequence.
 const CANCEL: &[u8] = b"\x18";
 
 /// Keeps the terminal in raw mode on the alternate screen; restores it when dropped, by return or by panic.
 pub struct TerminalGuard {
-    /// Never dropped: it would report on stderr that it cannot show the cursor, and panic if stderr is the
-    /// terminal that is gone.
+    /// Never dropped: it would report on stderr that it cannot show the cursor, and panic if stderr is the terminal
+    /// that is gone.
     pub screen: ManuallyDrop<Screen>,
     pub outlet: Outlet,
     mouse: bool,
@@ -48,18 +48,18 @@ impl TerminalGuard {
         }
     }
 
-    /// Gives the terminal back, stops the process, and takes the terminal again when it continues.
+    /// Restores the terminal, stops the process, and takes the terminal again when the process continues.
     pub fn suspend(&mut self) -> io::Result<()> {
         restore(self.outlet.clone());
         stops::stop()?;
         self.take_again()
     }
 
-    /// Takes the terminal after a stop: its modes and its content may be another program's.
+    /// Takes the terminal after a stop: another program may have changed its modes and its content.
     pub fn take_again(&mut self) -> io::Result<()> {
         disable_raw_mode()?;
         take(self.outlet.clone(), self.mouse)?;
-        // Clears it; `clear` would ask the terminal for the cursor's position and wait for the answer.
+        // Clears it without `clear`, which would query the cursor's position and wait for the answer.
         let size = self.screen.size()?;
         self.screen.resize(size.into())
     }
@@ -68,7 +68,7 @@ impl TerminalGuard {
 impl Drop for TerminalGuard {
     fn drop(&mut self) {
         restore(self.outlet.clone());
-        // The screen was left: what follows must not wait for a terminal that is not read.
+        // The screen has closed: what follows must not wait for a terminal that is not read.
         shutdown::request();
     }
 }
@@ -84,17 +84,17 @@ fn take(mut outlet: Outlet, mouse: bool) -> io::Result<()> {
 
 fn restore(mut outlet: Outlet) {
     if !outlet.write_within(LAST_FRAME).unwrap_or(false) {
-        // There is room for what follows if the rest of the frame is given up.
+        // Discarding the rest of the frame makes room for what follows.
         outlet.discard();
         let _ = outlet.write_all(CANCEL);
     }
-    // Kept in memory, so that none of these fails.
+    // Buffered in memory, so that none of these fails.
     let _ = queue!(outlet, DisableMouseCapture, DisableBracketedPaste, LeaveAlternateScreen, cursor::Show);
     let _ = outlet.flush();
     let _ = disable_raw_mode();
 }
 
-/// As [`restore`], without memory: what the terminal takes at once.
+/// Like [`restore`], without allocations: writes what the terminal accepts at once.
 fn restore_after_abort() {
     const SEQUENCES: &[u8] =
         b"\x18\x1b[?1006l\x1b[?1015l\x1b[?1003l\x1b[?1002l\x1b[?1000l\x1b[?2004l\x1b[?1049l\x1b[?25h";

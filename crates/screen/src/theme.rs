@@ -1,4 +1,4 @@
-//! Colours by meaning, and the glyphs a terminal can draw.
+//! Colours by meaning, and the glyphs that a terminal can draw.
 
 use std::env;
 
@@ -28,9 +28,9 @@ pub struct Theme {
     pub bad: Style,
     pub prefill: Style,
     pub decode: Style,
-    /// Behind a selected row or cell, which keeps its colours.
+    /// The background of a selected row or cell, which keeps its colours.
     pub selected: Style,
-    /// The name of the program, the shown tab.
+    /// The name of the program, and the current tab.
     pub badge: Style,
     /// Lines of a chart, by quantity.
     pub power: Style,
@@ -50,7 +50,7 @@ pub struct Theme {
 pub enum Ramp {
     /// Colours at equal distances, mixed between them.
     Mixed { stops: Vec<u32>, depth: Depth },
-    /// Where there is nothing to mix: equal parts with a style each.
+    /// Equal parts with a style each, if colours cannot be mixed.
     Steps(Vec<Style>),
 }
 
@@ -70,7 +70,7 @@ impl Ramp {
     }
 }
 
-/// `from` and `to` in these parts: 0 is `from`, 1 is `to`.
+/// The mixture of `from` and `to`: 0 is `from`, 1 is `to`.
 fn mixed(from: u32, to: u32, part: f32) -> u32 {
     let channel = |shift: u32| {
         let (a, b) = ((from >> shift & 0xff) as f32, (to >> shift & 0xff) as f32);
@@ -79,7 +79,7 @@ fn mixed(from: u32, to: u32, part: f32) -> u32 {
     channel(16) | channel(8) | channel(0)
 }
 
-/// How many colours the terminal can show.
+/// The number of colours that the terminal can show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
     True,
@@ -100,7 +100,7 @@ impl Depth {
         }
     }
 
-    /// The nearest colour at this depth. Sixteen colours have themes of their own.
+    /// The nearest colour at this depth. Sixteen colours have their own themes.
     fn colour(self, rgb: u32) -> Color {
         let (r, g, b) = ((rgb >> 16) as u8, (rgb >> 8) as u8, rgb as u8);
         match self {
@@ -130,7 +130,7 @@ type Roles<T> = [T; 14];
 #[derive(Clone, Copy)]
 struct Palette {
     ground: u32,
-    /// Behind a selected row.
+    /// The background of a selected row.
     selection: u32,
     roles: Roles<u32>,
     heat: [u32; 5],
@@ -234,7 +234,7 @@ impl Theme {
         Self::of_roles(white.bg(Color::Black), roles, heat, load, glyphs)
     }
 
-    /// Uses only those of the sixteen colours that can be read on white.
+    /// Uses only those of the sixteen colours that are legible on white.
     fn light_in_sixteen_colours(glyphs: Glyphs) -> Theme {
         let [black, grey, blue, magenta, red] =
             [Color::Black, Color::DarkGray, Color::Blue, Color::Magenta, Color::Red]
@@ -281,7 +281,7 @@ impl Theme {
         self.load.clone()
     }
 
-    /// A background in a hint of a colour; none where colours cannot be mixed.
+    /// A background with a hint of a colour; none if colours cannot be mixed.
     pub fn tint(&self, style: Style) -> Style {
         match self.faded(style, 0.12) {
             Some(rgb) => Style::new().bg(Depth::True.colour(rgb)),
@@ -300,7 +300,7 @@ impl Theme {
         a.fg != b.fg
     }
 
-    /// Where both sides of a comparison are.
+    /// The style where both sides of a comparison overlap.
     pub fn both_sides(&self) -> Style {
         let [a, b] = self.sides();
         match (a.fg, b.fg) {
@@ -320,7 +320,7 @@ impl Theme {
         }
     }
 
-    /// Less of a style's colour: dim where colours cannot be mixed.
+    /// A fainter version of a style's colour: dim if colours cannot be mixed.
     pub fn faint(&self, style: Style) -> Style {
         match self.faded(style, 0.5) {
             Some(rgb) => style.fg(Depth::True.colour(rgb)),
@@ -328,7 +328,7 @@ impl Theme {
         }
     }
 
-    /// So much of a style's colour on the background; `None` where these are not mixed.
+    /// A part of a style's colour on the background; `None` if these cannot be mixed.
     fn faded(&self, style: Style, part: f32) -> Option<u32> {
         let (Color::Rgb(r, g, b), Color::Rgb(ground_r, ground_g, ground_b)) = (style.fg?, self.ground.bg?)
         else {
@@ -348,7 +348,7 @@ impl Theme {
         }
     }
 
-    /// By what a kernel computes.
+    /// The style of a kernel by its kind of operator.
     pub fn operator(&self, kind: Option<OperatorKind>) -> Style {
         match kind {
             Some(OperatorKind::Matmul) => self.decode,
@@ -359,7 +359,7 @@ impl Theme {
         }
     }
 
-    /// By what limits the clock.
+    /// The style of a clock limit.
     pub fn reason(&self, bit: u64) -> Style {
         match bit {
             reasons::SW_POWER_CAP => self.power,
@@ -371,7 +371,7 @@ impl Theme {
         }
     }
 
-    /// By what bounds a kernel.
+    /// The style of a bound class.
     pub fn class(&self, class: Class) -> Style {
         match class {
             Class::Memory => self.memory,
@@ -412,16 +412,16 @@ fn locale_is_utf8() -> bool {
     locale.is_none_or(|l| l.to_lowercase().replace('-', "").contains("utf8"))
 }
 
-/// How finely a chart is drawn.
+/// The resolution of charts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolution {
     Styled(ChartStyle),
-    /// As blocks, in plain characters.
+    /// As blocks, with ASCII characters.
     Ascii,
 }
 
 impl Resolution {
-    /// Columns in a cell.
+    /// Columns per cell.
     pub fn columns(self) -> usize {
         match self {
             Resolution::Styled(ChartStyle::Block) | Resolution::Ascii => 1,
@@ -429,7 +429,7 @@ impl Resolution {
         }
     }
 
-    /// Steps of height in a cell.
+    /// Steps of height per cell.
     pub fn rows(self) -> usize {
         match self {
             Resolution::Styled(ChartStyle::Block) | Resolution::Ascii => 8,
@@ -448,7 +448,7 @@ pub struct Glyphs {
     pub bars: [&'static str; 8],
     pub dot: &'static str,
     pub hollow_dot: &'static str,
-    /// Marks an incident below.
+    /// Marks an incident.
     pub mark: &'static str,
     pub separator: &'static str,
     pub first_token: &'static str,

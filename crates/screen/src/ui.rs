@@ -1,4 +1,4 @@
-//! What the user has selected and typed: pure state, changed by actions.
+//! The user's selections and input: pure state, changed by actions.
 
 mod action;
 mod kernels;
@@ -39,7 +39,7 @@ impl Panes {
         Pane::ALL.into_iter().filter(move |pane| self.has(*pane))
     }
 
-    /// How many are not shown.
+    /// The number of panes that are not shown.
     pub fn left_out(self) -> usize {
         Pane::ALL.into_iter().filter(|pane| !self.has(*pane) && !pane.is_special()).count()
     }
@@ -51,7 +51,7 @@ impl Default for Panes {
     }
 }
 
-/// What the Compare pane shows.
+/// The displayed part of the Compare pane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ComparePart {
     /// As much as fits.
@@ -59,7 +59,7 @@ pub enum ComparePart {
     All,
     Itl,
     Operators,
-    /// Both sides, what differs between them, reasons and advice.
+    /// Both sides, their differences, reasons and advice.
     Notes,
 }
 
@@ -98,7 +98,7 @@ pub struct Cursor {
     pub end: Stamp,
 }
 
-/// A token, which the strip shows without moving. Both are counted from the run's first token.
+/// A token, for which the strip does not move. Both indexes are counted from the run's first token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SelectedToken {
     pub number: u64,
@@ -113,29 +113,29 @@ pub struct UiState {
     pub theme: ThemeName,
     /// Index into [`SPANS_S`].
     pub span: usize,
-    /// Shorter or longer spans of streams than a few requests take.
+    /// Steps by which the span of the streams is shorter or longer than a few requests.
     pub stream_zoom: isize,
-    /// Where the charts are read; `None` reads the newest values.
+    /// The moment at which the charts are read; `None` reads the newest values.
     pub cursor: Option<Cursor>,
-    /// The width of the boxes beside the tokens, where the user has set it.
+    /// The width of the boxes next to the tokens, if the user has set it.
     pub side: Option<u16>,
     /// `None` follows the newest token.
     pub token: Option<SelectedToken>,
     /// The selected incident, counted from the newest.
     pub incident: usize,
-    /// When the open incident happened.
+    /// The time of the open incident.
     pub incident_open: Option<Stamp>,
     /// Index of the selected server.
     pub server: usize,
     /// Index of the selected GPU; `None` shows the profiled one.
     pub gpu: Option<usize>,
-    /// One of several GPUs is shown in large.
+    /// Whether one of several GPUs is enlarged.
     pub gpu_open: bool,
     /// The selected row of the GPU pane.
     pub reading: usize,
     /// The selected point of the roofline.
     pub point: usize,
-    /// Lines between the newest and the last one shown.
+    /// Lines between the newest and the last displayed one.
     pub log_back: usize,
     pub log_filter: String,
     /// The selected job of a sweep; `None` follows the current one.
@@ -158,14 +158,14 @@ impl UiState {
         self.overlay = Overlay::Prompt(Prompt { kind, input: Input::new(text), proposed, error: None });
     }
 
-    /// Scrolls an overlay back to the end of its text, which is as far as it was drawn.
+    /// Limits the scroll of an overlay to the end of its text, as last drawn.
     pub fn limit_scroll(&mut self, end: usize) {
         if let Overlay::Help { scroll } | Overlay::Evidence { scroll } = &mut self.overlay {
             *scroll = (*scroll).min(end);
         }
     }
 
-    /// Reports why something was not done: in the open prompt, otherwise in the footer.
+    /// Reports why an action was refused: in the open prompt, otherwise in the footer.
     pub fn report_error(&mut self, reason: String) {
         match &mut self.overlay {
             Overlay::Prompt(prompt) => prompt.error = Some(reason),

@@ -1,4 +1,4 @@
-//! Everything a frame is drawn from.
+//! The input of a frame.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -29,7 +29,7 @@ use llmprof_run::{
 
 static NO_RUNS: RunTree = RunTree::EMPTY;
 
-/// Columns of the charts, before they are drawn.
+/// The number of columns of the charts before they are first drawn.
 const USUAL_COLUMNS: u16 = 100;
 
 /// Read-only: a frame is a pure function of it.
@@ -40,38 +40,38 @@ pub struct View<'a> {
     pub theme: &'a Theme,
     /// Set while a recording is played.
     pub replay: Option<Position>,
-    /// The end of the recording that is played, as far as it is read.
+    /// The end of the played recording, as far as it was read.
     pub recorded: Option<&'a RunState>,
-    /// The view is frozen while the run continues.
+    /// Whether the view is frozen while the run continues.
     pub frozen: bool,
-    /// What was asked of the workload and has not happened yet.
+    /// The requested action that the workload has not done yet.
     pub pending: Option<&'static str>,
     pub loss: Option<&'a Loss>,
     pub runs: &'a RunTree,
-    /// The list of runs is being read.
+    /// Whether the list of runs is being read.
     pub listing: bool,
     /// The snapshots of this and earlier runs of the program, oldest first.
     pub snapshots: &'a [Snapshot],
     /// The comparison of two runs, or of the last two snapshots.
     pub comparison: Option<&'a Comparison>,
-    /// Set for a run on another machine.
+    /// Set for a remote run.
     pub remote: Option<&'a RemoteView>,
     /// Set during a sweep.
     pub sweep: Option<SweepView<'a>>,
-    /// What can be clicked, filled while the frame is drawn.
+    /// The parts of the screen that can be clicked, filled while the frame is drawn.
     pub hits: Option<&'a Hits>,
-    /// What charts show instead of the time range of the screen.
+    /// The range of the charts, if it differs from the time range of the screen.
     pub range: Option<(Stamp, Stamp)>,
 }
 
-/// The connection to the machine of a run, as the screen shows it.
+/// The connection to the remote host, for display.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RemoteView {
     pub host: String,
-    /// The name of the run there.
+    /// The remote name of the run.
     pub id: String,
     pub link: Link,
-    /// Bytes of its files that were fetched, and of how many.
+    /// Bytes of its files that were fetched, and the total.
     pub fetching: Option<(u64, u64)>,
     pub goes_on: bool,
 }
@@ -82,13 +82,13 @@ pub struct SweepView<'a> {
     pub sweep: &'a Sweep,
     /// Set while the next job waits.
     pub cooling: Option<CooldownStatus>,
-    /// Set where the jobs run in other processes.
+    /// Set if the jobs run in other processes.
     pub elsewhere: Option<Elsewhere<'a>>,
     /// Time and figures so far.
     pub progress: Option<&'a Progress>,
 }
 
-/// How far a sweep is.
+/// The progress of a sweep.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
     pub elapsed: Duration,
@@ -99,9 +99,9 @@ pub struct Progress {
 /// Jobs in other processes.
 #[derive(Clone, Copy)]
 pub struct Elsewhere<'a> {
-    /// What keeps them from being seen.
+    /// The error that prevents following them.
     pub trouble: Option<&'a str>,
-    /// They were cancelled, and some have not ended.
+    /// Whether they were cancelled and some have not ended.
     pub cancelled: bool,
     pub elapsed: Duration,
 }
@@ -146,8 +146,8 @@ impl<'a> View<'a> {
         self.ui.job.unwrap_or_else(|| sweep.current()).min(sweep.jobs.len().saturating_sub(1))
     }
 
-    /// All panes of a live run: each shows what would fill it. Otherwise those with content, and the one on
-    /// the screen.
+    /// All panes of a live run, each of which shows what would fill it. Otherwise those with content, and the displayed
+    /// one.
     pub fn panes(&self) -> Panes {
         let fills_up = self.replay.is_none()
             && self.mode() != Mode::Jobs
@@ -243,7 +243,7 @@ impl<'a> View<'a> {
         View { range: Some(range), ..self }
     }
 
-    /// The time in which streams are drawn: a few requests up to now or around `centre`, more or fewer as was asked for.
+    /// The time range of the streams: a few requests up to now or around `centre`, changed by the zoom.
     pub fn stream_range(&self, centre: Option<Stamp>) -> (Stamp, Stamp) {
         /// Requests of the usual length in the range.
         const REQUESTS: f64 = 3.0;
@@ -278,7 +278,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Makes a part of the screen known to the mouse.
+    /// Registers a part of the screen with the mouse.
     pub fn on_click(&self, area: Rect, hit: Hit) {
         if let Some(hits) = self.hits {
             hits.add(area, hit);
@@ -317,12 +317,12 @@ impl<'a> View<'a> {
         self.ui.gpu.filter(|index| *index < gpus.len()).or_else(main).unwrap_or(0)
     }
 
-    /// Several GPUs are a table until one of them is opened.
+    /// Whether several GPUs are shown as a table, because none is enlarged.
     pub fn shows_gpu_table(&self) -> bool {
         self.state.gpus.len() > 1 && !self.ui.gpu_open
     }
 
-    /// The GPU that the summary shows: the workload's, or any GPU without a workload.
+    /// The GPU of the summary: the workload's, or any GPU without a workload.
     pub fn workload_gpu(&self) -> Option<&'a GpuState> {
         let works = |gpu: &&GpuState| self.state.is_of_workload(gpu);
         self.gpu().filter(works).or_else(|| self.state.main_gpu().filter(works))

@@ -10,8 +10,8 @@ const MAX_EXACT: f64 = 10_000.0;
 /// Each step halves the bracket.
 const BISECTIONS: usize = 60;
 
-/// The interval of a share of `n` values by Clopper and Pearson, which misses the true one with probability `alpha` at most; of more than
-/// 10,000 by Wilson.
+/// The Clopper-Pearson interval of a share of `n` values, which misses the true share with a probability of at most
+/// `alpha`; for more than 10,000 values the Wilson interval.
 pub fn share_bounds(successes: f64, n: f64, alpha: f64) -> (f64, f64) {
     let tail = alpha / 2.0;
     if n > MAX_EXACT {
@@ -32,13 +32,13 @@ fn wilson_bounds(k: f64, n: f64, tail: f64) -> (f64, f64) {
     (if k == 0.0 { 0.0 } else { middle - half }, if k == n { 1.0 } else { middle + half })
 }
 
-/// The ranks, from 1, of the order statistics between which a percentile lies, except with probability `alpha`. The `n` values are
-/// worth `effective` independent ones. `None` where there are too few for that.
+/// The ranks, from 1, of the order statistics that enclose a percentile except with probability `alpha`. The `n` values
+/// are worth `effective` independent ones. `None` if there are too few.
 pub fn percentile_ranks(n: u64, effective: f64, percentile: f64, alpha: f64) -> Option<(u64, u64)> {
     let share = percentile / 100.0;
     let effective = effective.min(n as f64);
     let rank = |share: f64| {
-        // A rank that rounding moved below a whole number is that number.
+        // A rank that rounding moved just below a whole number is rounded to it.
         let of_independent = lower_rank(effective, share, alpha / 2.0) + 1e-6;
         (of_independent >= 1.0).then(|| (of_independent * n as f64 / effective).floor() as u64)
     };
@@ -78,7 +78,7 @@ fn bisect(end: f64, passes: impl Fn(f64) -> bool) -> f64 {
 mod tests {
     use super::*;
 
-    /// The probability of at most `k` of `n`, by summing.
+    /// The probability of at most `k` successes of `n`, by summation.
     fn at_most(k: u64, n: u64, share: f64) -> f64 {
         if share > 0.5 {
             return 1.0 - at_most(n - k - 1, n, 1.0 - share);

@@ -17,7 +17,7 @@ pub type BlockCounts = Vec<(u32, u32)>;
 pub struct BlockHistogram {
     /// Complete blocks.
     blocks: Vec<BlockCounts>,
-    /// A block is complete after so many calls of [`close`](Self::close).
+    /// A block is complete after this many calls of [`close`](Self::close).
     #[serde(rename = "closings", default = "one")]
     closes_per_block: u32,
     #[serde(skip)]
@@ -33,7 +33,7 @@ fn one() -> u32 {
     1
 }
 
-/// From so many blocks on, neighbours are merged. Half as many are enough for an interval.
+/// From this number of blocks on, neighbours are merged. Half as many are enough for an interval.
 pub const MAX_BLOCKS: usize = 256;
 
 /// The bucket of a value; values that are not above zero are in the first one.
@@ -47,7 +47,7 @@ pub fn bucket_value(bucket: u32) -> f64 {
 }
 
 impl BlockHistogram {
-    /// One block for each chunk of `length` values; the remainder is part of the last one.
+    /// One block per chunk of `length` values; the remainder is part of the last one.
     pub fn of_chunks(values: &[f64], length: usize) -> BlockHistogram {
         let mut histogram = BlockHistogram { closes_per_block: 1, ..BlockHistogram::default() };
         let (length, n) = (length.max(1), values.len());
@@ -77,7 +77,7 @@ impl BlockHistogram {
         self.uncounted.clear();
     }
 
-    /// Values recorded from here on may be resampled separately from those before.
+    /// Ends a unit of resampling: later values may be resampled separately from earlier ones.
     pub fn close(&mut self) {
         self.count();
         self.closed += 1;

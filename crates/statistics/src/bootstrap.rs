@@ -31,7 +31,7 @@ pub fn bootstrap(
     (0..resamples).filter_map(|_| statistic(&mut resampler)).collect()
 }
 
-/// A quantile of values in ascending order; `None` where there are none.
+/// A quantile of values in ascending order; `None` if there are none.
 pub fn quantile(sorted: &[f64], probability: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     sorted.get((last as f64 * probability).round() as usize).copied()

@@ -1,4 +1,4 @@
-//! Confidence intervals of means: by the studentised bootstrap or by Student's t, whichever is wider; by Student's t alone where there
+//! Confidence intervals of means: the wider one of the studentised bootstrap and Student's t; only Student's t if there
 //! are too few values to resample.
 
 use serde::Serialize;
@@ -60,16 +60,15 @@ impl ConfidenceInterval {
         ConfidenceInterval { estimate: f(self.estimate), low: f(self.low), high: f(self.high) }
     }
 
-    /// The mean of `values`; `None` for fewer than [`MIN_VALUES`], or where one is not finite.
+    /// The mean of `values`; `None` for fewer than [`MIN_VALUES`], or if a value is not finite.
     pub fn of_mean(values: &[f64], seed: u64) -> Option<ConfidenceInterval> {
         SamplingDistribution::of_mean(values, seed)?.interval(ALPHA)
     }
 
-    /// By how much the first of each pair exceeds the second, in percent of the second; `None` for fewer than [`MIN_VALUES`]
-    /// pairs, or where a value is not above zero.
-    ///
-    /// The values of a pair were measured close together, so what slows both cancels. The estimate is the ratio of the
-    /// geometric means: the mean of the log ratios.
+    /// By how much the first of each pair exceeds the second, in percent of the second; `None` for fewer than
+    /// [`MIN_VALUES`] pairs, or if a value is not above zero.
+    /// / The values of a pair were measured close together, so what slows both cancels. The estimate is the ratio of
+    /// the geometric means: the mean of the log ratios.
     pub fn of_change_pct(pairs: &[(f64, f64)], seed: u64) -> Option<ConfidenceInterval> {
         let log_ratios: Vec<f64> = pairs.iter().map(|(a, b)| a.ln() - b.ln()).collect();
         Some(ConfidenceInterval::of_mean(&log_ratios, seed)?.map(|log_ratio| log_ratio.exp_m1() * 100.0))
@@ -97,7 +96,7 @@ pub enum SamplingDistribution {
     Percentiles(Box<[OrderStatistics; 2]>),
     /// The logarithm of the ratio of the second share to the first, by the exact interval of each.
     Shares(Box<[Share; 2]>),
-    /// From rounded values without any spread: all that is known is that rounding hides it.
+    /// For rounded values without any spread: it is only known that rounding hides the spread.
     Rounded {
         estimate: f64,
         half_width: f64,
@@ -128,8 +127,8 @@ impl SamplingDistribution {
             (resampled.standard_error > 0.0).then(|| (resampled.value - value) / resampled.standard_error)
         });
         t_statistics.sort_by(f64::total_cmp);
-        // A rare slow mode may be missing from one side. Resamples of the other show what they have of it, and no resample shows
-        // that the first could have had it too.
+        // A rare slow mode may be missing from one side. Resamples of the other side show its share, but no resample
+        // shows that the first side could have had it too.
         let student_t = SamplingDistribution::StudentT { estimate, degrees_of_freedom: n as f64 - 1.0 };
         let studentised = SamplingDistribution::Studentised { estimate, t_statistics };
         SamplingDistribution::Wider(Box::new([studentised, student_t]))
@@ -161,7 +160,7 @@ impl SamplingDistribution {
         }
     }
 
-    /// Where it is known by itself.
+    /// The standard error, if it is known directly.
     pub fn standard_error(&self) -> Option<f64> {
         match self {
             SamplingDistribution::StudentT { estimate, .. }
@@ -171,7 +170,7 @@ impl SamplingDistribution {
         }
     }
 
-    /// The interval that misses the true value with probability `alpha`; `None` where nothing could be resampled.
+    /// The interval that misses the true value with probability `alpha`; `None` if nothing could be resampled.
     pub fn interval(&self, alpha: f64) -> Option<ConfidenceInterval> {
         let tail = alpha / 2.0;
         Some(match self {
@@ -248,7 +247,7 @@ impl SamplingDistribution {
     }
 }
 
-/// A share of values that are worth so many independent ones.
+/// A share of values that are worth `worth` independent ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Share {
     pub value: f64,
@@ -303,7 +302,7 @@ mod tests {
         }
     }
 
-    /// As in five pairs of a run with itself: four almost equal, one slightly off.
+    /// Five pairs of a run with itself: four almost equal, one slightly different.
     #[test]
     fn one_outlier_does_not_widen_the_interval_without_bound() {
         let interval = ConfidenceInterval::of_mean(&[0.0, 1e-6, 0.0, -1e-6, 1e-3], 0).unwrap();

@@ -5,10 +5,10 @@ use crate::{
     blocks::{BlockHistogram, bucket_value},
 };
 
-/// All values of a histogram in ascending order, and how many independent ones they are worth.
+/// All values of a histogram in ascending order, and the number of independent values that they are worth.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OrderStatistics {
-    /// Each value, and how many are not larger.
+    /// Each value with the number of values that are not larger.
     cumulative: Vec<(f64, u64)>,
     percentile: f64,
     effective: f64,

@@ -12,11 +12,11 @@ use crate::{
     percentile::OrderStatistics,
 };
 
-/// A percentile needs at least so many blocks.
+/// A percentile needs at least this many blocks.
 pub const MIN_BLOCKS: usize = 8;
-/// A percentile needs at least so many values on its thinner side.
+/// A percentile needs at least this many values on its thinner side.
 const MIN_TAIL_VALUES: f64 = 5.0;
-/// Closer to 1 no block is long enough.
+/// With a higher autocorrelation no block is long enough.
 const MAX_AUTOCORRELATION: f64 = 0.99;
 
 /// How many values the interval of a percentile needs.
@@ -30,8 +30,8 @@ pub fn interval(log_ratio: &SamplingDistribution) -> Option<ConfidenceInterval> 
     Some(log_ratio.interval(ALPHA)?.map(f64::exp))
 }
 
-/// The ratio of two rates, each a sum of numerators over a sum of denominators. `None` where a side has fewer than
-/// [`MIN_VALUES`], or a sum is not above zero.
+/// The ratio of two rates, each a sum of numerators over a sum of denominators. `None` if a side has fewer than
+/// [`MIN_VALUES`], or if a sum is not above zero.
 pub fn of_rates(a: &[(f64, f64)], b: &[(f64, f64)], seed: u64) -> Option<SamplingDistribution> {
     if a.len().min(b.len()) < MIN_VALUES {
         return None;
@@ -88,8 +88,8 @@ pub fn of_percentile(
     }
 }
 
-/// The values of a histogram, worth as many independent ones as their blocks show. Where blocks have several values, also at the ends of
-/// the interval: farther out, values above come from fewer blocks.
+/// The values of a histogram, worth as many independent ones as their blocks show: at the percentile and, if blocks have
+/// several values, also at the ends of the interval, because farther out the values come from fewer blocks.
 fn order_statistics(histogram: &BlockHistogram, percentile: f64) -> Option<OrderStatistics> {
     let values = OrderStatistics::of(histogram, percentile)?;
     let at_percentile = effective_size(histogram, values.value());
@@ -114,8 +114,8 @@ pub fn of_share(histogram: &BlockHistogram, limit: f64) -> Option<ConfidenceInte
     Some(ConfidenceInterval { estimate: share, low, high })
 }
 
-/// The ratio of the share of values that are not above `limit` in `b` to that in `a`. `None` where a side has too few values, or none
-/// that is not above.
+/// The ratio of the share of values that are not above `limit` in `b` to that in `a`. `None` if a side has too few
+/// values, or none that is not above.
 pub fn of_shares(a: &BlockHistogram, b: &BlockHistogram, limit: f64) -> Option<SamplingDistribution> {
     let share = |histogram: &BlockHistogram| {
         let value = of_share(histogram, limit)?.estimate;
@@ -149,9 +149,9 @@ fn effective_size(histogram: &BlockHistogram, percentile: f64) -> f64 {
     n / design_effect.max(1.0) * (of_few_blocks[0] / of_few_blocks[1]).powi(2)
 }
 
-/// Blocks that follow one another may be alike: requests that a server runs together are slow together. Longer blocks then, and the
-/// inflation of the standard error that these leave out. Blocks are alike by their shares of values above the percentile, or by
-/// their means, which show it sooner.
+/// Neighbouring blocks may be correlated: requests that a server runs together are slow together. In that case blocks
+/// are merged into longer ones, and the inflation covers the standard error that these leave out. Correlation is tested
+/// on the shares of values above the percentile and on the means, which show it earlier.
 fn in_longer_blocks(histogram: &BlockHistogram, percentile: f64) -> (BlockHistogram, f64) {
     let mean = |block: &BlockCounts, of: &dyn Fn(f64) -> f64| {
         let n: f64 = block.iter().map(|(_, n)| f64::from(*n)).sum();
@@ -179,12 +179,12 @@ pub fn of_buckets(log_ratio: f64) -> SamplingDistribution {
     }
 }
 
-/// A percentile of all values; `None` where there are none.
+/// A percentile of all values; `None` if there are none.
 pub fn percentile_of(histogram: &BlockHistogram, percentile: f64) -> Option<f64> {
     Some(OrderStatistics::of(histogram, percentile)?.value())
 }
 
-/// The lag-1 autocorrelation; `None` where it is not significant, or there are too few values.
+/// The lag-1 autocorrelation; `None` if it is not significant, or if there are too few values.
 fn lag1_autocorrelation(values: &[f64]) -> Option<f64> {
     let n = values.len() as f64;
     if values.len() < 2 * MIN_BLOCKS {
@@ -241,7 +241,7 @@ pub fn sums(values: &[(f64, f64)]) -> (f64, f64) {
     values.iter().fold((0.0, 0.0), |sum, value| (sum.0 + value.0, sum.1 + value.1))
 }
 
-/// The logarithm of a rate; `None` where it is not finite.
+/// The logarithm of a rate; `None` if it is not finite.
 fn log_rate(values: &[(f64, f64)]) -> Option<Estimate> {
     let n = values.len() as f64;
     let (numerator, denominator) = sums(values);
@@ -340,8 +340,8 @@ mod tests {
         assert!(block_length(&vec![1.0; 100_000]) >= 100_000 / MAX_BLOCKS);
     }
 
-    /// 60 requests of 20 gaps, where a request is as slow as the one before it, nearly: of 200 pairs without a difference, the share
-    /// whose interval leaves out 1.
+    /// 60 requests of 20 gaps, in which each request is nearly as slow as the one before it: of 200 pairs without a
+    /// difference, the share whose interval excludes 1.
     fn false_rows(correlation: f64, percentile: f64) -> f64 {
         let side = |trial: u64, stream: u64| {
             let seed = noise::bits(stream, trial);
@@ -375,7 +375,8 @@ mod tests {
         }
     }
 
-    /// The 95 % interval of a share, of which bad ones come `in_a_row` each: how often it contains the true share of 0.9.
+    /// The coverage of the 95 % interval of a share whose failures come in groups of `in_a_row`: how often it contains
+    /// the true share of 0.9.
     fn hits_of_share(in_a_row: u64) -> f64 {
         let hits = (0..400).filter(|trial| {
             let mut outcomes = BlockHistogram::default();
@@ -398,9 +399,9 @@ mod tests {
         assert_eq!(of_share(&BlockHistogram::default(), 3.0), None);
     }
 
-    /// The share of `trials` whose interval of the ratio of the means leaves out 1, although the two sides of
-    /// `n` values do not differ: by the studentised bootstrap alone, and as it is. A share `slow` of the
-    /// values takes `factor` times as long.
+    /// The share of `trials` whose interval of the ratio of the means excludes 1 although the two sides of `n` values
+    /// do not differ: by the studentised bootstrap only, and by the interval in use. A share `slow` of the values takes
+    /// `factor` times as long.
     fn false_means(trials: u64, (n, slow, factor): (u64, f64, f64)) -> [f64; 2] {
         let side = |trial: u64, stream: u64| -> Vec<f64> {
             let mut values = noisy(trial, stream, n, 10.0, 0.01);

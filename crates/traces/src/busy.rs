@@ -1,13 +1,14 @@
-//! The time in which at least one of many intervals runs, in bounded memory.
+//! The time in which at least one of many intervals is active, in bounded memory.
 
 use std::collections::VecDeque;
 
 use llmprof_event::kernels::Busy;
 
-/// Separate intervals that are kept. Launches are in about the order of time, so that those far back are complete.
+/// Maximum separate intervals that are kept. Launches are nearly in order of time, so that much earlier ones are
+/// complete.
 const MAX_KEPT: usize = 1 << 14;
 
-/// Intervals in any order, merged where they overlap.
+/// Intervals in any order, merged if they overlap.
 #[derive(Debug, Clone, Default)]
 pub struct BusyTime {
     /// Starts and ends, in order; none overlap.
@@ -19,14 +20,14 @@ pub struct BusyTime {
 }
 
 impl BusyTime {
-    /// Adds an interval. The part of it in the time that is already complete does not count.
+    /// Adds an interval. The part of it in the completed time does not count.
     pub fn add(&mut self, start: i64, end: i64) {
         let end = end.max(start);
         self.span = Some(self.span.map_or((start, end), |(first, last)| (first.min(start), last.max(end))));
         let start = self.since.map_or(start, |since| start.max(since));
         let end = end.max(start);
         match self.kept.back_mut() {
-            // Most follow the last one.
+            // Most intervals follow the last one.
             Some((_, until)) if start > *until => self.kept.push_back((start, end)),
             Some((last, until)) if start >= *last => *until = end.max(*until),
             _ => self.insert(start, end),

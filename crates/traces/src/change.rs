@@ -1,24 +1,24 @@
-//! What changed in the kernels of one source between two windows of a run, or between two runs.
+//! Changes in the kernels of one source between two windows of a run, or between two runs.
 
 use std::collections::HashMap;
 
 use llmprof_event::kernels::{Extent, Group, KernelRow, KernelTable, Measure};
 
-/// A table, and the number of steps that its times are of; `None` where a call is the unit.
+/// A table, and the number of steps of its times; `None` if the unit is a call.
 #[derive(Debug, Clone, Copy)]
 pub struct Profiled<'a> {
     pub table: &'a KernelTable,
     pub steps: Option<u64>,
 }
 
-/// How a row differs from what it was before.
+/// How a row differs from the earlier one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Change {
-    /// Its time per step or per call, over the time before.
+    /// Its time per step or per call, relative to the earlier time.
     Time(f64),
     /// It did not run before.
     New,
-    /// It ran before only.
+    /// It ran only before.
     Gone,
 }
 
@@ -28,11 +28,11 @@ pub struct Changes {
     rows: HashMap<Key, Change>,
     group: Group,
     nested: bool,
-    /// Rows that ran before only.
+    /// Rows that ran only before.
     pub gone: Vec<String>,
 }
 
-/// A row in two tables: by name, where rows are not combined also by grid and operator.
+/// The key of a row in two tables: by name and, unless rows are combined, by grid and operator.
 type Key = (String, Option<String>, Option<Extent>, Option<&'static str>);
 
 fn key(row: &KernelRow, group: Group, nested: bool) -> Key {
@@ -46,7 +46,7 @@ fn key(row: &KernelRow, group: Group, nested: bool) -> Key {
     )
 }
 
-/// The time of a row in one step, or in one call.
+/// The time of a row per step or per call.
 fn unit_ns(row: &KernelRow, steps: Option<u64>) -> Option<f64> {
     match steps {
         Some(steps) => row.total_ns.map(|ns| ns / steps.max(1) as f64),
@@ -55,7 +55,7 @@ fn unit_ns(row: &KernelRow, steps: Option<u64>) -> Option<f64> {
 }
 
 impl Changes {
-    /// `None` where the tables are of different kinds, do not measure time, or one of them is empty.
+    /// `None` if the tables are of different kinds, do not measure time, or if one of them is empty.
     pub fn between(before: Profiled<'_>, now: Profiled<'_>, group: Group) -> Option<Changes> {
         let comparable = before.table.kind == now.table.kind
             && now.table.kind.measure() == Measure::Time
@@ -89,8 +89,8 @@ impl Changes {
         Some(Changes { rows: changes, group, nested, gone })
     }
 
-    /// The change of a row of the table in the same grouping; `None` where it is not known.
-    pub fn of(&self, row: &KernelRow) -> Option<Change> {
+    /// The change of a row of the table in the same grouping; `None` if it is not known.
+    pub fn get(&self, row: &KernelRow) -> Option<Change> {
         self.rows.get(&key(row, self.group, self.nested)).copied()
     }
 }
@@ -127,14 +127,14 @@ mod tests {
             Changes::between(before, now, Group::Name)
         };
         let per_step = of([Some(10), Some(50)]).unwrap();
-        assert!((ratio(per_step.of(&now.rows[0])) - 1.1).abs() < 1e-12);
-        assert!((ratio(per_step.of(&now.rows[1])) - 0.5).abs() < 1e-12);
-        assert_eq!(per_step.of(&now.rows[2]), Some(Change::New));
-        assert_eq!(per_step.of(&before.rows[1]), Some(Change::Gone));
-        assert_eq!(per_step.of(&row("never", 1, 1.0)), None);
+        assert!((ratio(per_step.get(&now.rows[0])) - 1.1).abs() < 1e-12);
+        assert!((ratio(per_step.get(&now.rows[1])) - 0.5).abs() < 1e-12);
+        assert_eq!(per_step.get(&now.rows[2]), Some(Change::New));
+        assert_eq!(per_step.get(&before.rows[1]), Some(Change::Gone));
+        assert_eq!(per_step.get(&row("never", 1, 1.0)), None);
         assert_eq!(per_step.gone, ["old"]);
         let per_call = of([None, None]).unwrap();
-        assert!((ratio(per_call.of(&now.rows[1])) - 1.0).abs() < 1e-12);
+        assert!((ratio(per_call.get(&now.rows[1])) - 1.0).abs() < 1e-12);
         assert_eq!(of([None, Some(1)]), None, "steps are not compared with calls");
     }
 
@@ -155,10 +155,10 @@ mod tests {
         let [x, y] = [&before, &now].map(|table| Profiled { table, steps: None });
         let changes = Changes::between(x, y, Group::None).unwrap();
         assert_eq!(
-            [0, 1].map(|i| changes.of(&now.rows[i])),
+            [0, 1].map(|i| changes.get(&now.rows[i])),
             [Change::Time(1.0), Change::Time(1.5)].map(Some)
         );
         let combined = Changes::between(x, y, Group::Name).unwrap();
-        assert!((ratio(combined.of(&now.grouped(Group::Name).rows[0])) - 40.0 / 30.0).abs() < 1e-12);
+        assert!((ratio(combined.get(&now.grouped(Group::Name).rows[0])) - 40.0 / 30.0).abs() < 1e-12);
     }
 }

@@ -1,4 +1,4 @@
-//! Reports that only their profiler can read: it is located and run to convert them.
+//! Reports that only their profiler can read: finds it and runs it to convert them.
 
 use std::{
     ffi::OsStr,
@@ -42,7 +42,7 @@ impl Report {
         }
     }
 
-    /// The command that does the conversion.
+    /// The command that converts the report.
     fn command(self, path: &Path) -> String {
         let file = quoted(&path.display().to_string());
         match self {
@@ -83,7 +83,7 @@ pub fn convert(path: &Path, report: Report, system: &System) -> Result<Vec<Kerne
                 _ => absolute(path),
             };
             let exported = exported(&imported, folder.path(), &tool, system).map_err(|what| {
-                // A missing part of the installation explains more than the failure.
+                // A missing part of the installation explains more than the error message.
                 let missing = tool.problem(None);
                 let remedy =
                     missing.map_or(by_hand, |missing| format!("{}: {}", missing.what, missing.remedy));
@@ -95,7 +95,7 @@ pub fn convert(path: &Path, report: Report, system: &System) -> Result<Vec<Kerne
     }
 }
 
-/// The absolute path: tools have another working directory, and a relative path may begin with a dash.
+/// The absolute path: tools run in another working directory, and a relative path may begin with a dash.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
@@ -180,7 +180,7 @@ mod tests {
         System { root: root.to_owned(), variables: HashMap::new(), stop: Arc::default() }
     }
 
-    /// Another process writes it: a file that this process has open for writing cannot be executed.
+    /// Another process writes the file: a file that this process has open for writing cannot be executed.
     fn script(root: &Path, path: &str, lines: &str) {
         let path = root.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -80,7 +80,7 @@ impl Call {
         let routine = signature.split_whitespace().last()?;
         let lower = routine.to_lowercase();
         let product = lower.contains("gemm") || lower.contains("gemv");
-        // Settings and queries have such names too.
+        // Settings and queries have similar names.
         let is_query = lower.contains("get") || lower.contains("set");
         (product && !is_query).then(|| Call { routine: routine.to_owned(), arguments: HashMap::new() })
     }
@@ -141,8 +141,8 @@ fn type_named(text: &str) -> Option<&'static str> {
     })
 }
 
-/// Reads either log, or both in one file. cuBLAS may call cublasLt, and then a GEMM is in both logs: read
-/// them one by one.
+/// Reads either log, or both in one file. cuBLAS may call cublasLt, and then a GEMM is in both logs: read them
+/// separately.
 pub fn read_log(file: &str, mut input: impl BufRead) -> Result<KernelTable, KernelsError> {
     let (mut plain, mut light) = (Shapes::default(), Shapes::default());
     let mut call: Option<Call> = None;

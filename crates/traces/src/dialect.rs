@@ -1,4 +1,4 @@
-//! How a text file separates its cells and marks decimals, detected from its beginning.
+//! The delimiters and decimal marks of a text file, detected from its beginning.
 
 use std::io::{self, BufRead, Read};
 
@@ -7,14 +7,14 @@ use super::{
     quantity::{Decimal, DecimalVotes, ThreeDigits},
 };
 
-/// The header is in this many bytes, after the output of the profiler and the program. So are enough numbers to detect
-/// their locale.
+/// The header is within this many bytes, after the output of the profiler and the program. So are enough numbers to
+/// detect their locale.
 pub const BEGINNING: u64 = 1 << 20;
 
 /// Tried in this order.
 pub const DELIMITERS: [u8; 3] = [b',', b';', b'\t'];
 
-/// Cells and numbers of a file.
+/// The delimiter and the decimal mark of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dialect {
     pub delimiter: u8,
@@ -22,8 +22,9 @@ pub struct Dialect {
 }
 
 impl Dialect {
-    /// The dialect in which `header` accepts a row of `beginning`. It passes the columns whose numbers are examined.
-    fn of(
+    /// The dialect in which `header` accepts a row of `beginning`. `header` returns the columns whose numbers are
+    /// examined.
+    fn detect(
         beginning: &[u8],
         three_digits: ThreeDigits,
         header: impl Fn(Row) -> Option<Vec<usize>>,
@@ -59,7 +60,7 @@ pub fn rows<R: BufRead>(
     // The full size is allocated at once: growing would need twice as much memory.
     let mut beginning = Vec::with_capacity(BEGINNING as usize);
     input.by_ref().take(BEGINNING).read_to_end(&mut beginning)?;
-    let Dialect { delimiter, decimal } = Dialect::of(&beginning, three_digits, header);
+    let Dialect { delimiter, decimal } = Dialect::detect(&beginning, three_digits, header);
     Ok((Rows::new(io::Cursor::new(beginning).chain(input), delimiter), decimal))
 }
 
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     fn dialect(text: &str) -> Dialect {
-        Dialect::of(text.as_bytes(), ThreeDigits::Fraction, |row| {
+        Dialect::detect(text.as_bytes(), ThreeDigits::Fraction, |row| {
             (row.len() == 2 && row.get(0) == Some(b"a")).then(|| vec![1])
         })
     }

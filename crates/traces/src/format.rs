@@ -1,5 +1,5 @@
-//! The list of formats. A row of it has all that other files need to know of a format: how a file is recognised and read,
-//! and what messages and documents say of it.
+//! The list of formats. Its rows have everything that other files need to know about a format: how a file is recognised
+//! and read, and its text in messages and documents.
 
 use std::{fs::File, io::BufReader, path::Path};
 
@@ -25,13 +25,14 @@ pub(super) struct Source<'a> {
     pub system: &'a System,
 }
 
-/// What identifies a format. The kinds are tried in this order, and within a kind the formats in theirs.
+/// The sign that identifies a format. The kinds are tried in this order, and within a kind the formats in the order of
+/// the list.
 pub(super) enum Sign {
     /// The beginning of the file.
     Head(fn(&[u8]) -> bool),
     /// The name of a binary file: not all versions of a report share a signature.
     Extension(&'static [&'static str]),
-    /// The beginning of a text, whatever a program printed before it.
+    /// The beginning of a text, after any output of the program.
     Text(fn(&[u8]) -> bool),
     /// A row of such a text, with any delimiter.
     Row(fn(Row<'_>) -> bool),
@@ -42,12 +43,12 @@ pub(super) enum Sign {
 }
 
 pub(super) struct Format {
-    /// The profiler, or what it belongs to.
+    /// The profiler, or the library that writes the file.
     pub maker: &'static str,
     pub name: &'static str,
-    /// What writes such a file.
+    /// The command or setting that writes such a file.
     pub written_by: &'static str,
-    /// What is read from it.
+    /// The tables that are read from it.
     pub tables: &'static str,
     pub signs: &'static [Sign],
     pub read: fn(Source<'_>) -> Result<Opened, KernelsError>,
@@ -67,7 +68,7 @@ fn converted(source: Source<'_>, report: Report) -> Result<Opened, KernelsError>
     convert::convert(source.path, report, source.system).map(Opened::from)
 }
 
-/// A list in JSON; a line of a log begins with a bracket as well.
+/// Whether it is a list in JSON; a line of a log begins with a bracket as well.
 fn is_list(head: &[u8]) -> bool {
     matches!(head.trim_ascii_start(), [b'[', b'\n' | b'\r' | b' ' | b'{' | b']', ..])
 }

@@ -1,4 +1,4 @@
-//! The operations of one GPU, one after another, become tables of kernels and of copies.
+//! Turns the operations of one GPU into tables of kernels and of copies.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use super::{
 };
 use llmprof_event::kernels::{KernelRow, KernelTable, Kind, OTHERS};
 
-/// When an operation ran.
+/// The time in which an operation ran.
 #[derive(Debug, Clone, Copy)]
 pub struct Ran {
     pub start_ns: i64,
@@ -45,8 +45,8 @@ struct Copies {
 }
 
 impl Gpu {
-    /// Counts a launch. Launches with the same key are rows of the same kernel; `new` makes the row of the first. Returns
-    /// the row for what else the source has.
+    /// Counts a launch. Launches with the same key are rows of the same kernel; `new` creates the row of the first.
+    /// Returns the row, for further values of the source.
     pub fn launch(
         &mut self,
         key: &[u8],
@@ -74,7 +74,7 @@ impl Gpu {
         }
     }
 
-    /// The tables of kernels and of copies, as far as there are any.
+    /// The tables of kernels and of copies, if there are any.
     pub fn into_tables(self, tool: &str, device: Option<&str>) -> [Option<KernelTable>; 2] {
         let note = self.kernels.note();
         let rows =

@@ -4,9 +4,9 @@ use std::io::{self, BufRead, Read};
 
 use llmprof_analysis::ranks::NcclLog;
 
-/// A line is at most this long; the rest of it is another.
+/// Maximum length of a line; the rest counts as another line.
 const MAX_LINE: u64 = 4096;
-/// Logs of days have gigabytes: what is read beyond this adds nothing new.
+/// Logs of days have gigabytes: nothing new is expected beyond this size.
 const MAX_LOG: u64 = 1 << 30;
 
 pub(super) fn read_log(input: impl BufRead) -> io::Result<NcclLog> {

@@ -31,17 +31,17 @@ pub fn open_on(path: &Path, system: &System) -> Result<Vec<KernelTable>, Kernels
     Ok(open_all_on(path, system)?.tables)
 }
 
-/// All that a file has.
+/// The content of a file.
 #[derive(Debug, Default)]
 pub struct Opened {
-    /// None of a log of NCCL.
+    /// Empty for a log of NCCL.
     pub tables: Vec<KernelTable>,
-    /// Its GPUs over time, where it has times.
+    /// Its GPUs over time, if it has times.
     pub ranks: Option<RankTrace>,
     pub nccl: Option<NcclLog>,
 }
 
-/// Like [`open`], with the GPUs of a program side by side and what NCCL printed.
+/// Like [`open`], with the GPUs of a program side by side and the log of NCCL.
 pub fn open_all(path: &Path) -> Result<Opened, KernelsError> {
     open_all_on(path, &System::here())
 }
@@ -63,7 +63,7 @@ fn open_all_on(path: &Path, system: &System) -> Result<Opened, KernelsError> {
     Ok(opened)
 }
 
-/// Calls that launch CUDA graphs are a fact about the kernels.
+/// Calls that launch CUDA graphs also mark the tables of kernels.
 fn mark_graphs(tables: &mut [KernelTable]) {
     let launches_graph = |row: &KernelRow| nsys::is_graph_launch(&row.name);
     let calls = tables.iter().filter(|table| table.kind == Kind::ApiCalls);
@@ -121,7 +121,7 @@ fn binary(path: &Path, head: &[u8]) -> Result<&'static Format, Unrecognised> {
     Err(Unrecognised::Other(reason.to_owned()))
 }
 
-/// Searches for what identifies the format in the beginning of a text: a row with every delimiter, then a line.
+/// Searches the beginning of a text for the sign of a format: a row with every delimiter, then a line.
 fn text_format(input: &mut impl BufRead) -> Result<&'static Format, Unrecognised> {
     let mut beginning = Vec::new();
     input.take(BEGINNING).read_to_end(&mut beginning).map_err(Unrecognised::Unreadable)?;

@@ -28,9 +28,8 @@ impl Decimal {
     }
 
     /// The number in a cell. Thousands may be separated; text in parentheses after it is dropped.
-    ///
-    /// `None` for `n/a`, `nan`, `inf` and words, and where the marks cannot be those of this locale: a missing value is not
-    /// zero, and not a wrong number.
+    /// / `None` for `n/a`, `nan`, `inf` and words, and if the marks contradict this locale: a missing value is neither
+    /// zero nor a wrong number.
     pub fn number(self, cell: &[u8]) -> Option<f64> {
         let cell = cell.trim_ascii();
         self.plain(cell).or_else(|| self.unusual(cell))
@@ -95,7 +94,7 @@ impl Decimal {
 const TENS: [f64; 16] =
     [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
 
-/// What three digits behind the only mark of a number are, as in `1.234`, in files that have no others.
+/// The meaning of three digits behind the only mark of a number, e.g. `1.234`, in files that have no others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThreeDigits {
     /// nsys prints sizes with three decimals.
@@ -131,7 +130,7 @@ impl DecimalVotes {
         }
     }
 
-    /// The locale that most of them are of; where none decides, by what `three_digits` behind a mark are.
+    /// The locale of most numbers; if none decides, the locale by `three_digits`.
     pub fn decided(&self, three_digits: ThreeDigits) -> Decimal {
         let undecided = match three_digits {
             ThreeDigits::Fraction => Ordering::Equal,

@@ -1,4 +1,4 @@
-//! The GPUs of one program in files: several in one recording, or one recording for each rank, brought onto one clock.
+//! The GPUs of one program in files: several GPUs in one recording, or one recording per rank, aligned to one clock.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,17 +9,17 @@ use llmprof_analysis::{
 use llmprof_base::units::grouped;
 use llmprof_event::ranks::{Collective, RankLane, RanksWindow};
 
-/// Works of one file, 16 bytes each; further ones are left out.
+/// Maximum work items of one file, 16 bytes each; further ones are left out.
 const MAX_WORKS: u64 = 4 << 20;
 const MAX_OPERATIONS: usize = 1 << 16;
 const MAX_NAMES: usize = 1 << 16;
 const MAX_LANES: usize = 256;
 const MAX_STEPS: usize = 1 << 16;
-/// How far the clocks of one machine's GPUs may differ, and the most that is taken for such a difference.
+/// The possible difference between the clocks of one machine's GPUs, and the largest that is attributed to it.
 const SLACK_NS: u64 = 20_000;
 const MAX_SLACK_NS: u64 = 1_000_000;
 
-/// A work without its description.
+/// A work item without its description.
 #[derive(Debug, Clone, Copy)]
 struct Small {
     start_ns: i64,
@@ -32,13 +32,13 @@ const COMPUTE: u32 = 0;
 const COPY: u32 = 1;
 const FIRST_OPERATION: u32 = 2;
 
-/// A process and its number of the GPU.
-type Place = (Option<u32>, i64);
+/// A process and its index of the GPU.
+type GpuOfProcess = (Option<u32>, i64);
 
-/// What is kept of a file while it is read.
+/// The parts of a file that are kept while it is read.
 #[derive(Debug, Default)]
 pub struct Gathered {
-    works: BTreeMap<Place, Vec<Small>>,
+    works: BTreeMap<GpuOfProcess, Vec<Small>>,
     steps: BTreeMap<i64, Vec<(i64, i64)>>,
     operations: Vec<Operation>,
     numbers: HashMap<Operation, u32>,
@@ -64,7 +64,7 @@ impl Gathered {
         found
     }
 
-    fn add(&mut self, place: Place, start_ns: i64, ns: f64, kind: u32) {
+    fn add(&mut self, place: GpuOfProcess, start_ns: i64, ns: f64, kind: u32) {
         let known = self.works.len() < MAX_LANES || self.works.contains_key(&place);
         if self.count >= MAX_WORKS || !known {
             self.left_out += 1;
@@ -75,15 +75,15 @@ impl Gathered {
         self.works.entry(place).or_default().push(Small { start_ns, ns, kind });
     }
 
-    pub fn compute(&mut self, place: Place, start_ns: i64, ns: f64) {
+    pub fn compute(&mut self, place: GpuOfProcess, start_ns: i64, ns: f64) {
         self.add(place, start_ns, ns, COMPUTE);
     }
 
-    pub fn copy(&mut self, place: Place, start_ns: i64, ns: f64) {
+    pub fn copy(&mut self, place: GpuOfProcess, start_ns: i64, ns: f64) {
         self.add(place, start_ns, ns, COPY);
     }
 
-    pub fn operation(&mut self, place: Place, start_ns: i64, ns: f64, operation: Operation) {
+    pub fn operation(&mut self, place: GpuOfProcess, start_ns: i64, ns: f64, operation: Operation) {
         let number = match self.numbers.get(&operation) {
             Some(number) => *number,
             None if self.operations.len() < MAX_OPERATIONS => {
@@ -160,15 +160,15 @@ impl RankTrace {
     }
 }
 
-/// Lanes of several files in the time that they have in common.
+/// Lanes of several files in their common time.
 #[derive(Debug, Clone)]
 pub struct Merged {
     pub window: RanksWindow,
-    /// How the clocks were brought together, and what is missing.
+    /// Notes on the alignment of the clocks, and on what is missing.
     pub notes: Vec<String>,
 }
 
-/// `None` where there is one GPU without collectives.
+/// `None` for one GPU without collectives.
 pub fn merge(mut traces: Vec<RankTrace>) -> Option<Merged> {
     traces.retain(|trace| !trace.lanes.is_empty());
     traces.sort_by_key(|trace| trace.lanes.first().and_then(|lane| lane.lane.rank));
@@ -210,7 +210,7 @@ pub fn merge(mut traces: Vec<RankTrace>) -> Option<Merged> {
         }
     }
     let mut lanes: Vec<LanePieces> = traces.into_iter().flat_map(|trace| trace.lanes).collect();
-    // Files without ranks are told apart by their order.
+    // Files without ranks are distinguished by their order.
     let unnamed = lanes.len() > 1
         && lanes.iter().enumerate().any(|(i, lane)| lanes[..i].iter().any(|other| other.lane.is(&lane.lane)));
     if unnamed {

@@ -15,7 +15,7 @@ use llmprof_event::kernels::{
 
 /// Short kernels with a smaller share of the time are not reported.
 const MIN_SHORT_TIME: f64 = 0.05;
-/// Copies that take less of the time leave room for kernels.
+/// Copies with a smaller share of the time leave enough time for kernels.
 const MANY_COPIES: f64 = 0.5;
 
 /// Which rows of a table to show.
@@ -220,7 +220,7 @@ const OPTIONAL_KEYS: [&str; 15] = [
     "flops",
 ];
 
-/// The counter with the time of the kernels launched in a range.
+/// The counter with the time of the kernels that were launched in a range.
 pub const KERNEL_TIME: &str = "kernel time";
 
 fn none() -> String {
@@ -294,7 +294,7 @@ fn busy(busy: Busy) -> Option<String> {
     ))
 }
 
-/// Copies may hold the kernels up where they take most of the time.
+/// Copies may limit the speed if they take most of the time.
 fn copies(table: &KernelTable) -> Option<String> {
     let copying = table.copying?;
     let share = copying.share().filter(|share| *share >= MANY_COPIES)?;
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_copy_engine_can_be_what_limits() {
+    fn a_busy_copy_engine_can_be_the_limit() {
         let row =
             KernelRow { calls: 9, total_ns: Some(900.0), mean_ns: Some(100.0), ..KernelRow::named("k") };
         let mut table = KernelTable {

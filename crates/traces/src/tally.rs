@@ -1,10 +1,10 @@
-//! Launches become rows: one for each kernel, grid and range, in memory that does not grow with the launches.
+//! Turns launches into rows, one per kernel, grid and range, in memory that does not grow with the launches.
 
 use std::{borrow::Borrow, collections::HashMap, hash::Hash};
 
 use llmprof_event::kernels::{KernelRow, OTHERS};
 
-/// A program has some hundreds of kernels, and some thousands of grids. Beyond this, grids and ranges are no longer
+/// A program has a few hundred kernels and a few thousand grids. Beyond this, grids and ranges are no longer
 /// distinguished.
 pub const MAX_SHAPES: usize = 8192;
 /// Beyond this, further kernels are counted together.
@@ -21,7 +21,7 @@ pub struct Tally<K, T> {
     rows: Vec<T>,
 }
 
-/// What the launches of a row have in common.
+/// The scope of a row: the properties that its launches share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// Kernel, grid and range.
@@ -33,7 +33,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// `row` without what not all launches of the scope have in common.
+    /// `row` without the properties that the launches of the scope do not share.
     pub fn limit(self, row: KernelRow) -> KernelRow {
         match self {
             Scope::Launch => row,
@@ -50,7 +50,7 @@ impl<K, T> Default for Tally<K, T> {
 }
 
 impl<K: Hash + Eq, T> Tally<K, T> {
-    /// The row that counts launches with this key, of the kernel `name`. A row that is missing is made by `new`.
+    /// The row that counts launches with this key, of the kernel `name`. `new` creates a missing row.
     #[inline]
     pub fn row<Q>(&mut self, key: &Q, name: &[u8], new: impl FnOnce(Scope) -> T) -> &mut T
     where
@@ -88,7 +88,7 @@ impl<K: Hash + Eq, T> Tally<K, T> {
         next
     }
 
-    /// Reports that some launches are not distinguished, if that is so.
+    /// Reports if some launches are not distinguished.
     pub fn note(&self) -> Option<String> {
         let merged = !self.by_name.is_empty() || self.others.is_some();
         merged.then(|| {

@@ -17,15 +17,15 @@ const REMEDY: &str =
     "record it with trtexec --loadEngine=… --dumpProfile --exportProfile=profile.json --separateProfileRun";
 /// Names of fused layers list all their parts.
 const MAX_NAME: usize = 300;
-/// Engines have some thousand layers; a file that is longer is cut, and refused as such.
+/// Engines have some thousand layers; a longer file is truncated, and refused as such.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Whether a JSON file begins as a list of layer times: the first object has only the number of iterations.
+/// Whether a JSON file begins like a list of layer times: the first object has only the number of iterations.
 pub fn is_profile(head: &[u8]) -> bool {
     begins(head, b"[{\"count\":")
 }
 
-/// Whether a JSON file begins as properties of layers.
+/// Whether a JSON file begins like properties of layers.
 pub fn is_layer_info(head: &[u8]) -> bool {
     begins(head, b"{\"Layers\":[")
 }
@@ -34,7 +34,7 @@ fn begins(head: &[u8], with: &[u8]) -> bool {
     head.iter().filter(|byte| !byte.is_ascii_whitespace()).take(with.len()).eq(with)
 }
 
-/// An element of a profile: the number of iterations, then a layer each.
+/// An element of a profile: first the number of iterations, then one layer each.
 #[derive(Deserialize)]
 struct Element {
     count: Option<u64>,
@@ -50,7 +50,7 @@ struct Element {
 struct Profile {
     table: KernelTable,
     count: u64,
-    /// Layers beyond those that are listed.
+    /// Layers beyond the limit.
     others: KernelRow,
 }
 
@@ -112,7 +112,7 @@ struct LayerInfo {
     layers: Layers,
 }
 
-/// The first of them, and how many there are.
+/// The first layers, and the number of all.
 #[derive(Default)]
 struct Layers {
     rows: Vec<KernelRow>,
@@ -146,7 +146,7 @@ impl<'de> Visitor<'de> for LayersVisitor {
     }
 }
 
-/// Without detailed verbosity a layer is its name alone.
+/// Without detailed verbosity a layer is only its name.
 fn layer_of(entry: &Value) -> Option<KernelRow> {
     let text = |key: &str| entry.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
     let name = entry.as_str().or_else(|| text("Name"))?;

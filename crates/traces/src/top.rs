@@ -36,7 +36,7 @@ pub struct TopKernel {
 
 /// The first `k` kernels by time; `None` if no table has kernels.
 pub fn top(from: &str, tables: &[KernelTable], k: usize) -> Option<TopList> {
-    // Each GPU has a table of its own.
+    // Each GPU has its own table.
     let kernels = || tables.iter().filter(|table| table.kind == Kind::Kernels);
     let first = kernels().next()?;
     let same_source = kernels().filter(|table| table.source == first.source);
@@ -74,7 +74,7 @@ mod tests {
     use crate::ncu::read_raw;
 
     #[test]
-    fn the_most_of_the_time_first() {
+    fn rows_are_sorted_by_time() {
         let raw = include_bytes!("../../../tests/fixtures/h200_ncu_raw.csv");
         let tables = [read_raw("raw", &raw[..]).unwrap()];
         let list = top("raw.csv", &tables, 3).unwrap();

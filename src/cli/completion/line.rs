@@ -16,9 +16,8 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// The text that replaces what bash treats as the word; `None` for a candidate that does not continue it.
-    ///
-    /// The shell reads it as the candidate and nothing else: names of files are not the user's own words. A finished word is
+    /// The text that replaces the word in bash's sense; `None` for a candidate that does not continue it.
+    /// / The shell reads it as exactly the candidate: names of files are not the user's own input. A finished word is
     /// followed by a space, except within quotes, which the user closes.
     pub(super) fn insertion(&self, candidate: &Candidate) -> Option<String> {
         let rest = candidate.text.strip_prefix(&self.current[..self.kept])?;
@@ -86,7 +85,7 @@ mod tests {
 
     #[test]
     fn words_and_word_breaks() {
-        /// The line, its words, the current one, where it begins, and the quote it is in.
+        /// The line, its words, the current one, its start, and the open quote.
         type Case = (&'static str, &'static [&'static str], &'static str, usize, Option<char>);
         let table: &[Case] = &[
             ("llmprof-tui ", &[], "", 0, None),

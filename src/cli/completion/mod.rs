@@ -1,9 +1,8 @@
 //! Completion with TAB: the candidates for the word at the cursor.
-//!
-//! The scripts that `llmprof-tui completion SHELL` prints call the program (`llmprof-tui __complete …`), which reads the
-//! commands, `conf/` and the words already on the line. `clap_complete` does not fit: its bash script receives the line
-//! split at `=` and `:`, its completers cannot see earlier arguments (`--conf-dir`, overrides), and it adds a space
-//! after unfinished words such as `runtime.`.
+//! / The scripts that `llmprof-tui completion SHELL` prints call the program (`llmprof-tui __complete …`), which reads
+//! the commands, `conf/` and the words already on the line. `clap_complete` does not fit: its bash script receives the
+//! line split at `=` and `:`, its completers cannot see earlier arguments (`--conf-dir`, overrides), and it adds a
+//! space after unfinished words such as `runtime.`.
 
 mod line;
 mod paths;
@@ -96,8 +95,8 @@ fn lines(shell: Shell, sent: &[String], cwd: &Path) -> String {
     }
 }
 
-/// The candidates that are one line each. Names of files and options may contain anything; one that is not shown as it is
-/// cannot be completed.
+/// The candidates that fit on one line each. Names of files and options may contain anything; a candidate that would be
+/// shown differently cannot be completed.
 fn printable(mut found: Vec<Candidate>) -> Vec<Candidate> {
     found.retain(|one| !one.text.contains(|c: char| c.is_control() || is_hidden(c)));
     found.iter_mut().for_each(|one| one.note = foreign::line(&one.note, MAX_LINE));
@@ -201,7 +200,7 @@ impl<'c> Cursor<'c> {
         }
     }
 
-    /// The argument that the next word is for, if it is not a flag.
+    /// The argument that the next positional word belongs to.
     fn positional(&self) -> Option<&'c Arg> {
         let many = |arg: &Arg| arg.get_num_args().is_some_and(|range| range.max_values() > 1);
         let mut left = self.positionals;
@@ -259,7 +258,7 @@ fn overrides(known: &Candidates, word: &str, cwd: &Path) -> Vec<Candidate> {
     found
 }
 
-/// GPUs whose peaks are known.
+/// GPUs with known peaks.
 fn cards(partial: &str) -> Vec<Candidate> {
     let names = GPUS.iter().map(|gpu| gpu.name).filter(|name| name.starts_with(partial));
     names.map(|name| Candidate::complete(name, "")).collect()

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use llmprof_config::Candidate;
 
-/// The files and directories that start with `partial`, sorted. Hidden ones only where `partial` starts with a dot.
+/// The files and directories that start with `partial`, sorted. Hidden ones only if `partial` starts with a dot.
 pub(super) fn beginning_with(partial: &str, cwd: &Path) -> Vec<Candidate> {
     let (above, begun) = partial.rfind('/').map_or(("", partial), |slash| partial.split_at(slash + 1));
     let Ok(entries) = cwd.join(above).read_dir() else { return Vec::new() };

@@ -8,10 +8,10 @@ use llmprof_config::{Candidate, ConfTree, compose};
 use llmprof_record::rundir::{LATEST, list_runs};
 use llmprof_run::compare::baseline_names;
 
-/// The newest runs that are offered.
+/// Maximum number of runs to offer.
 const MAX_RUNS: usize = 20;
 
-/// `latest` and the newest runs; paths where no run begins like that.
+/// `latest` and the newest runs; paths if no run begins with `partial`.
 pub(super) fn runs(partial: &str, tree: &ConfTree, cwd: &Path) -> Vec<Candidate> {
     or_paths(recorded(partial, tree, cwd), partial, cwd)
 }
@@ -35,7 +35,7 @@ fn recorded(partial: &str, tree: &ConfTree, cwd: &Path) -> Vec<Candidate> {
     let mut found: Vec<Candidate> =
         latest.then(|| Candidate::complete(LATEST, "the newest run")).into_iter().collect();
     for run in runs.iter().filter(|run| run.answers) {
-        // As it would be typed: relative where the directory of the runs is.
+        // As the user would type it: relative if the directory of the runs is relative.
         let path = run.dir.path();
         let path = if root.is_relative() { path.strip_prefix(cwd).unwrap_or(path) } else { path };
         let Some(text) = path.to_str().filter(|text| text.starts_with(partial)) else { continue };

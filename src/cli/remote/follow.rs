@@ -1,4 +1,4 @@
-//! A run on another machine, followed locally: on the screen, or as text.
+//! Follows a remote run locally: on the screen, or as text.
 
 use std::{path::Path, time::Duration};
 
@@ -23,12 +23,12 @@ use llmprof_record::report::{kernels_text, run_json};
 use llmprof_run::{
     headless,
     progress_line::ProgressLine,
-    remote::{Host, Link, Order, RemoteRun, Said, Start},
+    remote::{Host, Link, Order, RemoteMessage, RemoteRun, Start},
     time_left::TimeLeft,
 };
 use llmprof_screen::{App, Live, Workload};
 
-/// How long a run that has ended may take to be left.
+/// Time for an ended run to confirm that it is no longer needed.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) async fn follow(args: &RemoteArgs, host: Host, start: Start, shown: Shown) -> Result<u8, Failure> {
@@ -43,7 +43,7 @@ pub(super) async fn follow(args: &RemoteArgs, host: Host, start: Start, shown: S
     }
 }
 
-/// Waits for the remote run to begin: its errors are reported before the screen is taken.
+/// Waits for the remote run to begin, so that its errors are reported before the screen opens.
 async fn begun(run: &mut RemoteRun, shutdown: &mut Shutdown) -> Result<(), Failure> {
     let mut line = ProgressLine::new(false, "");
     let text = format!("starting on {}", run.host().short());
@@ -86,7 +86,7 @@ async fn on_screen(mut run: RemoteRun, overrides: &[String]) -> Result<u8, Failu
     Ok(program.unwrap_or(code))
 }
 
-/// Waits for the end of the run and for its files, and leaves it. A signal ends the waiting.
+/// Waits for the end of the run and for its files, then releases it. A signal ends the waiting.
 async fn finish(run: &mut RemoteRun, shutdown: &mut Shutdown, quiet: bool) -> Option<Cause> {
     let mut line = ProgressLine::new(quiet, "");
     while !run.is_complete() && run.failed().is_none() {
@@ -107,7 +107,7 @@ async fn finish(run: &mut RemoteRun, shutdown: &mut Shutdown, quiet: bool) -> Op
     None
 }
 
-/// The process of a run that has ended need not wait for orders.
+/// The process of an ended run need not wait for further commands.
 async fn leave(run: &mut RemoteRun) {
     if run.done().is_none() || !run.is_connected() {
         return;
@@ -118,7 +118,7 @@ async fn leave(run: &mut RemoteRun) {
             run.pump().await;
         }
     };
-    // It leaves by itself a little later.
+    // Without a confirmation it ends by itself a little later.
     let _ = tokio::time::timeout(LEAVE_TIMEOUT, answered).await;
 }
 
@@ -137,7 +137,7 @@ fn show_copy(line: &mut ProgressLine, run: &RemoteRun) {
     line.show(text, "", None);
 }
 
-/// Reports what continues and what stayed on the remote host.
+/// Reports what continues on the remote host and which files stayed there.
 fn report_left(run: &RemoteRun) {
     let (host, command) = (run.host().short(), run.host().command_line());
     if let (true, Some(id)) = (run.goes_on(), run.id()) {
@@ -160,7 +160,7 @@ fn report_left(run: &RemoteRun) {
     }
 }
 
-/// Progress on stderr, and the result as `run` and `exec` print it.
+/// Prints progress on stderr, and the result as `run` and `exec` do.
 pub(super) async fn without_screen(mut run: RemoteRun, shown: Shown) -> Result<u8, Failure> {
     let time = shown.seconds.map(time_of).transpose()?;
     let mut shutdown = Shutdown::listen()?;
@@ -175,7 +175,7 @@ pub(super) async fn without_screen(mut run: RemoteRun, shown: Shown) -> Result<u
     while !run.is_complete() && run.failed().is_none() {
         tokio::select! {
             requested = shutdown.requested() => match cause.replace(requested.clone()) {
-                // A terminal that is closed leaves the run in progress; so does the second signal.
+                // A closed terminal leaves the run in progress; so does a second signal.
                 Some(_) => break,
                 None if requested == Cause::HangUp => break,
                 None => run.order(Order::End { outcome: Outcome::Interrupted, cause: Some(requested.to_string()) }),
@@ -187,7 +187,7 @@ pub(super) async fn without_screen(mut run: RemoteRun, shown: Shown) -> Result<u
             _ = run.pump() => {}
         }
         while let Some(said) = run.take_said() {
-            let (Said::Message(text) | Said::Error(text)) = said;
+            let (RemoteMessage::Message(text) | RemoteMessage::Error(text)) = said;
             line.clear();
             eprint_line(text);
             line = ProgressLine::new(shown.quiet, "");

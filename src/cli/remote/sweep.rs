@@ -1,4 +1,4 @@
-//! Sweeps on another machine.
+//! Sweeps on a remote host.
 
 use super::{RemoteArgs, Shown, follow::without_screen};
 use crate::cli::Failure;
@@ -8,9 +8,9 @@ use llmprof_run::{
     sweep::{Machine, TaskThere},
 };
 
-/// For sweeps, whose jobs run one after another, each with a connection of its own.
+/// For sweeps, whose jobs run one after another, each with its own connection.
 impl RemoteArgs {
-    /// Checks that the jobs of a sweep can connect, each by itself.
+    /// Checks that the jobs of a sweep can connect without questions.
     pub(in crate::cli) fn can_run_sweeps(&self) -> Result<(), Failure> {
         let Some(host) = self.host()? else { return Ok(()) };
         match Connection::open(&host, Patience::Never) {
@@ -26,7 +26,7 @@ impl RemoteArgs {
         }
     }
 
-    /// The machine as the process of a job reaches it.
+    /// The remote host as the process of a job connects to it.
     pub(in crate::cli) fn machine(&self) -> Result<Option<Machine>, Failure> {
         let Some(host) = self.host()? else { return Ok(None) };
         let mut arguments = vec!["--host".to_owned(), host.argument()];
@@ -44,7 +44,7 @@ impl RemoteArgs {
     }
 }
 
-/// One job of a sweep on another machine, recorded in its local directory.
+/// One job of a sweep on a remote host, recorded in its local directory.
 pub(in crate::cli) async fn job(args: &RemoteArgs, task: TaskThere) -> Result<u8, Failure> {
     let host = args.host()?.ok_or_else(|| Failure::usage("--host is missing"))?;
     let work = Work {

@@ -1,12 +1,12 @@
-//! What different clocks may have done to a difference in time.
+//! The possible effect of different clocks on a difference in time.
 
 use super::{metric::Metric, sample::Sample};
 use crate::interval::ConfidenceInterval;
 use llmprof_base::units::percent;
 use llmprof_event::Phase;
 
-/// The factors by which the clocks alone may have changed B's times: anything from not at all to in full. Compute-bound work
-/// follows the SM clock and memory-bound work does not; the range covers both.
+/// The factors by which the clocks alone may have changed B's times, from no effect to a proportional one.
+/// Compute-bound work follows the SM clock and memory-bound work does not; the range covers both.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ClockEffect {
     pub min: f64,
@@ -21,10 +21,9 @@ impl ClockEffect {
         self.max / self.min
     }
 
-    /// What remains of a ratio of times whatever the clocks did. For a ratio of rates the effect is inverted.
-    ///
-    /// Where the clocks differ by more than half the margin, the interval is first made twice as wide and the margin is added
-    /// to it: calling heat a change of the code once in twenty comparisons is too often.
+    /// The part of a ratio of times that the clocks cannot explain. For a ratio of rates the effect is inverted.
+    /// / If the clocks differ by more than half the margin, the interval is first doubled and the margin is added:
+    /// attributing heat to the code in one of twenty comparisons would be too often.
     pub fn remove_from(self, ratio: ConfidenceInterval, of_rates: bool, margin: f64) -> ConfidenceInterval {
         let (min, max) = if of_rates { (1.0 / self.max, 1.0 / self.min) } else { (self.min, self.max) };
         let (low, high) = match self.range() > 1.0 + margin / 2.0 {
@@ -38,7 +37,7 @@ impl ClockEffect {
     }
 }
 
-/// What is known of the clocks in the phase that a metric measures.
+/// The clocks in the phase that a metric measures, as far as they are known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ClockComparison {
     /// No clock changes the metric, or there is no GPU.
@@ -60,16 +59,16 @@ pub enum ClockComparison {
 /// Why an unknown clock may have differed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Doubt {
-    /// It is not known either what throttled this side.
+    /// The limits of this side are not known either.
     LimitsUnknown { side: &'static str },
     /// The clocks differed in the other phase.
     OtherPhase { phase: Phase, a_mhz: f64, b_mhz: f64 },
 }
 
-/// Clocks that differ by less than this are the same.
+/// Clocks that differ by less count as equal.
 const MAX_CLOCK_DIFFERENCE: f64 = 0.01;
 
-/// Cycles are comparable between GPUs of one kind only.
+/// Whether cycles are comparable: only between GPUs of one kind.
 pub fn same_gpu(a: &Sample, b: &Sample) -> bool {
     let name = |sample: &Sample| sample.facts.gpu.as_ref().map(|gpu| gpu.name.clone());
     name(a) == name(b)
@@ -79,7 +78,7 @@ pub fn compare_clocks(a: &Sample, b: &Sample, metric: Metric) -> ClockComparison
     let Some(phase) = metric.phase().filter(|_| same_gpu(a, b) && a.facts.gpu.is_some()) else {
         return ClockComparison::Irrelevant;
     };
-    // The clock of one phase shows nothing about another: a power cap lowers it in prefill alone.
+    // The clock of one phase does not give that of another: a power cap may lower it in prefill only.
     let prefill = a.clocks.prefill_sm_mhz.zip(b.clocks.prefill_sm_mhz);
     let decode = a.clocks.decode_sm_mhz.zip(b.clocks.decode_sm_mhz);
     let (sm_mhz, other, in_other) = match phase {
@@ -106,7 +105,7 @@ pub fn compare_clocks(a: &Sample, b: &Sample, metric: Metric) -> ClockComparison
     ClockComparison::Known { a_mhz, b_mhz, effect }
 }
 
-/// A limit that was active for so much more of one run than of the other is a reason by itself.
+/// A limit that was active for this much more of one run's time than of the other's is a reason by itself.
 const MIN_LIMIT_DIFFERENCE: f64 = 0.1;
 
 /// "power cap 41 % vs 3.0 %": the limit whose shares of the phase differ most, B's first.

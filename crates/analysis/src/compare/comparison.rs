@@ -1,4 +1,4 @@
-//! What a comparison is asked for, and what it reports.
+//! The options and the result of a comparison.
 
 use serde::Serialize;
 
@@ -18,23 +18,23 @@ use crate::{
 };
 use llmprof_event::{EngineKind, Outcome, Phase};
 
-/// What to compare, and how strictly.
+/// The metrics to compare, and the strictness.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     pub metrics: Vec<Metric>,
-    /// The metric that decides the verdict; `None` for TPOT, or the throughput where the batch differs.
+    /// The metric that decides the verdict; `None` for TPOT, or the throughput if the batch differs.
     pub headline: Option<Metric>,
     /// Differences up to this share of A count as none.
     pub margin: f64,
     /// Facts that are intended to differ without an override.
     pub meant: Vec<String>,
     pub seed: u64,
-    /// The variation from run to run, where runs of this workload were saved.
+    /// The variation from run to run, if runs of this workload were saved.
     pub spread: RunSpread,
     pub subject: Subject,
 }
 
-/// What the samples are of.
+/// The kind of the samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Subject {
     #[default]
@@ -56,19 +56,19 @@ impl Default for Options {
     }
 }
 
-/// What causes a difference in time.
+/// The cause of a difference in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     /// The difference is larger than the clocks explain.
     Code,
-    /// In GPU cycles the difference disappears, or has the other sign.
+    /// In GPU cycles the difference disappears or has the opposite sign.
     Clock,
     /// The clocks may explain all or some of it.
     Unclear,
 }
 
-/// How a row is tested.
+/// The statistical test of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RowTest {
@@ -90,18 +90,18 @@ pub struct Row {
     pub b: Option<f64>,
     /// B over A.
     pub ratio: Option<ConfidenceInterval>,
-    /// What the interval is from.
+    /// The sample size behind the interval.
     pub n: Option<SampleSize>,
     pub test: RowTest,
     /// The same in GPU cycles.
     pub in_cycles: Option<ConfidenceInterval>,
-    /// The ratio without what the clocks may explain. Verdicts and gates are based on it.
+    /// The ratio without the possible effect of the clocks. Verdicts and gates are based on it.
     pub code: Option<ConfidenceInterval>,
     pub verdict: Verdict,
     /// The verdict as a word for this metric.
     pub word: &'static str,
     pub cause: Option<Cause>,
-    /// Why it is undecided, and what would decide it; or a reservation.
+    /// The reason why it is undecided and what would decide it; or a reservation.
     pub reason: Option<String>,
     /// The sides cannot be compared, or one of them cannot be trusted.
     pub blocked: bool,
@@ -115,7 +115,7 @@ pub struct Side {
     pub requests: u64,
     /// The coefficient of variation of TPOT.
     pub tpot_cv: Option<f64>,
-    /// What blocks a comparison of times.
+    /// The issues that block a comparison of times.
     #[serde(rename = "doubts")]
     pub blocking_issues: Vec<TrustIssue>,
     pub remarks: Vec<String>,
@@ -128,7 +128,7 @@ pub struct Side {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
     pub verdict: Verdict,
-    /// The metric of the row that decides.
+    /// The metric that decides the verdict.
     #[serde(skip)]
     pub headline: Option<Metric>,
     /// The verdict of the headline as a word.
@@ -137,19 +137,19 @@ pub struct Comparison {
     pub margin: f64,
     /// The number of interleaved runs of each side; `None` for a comparison of one run with another.
     pub pairs: Option<usize>,
-    /// The variation of the headline from run to run, where it is known from saved runs.
+    /// The variation of the headline from run to run, if it is known from saved runs.
     pub run_spread: Option<RunDeviation>,
-    /// How many rows are corrected together.
+    /// The number of rows that are corrected together.
     pub corrected_rows: usize,
     pub a: Side,
     pub b: Side,
     pub differences: Vec<Difference>,
     pub rows: Vec<Row>,
     pub waterfall: Option<Waterfall>,
-    /// What does not follow from the rows, where the sides have different engines.
+    /// Limitations that do not follow from the rows, if the sides have different engines.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub caveats: Vec<String>,
-    /// The gaps between tokens of A and of B, where both are known.
+    /// The gaps between tokens of A and of B, if both are known.
     #[serde(skip)]
     pub itl: Option<[Counts; 2]>,
     pub advice: Vec<String>,
@@ -171,9 +171,9 @@ impl Comparison {
     }
 }
 
-/// The metric that decides, of those that are compared.
+/// The metric that decides the verdict, among the compared ones.
 pub(super) fn headline(options: &Options, differences: &[Difference]) -> Option<Metric> {
-    // More sequences take longer and give more: TPOT shows only half of it.
+    // A larger batch takes longer and yields more: TPOT shows only half of it.
     let other_batch =
         differences.iter().any(|difference| difference.what == BATCH && difference.meant.is_some());
     let usual = if other_batch { Metric::DecodeTokS } else { HEADLINE };
@@ -183,7 +183,7 @@ pub(super) fn headline(options: &Options, differences: &[Difference]) -> Option<
 }
 
 impl Side {
-    pub(super) fn of(sample: &Sample, interleaved: bool) -> Side {
+    pub(super) fn new(sample: &Sample, interleaved: bool) -> Side {
         let run = &sample.facts.run;
         let device = sample.facts.gpu.as_ref().map_or_else(|| run.device.to_string(), |gpu| gpu.name.clone());
         let mut issues = sample.trust(interleaved).issues;
@@ -213,7 +213,7 @@ impl Side {
     }
 }
 
-/// What a comparison of two engines, one of them PyTorch, does not show.
+/// Limitations of a comparison of two engines, one of them PyTorch.
 pub(super) fn caveats(a: &Sample, b: &Sample) -> Vec<String> {
     let [x, y] = [a, b].map(|sample| &sample.facts.run);
     let is_python = |engine: &EngineKind| *engine == EngineKind::Pytorch;

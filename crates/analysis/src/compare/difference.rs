@@ -1,4 +1,5 @@
-//! What differs between two runs besides their results, whether that is intended, and what forbids a comparison.
+//! The differences between two runs other than their results, whether they are intended, and which of them block a
+//! comparison.
 
 use serde::Serialize;
 
@@ -12,15 +13,15 @@ pub const BATCH: &str = "batch";
 /// Given on the command line of the comparison.
 const MEANT: &str = "--meant";
 
-/// Something that is not the same on both sides.
+/// A fact that differs between the sides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Difference {
     pub what: &'static str,
     pub a: String,
     pub b: String,
-    /// The overrides that cause it, or `--meant`; `None` where it is not intended.
+    /// The overrides that cause it, or `--meant`; `None` if it is not intended.
     pub meant: Option<String>,
-    /// There is no verdict unless the difference is intended.
+    /// Whether it blocks the verdict unless it is intended.
     pub forbids: bool,
 }
 
@@ -29,19 +30,19 @@ impl Difference {
         self.forbids && self.meant.is_none()
     }
 
-    /// It makes the runs two workloads, intended or not.
+    /// Whether it makes the runs two workloads, intended or not.
     pub fn changes_workload(&self) -> bool {
         self.forbids && self.meant.is_some()
     }
 
-    /// The user wants it to be ignored.
+    /// Whether the user wants it to be ignored.
     pub fn is_ignored(&self) -> bool {
         self.meant.as_deref() == Some(MEANT)
     }
 }
 
-/// A fact: its name, whether it has to be the same, the keys of overrides that change it, and its value. A key with `=` is the
-/// selection of a config group without the keys below it.
+/// A fact: its name, whether it must be equal, the keys of overrides that change it, and its value. A key with `=` is
+/// the selection of a config group without the keys below it.
 type Fact = (&'static str, bool, &'static [&'static str], fn(&Facts) -> Option<String>);
 
 const FACTS: [Fact; 21] = [
@@ -112,7 +113,7 @@ pub fn differences(a: &Facts, b: &Facts, intended: &[String]) -> Vec<Difference>
     overrides.into_iter().map(of_override).chain(found).collect()
 }
 
-/// Whether both are runs of one workload, on machines that are alike.
+/// Whether both are runs of one workload, on similar machines.
 pub fn same_workload(a: &Facts, b: &Facts) -> bool {
     let matters = |difference: &Difference| {
         difference.forbids
@@ -135,7 +136,7 @@ fn is_part(key: &str, of: &str) -> bool {
     key == of || key.strip_prefix(of).is_some_and(|rest| rest.starts_with(['.', '@']))
 }
 
-/// The overrides that are not the same, without those for the output of a run.
+/// The overrides that differ, without those for the output of a run.
 fn changed_overrides(a: &[String], b: &[String]) -> Vec<Change> {
     let split = |text: &String| {
         let (key, value) = text.split_once('=').unwrap_or((text, "(removed)"));

@@ -16,9 +16,9 @@ use crate::{
 };
 use llmprof_base::units::grouped;
 
-/// From so many requests of both sides together on, their deviation is estimated.
+/// From this number of requests of both sides on, their deviation is estimated.
 const MIN_POOLED_REQUESTS: usize = 4;
-/// The relative deviation of TPOT from request to request where it cannot be estimated.
+/// The relative deviation of TPOT from request to request if it cannot be estimated.
 const ASSUMED_REQUEST_DEVIATION: f64 = 0.005;
 
 /// A metric of both sides. The estimate of the ratio is `b / a`.
@@ -31,7 +31,7 @@ pub struct Estimated {
     pub n: Option<SampleSize>,
 }
 
-/// What an interval is from.
+/// The sample size of an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "of")]
 pub enum SampleSize {
@@ -49,7 +49,7 @@ impl SampleSize {
         }
     }
 
-    /// What is counted, as in "20 requests on each side".
+    /// The unit of the sample size, as in "20 requests on each side".
     pub fn unit(self) -> &'static str {
         match self {
             SampleSize::Requests { .. } => "requests on each side",
@@ -71,7 +71,7 @@ impl fmt::Display for SampleSize {
 }
 
 impl Metric {
-    /// The value in a sample, in its unit (times in milliseconds); `None` where there are too few values for it.
+    /// The value in a sample, in its unit (times in milliseconds); `None` if there are too few values for it.
     pub fn value(self, sample: &Sample) -> Option<f64> {
         let value = match self {
             Metric::PeakMemory => sample.peak_mem_bytes? as f64,
@@ -136,7 +136,7 @@ impl Metric {
         })
     }
 
-    /// Whether both are one quantity on these sides: the decode rate is the batch over the mean TPOT.
+    /// Whether both are reciprocals of one quantity on these sides: the decode rate is the batch over the mean TPOT.
     pub fn is_reciprocal_of(self, other: Metric, a: &Sample, b: &Sample) -> bool {
         let pair = [self, other];
         let both = [Metric::DecodeTokS, Metric::Tpot(Statistic::Mean)];
@@ -167,7 +167,7 @@ impl Metric {
         Estimated { a: value_a, b: value_b, log_ratio: self.log_ratio(a, b, seed), n }
     }
 
-    /// From the tokens within requests, where a side has too few requests. The blocks of tokens are resampled.
+    /// The estimate from the tokens within requests, if a side has too few requests. Blocks of tokens are resampled.
     fn estimate_from_tokens(self, a: &Sample, b: &Sample, seed: u64) -> Option<Estimated> {
         if !matches!(self, Metric::Tpot(Statistic::Mean) | Metric::Itl(Statistic::Mean) | Metric::DecodeTokS)
             || a.requests.len().min(b.requests.len()) >= MIN_VALUES
@@ -264,8 +264,8 @@ impl Metric {
         }
     }
 
-    /// The ratio in cycles of the SM clock: from the cycles of each request where they are known, else from the clock of the
-    /// phase. `None` where no clock is known, or the metric is not a time.
+    /// The ratio in cycles of the SM clock: from the cycles of each request if they are known, else from the clock of the
+    /// phase. `None` if no clock is known, or the metric is not a time.
     pub fn cycles_ratio(
         self,
         a: &Sample,
@@ -285,13 +285,13 @@ impl Metric {
         if self.has_cycles_of_requests() { by_request().or_else(by_phase) } else { by_phase() }
     }
 
-    /// The same pair by pair.
+    /// The same for pairs.
     pub fn cycles_ratio_in_pairs(self, pairs: &[(Sample, Sample)], seed: u64) -> Option<ConfidenceInterval> {
         let of = |sample: &Sample| {
             let by_request = || self.value(&in_cycles(sample)?);
             let by_phase = || {
                 let (value, mhz) = (self.value(sample)?, self.clock_mhz(sample)?);
-                // As the decodes of `in_cycles`: thousands of cycles in place of nanoseconds.
+                // As in `in_cycles`: thousands of cycles in place of nanoseconds.
                 let cycles_per_ns = mhz / 1e6;
                 Some(if self.more_is_better() { value / cycles_per_ns } else { value * cycles_per_ns })
             };
@@ -301,12 +301,12 @@ impl Metric {
         ratio::interval(&log_ratio_of_pairs(&values, seed).filter(|_| values.len() == pairs.len())?)
     }
 
-    /// It is computed from the decodes of single requests.
+    /// Whether it is computed from the decodes of single requests.
     fn has_cycles_of_requests(self) -> bool {
         matches!(self, Metric::Tpot(_) | Metric::DecodeTokS | Metric::Itl(Statistic::Mean))
     }
 
-    /// The SM clock in the phase it measures, where it is a time.
+    /// The SM clock in the metric's phase, if the metric is a time.
     fn clock_mhz(self, sample: &Sample) -> Option<f64> {
         match self {
             Metric::Ttft(_) | Metric::PrefillTokS => sample.clocks.prefill_sm_mhz,
@@ -338,7 +338,7 @@ impl Metric {
     }
 }
 
-/// Requests vary by more than their tokens do. Where there are at least four, the interval is at least that of Student's t over
+/// Requests vary by more than their tokens do. If there are at least four, the interval is at least that of Student's t over
 /// requests, with one deviation for both sides; for fewer, their deviation is assumed.
 fn with_request_variation(
     of_tokens: SamplingDistribution,
@@ -372,12 +372,12 @@ fn with_request_variation(
     }
 }
 
-/// A term of a rate, where it has both parts.
+/// A term of a rate, if it has both parts.
 fn term(numerator: f64, denominator: f64) -> Option<(f64, f64)> {
     (numerator > 0.0 && denominator > 0.0).then_some((numerator, denominator))
 }
 
-/// The mean log ratio of pairs of A and B: what slows both of a pair cancels.
+/// The mean log ratio of pairs of A and B: effects on both sides of a pair cancel.
 fn log_ratio_of_pairs(values: &[(f64, f64)], seed: u64) -> Option<SamplingDistribution> {
     let log_ratios: Vec<f64> = values.iter().map(|(a, b)| b.ln() - a.ln()).collect();
     SamplingDistribution::of_mean(&log_ratios, seed)
@@ -400,7 +400,7 @@ fn log_ratio_of_percentiles(
     })
 }
 
-/// The gaps between tokens, where there are enough for an interval.
+/// The gaps between tokens, if there are enough for an interval.
 fn gaps<'a>(side: &str, sample: &'a Sample, percentile: f64) -> Result<&'a BlockHistogram, String> {
     let Some(gaps) = &sample.itl_ns else {
         return Err(format!("{side} has no record of single ITLs; compare whole runs"));
@@ -416,7 +416,7 @@ fn gaps<'a>(side: &str, sample: &'a Sample, percentile: f64) -> Result<&'a Block
     }
 }
 
-/// What a metric is estimated from.
+/// The data from which a metric is estimated.
 enum Observations {
     /// Numerators and denominators of a rate.
     Rates(Vec<(f64, f64)>),
@@ -447,7 +447,7 @@ impl Observations {
     }
 }
 
-/// The sample with its decodes in thousands of cycles in place of nanoseconds; `None` where one is not known.
+/// The sample with its decodes in thousands of cycles in place of nanoseconds; `None` if one is not known.
 fn in_cycles(sample: &Sample) -> Option<Sample> {
     let requests = sample.requests.iter().map(|request| {
         let decode_ns = (request.decode_mcycles? * 1e3).round() as u64;

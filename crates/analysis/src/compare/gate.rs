@@ -50,7 +50,7 @@ impl FromStr for Gate {
         let digits = number.strip_prefix(['+', '-']).unwrap_or(number);
         let plain = digits.chars().all(|c| c.is_ascii_digit() || c == '.');
         let percent: f64 = number.parse().ok().filter(|_| plain).ok_or_else(wrong)?;
-        // A value cannot fall by more than all of it.
+        // A value cannot fall by more than 100 %.
         if !(-100.0..=1e6).contains(&percent) {
             return Err(wrong());
         }
@@ -58,7 +58,7 @@ impl FromStr for Gate {
     }
 }
 
-/// To the digits of a gate, so that what is written is read as the same share.
+/// Rounded to the digits of a gate, so that its text parses as the same share.
 fn rounded(percent: f64) -> f64 {
     (percent * 1e9).round() / 1e9
 }

@@ -1,7 +1,7 @@
-//! Several tests at once: the chance of one false result among all of them stays at `alpha`.
+//! Multiple tests: the chance of at least one false result among all of them is at most `alpha`.
 
-/// Which of `tests` hypotheses are rejected by Holm's procedure. `rejected_at` reports whether one is
-/// rejected at a level of its own.
+/// Which of `tests` hypotheses Holm's procedure rejects. `rejected_at` reports whether one is rejected at the given
+/// level.
 pub fn rejected(tests: usize, alpha: f64, rejected_at: impl Fn(usize, f64) -> bool) -> Vec<bool> {
     let mut rejected = vec![false; tests];
     loop {

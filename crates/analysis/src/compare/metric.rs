@@ -47,7 +47,7 @@ const PLAIN: [(&str, Metric); 6] = [
     ("kernels_per_token", Metric::KernelsPerToken),
 ];
 
-/// What is compared by default.
+/// The metrics that are compared by default.
 pub const DEFAULT_METRICS: [Metric; 12] = [
     Metric::Ttft(Statistic::Mean),
     HEADLINE,
@@ -69,7 +69,7 @@ pub const HEADLINE: Metric = Metric::Tpot(Statistic::Mean);
 impl FromStr for Metric {
     type Err = UnknownMetric;
 
-    /// `tpot.p50`, `itl.p99.9`, `decode_tok_s`; a distribution alone is its mean.
+    /// `tpot.p50`, `itl.p99.9`, `decode_tok_s`; a distribution without a statistic is its mean.
     fn from_str(text: &str) -> Result<Metric, UnknownMetric> {
         let unknown =
             || UnknownMetric { name: text.to_owned(), others: PLAIN.map(|(name, _)| name).join(", ") };
@@ -177,7 +177,7 @@ impl Metric {
         !matches!(self, Metric::JPerToken | Metric::PeakMemory | Metric::KernelsPerToken)
     }
 
-    /// The phase it measures; `None` where no clock changes it.
+    /// The phase it measures; `None` if no clock changes it.
     pub fn phase(self) -> Option<Phase> {
         match self {
             Metric::Ttft(_) | Metric::PrefillTokS => Some(Phase::Prefill),

@@ -1,4 +1,4 @@
-//! Did it help? Compares two runs: whether they are comparable and can be trusted, what differs, and whether the code or the
+//! Compares two runs: whether they are comparable and can be trusted, how they differ, and whether the code or the
 //! clock is the cause. Pure functions from [`Sample`]s to a [`Comparison`].
 
 mod clock;

@@ -1,4 +1,4 @@
-//! Two samples become rows with verdicts, and the rows a sentence.
+//! Turns two samples into rows with verdicts, and the rows into a sentence.
 
 use super::{
     clock::{ClockComparison, ClockEffect, Doubt, compare_clocks, limit_difference, same_gpu},
@@ -28,8 +28,8 @@ pub fn compare(a: &Sample, b: &Sample, options: &Options) -> Comparison {
     })
 }
 
-/// Compares interleaved runs of B with those of A: the intervals include the variation from run to run, and what slows both runs
-/// of a pair cancels. `None` without a pair.
+/// Compares interleaved runs of B with those of A: the intervals include the variation from run to run, and effects on
+/// both runs of a pair cancel. `None` without a pair.
 pub fn compare_pairs(pairs: &[(Sample, Sample)], options: &Options) -> Option<Comparison> {
     let (a, b): (Vec<Sample>, Vec<Sample>) = pairs.iter().cloned().unzip();
     let is_copy = |pair: &[Sample]| pair[0].requests == pair[1].requests;
@@ -46,12 +46,12 @@ pub(super) struct Comparer<'a> {
     pub(super) options: &'a Options,
     pub(super) pairs: Option<usize>,
     pub(super) differences: Vec<Difference>,
-    /// All pairs, or all requests of each side, are identical.
+    /// Whether all pairs, or all requests of each side, are identical.
     copies: bool,
     sides: [Side; 2],
 }
 
-/// A row, and what its verdict at another confidence follows from.
+/// A row with the data for its verdict at another confidence.
 struct JudgedRow {
     row: Row,
     log_ratio: Option<SamplingDistribution>,
@@ -67,11 +67,11 @@ impl<'a> Comparer<'a> {
         copies: bool,
     ) -> Comparer<'a> {
         let differences = differences(&a.facts, &b.facts, &options.meant);
-        let sides = [a, b].map(|sample| Side::of(sample, pairs.is_some()));
+        let sides = [a, b].map(|sample| Side::new(sample, pairs.is_some()));
         Comparer { a, b, options, pairs, differences, copies, sides }
     }
 
-    /// `estimate` gives a metric of both sides, and its ratio in cycles.
+    /// `estimate` returns a metric of both sides, and its ratio in cycles.
     fn comparison(self, estimate: &dyn Fn(Metric) -> (Estimated, Option<ConfidenceInterval>)) -> Comparison {
         let metrics = &self.options.metrics;
         let mut judged: Vec<JudgedRow> =
@@ -160,8 +160,8 @@ impl<'a> Comparer<'a> {
         judged
     }
 
-    /// The headline keeps its level. The other rows have one level together: of many rows, one would often differ by chance.
-    /// Returns how many they are.
+    /// The headline keeps its level. The other rows share one level, because of many rows one would often differ by
+    /// chance. Returns the number of the other rows.
     fn correct(&self, judged: &mut [JudgedRow]) -> usize {
         let headline_metric = self.headline();
         let is_headline = |metric: Metric| {
@@ -200,7 +200,7 @@ impl<'a> Comparer<'a> {
         family.len()
     }
 
-    /// Why there is no verdict, whatever the numbers are.
+    /// The reason why there is no verdict, whatever the numbers are.
     fn obstacle(&self, metric: Metric) -> Option<String> {
         if let Some(difference) = self.differences.iter().find(|difference| difference.blocks()) {
             let Difference { what, a, b, .. } = difference;
@@ -215,7 +215,7 @@ impl<'a> Comparer<'a> {
         Some(format!("{name} cannot be trusted: {issue}"))
     }
 
-    /// What remains of a ratio whatever the clocks did. Energy does not follow the clock in a known way.
+    /// The part of a ratio that the clocks cannot explain. Energy does not follow the clock in a known way.
     fn attributable(
         &self,
         metric: Metric,
@@ -228,7 +228,7 @@ impl<'a> Comparer<'a> {
         }
     }
 
-    /// Decides a row; returns what the clocks may have done.
+    /// Decides a row; returns the possible effect of the clocks.
     fn decide(&self, row: &mut Row, ratio: ConfidenceInterval) -> ClockEffect {
         let (metric, margin) = (row.metric, self.options.margin);
         let rates = metric.more_is_better();
@@ -252,7 +252,7 @@ impl<'a> Comparer<'a> {
             }
         };
         if differs && unknown.is_some() {
-            // That it differs is measured; why it does is not.
+            // The difference is measured; its cause is not known.
             (row.verdict, row.cause, row.reason) = (in_time, Some(Cause::Unclear), unknown);
             row.code = Some(ratio);
             return effect;
@@ -263,7 +263,7 @@ impl<'a> Comparer<'a> {
         row.code = attributable.then(|| self.attributable(metric, ratio, effect));
         let described = || self.describe_clocks(clocks, limits.as_deref());
         if in_time == Verdict::Same {
-            // The times are the same. Whether the code is, depends on the clocks.
+            // The times are equal. Whether the times at equal clocks are equal is not known.
             row.verdict = Verdict::Same;
             row.reason = unknown.or_else(|| clocks_differ.then(described)).map(|why| {
                 format!("the values are the same although {why}; at equal clocks they may differ")
@@ -281,7 +281,7 @@ impl<'a> Comparer<'a> {
                 row.cause = matches!(clocks, ClockComparison::Known { .. }).then_some(Cause::Code);
             }
             Verdict::Undecided if differs => {
-                // Decided by time alone, but the clocks may explain it.
+                // Decided by time only, although the clocks may explain it.
                 let same_in_cycles = row.in_cycles.is_some_and(|cycles| {
                     cycles.contains(1.0) || Verdict::of(cycles, margin, rates) != in_time
                 });

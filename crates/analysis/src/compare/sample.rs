@@ -1,4 +1,4 @@
-//! What is compared of a run: its requests one by one, and the conditions it ran under.
+//! The part of a run that is compared: its individual requests, and its conditions.
 
 use std::collections::BTreeMap;
 
@@ -15,46 +15,47 @@ use llmprof_event::{Outcome, Phase, RunStarted};
 /// Version of a sample on disk.
 pub const SAMPLE_SCHEMA: u32 = 1;
 
-/// Values of a histogram, which has none below 1: a request that kept every SLO, one that did not, and what lies between them.
+/// Values of a histogram, whose minimum is 1: a request that kept every SLO, one that did not, and the limit between
+/// them.
 pub const KEPT_SLO: f64 = 2.0;
 pub const BROKEN_SLO: f64 = 4.0;
 pub const SLO_LIMIT: f64 = 3.0;
 
-/// A run, or a window of one, as far as a comparison needs it. Warm-up is excluded.
+/// The data of a run, or of a window of one, that a comparison needs. Warm-up is excluded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     pub schema: u32,
     /// The path of the run, or the name of a snapshot.
     pub name: String,
     pub facts: Facts,
-    /// Completed requests in order of time; of very many, every second, fourth, …
+    /// Completed requests in order of time; if there are very many, every second, fourth, …
     pub requests: Vec<RequestSample>,
-    /// How many requests were completed.
+    /// The number of completed requests.
     pub measured: u64,
-    /// The times of consecutive tokens, also of a request that is not completed.
+    /// The times of consecutive tokens, including those of incomplete requests.
     #[serde(default)]
     pub token_blocks: TokenBlocks,
-    /// Gaps between tokens in nanoseconds, in blocks of complete requests; `None` where they were not kept.
+    /// Gaps between tokens in nanoseconds, in blocks of complete requests; `None` if they were not kept.
     pub itl_ns: Option<BlockHistogram>,
     /// Measured requests of a server that has SLOs: [`KEPT_SLO`] or [`BROKEN_SLO`] each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_slos: Option<BlockHistogram>,
-    /// The same as `itl_ns` for a histogram, also of requests that are not completed. Not saved.
+    /// Like `itl_ns`, for a histogram, including incomplete requests. Not saved.
     #[serde(skip)]
     pub itl: Option<Counts>,
     pub clocks: Clocks,
-    /// What throttled the GPU, and for how much of each phase.
+    /// The limits that throttled the GPU, with their share of each phase.
     pub limits: Vec<LimitShare>,
-    /// The phases in which it is known what throttled the GPU, and that nothing else did.
+    /// The phases in which the limits are known completely.
     #[serde(default)]
     pub limits_known_in: Vec<Phase>,
     #[serde(flatten)]
     pub conditions: Conditions,
-    /// Peak memory after the model was ready: of the GPU, or of this process where there is none.
+    /// Peak memory after the model was ready: of the GPU, or of this process if there is none.
     pub peak_mem_bytes: Option<u64>,
     /// The kernels of the decode.
     pub decode: Option<KernelProfile>,
-    /// The operators of the decode by wall time, where it runs on the CPU.
+    /// The operators of the decode by wall time, if it runs on the CPU.
     #[serde(default)]
     pub decode_on_cpu: Option<KernelProfile>,
 }
@@ -62,7 +63,7 @@ pub struct Sample {
 /// One completed request.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RequestSample {
-    /// `None` where its beginning was not seen.
+    /// `None` if its beginning was not seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_ns: Option<u64>,
     /// From the first token to the last.
@@ -72,10 +73,10 @@ pub struct RequestSample {
     pub batch: u32,
     /// Prompt tokens of one sequence.
     pub prompt_tokens: u32,
-    /// SM cycles of the decode, in millions, where the clock was sampled.
+    /// SM cycles of the decode, in millions, if the clock was sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_mcycles: Option<f64>,
-    /// Energy of the GPU over the decode, where power was sampled.
+    /// Energy of the GPU over the decode, if power was sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_j: Option<f64>,
 }
@@ -87,14 +88,14 @@ impl RequestSample {
     }
 }
 
-/// What was run, and on what.
+/// The workload and the machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
     pub run: RunStarted,
     pub gpu: Option<GpuFacts>,
     /// Its name and the number of cores.
     pub cpu: Option<String>,
-    /// `None` while the run is being written, or when it was killed.
+    /// `None` while the run is being written, or if it was killed.
     pub outcome: Option<Outcome>,
 }
 
@@ -107,7 +108,7 @@ pub struct GpuFacts {
     pub mig: Option<bool>,
 }
 
-/// Mean clocks of the GPU in each phase, where there are enough samples.
+/// Mean clocks of the GPU in each phase, if there are enough samples.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Clocks {
     pub prefill_sm_mhz: Option<f64>,
@@ -133,7 +134,7 @@ pub struct KernelProfile {
     pub span_ns: f64,
     pub busy_ns: f64,
     pub between_ns: f64,
-    /// Total nanoseconds of each operator, or of the family where the operator is not known.
+    /// Total nanoseconds of each operator, or of the family if the operator is not known.
     pub operators: BTreeMap<String, f64>,
     /// Launches of each family.
     pub families: BTreeMap<String, u64>,
@@ -183,12 +184,12 @@ impl Sample {
         Some(all)
     }
 
-    /// Whether it is known what throttled the GPU in a phase.
+    /// Whether the limits that throttled the GPU in a phase are known.
     pub fn knows_limits_in(&self, phase: Phase) -> bool {
         self.limits_known_in.contains(&phase)
     }
 
-    /// Whether all requests took exactly the same time. Of fewer than an interval needs, the tokens decide.
+    /// Whether all requests took exactly the same time. With fewer requests than an interval needs, the tokens decide.
     pub fn has_equal_requests(&self) -> bool {
         let times = |request: &RequestSample| (request.ttft_ns, request.decode_ns, request.steps);
         self.requests.len() >= MIN_VALUES

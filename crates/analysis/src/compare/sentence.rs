@@ -1,4 +1,4 @@
-//! The result as text: the sentence, the reasons, what to do.
+//! The result as text: the sentence, the reasons, the advice.
 
 use super::{
     clock::{ClockComparison, Doubt},
@@ -14,7 +14,7 @@ use crate::interval::ConfidenceInterval;
 use llmprof_base::units::{grouped, percent, ratio_change, three_digits};
 use llmprof_event::Phase;
 
-/// Why an unknown clock may explain a difference; `None` where nothing suggests that.
+/// Why an unknown clock may explain a difference; `None` if nothing suggests that.
 pub(super) fn unknown_clock(phase: Phase, limits: Option<&str>, doubt: Option<Doubt>) -> Option<String> {
     let phase = phase.name();
     Some(match (limits, doubt) {
@@ -32,12 +32,12 @@ pub(super) fn unknown_clock(phase: Phase, limits: Option<&str>, doubt: Option<Do
     })
 }
 
-/// The change without its sign.
+/// The absolute change.
 fn change_size(ratio: f64) -> String {
     percent(100.0 * (ratio - 1.0).abs())
 }
 
-/// From this factor on, it is reported too: of "77 % lower" few would guess 4.4.
+/// From this factor on, the factor is printed too: few readers would derive 4.4 from "77 % lower".
 const MIN_FACTOR: f64 = 1.2;
 
 /// "TPOT of B is 77 % lower, 4.3× as fast".
@@ -63,7 +63,7 @@ impl Subject {
 }
 
 impl Comparer<'_> {
-    /// The interval, and what would decide.
+    /// The interval, and the sample size that would decide.
     pub(super) fn too_wide(&self, row: &Row, ratio: ConfidenceInterval) -> String {
         let of = row.n.map_or_else(String::new, |n| format!(" (n = {n})"));
         let between =
@@ -83,7 +83,7 @@ impl Comparer<'_> {
         }
     }
 
-    /// Why values without any spread decide nothing.
+    /// Why values without any spread are undecided.
     pub(super) fn no_spread(&self) -> String {
         match self.pairs {
             Some(pairs) => {
@@ -101,7 +101,7 @@ impl Comparer<'_> {
             return "the clock is not known".to_owned();
         };
         let direction = |a: f64, b: f64| if b < a { "lower" } else { "higher" };
-        // The clock that differs more is named.
+        // The clock with the larger difference is named.
         if let Some((a, b)) = self.a.clocks.decode_mem_mhz.zip(self.b.clocks.decode_mem_mhz)
             && (a / b).ln().abs() > (a_mhz / b_mhz).ln().abs()
         {
@@ -116,7 +116,7 @@ impl Comparer<'_> {
         self.differences.iter().any(Difference::changes_workload)
     }
 
-    /// The result: what the workloads differ in, where they do, and one sentence.
+    /// The result: the differences between the workloads, if any, and one sentence.
     pub(super) fn sentence(&self, row: &Row) -> String {
         let changes = self.differences.iter().filter(|difference| difference.changes_workload());
         let changes: Vec<String> =
@@ -182,7 +182,7 @@ impl Comparer<'_> {
         text
     }
 
-    /// What a statement is about, where it is not about the workload as such.
+    /// The scope of a statement that does not apply to the workload in general.
     fn scope(&self, metric: Metric) -> String {
         match self.pairs.is_none() && !metric.is_count() && self.run_spread(metric).is_none() {
             true => format!(" in these two {}", self.options.subject.plural()),
@@ -190,7 +190,7 @@ impl Comparer<'_> {
         }
     }
 
-    /// What to do.
+    /// The advice.
     pub(super) fn advice(&self, row: &Row) -> Vec<String> {
         let blocking = self.differences.iter().filter(|difference| difference.blocks());
         let blocking: Vec<&str> = blocking.map(|difference| difference.what).collect();

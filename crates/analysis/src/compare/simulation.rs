@@ -1,4 +1,4 @@
-//! Simulated runs with a known truth, for tests of the statistics.
+//! Simulated runs with known true values, for tests of the statistics.
 
 use super::*;
 use crate::trust::Conditions;

@@ -34,12 +34,12 @@ impl RunValues {
     }
 }
 
-/// How much a metric varies from run to run.
+/// The variation of a metric from run to run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RunDeviation {
     /// The standard deviation of its logarithm: nearly its relative standard deviation.
     pub share: f64,
-    /// The runs it is from.
+    /// The number of runs.
     pub runs: usize,
 }
 

@@ -62,7 +62,7 @@ fn autocorrelated_requests_do_not_raise_the_false_positive_rate() {
     }
 }
 
-/// As where a few requests wait for something that the others do not meet.
+/// A few requests wait for something that does not affect the others.
 const TWO_MODES: SimulatedRun =
     SimulatedRun { requests: 30, slow_mode: (0.05, 1.5), steps: 1, gpu: false, ..BASE_RUN };
 
@@ -90,7 +90,8 @@ fn a_difference_of_three_percent_is_found() {
 #[test]
 fn tokens_of_a_request_are_drawn_together() {
     let names = ["itl.p50", "itl.p90"];
-    // All tokens of a request share its deviation: as independent values they would give intervals that are far too narrow.
+    // All tokens of a request share its deviation: treated as independent values, they would give intervals that are
+    // far too narrow.
     let run = SimulatedRun {
         requests: 24,
         request_noise: 0.03,
@@ -165,7 +166,7 @@ const SPREAD: SimulatedRun =
 
 #[test]
 fn the_variation_from_run_to_run_is_known_from_saved_runs_or_pairs() {
-    // Two runs alone cannot know it.
+    // Two single runs cannot include the variation.
     let alone = decided(200, |trial| of_single_runs(SPREAD, 1.0, 0, trial));
     assert!(alone > 50, "{alone} of 200");
     for (what, found) in [
@@ -183,7 +184,7 @@ fn the_variation_from_run_to_run_is_known_from_saved_runs_or_pairs() {
     assert!(known.advice.is_empty() && !known.sentence.contains("these two"), "{:?}", known.advice);
 }
 
-/// The share of comparisons of equal runs with at least one false row, as a count: at all, and beside the headline.
+/// The number of comparisons of equal runs with at least one false row: in all rows, and except the headline.
 fn with_a_false_row(run: SimulatedRun, trials: u64) -> (usize, usize) {
     let differs = |row: &Row| matches!(row.verdict, Verdict::Better | Verdict::Worse);
     let (mut any, mut others) = (0, 0);
@@ -225,7 +226,7 @@ fn few_requests_are_compared_by_their_tokens() {
     assert!(false_positives <= 15 + 12, "{false_positives} of 300");
     let found = decided(100, |trial| of_few_requests(FEW, 1.03, trial));
     assert!(found >= 90, "{found} of 100");
-    // Requests that vary by themselves are not taken for a difference, even where there is one on each side.
+    // The variation between requests does not count as a difference, even with one request on each side.
     for requests in [1, 3] {
         let uneven = SimulatedRun { requests, request_noise: 0.005, steps: 192, token_noise: 0.02, ..FEW };
         let false_positives = decided(200, |trial| of_few_requests(uneven, 1.0, trial));

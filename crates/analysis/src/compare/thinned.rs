@@ -1,6 +1,6 @@
 //! A sequence of any length in bounded memory.
 
-/// At most `capacity` values of a sequence. When there are more, every second one is kept, then every fourth, and so on.
+/// At most `capacity` values of a sequence. If there are more, every second one is kept, then every fourth, and so on.
 #[derive(Debug, Clone)]
 pub struct Thinned<T> {
     values: Vec<T>,
@@ -41,12 +41,12 @@ impl<T> Thinned<T> {
         (self.stride, self.pushed) = (1, 0);
     }
 
-    /// The values that are kept, in order.
+    /// The kept values, in order.
     pub fn values(&self) -> &[T] {
         &self.values
     }
 
-    /// How many values there were.
+    /// The number of all values.
     pub fn pushed(&self) -> u64 {
         self.pushed
     }

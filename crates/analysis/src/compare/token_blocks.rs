@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Tokens of a block, at first.
+/// Initial number of tokens of a block.
 const FIRST_STEPS: u32 = 16;
 /// At this many blocks, neighbours are merged.
 const MAX_BLOCKS: usize = 256;
@@ -51,7 +51,7 @@ impl TokenBlocks {
         }
     }
 
-    /// The request has ended: its last tokens are a block of their own.
+    /// The request has ended: its last tokens form a block.
     pub fn close(&mut self) {
         let block = std::mem::take(&mut self.open);
         if block.steps == 0 {

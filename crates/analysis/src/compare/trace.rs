@@ -1,4 +1,4 @@
-//! Collects the requests of a run one by one, in bounded memory, with the cycles and the energy of each.
+//! Collects the individual requests of a run, in bounded memory, with the cycles and the energy of each.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use llmprof_event::{
     readings::{GpuSample, Reading},
 };
 
-/// GPU samples further apart do not describe the time between them.
+/// Samples of the GPU that are further apart do not represent the time between them.
 const MAX_SAMPLE_GAP: Duration = Duration::from_secs(5);
 
 /// Completed requests of a window of a run.
@@ -83,12 +83,12 @@ impl RequestTrace {
         self.last = now;
     }
 
-    /// The workload was paused: cycles and energy of the active request are not known.
+    /// After a pause of the workload, cycles and energy of the active request are not known.
     pub fn paused(&mut self) {
         (self.first, self.last) = (None, None);
     }
 
-    /// The active request has ended; `None` when it was not completed.
+    /// The active request has ended; `None` if it is incomplete.
     pub fn request_ended(&mut self, request: Option<RequestSample>) {
         let (first, last) = (self.first.take(), self.last.take());
         self.token_blocks.close();
@@ -116,7 +116,7 @@ impl RequestTrace {
         self.requests.values().iter().map(scaled).collect()
     }
 
-    /// How many requests were completed.
+    /// The number of completed requests.
     pub fn measured(&self) -> u64 {
         self.requests.pushed()
     }
@@ -129,7 +129,7 @@ impl RequestTrace {
         &self.token_blocks
     }
 
-    /// How many samples of the SM clock fell into decode.
+    /// The number of samples of the SM clock in decode.
     pub fn decode_clock_samples(&self) -> u64 {
         self.meter.decode_samples
     }
@@ -143,13 +143,13 @@ impl RequestTrace {
 #[derive(Debug, Clone, Default)]
 struct Meter {
     sampled_at: Option<Stamp>,
-    /// The clock at the last sample in decode: that of a prefill shows nothing about it.
+    /// The clock at the last sample in decode; samples in prefill do not count.
     mhz: Option<f64>,
     decode_samples: u64,
     watts: Option<f64>,
     mcycles: f64,
     joules: f64,
-    /// How often samples were too far apart.
+    /// The number of pairs of samples that were too far apart.
     gaps: u32,
     /// Relates sampled energy to the energy counter.
     energy: EnergyMeter<1>,
@@ -163,7 +163,7 @@ struct MeterReading {
 }
 
 impl MeterReading {
-    /// Cycles and energy since `earlier`, where there is no gap between.
+    /// Cycles and energy since `earlier`, if there is no gap between.
     fn since(self, earlier: MeterReading) -> (Option<f64>, Option<f64>) {
         let difference = |now: Option<f64>, then: Option<f64>| {
             let difference = now.zip(then).map(|(now, then)| now - then)?;
@@ -258,7 +258,7 @@ mod tests {
         let kept = trace.requests()[0];
         // 300 ms at 2000 MHz and 300 ms at 1000 MHz.
         assert!((kept.decode_mcycles.unwrap() - 900.0).abs() < 1e-9, "{kept:?}");
-        // The counter gives 500 W where the samples give 400 W.
+        // The counter gives 500 W if the samples give 400 W.
         assert!((kept.decode_j.unwrap() - 300.0).abs() < 1e-9, "{kept:?}");
         assert_eq!(trace.itl_ns().unwrap().n(), 6);
     }
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_requests_some_are_kept() {
+    fn requests_beyond_the_limit_are_thinned() {
         let mut trace = RequestTrace::of_requests(64);
         for nth in 0..1000 {
             trace.request_ended(Some(request(nth + 1)));

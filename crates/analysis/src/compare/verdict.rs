@@ -1,4 +1,4 @@
-//! The rule from a confidence interval to a verdict.
+//! The rule that turns a confidence interval into a verdict.
 
 use serde::Serialize;
 
@@ -33,7 +33,7 @@ impl Verdict {
     }
 }
 
-/// The sample size on each side that would decide, given an interval from `n`; `None` where it cannot be estimated.
+/// The sample size on each side that would decide, given an interval from `n`; `None` if it cannot be estimated.
 pub fn required_sample_size(ratio: ConfidenceInterval, margin: f64, n: u64) -> Option<u64> {
     // The wider side decides.
     let half_width = (ratio.high / ratio.estimate).ln().max((ratio.estimate / ratio.low).ln());

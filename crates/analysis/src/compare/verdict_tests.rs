@@ -115,7 +115,7 @@ fn differences_by_overrides_are_intended() {
 }
 
 #[test]
-fn gates_are_held_broken_or_undecided() {
+fn gates_pass_fail_or_are_undecided() {
     let a = BASE_RUN.sample(false);
     let of = |ratio: f64, noise: f64| {
         let b = SimulatedRun { seed: 9, itl_ms: 3.8 * ratio, request_noise: noise, ..BASE_RUN }.sample(false);
@@ -197,7 +197,7 @@ fn pairs(n: u64, edit: impl Fn(&str, u64, SimulatedRun) -> SimulatedRun) -> Vec<
 
 #[test]
 fn copies_are_no_evidence() {
-    // Every pair is the same one: its difference is chance, however often it is repeated.
+    // All pairs are copies of one: the difference may be chance, however often it is repeated.
     let copies = pairs(6, |side, _, run| SimulatedRun { seed: u64::from(side == "B"), ..run });
     let comparison = compare_pairs(&copies, &Options { margin: 0.0, ..Options::default() }).unwrap();
     assert_eq!(comparison.verdict, Verdict::Undecided, "{}", comparison.sentence);
@@ -205,7 +205,7 @@ fn copies_are_no_evidence() {
     let gate: Gate = "tpot<=-50%".parse().unwrap();
     assert!(matches!(gate.check(comparison.row(HEADLINE).unwrap()), GateOutcome::Undecided(_)));
     assert!(comparison.rows.iter().all(|row| matches!(row.verdict, Verdict::Undecided | Verdict::Same)));
-    // Times without any visible spread that are no copies.
+    // Times without any visible spread that are not copies.
     let still = |seed: u64, itl_ms: f64| {
         let mut sample =
             SimulatedRun { token_noise: 0.0, request_noise: 0.0, seed, itl_ms, ..BASE_RUN }.sample(true);
@@ -325,7 +325,7 @@ fn the_clock_of_decode_is_not_that_of_prefill() {
         for (a, b) in [(&a, &b), (&b, &a)] {
             let comparison = compare(a, b, &options);
             let row = &comparison.rows[0];
-            // Whether it differs is known, why is not.
+            // The difference is known, its cause is not.
             assert_ne!(row.verdict, Verdict::Undecided, "{}", comparison.sentence);
             assert_eq!(row.cause, Some(Cause::Unclear), "{}", comparison.sentence);
             assert!(comparison.sentence.contains("the cause is unknown: "), "{}", comparison.sentence);
@@ -336,7 +336,7 @@ fn the_clock_of_decode_is_not_that_of_prefill() {
             assert_eq!(gate.check(row), wanted, "{row:?}");
         }
     }
-    // A cap on one side may hide a change of the code where the times are the same.
+    // A cap on one side may hide a change of the code if the times are the same.
     let both_cool = SimulatedRun { seed: 1, ..cool };
     let capped_limit = LimitShare { phase: Phase::Prefill, limit: "power cap".into(), share: 1.0 };
     let (a, b) = (unsampled(cool, &[], &both), unsampled(both_cool, &[capped_limit], &both));
@@ -349,13 +349,13 @@ fn the_clock_of_decode_is_not_that_of_prefill() {
     let (a, b) = (unsampled(cool, &[], &[]), unsampled(both_cool, &[], &[]));
     let comparison = compare(&a, &b, &options);
     assert_eq!(gate.check(&comparison.rows[0]), GateOutcome::Held, "{}", comparison.sentence);
-    // Locked clocks are no limit that throttles: those of decode differ too.
+    // Locked clocks are not throttling: those of decode differ too.
     let (a, mut b) = (unsampled(cool, &[], &both), unsampled(capped, &[], &both));
     b.clocks.decode_sm_mhz = Some(1440.0);
     let locked = compare(&a, &b, &options);
     assert_eq!(locked.verdict, Verdict::Worse, "{}", locked.sentence);
     assert!(locked.sentence.contains("in decode it differed (SM 1980 → 1440 MHz)"), "{}", locked.sentence);
-    // Known to be without a limit on both sides: slower, but the cause is not known.
+    // Without a limit on both sides, as far as is known: slower, but the cause is not known.
     let (a, b) = (unsampled(cool, &[], &both), unsampled(capped, &[], &both));
     let row = &compare(&a, &b, &options).rows[0];
     assert_eq!((row.verdict, row.cause), (Verdict::Worse, None), "{row:?}");
@@ -370,7 +370,7 @@ fn the_sentence_names_the_factor_of_a_large_change() {
         (&usual, &fast, HEADLINE, "TPOT of B is 77 % lower, 4.37× as fast"),
         (&fast, &usual, HEADLINE, "TPOT of B is 337 % higher, 4.37× as long"),
         (&usual, &fast, Metric::DecodeTokS, "decode tok/s of B is 337 % higher, 4.37× as fast"),
-        // A rate that is a quarter is neither "as fast" nor "as long", and a small change needs no factor.
+        // A rate of a quarter is neither "as fast" nor "as long", and a small change needs no factor.
         (&fast, &usual, Metric::DecodeTokS, "decode tok/s of B is 77 % lower"),
         (&usual, &near, HEADLINE, "TPOT of B is 7.9 % lower"),
     ] {

@@ -1,4 +1,4 @@
-//! Which operators cause the difference, and which kernels appeared and disappeared.
+//! The operators that cause the difference, and the kernels that appeared and disappeared.
 
 use serde::Serialize;
 
@@ -19,7 +19,7 @@ impl OperatorChange {
     }
 }
 
-/// What operators are timed by.
+/// The clock of operator times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperatorClock {
@@ -31,7 +31,7 @@ pub enum OperatorClock {
 }
 
 impl OperatorClock {
-    /// The part of a step that is no operator.
+    /// The part of a step outside of operators.
     fn rest(self) -> &'static str {
         match self {
             OperatorClock::Kernels => "between kernels",
@@ -54,12 +54,12 @@ pub struct Waterfall {
 }
 
 impl Waterfall {
-    /// Nothing changed.
+    /// Whether nothing changed.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty() && self.appeared.is_empty() && self.vanished.is_empty()
     }
 
-    /// The first `n` parts, and of the others how many they are and the sum of their changes.
+    /// The first `n` parts, and the number of the others with the sum of their changes.
     pub fn largest(&self, n: usize) -> (&[OperatorChange], usize, f64) {
         let (shown, rest) = self.parts.split_at(self.parts.len().min(n));
         (shown, rest.len(), rest.iter().map(OperatorChange::delta_us).sum())
@@ -69,7 +69,7 @@ impl Waterfall {
 /// Smaller changes are left out.
 const MIN_CHANGE_US: f64 = 0.05;
 
-/// `None` where the operators of a side were not recorded, or both sides by different clocks.
+/// `None` if the operators of a side were not recorded, or both sides by different clocks.
 pub fn waterfall(a: &Sample, b: &Sample) -> Option<Waterfall> {
     let on_gpu = a.decode.as_ref().zip(b.decode.as_ref());
     let on_cpu = || a.decode_on_cpu.as_ref().zip(b.decode_on_cpu.as_ref());
@@ -88,7 +88,7 @@ pub fn waterfall(a: &Sample, b: &Sample) -> Option<Waterfall> {
         .into_iter()
         .map(|what| OperatorChange { what: what.clone(), a_us: of(x, what), b_us: of(y, what) })
         .collect();
-    // torch.profiler makes the steps that it records longer: there it is the rest of a measured step.
+    // torch.profiler makes the steps that it records longer: for it, the gaps are the remainder of a measured step.
     let gaps = |sample: &Sample, profile: &KernelProfile| {
         let tpots = sample.tpots_ns();
         match (clock, &sample.facts.run.engine) {

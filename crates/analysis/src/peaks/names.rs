@@ -2,7 +2,7 @@
 
 use super::table::{Figures, GPUS, GpuPeaks};
 
-/// Words that make a name that of another GPU, unless the row has them too.
+/// Words that make a name that of a different GPU, unless the row has them too.
 const QUALIFIERS: [&str; 18] = [
     "3e",
     "active",
@@ -23,7 +23,7 @@ const QUALIFIERS: [&str; 18] = [
     "ti",
     "v2",
 ];
-/// Sizes may differ from a row's memory by this factor: drivers reserve memory, vendors round.
+/// A size in the name may differ from a row's memory by this factor: drivers reserve memory, vendors round.
 const SAME_SIZE: std::ops::Range<f64> = 0.85..1.18;
 
 fn words(name: &str) -> Vec<String> {
@@ -43,7 +43,7 @@ pub fn is_part(name: &str) -> bool {
 }
 
 impl GpuPeaks {
-    /// The boost clock of the vendor's figures outside of the tensor cores, where the vendor states it.
+    /// The boost clock of the vendor's figures outside of the tensor cores, if the vendor states it.
     pub fn core_mhz(&self) -> Option<f64> {
         match self.figures {
             Figures::Clocks { core_mhz, .. } => Some(core_mhz),
@@ -56,7 +56,7 @@ impl GpuPeaks {
         Self::matching(name, None)
     }
 
-    /// As [`GpuPeaks::named`]; the memory that the driver reports decides between GPUs of one name.
+    /// Like [`GpuPeaks::named`]; the memory that the driver reports decides between GPUs with one name.
     pub fn matching(name: &str, mem_bytes: Option<u64>) -> Option<&'static GpuPeaks> {
         let words = words(name);
         let short = words.join("_");
@@ -82,7 +82,7 @@ impl GpuPeaks {
         SAME_SIZE.contains(&(bytes / self.mem_bytes as f64))
     }
 
-    /// How many of the row's words a name has; `None` where it is the name of another GPU.
+    /// How many of the row's words a name has; `None` if it is the name of another GPU.
     fn shared_words(&self, name: &[String]) -> Option<usize> {
         let (mut shared, mut known) = (0, Vec::new());
         for word in self.words.split(' ') {

@@ -15,7 +15,7 @@ use super::{
 pub struct GpuPeaks {
     /// Its short name.
     pub name: &'static str,
-    /// The words of its name, as the driver has them; `?` marks words that may be missing.
+    /// The words of its name in the driver; `?` marks optional words.
     pub(super) words: &'static str,
     pub(super) figures: Figures,
     pub bytes_per_s: f64,
@@ -23,11 +23,11 @@ pub struct GpuPeaks {
     pub mem_basis: MemoryBasis,
     pub basis: Basis,
     pub source: &'static str,
-    /// The achievable rates, where they were measured.
+    /// The achievable rates, if they were measured.
     pub measured: Option<Measured>,
 }
 
-/// How the FLOP/s of a row are given.
+/// The form in which the FLOP/s of a row are given.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Figures {
     /// SMs, and the clocks of the vendor's figures outside and inside of the tensor cores.

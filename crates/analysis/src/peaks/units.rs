@@ -1,9 +1,9 @@
-//! Operations of one SM per clock, by architecture: what a GPU does at any clock follows from them.
+//! Operations of one SM per clock, by architecture, from which the peaks at any clock follow.
 
 /// The types of the table, in its order.
 pub(super) const TYPES: [&str; 6] = ["f32", "tf32", "f16", "bf16", "fp8", "int8"];
 
-/// Dense operations of one SM per clock in each of [`TYPES`], with f32 sums; 0 where a type is not supported.
+/// Dense operations of one SM per clock in each of [`TYPES`], with f32 sums; 0 if a type is not supported.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Units {
     pub per_clock: [f64; 6],
@@ -33,7 +33,7 @@ pub(super) const BLACKWELL_GEFORCE: Units = units(128, [256.0, 256.0, 512.0, 512
 
 impl Units {
     /// The units of a compute capability ("8.9"). GeForce GPUs accumulate in f32 at half the rate.
-    pub(super) fn of(compute_capability: &str, geforce: bool) -> Option<&'static Units> {
+    pub(super) fn for_capability(compute_capability: &str, geforce: bool) -> Option<&'static Units> {
         Some(match (compute_capability, geforce) {
             ("7.0", _) => &VOLTA,
             ("7.5", false) => &TURING,

@@ -1,4 +1,4 @@
-//! Traces of several clocks brought onto one, by collectives: none ends on one rank before the last has begun it.
+//! Aligns traces of several clocks by collectives: none ends on one rank before the last rank has begun it.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -6,23 +6,23 @@ use super::{LanePieces, Operation};
 use llmprof_base::units::millis;
 use llmprof_event::ranks::Collective;
 
-/// Differences below this are not told from the clocks of one machine.
+/// Smaller differences are not distinguished from those of the clocks of one machine.
 const SAME_NS: i64 = 10_000;
-/// How many collectives more than the difference of their numbers one trace may be ahead of another.
+/// The maximum shift between traces beyond the difference of their numbers of collectives.
 const MAX_SHIFT: usize = 64;
-/// Pairs that a shift is judged by.
+/// The number of pairs by which a shift is judged.
 const JUDGED: usize = 512;
 
-/// How a trace's clock relates to that of the first trace.
+/// The relation of a trace's clock to that of the first trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alignment {
-    /// What is added to its times.
+    /// The offset that is added to its times.
     pub offset_ns: i64,
-    /// The true offset is not farther away than this, as long as collectives were paired rightly; `None` where nothing bounds it.
+    /// The maximum error of the offset if collectives were paired correctly; `None` if nothing bounds it.
     pub error_ns: Option<u64>,
     /// Pairs of collectives.
     pub pairs: usize,
-    /// Numbers of collectives differ, so which are the same was found by their times.
+    /// Whether the numbers of collectives differ, so that they were matched by their times.
     pub is_shifted: bool,
 }
 
@@ -63,7 +63,7 @@ fn by_key(work: &LanePieces) -> BTreeMap<(Collective, Option<u64>, Option<u64>),
     all
 }
 
-/// The offset of `other`'s clock against `first`'s.
+/// The offset of `other`'s clock from `first`'s.
 pub fn align(first: &LanePieces, other: &LanePieces) -> Alignment {
     let (a, b) = (by_key(first), by_key(other));
     let mut bounds: Option<(i128, i128)> = None;
@@ -94,7 +94,7 @@ pub fn align(first: &LanePieces, other: &LanePieces) -> Alignment {
     }
 }
 
-/// Pairs of the same collective where `theirs` begins `shift` later than `ours`.
+/// Pairs of the same collective if `theirs` is shifted by `shift`.
 fn pairs<'a>(
     ours: &'a [(i128, i128)],
     theirs: &'a [(i128, i128)],
@@ -104,7 +104,8 @@ fn pairs<'a>(
     ours.iter().skip(skip_ours).copied().zip(theirs.iter().skip(skip_theirs).copied())
 }
 
-/// The shift at which ends differ the most evenly; of equal ones, that with the least difference of the clocks.
+/// The shift with the most even differences between the ends; of equal ones, that with the smallest difference of the
+/// clocks.
 fn best_shift(ours: &[(i128, i128)], theirs: &[(i128, i128)]) -> isize {
     let reach = (ours.len().abs_diff(theirs.len()) + 8).min(MAX_SHIFT) as isize;
     let mut scored: Vec<(i128, i128, isize)> = Vec::new();

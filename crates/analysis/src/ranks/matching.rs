@@ -1,5 +1,5 @@
-//! The same collective on all of its ranks, found by time: one that needs data of all ranks ends nowhere before all have begun, so all
-//! ends of one are before all ends of the next.
+//! Finds the same collective on all of its ranks by time: a collective that needs data of all ranks ends nowhere before
+//! all have begun it, so all ends of one precede all ends of the next.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,7 +11,7 @@ use llmprof_event::ranks::Collective;
 pub(super) struct Instance {
     pub operation: Operation,
     pub members: Vec<Member>,
-    /// On as many lanes as such collectives usually are.
+    /// Whether it is on the usual number of lanes for such collectives.
     pub is_complete: bool,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn instances(lanes: &[LanePieces], slack_ns: u64) -> Vec<Instance> {
             work.pieces.iter().filter_map(move |piece| Some((lane, piece, *piece.operation()?)))
         })
     };
-    // Where one lane does not know the communicator, none can be told apart by it.
+    // If one lane does not know the communicator, communicators cannot distinguish collectives.
     let mut unknown: Vec<Collective> = Vec::new();
     for (_, _, operation) in operations() {
         if operation.communicator.is_none() && !unknown.contains(&operation.kind) {
@@ -86,7 +86,7 @@ pub(super) fn instances(lanes: &[LanePieces], slack_ns: u64) -> Vec<Instance> {
             }
         }
     }
-    // The usual number of lanes: the most frequent one, and the larger of two.
+    // The usual number of lanes: the most frequent one, and of two equally frequent ones the larger.
     let mut sizes: HashMap<Key, BTreeMap<usize, u64>> = HashMap::new();
     for instance in &found {
         *sizes.entry(key_of(&instance.operation)).or_default().entry(instance.members.len()).or_default() +=

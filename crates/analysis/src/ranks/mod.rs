@@ -1,12 +1,11 @@
-//! Several GPUs of one program, side by side: what each did, who waited for whom, and why.
-//!
-//! - `matching`: the same collective on all of its ranks
-//! - `window`: sums and timelines of the lanes in a time that all of them were recorded
-//! - `totals`: windows added up
+//! Several GPUs of one program, side by side: the activity of each, who waited for whom, and why.
+//! / - `matching`: the same collective on all of its ranks
+//! - `window`: sums and timelines of the lanes in a time in which all of them were recorded
+//! - `totals`: sums of windows
 //! - `show`: lanes and collectives as tables
 //! - `straggler`: the rank that the others wait for, and the reason
-//! - `clocks`: traces of several clocks brought onto one
-//! - `nccl_log`: what `NCCL_DEBUG=INFO` prints
+//! - `clocks`: alignment of traces with different clocks
+//! - `nccl_log`: the output of `NCCL_DEBUG=INFO`
 
 mod clocks;
 mod matching;
@@ -27,7 +26,7 @@ pub use window::window;
 
 use llmprof_event::ranks::{Collective, RankLane};
 
-/// What a GPU did for some time.
+/// The activity of a GPU in an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     pub start_ns: u64,
@@ -42,7 +41,7 @@ pub enum PieceKind {
     Collective(Operation),
 }
 
-/// A collective, as far as one rank shows it.
+/// A collective, as seen by one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Operation {
     pub kind: Collective,
@@ -50,7 +49,7 @@ pub struct Operation {
     pub bytes: Option<u64>,
     /// The communicator: the same number on all of its ranks.
     pub communicator: Option<u64>,
-    /// The ranks of the communicator, seen here or not.
+    /// The number of ranks of the communicator, including those that are not recorded.
     pub ranks: Option<u32>,
 }
 
@@ -74,6 +73,6 @@ impl Piece {
 pub struct LanePieces {
     pub lane: RankLane,
     pub pieces: Vec<Piece>,
-    /// Steps, where they are known.
+    /// Steps, if they are known.
     pub steps: Vec<(u64, u64)>,
 }

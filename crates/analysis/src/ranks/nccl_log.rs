@@ -1,4 +1,5 @@
-//! What NCCL prints with `NCCL_DEBUG=INFO`, line by line, in bounded memory: versions differ in wording, and lines may be anything.
+//! The output of `NCCL_DEBUG=INFO`, line by line, in bounded memory: wording differs between versions, and lines are
+//! untrusted.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -16,7 +17,7 @@ const MAX_RANKS: usize = 4096;
 const MAX_KINDS: usize = 64;
 const MAX_SETTINGS: usize = 32;
 
-/// How two ranks exchange data.
+/// The transport between two ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transport {
@@ -33,8 +34,8 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// By what follows `via`.
-    fn of(text: &str) -> Option<Transport> {
+    /// From the text after `via`.
+    fn parse(text: &str) -> Option<Transport> {
         let text = text.trim();
         Some(match text.split(['/', ' ']).next()? {
             "P2P" => Transport::PeerToPeer,
@@ -73,7 +74,7 @@ pub struct Channels {
     pub peer: u32,
 }
 
-/// How collectives of one kind were done.
+/// The algorithm of collectives of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Chosen {
     pub calls: u64,
@@ -88,7 +89,7 @@ pub struct NcclLog {
     pub version: Option<String>,
     pub ranks: Option<u32>,
     pub nodes: Option<u32>,
-    /// Ranks whose start was seen, each with its CUDA device and bus.
+    /// Ranks whose start was logged, each with its CUDA device and bus id.
     pub devices: BTreeMap<u32, (u32, String)>,
     pub channels: Option<Channels>,
     /// The ranks around each channel's ring.
@@ -133,14 +134,14 @@ pub fn is_nccl_line(line: &str) -> bool {
     body(line).is_some()
 }
 
-/// What follows the level, and whether it warns.
+/// The text after the level, and whether it is a warning.
 fn body(line: &str) -> Option<(&str, bool)> {
     for (level, warns) in [("NCCL INFO ", false), ("NCCL WARN ", true), ("NCCL TRACE ", false)] {
         if let Some((_, text)) = line.split_once(level) {
             return Some((text.trim(), warns));
         }
     }
-    // The version is printed without a level where NCCL_DEBUG=VERSION.
+    // The version is printed without a level if NCCL_DEBUG=VERSION.
     line.trim().starts_with("NCCL version ").then(|| (line.trim(), false))
 }
 
@@ -215,7 +216,7 @@ impl NcclLog {
         } else if let Some(channels) = channels(text) {
             self.channels = Some(channels);
         } else if let Some((_, via)) = text.split_once(" via ").filter(|_| text.starts_with("Channel ")) {
-            if let Some(transport) = Transport::of(via) {
+            if let Some(transport) = Transport::parse(via) {
                 *self.transports.entry(transport).or_default() += 1;
             }
         } else if let Some((channel, ring)) = ring(text) {

@@ -60,7 +60,7 @@ impl LaneColumn {
         }
     }
 
-    /// `None` where it is not known.
+    /// `None` if it is not known.
     pub fn value(self, lane: &LaneTotals, clock: &Clock) -> Option<String> {
         let sums = &lane.sums;
         let share = |ns| lane.share(ns).map(|share| percent(100.0 * share));

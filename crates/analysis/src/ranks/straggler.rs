@@ -1,4 +1,4 @@
-//! The rank that the others wait for, and why it is late.
+//! The rank that the others wait for, and the reason.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use super::{LaneTotals, Totals};
 use llmprof_base::units::{grouped, percent};
 use llmprof_event::ranks::RankLane;
 
-/// The fewest collectives from which on it is significant which rank is last.
+/// The minimum number of collectives for a significant last rank.
 const MIN_MATCHED: u64 = 10;
-/// Lateness below this share of the time is not worth a name.
+/// A smaller lateness is not reported.
 const MIN_BEHIND: f64 = 0.01;
-/// Clocks and counts that differ less are equal.
+/// Clocks and counts with a smaller difference are equal.
 const NOTABLE: f64 = 0.03;
 
 /// A GPU's clock in the time of the windows, and what limited it for most of that time.
@@ -21,7 +21,7 @@ pub struct Clock {
     pub limits: Vec<String>,
 }
 
-/// The one that the others wait for.
+/// The rank that the others wait for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Straggler {
     pub lane: RankLane,
@@ -51,7 +51,7 @@ pub enum Reason {
         idle: f64,
         others: f64,
     },
-    /// As many kernels, which take longer; `None` where clocks are not known.
+    /// As many kernels, which take longer; `None` if clocks are not known.
     SlowerKernels {
         sm_mhz: Option<f64>,
     },
@@ -70,7 +70,7 @@ pub enum Late {
     Straggler(Straggler),
 }
 
-/// Who is late, if anybody is. `clock` has the clocks of a lane's GPU in the same time.
+/// The late rank, if there is one. `clock` returns the clock of a lane's GPU in the same time.
 pub fn straggler(totals: &Totals, clock: impl Fn(&RankLane) -> Clock) -> Late {
     let lanes: Vec<&LaneTotals> =
         totals.lanes.iter().filter(|lane| lane.span_ns > 0 && lane.sums.matched >= MIN_MATCHED).collect();

@@ -1,4 +1,4 @@
-//! Ranks of known skew, clocks of known offset, and logs of several versions.
+//! Ranks with known skew, clocks with known offset, and logs of several versions.
 
 use proptest::prelude::*;
 
@@ -15,7 +15,8 @@ fn reduce(bytes: u64) -> PieceKind {
     PieceKind::Collective(Operation { bytes: Some(bytes), ..Operation::of(Collective::AllReduce) })
 }
 
-/// Steps of two parts: each computes and reduces. `compute_us` of each rank is how long it computes; the host of a rank may be late.
+/// Steps of two parts, each a computation and a reduction. `compute_us` is the computing time of each rank; the host of
+/// a rank may be late.
 fn program(compute_us: &[u64], late_us: &[u64], steps: u64, transfer_us: u64) -> Vec<LanePieces> {
     let mut lanes: Vec<LanePieces> = (0..compute_us.len())
         .map(|rank| LanePieces { lane: lane(rank as u32), ..LanePieces::default() })
@@ -67,15 +68,15 @@ fn waits_are_those_for_the_last() {
     }
     let [row] = window.collectives.as_slice() else { panic!("{:?}", window.collectives) };
     assert_eq!((row.calls, row.matched, row.ranks, row.bytes), (100, 100, 4, Some(1 << 20)));
-    // 20 µs and what the last rank ends later.
+    // 20 µs and the delay of the last rank's end.
     assert!(row.times_ns.iter().all(|ns| *ns == 20_300), "{:?}", row.times_ns);
     assert_eq!(row.wait_ns, 9_000_000);
     assert!(window.lanes[0].picture.contains('w') && !window.lanes[2].picture.contains('w'));
 }
 
-/// One kernel of 2 µs and a collective of 30 µs in a step of 100 ms, which is 208 µs a cell.
+/// A kernel of 2 µs and a collective of 30 µs in a step of 100 ms, which is 208 µs per cell.
 #[test]
-fn what_is_short_is_seen_in_a_picture() {
+fn short_kernels_stay_visible_in_a_plot() {
     let mut lanes = program(&[2], &[0], 2, 30);
     lanes[0].pieces.truncate(2);
     lanes[0].steps = vec![(10 * MS, 10 * MS), (110 * MS, 110 * MS)];
@@ -85,7 +86,7 @@ fn what_is_short_is_seen_in_a_picture() {
     assert!(all.lanes[0].picture.bytes().all(|cell| cell == b'n'), "{}", all.lanes[0].picture);
 }
 
-/// The first step is long, as are those between which the program waits: they are no part of the median.
+/// The first step is long, as are those during which the program waits: the median excludes them.
 #[test]
 fn the_step_of_a_lane_is_a_median() {
     let mut lanes = program(&[100, 100], &[0; 2], 50, 20);
@@ -182,14 +183,14 @@ fn odd_programs_have_no_false_waits() {
     assert_eq!(totals.collectives[0].bandwidth(), None);
     assert_eq!(straggler(&totals, |_| Clock::default()), Late::NotKnown);
 
-    // A rank that dies in the middle: the rest is matched without it, or not at all.
+    // A rank that dies in the middle: the other ranks are matched without it, or not at all.
     let mut dies = program(&[100, 100, 120], &[0; 3], 50, 20);
     dies[1].pieces.truncate(100);
     let window = whole(&dies);
     assert!(window.lanes[1].matched <= 50 && window.lanes[0].matched >= 50, "{window:?}");
     assert!(window.lanes[2].wait_ns == 0);
 
-    // A lost record: one collective is left out, the rest is as it was.
+    // A lost record: one collective is left out, the others are unchanged.
     let mut lost = program(&[100, 130], &[0; 2], 50, 20);
     lost[0].pieces.remove(51);
     let window = whole(&lost);
@@ -203,7 +204,7 @@ fn odd_programs_have_no_false_waits() {
 }
 
 #[test]
-fn groups_of_ranks_are_told_apart_by_their_communicators() {
+fn groups_of_ranks_are_distinguished_by_their_communicators() {
     // Two pairs of ranks that reduce among themselves at about the same time.
     let mut lanes = program(&[100, 110], &[0; 2], 50, 20);
     let mut second = program(&[105, 150], &[0; 2], 40, 20);
@@ -244,7 +245,7 @@ fn moved(mut work: LanePieces, by: i64) -> LanePieces {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The clock of a trace is found again within the stated error.
+    /// The offset of a trace's clock is found within the stated error.
     #[test]
     fn a_clock_is_recovered(
         compute in proptest::collection::vec(50u64..200, 2..5),

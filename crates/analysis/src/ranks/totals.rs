@@ -1,4 +1,4 @@
-//! Windows added up, in bounded memory.
+//! Sums of windows, in bounded memory.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use llmprof_event::ranks::{Collective, CollectiveWindow, LaneSums, RankLane, Ran
 /// More than programs on one machine have.
 const MAX_LANES: usize = 64;
 const MAX_COLLECTIVES: usize = 64;
-/// Times of a collective, or of the steps of a lane, that the median is of.
+/// Maximum times of a collective, or of the steps of a lane, for the median.
 const KEPT_TIMES: usize = 2048;
 
 /// A lane over all windows.
@@ -17,7 +17,7 @@ const KEPT_TIMES: usize = 2048;
 pub struct LaneTotals {
     /// Its own span: lanes may join late and leave early.
     pub span_ns: u64,
-    /// The part of it in which its collectives were seen on all ranks: only then its waiting is known.
+    /// The part of it in which its collectives were found on all ranks, and its waiting is therefore known.
     pub matched_ns: u64,
     /// Sums, and the timeline of the last window that has one.
     pub sums: LaneSums,
@@ -38,7 +38,7 @@ impl LaneTotals {
         (self.matched_ns > 0).then(|| self.sums.wait_ns as f64 / self.matched_ns as f64)
     }
 
-    /// Median time between the starts of two steps; the mean where a recording has no single times.
+    /// Median time between the starts of two steps; the mean if a recording has no single times.
     pub fn step_ms(&self) -> Option<f64> {
         let mean = || (self.sums.steps > 0).then(|| self.sums.step_ns as f64 / self.sums.steps as f64);
         let ns = median(&self.step_times_ns).map(|ns| ns as f64).or_else(mean)?;
@@ -75,7 +75,7 @@ impl LaneTotals {
     }
 }
 
-/// Adds the times of a window, and forgets the oldest beyond a limit.
+/// Adds the times of a window, and discards the oldest beyond a limit.
 fn keep(times: &mut VecDeque<u64>, window: &[u64]) {
     times.extend(window.iter().take(64));
     let over = times.len().saturating_sub(KEPT_TIMES);
@@ -100,7 +100,7 @@ pub struct CollectiveTotals {
     times_ns: VecDeque<u64>,
 }
 
-/// Bandwidths of a collective, in bytes a second, by the definitions of nccl-tests.
+/// Bandwidths of a collective in bytes per second, as defined by nccl-tests.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Bandwidth {
     pub algorithm: f64,
@@ -108,20 +108,20 @@ pub struct Bandwidth {
 }
 
 impl CollectiveTotals {
-    /// The median time from the start on the last rank to the end on all; that of single kernels if ranks do
-    /// not need each other.
+    /// The median time from the start on the last rank to the end on all; for single kernels if ranks do not depend on
+    /// each other.
     pub fn median_ns(&self) -> Option<u64> {
         median(&self.times_ns)
     }
 
-    /// `None` where size or time is not known.
+    /// `None` if size or time is not known.
     pub fn bandwidth(&self) -> Option<Bandwidth> {
         let (bytes, ns) = (self.bytes?, self.median_ns().filter(|ns| *ns > 0)?);
         let algorithm = bytes as f64 / (ns as f64 / 1e9);
         Some(Bandwidth { algorithm, bus: algorithm * self.kind.bus_factor(self.ranks)? })
     }
 
-    /// The mean waiting of a rank in one of them.
+    /// The mean waiting time of a rank per collective.
     pub fn wait_ns_each(&self) -> Option<f64> {
         let kernels = self.matched * u64::from(self.ranks);
         (kernels > 0).then(|| self.wait_ns as f64 / kernels as f64)
@@ -199,7 +199,7 @@ impl Totals {
         rows
     }
 
-    /// Share of the time in collectives that nothing hides, over all lanes.
+    /// Share of the time in collectives that no computation overlaps, over all lanes.
     pub fn nccl_share(&self) -> Option<f64> {
         let span: u64 = self.lanes.iter().map(|lane| lane.span_ns).sum();
         let nccl: u64 = self.lanes.iter().map(|lane| lane.sums.nccl_ns).sum();

@@ -1,4 +1,4 @@
-//! What each lane did in a time in which all of them were recorded.
+//! The activity of each lane in a time in which all of them were recorded.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use llmprof_event::{
 const CELLS: u64 = 480;
 /// The longest time that a timeline shows if steps are not known.
 const PICTURE_NS: u64 = 20_000_000;
-/// Times of a collective, or of steps, that a window keeps.
+/// Maximum times of a collective, or of steps, that a window keeps.
 const KEPT_TIMES: usize = 15;
 /// Rows of collectives in a window; operations beyond them have no size.
 const MAX_ROWS: usize = 64;
@@ -26,7 +26,7 @@ struct Times(Vec<(u64, u64)>);
 
 impl Times {
     /// Merges intervals.
-    fn of(mut intervals: Vec<(u64, u64)>) -> Times {
+    fn union(mut intervals: Vec<(u64, u64)>) -> Times {
         intervals.sort_unstable();
         let mut merged: Vec<(u64, u64)> = Vec::new();
         for (start, end) in intervals {
@@ -49,7 +49,7 @@ impl Times {
         inside.map(|(start, end)| (*end).min(to) - (*start).max(from)).sum()
     }
 
-    /// What of `self` is in none of `others`.
+    /// The part of `self` that is in none of `others`.
     fn without(&self, others: &Times) -> Times {
         let mut left = Vec::new();
         for (start, end) in &self.0 {
@@ -72,7 +72,7 @@ impl Times {
 /// The times of a lane by kind, none of which overlap.
 struct Lane {
     compute: Times,
-    /// In a collective, while another rank had not begun it.
+    /// Time in a collective that another rank had not begun.
     wait: Times,
     /// The rest of collectives.
     nccl: Times,
@@ -80,10 +80,10 @@ struct Lane {
 }
 
 impl Lane {
-    fn of(work: &LanePieces, waits: Vec<(u64, u64)>, (from, to): (u64, u64)) -> Lane {
+    fn new(work: &LanePieces, waits: Vec<(u64, u64)>, (from, to): (u64, u64)) -> Lane {
         let clipped = |wanted: fn(&PieceKind) -> bool| {
             let pieces = work.pieces.iter().filter(|piece| wanted(&piece.kind));
-            Times::of(
+            Times::union(
                 pieces
                     .map(|piece| (piece.start_ns.clamp(from, to), piece.end_ns.clamp(from, to)))
                     .filter(|(start, end)| end > start)
@@ -93,7 +93,7 @@ impl Lane {
         let compute = clipped(|kind| matches!(kind, PieceKind::Compute));
         let collective = clipped(|kind| matches!(kind, PieceKind::Collective(_))).without(&compute);
         let waits = waits.into_iter().map(|(start, end)| (start.clamp(from, to), end.clamp(from, to)));
-        let wait = Times::of(waits.filter(|(start, end)| end > start).collect()).without(&compute);
+        let wait = Times::union(waits.filter(|(start, end)| end > start).collect()).without(&compute);
         let nccl = collective.without(&wait);
         let copy = clipped(|kind| matches!(kind, PieceKind::Copy)).without(&compute).without(&collective);
         Lane { compute, wait, nccl, copy }
@@ -119,8 +119,9 @@ impl Lane {
     }
 }
 
-/// The lanes from `from_ns` to `to_ns`, in which all of them were recorded. Clocks of the lanes agree to `slack_ns`. Pieces are
-/// sorted by start; those that begin outside of the time are not counted, and those that end outside are cut.
+/// The lanes from `from_ns` to `to_ns`, in which all of them were recorded. Clocks of the lanes agree to `slack_ns`.
+/// Pieces are sorted by start; those that begin outside of the interval are not counted, and those that end outside are
+/// cut.
 pub fn window(lanes: &[LanePieces], from_ns: u64, to_ns: u64, slack_ns: u64) -> RanksWindow {
     let to_ns = to_ns.max(from_ns);
     let begins = |start: u64| (from_ns..to_ns).contains(&start);
@@ -144,7 +145,7 @@ pub fn window(lanes: &[LanePieces], from_ns: u64, to_ns: u64, slack_ns: u64) -> 
     }
     let picture = picture_span(lanes, from_ns, to_ns);
     for ((work, sums), waits) in lanes.iter().zip(&mut sums).zip(waits) {
-        let lane = Lane::of(work, waits, (from_ns, to_ns));
+        let lane = Lane::new(work, waits, (from_ns, to_ns));
         sums.compute_ns = lane.compute.total();
         sums.wait_ns = lane.wait.total();
         sums.nccl_ns = lane.nccl.total() + sums.wait_ns;

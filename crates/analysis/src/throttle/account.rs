@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{Episodes, observation::Observation};
 use llmprof_event::{Phase, readings::Reading, reasons};
 
-/// What the GPU was doing.
+/// The activity of the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Work {
     Idle,
@@ -46,7 +46,7 @@ impl Work {
         }
     }
 
-    /// Something that a limit could slow down.
+    /// Whether it is work that a limit could slow down.
     pub fn is_load(self) -> bool {
         matches!(self, Work::Vision | Work::Prefill | Work::Decode | Work::Busy)
     }
@@ -75,7 +75,7 @@ impl Limit {
         }
     }
 
-    /// Whether it keeps the GPU below its configured speed; `None` where that is not known.
+    /// Whether it keeps the GPU below its configured speed; `None` if that is not known.
     pub fn fault(self) -> Option<bool> {
         match self {
             Limit::Bit(bit) => match reasons::named(bit) {
@@ -87,7 +87,7 @@ impl Limit {
     }
 }
 
-/// The counters of limits. Where a limit has two, the first takes precedence.
+/// The counters of limits. If a limit has two, the first takes precedence.
 pub const COUNTERS: [(Limit, Reading); 8] = [
     (Limit::Bit(reasons::SW_POWER_CAP), Reading::PowerCapNs),
     (Limit::Bit(reasons::SYNC_BOOST), Reading::SyncBoostNs),
@@ -125,11 +125,11 @@ impl WeightedMean {
     }
 }
 
-/// Number and total duration of steps, decode steps or prefills, by the length of their context.
+/// Number and total duration of steps (decode steps or prefills) by the length of their context.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepTimes(BTreeMap<u16, (u64, u64)>);
 
-/// Bins of an octave of context: steps in one bin differ by less than a percent.
+/// Bins per octave of context: steps in one bin differ by less than a percent.
 const PER_OCTAVE: f64 = 16.0;
 
 impl StepTimes {
@@ -139,8 +139,8 @@ impl StepTimes {
         *ns += step_ns;
     }
 
-    /// Both at equal context: the number of steps and their mean milliseconds in each. Steps grow longer with the context, whatever the
-    /// clock does.
+    /// Both at equal context: the number of steps and their mean milliseconds in each. Steps grow with the context,
+    /// whatever the clock does.
     pub(super) fn compared(&self, other: &StepTimes) -> Option<[(u64, f64); 2]> {
         let (mut counts, mut sums, mut weight) = ([0; 2], [0.0; 2], 0.0);
         for (bin, (n, ns)) in &self.0 {
@@ -159,10 +159,10 @@ impl StepTimes {
 /// How long a limit was active during one kind of work.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LimitTime {
-    /// By samples that found it active, and by those that found no other fault.
+    /// By samples: the time in which it was active, and the part of that without another fault.
     pub sampled_ns: f64,
     pub alone_ns: f64,
-    /// By the GPU's own counter, where it has one, and the time between the readings of the counter.
+    /// By the GPU's own counter, if it has one, and the time between the readings of the counter.
     pub counted_ns: Option<f64>,
     pub covered_ns: f64,
     pub clock_mhz: WeightedMean,
@@ -174,7 +174,7 @@ pub struct LimitTime {
     pub episodes: Episodes,
 }
 
-/// What the time of a limit was measured by.
+/// The source of a limit's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimeSource {
@@ -192,7 +192,7 @@ impl fmt::Display for TimeSource {
     }
 }
 
-/// A counter that reports less than this part of what samples report counts something else.
+/// A counter that reports less than this share of the samples' time counts something else.
 const DEAD_COUNTER: f64 = 0.1;
 
 /// The work while a class of limits was not active.
@@ -210,7 +210,7 @@ pub struct Account {
     pub sampled_ns: f64,
     pub samples: u64,
     pub limits: Vec<(Limit, LimitTime)>,
-    /// While no fault was active; clocks set by a user and unknown reasons may have been.
+    /// While no fault was active, except clocks set by a user and unknown reasons.
     pub faultless: Unlimited,
     /// While no reason at all was active.
     pub unlimited: Unlimited,
@@ -225,7 +225,7 @@ pub struct Account {
     pub dram_pct: WeightedMean,
     pub mem_util_pct: WeightedMean,
     pub power_w: WeightedMean,
-    /// Tokens of all sequences: those of the prompts in a prefill, those generated in a decode.
+    /// Tokens of all sequences: those of the prompts in a prefill, the generated ones in a decode.
     pub tokens: u64,
 }
 
@@ -284,7 +284,7 @@ impl Account {
         }
     }
 
-    /// The classes of time that the reasons in `bits` belong to.
+    /// The classes of time to which the reasons in `bits` belong.
     fn for_each_class(&mut self, bits: u64, mut add: impl FnMut(&mut Unlimited)) {
         if reasons::faults(bits) == 0 && bits & reasons::GPU_IDLE == 0 {
             add(&mut self.faultless);
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn steps_are_compared_at_equal_context() {
         let (mut limited, mut free) = (StepTimes::default(), StepTimes::default());
-        // A step takes 4 ms, and 1 µs more for each token of context; the limit came late and cost nothing.
+        // A step takes 4 ms, plus 1 µs per token of context; the limit became active late and cost nothing.
         let ns = |context: u64| 4_000_000 + 1_000 * context;
         (0..3_000).for_each(|context| free.add(context, ns(context)));
         (2_500..8_000).for_each(|context| limited.add(context, ns(context)));

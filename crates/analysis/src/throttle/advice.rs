@@ -1,10 +1,10 @@
-//! Limits in detail, and what to do about them.
+//! Limits in detail, and their remedies.
 
 use super::{Evidence, Limit, Work};
 use llmprof_base::units::percent;
 use llmprof_event::reasons::{HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SW_POWER_CAP, SW_THERMAL, SYNC_BOOST};
 
-/// Power limits closer together are equal, in watts.
+/// Power limits with a smaller difference are equal, in watts.
 const SAME_LIMIT_W: f32 = 0.5;
 
 /// The value of the limit, in a sentence.
@@ -24,7 +24,7 @@ pub(super) fn describe_limit(evidence: &Evidence<'_>, limit: Limit) -> Option<St
                 _ => format!("The limit is {limit:.0} W."),
             })
         }
-        // The driver slows down at a target of its own, below the temperature at which the hardware does.
+        // The driver slows down at its own target, below the hardware's slowdown temperature.
         Limit::Bit(SW_THERMAL) => {
             Some(format!("The GPU reached {:.0} °C while it was throttled.", hottest(evidence, limit)?))
         }

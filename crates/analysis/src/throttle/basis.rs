@@ -1,11 +1,11 @@
-//! What the cost of a limit was determined from.
+//! The basis of the cost of a limit.
 
 use std::fmt;
 
 use super::Work;
 use llmprof_base::units::{percent, percent_digits};
 
-/// How the cost of a limit was determined.
+/// The basis of the cost of a limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Basis {
     /// Durations of steps in the run, with the limit and without it.
@@ -52,12 +52,12 @@ impl fmt::Display for Basis {
 pub enum FreeClock {
     /// In samples of this work without the limit.
     Sampled { mhz: f64, work: Work },
-    /// Not sampled. Many GPUs do not reach their maximum under load; the clock of the stated peaks is one that they do reach.
+    /// Not sampled. Many GPUs do not reach their maximum under load; they do reach the clock of the stated peaks.
     Bounded { stated_mhz: Option<f64>, max_mhz: f64 },
 }
 
 impl FreeClock {
-    /// The lowest and the highest clock it may be, for a GPU that ran at `limited_mhz` with the limit.
+    /// The range in which it lies, for a GPU that ran at `limited_mhz` with the limit.
     pub fn range(self, limited_mhz: f64) -> (f64, f64) {
         match self {
             FreeClock::Sampled { mhz, .. } => (mhz, mhz),
@@ -80,14 +80,14 @@ impl fmt::Display for FreeClock {
     }
 }
 
-/// The share of speed that a limit costs, 0–1: one value, or what it may be.
+/// The share of speed that a limit costs, 0–1: one value or a range.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
     pub least: f64,
     pub most: f64,
 }
 
-/// A narrower range is one value, in percent of the speed.
+/// A narrower range counts as one value, in percent of the speed.
 const ONE_VALUE_PCT: f64 = 1.0;
 
 impl Cost {
@@ -105,7 +105,7 @@ impl Cost {
         (self.least + self.most) / 2.0
     }
 
-    /// In percent, where it is not one value.
+    /// The range in percent, unless it is one value.
     pub fn range_pct(self) -> Option<[f64; 2]> {
         let range = [100.0 * self.least, 100.0 * self.most];
         (range[1] - range[0] >= ONE_VALUE_PCT).then_some(range)
@@ -122,7 +122,7 @@ impl fmt::Display for Cost {
     }
 }
 
-/// How far a kind of work follows the SM clock, by what it is bound by.
+/// How strongly a kind of work follows the SM clock, and the basis for that.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ClockSensitivity {
     /// By activity counters, in percent.
@@ -143,15 +143,15 @@ pub enum ClockSensitivity {
     Unknown,
 }
 
-/// A pipe with less utilisation is not the bottleneck.
+/// A pipe with lower utilisation is not the bottleneck.
 pub(super) const BUSY_PIPE_PCT: f64 = 40.0;
-/// With so many tokens per step, a GEMM with the weights is compute-bound on any current GPU.
+/// With this many tokens per step, a GEMM with the weights is compute-bound on any current GPU.
 const COMPUTE_BOUND_TOKENS: u32 = 256;
 /// The assumption for memory-bound work without activity counters.
 const ASSUMED_SHARE: f64 = 0.2;
 
 impl ClockSensitivity {
-    /// The part of a loss of clock that is lost in speed, 0–1.
+    /// The part of a loss of clock that becomes a loss of speed, 0–1.
     pub fn share(self) -> f64 {
         match self {
             ClockSensitivity::Counters { tensor, dram } if dram > tensor && dram >= BUSY_PIPE_PCT => {

@@ -1,11 +1,11 @@
-//! Divides the growth of a limit's counter between kinds of work.
+//! Divides the increase of a limit's counter over kinds of work.
 
 use super::{Limit, Work};
 
 /// A value for each kind of work.
 pub(super) type PerWork = [f64; Work::ALL.len()];
 
-/// The counter of a limit, and what happened since it was last read.
+/// The counter of a limit, and the samples since it was last read.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct LimitCounter {
     last: Option<f64>,
@@ -15,7 +15,7 @@ pub(super) struct LimitCounter {
     time: PerWork,
     /// The total time between readings.
     pub(super) covered: PerWork,
-    /// The growth between the first and the last reading.
+    /// The increase between the first and the last reading.
     grown: Option<f64>,
 }
 
@@ -24,7 +24,7 @@ impl LimitCounter {
         self.last.is_some()
     }
 
-    /// By how much it has grown; `None` before the second reading.
+    /// Its increase; `None` before the second reading.
     pub(super) fn grown(&self) -> Option<f64> {
         self.grown
     }
@@ -41,21 +41,21 @@ impl LimitCounter {
         }
     }
 
-    /// Forgets the last reading: the growth until the next one belongs to an unknown time.
+    /// Discards the last reading: the increase until the next one belongs to an unknown time.
     pub(super) fn restart(&mut self) {
         *self = LimitCounter { covered: self.covered, grown: self.grown, ..LimitCounter::default() };
     }
 
-    /// The counter reads `value`: its growth, divided between kinds of work in proportion to the time that samples found the
-    /// limit active. `prior_share` is the share of each work's time in which the limit was active before; it is used where
-    /// there was no sample since the last reading.
+    /// The counter reads `value`: its increase is divided over kinds of work in proportion to the time in which samples
+    /// found the limit active. `prior_share` is the earlier share of each work's time in which the limit was active; it
+    /// is used if there was no sample since the last reading.
     pub(super) fn read(&mut self, value: f64, prior_share: impl Fn(Work) -> f64) -> Option<PerWork> {
         let last = self.last;
         let parts = self.active_times(prior_share);
         let total: f64 = parts.iter().sum();
         let growth = value - last.unwrap_or(value);
         if growth > 0.0 && total <= 0.0 {
-            // No time has passed for it yet: it is divided at a later reading.
+            // No time has passed since the last reading: it is divided at a later one.
             return None;
         }
         if last.is_some() {
@@ -84,7 +84,7 @@ impl LimitCounter {
         if times.iter().sum::<f64>() > 0.0 {
             return times;
         }
-        // No sample has found it: it was active under load, or else at any time.
+        // No sample has found it active: it was active under load, or else at any time.
         let load = Work::ALL.map(|work| if work.is_load() { self.time[work as usize] } else { 0.0 });
         if load.iter().sum::<f64>() > 0.0 { load } else { self.time }
     }

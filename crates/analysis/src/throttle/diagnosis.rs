@@ -1,4 +1,4 @@
-//! The verdict on a GPU: what limits it, what that costs, what to do.
+//! The verdict on a GPU: what limits it, the cost, and the remedy.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use llmprof_event::{
     reasons::{self, HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SW_POWER_CAP, SW_THERMAL, SYNC_BOOST},
 };
 
-/// Everything that is known about a GPU and its work.
+/// The evidence about a GPU and its work.
 #[derive(Debug, Clone, Copy)]
 pub struct Evidence<'a> {
     pub info: &'a GpuInfo,
@@ -33,22 +33,22 @@ pub struct Evidence<'a> {
     /// All other processes that used the GPU.
     pub others: &'a [GpuProcess],
     pub lost: Option<&'a GpuLost>,
-    /// The date and time of the ledger's start, where a log has them.
+    /// The date and time of the ledger's start, if a log has them.
     pub began: Option<DateTime>,
 }
 
-/// How bad it is.
+/// The severity of a verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tone {
     Fine,
-    /// Worth knowing, nothing is wrong.
+    /// Information; nothing is wrong.
     Note,
     Bad,
     Unknown,
 }
 
-/// A limit, the work in which it was active, and what that cost.
+/// A limit, the work in which it was active, and its cost.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Cause {
     pub reason: String,
@@ -56,25 +56,25 @@ pub struct Cause {
     pub limit: Limit,
     #[serde(serialize_with = "as_text")]
     pub phase: Work,
-    /// It keeps the GPU below its configured speed; null for an unknown reason.
+    /// Whether it keeps the GPU below its configured speed; null for an unknown reason.
     pub fault: Option<bool>,
     /// The share of the phase's time in which it was active, 0–1.
     pub time_share: f64,
     pub active_s: f64,
     pub time_source: TimeSource,
-    /// By samples alone.
+    /// By samples only.
     pub sampled_s: f64,
-    /// The part of it in which no other fault was active.
+    /// The part of that time in which no other fault was active.
     #[serde(skip)]
     pub alone_s: f64,
     pub clock_mhz: Option<f64>,
-    /// Without the limit; the middle of what it may be, where it was not sampled.
+    /// The clock without the limit; the middle of its range if it was not sampled.
     pub clock_free_mhz: Option<f64>,
     #[serde(skip)]
     pub free_clock: Option<FreeClock>,
-    /// Loss of speed over the phase; the middle of what it may be.
+    /// Loss of speed over the phase; the middle of its range.
     pub cost_pct: Option<f64>,
-    /// What it may be, where it is not one value.
+    /// The range, unless it is one value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_range_pct: Option<[f64; 2]>,
     #[serde(skip)]
@@ -91,7 +91,7 @@ pub struct Cause {
 pub struct Diagnosis {
     pub verdict: String,
     pub tone: Tone,
-    /// A limit costs speed.
+    /// Whether a limit costs speed.
     pub throttled: bool,
     pub causes: Vec<Cause>,
     pub advice: Vec<String>,
@@ -215,7 +215,7 @@ fn is_relevant_fault(cause: &Cause) -> bool {
     cause.fault == Some(true) && cause.time_share >= MIN_TIME_SHARE
 }
 
-/// The work that is judged. External load is judged only where there is no workload.
+/// The kinds of work that are judged. External load is judged only if there is no workload.
 fn judged_work(ledger: &Ledger) -> Vec<Work> {
     let mut present = vec![Work::Prefill, Work::Decode];
     present.retain(|work| ledger.of(*work).time_ns > 0.0);
@@ -307,7 +307,7 @@ fn describe(together: &[&Cause], samples: u64) -> String {
 /// A limit that was active in a larger share of its phase was not active "only" then.
 const MOST_OF_THE_PHASE: f64 = 0.5;
 
-/// "The limit was active only from 3:00:00 to 4:00:00 after the start (about 29 % slower).", for the most expensive limit, where it was active in a small
+/// "The limit was active only from 3:00:00 to 4:00:00 after the start (about 29 % slower).", for the most expensive limit, if it was active in a small
 /// part of the run.
 fn episodes(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<String> {
     let Evidence { ledger, info, workload, .. } = *evidence;
@@ -350,7 +350,7 @@ fn interval(episode: &Episode, began: Option<DateTime>) -> String {
     }
 }
 
-/// A further limit. Where another one was active at the same time, its own cost is not known.
+/// A further limit. If another one was active at the same time, its own cost is not known.
 fn describe_further(cause: &Cause) -> String {
     match cause.alone_s < 0.9 * cause.sampled_s {
         true => format!("{}: {} of the time", throttled_by(cause.limit), percent(100.0 * cause.time_share)),
@@ -404,7 +404,7 @@ fn unthrottled(evidence: &Evidence<'_>) -> String {
     }
 }
 
-/// The phases of a workload that have too few samples to judge them. Counters that stand still make up for samples.
+/// The phases of a workload with too few samples to judge them. Counters that do not increase replace samples.
 fn unjudged(evidence: &Evidence<'_>) -> Option<String> {
     let ledger = evidence.ledger;
     if ledger.counters_stand_still() {

@@ -1,13 +1,13 @@
-//! When a limit was active: a few intervals of a run of any length.
+//! The intervals in which a limit was active: a few for a run of any length.
 
 use super::WeightedMean;
 use llmprof_event::Stamp;
 
-/// Intervals that are kept; the nearest two become one.
+/// Maximum number of intervals; beyond it, the nearest two become one.
 const KEPT: usize = 32;
 /// Intervals with a shorter gap between them are one, as a share of the run.
 const JOINED: f64 = 0.02;
-/// With more intervals, or where they have more of the run than this, a limit comes and goes throughout.
+/// A limit with more intervals, or with a larger share of the run, is active throughout.
 const MAX_NAMED: usize = 3;
 const MOST_OF_THE_RUN: f64 = 0.5;
 /// In a shorter run an interval shows nothing beyond the share of the time.
@@ -65,7 +65,7 @@ impl Episodes {
         }
     }
 
-    /// The intervals, where a limit was active in a few of them that are a small part of the run.
+    /// The intervals, if there are few and they cover a small part of the run.
     pub fn named(&self, span_s: f64) -> Vec<Episode> {
         let mut joined: Vec<Episode> = Vec::new();
         for episode in &self.0 {

@@ -1,4 +1,4 @@
-//! What else affects the run: other processes, the PCIe link, set clocks, unknown reasons, waiting for the CPU.
+//! Other effects on the run: other processes, the PCIe link, set clocks, unknown reasons, waiting for the CPU.
 
 use super::{
     Account, Cause, Evidence, Limit, Tone, WeightedMean, Work,
@@ -63,7 +63,7 @@ pub(super) fn unexplained_clocks(evidence: &Evidence<'_>, causes: &[Cause]) -> V
     found
 }
 
-/// "1200 of 1980 MHz", where the clock of the work with most time at full load is far below its maximum.
+/// "1200 of 1980 MHz", if the clock of the work with most time at full load is far below its maximum.
 fn far_below(
     evidence: &Evidence<'_>,
     clock: fn(&Account) -> WeightedMean,
@@ -77,7 +77,7 @@ fn far_below(
     (mhz < FAR_BELOW * f64::from(max_mhz)).then(|| format!("{mhz:.0} of {max_mhz} MHz"))
 }
 
-/// "600 of 1980 MHz in 30 % of the time", where the SM clock falls far below its maximum now and then.
+/// "600 of 1980 MHz in 30 % of the time", if the SM clock falls far below its maximum at times.
 fn falls_far_below(evidence: &Evidence<'_>) -> Option<String> {
     let loads = [Work::Prefill, Work::Decode, Work::Busy].map(|work| evidence.ledger.of(work));
     let account = loads.into_iter().max_by(|a, b| a.low_mhz.weight().total_cmp(&b.low_mhz.weight()))?;
@@ -157,7 +157,7 @@ pub(super) fn findings(evidence: &Evidence<'_>, causes: &[Cause]) -> Vec<Finding
     found
 }
 
-/// The clock that a user set, where it is below what the GPU would run at.
+/// The clock that a user set, if it is below the GPU's own clock.
 fn set_clock(causes: &[Cause]) -> Option<&Cause> {
     let set = |cause: &&Cause| cause.limit == Limit::Bit(APPLICATION_CLOCKS) && cause.phase.is_load();
     let slower = |cause: &&Cause| {

@@ -1,4 +1,4 @@
-//! Accounts of the GPU's time: for each kind of work, how long each limit was active and what the clock was.
+//! Accounts of the GPU's time: for each kind of work, how long each limit was active and the clock.
 
 use super::{
     Account, COUNTERS, Limit, LimitTime, Work,
@@ -12,7 +12,7 @@ use llmprof_event::{
     reasons,
 };
 
-/// An activity counter is attributed to a phase that fills this share of its window.
+/// An activity counter is attributed to a phase that covers this share of its window.
 const ONE_PHASE: f64 = 0.8;
 /// Samples further apart than this, and than the usual interval, do not represent the time between them.
 const MAX_GAP_NS: f64 = 5e9;
@@ -21,7 +21,7 @@ const FIRST_MAX_GAP_NS: f64 = 60e9;
 /// With more changes of phase since the last sample, sampling has stopped.
 const MAX_PHASES: usize = 4096;
 
-/// A clock below this share of its maximum at full load has a cause, even where the driver reports none. Many GPUs stay some
+/// A clock below this share of its maximum at full load has a cause, even if the driver reports none. Many GPUs stay some
 /// percent below their maximum.
 pub(super) const FAR_BELOW: f64 = 0.75;
 
@@ -33,11 +33,11 @@ const MAX_UNATTRIBUTED: f64 = 0.01;
 pub struct Ledger {
     phase: Phase,
     phase_since: Stamp,
-    /// A phase was entered: time between phases is idle, not external load.
+    /// Whether a phase was entered: then time between phases is idle, not external load.
     has_phases: bool,
-    /// Work may run outside of the known phases: samples tell whether it does.
+    /// Whether work may run outside of the known phases; samples decide.
     pub works_outside_phases: bool,
-    /// Limits that the samples cannot show, although they show others: a log may have a column for some of them only.
+    /// Limits that the samples cannot show, although they show others: a log may have columns for only some of them.
     pub unread_reasons: u64,
     /// Changes of phase since the last sample.
     changes: Vec<(Stamp, Phase)>,
@@ -53,7 +53,7 @@ pub struct Ledger {
     maxima: Maxima,
     /// The highest SM clock at full load.
     highest_mhz: f64,
-    /// Generated tokens of all sequences, first ones and warm-up included.
+    /// Generated tokens of all sequences, including first ones and warm-up.
     output_tokens: u64,
     first: Option<Stamp>,
     last: Stamp,
@@ -79,8 +79,8 @@ impl Ledger {
         self.accounts.iter().any(|account| account.sampled_ns > 0.0)
     }
 
-    /// Whether it is known what limited `work`: from so many samples in it, or from counters that did not grow. Growth alone
-    /// does not show in which work a limit was active.
+    /// Whether the limits of `work` are known: from `min_samples` samples in it, or from counters that did not
+    /// increase. An increase alone does not show in which work a limit was active.
     pub fn knows_limits(&self, work: Work, min_samples: u64) -> bool {
         let account = self.of(work);
         if account.sampled_ns > 0.0 && account.samples >= min_samples {
@@ -104,7 +104,7 @@ impl Ledger {
         self.last_sample.and_then(|sample| sample.reasons).map_or(0, reasons::faults)
     }
 
-    /// Whether the counters of power cap, thermal slowdown and power brake were read and did not grow.
+    /// Whether the counters of power cap, thermal slowdown and power brake were read and did not increase.
     pub fn counters_stand_still(&self) -> bool {
         let limits =
             [reasons::SW_POWER_CAP, reasons::SW_THERMAL, reasons::HW_THERMAL, reasons::HW_POWER_BRAKE];
@@ -116,7 +116,7 @@ impl Ledger {
         })
     }
 
-    /// The PCIe generation under load, where it was read: an idle link drops to a slower one to save power.
+    /// The PCIe generation under load, if it was read: an idle link uses a lower one to save power.
     pub fn pcie_gen_under_load(&self) -> Option<f64> {
         self.pcie_gen
     }
@@ -154,13 +154,13 @@ impl Ledger {
     }
 
     /// A token arrived `step_ns` after the previous one, or after the start of its request if it is the first. `tokens` were
-    /// processed with it, in all sequences. `context` is the length before it, where the duration is to be compared with others.
+    /// processed with it, in all sequences. `context` is the length before it, if the duration is to be compared with others.
     pub fn token(&mut self, t: Stamp, first: bool, step_ns: u64, tokens: u64, context: Option<u64>) {
         let work = if first { Work::Prefill } else { Work::Decode };
         let account = &mut self.accounts[work as usize];
         account.tokens += tokens;
         let Some(context) = context else { return };
-        // A prefill needs a sample of its own, not one of the prefill before.
+        // A prefill needs its own sample, not one of the previous prefill.
         let represents =
             |sample: &Observation| sample.work == work && (!first || sample.t.0 + step_ns >= t.0);
         if let Some(bits) = self.last_sample.filter(represents).and_then(|sample| sample.reasons) {
@@ -170,7 +170,7 @@ impl Ledger {
 
     pub fn sample(&mut self, t: Stamp, sample: &GpuSample) {
         if self.last_sample.is_some_and(|last| t < last.t) {
-            // The clock was set back: how much time has passed is not known.
+            // The clock was set back, so the elapsed time is not known.
             return;
         }
         self.first.get_or_insert(t);
@@ -182,7 +182,7 @@ impl Ledger {
         self.add_activity(t, sample);
         for (i, (limit, reading)) in COUNTERS.into_iter().enumerate() {
             if let Some(value) = sample.get(reading) {
-                // This counter is of both thermal limits.
+                // This counter covers both thermal limits.
                 let hardware = reading == Reading::ThermalNs && self.only_hardware_thermal();
                 let limit = if hardware { Limit::Bit(reasons::HW_THERMAL) } else { limit };
                 self.read_counter(i, limit, value);
@@ -196,7 +196,7 @@ impl Ledger {
         }
     }
 
-    /// Activity counters cover the time since they were last read: they are attributed where that was one phase.
+    /// Activity counters cover the time since they were last read: they are attributed if that was one phase.
     fn add_activity(&mut self, t: Stamp, sample: &GpuSample) {
         let work = self.last_sample.map_or(Work::Idle, |last| last.work);
         if let Some(value) = sample.get(Reading::MemUtil) {
@@ -227,7 +227,7 @@ impl Ledger {
         if let Some(before) = self.last_sample {
             let gap = t.since(before.t).as_nanos() as f64;
             if gap > self.max_gap_ns() {
-                // What counters grew by belongs to an unknown time.
+                // The increase of counters belongs to an unknown time.
                 self.counters.iter_mut().for_each(LimitCounter::restart);
                 self.energy.restart();
                 self.activity_read = None;
@@ -235,7 +235,7 @@ impl Ledger {
                 let usual = self.usual_gap_ns.get_or_insert(gap);
                 *usual += (gap - *usual) / 8.0;
                 let mut from = before.t;
-                // Until the first change, the work is that of the sample before.
+                // Until the first change, the work is that of the previous sample.
                 let mut work = before.work;
                 for (change, phase) in changes {
                     self.spend(work, from, change, &before, &now);
@@ -248,12 +248,13 @@ impl Ledger {
         self.last_sample = Some(now);
     }
 
-    /// The longest time between samples that they represent. A long sampling interval is allowed if it is the usual one.
+    /// The longest time between samples that they represent. A long sampling interval is accepted if it is the usual
+    /// one.
     fn max_gap_ns(&self) -> f64 {
         self.usual_gap_ns.map_or(FIRST_MAX_GAP_NS, |usual| MAX_GAP_NS.max(3.0 * usual))
     }
 
-    /// The time `from..to` was `work`. The samples before and after represent it where they were taken in the same work.
+    /// The time `from..to` was `work`. The samples before and after represent it if they were taken in the same work.
     fn spend(&mut self, work: Work, from: Stamp, to: Stamp, before: &Observation, after: &Observation) {
         let ns = to.since(from).as_nanos() as f64;
         if ns <= 0.0 {
@@ -267,7 +268,7 @@ impl Ledger {
         for sample in &representative {
             self.add_sampled(work, sample, part);
         }
-        // Power changes slowly enough to use the samples of other work where there are none of this one.
+        // Power changes slowly enough to use the samples of other work if there are none of this one.
         let samples = if representative.is_empty() { vec![before, after] } else { representative };
         let powers: Vec<f64> = samples.into_iter().filter_map(|sample| sample.power_w).collect();
         if !powers.is_empty() {
@@ -307,7 +308,7 @@ impl Ledger {
     }
 
     fn read_counter(&mut self, i: usize, limit: Limit, value: f64) {
-        // The second counter of a limit is used only where the first is absent.
+        // The second counter of a limit is used only if the first is absent.
         let first = COUNTERS[..i].iter().position(|(of, _)| *of == limit);
         if first.is_some_and(|first| self.counters[first].is_read()) {
             return;

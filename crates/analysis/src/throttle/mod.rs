@@ -1,4 +1,4 @@
-//! What limits the clock of a GPU, and what that costs.
+//! What limits the clock of a GPU, and the cost.
 
 mod account;
 mod advice;

@@ -1,4 +1,4 @@
-//! One sample of a GPU as the ledger uses it, and whether the GPU was idle.
+//! A sample of a GPU as the ledger uses it, and whether the GPU was idle.
 
 use super::Work;
 use llmprof_event::{
@@ -7,11 +7,11 @@ use llmprof_event::{
     reasons,
 };
 
-/// A GPU with less utilisation is idle.
+/// A GPU with lower utilisation is idle.
 const BUSY_PCT: f64 = 5.0;
-/// A GPU with more has no time for more work.
+/// A GPU with higher utilisation has no capacity for more work.
 const FULL_LOAD_PCT: f64 = 90.0;
-/// Where utilisation is not known, a GPU below this share of its maximum clock or of its power limit is idle.
+/// If utilisation is not known, a GPU below this share of its maximum clock or of its power limit is idle.
 const IDLE_CLOCK: f64 = 0.3;
 const IDLE_POWER: f64 = 0.2;
 
@@ -45,7 +45,7 @@ impl Observation {
     }
 }
 
-/// The maximum clock and the power limit, where they were read.
+/// The maximum clock and the power limit, if they were read.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Maxima {
     clock_mhz: Option<f64>,
@@ -58,7 +58,7 @@ impl Maxima {
         self.power_w = sample.get(Reading::PowerLimit).or(self.power_w);
     }
 
-    /// Whether the GPU does nothing: by its utilisation, otherwise by the idle reason, or by a low clock or a low power that
+    /// Whether the GPU is idle: by its utilisation, otherwise by the idle reason, or by a low clock or a low power that
     /// no limit explains.
     pub(super) fn is_idle(&self, sample: &GpuSample) -> bool {
         if let Some(pct) = sample.get(Reading::GpuUtil).or(sample.get(Reading::SmActive)) {

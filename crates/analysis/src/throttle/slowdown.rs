@@ -1,4 +1,4 @@
-//! The cost of a limit: measured where the run itself shows it, otherwise estimated from the clock.
+//! The cost of a limit: measured if the run itself shows it, otherwise estimated from the clock.
 
 use super::{
     Account, Basis, ClockSensitivity, Cost, FreeClock, Ledger, Limit, LimitTime, Unlimited, Work,
@@ -21,7 +21,8 @@ const MIN_PREFILLS: u64 = 8;
 /// A shorter time without a limit may not have reached its clock.
 const MIN_FREE_NS: f64 = 1e9;
 
-/// How far `work` follows the clock: by activity counters, else by the shape of the workload, else by memory utilisation.
+/// How strongly `work` follows the clock: by activity counters, else by the shape of the workload, else by memory
+/// utilisation.
 pub fn clock_sensitivity(work: Work, account: &Account, workload: Option<Workload>) -> ClockSensitivity {
     if let (Some(tensor), Some(dram)) = (account.tensor_pct.value(), account.dram_pct.value()) {
         return ClockSensitivity::Counters { tensor, dram };
@@ -43,8 +44,8 @@ fn without(account: &Account, limit: Limit) -> &Unlimited {
     if limit.fault() == Some(true) { &account.faultless } else { &account.unlimited }
 }
 
-/// The clock without the limit: sampled, else bounded by the GPU's own clocks. A reference below the clock with the limit was
-/// limited by something else and is not used.
+/// The clock without the limit: sampled, else bounded by the GPU's own clocks. A reference below the clock with the
+/// limit had another limit and is not used.
 pub fn free_clock(
     ledger: &Ledger,
     work: Work,
@@ -62,7 +63,7 @@ pub fn free_clock(
         return Some(FreeClock::Sampled { mhz, work });
     }
     let max_mhz = info.sm_clock_max_mhz.map(f64::from).filter(|max| *max >= limited)?;
-    // A GPU without load runs below its maximum, or shows that it reaches it.
+    // A GPU that was sampled at its maximum without load is assumed to reach it.
     let at_maximum = |(mhz, _): &(f64, Work)| *mhz >= 0.99 * max_mhz;
     let without_load = [Work::Preparing, Work::Idle].into_iter().filter_map(sampled).find(at_maximum);
     let stated_mhz = GpuPeaks::named(&info.name).and_then(GpuPeaks::core_mhz);
@@ -72,7 +73,7 @@ pub fn free_clock(
     })
 }
 
-/// What `work` loses while the limit is active, and how it was determined.
+/// The loss of `work` while the limit is active, and the basis.
 pub fn cost(
     ledger: &Ledger,
     work: Work,
@@ -87,7 +88,7 @@ pub fn cost(
     let free = &without(account, limit).steps;
     let enough = if work == Work::Prefill { MIN_PREFILLS } else { MIN_TOKENS };
     let free_clock = free_clock(ledger, work, (limit, time), info);
-    // A lower clock costs at most as much as it is lower; what is beyond that has another cause.
+    // A lower clock costs at most its own loss; the rest has another cause.
     let most = time.clock_mhz.value().zip(free_clock).map(|(limited_mhz, free)| {
         let (_, free_mhz) = free.range(limited_mhz);
         (1.0 - limited_mhz / free_mhz).max(0.0)
@@ -141,8 +142,8 @@ mod tests {
         assert_eq!(share(Work::Busy, &account(Some(5.0), Some(10.0)), None), 1.0);
     }
 
-    /// Decode steps of 4 ms at 1980 MHz, then of 5 ms at `capped_mhz` under a power cap, all with the same context: the loss of
-    /// speed under the cap.
+    /// Decode steps of 4 ms at 1980 MHz, then of 5 ms at `capped_mhz` under a power cap, all with the same context: the
+    /// loss of speed under the cap.
     fn measured_cost(capped_mhz: f64) -> f64 {
         let mut ledger = Ledger::default();
         ledger.phase(Stamp(0), Phase::Decode);

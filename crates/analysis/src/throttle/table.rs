@@ -33,7 +33,7 @@ pub fn cells(cause: &Cause) -> [String; 8] {
     ]
 }
 
-/// The columns that are dropped first where space is short.
+/// The columns that are dropped first if space is insufficient.
 const DISPENSABLE: [usize; 3] = [7, 4, 2];
 
 /// The causes as an aligned text table.
@@ -41,7 +41,7 @@ pub fn text(causes: &[Cause]) -> String {
     text_within(causes, usize::MAX)
 }
 
-/// The same in lines of at most `max_width` characters; the least important columns are dropped.
+/// The same with lines of at most `max_width` characters; the least important columns are dropped.
 pub fn text_within(causes: &[Cause], max_width: usize) -> String {
     let mut rows = vec![COLUMNS.map(str::to_owned)];
     rows.extend(causes.iter().map(cells));

@@ -1,7 +1,7 @@
-//! When a thread aborts, or there is no more memory: the run is closed as far as it can be, the terminal is
-//! restored, and a message reports why.
+//! Handles aborts of a thread and exhausted memory: the run is closed as far as possible, the terminal is restored, and
+//! a message reports the reason.
 
-#![allow(unsafe_code)] // a signal handler, and memory that is given back in it
+#![allow(unsafe_code)] // a signal handler, and memory that it releases
 
 use std::{
     cell::Cell,
@@ -19,29 +19,29 @@ use std::{
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use signal_hook::{consts::SIGABRT, low_level};
 
-/// Address space for closing the run once there is no more. It takes no memory.
+/// Reserved address space for closing the run when memory is exhausted. It uses no memory until then.
 const RESERVE_BYTES: usize = 32 << 20;
-/// A failed allocation of so much is tried again with the reserve: the thread can continue until the run is
+/// A failed allocation up to this size is tried again with the reserve: the thread can continue until the run is
 /// closed.
 const SMALL_BYTES: usize = 1 << 20;
-/// For the main thread to close the run after another thread has aborted.
+/// Time for the main thread to close the run after another thread has aborted.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
-/// Between two checks of the main thread.
+/// Interval between two checks by the main thread.
 const CHECK: Duration = Duration::from_millis(100);
 
 static RESERVE: AtomicPtr<std::ffi::c_void> = AtomicPtr::new(ptr::null_mut());
 /// The last allocation that failed.
 static FAILED_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The program has to end.
+/// Whether the program has to end.
 static ENDING: AtomicBool = AtomicBool::new(false);
 static RESTORE_TERMINAL: OnceLock<fn()> = OnceLock::new();
 
 thread_local! {
-    /// Constant and without a destructor: a signal handler may read it.
+    /// Const-initialised and without a destructor, so that a signal handler may read it.
     static IS_MAIN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Prepares for it. The calling thread is the one that closes runs.
+/// Installs the handler and reserves memory. The calling thread is the one that closes runs.
 pub fn prepare() -> io::Result<()> {
     IS_MAIN.set(true);
     // SAFETY: a new mapping, which nothing reads or writes.
@@ -53,9 +53,9 @@ pub fn prepare() -> io::Result<()> {
             MapFlags::PRIVATE | MapFlags::NORESERVE,
         )
     };
-    // Without it there is less room at the end.
+    // Without the reserve, less memory is left for the end.
     RESERVE.store(reserve.unwrap_or(ptr::null_mut()), Ordering::Release);
-    // SAFETY: the handler uses atomics, unmaps, sleeps, writes and exits, without memory of the heap.
+    // SAFETY: the handler uses only atomics, unmaps, sleeps, writes and exits; it does not allocate.
     unsafe { low_level::register(SIGABRT, on_abort) }.map(drop)
 }
 
@@ -64,7 +64,7 @@ pub fn restore_terminal_by(restore: fn()) {
     let _ = RESTORE_TERMINAL.set(restore);
 }
 
-/// The allocator has no more memory. Returns whether it should try again; then the program ends soon.
+/// Called when an allocation fails. Returns whether the allocator should try again; then the program ends soon.
 pub fn allocation_failed(bytes: usize) -> bool {
     FAILED_BYTES.store(bytes, Ordering::Release);
     let again = bytes <= SMALL_BYTES && release_reserve();
@@ -84,11 +84,11 @@ pub async fn ending() -> String {
 
 fn release_reserve() -> bool {
     let reserve = NonNull::new(RESERVE.swap(ptr::null_mut(), Ordering::AcqRel));
-    // SAFETY: the mapping of `prepare`, taken out once.
+    // SAFETY: the mapping of `prepare`, taken out at most once.
     reserve.is_some_and(|reserve| unsafe { munmap(reserve.as_ptr(), RESERVE_BYTES) }.is_ok())
 }
 
-/// Another thread than the main one waits here until the run is closed: its stack stays as it is.
+/// A thread other than the main one waits here until the run is closed: its stack is preserved.
 fn on_abort() {
     release_reserve();
     ENDING.store(true, Ordering::Release);
@@ -98,7 +98,7 @@ fn on_abort() {
     if let Some(restore) = RESTORE_TERMINAL.get() {
         restore();
     }
-    let mut words = Words { text: [0; 256], len: 0 };
+    let mut words = FixedText { text: [0; 256], len: 0 };
     let _ = writeln!(words, "error: {Reason}");
     let _ = rustix::io::write(rustix::stdio::stderr(), &words.text[..words.len]);
     low_level::exit(1);
@@ -118,13 +118,13 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Text without an allocation.
-struct Words {
+/// Text that is formatted without an allocation.
+struct FixedText {
     text: [u8; 256],
     len: usize,
 }
 
-impl Write for Words {
+impl Write for FixedText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = self.text.len() - self.len;
         let text = &text.as_bytes()[..text.len().min(room)];

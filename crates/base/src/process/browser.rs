@@ -69,8 +69,8 @@ fn is_set(value: Option<OsString>) -> bool {
     value.is_some_and(|value| !value.is_empty())
 }
 
-/// The program and its arguments. `$BROWSER` is a list with colons; the document takes the place of `%s`, or is the last word. No
-/// shell reads it.
+/// The program and its arguments. `$BROWSER` is a colon-separated list; the document replaces `%s`, or is the last
+/// argument. No shell reads it.
 fn command_line(browser: Option<&OsStr>, has_display: bool, path: &Path) -> Option<Vec<OsString>> {
     let listed = browser.and_then(OsStr::to_str).unwrap_or_default();
     let first = listed.split(':').map(str::trim).find(|command| !command.is_empty());

@@ -12,11 +12,11 @@ static FIRST_PANIC: Mutex<Option<String>> = Mutex::new(None);
 static PANICKED: LazyLock<Notify> = LazyLock::new(Notify::new);
 
 thread_local! {
-    /// This thread is inside [`contained`].
+    /// Whether this thread is inside [`contained`].
     static CONTAINED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on panics are kept instead of printed: the TUI may be open, and the run has to be closed first.
+/// Keeps panics from now on instead of printing them: the TUI may be open, and the run must be closed first.
 pub fn keep_panics() {
     std::panic::set_hook(Box::new(|info| {
         if is_contained() {
@@ -33,12 +33,13 @@ pub fn keep_panics() {
     }));
 }
 
-/// Whether this thread is inside [`contained`]: a panic of it is not one of the program.
+/// Whether this thread is inside [`contained`], where a panic does not end the program.
 pub fn is_contained() -> bool {
     CONTAINED.get()
 }
 
-/// Calls code of other crates that panics on bad input. A panic becomes an error with its message; it does not end the program.
+/// Calls code of other crates that may panic on bad input. A panic becomes an error with its message and does not end
+/// the program.
 pub fn contained<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     let outer = CONTAINED.replace(true);
     let result = catch_unwind(AssertUnwindSafe(work));
@@ -73,7 +74,7 @@ pub fn fault_requested(fault: &str) -> bool {
     FAULT_INJECTION && FAULT.as_deref() == Some(fault)
 }
 
-/// Panics where `LLMPROF_FAULT=panic:<point>` requests it, and has no memory where `allocation:<point>` does.
+/// Panics if `LLMPROF_FAULT=panic:<point>` requests it; fails an allocation if `allocation:<point>` does.
 pub fn fault_point(point: &str) {
     if !FAULT_INJECTION {
         return;

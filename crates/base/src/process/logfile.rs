@@ -28,7 +28,7 @@ struct CurrentFile;
 impl Write for CurrentFile {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         if let Some(file) = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            // A full disk must not end the run; the recorder counts what is lost.
+            // A full disk must not end the run; the recorder counts losses.
             let _ = file.write_all(visible(&String::from_utf8_lossy(buf)).as_bytes());
         }
         Ok(buf.len())

@@ -1,4 +1,4 @@
-//! Output to a terminal that may not be read, such as that of a hung connection: it never blocks the caller for long.
+//! Output to a terminal that may not be read, e.g. that of a hung connection. It never blocks the caller for long.
 
 use std::{
     io::{self, Write},
@@ -14,12 +14,12 @@ use rustix::{
     termios::{QueueSelector, tcflush},
 };
 
-/// The longest wait for a terminal that reads slowly.
+/// Longest wait for a terminal that reads slowly.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// More than this waits for no terminal.
+/// Maximum pending bytes; beyond this the terminal is not waited for.
 const MAX_PENDING: usize = 1 << 20;
 
-/// A terminal that is written to without blocking. What it does not take stays pending. Clones share it.
+/// A terminal that is written to without blocking. Bytes that it does not accept stay pending. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Outlet(Arc<Mutex<State>>);
 
@@ -51,7 +51,7 @@ impl Outlet {
         self.write_within(Duration::ZERO)
     }
 
-    /// Writes what the terminal takes within `limit`. Returns whether that was everything.
+    /// Writes what the terminal accepts within `limit`. Returns whether that was everything.
     pub fn write_within(&self, limit: Duration) -> io::Result<bool> {
         self.state().write_within(limit)
     }
@@ -80,7 +80,7 @@ impl State {
                     _ => break Ok(false),
                 },
                 Err(e) => {
-                    // It will never be written.
+                    // The terminal is gone: the rest will never be written.
                     written = self.pending.len();
                     break Err(e.into());
                 }
@@ -93,12 +93,12 @@ impl State {
 
 fn wait_for_room(terminal: &OwnedFd, limit: Duration) {
     let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
-    // An interrupted or failed wait is a short one.
+    // An interrupted or failed wait counts as a short one.
     let _ = poll(&mut [PollFd::new(terminal, PollFlags::OUT)], Some(&limit));
 }
 
 impl Write for Outlet {
-    /// Takes all bytes, for the next flush. A terminal that has not taken megabytes loses the rest.
+    /// Accepts all bytes, for the next flush. If megabytes are pending, the rest is dropped.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut state = self.state();
         if state.pending.len() < MAX_PENDING {
@@ -107,7 +107,7 @@ impl Write for Outlet {
         Ok(bytes.len())
     }
 
-    /// Writes what the terminal takes at once. The rest stays pending.
+    /// Writes what the terminal accepts at once. The rest stays pending.
     fn flush(&mut self) -> io::Result<()> {
         self.write_within(PATIENCE).map(drop)
     }
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_read_stays_pending_and_arrives_later() {
+    fn unread_output_stays_pending_and_arrives_later() {
         let (mut reader, writer) = io::pipe().unwrap();
         let mut outlet = Outlet::open(&writer).unwrap();
         drop(writer);
@@ -128,7 +128,7 @@ mod tests {
         outlet.write_all(&frame).unwrap();
         outlet.flush().unwrap();
         assert!(!outlet.is_done().unwrap());
-        // Too much is pending for another one.
+        // One more frame exceeds the limit of pending bytes.
         outlet.write_all(&frame).unwrap();
         outlet.write_all(b"lost").unwrap();
         let read = std::thread::spawn(move || {

@@ -1,4 +1,5 @@
-//! Text on stdout and stderr. A terminal that is not read neither stops a run nor keeps the program from ending.
+//! Text on stdout and stderr. A terminal that is not read neither stops a run nor delays the end of the program for
+//! long.
 
 use std::{
     fmt::Display,
@@ -10,27 +11,27 @@ use std::{
 use super::{Outlet, shutdown};
 use crate::foreign::{Lines, message};
 
-/// How long a program that was asked to end waits for its terminal.
+/// Longest wait for the terminal after a request to end.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// A terminal that is given this character rings.
+/// The character that rings the terminal's bell.
 pub const BELL: &[u8] = b"\x07";
-/// Between two checks of whether it was asked to.
+/// Interval between two checks for a request to end.
 const CHECK: Duration = Duration::from_millis(50);
 
-/// Stderr, where it is a terminal.
+/// Stderr, if it is a terminal.
 pub fn stderr_terminal() -> Option<&'static Outlet> {
     static STDERR: LazyLock<Option<Outlet>> =
         LazyLock::new(|| io::stderr().is_terminal().then(|| Outlet::open(io::stderr()).ok()).flatten());
     STDERR.as_ref()
 }
 
-/// Prints one line to stderr, whatever is in it: paths and messages may be untrusted. Unlike `eprintln!` it
-/// does not panic when stderr is closed: a run continues without a reader.
+/// Prints one line to stderr, sanitised: paths and messages may be untrusted. Unlike `eprintln!` it does not panic if
+/// stderr is closed: a run continues without a reader.
 pub fn eprint_line(text: impl Display) {
     eprint_lines(message(&text.to_string()));
 }
 
-/// Rings the bell of the terminal, where stderr is one.
+/// Rings the bell of the terminal, if stderr is one.
 pub fn ring_stderr() {
     if let Some(mut terminal) = stderr_terminal().cloned() {
         let _ = terminal.write_all(BELL).and_then(|()| terminal.flush());
@@ -46,7 +47,7 @@ pub fn eprint_lines(text: impl Display) {
     };
 }
 
-/// Waits until stderr has everything. Call it before the program ends.
+/// Waits until stderr has accepted everything. Call it before the program ends.
 pub fn finish_stderr() {
     let _ = stderr_terminal().map_or(Ok(()), finish);
 }
@@ -62,7 +63,7 @@ pub fn print(text: &str) -> io::Result<()> {
     finish(&terminal)
 }
 
-/// Waits until `terminal` has everything, but not for long once the program was asked to end.
+/// Waits until `terminal` has accepted everything, but only briefly after a request to end.
 fn finish(terminal: &Outlet) -> io::Result<()> {
     let mut asked: Option<Instant> = None;
     while !terminal.write_within(CHECK)? {

@@ -22,14 +22,14 @@ use crate::process::{abort, crash};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
-    /// Ctrl-C at the terminal, which everything in its foreground gets.
+    /// Ctrl-C at the terminal, which the whole foreground process group receives.
     Interrupt,
-    /// SIGINT from another process, to this one alone.
+    /// SIGINT that another process sent only to this one.
     InterruptSent,
     Terminate,
     HangUp,
     Panic(String),
-    /// No more memory, or an abort.
+    /// Memory is exhausted, or a thread aborted.
     Abort(String),
 }
 
@@ -46,7 +46,7 @@ impl Cause {
 }
 
 impl Cause {
-    /// The signal that it was, where another process sent it.
+    /// The signal, if another process sent it.
     pub fn signal(&self) -> Option<rustix::process::Signal> {
         use rustix::process::Signal;
         match self {
@@ -73,7 +73,7 @@ impl std::fmt::Display for Cause {
 /// Whether the last SIGINT came from the terminal.
 static BY_TERMINAL: AtomicBool = AtomicBool::new(true);
 
-/// Notes where SIGINT comes from: the kernel sends it for the terminal, a process for itself.
+/// Records the origin of SIGINT: the kernel sends it for the terminal, another process sends it itself.
 #[allow(unsafe_code)]
 fn note_origin_of_interrupts() -> io::Result<()> {
     /// `SI_KERNEL`.
@@ -94,23 +94,23 @@ fn note_origin_of_interrupts() -> io::Result<()> {
 /// Set by a signal that ends the program, from [`Shutdown::listen`] on.
 static REQUESTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// Whether the program was asked to end. Unlike [`Shutdown::requested`] it can be asked at any time.
+/// Whether a request to end was made. Unlike [`Shutdown::requested`], it can be called at any time.
 pub fn is_requested() -> bool {
     REQUESTED.load(Ordering::Acquire)
 }
 
-/// The program ends now, whatever waits for it.
+/// Requests the end of the program, whatever it waits for.
 pub fn request() {
     REQUESTED.store(true, Ordering::Release);
 }
 
-/// A file that reaches the limit on its size is an error of the write, not the end of the program. A handler does that, which
-/// child processes do not inherit.
+/// Makes a write beyond the file size limit an error instead of the end of the program. The handler is not inherited by
+/// child processes.
 pub fn survive_file_size_limit() -> io::Result<()> {
     flag::register(SIGXFSZ, Arc::default()).map(drop)
 }
 
-/// Listens for signals from its creation on. A hang-up that is ignored, as nohup has it, stays ignored.
+/// Listens for signals from its creation on. If SIGHUP is ignored at the start, as under nohup, it stays ignored.
 pub struct Shutdown {
     interrupt: Signal,
     terminate: Signal,
@@ -125,14 +125,14 @@ impl Shutdown {
     pub fn listen() -> io::Result<Shutdown> {
         static HANG_UP_IGNORED: LazyLock<bool> = LazyLock::new(|| is_ignored(SIGHUP));
         let hang_up = (!*HANG_UP_IGNORED).then_some(SIGHUP);
-        // A signal between two of the handlers would be lost: it waits until all are there.
+        // A signal between two registrations would be lost, so signals are blocked until all handlers are registered.
         let awaited: SigSet = [Some(SIGINT), Some(SIGTERM), hang_up]
             .into_iter()
             .flatten()
             .map(number_of)
             .collect::<Result<_, _>>()?;
         let before = awaited.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-        // Before the one that wakes: handlers run in order.
+        // Registered before the one that wakes: handlers run in order.
         note_origin_of_interrupts()?;
         let shutdown = Shutdown {
             interrupt: signal(SignalKind::interrupt())?,
@@ -167,7 +167,7 @@ impl Shutdown {
     }
 }
 
-/// Signals that mean something to a program that is followed, and nothing to us.
+/// Signals that are meaningful to a followed program and ignored by this one.
 pub struct Relayed([Signal; 2]);
 
 impl Relayed {
@@ -175,7 +175,7 @@ impl Relayed {
         Ok(Relayed([signal(SignalKind::user_defined1())?, signal(SignalKind::user_defined2())?]))
     }
 
-    /// Waits for the next of them.
+    /// Waits for the next of these signals.
     pub async fn next(&mut self) -> rustix::process::Signal {
         let [first, second] = &mut self.0;
         tokio::select! {

@@ -1,4 +1,4 @@
-//! Whether the process was stopped, by Ctrl-Z or SIGSTOP, and when it continued.
+//! Detects when the process was stopped by Ctrl-Z or SIGSTOP, and when it continued.
 
 #![allow(unsafe_code)] // a signal handler
 
@@ -14,12 +14,12 @@ use std::{
 use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::{consts::SIGCONT, low_level};
 
-/// The handler counts from here.
+/// The origin of the handler's times.
 static START: OnceLock<Instant> = OnceLock::new();
 /// Nanoseconds from [`START`] to the last time the process continued; 0 if it was never stopped.
 static WENT_ON_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Notices stops from now on.
+/// Detects stops from now on.
 pub fn watch() -> io::Result<()> {
     let mut watched = Ok(());
     START.get_or_init(|| {
@@ -61,7 +61,7 @@ impl Stops {
     }
 }
 
-/// Stops the process until something continues it.
+/// Stops the process until a signal continues it.
 pub fn stop() -> io::Result<()> {
     Ok(kill_process(getpid(), Signal::STOP)?)
 }

@@ -27,7 +27,7 @@ const DIRECTORIES: [&str; 19] = [
     "/opt/*venv*/lib/python3*/site-packages/nvidia/*/lib",
 ];
 
-/// A library by the start of its name and the major versions that this program can use, the best first.
+/// A library by the start of its name and the major versions that this program can use, in order of preference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted {
     pub stem: &'static str,
@@ -56,7 +56,7 @@ impl Wanted {
     }
 }
 
-/// The directories that exist here, those of the environment's toolkit and Python first.
+/// The directories that exist on this system, those of the environment's toolkit and Python first.
 pub fn directories(system: &System) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for home in ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|name| system.variable(name)) {
@@ -76,7 +76,7 @@ pub fn directories(system: &System) -> Vec<PathBuf> {
     found
 }
 
-/// NVIDIA's packages in a Python installation, and the libraries that PyTorch brings along.
+/// NVIDIA's packages in a Python installation, and the libraries that PyTorch contains.
 fn of_python(system: &System, prefix: &Path) -> Vec<PathBuf> {
     let Some(prefix) = prefix.to_str().filter(|prefix| !prefix.contains('*')) else { return Vec::new() };
     ["nvidia/*/lib", "torch/lib"]
@@ -85,7 +85,7 @@ fn of_python(system: &System, prefix: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Where the first `python3` of the PATH is installed.
+/// The prefix of the first `python3` in the PATH.
 fn python(system: &System) -> Option<PathBuf> {
     let bin = system.folders("PATH").into_iter().find(|folder| system.has(folder.join("python3")))?;
     Some(bin.parent()?.to_owned())

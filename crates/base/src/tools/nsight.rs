@@ -12,7 +12,7 @@ use super::{
     version::{self, Version},
 };
 
-/// Asking each for its version takes time.
+/// Limit on installations, because each is asked for its version.
 const MAX_INSTALLATIONS: usize = 4;
 
 /// A tool and the paths that installers use. The PATH is searched first.
@@ -72,7 +72,7 @@ pub const NCU: Tool = Tool {
     needed_for: "counters of kernels",
 };
 
-/// How to let all users read counters.
+/// Remedy for counters that are restricted to administrators.
 pub const COUNTERS_FOR_ALL: &str = "put `options nvidia NVreg_RestrictProfilingToAdminUsers=0` into \
      /etc/modprobe.d/nvidia-profiling.conf, run `sudo update-initramfs -u` and reboot; or run as root, in a container \
      with `--cap-add=SYS_ADMIN`";
@@ -94,12 +94,12 @@ pub fn sort_best_first(installed: &mut [Installed], first_for: Option<(u32, Vers
     installed.sort_by_key(|one| std::cmp::Reverse((one.problem(first_for).is_none(), one.version())));
 }
 
-/// The CUDA version that decides, and the first release for it.
+/// The newest CUDA version of [`FIRST_FOR_CUDA`] that is at most `major`, and the first release for it.
 pub fn first_for_cuda((major, _): (u32, u32)) -> Option<(u32, Version)> {
     FIRST_FOR_CUDA.into_iter().find(|(cuda, _)| *cuda <= major)
 }
 
-/// The files of a tool, each once: that on the PATH, then the others, newest first.
+/// The files of a tool, each only once: that on the PATH, then the others, newest first.
 fn candidates(system: &System, tool: &Tool) -> Vec<(PathBuf, bool)> {
     let on_path = system.folders("PATH").into_iter().map(|folder| (folder.join(tool.name), true));
     let mut elsewhere: Vec<(PathBuf, bool)> =
@@ -134,17 +134,17 @@ pub struct Installed {
 /// QdstrmImporter, which converts what nsys captured into a report.
 enum Importer {
     Works,
-    /// Not where nsys expects it; there may be another one elsewhere.
+    /// Missing where nsys expects it; another installation may have one.
     Missing {
         wanted: PathBuf,
         elsewhere: Option<PathBuf>,
     },
-    /// It does not start.
+    /// The importer does not start.
     Broken {
         path: PathBuf,
         why: String,
     },
-    /// Not needed, or in an unknown layout.
+    /// Not needed, or the layout is unknown.
     Unknown,
 }
 
@@ -161,7 +161,7 @@ impl Installed {
             Err(error) => Err(error.to_string()),
         };
         let importer =
-            if tool.name == NSYS.name { Importer::of(system, &path, until) } else { Importer::Unknown };
+            if tool.name == NSYS.name { Importer::check(system, &path, until) } else { Importer::Unknown };
         Installed { path, on_path, version, importer }
     }
 
@@ -169,7 +169,7 @@ impl Installed {
         self.version.clone().ok()
     }
 
-    /// Why it does not work. `first_for` is the CUDA of the driver, and the first release for it.
+    /// The reason why it does not work. `first_for` is the driver's CUDA version and the first release for it.
     pub fn problem(&self, first_for: Option<(u32, Version)>) -> Option<Problem> {
         let version = match &self.version {
             Err(what) => {
@@ -200,7 +200,7 @@ impl fmt::Display for Installed {
 
 const IMPORTER: &str = "QdstrmImporter";
 
-/// The importer of any installation. It converts a `.qdstrm` into a report.
+/// The importer of any installation, which converts a `.qdstrm` into a report.
 pub fn importer(system: &System) -> Option<PathBuf> {
     nsight_systems_importer(system)
         .or_else(|| find_importer(system, &["/opt/nvidia/nsight-compute/*/host/linux-desktop-*"]))
@@ -221,8 +221,8 @@ fn find_importer(system: &System, folders: &[&str]) -> Option<PathBuf> {
 
 impl Importer {
     /// nsys starts its importer from a directory next to its own `target-linux-…`: `host-linux-…`, or `linux-desktop-…`
-    /// where Nsight Compute brought it.
-    fn of(system: &System, path: &Path, until: Instant) -> Importer {
+    /// in Nsight Compute's copy.
+    fn check(system: &System, path: &Path, until: Instant) -> Importer {
         let real = system.real(path);
         let own = real.parent().and_then(|own| Some((own.parent()?, own.file_name()?.to_str()?)));
         let Some((install, kind)) =
@@ -276,7 +276,7 @@ fn start_error(system: &System, path: &Path, until: Instant) -> Option<String> {
     match system.output(path, &["--version"], until) {
         Err(ToolError::NotStarted(why)) => Some(why),
         Err(ToolError::Failed { message, .. }) if version::library_not_loaded(&message).is_some() => {
-            // Without the path of the program, which the caller adds.
+            // The caller adds the path of the program.
             message.split_once(": ").map(|(_, why)| why.to_owned())
         }
         _ => None,

@@ -1,4 +1,4 @@
-//! Runs a program for its output, with a time limit for it and its children.
+//! Runs a program for its output, with a time limit for the program and its children.
 
 use std::{
     ffi::OsStr,
@@ -21,11 +21,11 @@ use thiserror::Error;
 const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The working directory of tools. nsys and ncu read settings from theirs (`config.ini`, `config.ncu-cfg`), and that of this program
-/// may be somebody else's.
+/// The working directory of tools. nsys and ncu read settings from theirs (`config.ini`, `config.ncu-cfg`), and the
+/// working directory of this program may be untrusted.
 pub const WORKING_DIR: &str = "/";
 
-/// Why a program gave no output, or not all of it.
+/// Why a program gave no output or incomplete output.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ToolError {
     #[error("it cannot be started: {0}")]
@@ -38,8 +38,8 @@ pub enum ToolError {
     Stopped,
 }
 
-/// The output of `program`, stdout before stderr, in English where it has several languages. It is killed at `until`,
-/// or as soon as `stop` is set. Nothing that it started in its own process group is left running either way.
+/// The output of `program`, stdout before stderr, in English if it has several languages. It is killed at `until`, or
+/// as soon as `stop` is set. In both cases, no process of its process group is left running.
 pub fn output(program: &Path, args: &[&str], until: Instant, stop: &AtomicBool) -> Result<String, ToolError> {
     let mut command = Command::new(program);
     command.args(args).env("LC_ALL", "C").current_dir(WORKING_DIR);
@@ -48,7 +48,7 @@ pub fn output(program: &Path, args: &[&str], until: Instant, stop: &AtomicBool) 
     failure(status, &text).map_or(Ok(text), Err)
 }
 
-/// What a program printed, and how it ended.
+/// The output of a program and its exit status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Captured {
     pub status: Option<ExitStatus>,
@@ -56,7 +56,8 @@ pub struct Captured {
     pub stderr: String,
 }
 
-/// Runs `command` as it is, without input. At most `max_bytes` of each stream are kept. Limits are those of [`output`].
+/// Runs `command` unchanged, without input. At most `max_bytes` of each stream are kept. The limits are those of
+/// [`output`].
 pub fn captured(
     command: &mut Command,
     max_bytes: u64,
@@ -66,8 +67,8 @@ pub fn captured(
     let started = Instant::now();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut running = Running::start(command)?;
-    let mut stdout = running.0.stdout.take().map(|stream| Printed::of(stream, max_bytes)).transpose()?;
-    let mut stderr = running.0.stderr.take().map(|stream| Printed::of(stream, max_bytes)).transpose()?;
+    let mut stdout = running.0.stdout.take().map(|stream| Printed::new(stream, max_bytes)).transpose()?;
+    let mut stderr = running.0.stderr.take().map(|stream| Printed::new(stream, max_bytes)).transpose()?;
     while !running.has_ended() {
         if let Some(error) = interruption(started, until, stop) {
             return Err(error);
@@ -81,7 +82,7 @@ pub fn captured(
 }
 
 /// Passes the stdout of `program` to `read` while it runs. Returns the result of `read`, and the error if the program
-/// failed. Limits are those of [`output`].
+/// failed. The limits are those of [`output`].
 pub fn stream<T>(
     program: &Path,
     args: &[&OsStr],
@@ -91,7 +92,7 @@ pub fn stream<T>(
 ) -> Result<(T, Option<ToolError>), ToolError> {
     let started = Instant::now();
     let mut running = start_piped(program, args)?;
-    let stderr = running.0.stderr.take().map(|stream| Printed::of(stream, MAX_OUTPUT_BYTES)).transpose()?;
+    let stderr = running.0.stderr.take().map(|stream| Printed::new(stream, MAX_OUTPUT_BYTES)).transpose()?;
     let Some(stdout) = running.0.stdout.take() else {
         return Err(ToolError::NotStarted("it has no stdout".to_owned()));
     };
@@ -130,7 +131,7 @@ fn start_piped(program: &Path, args: &[impl AsRef<OsStr>]) -> Result<Running, To
     Running::start(command.current_dir(WORKING_DIR))
 }
 
-/// Why a running program has to end now, if it has to.
+/// The reason to end a running program, if there is one.
 fn interruption(started: Instant, until: Instant, stop: &AtomicBool) -> Option<ToolError> {
     if stop.load(Ordering::Acquire) {
         return Some(ToolError::Stopped);
@@ -149,10 +150,10 @@ fn failure(status: Option<ExitStatus>, output: &str) -> Option<ToolError> {
     })
 }
 
-/// More than a pipe has room for.
+/// More than the capacity of a pipe.
 const MAX_AT_ONCE: usize = 2 << 20;
 
-/// What a program has printed so far. It is read without waiting: a program that has left the group may keep the pipe open.
+/// The output of a program so far, read without waiting: a program that has left the group may keep the pipe open.
 struct Printed {
     stream: Box<dyn Read + Send>,
     bytes: Vec<u8>,
@@ -160,13 +161,14 @@ struct Printed {
 }
 
 impl Printed {
-    fn of(stream: impl Read + AsFd + Send + 'static, max_bytes: u64) -> Result<Printed, ToolError> {
+    fn new(stream: impl Read + AsFd + Send + 'static, max_bytes: u64) -> Result<Printed, ToolError> {
         let flags = fcntl_getfl(&stream).and_then(|flags| fcntl_setfl(&stream, flags | OFlags::NONBLOCK));
         flags.map_err(|e| ToolError::NotStarted(e.to_string()))?;
         Ok(Printed { stream: Box::new(stream), bytes: Vec::new(), max_bytes: max_bytes as usize })
     }
 
-    /// Takes what is there, but not for long: a program may print faster than this reads. The rest of what is too long is passed over.
+    /// Reads what is available, but only for a short time: a program may print faster than this reads. Output beyond
+    /// the limit is discarded.
     fn read(&mut self) {
         let mut buffer = [0; 8192];
         let mut read = 0;
@@ -185,14 +187,14 @@ impl Printed {
     }
 }
 
-/// All that a group that has ended has printed.
+/// The whole output of a group that has ended.
 fn text_of(printed: Option<Printed>) -> String {
     let Some(mut printed) = printed else { return String::new() };
     printed.read();
     String::from_utf8_lossy(&printed.bytes).into_owned()
 }
 
-/// There is no thread to read its output.
+/// The thread that reads the output could not be started.
 fn no_thread(e: io::Error) -> ToolError {
     ToolError::NotStarted(format!("{e}; raise the limit on processes (ulimit -u)"))
 }
@@ -201,7 +203,7 @@ fn no_thread(e: io::Error) -> ToolError {
 pub struct Running(Child);
 
 impl Running {
-    /// Starts `command` as the leader of a group of its own.
+    /// Starts `command` as the leader of a process group of its own.
     pub fn start(command: &mut Command) -> Result<Running, ToolError> {
         let child = command.process_group(0).spawn();
         child.map(Running).map_err(|e| ToolError::NotStarted(e.to_string()))
@@ -216,7 +218,7 @@ impl Running {
         i32::try_from(self.0.id()).ok().and_then(Pid::from_raw)
     }
 
-    /// Whether it has ended. This does not reap it, so its pid stays its own.
+    /// Whether it has ended. This does not reap it, so its pid is not reused.
     pub fn has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
         self.pid().is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
@@ -229,14 +231,14 @@ impl Running {
         }
     }
 
-    /// Kills what is left of the group, without waiting for it.
+    /// Kills the rest of the group, without waiting.
     pub fn kill(&self) {
         if let Some(group) = self.pid() {
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
 
-    /// Kills what is left of the group, then reaps the child.
+    /// Kills the rest of the group, then reaps the child.
     pub fn end(&mut self) -> Option<ExitStatus> {
         self.kill();
         self.0.wait().ok()
@@ -245,7 +247,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // After `end` the group is gone, and its pid may belong to another process.
+        // After `end` the pid may belong to another process.
         if matches!(self.0.try_wait(), Ok(None)) {
             self.end();
         }
@@ -264,7 +266,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(120);
 
-    /// For a program that never ends: nothing is expected of it within this time.
+    /// A time limit for programs that never end, within which nothing is expected of them.
     const SHORT: Duration = Duration::from_millis(300);
 
     /// The time limit is checked between two readings.
@@ -305,7 +307,7 @@ mod tests {
     fn a_hanging_program_is_killed_with_its_children() {
         let hung = sh("sleep 600", SHORT).unwrap_err();
         assert!(matches!(hung, ToolError::TimedOut(_)), "{hung}");
-        // A limit could be over before the shell has done its first lines, so it is stopped once it has.
+        // The limit could expire before the shell has run its first lines, so the program is stopped once it has.
         let folder = tempfile::tempdir().unwrap();
         let pids = folder.path().join("pids");
         let script = format!("sleep 600 & echo $! $$ > {0}.new; mv {0}.new {0}; wait", pids.display());

@@ -1,4 +1,4 @@
-//! Files, variables and programs of the system. Tests present another one.
+//! Files, variables and programs of the system. Tests use a simulated one.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ use super::process::{self, ToolError};
 /// The root of the file system, and environment variables.
 #[derive(Debug, Clone)]
 pub struct System {
-    /// `/`, or the directory that is used in its place.
+    /// `/`, or the directory that replaces it.
     pub root: PathBuf,
     pub variables: HashMap<String, String>,
     /// Stops running programs when set.
@@ -82,7 +82,7 @@ impl System {
         found
     }
 
-    /// The names in a directory, sorted; empty where there is no such directory.
+    /// The names in a directory, sorted; empty if the directory does not exist.
     pub fn names_in(&self, dir: &Path) -> Vec<String> {
         let entries = fs::read_dir(self.at(dir)).into_iter().flatten().flatten();
         let mut names: Vec<String> =

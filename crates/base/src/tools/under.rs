@@ -11,14 +11,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::own_children::own_children;
 
-/// An environment variable that all processes of a run under a tool inherit. Tools start programs in process groups
-/// and sessions of their own, so the process group does not identify them.
+/// An environment variable that all processes of a run under a tool inherit. Tools start programs in process groups and
+/// sessions of their own, so the process group does not identify them.
 pub const VARIABLE: &str = "LLMPROF_UNDER";
 
-/// The longest wait for killed processes.
+/// Longest wait for killed processes.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// More than any chain of parents has.
+/// Longer than any chain of parents.
 const MAX_ANCESTORS: usize = 64;
 
 /// Identifies one run under a tool.
@@ -69,7 +69,7 @@ pub fn kill_runs(tool: &str) {
     }
 }
 
-/// Other processes with a mark that is wanted.
+/// Other processes whose mark matches.
 fn marked(is_wanted: impl Fn(&str) -> bool) -> Vec<Pid> {
     let own = std::process::id();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -86,8 +86,8 @@ fn mark_of(pid: u32) -> Option<String> {
     variables.find_map(|entry| Some(entry.strip_prefix(VARIABLE)?.strip_prefix('=')?.to_owned()))
 }
 
-/// Whether a process belongs to the same run as this one: a child, a process that the run has joined or that a tool started for
-/// a re-run, or, in a re-run, the program that asked for it.
+/// Whether a process belongs to the same run as this one: a child, a process that the run has joined or that a tool
+/// started for a re-run, or, in a re-run, the program that requested it.
 pub fn is_of_same_run(pid: u32) -> bool {
     let own = std::process::id();
     let asked_by = |value: &str| value.split('/').nth(1)?.split('-').next()?.parse::<u32>().ok();
@@ -103,13 +103,13 @@ pub fn is_of_same_run(pid: u32) -> bool {
 fn descends(pid: u32, ancestor: u32) -> bool {
     let parent = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in parentheses, may contain anything.
+        // The name, in parentheses, may contain any character.
         stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<u32>().ok()
     };
     std::iter::successors(Some(pid), parent).skip(1).take(MAX_ANCESTORS).any(|parent| parent == ancestor)
 }
 
-/// The tool that this program runs under, from environment variables: that of this program, of nsys or of CUDA.
+/// The tool under which this program runs, from the environment variables of this program, of nsys or of CUDA.
 pub fn attached(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
     if let Some(mark) = set(VARIABLE) {
@@ -128,10 +128,10 @@ mod tests {
 
     use super::*;
 
-    /// After this a process is taken to hang.
+    /// A process that takes longer is assumed to hang.
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Whether `pid` runs `sleep`, its last program. In the middle of its exec it has no environment, and so no mark.
+    /// Whether `pid` runs `sleep`. During its exec a process has no environment, and so no mark.
     fn sleeps(pid: u32) -> bool {
         fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n")
     }
@@ -203,7 +203,7 @@ mod tests {
             (asleep(&mark), asleep(&other)) == (2, 1) && count() == (3, 1)
         });
         mark.end_all();
-        // It gives up waiting for a process that is slow to die.
+        // `end_all` does not wait for a process that is slow to die.
         eventually("the end of all processes with the first mark", || count().0 == 0);
         assert_eq!(count(), (0, 1));
         other.end_all();

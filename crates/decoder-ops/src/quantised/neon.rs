@@ -1,5 +1,5 @@
-//! Sixteen rows in four vectors of NEON. Results are bit for bit those of AVX2 and AVX-512: sums of integers are exact, and floats
-//! are multiplied and added in the same order.
+//! Sixteen rows in four NEON vectors. Results equal those of AVX2 and AVX-512 bit for bit: sums of integers are exact,
+//! and floats are multiplied and added in the same order.
 
 use std::arch::{aarch64::*, asm};
 
@@ -15,14 +15,14 @@ pub(super) fn neon(format: Format, y: &mut [[f32; ROWS]], w: &[u8], x: &[Group],
     all_panels::<Neon<false>>(format, y, w, x, m);
 }
 
-/// With or without the instruction that adds four products to a sum.
+/// `DOTPROD`: with the instruction that adds four products to a sum.
 // SAFETY of all below: only the functions above use the type, and they are called where these instructions were
 // found. What is loaded and stored is as long as its type says, at any alignment.
 struct Neon<const DOTPROD: bool>;
 
 impl<const DOTPROD: bool> Vectors for Neon<DOTPROD> {
     type Codes = [uint8x16_t; 4];
-    /// The last one, of all rows, is to be taken off: both kinds of `sum_of_four` take codes for signed.
+    /// The last vector, the same for all rows, is subtracted: both kinds of `sum_of_four` read codes as signed.
     type Sums = [int32x4_t; 5];
     type Floats = [float32x4_t; 4];
     const PASS: usize = 4;

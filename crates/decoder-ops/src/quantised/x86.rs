@@ -37,7 +37,7 @@ impl Vectors for Vnni {
 
     #[inline(always)]
     fn bits(codes: __m512i, shift: usize, mask: u8, place: usize) -> __m512i {
-        // One shift of 16 bits does for both; what comes over from the other byte is masked.
+        // One 16-bit shift serves both bytes; the bits from the other byte are masked.
         unsafe {
             let mask = _mm512_set1_epi8((u16::from(mask) << place) as i8);
             let right = _mm_cvtsi32_si128(shift.saturating_sub(place) as i32);
@@ -219,7 +219,7 @@ fn halves<const N: usize, const HALF: usize>(bytes: &[u8; N]) -> [&[u8; HALF]; 2
     [&halves[0], &halves[1]]
 }
 
-/// Sums of four products each. Two of them fit 16 bits where codes are at most 127.
+/// Sums of four products each. Two products fit 16 bits if codes are at most 127.
 #[inline(always)]
 fn narrow(codes: __m256i, x: __m256i) -> __m256i {
     unsafe { _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1)) }

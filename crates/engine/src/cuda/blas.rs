@@ -1,4 +1,4 @@
-//! cuBLAS, opened at run time where it is found.
+//! cuBLAS, loaded at run time if it is found.
 
 // Reason: cuBLAS is a C library that works on raw device pointers.
 #![allow(unsafe_code)]
@@ -57,7 +57,7 @@ pub struct Cublas {
 }
 
 impl Cublas {
-    /// The library; found and loaded once. `None` where there is none.
+    /// The library; found and loaded once. `None` if there is none.
     pub fn get() -> Option<&'static Cublas> {
         static LOADED: OnceLock<Option<Cublas>> = OnceLock::new();
         LOADED
@@ -66,7 +66,7 @@ impl Cublas {
     }
 
     fn load(path: &Path) -> Option<Cublas> {
-        // A file of its own directory, which the loader would not find. It stays loaded.
+        // The file found by a search outside the loader's path. It stays loaded.
         if let Some(directory) = path.parent().filter(|directory| directory.is_absolute()) {
             let lt = path.file_name()?.to_str()?.replacen("libcublas", "libcublasLt", 1);
             // SAFETY: cuBLAS's own library, whose initialisers only register it.
@@ -114,7 +114,7 @@ impl Blas {
         check(unsafe { (library.create)(&mut handle) })?;
         let (address, bytes) = (workspace.address() as *mut c_void, workspace.bytes());
         let blas = Blas { library, handle, _workspace: workspace };
-        // SAFETY: the handle was made above; the caller guarantees the stream and the workspace.
+        // SAFETY: the handle was created above; the caller guarantees the stream and the workspace.
         unsafe {
             check((library.set_stream)(handle, stream))?;
             check((library.set_workspace)(handle, address, bytes))?;
@@ -127,7 +127,7 @@ impl Blas {
     /// # Safety
     /// The context is current, and the operands have the sizes of the GEMM.
     pub unsafe fn multiply(&self, p: &Product<'_>) -> Result<(), CudaError> {
-        let launch = Launch::of("cublasGemmEx");
+        let launch = Launch::new("cublasGemmEx");
         let kind = |dtype| match dtype {
             Dtype::F32 => 0,
             Dtype::F16 => 2,
@@ -164,7 +164,7 @@ impl Blas {
 
 impl Drop for Blas {
     fn drop(&mut self) {
-        // SAFETY: made by `create`, and not used any more.
+        // SAFETY: the handle was returned by `create` and is not used again.
         unsafe { (self.library.destroy)(self.handle) };
     }
 }

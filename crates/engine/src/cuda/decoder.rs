@@ -1,4 +1,4 @@
-//! The decoder on a GPU: weights and cache are made once; prefill uses cuBLAS, decode our own GEMMs.
+//! The decoder on a GPU: weights and cache are allocated once; prefill uses cuBLAS, decode the built-in GEMMs.
 
 // Reason: some kernels rely on token ids and positions in device memory, which this file keeps within their ranges.
 #![allow(unsafe_code)]
@@ -37,9 +37,9 @@ use llm_cost::{
 };
 use llmprof_config::{Dtype, KvCacheDtype};
 
-/// Rows of a prefill that go through the MLP at a time: its activations are the widest.
+/// Prefill rows that go through the MLP at a time: its activations are the widest.
 const MLP_ROWS: usize = 4096;
-/// For cuBLAS, code and what the driver needs.
+/// Memory reserved for cuBLAS, code and the driver.
 const RESERVE_BYTES: u64 = 40 << 20;
 
 pub struct Decoder {
@@ -47,21 +47,21 @@ pub struct Decoder {
     spec: ModelSpec,
     heads: Heads,
     embedding: Matrix,
-    /// None where the embedding is also the head.
+    /// `None` if the embedding is also the head.
     head: Option<Matrix>,
     norm: Buffer,
     layers: Vec<Layer>,
     /// One kernel for the layers of a decode step.
     fused: Option<FusedLayers>,
     rope: Tables,
-    /// The tables of the layers with a rotary base of their own.
+    /// Rotary tables of the layers that have their own base.
     local_rope: Option<Tables>,
     embedding_scale: f32,
     kv_cache: KvCacheDtype,
     splits: AttentionSplits,
     pub sampling: SamplingBuffers,
     activations: Activations,
-    /// Every operator is reported to these.
+    /// Every operator is reported to these listeners.
     pub listeners: Listeners,
 }
 
@@ -81,13 +81,13 @@ struct Layer {
     output: Matrix,
     output_bias: Option<Buffer>,
     mlp_norm: Buffer,
-    /// The norm of the result of attention before it is added; `post_mlp_norm` is that of the MLP.
+    /// The norm of the attention result before it is added; `post_mlp_norm` is that of the MLP.
     post_attention_norm: Option<Buffer>,
     post_mlp_norm: Option<Buffer>,
     mlp: Mlp,
     keys: Buffer,
     values: Buffer,
-    /// Positions that they have room for.
+    /// Positions that the caches have room for.
     slots: usize,
     window: Option<usize>,
     is_local: bool,
@@ -97,7 +97,7 @@ struct Layer {
 #[derive(Debug, Clone, Copy)]
 struct Step {
     length: usize,
-    /// They are the first ones, and only the last of them is answered.
+    /// They are the first positions, and only the last of them gets logits.
     is_prompt: bool,
 }
 
@@ -107,7 +107,7 @@ enum Mlp {
 }
 
 impl Layer {
-    /// What one kernel for all layers needs of it; `None` with experts.
+    /// The layer as the kernel for all layers takes it; `None` with experts.
     fn fused(&self, dtype: KvCacheDtype) -> Option<FusedLayer<'_>> {
         let Mlp::Dense { gate_up, down } = &self.mlp else { return None };
         Some(FusedLayer {
@@ -129,7 +129,7 @@ impl Layer {
         KvCache { keys, values, window: self.window, slots: self.slots, dtype, sinks }
     }
 
-    /// Those of experts are not among them.
+    /// All matrices except those of the experts.
     fn matrices(&self) -> Vec<&Matrix> {
         let mut all = vec![&self.qkv, &self.output];
         match &self.mlp {
@@ -142,7 +142,7 @@ impl Layer {
         all
     }
 
-    /// The matrices of all experts, and the bytes of those that are dequantised at a time.
+    /// The matrices of all experts, and the bytes that are dequantised at a time.
     fn of_experts(&self, dtype: Dtype) -> Vec<(&Matrix, usize)> {
         match &self.mlp {
             Mlp::Dense { .. } => Vec::new(),
@@ -159,23 +159,23 @@ impl Layer {
 /// Buffers for `rows` rows, batch times positions.
 struct Activations {
     rows: usize,
-    /// The most positions of a prompt.
+    /// The maximum number of positions of a prompt.
     prompt: usize,
     ids: Buffer,
     x: Buffer,
     normed: Buffer,
-    /// Sums of squares of a few rows, where norms are carried.
+    /// Sums of squares of a few rows, if norms are carried.
     squares: Buffer,
     qkv: Buffer,
     attended: Buffer,
     wide: Buffer,
     gated: Buffer,
     routed: Option<Routed>,
-    /// Keys and values of a prompt, where a layer's cache does not keep all of them as they are.
+    /// Keys and values of a prompt, if a layer's cache does not keep all of them unquantised.
     fresh: Option<(Buffer, Buffer)>,
 }
 
-/// Whether a prompt attends to keys and values apart from those that `cache` keeps.
+/// Whether a prompt attends to separate keys and values instead of those in `cache`.
 fn needs_fresh(spec: &ModelSpec, cache: &KvShape, prompt: usize) -> bool {
     cache.dtype != KvCacheDtype::Auto || (0..spec.layers).any(|layer| cache.kept(spec, layer) < prompt)
 }
@@ -184,13 +184,13 @@ fn needs_fresh(spec: &ModelSpec, cache: &KvShape, prompt: usize) -> bool {
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
     pub cache: KvShape,
-    /// The most positions of a prompt.
+    /// The maximum number of positions of a prompt.
     pub prompt: usize,
-    /// The most positions of a step after it.
+    /// The maximum number of positions of a step after the prompt.
     pub step: usize,
 }
 
-/// The memory of sequences on a GPU.
+/// The GPU memory of the sequences.
 pub fn footprint(
     spec: &ModelSpec,
     dtype: Dtype,
@@ -233,7 +233,7 @@ pub fn footprint(
 }
 
 impl Decoder {
-    /// Loads the `weights`, and makes the buffers.
+    /// Loads the `weights` and allocates the buffers.
     pub fn new(
         gpu: Gpu,
         spec: &ModelSpec,
@@ -311,14 +311,14 @@ impl Decoder {
         })
     }
 
-    /// From here on, one kernel does the layers of a decode step, where the GPU has room for it.
+    /// From now on, one kernel computes the layers of a decode step, if the GPU has room for it.
     pub fn fuse_layers(&mut self, instance: &Instance, sizes: &Sizes) -> Result<(), CudaError> {
         let of: Option<Vec<FusedLayer<'_>>> =
             self.layers.iter().map(|layer| layer.fused(self.kv_cache)).collect();
         let Some(of) = of else { return Ok(()) };
         let gpu = &self.kernels.gpu;
         let Some(fused) = FusedLayers::new(gpu, instance, &of, &self.heads, sizes)? else { return Ok(()) };
-        // A launch on zeros as a test: if the GPU refuses it, the other kernels are used.
+        // A test launch on zeros: if the GPU refuses it, the other kernels are used.
         gpu.fill(&self.activations.x, 0)?;
         self.rewind()?;
         // SAFETY: the position is 0, and the layers are those of this decoder.
@@ -329,14 +329,14 @@ impl Decoder {
         Ok(())
     }
 
-    /// Whether one kernel does the layers of a decode step.
+    /// Whether one kernel computes the layers of a decode step.
     #[cfg(test)]
     pub fn is_fused(&self) -> bool {
         self.fused.is_some()
     }
 
     /// # Safety
-    /// The position in `progress` is below the capacity, and `fused` is of the decoder's own layers.
+    /// The position in `progress` is below the capacity, and `fused` was created from this decoder's layers.
     unsafe fn decode_layers(&self, fused: &FusedLayers, progress: &Buffer) -> Result<(), CudaError> {
         let transform = HeadTransform {
             bias: None,
@@ -358,7 +358,7 @@ impl Decoder {
         self.spec.vocab
     }
 
-    /// The most positions of one prompt.
+    /// The maximum number of positions of one prompt.
     pub fn longest_prompt(&self) -> usize {
         self.activations.prompt
     }
@@ -369,8 +369,7 @@ impl Decoder {
     }
 
     /// Runs prompts, sequence after sequence; the results are the logits of each sequence's last position.
-    ///
-    /// # Safety
+    /// / # Safety
     /// The position on the device is 0, the ids are below the vocabulary, and each sequence fits into the capacity.
     pub unsafe fn prefill(&self, ids: &[u32]) -> Result<(), CudaError> {
         self.kernels.gpu.upload(&self.activations.ids, ids)?;
@@ -379,23 +378,21 @@ impl Decoder {
         unsafe { self.forward(&self.activations.ids, step, &self.sampling) }
     }
 
-    /// Extends every sequence by the token that was chosen last.
-    ///
-    /// # Safety
+    /// Extends every sequence by its last sampled token.
+    /// / # Safety
     /// The position on the device is below the capacity when the launches run.
     pub unsafe fn decode(&self) -> Result<(), CudaError> {
         let step = Step { length: 1, is_prompt: false };
-        // SAFETY: the caller guarantees the position; chosen tokens are below the vocabulary.
+        // SAFETY: the caller guarantees the position; sampled tokens are below the vocabulary.
         unsafe { self.forward(&self.sampling.tokens, step, &self.sampling) }
     }
 
-    /// Extends the one sequence by the tokens of `sampling`, from its position on; the results are the logits after each of them.
-    ///
-    /// # Safety
-    /// The tokens are below the vocabulary. The position on the device plus their number is at most the capacity when the launches
-    /// run.
+    /// Extends the one sequence by the tokens of `sampling`, starting at its position; the results are the logits after
+    /// each of them.
+    /// / # Safety The tokens are below the vocabulary. The position on the device plus their number is at most the
+    /// capacity when the launches run.
     pub unsafe fn extend(&self, sampling: &SamplingBuffers) -> Result<(), CudaError> {
-        let launch = Launch::of("a step of several positions");
+        let launch = Launch::new("a step of several positions");
         launch.require(self.heads.batch == 1, || format!("{} sequences", self.heads.batch))?;
         let step = Step { length: sampling.batch, is_prompt: false };
         // SAFETY: the caller guarantees it.
@@ -451,7 +448,7 @@ impl Decoder {
         })
     }
 
-    /// x += attention(norm(x)), with another norm before the sum where the model has one.
+    /// x += attention(norm(x)), with another norm before the sum if the model has one.
     ///
     /// # Safety
     /// The position in `progress` plus the step's length is at most the capacity.
@@ -465,7 +462,7 @@ impl Decoder {
         let (kernels, spec, a, heads) = (&self.kernels, &self.spec, &self.activations, &self.heads);
         let (rows, eps) = (heads.batch * length, spec.rms_eps as f32);
         let kept = layer.kept(self.kv_cache);
-        // A prompt attends to its own numbers, before they are rounded and where not all of them are kept.
+        // A prompt attends to its unrounded keys and values, even if the cache does not keep all of them.
         let starts = is_prompt;
         let is_prompt = is_prompt && length > 1;
         let is_own = is_prompt && (self.kv_cache != KvCacheDtype::Auto || length > layer.slots);
@@ -511,7 +508,7 @@ impl Decoder {
         if !rotated_in_attention {
             operator(Operator::Rope, &|| {
                 let heads = if fresh.is_some() { &own_heads } else { heads };
-                // SAFETY: the caller guarantees the position, which is 0 where a prompt has a cache of its own length.
+                // SAFETY: the caller guarantees the position, which is 0 if a prompt has a cache of its own length.
                 unsafe { kernels.rope(&a.qkv, &cache, &transform, progress, length, heads) }
             })?;
         }
@@ -547,8 +544,8 @@ impl Decoder {
         operator(Operator::PostAttentionNorm, &|| kernels.add_normed(&a.x, &a.normed, norm, size, eps))
     }
 
-    /// What the experts of layer `i` carry of the next layer's norm. In other layers a kernel for the norm is
-    /// faster: GEMMs of many blocks lose more by what each of them does for it.
+    /// The part of the next layer's norm that the experts of layer `i` compute. In other layers a separate kernel is
+    /// faster: GEMMs of many blocks lose more by what each block does for the norm.
     fn carry(&self, i: usize, rows: usize, is_prompt: bool) -> Option<Carry<'_>> {
         let (layer, next) = (self.layers.get(i)?, self.layers.get(i + 1)?);
         let Mlp::Experts(experts) = &layer.mlp else { return None };
@@ -561,7 +558,7 @@ impl Decoder {
         })
     }
 
-    /// The expert assignments in decode steps so far, by layer. Waits for the device.
+    /// The expert assignments of all decode steps so far, by layer. Waits for the device.
     pub fn routed(&self) -> Result<Vec<(usize, Tally)>, CudaError> {
         let mut all = Vec::new();
         for (i, layer) in self.layers.iter().enumerate() {
@@ -572,7 +569,7 @@ impl Decoder {
         Ok(all)
     }
 
-    /// Counts expert assignments from here on.
+    /// Restarts the count of expert assignments.
     pub fn forget_routed(&self) -> Result<(), CudaError> {
         for layer in &self.layers {
             if let Mlp::Experts(experts) = &layer.mlp {
@@ -582,7 +579,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// x += the results of the chosen experts for norm(x), each times its weight. Those of a prompt are not counted.
+    /// x += Σ weight · result of the assigned experts for norm(x). Assignments of a prompt are not counted.
     fn experts(
         &self,
         i: usize,
@@ -592,7 +589,7 @@ impl Decoder {
     ) -> Result<(), CudaError> {
         let (kernels, spec, a) = (&self.kernels, &self.spec, &self.activations);
         let Some(routed) = &a.routed else {
-            return Err(Launch::of("route").error("there is no memory for experts".to_owned()).into());
+            return Err(Launch::new("route").error("there is no memory for experts".to_owned()).into());
         };
         let operator = |operator, work: &dyn Fn() -> Result<(), CudaError>| {
             self.listeners.operator(operator, Some(i), work)
@@ -634,7 +631,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// x += mlp(norm(x)), with another norm before the sum where the model has one.
+    /// x += mlp(norm(x)), with another norm before the sum if the model has one.
     fn mlp(&self, i: usize, layer: &Layer, rows: usize, is_prompt: bool) -> Result<(), CudaError> {
         let (gate_up, down) = match &layer.mlp {
             Mlp::Dense { gate_up, down } => (gate_up, down),
@@ -653,7 +650,7 @@ impl Decoder {
                 kernels.rms_norm(&a.normed, &a.x, &layer.mlp_norm, size, eps, (1, 0))
             })?;
         }
-        // With another norm, the result replaces the rows it was computed from.
+        // With another norm, the result overwrites its input.
         let (to, add) = match layer.post_mlp_norm {
             Some(_) => (&a.normed, false),
             None => (&a.x, true),
@@ -789,7 +786,7 @@ impl Activations {
     }
 }
 
-/// Where weights come from.
+/// The source of the weights.
 pub enum Weights<'a> {
     Synthetic(SyntheticWeights),
     Checkpoint(&'a Checkpoint),
@@ -840,7 +837,7 @@ impl Loader<'_> {
         self.of_shapes(&shapes, false)
     }
 
-    /// The matrices of gate and up, for one GEMM where they have one type.
+    /// The matrices of gate and up, for one GEMM if they have one type.
     fn gate_up(&mut self, names: &[impl AsRef<str>]) -> Result<Matrix, EngineError> {
         let shapes = self.shapes(names)?;
         self.of_shapes(&shapes, true)

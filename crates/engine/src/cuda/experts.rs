@@ -1,7 +1,7 @@
 //! Mixtures of experts on a GPU; `kernels/experts.cu` has the kernels.
 
-// Reason: launching a kernel is unsafe. Each launch passes the parameters of its kernel, on buffers whose sizes are checked; the ids of experts are those
-// that kernels choose, which are below their number.
+// Reason: launching a kernel is unsafe. Each launch passes the parameters of its kernel, on buffers whose sizes are checked; expert ids are written by
+// kernels, which keep them below the number of experts.
 #![allow(unsafe_code)]
 
 use std::cell::OnceCell;
@@ -22,27 +22,27 @@ use llmprof_config::Dtype;
 
 type Launched = Result<(), CudaError>;
 
-/// What `experts.cu` has room for.
+/// Maximum number of experts in `experts.cu`.
 pub const MAX_EXPERTS: usize = 512;
 pub const MAX_ACTIVE: usize = 32;
-/// Rows of a prefill that go through the experts at a time.
+/// Prefill rows that go through the experts at a time.
 pub const EXPERT_ROWS: usize = 2048;
-/// From so many pairs of an expert on, dequantised weights are faster than quantised ones.
+/// From this many pairs per expert, dequantised weights are faster than quantised ones.
 const MOST_PAIRS: usize = 64;
-/// Experts that are dequantised at a time take at most this many bytes.
+/// Maximum bytes of experts that are dequantised at a time.
 pub const PLAIN_BYTES: usize = 512 << 20;
 const COLUMNS: usize = 128;
 const STAGES: usize = 3;
 const THREADS: usize = 256;
 const TILE_ROW_BYTES: usize = 128;
 const ID_BYTES: usize = 4;
-/// Numbers after those of the experts: experts with rows, rows, steps.
+/// Counts after those of the experts: experts with rows, rows, steps.
 const TALLY_SUMS: usize = 3;
 
 /// The experts of a layer. The matrices of all experts are below each other.
 pub struct ExpertLayer {
     pub experts: Experts,
-    /// With a last row for the gate of the shared expert, where there is one.
+    /// The last row is the gate of the shared expert, if there is one.
     pub router: Matrix,
     pub gate_up: Matrix,
     pub down: Matrix,
@@ -50,7 +50,7 @@ pub struct ExpertLayer {
     pub shared: Option<(Matrix, Matrix)>,
     /// The expert assignments in decode steps, as `route` counts them.
     pub tally: Buffer,
-    /// Blocks of the GEMM of gate and up, with the router fused into it, that run at once.
+    /// Blocks of the GEMM of gate and up, with the router fused into it, that run concurrently.
     pub blocks_alone: OnceCell<usize>,
 }
 
@@ -74,14 +74,14 @@ impl Biases {
 }
 
 impl ExpertLayer {
-    /// The biases of the router, of gate and up, and of down, as kernels take them.
+    /// The biases of the router, of gate and up, and of down, as kernel arguments.
     fn bias_args(&self, launch: Launch<'_>, element: usize) -> Result<[Arg; 3], CudaError> {
         let Some(biases) = &self.biases else { return Ok([Arg::NULL; 3]) };
         biases.check(launch, self, element)?;
         Ok([&biases.router, &biases.gate_up, &biases.down].map(Arg::from))
     }
 
-    /// There are kernels for one row whose router is fused into the GEMMs, for experts with biases, and for
+    /// The name of the kernel: for one row whose router is fused into the GEMMs, for experts with biases, or for all
     /// others.
     fn kernel(&self, name: &str, alone: bool) -> String {
         let alone = if alone { "_alone" } else { "" };
@@ -107,14 +107,14 @@ impl ExpertLayer {
         [&self.gate_up, &self.down].iter().all(|matrix| matches!(matrix.values, Values::Plain(_)))
     }
 
-    /// Experts whose dequantised weights fit into [`PLAIN_BYTES`], at least one.
+    /// The number of experts whose dequantised weights fit into [`PLAIN_BYTES`], at least one.
     pub fn plain_at_a_time(&self, matrix: &Matrix, dtype: Dtype) -> usize {
         let each = matrix.rows / self.experts.count * matrix.columns * dtype.bytes() as usize;
         (PLAIN_BYTES / each.max(1)).clamp(1, self.experts.count)
     }
 }
 
-/// Whether our kernels have room for such experts.
+/// Checks that the kernels support these experts.
 pub fn check(experts: &Experts, hidden: usize) -> Result<(), String> {
     let Experts { count, active, intermediate, .. } = experts;
     if *count > MAX_EXPERTS || *active > MAX_ACTIVE {
@@ -139,9 +139,9 @@ pub struct Routed {
     plan: Buffer,
     order: Buffer,
     place: Buffer,
-    /// Blocks that are done.
+    /// Finished blocks.
     counter: Buffer,
-    /// Scores of one row that blocks wait for; all bits set where there is none.
+    /// Router scores of one row that blocks wait for; all bits are set while there is none.
     pub(super) posted: Buffer,
     /// Gate and up, their product, and the results of all pairs.
     wide: Buffer,
@@ -187,7 +187,7 @@ impl Routed {
 }
 
 impl Routed {
-    /// The plan of `pairs` pairs, by row where they are `gathered`, else by position.
+    /// The plan of `pairs` pairs, by row if they are `gathered`, else by position.
     fn tiled(&self, layer: &ExpertLayer, pairs: usize, tile_rows: usize, gathered: bool) -> Tiled<'_> {
         let Experts { count, active, .. } = layer.experts;
         Tiled {
@@ -199,7 +199,7 @@ impl Routed {
         }
     }
 
-    /// Ids, weights, experts, active ones and whether their weights are normalised, as kernels take them.
+    /// Ids, weights, expert counts and whether weights are normalised, as kernel arguments.
     fn choice(&self, launch: Launch<'_>, layer: &ExpertLayer, rows: usize) -> Result<[Arg; 5], CudaError> {
         let Experts { count, active, normalised, .. } = layer.experts;
         launch.require(count <= MAX_EXPERTS && active <= MAX_ACTIVE.min(count), || {
@@ -227,12 +227,12 @@ enum Half {
     Down,
 }
 
-/// Every expert may have a tile that is not full.
+/// The maximum number of tiles: the last tile of every expert may be partial.
 fn most_tiles(pairs: usize, experts: usize, tile_rows: usize) -> usize {
     pairs / tile_rows + experts.min(pairs)
 }
 
-/// Positions of a tile: few where experts have few pairs, whose weights are most of what is read.
+/// Positions of a tile: few if experts have few pairs, because then most of what is read are weights.
 fn tile_rows(layer: &ExpertLayer, pairs: usize, dtype: Dtype) -> usize {
     let count = layer.experts.count;
     if let Some(rows) = few_rows_of(layer, pairs) {
@@ -241,8 +241,7 @@ fn tile_rows(layer: &ExpertLayer, pairs: usize, dtype: Dtype) -> usize {
     if dtype == Dtype::F32 || pairs < 24 * count { 16 } else { 128 }
 }
 
-/// Positions of a tile in GEMMs that read quantised weights as they are; `None` if dequantised weights are
-/// faster.
+/// Positions of a tile in GEMMs that read quantised weights; `None` if dequantised weights are faster.
 fn few_rows_of(layer: &ExpertLayer, pairs: usize) -> Option<usize> {
     let are_tiles =
         [&layer.gate_up, &layer.down].iter().all(|matrix| matches!(matrix.values, Values::Tiles(_)));
@@ -255,7 +254,7 @@ fn few_rows_of(layer: &ExpertLayer, pairs: usize) -> Option<usize> {
     }
 }
 
-/// Rows of activations in order for such GEMMs of up to `rows` rows, and their most columns.
+/// The reordered activations for such GEMMs: number of rows for up to `rows` input rows, and the maximum columns.
 pub fn ordered_rows(experts: &Experts, hidden: usize, rows: usize) -> (usize, usize) {
     let pairs = (rows.min(EXPERT_ROWS) * experts.active).min(MOST_PAIRS * experts.count);
     // The last tile of each expert may have one row.
@@ -263,8 +262,8 @@ pub fn ordered_rows(experts: &Experts, hidden: usize, rows: usize) -> (usize, us
 }
 
 impl Kernels {
-    /// The scores of at most [`FEW_ROWS`] rows, from which the GEMMs of unquantised experts choose. Experts
-    /// of other types are chosen here, and counted where `counted`.
+    /// The router scores of at most [`FEW_ROWS`] rows, from which the GEMMs of unquantised experts assign experts.
+    /// Experts of other types are assigned here, and counted if `counted`.
     pub fn norm_and_route(
         &self,
         (normed, x): (&Buffer, &Buffer),
@@ -275,7 +274,7 @@ impl Kernels {
         counted: bool,
     ) -> Launched {
         let name = self.name(&layer.kernel("norm_and_route", false));
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let (k, stride, element) = (layer.router.columns, layer.router.rows, self.dtype.bytes() as usize);
         let Values::Plain(router) = &layer.router.values else {
             return Err(launch.error("the router is quantised".to_owned()).into());
@@ -316,7 +315,7 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, shape, &args) }
     }
 
-    /// Chooses the experts of many normed rows, and sorts the pairs by expert. Choices are counted where `counted`.
+    /// Assigns experts to many normed rows, and sorts the pairs by expert. Assignments are counted if `counted`.
     pub fn route(
         &self,
         routed: &Routed,
@@ -326,7 +325,7 @@ impl Kernels {
         counted: bool,
     ) -> Launched {
         self.logits(&routed.scores, normed, &layer.router, rows)?;
-        let launch = Launch::of("route");
+        let launch = Launch::new("route");
         let [ids, weights, experts, active, normalised] = routed.choice(launch, layer, rows)?;
         let [bias, ..] = layer.bias_args(launch, self.dtype.bytes() as usize)?;
         let args = [
@@ -342,7 +341,7 @@ impl Kernels {
         ];
         // SAFETY: the kernel's parameters, on buffers of these sizes; `logits` has checked the scores.
         unsafe { self.gpu.launch(launch, Shape::early((rows.div_ceil(8), 1, 1), THREADS), &args) }?;
-        let launch = Launch::of("sort_pairs");
+        let launch = Launch::new("sort_pairs");
         let Experts { count, active: each, .. } = layer.experts;
         let pairs = rows * each;
         let tile_rows = tile_rows(layer, pairs, self.dtype);
@@ -365,8 +364,8 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, Shape::early((1, 1, 1), MAX_EXPERTS), &args) }
     }
 
-    /// Whether the norm and the router of these rows are fused into the GEMM of gate and up, so that they
-    /// need no kernel: for one row and unquantised weights, if the GPU runs all its blocks at once.
+    /// Whether norm and router of these rows are fused into the GEMM of gate and up and so need no kernel: for one row
+    /// and unquantised weights, if the GPU runs all blocks of the GEMM concurrently.
     pub fn routes_within(&self, layer: &ExpertLayer, rows: usize) -> bool {
         rows == 1 && self.dtype != Dtype::F32 && layer.is_plain() && self.blocks_alone(layer) > 0
     }
@@ -375,7 +374,7 @@ impl Kernels {
         *layer.blocks_alone.get_or_init(|| {
             let name = self.name(&layer.kernel("expert_gated", true));
             let shared_bytes = layer.gate_up.columns * self.dtype.bytes() as usize;
-            self.gpu.blocks_at_once(Launch::of(&name), THREADS, shared_bytes)
+            self.gpu.blocks_at_once(Launch::new(&name), THREADS, shared_bytes)
         })
     }
 
@@ -411,7 +410,7 @@ impl Kernels {
             return self.quantised_experts("quantised_gated", parts, &p, bias, (&routed.ids, pairs, active));
         }
         let name = self.name(&layer.kernel("expert_gated", within.is_some()));
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let (n, k, element) = (intermediate, layer.gate_up.columns, self.dtype.bytes() as usize);
         let w = self.check_experts(launch, layer, &layer.gate_up, 2 * n)?;
         launch.require_room("the normed rows", normed.bytes(), element, &[rows, k])?;
@@ -462,7 +461,7 @@ impl Kernels {
             Some(_) => Shape {
                 shared_bytes: k * element,
                 at_once: true,
-                // Both together have been tried on this capability alone.
+                // Early start with all blocks at once has been tested only on this compute capability.
                 early: self.gpu.capability == HOPPER,
                 ..Shape::early((strips.min(self.blocks_alone(layer)), 1, 1), THREADS)
             },
@@ -503,7 +502,7 @@ impl Kernels {
             return self.combine(to, routed, None, (rows, active, n));
         }
         let name = self.name(&layer.kernel("expert_down", routed_within));
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let w = self.check_experts(launch, layer, &layer.down, n)?;
         launch.require_room("x", routed.gated.bytes(), element, &[pairs, k])?;
         launch.require_room("y", to.bytes(), element, &[rows, n])?;
@@ -545,7 +544,7 @@ impl Kernels {
         (rows, n): (usize, usize),
     ) -> Launched {
         let name = self.name("scale_rows");
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let stride = layer.router.rows;
         launch.require_room("x", x.bytes(), self.dtype.bytes() as usize, &[rows, n])?;
         launch.require_room("the scores", routed.scores.bytes(), ID_BYTES, &[rows, stride])?;
@@ -600,7 +599,7 @@ impl Kernels {
         let (n, k) = (matrix.rows / count, matrix.columns);
         let tile_rows = tile_rows(layer, pairs, self.dtype);
         let name = self.name(&format!("expert_product_{tile_rows}"));
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require(rows <= routed.rows, || format!("{rows} rows, there is room for {}", routed.rows))?;
         launch.require_room("y", y.bytes(), element, &[pairs, n])?;
         launch.require_room("x", x.bytes(), element, &[if gathered { rows } else { pairs }, k])?;
@@ -651,7 +650,7 @@ impl Kernels {
         (rows, active, n): (usize, usize, usize),
     ) -> Launched {
         let name = self.name("combine");
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let element = self.dtype.bytes() as usize;
         launch.require_room("y", to.bytes(), element, &[rows, n])?;
         launch.require_room("the results", routed.results.bytes(), element, &[rows, active, n])?;

@@ -1,5 +1,5 @@
-//! GEMMs of weights in fewer bits with two rows of activations or more, up to [`MOST_ROWS`];
-//! `kernels/few_rows.cuh` has the other side.
+//! GEMMs of quantised weights with two or more rows of activations, up to [`MOST_ROWS`]; `kernels/few_rows.cuh` has the
+//! device side.
 
 // Reason: launching a kernel is unsafe. Each launch passes the parameters of its kernel, on buffers whose sizes are checked.
 #![allow(unsafe_code)]
@@ -12,55 +12,55 @@ use super::{
 use crate::launch::{Arg, Launch};
 use llmprof_config::Dtype;
 
-/// Rows of activations up to which GEMMs read such weights as they are, and those that one GEMM takes. Each
-/// GEMM reads the weights again; with more rows, dequantised weights are faster.
+/// Maximum rows of activations for which GEMMs read quantised weights, and the rows of one such GEMM. Each GEMM reads
+/// the weights again; with more rows, dequantised weights are faster.
 pub const MOST_ROWS: usize = 64;
 pub const ROWS_AT_ONCE: usize = 32;
-/// Rows of activations lie together by eights.
+/// Rows of activations are stored in groups of eight.
 pub const EIGHT: usize = 8;
 const GROUP: usize = 32;
-/// A group of a row as halves.
+/// Bytes of a group of a row in f16.
 const GROUP_BYTES: usize = GROUP * 2;
 const THREADS: usize = 256;
-/// Quantised weights become halves times this, as `quantised.cuh` has it.
+/// Quantised weights are converted to f16 times this factor, as in `quantised.cuh`.
 const LIFT: f32 = 16.0;
 
-/// Memory for GEMMs with weights in fewer bits: activations of a few rows in the order of the kernels, and a
-/// dequantised matrix for many rows.
+/// Memory for GEMMs with quantised weights: activations of a few rows in the order of the kernels, and a dequantised
+/// matrix for many rows.
 pub struct Scratch {
     ordered: Buffer,
     factors: Buffer,
     plain: Buffer,
 }
 
-/// Which columns lie together.
+/// The order in which columns are stored.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// As tiles of GGUF's formats have them.
+    /// The order of the tiles of GGUF formats.
     Groups,
-    /// As tiles of FP8 have them.
+    /// The order of the tiles of FP8.
     Fp8,
 }
 
-/// Rows of activations by the tiles of a plan, each with those of one expert.
+/// Rows of activations by the tiles of a plan; each tile has rows of one expert.
 #[derive(Clone, Copy)]
 pub struct Tiled<'a> {
     pub plan: &'a Buffer,
-    /// The pairs by position, `active` of which share a row; without them, rows are positions.
+    /// The pairs by position, `active` of which share a row; if `None`, rows are positions.
     pub order: Option<&'a Buffer>,
     pub active: usize,
-    /// The most tiles of the plan, and the most rows of one.
+    /// The maximum number of tiles of the plan; `tile_rows` is the maximum number of rows of a tile.
     pub tiles: usize,
     pub tile_rows: usize,
 }
 
-/// Some rows of a GEMM.
+/// A range of rows of a GEMM.
 pub struct Part<'a> {
     first: usize,
     pub product: Product<'a>,
 }
 
-/// A GEMM whose y has rows of `stride`, by the rows that a kernel takes.
+/// Divides a GEMM, whose y has rows of `stride`, into parts of as many rows as a kernel takes.
 pub fn parts<'a>(p: &Product<'a>, stride: usize) -> impl Iterator<Item = Part<'a>> {
     let (p, element, out) = (*p, p.dtype.bytes() as usize, p.out.bytes() as usize);
     (0..p.m).step_by(ROWS_AT_ONCE).map(move |first| {
@@ -70,18 +70,18 @@ pub fn parts<'a>(p: &Product<'a>, stride: usize) -> impl Iterator<Item = Part<'a
 }
 
 impl<'a> Part<'a> {
-    /// All of it, in one kernel.
+    /// The whole GEMM as one part, for one kernel.
     pub fn whole(product: Product<'a>) -> Part<'a> {
         Part { first: 0, product }
     }
 
-    /// The eights of rows that its kernel is for.
+    /// The groups of eight rows that its kernel is compiled for.
     pub fn eights(&self) -> usize {
         self.product.m.div_ceil(EIGHT).next_power_of_two()
     }
 }
 
-/// Groups of a row: the last tile of any format is filled up.
+/// Groups of a row: the last tile of any format is padded.
 fn groups(columns: usize) -> usize {
     columns.div_ceil(GROUP).next_multiple_of(8)
 }
@@ -92,7 +92,8 @@ pub fn ordered_bytes(rows: usize, columns: usize) -> usize {
 }
 
 impl Scratch {
-    /// For [`MOST_ROWS`] rows of up to `columns`, or for the rows and columns of `of_experts` where they take more; with `plain_bytes` for the largest matrix of more rows.
+    /// Allocates for [`MOST_ROWS`] rows of up to `columns`, or for the rows and columns of `of_experts` if they need
+    /// more; with `plain_bytes` for the largest dequantised matrix.
     pub fn new(
         gpu: &Gpu,
         columns: usize,
@@ -107,7 +108,7 @@ impl Scratch {
         })
     }
 
-    /// The parameters that such kernels have in common. With an `activation`, y is that of gate and up.
+    /// The common parameters of these kernels. With an `activation`, y is that of gate and up.
     pub fn args(
         &self,
         launch: Launch<'_>,
@@ -152,7 +153,7 @@ impl Kernels {
         Ok(&self.few_rows(launch)?.plain)
     }
 
-    /// Puts the rows of x into the order of the kernels, normed where asked; or those of a plan's tiles.
+    /// Copies the rows of x into the order of the kernels, normed if there is a `norm`; or the rows of a plan's tiles.
     pub(super) fn ordered_rows(
         &self,
         p: &Product<'_>,
@@ -161,7 +162,7 @@ impl Kernels {
         tiled: Option<Tiled<'_>>,
     ) -> Result<(), CudaError> {
         let name = self.name("ordered_rows");
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let (scratch, groups) = (self.few_rows(launch)?, groups(p.k));
         let grid = tiled.map_or((p.m, 1), |tiled| (tiled.tile_rows, tiled.tiles));
         let rows = (grid.0 * grid.1).next_multiple_of(EIGHT);

@@ -16,7 +16,7 @@ use crate::{
 use llmprof_config::Dtype;
 
 const THREADS: usize = 256;
-/// The largest number of a code.
+/// The largest FP8 (e4m3) value.
 const LARGEST: f32 = 448.0;
 const FLOAT_BYTES: usize = 4;
 
@@ -27,15 +27,16 @@ pub struct Fp8Matrix {
     scale_rows: usize,
     rows: usize,
     columns: usize,
-    /// The first half of the rows is a gate, the second what it is multiplied with.
+    /// The first half of the rows is the gate, the second half is up.
     gated: bool,
 }
 
-/// Warps of a block, bytes of a tile in a ring, and the blocks of a multiprocessor with one row of x and with several, as in the kernel.
+/// Warps of a block, bytes of a tile in a ring, and the blocks of a multiprocessor with one row of x and with several,
+/// as in the kernel.
 const WARPS: usize = 8;
 const ROOM: usize = 16 * SCALED + 16 * 4;
 const BLOCKS: [usize; 2] = [3, 2];
-/// Shared memory of a block that the host does not ask for.
+/// Static shared memory of a block.
 const OWN_BYTES: usize = 17 << 10;
 
 /// Bytes of the tiles of a matrix.
@@ -56,7 +57,7 @@ impl Fp8Matrix {
         Self::arranged(kernels, &codes, (from.rows, columns, gated), (&from.scales, from.scale_rows))
     }
 
-    /// From codes row by row, which are not needed afterwards.
+    /// Arranges row-major codes in tiles; the codes are not needed afterwards.
     fn arranged(
         kernels: &Kernels,
         codes: &Buffer,
@@ -65,7 +66,7 @@ impl Fp8Matrix {
     ) -> Result<Fp8Matrix, CudaError> {
         let gpu = &kernels.gpu;
         let name = kernels.name("fp8_arrange");
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require(columns.is_multiple_of(16), || format!("rows of {columns} are no multiple of 16"))?;
         launch.require_room("the codes", codes.bytes(), 1, &[rows, columns])?;
         let tiles = gpu.alloc("the weights", tile_bytes(rows, columns, gated))?;
@@ -79,7 +80,8 @@ impl Fp8Matrix {
         Ok(Fp8Matrix { tiles, scales: table, scale_rows, rows, columns, gated })
     }
 
-    /// Random numbers: `draw` puts `rows` rows of plain ones within ±`half_width` from a row on into a buffer.
+    /// A matrix of random numbers: `draw` fills a buffer with `rows` unquantised rows within ±`half_width`, starting at
+    /// a given row.
     pub fn random(
         kernels: &Kernels,
         parts: &[(usize, f32)],
@@ -120,7 +122,7 @@ impl Fp8Matrix {
         Ok(launch.require_room("the scales", self.scales.bytes(), FLOAT_BYTES, &table)?)
     }
 
-    /// As kernels take them.
+    /// The matrix as kernel arguments.
     fn args(&self, launch: Launch<'_>) -> Result<[Arg; 3], CudaError> {
         let scale_rows = launch.arg("rows of a scale", self.scale_rows)?;
         Ok([(&self.tiles).into(), (&self.scales).into(), scale_rows])
@@ -134,12 +136,12 @@ struct Plan {
 }
 
 impl Plan {
-    /// With `staged` bytes of activations in shared memory, and at most `blocks` blocks of a multiprocessor.
+    /// The plan with `staged` bytes of activations in shared memory, and at most `blocks` blocks per multiprocessor.
     fn new(gpu: &Gpu, p: &Product<'_>, gated: bool, staged: usize, blocks: usize) -> Option<Plan> {
         let strips = p.n.div_ceil(if gated { 8 } else { 16 });
         let bytes = |ahead: usize| WARPS * (ahead + 1) * ROOM + staged;
         let fitting = |ahead| gpu.shared_bytes / (bytes(ahead) + OWN_BYTES);
-        // Two ahead where two blocks have room for it.
+        // Two tiles ahead if two blocks have room for that.
         let ahead = if fitting(2) >= 2 { 2 } else { 1 };
         let blocks = Some(fitting(ahead).min(blocks)).filter(|&blocks| blocks > 0)?;
         let grid = (strips.min(blocks * gpu.multiprocessors), 1, 1);
@@ -154,12 +156,12 @@ impl Plan {
 }
 
 impl Kernels {
-    /// Whether a GEMM of `rows` rows reads the codes.
+    /// Whether a GEMM of `rows` rows reads the FP8 codes.
     pub(super) fn fp8_rows(&self, rows: usize) -> bool {
         rows <= if self.dtype == Dtype::F32 { FEW_ROWS } else { MOST_ROWS }
     }
 
-    /// y = x·wᵀ (+ bias), or y += where `p.add`, for as many rows as [`fp8_rows`](Self::fp8_rows) allows; with an `activation` y is that of
+    /// y = x·wᵀ (+ bias), or y += if `p.add`, for as many rows as [`fp8_rows`](Self::fp8_rows) allows; with an `activation` y is that of
     /// gate and up.
     pub(super) fn fp8_linear(
         &self,
@@ -176,7 +178,7 @@ impl Kernels {
             (_, true) => ("fp8_one_gated", Plan::one(&self.gpu, p, gated)),
         };
         let name = self.name(kernel);
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let element = self.dtype.bytes() as usize;
         w.check(launch)?;
         let rows = if gated { 2 * p.n } else { p.n };
@@ -209,7 +211,7 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, shape, &args) }
     }
 
-    /// The same for several rows; the operands are checked.
+    /// The GEMM for several rows; the operands are checked.
     fn fp8_few(
         &self,
         p: &Product<'_>,
@@ -220,7 +222,7 @@ impl Kernels {
         self.ordered_rows(p, Order::Fp8, None, None)?;
         for some in few_rows::parts(p, p.n) {
             let name = format!("fp8_rows_{}", some.eights());
-            let launch = Launch::of(&name);
+            let launch = Launch::new(&name);
             let plan = Plan::new(&self.gpu, p, activation.is_some(), 0, BLOCKS[1]);
             let Some(Plan { shape, ahead }) = plan else {
                 let problem = format!("a block has {} bytes of shared memory", self.gpu.shared_bytes);
@@ -238,7 +240,7 @@ impl Kernels {
     /// The dequantised matrix, for a GEMM of many rows.
     pub(super) fn fp8_plain(&self, w: &Fp8Matrix) -> Result<Slice<'_>, CudaError> {
         let name = self.name("fp8_plain");
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         w.check(launch)?;
         let out = self.plain(launch)?;
         launch.require_room("the output", out.bytes(), self.dtype.bytes() as usize, &[w.rows, w.columns])?;
@@ -254,7 +256,7 @@ impl Kernels {
     /// The nearest codes of `count` numbers times `times`.
     fn fp8_from(&self, codes: Slice<'_>, plain: &Buffer, count: usize, times: f32) -> Result<(), CudaError> {
         let name = self.name("fp8_from");
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require_room("the codes", codes.bytes(), 1, &[count])?;
         launch.require_room("the numbers", plain.bytes(), self.dtype.bytes() as usize, &[count])?;
         let args = [codes.into(), plain.into(), Arg::size(count), Arg::Float(times)];

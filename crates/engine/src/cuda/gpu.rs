@@ -44,7 +44,7 @@ use llmprof_base::tools::{System, libraries::CUDA};
 use llmprof_config::Dtype;
 use llmprof_event::{Allocator, AllocatorSample};
 
-/// Dynamic shared memory of a block that needs no permission: 48 kB, less what kernels have of their own.
+/// Dynamic shared memory of a block that needs no opt-in: 48 kB, less the kernels' static shared memory.
 const SHARED_WITHOUT_ASKING: i32 = 24 << 10;
 /// Blocks of a cluster that every GPU with clusters can have.
 const PORTABLE_CLUSTER: usize = 8;
@@ -54,22 +54,22 @@ const BLAS_WORKSPACE_BYTES: usize = 32 << 20;
 pub struct Gpu {
     /// Dropped first: it works on the stream.
     blas: Option<Blas>,
-    /// Why it is not used, if it is not.
+    /// Why cuBLAS is not used; `None` if it is.
     without_cublas: Cell<Option<WithoutCublas>>,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     modules: Vec<Arc<CudaModule>>,
-    /// With the dynamic shared memory that each may have.
+    /// Each function with the dynamic shared memory that it may use.
     functions: RefCell<HashMap<String, (CudaFunction, i32)>>,
     pub multiprocessors: usize,
-    /// Shared memory that a block may have.
+    /// Maximum shared memory of a block.
     pub shared_bytes: usize,
-    /// As 90 for 9.0. From 9.0 on kernels can start before the previous one has ended, and blocks can form clusters.
+    /// E.g. 90 for 9.0. From 9.0 on, kernels can start before the previous one has ended, and blocks can form clusters.
     pub capability: u32,
     memory_use: Arc<MemoryUse>,
 }
 
-/// Bytes of all buffers of a device, as they were requested.
+/// Requested bytes of all buffers of a device.
 #[derive(Default)]
 struct MemoryUse {
     live: AtomicU64,
@@ -88,7 +88,7 @@ impl MemoryUse {
 pub enum WithoutCublas {
     NotWanted,
     NotFound,
-    /// With this status.
+    /// cuBLAS failed with this status.
     Failed(i32),
 }
 
@@ -133,14 +133,14 @@ impl Buffer {
         self.bytes
     }
 
-    /// The memory from `offset` bytes on; empty where the buffer ends before that.
+    /// The memory from `offset` bytes on; empty if the buffer ends before that.
     pub fn slice_from(&self, offset: usize) -> Slice<'_> {
         let offset = offset.min(self.bytes);
         Slice { address: self.address + offset as u64, bytes: self.bytes - offset, buffer: PhantomData }
     }
 }
 
-/// Device memory from some byte of a buffer to its end.
+/// Device memory from an offset in a buffer to the buffer's end.
 #[derive(Clone, Copy)]
 pub struct Slice<'a> {
     address: sys::CUdeviceptr,
@@ -208,11 +208,11 @@ pub struct Shape {
     pub grid: (usize, usize, usize),
     pub threads: usize,
     pub shared_bytes: usize,
-    /// The kernel waits for the previous one itself, so it may start early.
+    /// Whether the kernel waits for the previous one itself and may therefore start early.
     pub early: bool,
     /// Blocks of a cluster; 0 without clusters.
     pub cluster: usize,
-    /// All blocks wait for each other: the kernel starts only where all of them run at once.
+    /// All blocks wait for each other: the kernel starts only if all of them run concurrently.
     pub at_once: bool,
 }
 
@@ -228,7 +228,7 @@ impl Shape {
     }
 }
 
-/// y (m, n) = x (m, k) · wᵀ with w (n, k), all in rows.
+/// y (m, n) = x (m, k) · wᵀ with w (n, k), all row-major.
 #[derive(Clone, Copy)]
 pub struct Product<'a> {
     pub y: Slice<'a>,
@@ -240,12 +240,12 @@ pub struct Product<'a> {
     pub dtype: Dtype,
     /// The type of y.
     pub out: Dtype,
-    /// y += rather than y =.
+    /// Whether the product is added to y (y +=) instead of stored.
     pub add: bool,
 }
 
 impl Product<'_> {
-    /// Checks that the operands have their sizes, where `w` has `w_rows` rows.
+    /// Checks the sizes of the operands; `w` has `w_rows` rows.
     pub fn check(&self, launch: Launch<'_>, w_rows: usize) -> Result<(), CudaError> {
         let (element, out) = (self.dtype.bytes() as usize, self.out.bytes() as usize);
         launch.require_room("y", self.y.bytes, out, &[self.m, self.n])?;
@@ -262,7 +262,7 @@ impl Gpu {
         Ok(usize::try_from(CudaContext::device_count()?).unwrap_or(0))
     }
 
-    /// The device's identifier in all of the driver's tools, whatever its CUDA index.
+    /// The device's identifier in all of the driver's tools; independent of its CUDA index.
     pub fn uuid(index: usize) -> Option<String> {
         Self::count().ok()?;
         let device = result::device::get(i32::try_from(index).ok()?).ok()?;
@@ -271,7 +271,7 @@ impl Gpu {
         Some(format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
     }
 
-    /// The compute capability, as 90 for 9.0, without a context on the device.
+    /// The compute capability, e.g. 90 for 9.0, without a context on the device.
     pub fn capability(index: usize) -> Option<u32> {
         use sys::CUdevice_attribute_enum::{
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
@@ -284,7 +284,7 @@ impl Gpu {
         u32::try_from(part(MAJOR)? * 10 + part(MINOR)?).ok()
     }
 
-    /// Checks that our kernels run on a device, without a context on it.
+    /// Checks that the built-in kernels run on a device, without a context on it.
     pub fn check_usable(index: usize) -> Result<(), CudaError> {
         let count = Self::count()?;
         if count == 0 {
@@ -307,13 +307,14 @@ impl Gpu {
         }
     }
 
-    /// With cuBLAS where it is found, if `cublas`.
+    /// Opens a GPU; uses cuBLAS if `cublas` is set and the library is found.
     pub fn open(index: usize, cublas: bool) -> Result<Gpu, CudaError> {
         Self::check_usable(index)?;
         // A context that an earlier run has lost stays lost: a process gets only one.
         let context = CudaContext::new(index)?;
         context.synchronize()?;
-        // SAFETY: one thread and one stream, so there is nothing to track. Tracking makes events for every buffer.
+        // SAFETY: there is one thread and one stream, so there is nothing to track. Tracking would create events for
+        // every buffer.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream()?;
         let memory_use = Arc::default();
@@ -323,12 +324,12 @@ impl Gpu {
             Some(Some(library)) => {
                 let workspace = alloc(&context, &memory_use, "cuBLAS", BLAS_WORKSPACE_BYTES)?;
                 context.bind_to_thread()?;
-                // SAFETY: of this context and stream, which the `Gpu` drops later.
+                // SAFETY: the workspace belongs to this context and stream, which the `Gpu` drops later.
                 match unsafe { Blas::new(library, stream.cu_stream().cast(), workspace) } {
                     Ok(blas) => Ok(blas),
-                    // A library that is older than the GPU, for example.
+                    // E.g. a library older than the GPU.
                     Err(CudaError::Blas(status)) => Err(WithoutCublas::Failed(status)),
-                    // The free memory can be read now.
+                    // The context exists, so free memory can be read.
                     Err(CudaError::NoRoom) => {
                         return Err(out_of_memory(&context, "cuBLAS", BLAS_WORKSPACE_BYTES));
                     }
@@ -355,8 +356,9 @@ impl Gpu {
         })
     }
 
-    /// Loads the kernels for numbers of one type, and what else a model `needs`; `progress` gets how many of the files are loaded, and of how many, and may stop
-    /// that. The driver compiles them where there is no machine code for this GPU: that takes seconds, once.
+    /// Loads the kernels for one number type and the optional kernels that a model `needs`. `progress` gets the number
+    /// of loaded files and their total, and may stop the loading. The driver compiles kernels that have no machine code
+    /// for this GPU, which takes seconds, once.
     pub fn load_kernels(
         &mut self,
         dtype: Dtype,
@@ -381,7 +383,7 @@ impl Gpu {
         self.context.name().unwrap_or_else(|_| "the GPU".to_owned())
     }
 
-    /// Whether kernels with the instructions of this one capability are loaded.
+    /// Whether the kernels for compute capability 9.0 only are loaded.
     pub fn runs_hopper_kernels(&self) -> bool {
         self.capability == HOPPER
     }
@@ -427,7 +429,8 @@ impl Gpu {
     pub fn upload<T: Number>(&self, buffer: &Buffer, values: &[T]) -> Result<(), CudaError> {
         assert!(size_of_val(values) <= buffer.bytes, "upload past the end of a buffer");
         self.context.bind_to_thread()?;
-        // On our own stream: a synchronous copy may return before it is complete, and our stream does not wait for it.
+        // Copied on the engine's own stream: a synchronous copy may return before it is complete, and this stream does
+        // not wait for it.
         // SAFETY: within the buffer, checked above; the values live until the stream is synchronised.
         unsafe { result::memcpy_htod_async(buffer.address, values, self.stream.cu_stream()) }?;
         Ok(self.stream.synchronize()?)
@@ -470,7 +473,7 @@ impl Gpu {
         })
     }
 
-    /// How many clusters of a kernel run at once, of those of `shape`; none where the GPU cannot have such clusters.
+    /// How many clusters of `shape` the GPU runs concurrently; 0 if it cannot have such clusters.
     pub fn clusters_at_once(&self, launch: Launch<'_>, shape: Shape) -> usize {
         let mut count = 0;
         let asked = self.configured(launch, shape, false, |function, config| {
@@ -481,7 +484,7 @@ impl Gpu {
         asked.map_or(0, |()| usize::try_from(count).unwrap_or(0).min(all))
     }
 
-    /// How many blocks of a kernel run at once.
+    /// How many blocks of a kernel run concurrently.
     pub fn blocks_at_once(&self, launch: Launch<'_>, threads: usize, shared_bytes: usize) -> usize {
         let mut each = 0;
         let shape = Shape { shared_bytes, ..Shape::early((1, 1, 1), threads) };
@@ -495,8 +498,8 @@ impl Gpu {
         asked.map_or(0, |()| usize::try_from(each).unwrap_or(0) * self.multiprocessors)
     }
 
-    /// Calls the driver with a kernel and the configuration of its launch, which is refused where the grid does not run at once, if
-    /// `at_once`.
+    /// Calls the driver with a kernel and its launch configuration. If `at_once`, a grid that cannot run concurrently
+    /// is refused.
     fn configured(
         &self,
         launch: Launch<'_>,
@@ -573,21 +576,21 @@ impl Gpu {
     /// Stops the device with an illegal memory access, as a faulty kernel does.
     pub fn inject_fault(&self) -> Result<(), CudaError> {
         let args = [Arg::NULL, Arg::size(1), Arg::Float(1.0)];
-        // SAFETY: the types are those of the kernel. The null pointer is read on the device alone, which ends the
+        // SAFETY: the types are those of the kernel. The null pointer is read only on the device, which ends the
         // context: that is the purpose.
-        unsafe { self.launch(Launch::of("softcap"), Shape::early((1, 1, 1), 32), &args) }
+        unsafe { self.launch(Launch::new("softcap"), Shape::early((1, 1, 1), 32), &args) }
     }
 
-    /// A matrix product, summed in f32: by cuBLAS, or by our own kernels where there is none.
+    /// A matrix product, summed in f32: by cuBLAS, or without it by the built-in kernels.
     pub fn multiply(&self, p: &Product<'_>) -> Result<(), CudaError> {
-        p.check(Launch::of("the product"), p.n)?;
+        p.check(Launch::new("the product"), p.n)?;
         let Some(blas) = self.blas.as_ref().filter(|_| self.without_cublas.get().is_none()) else {
             return self.own_product(p);
         };
         self.context.bind_to_thread()?;
         // SAFETY: the operands have these sizes, checked above.
         match unsafe { blas.multiply(p) } {
-            // A library that is older than the GPU, for example.
+            // E.g. a library older than the GPU.
             Err(CudaError::Blas(status)) => {
                 self.without_cublas.set(Some(WithoutCublas::Failed(status)));
                 self.own_product(p)
@@ -599,7 +602,7 @@ impl Gpu {
     fn own_product(&self, p: &Product<'_>) -> Result<(), CudaError> {
         let aligned = [p.x, p.w].iter().all(|slice| slice.address().is_multiple_of(16));
         let tensor_cores = p.dtype != Dtype::F32 && aligned && p.k.is_multiple_of(8);
-        // Rows and columns of a block and its shared memory, as in `product*.cu`.
+        // Rows and columns of a block, and its shared memory, as in `product*.cu`.
         let (kernel, rows, columns, shared_bytes) = match self.capability {
             _ if !tensor_cores => ("plain_product", 64, 64, 0),
             HOPPER => ("hopper_product", 128, 256, 4 * (128 + 256) * 128 + 1024),
@@ -607,7 +610,7 @@ impl Gpu {
         };
         let logits = if p.out == p.dtype { "" } else { "_logits" };
         let name = format!("{kernel}{logits}_{}", p.dtype.name());
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let args = [
             p.y.into(),
             p.x.into(),
@@ -625,7 +628,7 @@ impl Gpu {
 
     /// Captures what `work` puts on the stream as a graph, without running it.
     pub fn capture(&self, work: impl FnOnce() -> Result<(), CudaError>) -> Result<CudaGraph, CudaError> {
-        // Relaxed: cuBLAS may load a kernel meanwhile.
+        // Relaxed: cuBLAS may load a kernel during the capture.
         self.stream.begin_capture(sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED)?;
         let done = work();
         // The stream must leave capture mode, also after an error.
@@ -664,7 +667,7 @@ impl Gpu {
         Ok(Ring { base, _memory: memory, slots, batch })
     }
 
-    /// Waits until the device has done `steps` steps, and gives the ids of the last of them. Sleeps instead of
+    /// Waits until the device has completed `steps` steps, and returns the ids of the last of them. Sleeps instead of
     /// spinning: the next step is already queued.
     pub fn wait(&self, ring: &Ring, steps: u32) -> Result<Vec<u32>, CudaError> {
         let mut checked = Instant::now();
@@ -682,7 +685,7 @@ impl Gpu {
     /// The device's error, if it has one.
     fn check(&self) -> Result<(), CudaError> {
         self.context.bind_to_thread()?;
-        // SAFETY: the stream is ours.
+        // SAFETY: the stream belongs to this `Gpu`.
         match unsafe { sys::cuStreamQuery(self.stream.cu_stream()) } {
             sys::CUresult::CUDA_SUCCESS | sys::CUresult::CUDA_ERROR_NOT_READY => Ok(()),
             error => Err(cudarc::driver::DriverError(error).into()),
@@ -693,7 +696,7 @@ impl Gpu {
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The token ids of the last steps and the number of finished steps, in host memory that the device writes.
+/// The token ids of the last steps and the number of completed steps, in host memory that the device writes.
 pub struct Ring {
     base: *mut u32,
     _memory: PinnedHostSlice<u32>,
@@ -720,11 +723,11 @@ impl Ring {
     }
 
     fn done(&self) -> u32 {
-        // SAFETY: the last element of the allocation, aligned; the device writes it at once.
+        // SAFETY: the last element of the allocation, aligned; the device writes it atomically.
         unsafe { AtomicU32::from_ptr(self.base.add(self.slots * self.batch)) }.load(Ordering::Acquire)
     }
 
-    /// The ids of a finished step that is not yet overwritten.
+    /// The ids of a completed step that is not yet overwritten.
     fn ids(&self, step: u32) -> Vec<u32> {
         let first = step as usize % self.slots * self.batch;
         // SAFETY: within the allocation; the device wrote them before it counted the step.
@@ -739,7 +742,7 @@ pub struct NodeCounter {
 }
 
 impl NodeCounter {
-    /// The operators of all nodes in execution order; empty where the graph could not be read.
+    /// The operators of all nodes in execution order; empty if the graph could not be read.
     pub fn nodes(&self) -> Vec<OperatorInstance> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -778,8 +781,8 @@ impl Listener for NodeCounter {
     }
 }
 
-/// Opens the driver's library, which may be outside of the loader's path. cudarc finds it by its name then, and would panic without
-/// it.
+/// Opens the driver's library, which may be outside the loader's path. cudarc then finds it by its name; without it
+/// cudarc would panic.
 fn load_driver() -> Result<(), CudaError> {
     static FOUND: OnceLock<bool> = OnceLock::new();
     let found = *FOUND.get_or_init(|| {
@@ -787,7 +790,7 @@ fn load_driver() -> Result<(), CudaError> {
             // SAFETY: the driver's library, whose initialisers do nothing before `cuInit`.
             match unsafe { Library::new(path) } {
                 Ok(library) => {
-                    // It stays loaded.
+                    // The library stays loaded.
                     std::mem::forget(library);
                     true
                 }

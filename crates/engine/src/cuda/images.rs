@@ -1,4 +1,4 @@
-//! The kernels that travel with the program, compiled ahead of time: `just kernels` makes them from `kernels/`.
+//! The kernels that are built into the program, compiled ahead of time: `just kernels` creates them from `kernels/`.
 
 use std::{fmt, sync::LazyLock};
 
@@ -28,14 +28,14 @@ macro_rules! images_of {
 
 pub const HOPPER: u32 = 90;
 
-/// What not all models need.
+/// Kernels that only some models need.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Needs {
     pub quantised: bool,
     pub experts: bool,
     pub fp8: bool,
     pub eight_bit_cache: bool,
-    /// The layers of a step as one kernel, in bf16 on 9.0.
+    /// All layers of a step as one kernel, in bf16 on 9.0.
     pub layers: bool,
 }
 
@@ -88,15 +88,15 @@ pub fn images(dtype: Dtype, needs: Needs, capability: u32) -> Vec<&'static [u8]>
     of_dtype.into_iter().chain([sampling]).chain(for_hopper.iter().copied()).chain(rest).collect()
 }
 
-/// What the images were made from and for.
+/// The inputs and targets of the images' compilation.
 #[derive(Debug, Deserialize)]
 pub struct Manifest {
     pub sources_sha256: String,
     /// The version of the compiler.
     pub cuda: String,
-    /// With machine code, as 90 for 9.0.
+    /// Capabilities with machine code, e.g. 90 for 9.0.
     pub capabilities: Vec<u32>,
-    /// With PTX, which the driver compiles for every later capability.
+    /// Capabilities with PTX, which the driver compiles for every later capability.
     pub ptx: Vec<u32>,
 }
 

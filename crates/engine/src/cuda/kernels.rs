@@ -1,4 +1,4 @@
-//! Launches the kernels. Every function checks the sizes that its kernel relies on; where a kernel relies on values in
+//! Launches the kernels. Every function checks the sizes that its kernel relies on; if a kernel relies on values in
 //! device memory, the function is unsafe and documents what they must be. The `.cu` files document what each
 //! kernel computes.
 
@@ -18,15 +18,16 @@ use llmprof_config::{Dtype, KvCacheDtype};
 
 type Launched = Result<(), CudaError>;
 
-/// Rows of activations up to which our own GEMM is faster than cuBLAS.
+/// Rows of activations up to which the built-in GEMM is faster than cuBLAS.
 pub const FEW_ROWS: usize = 8;
 /// Query heads of one block of the decode attention.
 const HEADS_PER_BLOCK: usize = 8;
-/// Blocks of a cluster in `decode_attention.cu`, at most, which share one key/value head.
+/// Maximum blocks of a cluster in `decode_attention.cu`; they share one key/value head.
 const CLUSTER_BLOCKS: usize = 8;
 /// Head dimensions with tensor-core kernels.
 const TENSOR_CORE_DIMS: [usize; 5] = [64, 80, 96, 128, 256];
-/// Head dimensions are multiples of it in a cache of Q8_0: half a head is rotated with the other half, in blocks of 32.
+/// Head dimensions in a Q8_0 cache are multiples of this: the two halves of a head are rotated together, in blocks of
+/// 32.
 pub const Q8_0_STEP: usize = 64;
 /// Blocks that search one row of logits for its maximum.
 const ARGMAX_BLOCKS: usize = 64;
@@ -35,7 +36,8 @@ const ID_BYTES: usize = 4;
 /// The position and the number of finished steps, 4 bytes each.
 const PROGRESS_BYTES: usize = 8;
 
-/// Key/value heads times the blocks that share the query heads of one, for `length` positions of all sequences.
+/// Units of attention work: key/value heads times the blocks that share the query heads of one, for `length` positions
+/// of all sequences.
 fn attention_units(heads: &Heads, length: usize) -> usize {
     heads.kv_heads * blocks_per_group(heads) * heads.batch * length
 }
@@ -49,12 +51,12 @@ fn blocks_per_group(heads: &Heads) -> usize {
 pub struct KvCache<'a> {
     pub keys: &'a Buffer,
     pub values: &'a Buffer,
-    /// A position attends to this many, itself included; `None` attends to all.
+    /// A position attends to this many positions, including itself; `None` attends to all.
     pub window: Option<usize>,
-    /// Positions that are kept of each sequence, in turn.
+    /// Positions kept for each sequence, in a ring.
     pub slots: usize,
     pub dtype: KvCacheDtype,
-    /// A score for no position, of each head.
+    /// Attention sinks: one learned score per head that belongs to no position.
     pub sinks: Option<&'a Buffer>,
 }
 
@@ -76,7 +78,7 @@ impl KvCache<'_> {
         })?)
     }
 
-    /// 0 means no window. One as large as the cache has no effect.
+    /// 0 means no window. A window as large as the cache has no effect.
     fn window(&self, launch: Launch<'_>, heads: &Heads) -> Result<Arg, CudaError> {
         Ok(launch.arg("the window", self.window.unwrap_or(0).min(heads.capacity))?)
     }
@@ -105,7 +107,7 @@ pub struct HeadTransform<'a> {
 }
 
 impl HeadTransform<'_> {
-    /// As kernels take them, in this order.
+    /// The transform as kernel arguments, in this order.
     fn args(&self) -> [Arg; 6] {
         [
             self.bias.into(),
@@ -151,7 +153,7 @@ pub enum Values {
     Fp8(Box<Fp8Matrix>),
 }
 
-/// Activations that a matrix is multiplied with; normed first where that is still to be done.
+/// Activations that a matrix is multiplied with, normed first if `norm` is set.
 #[derive(Clone, Copy)]
 pub struct Input<'a> {
     pub x: Slice<'a>,
@@ -178,9 +180,8 @@ impl<'a> From<&'a Buffer> for Input<'a> {
     }
 }
 
-/// The norm of the operator that follows, in part: the last GEMM of experts, which completes rows of the
-/// residual vector, also writes them times the norm's weights, and sums of their squares. So no kernel is
-/// needed for the norm alone.
+/// The partial norm of the next operator: the last GEMM of experts, which completes rows of the residual vector, also
+/// writes them times the norm's weights, and sums of their squares. So the norm needs no separate kernel.
 #[derive(Clone, Copy)]
 pub struct Carry<'a> {
     pub weight: &'a Buffer,
@@ -188,18 +189,18 @@ pub struct Carry<'a> {
     pub squares: &'a Buffer,
 }
 
-/// Rows of such a GEMM, still to be divided by the root of their mean square.
+/// Rows written by such a GEMM, not yet divided by the root of their mean square.
 #[derive(Clone, Copy)]
 pub struct Carried<'a> {
     pub squares: &'a Buffer,
     pub eps: f32,
 }
 
-/// Numbers of a row whose squares are summed up together.
+/// Numbers of a row whose squares are summed together.
 pub const CARRIED_TOGETHER: usize = 8;
 /// The number of such sums is a multiple of four.
 const CARRIED_STEP: usize = 4 * CARRIED_TOGETHER;
-/// Columns of a row, at most: a block has room for that many sums.
+/// Maximum columns of a row: a block has room for the sums of that many.
 const MOST_CARRIED: usize = 512 * CARRIED_TOGETHER;
 
 impl Carry<'_> {
@@ -253,7 +254,7 @@ pub struct Kernels {
     pub dtype: Dtype,
     /// The activation function of the gate.
     pub activation: Activation,
-    /// For quantised weights.
+    /// Memory for GEMMs of quantised weights.
     pub scratch: Option<Scratch>,
 }
 
@@ -266,10 +267,8 @@ impl Kernels {
         self.dtype.bytes() as usize
     }
 
-    /// Copies the rows of the table that `rows` ids name, times `scale`.
-    ///
-    /// # Safety
-    /// The ids are below the number of the table's rows.
+    /// Copies the rows of the table selected by `rows` ids, times `scale`.
+    /// / # Safety The ids are below the number of the table's rows.
     pub unsafe fn embed(
         &self,
         out: &Buffer,
@@ -279,7 +278,7 @@ impl Kernels {
         scale: f32,
     ) -> Launched {
         let (name, element) = (self.name("embed"), self.element_bytes());
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let values = match &table.values {
             Values::Plain(values) => values,
             Values::Fp8(_) => return Err(launch.error("a table is not in eight bits".to_owned()).into()),
@@ -294,7 +293,7 @@ impl Kernels {
         launch.require_room("the ids", ids.bytes(), ID_BYTES, &[rows])?;
         let columns = launch.arg("columns", table.columns)?;
         let args = [out.into(), values.into(), ids.into(), columns, Arg::Float(scale)];
-        // It waits for all kernels of the step before: attention relies on that.
+        // The kernel waits for all kernels of the previous step: attention relies on that.
         // SAFETY: the kernel's parameters, on buffers of these sizes; the caller guarantees the ids.
         unsafe { self.gpu.launch(launch, Shape::plain((rows, 1, 1), 256), &args) }
     }
@@ -333,7 +332,7 @@ impl Kernels {
         (every, first): (usize, usize),
     ) -> Launched {
         let (name, element) = (self.name("rms_norm"), self.element_bytes());
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require_room("the output", out.bytes(), element, &[rows, n])?;
         let last = rows.saturating_sub(1).checked_mul(every).and_then(|row| row.checked_add(first));
         launch.require_room("x", x.bytes(), element, &[last.unwrap_or(usize::MAX).saturating_add(1), n])?;
@@ -353,7 +352,7 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, Shape::early((rows, 1, 1), threads), &args) }
     }
 
-    /// y = x·wᵀ (+ bias), or y += where `add`. x has `rows` rows.
+    /// y = x·wᵀ (+ bias), or y += if `add`. x has `rows` rows.
     ///
     /// The input may have a norm only if [`fuses_norm`](Self::fuses_norm) is true.
     pub fn linear<'a>(
@@ -376,7 +375,7 @@ impl Kernels {
                 product
             }
             Values::Tiles(parts) if rows <= MOST_ROWS => {
-                // Its w is not used: tiles bring their own.
+                // Its w is not used: tiles have their own pointers.
                 return self.quantised_linear(&of(y), parts, bias, norm);
             }
             Values::Tiles(parts) => of(self.dequantised(w, parts)?),
@@ -386,11 +385,11 @@ impl Kernels {
             Values::Fp8(matrix) => of(self.fp8_plain(matrix)?),
         };
         let is_normed = norm.is_none() && carried.is_none();
-        Launch::of("the product").require(is_normed, || "its input is not normed".to_owned())?;
+        Launch::new("the product").require(is_normed, || "its input is not normed".to_owned())?;
         self.gpu.multiply(&product)?;
         let Some(bias) = bias else { return Ok(()) };
         let name = self.name("add_bias");
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require_room("the bias", bias.bytes(), self.element_bytes(), &[w.rows])?;
         let args = [product.y.into(), bias.into(), Arg::size(rows), launch.arg("columns", w.rows)?];
         // SAFETY: the kernel's parameters; the GEMM has checked the size of y.
@@ -404,7 +403,7 @@ impl Kernels {
         let values = match &w.values {
             Values::Plain(values) => values,
             Values::Fp8(_) => {
-                return Err(Launch::of("logits").error("the LM head has no FP8 kernel".to_owned()).into());
+                return Err(Launch::new("logits").error("the LM head has no FP8 kernel".to_owned()).into());
             }
             // The dequantised matrix would be large.
             Values::Tiles(parts) => {
@@ -419,7 +418,7 @@ impl Kernels {
             }
         };
         let product = self.product(y.into(), x, values.into(), (n, k), rows, Dtype::F32, false);
-        Launch::of("the product").require(norm.is_none(), || "its input is not normed".to_owned())?;
+        Launch::new("the product").require(norm.is_none(), || "its input is not normed".to_owned())?;
         if self.is_skinny(&product) {
             let kernel = if self.dtype == Dtype::F32 { "skinny" } else { "skinny_logits" };
             return self.skinny(kernel, &product, None, None, carried);
@@ -427,12 +426,12 @@ impl Kernels {
         self.gpu.multiply(&product)
     }
 
-    /// Whether a GEMM of `rows` rows with `w` norms its input itself.
+    /// Whether a GEMM of `rows` rows with `w` computes the norm of its input itself.
     pub fn fuses_norm(&self, rows: usize, w: &Matrix) -> bool {
         rows <= MOST_ROWS && matches!(w.values, Values::Tiles(_))
     }
 
-    /// Whether a GEMM of `rows` rows with `w` takes rows whose norm is carried.
+    /// Whether a GEMM of `rows` rows with `w` accepts rows with a partial norm ([`Carried`]).
     pub fn takes_carried(&self, rows: usize, w: &Matrix) -> bool {
         let fits = w.columns.is_multiple_of(CARRIED_STEP) && w.columns <= MOST_CARRIED;
         fits && self.dtype != Dtype::F32 && rows <= FEW_ROWS && matches!(w.values, Values::Plain(_))
@@ -455,14 +454,14 @@ impl Kernels {
 
     /// Limits the `count` f32 numbers of x to ±cap.
     pub fn softcap(&self, x: &Buffer, count: usize, cap: f32) -> Launched {
-        let launch = Launch::of("softcap");
+        let launch = Launch::new("softcap");
         launch.require_room("x", x.bytes(), FLOAT_BYTES, &[count])?;
         // SAFETY: the kernel's parameters, on a buffer of this size.
         unsafe { self.gpu.launch(launch, self.spread(count), &[x.into(), Arg::size(count), Arg::Float(cap)]) }
     }
 
-    /// out = activation(gate) · up, of `rows` rows of x. The first half of the rows of `gate_up` are the gate's. With many
-    /// rows, `wide` gets the results of both GEMMs.
+    /// out = activation(gate) · up, of `rows` rows of x. The first half of the rows of `gate_up` belongs to the gate.
+    /// With many rows, `wide` holds the results of both GEMMs.
     pub fn gated<'a>(
         &'a self,
         out: &'a Buffer,
@@ -500,7 +499,7 @@ impl Kernels {
         self.activated(out, wide, rows, n)
     }
 
-    /// As kernels number it.
+    /// The activation's number in kernels.
     pub(super) fn activation_number(&self) -> i32 {
         match self.activation {
             Activation::Silu => 0,
@@ -513,7 +512,7 @@ impl Kernels {
     /// out = activation(gate) · up, of rows of n gates and n ups.
     pub(super) fn activated(&self, out: &Buffer, wide: &Buffer, rows: usize, n: usize) -> Launched {
         let name = self.name("gated");
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require_room("the output", out.bytes(), self.element_bytes(), &[rows, n])?;
         launch.require_room("gate and up", wide.bytes(), self.element_bytes(), &[rows, n, 2])?;
         let activation = Arg::Int(self.activation_number());
@@ -522,13 +521,13 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, self.spread(rows * n / 8), &args) }
     }
 
-    /// Whether our own GEMM is used: few rows, and columns that are loaded eight at a time.
+    /// Whether the built-in GEMM is used: few rows, and columns that are loaded eight at a time.
     fn is_skinny(&self, p: &Product<'_>) -> bool {
         p.m <= FEW_ROWS && (self.dtype == Dtype::F32 || p.k.is_multiple_of(8))
     }
 
-    /// Our own GEMM. With an `activation`, w has n rows of the gate and n rows of up, and
-    /// y = activation(gate) · up.
+    /// The built-in GEMM for few rows. With an `activation`, w has n rows of the gate and n rows of up, and y =
+    /// activation(gate) · up.
     fn skinny(
         &self,
         kernel: &str,
@@ -542,7 +541,7 @@ impl Kernels {
             (_, None) => self.name(&format!("{kernel}_8")),
             (_, Some(_)) => self.name(&format!("{kernel}_carried_8")),
         };
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let w_rows = if activation.is_some() { p.n.saturating_mul(2) } else { p.n };
         p.check(launch, w_rows)?;
         if self.dtype != Dtype::F32 {
@@ -575,16 +574,14 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, shape, &args) }
     }
 
-    /// Enough blocks for `items` that threads stride over.
+    /// A grid with enough blocks for `items` in a grid-stride loop.
     pub(super) fn spread(&self, items: usize) -> Shape {
         Shape::early((items.div_ceil(256).clamp(1, self.gpu.multiprocessors * 16), 1, 1), 256)
     }
 
     /// Bias, norm and rotation of each head; keys and values go to the cache. Rows are `length` positions of each
-    /// sequence, from `progress`'s position on.
-    ///
-    /// # Safety
-    /// The position in `progress` plus `length` is at most the capacity.
+    /// sequence, starting at the position in `progress`.
+    /// / # Safety The position in `progress` plus `length` is at most the capacity.
     pub unsafe fn rope(
         &self,
         qkv: &Buffer,
@@ -595,13 +592,13 @@ impl Kernels {
         heads: &Heads,
     ) -> Launched {
         let (name, element) = (self.name(&format!("{}rope", cache.prefix())), self.element_bytes());
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         cache.check(launch, heads, element)?;
         transform.check(launch, heads, element)?;
         launch.require_room("qkv", qkv.bytes(), element, &[heads.batch, length, heads.columns()])?;
         launch.require_room("the progress", progress.bytes(), PROGRESS_BYTES, &[1])?;
         let rows = heads.batch * length;
-        // A warp for each head of a row, counted as `int`.
+        // One warp for each head of a row, counted as `int`.
         let warps = rows * (heads.heads + 2 * heads.kv_heads);
         launch.int("the number of warps", warps.next_multiple_of(4))?;
         let [bias, query_norm, key_norm, cosines, sines, eps] = transform.args();
@@ -627,10 +624,10 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, Shape::early((warps.div_ceil(4), 1, 1), 128), &args) }
     }
 
-    /// Copies keys and values of a whole prompt, kept plainly in `fresh`, to the cache.
+    /// Copies the unquantised keys and values of a whole prompt from `fresh` to the cache.
     pub fn keep(&self, cache: &KvCache<'_>, fresh: &KvCache<'_>, length: usize, heads: &Heads) -> Launched {
         let (name, element) = (self.name(&format!("{}keep", cache.prefix())), self.element_bytes());
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         cache.check(launch, heads, element)?;
         fresh.check(launch, &Heads { capacity: length, ..*heads }, element)?;
         let rows = heads.batch * heads.kv_heads;
@@ -663,13 +660,13 @@ impl Kernels {
     ) -> Launched {
         let tensor_cores = self.has_tensor_core_kernel(h, KvCacheDtype::Auto);
         let for_hopper =
-            HopperAttention::of(h.dim).filter(|_| tensor_cores && self.gpu.runs_hopper_kernels());
+            HopperAttention::for_dim(h.dim).filter(|_| tensor_cores && self.gpu.runs_hopper_kernels());
         let name = match (tensor_cores, for_hopper) {
             (true, Some(_)) => self.name(&format!("prefill_attention_hopper_{}", h.dim)),
             (true, None) => self.name(&format!("prefill_attention_{}", h.dim)),
             (false, _) => self.name("plain_attention"),
         };
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require(cache.dtype == KvCacheDtype::Auto && cache.slots >= length, || {
             format!("{length} positions are not in the cache as plain numbers")
         })?;
@@ -679,7 +676,7 @@ impl Kernels {
         let buffers = [out.into(), qkv.into(), cache.keys.into(), cache.values.into(), length_arg];
         let args = [&buffers[..], &common, &[launch.arg("the head dimension", h.dim)?]].concat();
         let shape = if let Some(HopperAttention { rows, threads, shared_bytes }) = for_hopper {
-            // Each of the GPU's multiprocessors takes parts in turn; the grid's third size is the batch.
+            // Each multiprocessor takes parts in turn; the grid's third size is the batch.
             let parts = length.div_ceil(rows) * h.heads;
             let blocks = self.gpu.multiprocessors.div_ceil(h.batch).clamp(1, parts);
             Shape { shared_bytes, ..Shape::plain((blocks, 1, h.batch), threads) }
@@ -695,16 +692,15 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, shape, &args) }
     }
 
-    /// Whether [`decode_attention`](Self::decode_attention) does what [`rope`](Self::rope) does.
+    /// Whether [`decode_attention`](Self::decode_attention) also does the work of [`rope`](Self::rope).
     pub fn rotates_in_attention(&self, heads: &Heads, cache: &KvCache<'_>) -> bool {
         self.has_tensor_core_kernel(heads, cache.dtype)
     }
 
-    /// Attention of `length` new positions of each sequence. Their heads are transformed and written to the cache before; or here, of one position, with a
-    /// `transform`, if [`rotates_in_attention`](Self::rotates_in_attention) is true.
-    ///
-    /// # Safety
-    /// The position in `progress` plus `length` is at most the capacity.
+    /// Attention of `length` new positions of each sequence. Their heads have been transformed and written to the
+    /// cache; or, for one position with a `transform`, this kernel does that if
+    /// [`rotates_in_attention`](Self::rotates_in_attention) is true.
+    /// / # Safety The position in `progress` plus `length` is at most the capacity.
     // Reason: the operands of a kernel.
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn decode_attention(
@@ -727,7 +723,7 @@ impl Kernels {
         } else {
             self.name(&format!("{prefix}plain_decode_attention"))
         };
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         self.check_attention(launch, [out, qkv], cache, length, h)?;
         launch.require_room("the progress", progress.bytes(), PROGRESS_BYTES, &[1])?;
         launch.require(transform.is_none() || (length == 1 && tensor_cores), || {
@@ -788,9 +784,9 @@ impl Kernels {
         Ok(launch.require_room("qkv", qkv.bytes(), element, &[batch, length, heads.columns()])?)
     }
 
-    /// The index of the maximum of each row of logits goes to `tokens` and to the ring, and the position advances.
+    /// Writes the index of each row's maximum logit to `tokens` and to the ring, and advances the position.
     pub fn argmax(&self, b: &SamplingBuffers, ring: &Ring, advance: usize) -> Launched {
-        let launch = Launch::of("pick_likeliest");
+        let launch = Launch::new("pick_likeliest");
         b.check(launch, ring)?;
         let args = [
             (&b.tokens).into(),
@@ -809,7 +805,7 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, Shape::early((ARGMAX_BLOCKS, b.batch, 1), 256), &args) }
     }
 
-    /// As [`argmax`](Self::argmax), with a random draw.
+    /// Like [`argmax`](Self::argmax), with a random draw.
     pub fn sample(
         &self,
         b: &SamplingBuffers,
@@ -817,7 +813,7 @@ impl Kernels {
         advance: usize,
         p: &SamplingParameters,
     ) -> Launched {
-        let launch = Launch::of("draw");
+        let launch = Launch::new("draw");
         b.check(launch, ring)?;
         let args = [
             (&b.tokens).into(),
@@ -834,9 +830,9 @@ impl Kernels {
         self.finish_step(b, ring, advance)
     }
 
-    /// Copies the chosen tokens to the ring, counts the step, and advances the position.
+    /// Copies the sampled tokens to the ring, counts the step, and advances the position.
     pub fn finish_step(&self, b: &SamplingBuffers, ring: &Ring, advance: usize) -> Launched {
-        let launch = Launch::of("step_done");
+        let launch = Launch::new("step_done");
         b.check(launch, ring)?;
         let args = [
             (&b.tokens).into(),
@@ -860,7 +856,7 @@ impl Kernels {
         (offset, spread): (f32, f32),
     ) -> Launched {
         let name = self.name("synthetic");
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require_room("the output", out.bytes(), self.element_bytes(), &[rows, columns])?;
         let args = [
             out.into(),
@@ -886,20 +882,20 @@ struct HopperAttention {
 }
 
 impl HopperAttention {
-    fn of(dim: usize) -> Option<HopperAttention> {
+    fn for_dim(dim: usize) -> Option<HopperAttention> {
         const TILE: usize = 128;
         let groups = match dim {
             64 => 3,
             128 => 2,
             _ => return None,
         };
-        // Queries, and two tiles each of keys and values, from a multiple of 1,024 bytes.
+        // Queries, and two tiles each of keys and values, aligned to 1,024 bytes.
         let shared_bytes = 1024 + (groups * 64 + 4 * TILE) * dim * 2;
         Some(HopperAttention { rows: groups * 64, threads: (groups + 1) * 128, shared_bytes })
     }
 }
 
-/// What all attention kernels take in this order: the sizes of the heads, then how scores are computed.
+/// Arguments that all attention kernels take in this order: the sizes of the heads, then how scores are computed.
 fn attention_args(launch: Launch<'_>, cache: &KvCache<'_>, h: &Heads) -> Result<[Arg; 7], CudaError> {
     Ok([
         launch.arg("heads", h.heads)?,
@@ -920,7 +916,8 @@ pub struct AttentionSplits {
 }
 
 impl AttentionSplits {
-    /// Two blocks for each multiprocessor, as long as each has enough positions; with clusters those of a key/value head are one.
+    /// Two blocks for each multiprocessor, if each has enough positions; with clusters, the blocks of a key/value head
+    /// form one.
     /// For up to `length` new positions.
     pub fn new(gpu: &Gpu, h: &Heads, length: usize) -> Result<AttentionSplits, CudaError> {
         let of_one = attention_units(h, 1);
@@ -945,13 +942,13 @@ impl AttentionSplits {
     }
 }
 
-/// The buffers of choosing tokens.
+/// The buffers for sampling tokens.
 pub struct SamplingBuffers {
     /// (batch, vocab), f32.
     pub logits: Buffer,
-    /// The chosen tokens, which are the next step's input, u32. Always below `vocab`.
+    /// The sampled tokens, which are the next step's input, u32. Always below `vocab`.
     pub tokens: Buffer,
-    /// The next position and the number of finished steps.
+    /// The next position and the number of completed steps.
     pub progress: Buffer,
     parts: Buffer,
     arrived: Buffer,
@@ -990,7 +987,7 @@ impl SamplingBuffers {
 #[derive(Debug, Clone, Copy)]
 pub struct SamplingParameters {
     pub temperature: f32,
-    /// 0 draws among all.
+    /// 0 draws from all tokens.
     pub top_k: usize,
     pub top_p: f32,
     pub seed: u64,

@@ -13,20 +13,21 @@ use crate::launch::{Arg, Heads, Launch};
 use llm_cost::{ModelSpec, spec::Activation};
 use llmprof_config::{Dtype, KvCacheDtype};
 
-/// As in `layers_block.cuh`: columns of the intermediate are divided in steps of it.
+/// Columns of the intermediate are divided in multiples of this, as in `layers_block.cuh`.
 const CHUNK: usize = 32;
-/// Rows of a GEMM in a block.
+/// Maximum rows of a GEMM in a block.
 const PART_ROWS: usize = 256;
-/// Columns of the intermediate in a cluster.
+/// Maximum columns of the intermediate in a cluster.
 const MOST_COLUMNS: usize = 1024;
 /// A sum counts its contributions in eight bits.
 const MOST_CONTRIBUTIONS: usize = 255;
 /// Warps that multiply, one that copies, one that keeps the residual vector.
 const THREADS: usize = (8 + 2) * 32;
-/// All that 9.0 allows: most of it is the ring through which weights stream.
+/// The maximum on 9.0; most of it is the ring through which weights stream.
 const SHARED_BYTES: usize = 227 << 10;
-/// Positions of a sequence up to which the kernel is used. The cache is read by the blocks that have a key/value head, a few dozen, while
-/// the attention of the other path uses them all: the more of a step is attention, the less this one gains.
+/// Maximum positions of a sequence for which the kernel is used. It reads the cache with only the few dozen blocks that
+/// have a key/value head, while the separate attention kernel uses all blocks: the larger the share of attention in a
+/// step, the less this kernel gains.
 const MOST_POSITIONS: usize = 8192;
 
 /// The sizes that a kernel is compiled for.
@@ -37,7 +38,7 @@ pub struct Instance {
     kv_heads: usize,
     dim: usize,
     intermediate: usize,
-    /// Blocks of a cluster, the fastest first. A GPU may have no room for clusters of 16.
+    /// Blocks of a cluster, the fastest first. A GPU may not support clusters of 16.
     clusters: &'static [usize],
 }
 
@@ -45,7 +46,7 @@ pub struct Instance {
 #[cfg(test)]
 pub const MODELS: [&str; 4] = ["qwen2_5_0_5b", "qwen3_0_6b", "smollm2_360m", "smollm2_135m"];
 
-/// As `layers.cu` lists them.
+/// The same list as in `layers.cu`.
 const INSTANCES: &[Instance] = &[
     // Qwen2.5-0.5B
     Instance { hidden: 896, heads: 14, kv_heads: 2, dim: 64, intermediate: 4864, clusters: &[16, 8] },
@@ -58,8 +59,8 @@ const INSTANCES: &[Instance] = &[
 ];
 
 impl Instance {
-    /// The instance for an unquantised model; `None` if no instance does all that the model needs.
-    pub fn of(spec: &ModelSpec, dtype: Dtype, sizes: &Sizes) -> Option<&'static Instance> {
+    /// The instance for an unquantised model; `None` if no instance supports the model.
+    pub fn find(spec: &ModelSpec, dtype: Dtype, sizes: &Sizes) -> Option<&'static Instance> {
         let Sizes { cache, step, .. } = *sizes;
         let one_sequence = cache.batch == 1 && step <= 1 && cache.positions <= MOST_POSITIONS;
         let plain = dtype == Dtype::Bf16 && cache.dtype == KvCacheDtype::Auto;
@@ -83,8 +84,8 @@ impl Instance {
         format!("decode_layers_{}_{}_{cluster}_bf16", self.hidden, self.intermediate)
     }
 
-    /// Divides a layer among `clusters`: key/value heads in turn, then columns so that all read the same number of bytes, with
-    /// `context` positions in the cache. `None` where a cluster would have more than it has room for.
+    /// Divides a layer among `clusters`: key/value heads round-robin, then columns so that all read the same number of
+    /// bytes with `context` positions in the cache. `None` if a cluster would have more than fits.
     fn shares(&self, clusters: usize, cluster: usize, context: usize) -> Option<Vec<Share>> {
         let group = self.heads / self.kv_heads;
         let of_head = (2 * group + 2) * self.dim * self.hidden + 2 * context * self.dim;
@@ -92,7 +93,7 @@ impl Instance {
         let mut first_kv = 0;
         let mut shares: Vec<Share> = (0..clusters)
             .map(|i| {
-                // The first ones have one more.
+                // The first clusters have one more.
                 let kvs = self.kv_heads / clusters + usize::from(i < self.kv_heads % clusters);
                 let share = Share { first_kv, kvs, ..Share::default() };
                 first_kv += kvs;
@@ -118,7 +119,7 @@ impl Instance {
     }
 }
 
-/// What a cluster does in each layer.
+/// The share of a cluster in each layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Share {
     first_kv: usize,
@@ -142,7 +143,7 @@ pub struct FusedLayer<'a> {
 }
 
 impl FusedLayer<'_> {
-    /// Its addresses in the order of `Layer` in `layers_block.cuh`. `None` if weights are quantised.
+    /// The addresses in the order of `Layer` in `layers_block.cuh`. `None` if weights are quantised.
     fn addresses(
         &self,
         launch: Launch<'_>,
@@ -161,7 +162,7 @@ impl FusedLayer<'_> {
         for ((name, matrix, rows, columns), address) in matrices.into_iter().zip(&mut weights) {
             let Values::Plain(values) = &matrix.values else { return Ok(None) };
             launch.require_room(name, values.bytes(), 2, &[rows, columns])?;
-            // Rows are copied by the copy engine.
+            // Rows are copied by the copy engine, which needs aligned addresses.
             launch.require_alignment(name, values.address(), 16)?;
             *address = values.address();
         }
@@ -206,7 +207,8 @@ impl FusedLayer<'_> {
     }
 }
 
-/// A kernel for the layers of a decode step, and its buffers. It has the addresses of the layers, which must live as long.
+/// The kernel for the layers of a decode step, and its buffers. It keeps the addresses of the layers, which must
+/// outlive it.
 pub struct FusedLayers {
     kernel: String,
     hidden: usize,
@@ -215,14 +217,14 @@ pub struct FusedLayers {
     layers: Buffer,
     shares: Buffer,
     mlp_clusters: usize,
-    /// Two sets, of which a step uses one and clears the other.
+    /// Two sets: a step uses one and clears the other.
     sums: Buffer,
     /// Finished steps and finished blocks.
     state: Buffer,
 }
 
 impl FusedLayers {
-    /// `None` where the GPU has no room for the whole grid at once.
+    /// `None` if the GPU cannot run the whole grid concurrently.
     pub fn new(
         gpu: &Gpu,
         instance: &Instance,
@@ -233,11 +235,11 @@ impl FusedLayers {
         if !gpu.runs_hopper_kernels() || gpu.shared_bytes < SHARED_BYTES {
             return Ok(None);
         }
-        // The positions in the cache at a step in the middle of a request.
+        // Positions in the cache at a step in the middle of a request.
         let context = sizes.prompt.midpoint(sizes.cache.positions);
         for &cluster in instance.clusters {
             let kernel = instance.kernel(cluster);
-            let launch = Launch::of(&kernel);
+            let launch = Launch::new(&kernel);
             let shape = |clusters: usize| Shape {
                 shared_bytes: SHARED_BYTES,
                 cluster,
@@ -278,10 +280,8 @@ impl FusedLayers {
 }
 
 impl Kernels {
-    /// x becomes what it is after all layers, at the position in `progress`; keys and values go to the caches.
-    ///
-    /// # Safety
-    /// The position in `progress` is below the capacity, and the layers of `fused` live.
+    /// Computes all layers on x in place, at the position in `progress`; keys and values go to the caches.
+    /// / # Safety The position in `progress` is below the capacity, and the layers of `fused` live.
     pub unsafe fn decode_layers(
         &self,
         fused: &FusedLayers,
@@ -290,7 +290,7 @@ impl Kernels {
         progress: &Buffer,
         heads: &Heads,
     ) -> Result<(), CudaError> {
-        let launch = Launch::of(&fused.kernel);
+        let launch = Launch::new(&fused.kernel);
         launch.require_room("x", x.bytes(), 2, &[fused.hidden])?;
         launch.require_room("the progress", progress.bytes(), 4, &[1])?;
         for (name, table) in [("the cosines", transform.cosines), ("the sines", transform.sines)] {
@@ -334,12 +334,12 @@ mod tests {
     }
 
     #[test]
-    fn a_model_has_a_kernel_where_it_does_everything() {
+    fn a_model_has_a_kernel_only_if_it_supports_everything() {
         let sizes = Sizes { cache: KvShape::from((1, 640)), prompt: 512, step: 1 };
-        let of = |spec: &ModelSpec, sizes: &Sizes| Instance::of(spec, Dtype::Bf16, sizes).map(|i| i.hidden);
+        let of = |spec: &ModelSpec, sizes: &Sizes| Instance::find(spec, Dtype::Bf16, sizes).map(|i| i.hidden);
         assert_eq!(of(&qwen(), &sizes), Some(896));
         for dtype in [Dtype::F16, Dtype::F32] {
-            assert_eq!(Instance::of(&qwen(), dtype, &sizes), None);
+            assert_eq!(Instance::find(&qwen(), dtype, &sizes), None);
         }
         let cache = |batch, positions, dtype| Sizes { cache: KvShape { batch, positions, dtype }, ..sizes };
         for (sizes, expected) in [
@@ -382,7 +382,7 @@ mod tests {
             let composed = llmprof_config::compose(&tree, &[format!("model={name}")]).unwrap();
             let spec = ModelSpec::from_hf(&composed.config.model.arch).unwrap();
             let sizes = Sizes { cache: KvShape::from((1, 640)), prompt: 512, step: 1 };
-            assert_eq!(Instance::of(&spec, Dtype::Bf16, &sizes), Some(instance), "{name}");
+            assert_eq!(Instance::find(&spec, Dtype::Bf16, &sizes), Some(instance), "{name}");
         }
     }
 
@@ -405,14 +405,14 @@ mod tests {
             }
         }
         let qwen = &INSTANCES[0];
-        // Two clusters have a head each, and fewer columns; the longer the context, the fewer.
+        // Two clusters have one head each and therefore fewer columns; the longer the context, the fewer.
         let columns = |context| -> Vec<usize> {
             qwen.shares(7, 16, context).unwrap().iter().map(|share| share.columns).collect()
         };
         let (short, long) = (columns(512), columns(8192));
         assert!(short[..2].iter().all(|n| n < &short[2]), "{short:?}");
         assert!(long[0] < short[0] && long[6] > short[6], "{long:?}");
-        // Too few clusters for the columns, and none at all.
+        // Too few clusters for the columns, and no cluster.
         assert_eq!(qwen.shares(4, 16, 512), None);
         assert_eq!(qwen.shares(0, 16, 512), None);
     }

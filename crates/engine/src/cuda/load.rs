@@ -1,4 +1,4 @@
-//! Loads of a GPU.
+//! Saturating loads for a GPU.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use llmprof_config::Dtype;
 
 /// Rows and columns of a GEMM's matrices.
 const SIDE: usize = 8192;
-/// Rows and columns of a matrix that is read, in bf16: 2 GiB, much more than the caches.
+/// Rows and columns of the matrix of the read load, in bf16: 2 GiB, much more than the caches.
 const READ: (usize, usize) = (131_072, 8192);
 const COPY_BYTES: usize = 2 << 30;
 
@@ -44,7 +44,7 @@ impl LoadedGpu {
         Ok(LoadedGpu { kernels, events, work: None })
     }
 
-    /// Random values: a GPU draws less power and clocks higher on zeros.
+    /// Random values: with zeros a GPU draws less power and clocks higher.
     fn random(&self, rows: usize, columns: usize) -> Result<Buffer, CudaError> {
         let bytes = rows * columns * self.kernels.dtype.bytes() as usize;
         let buffer = self.kernels.gpu.alloc("the load", bytes)?;

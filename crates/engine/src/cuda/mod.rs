@@ -1,7 +1,6 @@
-//! The decoder on NVIDIA GPUs: our own kernels, a decode step as one CUDA graph, steps queued ahead.
-//!
-//! Token and position are in device memory. A step reads the token of the previous step, writes its own, and advances the
-//! position; so the next step is queued before the host has read this step's token, and the GPU never waits for the
+//! The decoder on NVIDIA GPUs: built-in kernels, a decode step as one CUDA graph, steps queued ahead.
+//! / Token and position are in device memory. A step reads the token of the previous step, writes its own, and advances
+//! the position; so the next step is queued before the host has read this step's token, and the GPU never waits for the
 //! host. The host reads ids from a ring buffer in its own memory that the device writes.
 
 // Reason: the decoder relies on token ids and positions in device memory, which the engine keeps within their ranges.
@@ -54,15 +53,15 @@ use llm_cost::{Operator, spec::TensorShape};
 use llmprof_config::{Dtype, KvCacheDtype};
 use llmprof_event::{AllocatorSample, ExpertUse, Phase};
 
-/// Steps that are queued beyond the one whose token is waited for.
+/// Steps queued beyond the one whose token the host waits for.
 const QUEUED_AHEAD: u32 = 2;
-/// Steps of the ring; more than are ever queued.
+/// Capacity of the ring in steps, more than are ever queued.
 const RING_SLOTS: usize = 2 * TAKEN_BACK;
 
 pub struct CudaEngine {
     // Dropped before the decoder: a graph refers to its buffers.
     graph: Option<CudaGraph>,
-    /// For steps of several positions.
+    /// The step of several positions, for speculation.
     checking: Option<Checking>,
     /// The operators of the graph's nodes, in execution order.
     nodes: Vec<OperatorInstance>,
@@ -92,15 +91,15 @@ struct Checking {
     nodes: Vec<OperatorInstance>,
 }
 
-/// What chooses tokens.
+/// How tokens are sampled.
 enum Sampler {
     Argmax,
     Random(SamplingParameters),
-    /// On the host, which knows the tokens before.
+    /// On the host, which knows the previous tokens.
     Host(Picker),
 }
 
-/// Bytes of a tensor of so many on the host: tiles of weights in fewer bits have full groups of columns.
+/// The bytes that a tensor of `bytes` takes on the host: tiles of quantised weights have full groups of columns.
 fn tiled_bytes(tensor: &TensorShape, bytes: u64, dtype: Dtype) -> u64 {
     const COLUMNS: u64 = 128;
     match *tensor.shape.as_slice() {
@@ -113,7 +112,7 @@ fn tiled_bytes(tensor: &TensorShape, bytes: u64, dtype: Dtype) -> u64 {
 }
 
 impl CudaEngine {
-    /// Whether the model fits on the device, without making it.
+    /// Checks that the model fits on the device, without creating it.
     pub fn check(options: &CandleOptions, index: usize) -> Result<(), EngineError> {
         let gpu = Gpu::open(index, false)?;
         Self::check_on(&gpu, options)
@@ -149,14 +148,14 @@ impl CudaEngine {
         Sizes { cache: options.kv_shape(), prompt: options.prompt_tokens, step: options.step_positions }
     }
 
-    /// Makes weights, cache and buffers, and runs every shape once, so that no code is loaded while a request is
-    /// measured.
+    /// Allocates weights, cache and buffers, and runs every shape once, so that no code is loaded during a measured
+    /// request.
     pub fn new(options: &CandleOptions, index: usize, progress: Progress<'_>) -> Result<Self, EngineError> {
         let mut gpu = Gpu::open(index, options.cublas)?;
         Self::check_on(&gpu, options)?;
         let plain = options.fused_step && !options.is_quantised() && !options.is_fp8();
         let sizes = Self::sizes(options);
-        let instance = Instance::of(&options.spec, options.dtype, &sizes).filter(|_| plain);
+        let instance = Instance::find(&options.spec, options.dtype, &sizes).filter(|_| plain);
         let needs = Needs {
             quantised: options.is_quantised() && !options.is_fp8(),
             experts: options.spec.experts.is_some(),
@@ -212,7 +211,7 @@ impl CudaEngine {
         Ok(engine)
     }
 
-    /// Runs one request of the real lengths, and captures the graph of a decode step where `graphs` are used.
+    /// Runs one request of the real lengths, and captures the graph of a decode step if `graphs` is set.
     fn warm_up(&mut self, prompt_tokens: usize, graphs: bool) -> Result<(), EngineError> {
         let batch = self.decoder.heads().batch;
         self.prefill(&Prompts { ids: vec![0; batch * prompt_tokens.max(1)], batch })?;
@@ -258,7 +257,7 @@ impl CudaEngine {
         Ok((graph?, counter.nodes()))
     }
 
-    /// Chooses tokens from the logits, on the device.
+    /// Samples tokens from the logits, on the device.
     fn choose(&self, advance: usize) -> Result<(), CudaError> {
         self.choose_into(&self.decoder.sampling, &self.ring, advance)
     }
@@ -272,7 +271,7 @@ impl CudaEngine {
         })
     }
 
-    /// The position and the number of steps that a device continues from.
+    /// Sets the position and the step count that the device continues from.
     fn set_progress(&self, buffers: &SamplingBuffers, steps: u32) -> Result<(), CudaError> {
         let position = u32::try_from(self.position).unwrap_or(u32::MAX);
         self.decoder.kernels.gpu.upload(&buffers.progress, &[position, steps])
@@ -289,7 +288,7 @@ impl CudaEngine {
     /// The step of several positions, between two events.
     fn checked(&mut self, ids: &[u32], checking: &mut Checking) -> Result<Vec<u32>, EngineError> {
         let gpu = &self.decoder.kernels.gpu;
-        // What is not used is computed too: positions beyond are written again by later steps.
+        // Unused positions are computed too: later steps overwrite them.
         let mut padded = vec![0; checking.sampling.batch];
         padded[..ids.len()].copy_from_slice(ids);
         gpu.upload(&checking.sampling.tokens, &padded)?;
@@ -317,14 +316,14 @@ impl CudaEngine {
         Ok(chosen)
     }
 
-    /// The time between two events, the second of which is waited for.
+    /// The time between two events; waits for the second.
     fn elapsed(&self, events: &(CudaEvent, CudaEvent)) -> Option<Duration> {
         events.1.synchronize().ok()?;
         let ms = events.0.elapsed_ms(&events.1).ok()?;
         Some(Duration::from_secs_f64(f64::from(ms) / 1e3))
     }
 
-    /// Chooses tokens on the host where the device cannot; the device gets them before it counts the step.
+    /// Samples tokens on the host if the device cannot; the device gets them before it counts the step.
     fn choose_on_host(&mut self) -> Result<(), CudaError> {
         let Sampler::Host(picker) = &mut self.sampler else { return Ok(()) };
         let (gpu, buffers) = (&self.decoder.kernels.gpu, &self.decoder.sampling);
@@ -357,13 +356,13 @@ impl CudaEngine {
         Ok(())
     }
 
-    /// Waits for the oldest queued step and gives its tokens.
+    /// Waits for the oldest queued step and returns its tokens.
     fn take(&mut self) -> Result<Vec<u32>, EngineError> {
         let ids = self.decoder.kernels.gpu.wait(&self.ring, self.taken.wrapping_add(1))?;
         self.taken = self.taken.wrapping_add(1);
         self.device_time = None;
         if let Some(events) = self.events.pop_front() {
-            // The event follows the ids after a moment; the steps queued ahead keep the device busy meanwhile.
+            // The event completes shortly after the ids; the steps queued ahead keep the device busy.
             self.device_time = self.elapsed(&events);
             self.spare_events.push(events);
         }
@@ -426,7 +425,7 @@ impl Revisable for CudaEngine {
     }
 
     fn take_back(&mut self, position: usize) -> Result<(), EngineError> {
-        // Steps ahead would continue from another token.
+        // Steps queued ahead would continue from another token.
         if self.queued != self.taken {
             self.synchronize()?;
             self.taken = self.queued;
@@ -436,7 +435,7 @@ impl Revisable for CudaEngine {
         Ok(())
     }
 
-    /// The steps are queued together: the device takes each token from the step before.
+    /// All steps are queued at once: the device takes each token from the previous step.
     fn propose(&mut self, ids: &[u32], count: usize) -> Result<Vec<u32>, EngineError> {
         self.check_ids(ids)?;
         let capacity = self.decoder.heads().capacity;
@@ -462,7 +461,7 @@ impl Revisable for CudaEngine {
                 chosen.extend(next);
             }
         }
-        // The time of all steps together.
+        // The total time of all steps.
         self.device_time = took;
         Ok(chosen)
     }
@@ -500,7 +499,7 @@ impl Engine for CudaEngine {
             return Err(EngineError::Backend("decode was called before prefill".to_owned()));
         }
         let capacity = self.decoder.heads().capacity;
-        // The next step needs the token that the host chooses.
+        // The next step needs the token that the host samples.
         let ahead = match self.sampler {
             Sampler::Host(_) => 0,
             _ if !self.may_work_ahead => 0,

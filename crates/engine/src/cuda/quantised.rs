@@ -20,20 +20,20 @@ use llmprof_config::Dtype;
 
 const GROUP: usize = 32;
 const TILE_ROWS: usize = 16;
-/// A group of rounded activations: 32 bytes, and four floats of its scale and sums.
+/// Bytes of a group of rounded activations: 32 bytes, and four floats of its scale and sums.
 const GROUP_BYTES: usize = GROUP + SCALE_BYTES;
 const SCALE_BYTES: usize = 16;
 const THREADS: usize = 256;
 const WARPS: usize = THREADS / 32;
-/// Shared memory that the kernels have besides their rings and activations, for one row of them and for several.
+/// Static shared memory of the kernels for one row of activations and for several.
 const OWN_SHARED: [usize; 2] = [2560, 17 << 10];
-/// Blocks of a multiprocessor, by their registers.
+/// Maximum blocks of a multiprocessor, by their registers.
 const MAX_BLOCKS: usize = 4;
-/// Blocks that may share the columns of a strip, and the tiles that each must have then.
+/// Maximum blocks that share the columns of a strip, and the minimum tiles of each.
 const SHARING: [usize; 2] = [4, 2];
 const LEAST_TILES: usize = 4;
 
-/// Rows of one format, from one matrix or from several of the same size below each other.
+/// Rows of one format, from one matrix or from several of the same size stacked by rows.
 pub struct Tiles {
     /// The extent of one matrix.
     extent: Extent,
@@ -46,7 +46,7 @@ struct Extent {
     format: Format,
     rows: usize,
     columns: usize,
-    /// Eight rows of the first half of a strip, eight of the second.
+    /// Whether a strip has eight rows of the first half of the matrix and eight of the second.
     gated: bool,
 }
 
@@ -69,7 +69,7 @@ fn tile(format: Format) -> (usize, usize) {
     (columns, TILE_ROWS * (columns * bits / 8 + scale_bytes))
 }
 
-/// As kernels are named.
+/// The format's name in kernel names.
 fn name_of(format: Format) -> &'static str {
     match format {
         Format::Q4_0 => "Q4_0",
@@ -89,7 +89,7 @@ fn name_of(format: Format) -> &'static str {
 }
 
 impl Tiles {
-    /// Uploads blocks and puts them into tiles.
+    /// Uploads blocks and arranges them in tiles.
     pub fn new(gpu: &Gpu, from: &QuantisedRows, columns: usize, gated: bool) -> Result<Tiles, CudaError> {
         let extent = Extent { format: from.format, rows: from.rows, columns, gated };
         let values = gpu.alloc("the weights", extent.bytes())?;
@@ -97,7 +97,8 @@ impl Tiles {
         Ok(Tiles { extent, values })
     }
 
-    /// The same for the matrices of `count` experts, which have one format; `one` gives the blocks of each.
+    /// Like [`new`](Self::new), for the matrices of `count` experts, which have one format; `one` returns the blocks of
+    /// each.
     pub fn of_experts(
         gpu: &Gpu,
         count: usize,
@@ -121,7 +122,7 @@ impl Tiles {
     fn fill(gpu: &Gpu, values: Slice<'_>, from: &QuantisedRows, extent: Extent) -> Result<(), CudaError> {
         let Extent { columns, gated, .. } = extent;
         let name = format!("tiled_{}", name_of(extent.format));
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let block_weights = extent.format.weights();
         launch.require(columns.is_multiple_of(block_weights), || {
             format!("rows of {columns} are no multiple of {block_weights}")
@@ -145,7 +146,7 @@ impl Tiles {
         let grid = (lanes.div_ceil(THREADS).clamp(1, gpu.multiprocessors * 16), 1, 1);
         // SAFETY: the kernel's parameters, on buffers of these sizes.
         unsafe { gpu.launch(launch, Shape::plain(grid, THREADS), &args) }?;
-        // The blocks are freed here.
+        // The blocks are freed when this returns.
         gpu.synchronize()
     }
 
@@ -165,7 +166,7 @@ impl Tiles {
         }
     }
 
-    /// Whether it is one GEMM of gate and up with their activation.
+    /// Whether this is one GEMM of gate and up with their activation.
     pub fn is_gated(&self) -> bool {
         self.extent.gated
     }
@@ -175,7 +176,7 @@ impl Tiles {
 fn of_one_type<'a>(parts: &'a [Tiles], kernel: &str) -> Result<&'a Tiles, CudaError> {
     match parts {
         [part] => Ok(part),
-        _ => Err(Launch::of(kernel).error("the experts of a layer differ in type".to_owned()).into()),
+        _ => Err(Launch::new(kernel).error("the experts of a layer differ in type".to_owned()).into()),
     }
 }
 
@@ -193,7 +194,7 @@ impl Extent {
         self.columns.div_ceil(tile(self.format).0)
     }
 
-    /// Groups of a row of activations, with those that fill up the last tile.
+    /// Groups of a row of activations, including the padding of the last tile.
     fn groups(&self) -> usize {
         self.tiles_of_row() * tile(self.format).0 / GROUP
     }
@@ -206,28 +207,28 @@ impl Extent {
         format!("{name}_{}_{}", name_of(self.format), dtype.name())
     }
 
-    /// The shape of a GEMM with `staged` bytes of activations in shared memory, and how many tiles a warp
-    /// copies ahead: two where two such blocks fit on a multiprocessor, else one. `None` where not even that
-    /// fits. More strips than blocks are taken in turn, so that a block rounds its activations once.
+    /// The shape of a GEMM with `staged` bytes of activations in shared memory, and the number of tiles that a warp
+    /// copies ahead: two if two such blocks fit on a multiprocessor, else one. `None` if one block does not fit. If
+    /// there are more strips than blocks, each block takes several in turn, so that it rounds its activations once.
     fn shape(&self, gpu: &Gpu, staged: usize) -> Option<(Shape, usize)> {
         let (resident, shared_bytes, ahead) = self.resident(gpu, staged)?;
         let grid = (self.strips().clamp(1, gpu.multiprocessors * resident), 1, 1);
         Some((Shape { shared_bytes, ..Shape::early(grid, THREADS) }, ahead))
     }
 
-    /// As [`shape`](Self::shape), of a GEMM with one row of activations, which is in shared memory.
+    /// Like [`shape`](Self::shape), for a GEMM with one row of activations, which is in shared memory.
     fn one(&self, gpu: &Gpu) -> Option<(Shape, usize)> {
         self.shape(gpu, self.groups() * GROUP_BYTES)
     }
 
-    /// Blocks of such GEMMs that run at once.
+    /// Blocks of such a GEMM that run concurrently.
     fn at_once(&self, gpu: &Gpu) -> usize {
         let resident = self.resident(gpu, self.groups() * GROUP_BYTES);
         resident.map_or(0, |(blocks, ..)| blocks * gpu.multiprocessors)
     }
 
-    /// As [`shape`](Self::shape), of a GEMM with one row of activations whose strips are few and long, so
-    /// that several blocks share one; and how many.
+    /// Like [`shape`](Self::shape), for a GEMM with one row of activations whose strips are few and long, so that
+    /// several blocks share one strip; also returns the number of sharing blocks.
     fn shared_shape(&self, gpu: &Gpu) -> Option<(Shape, usize, usize)> {
         let tiles = self.tiles_of_row();
         SHARING.into_iter().find_map(|by| {
@@ -243,7 +244,7 @@ impl Extent {
         })
     }
 
-    /// Blocks of a multiprocessor, the shared memory of each, and the tiles that a warp copies ahead.
+    /// Blocks per multiprocessor, the shared memory of each, and the tiles that a warp copies ahead.
     fn resident(&self, gpu: &Gpu, staged: usize) -> Option<(usize, usize, usize)> {
         let bytes = |ahead: usize| WARPS * (ahead + 1) * tile(self.format).1 + staged;
         let own = OWN_SHARED[usize::from(staged == 0)];
@@ -254,17 +255,17 @@ impl Extent {
     }
 }
 
-/// What is done besides a GEMM.
-struct Also<'a> {
+/// Operations fused with a GEMM.
+struct Fusion<'a> {
     bias: Option<Slice<'a>>,
     activation: i32,
-    /// y is f32.
+    /// Whether y is f32.
     wide: bool,
     norm: Option<Norm<'a>>,
     turn: Turn,
 }
 
-/// GEMMs of one row of activations with two matrices run side by side. As `quantised.cu` numbers them.
+/// GEMMs of one row of activations with two matrices run concurrently. Numbered as in `quantised.cu`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
     Alone,
@@ -273,7 +274,7 @@ enum Turn {
 }
 
 impl Kernels {
-    /// y = x·wᵀ (+ bias), or y += where `product.add`, for at most [`MOST_ROWS`] rows of x.
+    /// y = x·wᵀ (+ bias), or y += if `product.add`, for at most [`MOST_ROWS`] rows of x.
     pub(super) fn quantised_linear(
         &self,
         product: &Product<'_>,
@@ -289,7 +290,7 @@ impl Kernels {
         let mut first = 0;
         for (i, part) in parts.iter().enumerate() {
             let y = product.y.after(first * out);
-            let also = Also {
+            let also = Fusion {
                 bias: bias.map(|bias| bias.slice_from(first * element)),
                 activation: 0,
                 wide: product.out != product.dtype,
@@ -318,7 +319,7 @@ impl Kernels {
         activation: i32,
         norm: Option<Norm<'_>>,
     ) -> Result<(), CudaError> {
-        let also = Also { bias: None, activation, wide: false, norm, turn: Turn::Alone };
+        let also = Fusion { bias: None, activation, wide: false, norm, turn: Turn::Alone };
         if product.m == 1 && part.extent.one(&self.gpu).is_some() {
             return self.quantised("quantised_gated", part, product, &also);
         }
@@ -332,7 +333,7 @@ impl Kernels {
         part: &Tiles,
         p: &Product<'_>,
         stride: usize,
-        also: &Also<'_>,
+        also: &Fusion<'_>,
     ) -> Result<(), CudaError> {
         let (element, out) = (p.dtype.bytes() as usize, p.out.bytes() as usize);
         let columns = part.extent.columns;
@@ -348,20 +349,20 @@ impl Kernels {
         Ok(())
     }
 
-    /// One part of a GEMM of one row.
+    /// A part of a GEMM with one row.
     fn quantised(
         &self,
         kernel: &str,
         part: &Tiles,
         p: &Product<'_>,
-        also: &Also<'_>,
+        also: &Fusion<'_>,
     ) -> Result<(), CudaError> {
         let gated = part.extent.gated;
         let can_share = !gated && also.norm.is_none() && also.turn == Turn::Alone && p.dtype != Dtype::F32;
         let shared = part.extent.shared_shape(&self.gpu).filter(|_| can_share);
         let suffix = if shared.is_some() { "_shared" } else { "_one" };
         let name = part.extent.kernel(&format!("{kernel}{suffix}"), p.dtype);
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require(p.m == 1, || format!("{} rows instead of one", p.m))?;
         Self::require_operands(launch, part, p, p.n, also)?;
         let residual = if p.add { p.y.into() } else { Arg::NULL };
@@ -394,17 +395,17 @@ impl Kernels {
         launch.error(format!("a block has {} bytes of shared memory", self.gpu.shared_bytes)).into()
     }
 
-    /// One part of a GEMM of several rows, which are in order already; y has rows of `stride`.
+    /// A part of a GEMM with several rows, which are already reordered; y has rows of `stride`.
     fn quantised_rows(
         &self,
         part: &Tiles,
         p: &Product<'_>,
         stride: usize,
-        also: &Also<'_>,
+        also: &Fusion<'_>,
     ) -> Result<(), CudaError> {
         for some in few_rows::parts(p, stride) {
             let name = format!("quantised_rows_{}_{}", some.eights(), name_of(part.extent.format));
-            let launch = Launch::of(&name);
+            let launch = Launch::new(&name);
             Self::require_operands(launch, part, &some.product, stride, also)?;
             let (shape, ahead) = part.extent.shape(&self.gpu, 0).ok_or_else(|| self.too_small(launch))?;
             let weights = [Arg::from(&part.values), Arg::Int(ahead as i32), Arg::NULL, Arg::size(0)];
@@ -416,8 +417,8 @@ impl Kernels {
         Ok(())
     }
 
-    /// y[pair] = w·x + bias, or the product of gate and up, of the expert that `ids` names for each of `pairs`; `share` of them share a row of x. `bias` has
-    /// those of all experts.
+    /// y[pair] = w·x + bias, or the product of gate and up, of the expert in `ids` for each of `pairs`; `share` of them
+    /// share a row of x. `bias` has the biases of all experts.
     pub(super) fn quantised_experts(
         &self,
         kernel: &str,
@@ -428,7 +429,7 @@ impl Kernels {
     ) -> Result<(), CudaError> {
         let part = of_one_type(parts, kernel)?;
         let name = part.extent.kernel(&format!("{kernel}_one"), p.dtype);
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let element = p.dtype.bytes() as usize;
         launch.require(p.k == part.extent.columns && p.n == part.extent.n(), || {
             format!("{} by {} × {} is no product", p.k, part.extent.n(), part.extent.columns)
@@ -439,7 +440,7 @@ impl Kernels {
         launch.require_room("the ids", ids.bytes(), 4, &[pairs])?;
         launch.require_alignment("x", p.x.address(), 16)?;
         let (mut shape, ahead) = part.extent.one(&self.gpu).ok_or_else(|| self.too_small(launch))?;
-        // As many blocks as run at once have the strips of all pairs in turn, each as many as another.
+        // As many blocks as run concurrently take the strips of all pairs in turn, an equal number each.
         let (strips, at_once) = (part.extent.strips(), part.extent.at_once(&self.gpu));
         let rounds = (strips * pairs).div_ceil(at_once.max(1));
         shape.grid = (strips.div_ceil(rounds.max(1)).max(1), pairs, 1);
@@ -463,7 +464,8 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, shape, &args) }
     }
 
-    /// The same by the tiles of a plan, so that an expert's weights are read once for several rows. y is by position, and so is x where the tiles have no order.
+    /// Like [`quantised_experts`](Self::quantised_experts), by the tiles of a plan, so that an expert's weights are
+    /// read once for several rows. y is by position, and so is x if the tiles have no order.
     pub(super) fn quantised_expert_rows(
         &self,
         parts: &[Tiles],
@@ -474,7 +476,7 @@ impl Kernels {
         let part = of_one_type(parts, "quantised_rows")?;
         self.ordered_rows(p, Order::Groups, None, Some(tiled))?;
         let name = format!("quantised_rows_{}_{}", tiled.tile_rows / EIGHT, name_of(part.extent.format));
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require(p.k == part.extent.columns && p.n == part.extent.n(), || {
             format!("{} by {} × {} is no product", p.k, part.extent.n(), part.extent.columns)
         })?;
@@ -499,7 +501,7 @@ impl Kernels {
         unsafe { self.gpu.launch(launch, shape, &[weights.as_slice(), &rows].concat()) }
     }
 
-    /// The dequantised matrices of `count` experts from `first` on.
+    /// The dequantised matrices of `count` experts, starting at `first`.
     pub(super) fn dequantised_experts<'a>(
         &'a self,
         parts: &[Tiles],
@@ -507,7 +509,7 @@ impl Kernels {
         count: usize,
     ) -> Result<Slice<'a>, CudaError> {
         let part = of_one_type(parts, "dequantised")?;
-        let plain = self.plain(Launch::of("dequantised"))?;
+        let plain = self.plain(Launch::new("dequantised"))?;
         let from = part.values.slice_from(first * part.extent.bytes());
         self.dequantise(plain.into(), from, part.extent, count)?;
         Ok(plain.into())
@@ -516,7 +518,7 @@ impl Kernels {
     /// The dequantised matrix, for a GEMM of many rows.
     pub(super) fn dequantised<'a>(&'a self, w: &Matrix, parts: &[Tiles]) -> Result<Slice<'a>, CudaError> {
         let element = self.dtype.bytes() as usize;
-        let plain = self.plain(Launch::of("dequantised"))?;
+        let plain = self.plain(Launch::new("dequantised"))?;
         let mut first = 0;
         for part in parts {
             let out = plain.slice_from(first * w.columns * element);
@@ -526,7 +528,7 @@ impl Kernels {
         Ok(plain.into())
     }
 
-    /// `count` matrices that follow each other.
+    /// Dequantises `count` consecutive matrices.
     fn dequantise(
         &self,
         out: Slice<'_>,
@@ -535,7 +537,7 @@ impl Kernels {
         count: usize,
     ) -> Result<(), CudaError> {
         let name = extent.kernel("dequantised", self.dtype);
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         let element = self.dtype.bytes() as usize;
         launch.require_room("the output", out.bytes(), element, &[count, extent.rows, extent.columns])?;
         launch.require_room("the tiles", from.bytes(), 1, &[count, extent.bytes()])?;
@@ -565,7 +567,7 @@ impl Kernels {
         scale: f32,
     ) -> Result<(), CudaError> {
         let name = table.extent.kernel("embedded", self.dtype);
-        let launch = Launch::of(&name);
+        let launch = Launch::new(&name);
         launch.require(!table.extent.gated, || "a table is not gated".to_owned())?;
         launch.require_room(
             "the output",

@@ -1,6 +1,6 @@
 //! Compares every kernel with candle's operations in f32 on the CPU, on random shapes. Needs a GPU: `just gpu-test`.
 
-// Reason: some kernels rely on values in device memory, which each test makes.
+// Reason: some kernels rely on values in device memory, which each test sets.
 #![allow(unsafe_code)]
 
 mod experts;
@@ -55,7 +55,7 @@ fn plain_cache<'a>([keys, values]: [&'a Buffer; 2], window: Option<usize>, h: &H
     KvCache { keys, values, window, slots: h.capacity, dtype: KvCacheDtype::Auto, sinks: None }
 }
 
-/// The random draws of one test, the same every time.
+/// The random draws of one test, the same in every run.
 struct Draws(u64, u64);
 
 impl Draws {
@@ -68,11 +68,11 @@ impl Draws {
         (noise::bits(self.0, self.1) % n as u64) as usize
     }
 
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+    fn pick<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }
 
-    /// Near a standard normal, and values that `dtype` holds exactly.
+    /// Values near a standard normal distribution that `dtype` represents exactly.
     fn values(&mut self, n: usize, dtype: Dtype) -> Vec<f32> {
         self.1 += 1;
         let seed = noise::bits(self.0, self.1);
@@ -151,7 +151,7 @@ fn matrix(k: &Kernels, values: &[f32], rows: usize, columns: usize) -> Matrix {
     Matrix { values: Values::Plain(put(k, values)), rows, columns }
 }
 
-/// A GEMM of random numbers: alone, added to what is there with a bias, and as logits.
+/// A GEMM of random numbers: stored, added to y with a bias, and as logits.
 fn assert_product_matches(k: &Kernels, draws: &mut Draws, (rows, n, columns): (usize, usize, usize)) {
     let dtype = k.dtype;
     let (x, w) = (draws.values(rows * columns, dtype), draws.values(n * columns, dtype));
@@ -179,7 +179,7 @@ fn assert_product_matches(k: &Kernels, draws: &mut Draws, (rows, n, columns): (u
 
 #[test]
 #[ignore = "needs a GPU"]
-fn products_match() {
+fn gemms_match() {
     for dtype in TYPES {
         let (k, mut draws) = (kernels(dtype), Draws::new(1));
         for case in 0..60 {
@@ -187,7 +187,7 @@ fn products_match() {
             let columns = match case % 3 {
                 0 => 8 * (1 + draws.below(40)),
                 1 => 256 * (1 + draws.below(20)),
-                // Not divisible by eight: cuBLAS computes it instead of our own GEMM.
+                // Not divisible by eight: cuBLAS computes it instead of the built-in GEMM.
                 _ => 2 * (1 + draws.below(200)),
             };
             assert_product_matches(&k, &mut draws, (rows, n, columns));
@@ -195,10 +195,10 @@ fn products_match() {
     }
 }
 
-/// Many rows, without cuBLAS: tiles that are not full in every direction, columns that are not divisible by eight or by two.
+/// Many rows, without cuBLAS: partial tiles in every direction, columns that are not divisible by eight or by two.
 #[test]
 #[ignore = "needs a GPU"]
-fn own_products_match() {
+fn built_in_gemms_match() {
     for dtype in TYPES {
         let (k, mut draws) = (kernels_with(dtype, false), Draws::new(7));
         assert!(k.gpu.without_cublas().is_some());
@@ -215,7 +215,7 @@ fn own_products_match() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn gated_products_match() {
+fn gated_gemms_match() {
     for dtype in TYPES {
         for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::SwigluOai] {
             let (k, mut draws) = (Kernels { activation, ..kernels(dtype) }, Draws::new(2));
@@ -300,16 +300,16 @@ fn logits_are_soft_capped() {
     }
 }
 
-/// Heads in groups of every kind: 1, odd, as many as a block has, and more.
+/// Head groups of every kind: 1, odd, as many as a block has, and more.
 fn heads(draws: &mut Draws, capacity: usize) -> Heads {
-    let (group, kv_heads) = (draws.of(&[1, 2, 3, 7, 8, 12]), 1 + draws.below(2));
-    let dim = draws.of(&[64, 80, 96, 128, 256, 40]);
-    let softcap = draws.of(&[0.0, 0.0, 20.0]);
+    let (group, kv_heads) = (draws.pick(&[1, 2, 3, 7, 8, 12]), 1 + draws.below(2));
+    let dim = draws.pick(&[64, 80, 96, 128, 256, 40]);
+    let softcap = draws.pick(&[0.0, 0.0, 20.0]);
     let scale = 1.0 / (dim as f32).sqrt();
     Heads { heads: group * kv_heads, kv_heads, dim, batch: 1 + draws.below(2), capacity, scale, softcap }
 }
 
-/// Attention of `length` queries at the end of `context` keys, in plain operations. q: (batch, length, heads, dim);
+/// Attention of `length` queries at the end of `context` keys, in unfused operations. q: (batch, length, heads, dim);
 /// keys and values: (batch, kv_heads, capacity, dim).
 fn attention(
     q: &Tensor,
@@ -358,7 +358,7 @@ fn prefill_attention_matches() {
                 0 => Heads { heads: 2, kv_heads: 1, dim: 64, batch: 1, capacity, scale: 0.125, softcap: 0.0 },
                 _ => heads(&mut draws, capacity),
             };
-            let window = draws.of(&[None, None, Some(1), Some(70), Some(200)]);
+            let window = draws.pick(&[None, None, Some(1), Some(70), Some(200)]);
             let qkv = draws.values(h.batch * length * h.columns(), dtype);
             let cache = h.batch * h.kv_heads * capacity * h.dim;
             let (keys, values) = (draws.values(cache, dtype), draws.values(cache, dtype));
@@ -410,7 +410,7 @@ fn decode_attention_matches() {
                 _ => 1 + draws.below(17),
             };
             let h = Heads { batch, ..heads(&mut draws, capacity) };
-            let window = draws.of(&[None, None, Some(1), Some(70), Some(1000)]);
+            let window = draws.pick(&[None, None, Some(1), Some(70), Some(1000)]);
             let qkv = draws.values(h.batch * h.columns(), dtype);
             let cache_len = h.batch * h.kv_heads * capacity * h.dim;
             let (keys, values) = (draws.values(cache_len, dtype), draws.values(cache_len, dtype));
@@ -428,7 +428,7 @@ fn decode_attention_matches() {
                 sines: &sines,
             };
             let progress = put32(&k, &[context as i32 - 1, 0]);
-            // Rotated by a kernel of its own.
+            // Rotated by a separate kernel.
             let apart = (put(&k, &qkv), put(&k, &keys), put(&k, &values));
             let cache = plain_cache([&apart.1, &apart.2], window, &h);
             // SAFETY: the position is `context` - 1, below the capacity.
@@ -475,22 +475,22 @@ fn decode_attention_matches() {
 /// A prompt is kept and new positions are added, in every type of cache, with and without windows that free memory.
 #[test]
 #[ignore = "needs a GPU"]
-fn kept_rows_match() {
+fn cached_rows_match() {
     for (dtype, kind) in TYPES.into_iter().flat_map(|dtype| {
         [KvCacheDtype::Auto, KvCacheDtype::Fp8, KvCacheDtype::Q8_0].map(|kind| (dtype, kind))
     }) {
         let (k, mut draws) = (kernels(dtype), Draws::new(15));
         for case in 0..24 {
-            let dim = draws.of(match kind {
+            let dim = draws.pick(match kind {
                 KvCacheDtype::Q8_0 => &[64, 128, 256],
                 _ => &[64, 96, 128, 80],
             });
             let (prompt, length) = (1 + draws.below(600), [1, 1, 3, 8][case % 4]);
-            let (context, kv_heads) = (prompt + length, draws.of(&[1, 2]));
+            let (context, kv_heads) = (prompt + length, draws.pick(&[1, 2]));
             let capacity = context + draws.below(60);
-            let (batch, heads) = (1 + draws.below(3), kv_heads * draws.of(&[1, 4, 7, 9]));
+            let (batch, heads) = (1 + draws.below(3), kv_heads * draws.pick(&[1, 4, 7, 9]));
             let h = Heads { heads, kv_heads, dim, batch, capacity, scale: 0.1, softcap: 0.0 };
-            let window = draws.of(&[None, Some(1), Some(70), Some(200)]);
+            let window = draws.pick(&[None, Some(1), Some(70), Some(200)]);
             let slots = window.map_or(capacity, |window: usize| capacity.min(window + SPARE_POSITIONS));
             let count = batch * kv_heads * prompt * dim;
             let fresh = [draws.values(count, dtype), draws.values(count, dtype)];
@@ -500,7 +500,7 @@ fn kept_rows_match() {
             let cache = KvCache { keys: &kept[0], values: &kept[1], window, slots, dtype: kind, sinks: None };
             let own = Heads { capacity: prompt, ..h };
             k.keep(&cache, &plain_cache([&of_prompt[0], &of_prompt[1]], window, &own), prompt, &h).unwrap();
-            // The new rows, kept plainly too.
+            // The new rows, kept unquantised too.
             let qkv = draws.values(batch * length * h.columns(), dtype);
             let table = |draws: &mut Draws| put32(&k, &draws.values(capacity * dim / 2, Dtype::F32));
             let (cosines, sines) = (table(&mut draws), table(&mut draws));
@@ -519,7 +519,7 @@ fn kept_rows_match() {
             let plainly = plain_cache([&plain[0], &plain[1]], window, &h);
             // SAFETY: the position is `prompt`, and the capacity at least `context`.
             unsafe { k.rope(&rotated, &plainly, &transform, &progress, length, &h) }.unwrap();
-            // What is in the cache: both, each number rounded as it is kept.
+            // The contents of the cache: prompt and new rows, each number rounded as the cache stores it.
             let rows: Vec<Tensor> = fresh
                 .iter()
                 .zip(&plain)
@@ -564,8 +564,8 @@ fn kept_rows_match() {
                     k.decode_attention(&out, &qkv, &cache, transform, &splits, &progress, length, &h)
                         .unwrap();
                 }
-                // New keys are rounded from f32 there, and from the model's type here: some fall to the other side.
-                // With sinks, a new key decides how large the result is.
+                // New keys are rounded from f32 in the kernel, and from the model's type here: a few round differently.
+                // With sinks, a new key determines how large the result is.
                 let allowed = match kind {
                     KvCacheDtype::Auto => 1.0,
                     _ if has_sinks => 6.0,
@@ -591,7 +591,7 @@ fn rotation_matches_and_fills_the_cache() {
     for dtype in TYPES {
         let (k, mut draws) = (kernels(dtype), Draws::new(6));
         for case in 0..24 {
-            let (length, start) = (1 + draws.below(20), draws.of(&[0, 7, 900, 9000]));
+            let (length, start) = (1 + draws.below(20), draws.pick(&[0, 7, 900, 9000]));
             let capacity = start + length + draws.below(9);
             let h = Heads { softcap: 0.0, ..heads(&mut draws, capacity) };
             let (normed, biased) = (case % 2 == 0, case % 3 == 0);
@@ -676,13 +676,13 @@ fn random_weights_equal_those_of_the_cpu() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn tokens_are_chosen_by_argmax_and_by_draw() {
+fn tokens_are_sampled_by_argmax_and_by_random_draw() {
     let k = kernels(Dtype::F32);
     let (batch, vocab) = (5, 40_013);
     let buffers = SamplingBuffers::new(&k.gpu, batch, vocab).unwrap();
     let ring = k.gpu.ring(4, batch).unwrap();
     let mut logits = Draws::new(7).values(batch * vocab, Dtype::F32);
-    // The maximum twice in one row: the first counts.
+    // The maximum occurs twice in one row: the first counts.
     (logits[100], logits[30_000]) = (50.0, 50.0);
     k.gpu.upload(&buffers.logits, &logits).unwrap();
     k.argmax(&buffers, &ring, 3).unwrap();
@@ -727,7 +727,7 @@ fn tokens_are_chosen_by_argmax_and_by_draw() {
     }
 }
 
-/// Tiny models of every family, with the features of each.
+/// Tiny models of every family, with its features.
 fn tiny_models() -> Vec<(&'static str, ModelSpec)> {
     let spec = |more: serde_json::Value| {
         let mut config = serde_json::json!({
@@ -844,7 +844,7 @@ fn tokens_equal_those_of_the_cpu() {
             let mut gpu = CudaEngine::new(&options, 0, &mut |_, _, _| true).unwrap();
             let expected = generate(&mut cpu, &prompts, 64);
             assert_eq!(generate(&mut gpu, &prompts, 64), expected, "{name}, batch {batch}, prompt {prompt}");
-            // Again, after an early end: steps that were queued ahead have no effect.
+            // Again, after an early end: steps queued ahead have no effect.
             gpu.prefill(&prompts).unwrap();
             gpu.decode().unwrap();
             assert_eq!(generate(&mut gpu, &prompts, 64), expected, "{name}, again");
@@ -855,7 +855,8 @@ fn tokens_equal_those_of_the_cpu() {
     }
 }
 
-/// Kernels that wait for each other's results within a step: the same tokens in every run, as a graph and kernel by kernel.
+/// Kernels that wait for each other's results within a step produce the same tokens in every run, with and without a
+/// graph.
 #[test]
 #[ignore = "needs a GPU"]
 fn tokens_of_experts_are_the_same_in_every_run() {
@@ -878,10 +879,10 @@ fn tokens_of_experts_are_the_same_in_every_run() {
     }
 }
 
-/// The same in a cache of eight bits, and with draft tokens of another model or found in the text.
+/// The same in an 8-bit cache, and with draft tokens of another model or found in the text.
 #[test]
 #[ignore = "needs a GPU"]
-fn kept_and_proposed_tokens_equal_those_of_the_cpu() {
+fn cached_and_speculated_tokens_equal_those_of_the_cpu() {
     for (name, spec) in tiny_models() {
         let prompts = Prompts { ids: (0..45).map(|i| (noise::bits(4, i) % 331) as u32).collect(), batch: 1 };
         let plain = options(&spec, Dtype::F32, 1, 45, 64);
@@ -900,7 +901,7 @@ fn kept_and_proposed_tokens_equal_those_of_the_cpu() {
         let expected = generate(&mut CandleEngine::new(&plain, &mut |_, _, _| true).unwrap(), &prompts, 64);
         for (tokens, graphs) in [(1, true), (4, true), (7, false)] {
             let checking = CandleOptions { step_positions: 1 + tokens, cuda_graphs: graphs, ..plain.clone() };
-            // One that agrees, one that does not, and none.
+            // A draft model that agrees, one that does not, and none.
             let drafts = [Some(plain.seed), Some(plain.seed + 1), None].map(|seed| match seed {
                 Some(seed) => {
                     let options = CandleOptions { seed, ..checking.clone() };
@@ -969,7 +970,8 @@ mod against_stock {
         }));
     }
 
-    /// Our logits in bf16 have no larger error than candle-transformers' own in bf16, compared with its logits in f32.
+    /// The built-in logits in bf16 have no larger error than candle-transformers' in bf16, compared with its logits in
+    /// f32.
     fn assert_as_accurate_as_stock(config: &serde_json::Value) {
         let spec = ModelSpec::from_hf(config).unwrap();
         let ids: Vec<u32> = (0..96).map(|i| (noise::bits(4, i) % spec.vocab as u64) as u32).collect();
@@ -1085,7 +1087,7 @@ fn a_stopped_gpu_is_reported_with_the_remedy() {
     assert!(is_reported(&again), "{again}");
 }
 
-/// A launch that its buffers do not fit is refused before it reaches the device, which still works afterwards.
+/// A launch that does not fit its buffers is refused before it reaches the device, which still works afterwards.
 #[test]
 #[ignore = "needs a GPU"]
 fn launches_beyond_their_buffers_are_refused() {

@@ -2,7 +2,7 @@ use super::*;
 use crate::{profile::listener::Listener, text::Vocabulary, workload::PromptSet};
 use llmprof_event::{Clock, channel};
 
-/// Gives scripted tokens, step by step, to a batch of two.
+/// Returns scripted tokens, step by step, for a batch of two.
 struct Scripted {
     steps: Vec<[u32; 2]>,
     at: usize,
@@ -134,7 +134,7 @@ fn requests_and_the_phases_of_measured_ones_are_spans() {
     assert_eq!(*text.0.lock().unwrap(), expected);
 }
 
-/// Starts steps before it is asked for them, and pauses the workload in the third step.
+/// Starts steps before their tokens are asked for, and pauses the workload in the third step.
 struct Ahead<'a> {
     control: &'a Control,
     started: usize,
@@ -175,7 +175,7 @@ impl Engine for Ahead<'_> {
 }
 
 #[test]
-fn a_pause_begins_when_no_step_is_on_its_way() {
+fn a_pause_begins_when_no_step_is_in_flight() {
     let workload = workload(1, 12);
     let (tx, mut rx) = channel(Clock::virtual_clock());
     let control = Control::default();
@@ -194,7 +194,7 @@ fn a_pause_begins_when_no_step_is_on_its_way() {
         while tokens.len() < 12 {
             match rx.blocking_recv().unwrap().event {
                 Event::Token(token) => tokens.push(token.index),
-                // The third step and the two that had started; the first token is the prefill's.
+                // The third step and the two that had already started; the first token comes from prefill.
                 Event::WorkloadPaused => {
                     assert_eq!(tokens, (0..6).collect::<Vec<u32>>());
                     control.set_paused(false);

@@ -1,4 +1,4 @@
-//! Counts the heap: live bytes of the process, and what a thread allocates.
+//! Counts heap memory: live bytes of the process, and allocations of a thread.
 
 #![allow(unsafe_code)] // needed by every allocator, and to read glibc's statistics
 
@@ -13,7 +13,8 @@ use std::{
 
 use llmprof_event::{Allocator, AllocatorSample, HeapGrowth};
 
-/// The system's allocator with counters. A program installs it; without it, nothing here has a value.
+/// The system's allocator with counters. A program installs it as its global allocator; otherwise all functions of this
+/// module return `None`.
 pub struct CountingHeap;
 
 /// Live bytes of all threads. `PEAK` may miss what another thread allocates in the same nanoseconds.
@@ -23,12 +24,12 @@ static PEAK: AtomicI64 = AtomicI64::new(0);
 /// Called with the size of an allocation that failed. Returns whether to try again.
 static ON_FAILURE: OnceLock<fn(usize) -> bool> = OnceLock::new();
 
-/// Has `handler` called when an allocation fails. It must neither allocate nor panic.
+/// Registers `handler`, which is called when an allocation fails. It must neither allocate nor panic.
 pub fn on_failure(handler: fn(usize) -> bool) {
     let _ = ON_FAILURE.set(handler);
 }
 
-/// Allocates `bytes` by `allocate`, and once more where the handler of failures made room.
+/// Allocates with `allocate`, and retries once if the failure handler freed memory.
 fn with_second_try(bytes: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
     let allocate = || if is_beyond_limit(bytes) { std::ptr::null_mut() } else { allocate() };
     let memory = allocate();
@@ -38,7 +39,7 @@ fn with_second_try(bytes: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
     memory
 }
 
-/// Calls `work`, for which this thread may have `bytes` more of the heap. An allocation beyond that fails.
+/// Calls `work`, during which this thread may allocate `bytes` more heap memory. An allocation beyond that fails.
 pub fn limited<T>(bytes: u64, work: impl FnOnce() -> T) -> T {
     let live = THREAD.with(|account| account.live.get());
     let limit = live.saturating_add_unsigned(bytes);
@@ -48,7 +49,7 @@ pub fn limited<T>(bytes: u64, work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Also after a panic.
+/// Restores the limit, also after a panic.
 struct RestoreLimit(i64);
 
 impl Drop for RestoreLimit {
@@ -63,13 +64,13 @@ fn is_beyond_limit(bytes: usize) -> bool {
 }
 
 thread_local! {
-    /// The most live bytes that this thread may have.
+    /// The maximum live bytes of this thread.
     static LIMIT: Cell<i64> = const { Cell::new(i64::MAX) };
-    /// Constant and without a destructor: an allocator may use it at any moment of a thread's life.
+    /// Constant and without a destructor: an allocator may be called at any moment of a thread's life.
     static THREAD: Account = const { Account { allocated: Cell::new(0), live: Cell::new(0), peak: Cell::new(0) } };
 }
 
-/// What one thread has allocated. It may free what others allocated, so its live bytes can be negative.
+/// The allocations of one thread. It may free what other threads allocated, so its live bytes can be negative.
 struct Account {
     allocated: Cell<u64>,
     live: Cell<i64>,
@@ -94,8 +95,8 @@ fn count_freed(bytes: usize) {
     let _ = THREAD.try_with(|account| account.live.set(account.live.get() - bytes as i64));
 }
 
-// SAFETY: every call goes to the system's allocator with the same arguments, a failed one perhaps twice; counting and the handler
-// of failures neither allocate nor panic.
+// SAFETY: every call goes to the system's allocator with the same arguments, a failed one perhaps twice; neither
+// counting nor the failure handler allocates or panics.
 unsafe impl GlobalAlloc for CountingHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's contract is that of the system's allocator.
@@ -137,11 +138,11 @@ unsafe impl GlobalAlloc for CountingHeap {
 
 /// Whether the program has installed the counters.
 pub fn is_counted() -> bool {
-    // Every program has allocated something by now.
+    // Every program has allocated memory by now.
     PEAK.load(Ordering::Relaxed) > 0
 }
 
-/// The heap of the process now; `None` where it is not counted.
+/// The heap of the process now; `None` if it is not counted.
 pub fn sample() -> Option<AllocatorSample> {
     is_counted().then(|| AllocatorSample {
         allocator: Allocator::Heap,
@@ -151,7 +152,7 @@ pub fn sample() -> Option<AllocatorSample> {
     })
 }
 
-/// Where counting of a thread's allocations starts. Checkpoints of one thread may nest.
+/// The start of counting a thread's allocations. Checkpoints of one thread may nest.
 #[derive(Debug, Clone, Copy)]
 pub struct Checkpoint {
     allocated: u64,
@@ -160,7 +161,7 @@ pub struct Checkpoint {
     outer_peak: i64,
 }
 
-/// Starts counting the calling thread's allocations; `None` where the heap is not counted.
+/// Starts counting the calling thread's allocations; `None` if the heap is not counted.
 pub fn checkpoint() -> Option<Checkpoint> {
     if !is_counted() {
         return None;
@@ -174,12 +175,13 @@ pub fn checkpoint() -> Option<Checkpoint> {
 }
 
 impl Checkpoint {
-    /// Bytes that the thread has allocated since and not freed.
+    /// Bytes that the thread has allocated since the checkpoint and not freed.
     pub fn held_bytes(&self) -> u64 {
         THREAD.try_with(|account| (account.live.get() - self.live).max(0) as u64).unwrap_or(0)
     }
 
-    /// What the thread has allocated since. Call it once, on the thread that made the checkpoint, inner checkpoints first.
+    /// The thread's allocations since the checkpoint. Call it once, on the thread that created the checkpoint, inner
+    /// checkpoints first.
     pub fn growth(self) -> HeapGrowth {
         let growth = THREAD.try_with(|account| {
             let peak = account.peak.get();
@@ -193,7 +195,7 @@ impl Checkpoint {
     }
 }
 
-/// What glibc has reserved from the system: its arenas and its mappings. Other C libraries do not report it.
+/// Bytes that glibc has reserved from the system: its arenas and its mappings. Other C libraries do not report this.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn reserved_bytes() -> Option<u64> {
     use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! The hook of an engine: spans of its work, reported to listeners when they begin and when they end.
+//! The hook of an engine: spans of its work, reported to listeners when they begin and end.
 
 use std::sync::Arc;
 
@@ -18,13 +18,14 @@ pub enum Span {
     DecodeStep,
     /// The launches of one step. An engine may launch steps before the driver asks for their tokens.
     Step(Phase),
-    /// The draft tokens of a smaller model for the next step, which they belong to.
+    /// The computation of draft tokens by a smaller model; it belongs to the next step.
     Draft,
     /// An operator of a step. Operators do not overlap.
     Operator(OperatorInstance),
 }
 
-/// Called on the thread that does the work: the launches of a GPU engine, the computation of a CPU engine.
+/// Its methods are called on the thread that does the work: the launches of a GPU engine, the computation of a CPU
+/// engine.
 pub trait Listener: Send + Sync {
     /// Whether requests and phases are reported to it. Called once, when the listener is added.
     fn wants_requests(&self) -> bool {
@@ -40,11 +41,11 @@ pub trait Listener: Send + Sync {
 
     fn ends(&self, span: Span);
 
-    /// From now on a decode step is one CUDA graph with these nodes, in execution order.
+    /// From now on, a decode step is one CUDA graph with these nodes, in execution order.
     fn graph_captured(&self, _nodes: &[OperatorInstance]) {}
 }
 
-/// All listeners of a run. Without any, a span costs the test of an empty list.
+/// All listeners of a run. Without listeners, a span costs one test for an empty list.
 #[derive(Clone, Default)]
 pub struct Listeners {
     of_requests: Vec<Arc<dyn Listener>>,
@@ -70,7 +71,7 @@ impl Listeners {
         }
     }
 
-    /// Does `work` as `span`.
+    /// Runs `work` as `span`.
     pub fn during<T>(&self, span: Span, work: impl FnOnce() -> T) -> T {
         let listeners = match span {
             Span::Step(_) | Span::Draft | Span::Operator(_) => &self.of_steps,
@@ -84,7 +85,7 @@ impl Listeners {
         done
     }
 
-    /// Does `work` as `operator` of a layer.
+    /// Runs `work` as `operator` of a layer.
     pub fn operator<T>(&self, operator: Operator, layer: Option<usize>, work: impl FnOnce() -> T) -> T {
         if self.of_steps.is_empty() {
             return work();
@@ -104,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes down its name and the spans it is called for.
+    /// Records its name and the spans it is called for.
     struct Recorder {
         name: &'static str,
         requests: bool,

@@ -1,7 +1,8 @@
-//! A client of NVTX: hands ranges to the tool that the environment names. Without one, a range costs a load and a branch.
-//!
-//! The protocol is that of NVTX 3's headers. `NVTX_INJECTION64_PATH` is the tool's library. Its `InitializeInjectionNvtx2` gets
-//! a function that returns tables; through them it writes the addresses of its own functions, which are called from then on.
+//! A client of NVTX: passes ranges to the tool named in the environment. Without a tool, a range costs a load and a
+//! branch.
+//! / The protocol is that of NVTX 3's headers. `NVTX_INJECTION64_PATH` is the tool's library. Its
+//! `InitializeInjectionNvtx2` gets a function that returns tables; the tool writes the addresses of its own functions
+//! to them, which are called from then on.
 
 #![allow(unsafe_code)] // a tool's C functions, loaded at run time
 
@@ -20,7 +21,7 @@ use libloading::Library;
 const VARIABLE: &str = "NVTX_INJECTION64_PATH";
 const VERSION: u16 = 3;
 const MESSAGE_REGISTERED: i32 = 3;
-/// The module with domains, and the numbers of its functions that are called here.
+/// The module with domains, and the numbers of the functions used.
 const CORE2: usize = 5;
 const RANGE_PUSH: usize = 4;
 const RANGE_POP: usize = 5;
@@ -107,7 +108,7 @@ struct Attributes {
     message: *mut c_void,
 }
 
-/// Loads the tool that the environment names, once. Returns whether there is one.
+/// Loads the tool named in the environment, once. Returns whether there is one.
 fn attached() -> bool {
     static ATTACHED: OnceLock<bool> = OnceLock::new();
     *ATTACHED.get_or_init(|| {
@@ -126,13 +127,13 @@ fn attach(path: &std::ffi::OsStr) -> Result<bool, libloading::Error> {
         let library = Library::new(path)?;
         let initialize: Initialize = *library.get(b"InitializeInjectionNvtx2\0")?;
         let accepted = initialize(export_table) != 0;
-        // Its functions are called until the program ends.
+        // The tool's functions are called until the program ends.
         mem::forget(library);
         Ok(accepted)
     }
 }
 
-/// A function of the tool, unless it has none.
+/// A function of the tool; `None` if the tool does not have it.
 fn function(number: usize) -> Option<*mut c_void> {
     let address = MODULES.slots[CORE2][number].load(Ordering::Acquire);
     (!address.is_null()).then_some(address)
@@ -142,7 +143,7 @@ fn function(number: usize) -> Option<*mut c_void> {
 #[derive(Clone, Copy)]
 pub struct Domain(*mut c_void);
 
-/// A name that the tool knows.
+/// A name registered with the tool.
 #[derive(Clone, Copy)]
 pub struct Name(*mut c_void);
 

@@ -8,14 +8,14 @@ use super::{
 };
 use llmprof_config::NvtxDetail;
 
-/// Opens NVTX ranges; `None` where no tool is attached that would see them.
+/// Opens NVTX ranges; `None` if no tool is attached to receive them.
 pub fn listener(detail: NvtxDetail) -> Option<Arc<dyn Listener>> {
     let domain = Domain::new(c"llmprof")?;
     Some(Arc::new(NvtxRanges { detail, domain }))
 }
 
 fn registered(domain: Domain, name: &str) -> Name {
-    // Names of phases and operators have no zero byte.
+    // Names of phases and operators contain no zero byte.
     domain.name(&CString::new(name).unwrap_or_default())
 }
 

@@ -1,4 +1,4 @@
-//! Times operators on the engine's thread, and reports them about once a second.
+//! Times operators on the engine's thread, and reports them about once per second.
 
 use std::{
     sync::{
@@ -19,22 +19,22 @@ use llmprof_event::{
 
 const WINDOW: Duration = Duration::from_secs(1);
 const TIMELINE_INTERVAL: Duration = Duration::from_secs(5);
-/// The most operators of one timeline.
+/// Maximum operators of one timeline.
 const MAX_SPANS: usize = 20_000;
-/// The least time between the starts of two timed decode steps, for each operator of the first. Timing an operator costs
+/// The minimum time between the starts of two timed decode steps, per operator of the first. Timing an operator takes
 /// 0.15 µs, so the overhead is at most 0.5 % of the thread's time, however short the steps are.
 const INTERVAL_PER_OPERATOR: Duration = Duration::from_micros(30);
 const PHASES: [Phase; 2] = [Phase::Prefill, Phase::Decode];
 
-/// A [`Listener`] that times operators. For each it reads the clock twice, adds to a few numbers and allocates nothing.
-/// Where decode steps are so short that this would matter, it times only some of them.
+/// A [`Listener`] that times operators. For each operator it reads the clock twice, adds to a few counters and
+/// allocates nothing. If decode steps are so short that this would matter, it times only some of them.
 pub struct OperatorClock {
     tx: EventTx,
     /// The number of warm-up requests; each begins with one prefill.
     warmup: u32,
-    /// The current step is timed. Written and read by the engine's thread alone.
+    /// Whether the current step is timed. Accessed only by the engine's thread.
     timing: AtomicBool,
-    /// Locked by the engine's thread alone, so the lock is never contended.
+    /// Locked only by the engine's thread, so the lock is never contended.
     timings: Mutex<Timings>,
 }
 
@@ -116,13 +116,13 @@ impl Sums {
 }
 
 impl OperatorClock {
-    /// The first `warmup` requests are reported apart.
+    /// The first `warmup` requests are reported separately.
     pub fn new(tx: EventTx, warmup: u32) -> OperatorClock {
         let timings = Timings { reported_at: tx.clock().now(), ..Timings::default() };
         OperatorClock { tx, warmup, timing: AtomicBool::new(false), timings: Mutex::new(timings) }
     }
 
-    /// Reports the rest. Call it after the engine's last step.
+    /// Reports the remaining steps. Call it after the engine's last step.
     pub fn finish(&self) {
         self.report(&mut self.lock());
     }
@@ -146,7 +146,7 @@ impl OperatorClock {
         let timings = &mut *self.lock();
         if PHASES[phase] == Phase::Prefill {
             if timings.requests == self.warmup {
-                // The first measured request: warm-up is a window of its own.
+                // The first measured request: warm-up has a separate window.
                 self.report(timings);
             }
             timings.requests = timings.requests.saturating_add(1);
@@ -207,7 +207,7 @@ impl OperatorClock {
         }
         let now = self.tx.clock().now();
         let timings = &mut *self.lock();
-        // Operators outside of a step are not counted.
+        // Operators outside a step are not counted.
         let (Some(OpenOperator { instance, start, heap }), Some(step)) =
             (timings.operator.take(), &mut timings.step)
         else {
@@ -302,7 +302,7 @@ mod tests {
         let sums: Vec<(Operator, u64)> =
             decode.operators.iter().map(|time| (time.operator, time.ns)).collect();
         assert_eq!(sums, [(Operator::Qkv, 24), (Operator::Attention, 50)]);
-        // The first step of each phase is a timeline, and no other for a while.
+        // The first step of each phase becomes a timeline, and no other for a while.
         assert_eq!(timelines.len(), 2);
         assert_eq!((timelines[0].at, timelines[0].ns), (Stamp(7), 450));
         let spans: Vec<(u64, u64)> = timelines[0].spans.iter().map(|span| (span.start_ns, span.ns)).collect();
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn warm_up_is_a_window_of_its_own() {
+    fn warm_up_has_a_separate_window() {
         let (clock, time, mut rx) = clock(2);
         for _ in 0..3 {
             step(&clock, &time, Phase::Prefill, &[(Operator::Qkv, 100)], 0);
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_reported_once_a_second_and_timelines_every_five_seconds() {
+    fn windows_are_reported_once_per_second_and_timelines_every_five_seconds() {
         let (clock, time, mut rx) = clock(0);
         step(&clock, &time, Phase::Prefill, &[(Operator::Qkv, 100)], 0);
         for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! Reports how far a long prefill is, by its layers.
+//! Reports the progress of a long prefill, by its layers.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -8,15 +8,16 @@ use std::{
 use crate::profile::listener::{Listener, OperatorInstance, Span};
 use llmprof_event::{Event, EventTx, Phase, PrefillProgress};
 
-/// Between two reports. Shorter prefills have none.
+/// The interval between two reports. Shorter prefills have none.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// A [`Listener`] of an engine that computes on the thread that calls it. The launches of a GPU are ahead of its work.
+/// A [`Listener`] of an engine that computes on the thread that calls it. It does not suit a GPU, whose launches are
+/// ahead of its work.
 pub struct PrefillReporter {
     tx: EventTx,
     layers: u16,
-    /// The time of the last report, or of the start of the prefill, in nanoseconds; 0 outside of a prefill. Used by the
-    /// engine's thread alone.
+    /// The time of the last report, or of the start of the prefill, in nanoseconds; 0 outside a prefill. Used only by
+    /// the engine's thread.
     reported_ns: AtomicU64,
 }
 

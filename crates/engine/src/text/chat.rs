@@ -9,9 +9,9 @@ use super::TextError;
 use llmprof_base::units;
 
 const NAME: &str = "chat";
-/// The templates of models need a few hundred for a conversation with one message.
+/// Steps of a template; those of models need a few hundred for a conversation with one message.
 const MAX_STEPS: u64 = 50_000;
-/// What a template may add to the message, which may appear in it several times.
+/// Bytes that a template may add to the message, which may occur in it several times.
 const MAX_ADDED_BYTES: usize = 1_000_000;
 const MAX_COPIES: usize = 4;
 
@@ -50,7 +50,7 @@ impl ChatTemplate {
                 template.render_captured_to(values, &mut output).map(drop)
             })
             .map_err(|e| TextError::Template(message(&e)))?;
-        // A template and its values are text, so is what they make.
+        // A template and its values are text, so the output is text.
         Ok(String::from_utf8_lossy(&output.bytes).into_owned())
     }
 }

@@ -56,7 +56,7 @@ impl Tokenizer {
     pub fn from_dir(dir: &Path) -> Result<Tokenizer, TextError> {
         let file = dir.join("tokenizer.json");
         let text = read(&file, MAX_TOKENIZER)?;
-        // The crate panics on some contradictions in a file.
+        // The crate panics on certain contradictions in a file.
         let inner = contained(|| text.parse::<tokenizers::Tokenizer>().map_err(|e| e.to_string()))
             .flatten()
             .map_err(|cause| TextError::Corrupt { file, what: "tokenizer", cause })?;
@@ -103,7 +103,7 @@ impl Tokenizer {
         guarded(|| Ok(self.inner.encode(text, special)?.get_ids().to_vec()))
     }
 
-    /// How many tokens a text is.
+    /// The number of tokens of a text.
     pub fn count(&self, text: &str) -> Result<u32, TextError> {
         guarded(|| Ok(self.inner.encode(text, false)?.len() as u32))
     }
@@ -119,7 +119,7 @@ impl Tokenizer {
     }
 }
 
-/// Calls a tokenizer, which may panic where its file contradicts itself.
+/// Calls a tokenizer, which may panic if its file contradicts itself.
 fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, TextError> {
     contained(|| call().map_err(|e| e.to_string())).flatten().map_err(TextError::Tokenizer)
 }

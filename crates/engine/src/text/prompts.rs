@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{TextError, read};
 
-/// The built-in prompts, used if their file does not exist.
+/// The built-in prompts, used if the configured file does not exist.
 const BUILT_IN: (&str, &str) =
     ("datasets/prompts/prompts.jsonl", include_str!("../../../../datasets/prompts/prompts.jsonl"));
 

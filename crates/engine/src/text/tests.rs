@@ -131,14 +131,14 @@ fn chat_templates_are_limited() {
         let error = Tokenizer::from_vocabulary(&vocabulary).unwrap().prompt_ids("ab", true).unwrap_err();
         assert!(error.to_string().contains(message), "{error}");
     }
-    // A long message is no reason to refuse a template.
+    // A long message does not make a template exceed its limits.
     let twice = "{{ messages[0].content }}{{ messages[0].content }}";
     let template = ChatTemplate::new(twice.into(), None, None).unwrap();
     assert_eq!(template.user_message(&"1".repeat(600_000)).unwrap().len(), 1_200_000);
 }
 
 #[test]
-fn tokenizers_that_panic_are_refused_in_words() {
+fn tokenizers_that_panic_are_refused_with_a_message() {
     let charsmap = serde_json::json!({"type": "Precompiled", "precompiled_charsmap": "AAAAAA=="});
     let dir = tempfile::tempdir().unwrap();
     let write = |change: &dyn Fn(&mut serde_json::Value)| {

@@ -10,7 +10,7 @@ use tokenizers::{
 
 use super::TextError;
 
-/// The keys of a tokenizer in the metadata of a GGUF file.
+/// The tokenizer keys in the metadata of a GGUF file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Vocabulary {
     /// `gpt2` for byte-level BPE with a list of merges, `llama` for SentencePiece with scores.

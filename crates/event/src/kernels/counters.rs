@@ -39,14 +39,14 @@ impl Counter {
         self.weighted += other.weighted;
     }
 
-    /// The mean; `None` where nothing was counted.
+    /// The mean; `None` if nothing was counted.
     pub fn mean(&self) -> Option<f64> {
         let mean = self.weighted / self.weight;
         (self.n > 0 && mean.is_finite()).then_some(mean)
     }
 }
 
-/// Whether a counter is weighted by time.
+/// Whether a counter is averaged by time.
 pub fn is_rate(name: &str, base_unit: &str) -> bool {
     base_unit == "%"
         || base_unit.contains('/')
@@ -143,7 +143,7 @@ pub fn missing_metrics<'a>(requested: &[&'a str], got: &Counters) -> Vec<&'a str
     requested.iter().copied().filter(|metric| !has(metric)).collect()
 }
 
-/// The known counters of a mean launch. What was not counted is `None`.
+/// The known counters of an average launch. Counters that were not collected are `None`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Known {
     pub duration_ns: Option<f64>,
@@ -159,12 +159,12 @@ pub struct Known {
     pub l2_hit_pct: Option<f64>,
     pub occupancy_pct: Option<f64>,
     pub occupancy_limit_pct: Option<f64>,
-    /// What limits the number of blocks on an SM, and to how many; several where they limit it alike.
+    /// The limits of blocks per SM, and their number; several if they limit alike.
     pub block_limit: Option<(Vec<&'static str>, f64)>,
     pub waves_per_sm: Option<f64>,
     pub registers: Option<f64>,
     pub shared_bytes: Option<f64>,
-    /// Floating-point operations, where they were counted.
+    /// Floating-point operations, if they were counted.
     pub flops: Option<Flops>,
     /// Stall reasons of warps in descending order, as warps (or cycles) per issued instruction.
     pub stalls: Vec<(String, f64)>,
@@ -180,7 +180,7 @@ pub struct Flops {
 }
 
 impl Known {
-    pub fn of(counters: &Counters) -> Known {
+    pub fn from_counters(counters: &Counters) -> Known {
         let dram_bytes = counters.first(&["dram__bytes.sum"]).or_else(|| {
             let two = |read: &str, write: &str| counters.sum_of(&[read, write]);
             two("dram__bytes_read.sum", "dram__bytes_write.sum")
@@ -231,7 +231,7 @@ impl Known {
                 .first(&["launch__waves_per_multiprocessor", "Launch Statistics: Waves Per SM"]),
             registers: counters
                 .first(&["launch__registers_per_thread", "Launch Statistics: Registers Per Thread"]),
-            // The kernel's own, without what the driver reserves in each block.
+            // The kernel's own shared memory, without the part that the driver reserves per block.
             shared_bytes: counters
                 .sum_of(&["launch__shared_mem_per_block_static", "launch__shared_mem_per_block_dynamic"])
                 .or_else(|| {
@@ -362,11 +362,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_counted_is_none() {
-        let known = Known::of(&Counters::default());
+    fn uncounted_metrics_are_none() {
+        let known = Known::from_counters(&Counters::default());
         assert_eq!(known, Known::default());
         let read_only = counters(&[("dram__bytes_read.sum", "byte", &[(5.0, 1.0)])]);
-        assert_eq!(Known::of(&read_only).dram_bytes, Some(5.0));
+        assert_eq!(Known::from_counters(&read_only).dram_bytes, Some(5.0));
     }
 
     #[test]
@@ -379,7 +379,7 @@ mod tests {
             ("sm__sass_thread_inst_executed_op_dfma_pred_on.sum", "inst", one),
             ("sm__ops_path_tensor_src_bf16_dst_fp32.sum", "", &[(1000.0, 1.0)]),
         ]);
-        let flops = Known::of(&all).flops.unwrap();
+        let flops = Known::from_counters(&all).flops.unwrap();
         assert_eq!((flops.total, flops.tensor), (1060.0, Some(1000.0)));
         assert_eq!(flops.counted, "FP32, FP64 (dfma only), tensor cores");
     }
@@ -392,7 +392,7 @@ mod tests {
             one("launch__occupancy_limit_warps", &[(4.0, 1.0)]),
             one("launch__occupancy_limit_blocks", &[(32.0, 1.0)]),
         ]);
-        assert_eq!(Known::of(&all).block_limit, Some((vec!["registers", "warps"], 4.0)));
+        assert_eq!(Known::from_counters(&all).block_limit, Some((vec!["registers", "warps"], 4.0)));
     }
 
     #[test]
@@ -417,7 +417,7 @@ mod tests {
             ),
             ("smsp__average_warps_issue_stalled_wait_per_issue_active.ratio", "inst", &[(0.0, 1.0)]),
         ]);
-        let stalls = Known::of(&all).stalls;
+        let stalls = Known::from_counters(&all).stalls;
         assert_eq!(stalls, [("long scoreboard".to_owned(), 15.0), ("barrier".to_owned(), 1.0)]);
     }
 }

@@ -1,10 +1,10 @@
-//! How often the calls of a kernel took how long.
+//! The distribution of the durations of a kernel's calls.
 
 use serde::{Deserialize, Serialize};
 
-/// Bins of an octave: a bin is 2 % wide.
+/// Bins per octave: a bin is 2 % wide.
 const PER_OCTAVE: f64 = 32.0;
-/// A recording may have any number of bins; there are no more times.
+/// A recording may claim any number of bins; no durations exist beyond this one.
 const MAX_BINS: usize = 32 * 64 + 1;
 
 /// Counts in bins whose width grows with the time, in ascending order.
@@ -49,7 +49,7 @@ impl Durations {
         }
     }
 
-    /// All bins from the first to the last with a call, also empty ones; at most `most`, neighbours joined.
+    /// All bins from the first to the last with a call, including empty ones; at most `most`, with neighbours merged.
     pub fn bins(&self, most: usize) -> Vec<Bin> {
         let (Some((first, _)), Some((last, _))) = (self.0.first(), self.0.last()) else { return Vec::new() };
         let (first, last) = (usize::from(*first), usize::from(*last));

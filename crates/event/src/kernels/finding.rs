@@ -1,4 +1,4 @@
-//! What is known about the steps of another program, and how.
+//! Findings about the steps of another program, and their basis.
 
 use std::fmt;
 
@@ -12,14 +12,14 @@ pub enum Finding {
         basis: Basis,
         layers: u16,
         confidence: Confidence,
-        /// How steps are counted between bursts; `None` where nothing marks them.
+        /// The basis for steps between bursts; `None` if no copy marks them.
         between_bursts: Option<Basis>,
     },
     NotFound(NoSteps),
 }
 
 impl Finding {
-    /// Whether steps are known, or not known, for the same reason. How sure that is changes all the time.
+    /// Whether both have the same reason. The confidence is ignored, because it changes all the time.
     pub fn is_like(&self, other: &Finding) -> bool {
         match (self, other) {
             (
@@ -47,7 +47,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Why no steps are claimed.
+/// Why steps are not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoSteps {
@@ -58,7 +58,7 @@ pub enum NoSteps {
     Convolution,
     /// Less than two steps were recorded together.
     TooFew,
-    /// Nothing recurs at equal numbers of layers.
+    /// No kernel recurs at equal numbers of layers.
     Irregular,
 }
 
@@ -75,7 +75,7 @@ impl fmt::Display for NoSteps {
     }
 }
 
-/// How steps are known.
+/// The basis on which steps are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
@@ -106,11 +106,11 @@ impl fmt::Display for Basis {
     }
 }
 
-/// How sure a step is: of recent steps, those that confirm the rule.
+/// The confidence in steps: of recent steps, those that confirm the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confidence {
-    /// Steps with a sequence of kernels that other recent steps have too; between bursts, recorded steps with the usual number
-    /// of the mark.
+    /// Steps with a sequence of kernels that other recent steps have too; between bursts, recorded steps with the usual
+    /// number of marks.
     pub confirmed: u32,
     pub of: u32,
 }

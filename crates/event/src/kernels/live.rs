@@ -1,4 +1,4 @@
-//! Kernels as they run, recorded step by step.
+//! Live kernels, recorded step by step.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use llm_cost::Operator;
 /// The tool that records kernels, and whether it is recording.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelTrace {
-    /// With its version, where that is known: "CUPTI 13.0".
+    /// With its version, if that is known: "CUPTI 13.0".
     pub tool: String,
     pub state: TraceState,
 }
@@ -22,7 +22,7 @@ pub enum TraceState {
     On,
     /// Switched off by the user.
     Off,
-    /// Not available here; the workload runs without it.
+    /// Not available; the workload runs without it.
     Refused {
         reason: String,
         remedy: String,
@@ -33,36 +33,36 @@ pub enum TraceState {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct KernelWindow {
     pub phase: Phase,
-    /// A prefill is one step, and so is a token of a batch.
+    /// A prefill counts as one step, and so does a decode step of a batch.
     pub steps: u64,
-    /// Sum over the steps, from the first kernel's start to the last one's end.
+    /// Sum over the steps, from the start of the first kernel to the end of the last.
     pub span_ns: u64,
-    /// The part of that in which a kernel, a copy or a memset ran.
+    /// The part of `span_ns` in which a kernel, a copy or a memset ran.
     pub busy_ns: u64,
     /// Sum of the gaps between consecutive steps of a request.
     pub between_ns: u64,
-    /// Tokens of prompts in these steps, where the program reports them.
+    /// Tokens of prompts in these steps, if the program reports them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_tokens: Option<u64>,
-    /// Tokens of all sequences in these steps, as the program reports them or by the rows of its kernels; absent where those of a step
-    /// are not known.
+    /// Tokens of all sequences in these steps, as the program reports them or by the rows of its kernels; absent if
+    /// they are not known for every step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
     /// Kernels, copies and memsets.
     pub launches: u64,
-    /// How many of them were nodes of CUDA graphs.
+    /// The number of `launches` that were nodes of CUDA graphs.
     pub graph_launches: u64,
     /// Records that the tool dropped.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped: u64,
-    /// Records whose times are no measurement.
+    /// Records without a measured duration.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unmeasured: u64,
-    /// What ran beside computation, where another program was recorded.
+    /// Work that overlaps computation, if another program was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlaps: Option<Overlaps>,
-    /// By kernel, operator and grid; copies and memsets are rows too, with their bytes. A kernel that overlaps the one before
-    /// it counts from that one's end on, so that rows add up to `busy_ns`.
+    /// By kernel, operator and grid; copies and memsets are rows too, with their bytes. A kernel that overlaps the
+    /// previous one counts from the end of that, so that rows add up to `busy_ns`.
     pub rows: Vec<KernelRow>,
 }
 
@@ -70,7 +70,7 @@ pub struct KernelWindow {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct StepTimeline {
     pub phase: Phase,
-    /// The start of its first kernel, where the GPU's clock could be related to the run's.
+    /// The start of its first kernel, if the GPU's clock could be related to the run's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Stamp>,
     /// Names that the spans refer to.
@@ -78,7 +78,7 @@ pub struct StepTimeline {
     pub spans: Vec<KernelSpan>,
 }
 
-/// A kernel's time in a step. Keys are short: a step may have hundreds.
+/// A kernel in the timeline of a step. Keys are short: a step may have hundreds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelSpan {
     /// Index into the names.

@@ -1,4 +1,4 @@
-//! The one form of kernels from every source: rows with calls, times and counters.
+//! The common form of kernels from every source: rows with calls, times and counters.
 
 mod busy;
 pub mod counters;
@@ -28,7 +28,7 @@ use llm_cost::Operator;
 /// The name of the row that collects kernels beyond the limit of rows.
 pub const OTHERS: &str = "(other kernels)";
 
-/// What the rows of a table are.
+/// The kind of the rows of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -44,7 +44,7 @@ pub enum Kind {
     Ranges,
     /// Matrix products by shape.
     Products,
-    /// Operators of a framework on the host. Their time is without that of the operators they call.
+    /// Operators of a framework on the host. Times exclude the operators that they call.
     Operators,
     /// Layers of a TensorRT engine.
     Layers,
@@ -54,7 +54,7 @@ pub enum Kind {
     Allocations,
 }
 
-/// The runtime that a program launches its kernels by. Reports about them use its terms.
+/// The runtime with which a program launches its kernels. Reports use its terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Platform {
@@ -65,7 +65,7 @@ pub enum Platform {
 }
 
 impl Platform {
-    /// What launches many kernels at once.
+    /// The term for launching many kernels at once.
     pub fn graphs(self) -> &'static str {
         match self {
             Platform::Cuda => "CUDA graphs",
@@ -74,7 +74,7 @@ impl Platform {
         }
     }
 
-    /// Calls of the runtime.
+    /// The term for calls of the runtime.
     pub fn calls(self) -> &'static str {
         match self {
             Platform::Cuda => "CUDA calls",
@@ -83,7 +83,7 @@ impl Platform {
         }
     }
 
-    /// What reads the counters of kernels.
+    /// The tool that reads counters of kernels.
     pub fn counters(self) -> &'static str {
         match self {
             Platform::Cuda => "counters (ncu)",
@@ -173,15 +173,15 @@ impl From<SortBy> for Sort {
     }
 }
 
-/// Which rows are combined.
+/// How rows are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Group {
-    /// None: as the source has them, by grid and range.
+    /// Not combined: by grid and range, as in the source.
     None,
     #[default]
     Name,
     Family,
-    /// By operator; by family where the operator is not known.
+    /// By operator; by family if the operator is not known.
     Operator,
 }
 
@@ -202,20 +202,20 @@ pub struct KernelTable {
     /// The tool and report they come from.
     pub source: String,
     pub kind: Kind,
-    /// The GPU, where the source names it.
+    /// The GPU, if the source names it.
     pub device: Option<String>,
-    /// How long its kernels ran, where the source has their times.
+    /// How long its kernels ran, if the source has their times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy: Option<Busy>,
-    /// Whether the program launches CUDA graphs, where the source shows its launches.
+    /// Whether the program launches CUDA graphs, if the source shows its launches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graphs: Option<bool>,
     #[serde(default, skip_serializing_if = "Platform::is_default")]
     pub platform: Platform,
-    /// How long its copies ran, where the source has their times.
+    /// How long its copies ran, if the source has their times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copying: Option<Busy>,
-    /// Rows nest, or are counted in every range around them: they do not add up to a total.
+    /// Rows nest, or are counted in every enclosing range: they do not add up to a total.
     pub nested: bool,
     pub rows: Vec<KernelRow>,
     /// Notes for the reader.
@@ -253,7 +253,7 @@ impl KernelTable {
         self.graphs.max(in_rows)
     }
 
-    /// The sum of all rows; `None` if a row does not have its part, or rows do not add up.
+    /// The sum of all rows; `None` if a row lacks its part, or if rows do not add up.
     pub fn total(&self) -> Option<f64> {
         if self.nested {
             return None;
@@ -304,7 +304,7 @@ impl KernelTable {
         dropped
     }
 
-    /// The table with rows combined; where rows are counted in several ranges, each range separately.
+    /// The table with combined rows; if rows are counted in several ranges, each range is combined separately.
     pub fn grouped(&self, by: Group) -> KernelTable {
         if by == Group::None {
             return self.clone();
@@ -433,8 +433,7 @@ mod tests {
             (any::<i32>(), 0i32..7).prop_map(|(digits, places)| f64::from(digits) / 10f64.powi(places))
         }
 
-        /// Counters of whole numbers: a sum has more digits than its parts, and JSON is read exactly up to
-        /// fifteen.
+        /// Counters with integer values: a sum has more digits than its parts, and JSON is exact up to fifteen digits.
         fn counters() -> impl Strategy<Value = Counters> {
             let counter = ("[a-z_.:% ]{1,20}", "[a-z/%]{0,6}", vec((any::<i32>(), 0..9u8), 1..3));
             vec(counter, 0..5).prop_map(|all| {

@@ -10,7 +10,7 @@ use super::work::Direction;
 /// The signature of a mangled name; any other name unchanged.
 pub fn demangled(name: &str) -> Cow<'_, str> {
     let mangled = name.strip_prefix("_Z").is_some();
-    // A longer name may be an attack on the demangler, and its demangled form is of no use.
+    // A longer name may be an attack on the demangler, and its demangled form is useless.
     if !mangled || name.len() > 4096 {
         return Cow::Borrowed(name);
     }
@@ -36,7 +36,7 @@ pub fn function(name: &str) -> String {
 
 /// The family of a kernel; empty only for an empty name.
 pub fn family(name: &str) -> String {
-    // Copies are no functions.
+    // Copies are not functions.
     if Direction::is_name(name) {
         return name.to_owned();
     }
@@ -85,7 +85,7 @@ const ANONYMOUS: &str = "(anonymous namespace)";
 /// Reads the text up to the parameters and skips what is in angle brackets.
 fn parse_signature(full: &str) -> Signature<'_> {
     let full = full.trim();
-    // Names that a tool makes up for operations without a function.
+    // Names that a tool invents for operations without a function.
     if full.starts_with('[') || (full.starts_with('(') && !full.starts_with(ANONYMOUS)) {
         return Signature { path: full.to_owned(), arguments: "" };
     }

@@ -1,8 +1,8 @@
-//! What runs beside computation, and what the GPU waits for.
+//! Work that overlaps computation, and waits.
 
 use serde::{Deserialize, Serialize};
 
-/// Work of one kind: its time, and the part of it in which no kernel computed.
+/// Work of one kind: its time, and the part that no computation overlaps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Exposed {
     pub count: u64,

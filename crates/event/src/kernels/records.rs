@@ -1,9 +1,8 @@
-//! Records of device work as text: what the library in another program wrote, for tests and for reports of faults.
-//!
-//! A line has the kind, the start since the line before, the duration, the correlation id since the line before, the stream and the
-//! graph; then grid, block and the number of the name (with the name where it is new), or direction and bytes. Lines of other
-//! kinds: `on` and `off` with the time when recording of kernels was switched, `burst` with both, `range` with times, thread,
-//! domain and text, `dropped` with a count.
+//! Records of device work as text, as the library in another program wrote them, for tests and bug reports.
+//! / A line has the kind, the start since the previous line, the duration, the correlation id since the previous line,
+//! the stream and the graph; then grid, block and the number of the name (followed by the name at its first use), or
+//! direction and bytes. Other kinds of lines: `on` and `off` with the time when recording of kernels was switched,
+//! `burst` with both, `range` with times, thread, domain and text, `dropped` with a count.
 
 use std::{
     collections::HashMap,
@@ -15,13 +14,13 @@ use super::{
     work::{Direction, KernelLaunch, NameId, Work, WorkKind},
 };
 
-/// Records of one file: 20 million are about 150 MB compressed.
+/// Maximum records of one file: 20 million are about 150 MB compressed.
 const MAX_RECORDS: u64 = 20_000_000;
 
-/// What a program's library reported.
+/// An entry that a program's library reported.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Entry<'a> {
-    /// Kernels are recorded from here on, or no longer.
+    /// The start or the end of recording kernels.
     Switch {
         at_ns: u64,
         on: bool,
@@ -51,7 +50,7 @@ impl<W: Write> Writer<W> {
         Writer { out, start_ns: 1, correlation: 0, names: HashMap::new(), left: MAX_RECORDS }
     }
 
-    /// `name` is that of a kernel.
+    /// `name` is the name of a kernel.
     pub fn write(&mut self, entry: &Entry<'_>, name: &str) -> io::Result<()> {
         self.left = match self.left {
             0 => return Ok(()),
@@ -108,7 +107,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Reads what [`Writer`] wrote; `name` numbers the names of kernels. A line that is none is left out.
+/// Reads the text that [`Writer`] wrote; `name` numbers the names of kernels. Invalid lines are skipped.
 pub fn read<'a>(text: &'a str, mut name: impl FnMut(&str) -> NameId, mut each: impl FnMut(Entry<'a>)) {
     let mut names: Vec<NameId> = Vec::new();
     let (mut start_ns, mut correlation) = (1u64, 0u32);
@@ -128,7 +127,7 @@ pub fn read<'a>(text: &'a str, mut name: impl FnMut(&str) -> NameId, mut each: i
                 }
             }
             _ => {
-                let Some(line) = WorkLine::of(&cells) else { continue };
+                let Some(line) = WorkLine::parse(&cells) else { continue };
                 start_ns = start_ns.wrapping_add_signed(line.since);
                 correlation = correlation.wrapping_add_signed(line.calls);
                 if let Some(text) = cells.get(9).filter(|_| cells[0] == "k") {
@@ -155,7 +154,7 @@ struct WorkLine {
 }
 
 impl WorkLine {
-    fn of(cells: &[&str]) -> Option<WorkLine> {
+    fn parse(cells: &[&str]) -> Option<WorkLine> {
         let [_, since, duration, calls, stream, graph, ..] = cells else { return None };
         Some(WorkLine {
             since: since.parse().ok()?,
@@ -195,7 +194,7 @@ mod tests {
     use super::{super::work::Names, *};
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn records_round_trip() {
         let mut names = Names::default();
         let launch = KernelLaunch { grid: [3, 2, 1], block: [64, 1, 1], registers: 0, shared_bytes: 0 };
         let (a, b) = (names.number("alpha"), names.number("beta"));

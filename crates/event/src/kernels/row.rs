@@ -14,7 +14,7 @@ use llm_cost::Operator;
 /// Three extents of a launch.
 pub type Extent = [u32; 3];
 
-/// A kernel, or whatever the table's [`Kind`](super::Kind) is. What the source does not report is `None`.
+/// A kernel, or another [`Kind`](super::Kind) of row. Values that the source does not report are `None`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KernelRow {
@@ -33,32 +33,32 @@ pub struct KernelRow {
     pub max_ns: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stddev_ns: Option<f64>,
-    /// How often one call took how long, where every call was timed.
+    /// The distribution of the durations, if every call was timed.
     #[serde(skip_serializing_if = "Durations::is_empty")]
     pub durations: Durations,
-    /// Also `None` where the launches differ.
+    /// Also `None` if the launches differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grid: Option<Extent>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block: Option<Extent>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub registers: Option<u32>,
-    /// Shared memory of a block.
+    /// Shared memory per block.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_bytes: Option<u64>,
-    /// The model's operator it belongs to, where that is known.
+    /// The model's operator it belongs to, if that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operator: Option<Operator>,
     /// The NVTX ranges around the launch, the outermost first, separated by slashes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<String>,
-    /// How many of the calls were nodes of CUDA graphs.
+    /// The number of calls that were nodes of CUDA graphs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub graph_calls: Option<u64>,
-    /// Bytes moved by all calls together.
+    /// Bytes moved by all calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<f64>,
-    /// Operations of all calls together, where the source reports the shape.
+    /// Operations of all calls, if the source reports the shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flops: Option<f64>,
     /// The shape of a matrix product.
@@ -78,7 +78,7 @@ pub struct Product {
     pub n: u64,
     pub k: u64,
     pub batch: u64,
-    /// The types of both operands and of the result, as far as they are known.
+    /// The types of both operands and of the result; `None` if unknown.
     pub types: [Option<Cow<'static, str>>; 3],
 }
 
@@ -91,7 +91,7 @@ impl Product {
         each * self.m as f64 * self.n as f64 * self.k as f64 * self.batch as f64
     }
 
-    /// `512×1×896 bf16`, and the batch where it is more than one.
+    /// `512×1×896 bf16`, and the batch if it is larger than one.
     pub fn text(&self) -> String {
         let Product { m, n, k, batch, types } = self;
         let mut text = format!("{m}×{n}×{k}");
@@ -131,7 +131,7 @@ impl KernelRow {
     }
 
     pub fn known(&self) -> Known {
-        let mut known = Known::of(&self.counters);
+        let mut known = Known::from_counters(&self.counters);
         known.duration_ns = known.duration_ns.or(self.mean_ns);
         known
     }
@@ -144,7 +144,7 @@ impl KernelRow {
         }
     }
 
-    /// Adds the calls of another row. Properties stay where both rows agree; a median is no longer known.
+    /// Adds the calls of another row. Properties are kept if both rows agree; a median is no longer known.
     pub fn absorb(&mut self, other: &KernelRow) {
         let stddev = joint_stddev(self, other);
         fn agreed<T: PartialEq>(a: Option<T>, b: &Option<T>) -> Option<T> {
@@ -181,7 +181,7 @@ impl KernelRow {
     }
 }
 
-/// The standard deviation of two rows' calls together.
+/// The standard deviation of the calls of both rows.
 fn joint_stddev(a: &KernelRow, b: &KernelRow) -> Option<f64> {
     // A single call has no deviation of its own.
     let squares = |row: &KernelRow| {

@@ -10,7 +10,7 @@ use crate::Phase;
 pub struct ToolRun {
     /// "nsys", "ncu"
     pub tool: String,
-    /// Idle where it captures all phases.
+    /// `Idle` if all phases are captured.
     pub phase: Phase,
     pub state: ToolState,
 }
@@ -18,7 +18,7 @@ pub struct ToolRun {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolState {
-    /// The current step, and how much of it is done where that is known.
+    /// The current step, and its progress if that is known.
     Working {
         doing: String,
         share: Option<f64>,
@@ -37,7 +37,7 @@ pub enum ToolState {
 pub struct KernelReport {
     /// With its version: "ncu 2025.3.1".
     pub tool: String,
-    /// The phase that was captured; `None` for all phases, or where it is not known.
+    /// The phase that was captured; `None` for all phases, or if it is not known.
     pub phase: Option<Phase>,
     /// The report's path, relative to the run or as the user gave it.
     pub file: String,

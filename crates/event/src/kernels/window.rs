@@ -1,4 +1,5 @@
-//! Steps of recorded kernels become windows and timelines: the same rules for our own engine and for other programs.
+//! Turns steps of recorded kernels into windows and timelines, by the same rules for the built-in engine and for other
+//! programs.
 
 use std::collections::HashMap;
 
@@ -10,11 +11,11 @@ use super::{
 use crate::Phase;
 use llm_cost::{Operator, OperatorInstance};
 
-/// The longest gap between steps of one request; anything longer is a pause.
+/// The longest gap between steps of one request; a longer one is a pause.
 pub const MAX_GAP_NS: u64 = 1_000_000_000;
-/// The most kernels of one timeline: names are numbered in 16 bits.
+/// Maximum kernels of one timeline: names are numbered in 16 bits.
 const MAX_SPANS: usize = 20_000;
-/// The most rows of one window; kernels beyond the limit are combined.
+/// Maximum rows of one window; kernels beyond the limit are combined.
 const MAX_ROWS: usize = 8_192;
 
 /// A kernel, copy or memset of a step.
@@ -28,9 +29,9 @@ pub struct StepWork {
     pub launch: Option<KernelLaunch>,
     /// The size of a copy or a memset; `None` for a kernel.
     pub bytes: Option<u64>,
-    /// What it is part of, where that is known.
+    /// The operator that it is part of, if that is known.
     pub instance: Option<OperatorInstance>,
-    /// Most of it ran beside the works before it.
+    /// Most of it ran in parallel with the preceding work.
     pub beside: bool,
 }
 
@@ -47,13 +48,13 @@ pub struct StepSpan {
     pub end_ns: u64,
 }
 
-/// Records without times: a step with such records has no span.
+/// Records without times; a step that contains them has no span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Untimed(pub u64);
 
 /// Sorts the works of a step by their start and gives its span; `None` without works.
 pub fn in_order(works: &mut [StepWork]) -> Result<Option<StepSpan>, Untimed> {
-    // CUPTI has no times of work that was under way when recording was switched.
+    // CUPTI has no times of work that was in progress when recording was switched.
     let untimed = works.iter().filter(|work| !work.is_timed()).count();
     if untimed > 0 {
         return Err(Untimed(untimed as u64));
@@ -63,7 +64,8 @@ pub fn in_order(works: &mut [StepWork]) -> Result<Option<StepSpan>, Untimed> {
     Ok(works.first().zip(end).map(|(first, end_ns)| StepSpan { first_ns: first.start_ns, end_ns }))
 }
 
-/// A kernel may start before the previous one has ended, and wait for it. Only the time it adds counts. `works` are in order.
+/// A kernel may start before the previous one has ended, and wait for it. Only the time it adds counts. `works` are in
+/// order.
 pub fn without_overlap(works: &mut [StepWork]) {
     let mut reached = 0;
     for work in works {
@@ -101,7 +103,7 @@ struct Sum {
 }
 
 impl StepSums {
-    /// Adds a step: its works in order and without overlap, and the gap to the step before it, where that is of the same
+    /// Adds a step: its works in order and without overlap, and the gap to the previous step, if that is of the same
     /// request.
     pub fn add_step(&mut self, works: &[StepWork], span: StepSpan, gap_ns: Option<u64>) {
         self.steps += 1;
@@ -151,7 +153,7 @@ impl StepSums {
         sum.total_ns += ns;
         sum.squares += ns as f64 * ns as f64;
         sum.max_ns = sum.max_ns.max(ns);
-        // What one adds that runs beside others is not how long it takes.
+        // For work that runs in parallel, the added time is not its duration.
         if ns > 0 && !work.beside {
             sum.min_ns = sum.min_ns.min(ns);
             sum.durations.add(ns);

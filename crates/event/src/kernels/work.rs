@@ -15,9 +15,9 @@ pub struct Work {
     pub end_ns: u64,
     pub stream: u32,
     pub device: u16,
-    /// The correlation id of the call that launched it. Nodes of one graph launch share it.
+    /// The correlation id of the call that launched it. The nodes of one graph launch share it.
     pub correlation: u32,
-    /// The graph it is a node of.
+    /// The graph that it is a node of.
     pub graph: Option<u32>,
     pub kind: WorkKind,
 }
@@ -35,7 +35,7 @@ pub enum WorkKind {
     Memset {
         bytes: u64,
     },
-    /// One launch of a whole graph, where its nodes are not recorded.
+    /// One launch of a whole graph, if its nodes are not recorded.
     Graph {
         graph: u32,
     },
@@ -50,7 +50,7 @@ impl Work {
     }
 }
 
-/// Recorders have 0 for "no time", and an end before its start for work that was not completed.
+/// Recorders write 0 for a missing time, and an end before the start for work that was not completed.
 pub(super) fn is_timed(start_ns: u64, end_ns: u64) -> bool {
     start_ns > 0 && end_ns >= start_ns
 }
@@ -70,7 +70,7 @@ impl KernelLaunch {
     }
 }
 
-/// From where to where a copy goes.
+/// The direction of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     HostToDevice,
@@ -130,7 +130,7 @@ impl fmt::Display for Direction {
 /// The name of memsets in tables of kernels.
 pub const MEMSET: &str = "memset";
 
-/// Names that are kept: a program that makes kernels at run time may have any number.
+/// Maximum names that are kept: a program that generates kernels at run time may have any number.
 const MAX_NAMES: usize = 1 << 15;
 const MAX_NAME_BYTES: usize = 4096;
 /// The limit for all names together, in bytes.
@@ -176,7 +176,7 @@ impl Names {
         number
     }
 
-    /// The demangled name; that of [`OTHERS`] for a number that was not given.
+    /// The demangled name; that of [`OTHERS`] for an unknown number.
     pub fn text(&self, number: NameId) -> &str {
         self.texts.get(number.0 as usize).map_or(OTHERS, String::as_str)
     }

@@ -303,7 +303,7 @@ impl<'a> Resolver<'a> {
             key: site.key.to_owned(),
             text: site.text.chars().take(200).collect(),
             message,
-            origin: self.origins.of(site.key),
+            origin: self.origins.get(site.key),
         }
     }
 }

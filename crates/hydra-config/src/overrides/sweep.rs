@@ -13,7 +13,7 @@ const MAX_RUNS: usize = 100_000;
 /// The values of one swept override.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Sweep {
-    /// `a,b,c`, or `choice(a,b,c)` where it is not `simple`.
+    /// `a,b,c`, or `choice(a,b,c)` if it is not `simple`.
     Choice { items: Vec<Element>, simple: bool },
     /// `range(start,stop,step)`; `stop` is excluded.
     Range { start: Bound, stop: Bound, step: Bound },
@@ -43,7 +43,7 @@ impl Bound {
         }
     }
 
-    fn of(element: Element) -> Result<Bound, String> {
+    fn parse(element: Element) -> Result<Bound, String> {
         match element {
             Element::Int(value) => Ok(Bound::Int(value)),
             Element::Float(value) => Ok(Bound::Float(value)),
@@ -59,7 +59,7 @@ impl Sweep {
                 Ok(Sweep::Choice { items: items.iter().map(to).collect::<Result<_, _>>()?, simple })
             }
             Sweep::Range { start, stop, step } => {
-                let bound = |bound: Bound| Bound::of(to(&bound.element())?);
+                let bound = |bound: Bound| Bound::parse(to(&bound.element())?);
                 Ok(Sweep::Range { start: bound(start)?, stop: bound(stop)?, step: bound(step)? })
             }
             Sweep::Glob { .. } => Err("a glob cannot be cast".into()),

@@ -1,4 +1,4 @@
-//! The test cases: small trees that each test one rule, overrides of our `conf/`, and sweeps.
+//! The test cases: small trees that each test one rule, overrides of the program's `conf/`, and sweeps.
 
 pub struct Case {
     pub name: &'static str,
@@ -60,7 +60,7 @@ pub const EXCEPTIONS: &[Exception] = &[
     },
 ];
 
-/// Overrides of `conf/`, the files of the program in this workspace.
+/// Overrides of the program's `conf/`.
 pub const OWN: &[&[&str]] = &[
     &[],
     &["model=qwen2_5_7b"],
@@ -698,7 +698,7 @@ pub const CASES: &[Case] = &[
     case("resolve: an int for a key", &[("config.yaml", "a: 0\nb: [7]\nc: '${b.${a}}'\n")], &[]),
 ];
 
-/// Sweeps over our `conf/`.
+/// Sweeps over the program's `conf/`.
 pub const SWEEPS: &[(&str, &[&str])] = &[
     ("sweep: nothing", &["runtime.seed=1"]),
     ("sweep: product", &["runtime.seed=1,2,3", "model=qwen2_5_7b,mistral_7b", "experiment=x"]),

@@ -57,7 +57,7 @@ fn micros(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-/// Writes events one after another, and the names of tracks when they are first used.
+/// Writes events one after another, and the names of tracks at their first use.
 #[derive(Default)]
 pub struct Lines {
     /// The lines that have not been taken yet.
@@ -66,7 +66,7 @@ pub struct Lines {
     closed: bool,
     named: Vec<TrackId>,
     processes: Vec<u64>,
-    /// The last value of each counter. It is drawn until it changes.
+    /// The last value of each counter. A value holds until it changes.
     counters: Vec<(u64, &'static str, f64)>,
 }
 
@@ -93,7 +93,7 @@ fn thread_name(track: TrackId) -> &'static str {
 }
 
 impl Lines {
-    /// No events can be added any more.
+    /// Whether the array is closed, so that no events can be added.
     pub fn closed(&self) -> bool {
         self.closed
     }
@@ -106,7 +106,8 @@ impl Lines {
     fn push(&mut self, event: &TraceEvent<'_>) {
         self.text.push_str(if std::mem::replace(&mut self.begun, true) { "," } else { "[\n" });
         let json = serde_json::to_string(event).unwrap_or_default();
-        // The writer has escaped the controls below 0x20. Nearly all lines are plain: a line for each token is on this path.
+        // The writer has escaped the controls below 0x20. Nearly all lines are ASCII: every token's line takes this
+        // path.
         match json.is_ascii() && !json.contains('\u{7f}') {
             true => self.text.push_str(&json),
             false => self.text.push_str(&visible(&json)),

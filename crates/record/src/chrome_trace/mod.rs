@@ -1,7 +1,6 @@
-//! A run as a trace for Chrome and Perfetto: `trace.json`, written line by line as events come.
-//!
-//! The format is the array of Chrome's trace events. It is closed at the end of the run. After a kill it stays open, which
-//! both programs accept. Events after the end of a run are not part of it.
+//! A run as a trace for Chrome and Perfetto: `trace.json`, written line by line during the run.
+//! / The format is the array of Chrome's trace events. It is closed at the end of the run. After a kill it stays open,
+//! which both programs accept. Events after the end of a run are not part of it.
 
 mod lines;
 mod served;
@@ -28,7 +27,7 @@ const STEPS: TrackId = TrackId { process: 2, thread: 1 };
 const KERNELS: TrackId = TrackId { process: 2, thread: 2 };
 const DEVICE: u64 = 2;
 const HOST: u64 = 3;
-/// The process for the readings of the first GPU. The others follow.
+/// The process id of the first GPU's readings. The other GPUs follow.
 const FIRST_GPU: u64 = 10;
 
 /// The readings of a GPU that are drawn.
@@ -48,7 +47,7 @@ const READINGS: [Reading; 13] = [
     Reading::Fan,
 ];
 
-/// Steps that are drawn one by one. An hour of a small model has millions, more than a program opens.
+/// Maximum steps that are drawn one by one. An hour of a small model has millions, more than the viewers can open.
 const MAX_STEPS: u64 = 100_000;
 
 /// Converts events into lines of `trace.json`.
@@ -282,7 +281,7 @@ impl ChromeTrace {
             let text = "requests, prefills, recorded timelines and counters continue";
             self.mark(t, "steps are not drawn individually from here on", text);
         }
-        // The step ended before its token arrived. How long before is unknown.
+        // The step ended at an unknown time before its token arrived.
         if let Some(device_ns) = device_ns {
             let name = if first { "prefill" } else { "decode step" };
             let args = [("request", Arg::Number(u64::from(number))), ("device_ns", Arg::Number(device_ns))];

@@ -1,4 +1,4 @@
-//! Requests to a server, which overlap: each on the first free lane.
+//! Requests to a server, which overlap: each takes the first free lane.
 
 use super::{
     lines::{Arg, Lines, TrackId},
@@ -7,7 +7,7 @@ use super::{
 use llmprof_event::{RequestFinished, RequestStarted, Stamp};
 
 const SERVER: u64 = 4;
-/// More at a time are not drawn.
+/// Further concurrent requests are not drawn.
 const MAX_LANES: usize = 256;
 
 #[derive(Default)]
@@ -36,13 +36,13 @@ impl ServedLanes {
     }
 
     pub fn token(&mut self, t: Stamp, request: u32) {
-        if let Some((_, open)) = self.of(request) {
+        if let Some((_, open)) = self.get_mut(request) {
             open.first.get_or_insert(t);
         }
     }
 
     pub fn finished(&mut self, t: Stamp, finished: &RequestFinished, lines: &mut Lines) {
-        let Some((track, open)) = self.of(finished.request) else { return };
+        let Some((track, open)) = self.get_mut(finished.request) else { return };
         let kind = match (open.started.warmup, open.started.cooldown) {
             (true, _) => "warm-up",
             (_, true) => "cool-down",
@@ -65,7 +65,7 @@ impl ServedLanes {
         }
     }
 
-    fn of(&mut self, request: u32) -> Option<(&mut Track, &mut Open)> {
+    fn get_mut(&mut self, request: u32) -> Option<(&mut Track, &mut Open)> {
         self.lanes.iter_mut().find_map(|(track, open)| {
             let open = open.as_mut().filter(|open| open.started.request == request)?;
             Some((track, open))

@@ -14,7 +14,7 @@ fn traced(events: &[(u64, Event)]) -> String {
     events.iter().map(lines).collect()
 }
 
-/// The events of a trace. One that was cut off is closed first, as Chrome and Perfetto do.
+/// The events of a trace. A truncated one is closed first, as Chrome and Perfetto do.
 fn parsed(text: &str) -> Vec<Value> {
     let closed = if text.ends_with("]\n") { text.to_owned() } else { format!("{text}]") };
     match closed.as_str() {
@@ -152,7 +152,8 @@ fn a_run_becomes_tracks() {
     let device: Vec<&Value> =
         events.iter().filter(|e| e["ph"] == "X" && e["pid"] == 2 && e["tid"] == 1).collect();
     assert_eq!((ns(&device[0]["ts"]), ns(&device[0]["dur"])), (11_123, 9_000));
-    // By the host's clock the second began before the first ended: the rest of it is drawn, its duration is an argument.
+    // By the host's clock the second began before the first ended: only the rest of it is drawn, its duration is an
+    // argument.
     assert_eq!((ns(&device[1]["ts"]), ns(&device[1]["dur"])), (20_123, 9_877));
     assert_eq!(device[1]["args"]["device_ns"], 9_900);
     let kernel = named(&events, "a \"kernel\"\\\n");
@@ -168,7 +169,7 @@ fn operators_are_nested_in_their_step() {
     };
     let events = parsed(&traced(&[
         (500, timeline(100, 300, vec![span(0, 100), span(100, 150), span(290, 80)])),
-        // Contradictory stamps: slices that are drawn stay.
+        // Contradictory times: slices that were already drawn are kept.
         (600, timeline(350, 100, vec![span(0, 20), span(60, 10)])),
     ]));
     assert_sound(&events);
@@ -296,7 +297,7 @@ proptest! {
             })
             .collect();
         assert_sound(&parsed(&traced(&events)));
-        // A trace that was cut off after any event is sound too.
+        // A trace that is truncated after any event is sound too.
         assert_sound(&parsed(&traced(&events[..events.len() / 2])));
     }
 }

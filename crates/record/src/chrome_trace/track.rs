@@ -1,4 +1,4 @@
-//! A track of the trace. Its slices follow each other or are nested, whatever the stamps are.
+//! A track of the trace. Its slices follow each other or nest, whatever the times are.
 
 use super::lines::{Args, Lines, TrackId};
 use llmprof_event::Stamp;
@@ -28,7 +28,7 @@ impl Track {
         lines.begin(self.id, self.until, name, args);
     }
 
-    /// Ends the slice that was begun last, if there is one.
+    /// Ends the last open slice, if there is one.
     pub fn end(&mut self, lines: &mut Lines, t: Stamp) {
         self.until = self.until.max(t);
         if let Some(left) = self.open.checked_sub(1) {
@@ -43,7 +43,7 @@ impl Track {
         }
     }
 
-    /// A complete slice without the part that overlaps the one before. Returns what is left of it, if there is anything.
+    /// A complete slice without the part that overlaps the previous one. Returns the rest, if there is one.
     pub fn slice(
         &mut self,
         lines: &mut Lines,

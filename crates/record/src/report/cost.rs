@@ -44,7 +44,7 @@ pub const ASSUMPTIONS: [&str; 9] = [
      not included",
 ];
 
-/// The column of the table that is text again.
+/// The column of the table that contains text.
 const BOUND_COLUMN: usize = 10;
 
 /// A model, a workload, and the GPU to estimate for, if any.
@@ -55,14 +55,14 @@ pub struct CostQuery {
     pub batch: u64,
     /// Text tokens of a prompt; its images add theirs.
     pub prompt_tokens: u64,
-    /// Widths and heights of the images in each prompt, where the model has vision encoders.
+    /// Widths and heights of the images in each prompt, if the model has vision encoders.
     pub images: Vec<(u32, u32)>,
     pub preprocess: Option<PreprocessConfig>,
     pub output_tokens: u64,
     pub gpu: Option<CostGpu>,
     /// The peaks of `gpu` or given ones; or why they are not known.
     pub peaks: Result<Peaks, String>,
-    /// FLOP/s of the type that quantised matrices are multiplied in, where the GPU has it.
+    /// FLOP/s of the type that quantised matrices are multiplied in, if the GPU has it.
     pub narrow_flops: Option<f64>,
 }
 
@@ -76,7 +76,7 @@ pub struct CostEstimate {
     decode: StepCost,
 }
 
-/// What fits into the memory of a GPU; `None` where not even one fits.
+/// The largest workload that fits into the memory of a GPU; `None` if not even a batch of one fits.
 struct Capacity {
     free_bytes: u64,
     /// The largest batch of sequences with the query's lengths.
@@ -103,7 +103,7 @@ struct LatencyBounds {
 }
 
 impl LatencyBounds {
-    /// Both phases, with the limit of the longer one.
+    /// The sum of both phases, with the limit of the longer one.
     fn ttft(&self) -> Bound {
         match self.vision {
             None => self.prefill,
@@ -118,7 +118,7 @@ impl LatencyBounds {
 impl CostEstimate {
     pub fn new(query: CostQuery) -> CostEstimate {
         let CostQuery { shape, batch, prompt_tokens, output_tokens, .. } = &query;
-        let vision = Vision::of(&query);
+        let vision = Vision::from_query(&query);
         let prompt = prompt_tokens.saturating_add(vision.as_ref().map_or(0, Vision::tokens));
         CostEstimate {
             prefill: shape.cost(Step::prefill(*batch, prompt)),
@@ -151,7 +151,8 @@ impl CostEstimate {
         }
     }
 
-    /// FLOPs that take as long in the model's type as the operator does, where quantised matrices are multiplied faster.
+    /// The FLOPs at the model's type that would take as long as the operator, for matrices that are multiplied faster
+    /// in their own type.
     fn equivalent_flops(&self, cost: &OperatorCost) -> f64 {
         let flops = cost.all.flops();
         let is_narrow = cost.operator.kind() == OperatorKind::Matmul && cost.operator != Operator::LmHead;
@@ -251,7 +252,7 @@ impl CostEstimate {
             None => String::new(),
             Some(_) => {
                 let active = shape.active_parameters();
-                // The published figures of some models leave the table out of which a token reads one row.
+                // The published figures of some models exclude the table of which a token reads one row.
                 let table = if shape.tied_embeddings { 0 } else { shape.vocab * shape.hidden };
                 let without = grouped(active.saturating_sub(table) as i64);
                 format!(
@@ -321,7 +322,8 @@ impl CostEstimate {
         vision.into_iter().chain([prefill, decode]).collect()
     }
 
-    /// The operators of a phase as a table with a heading and a row of totals. `flops` are those that take time.
+    /// The operators of a phase as a table with a heading and a row of totals. `flops` gives the FLOPs that determine
+    /// the time.
     fn rows(&self, operators: &[OperatorCost], flops: impl Fn(&OperatorCost) -> f64) -> Vec<Vec<String>> {
         let roof = self.query.peaks.as_ref().ok().map(Roof::stated);
         let mut titles = vec![
@@ -446,7 +448,7 @@ impl CostEstimate {
     }
 }
 
-/// A row of the table of operators, with its time at the peaks and the limit that sets it, where they are known.
+/// A row of the table of operators, with its time at the peaks and the limit that sets it, if they are known.
 fn row(name: &str, calls: u64, amounts: &Amounts, time: Option<(f64, Option<Class>)>) -> Vec<String> {
     let amount = |value: f64, unit: &str| {
         if value > 0.0 { scaled(value, unit).trim().to_owned() } else { "–".to_owned() }
@@ -468,7 +470,7 @@ fn row(name: &str, calls: u64, amounts: &Amounts, time: Option<(f64, Option<Clas
     row
 }
 
-/// The measured peaks, for the types that they were measured with.
+/// The measured peaks, for the types with which they were measured.
 fn measured(peaks: &Peaks, dtype: &str) -> Option<Roof> {
     let found = peaks.measured.filter(|_| matches!(dtype, "bf16" | "f16"))?;
     Some(Roof { flops: found.bf16_flops, bytes_per_s: found.bytes_per_s })

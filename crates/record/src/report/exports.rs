@@ -1,4 +1,4 @@
-//! A run on a server under the names of other clients, each number with their definition: AIPerf's and vLLM's.
+//! A run on a server in the formats of other clients, AIPerf and vLLM, each number by their definition.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -16,7 +16,8 @@ fn rate(n: u64, seconds: f64) -> Option<f64> {
     (seconds > 0.0).then(|| n as f64 / seconds)
 }
 
-/// As `profile_export_aiperf.json`. AIPerf's inter-token latency is our TPOT; the gaps between chunks are its inter-chunk latency.
+/// The content of `profile_export_aiperf.json`. AIPerf's inter-token latency is llmprof-tui's TPOT; the gaps between
+/// chunks are its inter-chunk latency.
 pub fn aiperf_json(state: &RunState) -> Value {
     let (total, server) = (&state.total, &state.server);
     let times = |d: &Distribution| {
@@ -53,8 +54,8 @@ pub fn aiperf_json(state: &RunState) -> Value {
     })
 }
 
-/// As the result of `vllm bench serve --save-result`, with every field that it always has; null where it is not known. Its TTFT ends
-/// with the first chunk that has choices, ours with the first that has text.
+/// The result in the format of `vllm bench serve --save-result`, with every field that it always has; null if not
+/// known. vLLM's TTFT ends with the first chunk that has choices, llmprof-tui's with the first that has text.
 pub fn vllm_json(state: &RunState) -> Value {
     let (total, server) = (&state.total, &state.server);
     let (run, found) = (state.run.as_ref(), server.found.as_ref());
@@ -69,7 +70,7 @@ pub fn vllm_json(state: &RunState) -> Value {
         "model_id": found.and_then(|found| found.model.as_ref()),
         "tokenizer_id": null,
         "num_prompts": run.map(|run| run.requests),
-        // A closed loop sends as soon as a request ends: without a rate.
+        // A closed loop has no rate.
         "request_rate": load.map(|load| load.rate.map_or_else(|| json!("inf"), |rate| json!(rate))),
         "burstiness": load.and_then(|load| load.burstiness),
         "max_concurrency": load.and_then(|load| load.concurrency),
@@ -97,7 +98,7 @@ pub fn vllm_json(state: &RunState) -> Value {
     result
 }
 
-/// `20260131-120059`, in UTC; simulated runs have no date of their own.
+/// `20260131-120059`, in UTC; simulated runs have no date.
 fn date(unix_ms: u64) -> Option<String> {
     let ms = i64::try_from(unix_ms).ok().filter(|ms| *ms > 0)?;
     Some(Timestamp::from_millisecond(ms).ok()?.strftime("%Y%m%d-%H%M%S").to_string())
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
     use llmprof_event::{Envelope, Event, OfferedLoad, ServerFound, ServerKind, Stamp};
 
-    /// What `vllm bench serve --save-result` of vLLM 0.24.0 wrote on an H200.
+    /// A file that `vllm bench serve --save-result` of vLLM 0.24.0 wrote on an H200.
     const OF_VLLM: &str = include_str!("../../../../tests/fixtures/vllm_bench.json");
 
     fn exported(load: Option<OfferedLoad>) -> Value {
@@ -132,7 +133,7 @@ mod tests {
         assert!(of_vllm.len() > 30, "{of_vllm:?}");
         for (key, theirs) in &of_vllm {
             let ours = json.get(key).unwrap_or_else(|| panic!("no {key}: {json}"));
-            // What is not known is null.
+            // Unknown values are null.
             let is_same_kind = std::mem::discriminant(ours) == std::mem::discriminant(theirs);
             assert!(is_same_kind || ours.is_null() || theirs.is_null(), "{key}: {ours} and {theirs}");
         }

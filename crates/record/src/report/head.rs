@@ -54,14 +54,14 @@ pub(super) fn facts(state: &RunState) -> Vec<Fact> {
     facts
 }
 
-/// Simulated runs have no date of their own.
+/// Simulated runs have no date.
 fn date(run: &RunStarted) -> Option<String> {
     let ms = i64::try_from(run.started_unix_ms).ok().filter(|ms| *ms > 0)?;
     let time = Timestamp::from_millisecond(ms).ok()?;
     Some(time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
 }
 
-/// A server: where it is, and the load on it.
+/// The address of a server, and its load.
 fn server(run: &RunStarted, state: &RunState) -> Vec<Fact> {
     let server = &state.server;
     let mut facts = Vec::new();
@@ -81,12 +81,12 @@ fn server(run: &RunStarted, state: &RunState) -> Vec<Fact> {
     facts
 }
 
-/// How long the server took to start, and for what.
+/// The start-up time of the server, by stage.
 fn cold_start(state: &RunState) -> Option<Fact> {
     Some(("Cold start", state.startup.describe()?))
 }
 
-/// Another program: what it is, and how its steps are known.
+/// Another program, and the basis of its steps.
 fn program(run: &RunStarted, state: &RunState) -> Vec<Fact> {
     let mut facts = vec![("Program", run.command.clone().unwrap_or_else(|| run.model.clone()))];
     let processes = state.programs.all().iter().map(|known| known.process.pid.to_string());
@@ -143,7 +143,7 @@ pub(super) fn about(n: u64) -> String {
     }
 }
 
-/// What makes every number below it doubtful.
+/// Warnings that apply to every number of the report.
 pub(super) fn warnings(state: &RunState) -> Vec<String> {
     let Some(run) = &state.run else { return Vec::new() };
     let simulated = "Simulated: nothing in this report was measured.".to_owned();
@@ -156,7 +156,7 @@ pub(super) fn warnings(state: &RunState) -> Vec<String> {
     run.simulated.then_some(simulated).into_iter().chain(perturbed).collect()
 }
 
-/// A paragraph of the verdict: its first sentence, the others, and how bad it is.
+/// A paragraph of the verdict: its first sentence, the others, and the severity.
 pub(super) struct Paragraph {
     pub(super) first: String,
     pub(super) rest: String,
@@ -171,12 +171,12 @@ impl Paragraph {
     }
 }
 
-/// How fast it was, and what limited the GPU.
+/// The speed, and what limited the GPU.
 pub(super) fn verdict(state: &RunState) -> Vec<Paragraph> {
     let failed = state
         .failure()
         .map(|cause| Paragraph::new(&format!("The run failed: {}.", cause.trim_end_matches('.')), Tone::Bad));
-    // Nothing else is known about a run that never began.
+    // Nothing else is known about a run that failed before its first token.
     if failed.is_some() && state.has_no_tokens() {
         return failed.into_iter().collect();
     }
@@ -186,14 +186,14 @@ pub(super) fn verdict(state: &RunState) -> Vec<Paragraph> {
     failed.into_iter().chain(limit).chain(speed).chain(limits).collect()
 }
 
-/// A number, with what it is and how many samples it has.
+/// A number with its name and sample count.
 pub(super) struct Tile {
     pub(super) label: &'static str,
     pub(super) value: String,
     pub(super) note: String,
 }
 
-/// The numbers that are asked for first; none for a run without requests.
+/// The most important numbers; none for a run without requests.
 pub(super) fn tiles(state: &RunState) -> Vec<Tile> {
     if state.run.is_none() || state.watches() {
         return Vec::new();
@@ -257,7 +257,7 @@ fn trust(state: &RunState) -> Tile {
     }
 }
 
-/// The name of what was run; what it is, where the run has no name.
+/// The name of the workload, or its kind if it has no name.
 pub(super) fn heading(state: &RunState) -> String {
     if state.watches() { "GPU monitoring".to_owned() } else { title(state) }
 }

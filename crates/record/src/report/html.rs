@@ -12,7 +12,7 @@ use llmprof_base::{
     markup::{escaped, html_from_markdown, html_page},
 };
 
-/// Beside the style of all pages: facts, verdict, tiles and plots.
+/// Styles in addition to those of all pages: facts, verdict, tiles and plots.
 const STYLE: &str = "\
 .facts{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;margin:1rem 0;font-size:.92rem}\
 .facts dt{color:var(--faint)}.facts dd{margin:0;overflow-wrap:anywhere}\
@@ -41,7 +41,7 @@ pub(super) fn report_html(state: &RunState, plots: &[Plot]) -> String {
     html_page(&heading, &format!("{STYLE}{}", dark_plots()), &body)
 }
 
-/// Untrusted text, in one line.
+/// Untrusted text, on one line.
 fn shown(text: &str) -> String {
     escaped(&line(text, MAX_LINE))
 }

@@ -19,11 +19,11 @@ use llmprof_base::{
 };
 use llmprof_event::{Level, Notice, Phase, kernels::Group};
 
-/// The tables that nsys and ncu reported, `rows` of each.
+/// The tables of nsys and ncu, `rows` of each.
 pub fn kernels_text(state: &RunState, rows: usize) -> String {
     let asked = RowQuery { rows: Some(rows), ..RowQuery::default() };
     let mut parts = Vec::new();
-    // All kernels of a followed program come first: they are what was asked for.
+    // All kernels of a followed program come first, because the user asked for them.
     if let Some(live) = state.kernels.without_steps().filter(|_| state.follows()) {
         parts.push("all recorded work:".to_owned());
         parts.push(TableView::new(&live.table("as recorded"), &asked).text());
@@ -101,7 +101,7 @@ pub(super) fn latencies_md(state: &RunState) -> String {
     let rate = |tok_s: Option<f64>| tok_s.map_or_else(none, |v| format!("{} tok/s", three_digits(v)));
     let total = &state.total;
     let _ = match state.follows() {
-        // Steps are seen in parts of the time only, and how many tokens one makes is not known.
+        // Steps are observed only part of the time, and the number of tokens per step is not known.
         true => {
             let decode = total.decode_tok_s().map_or_else(none, three_digits);
             writeln!(out, "\nDecode {decode} steps/s. How many tokens a step makes is not known.\n")
@@ -279,7 +279,7 @@ fn gpu(out: &mut String, state: &RunState) {
     }
 }
 
-/// What allocators held, where they are counted.
+/// What allocators held, if they are counted.
 fn memory(out: &mut String, state: &RunState) {
     let mut rows = vec![["allocator", "live", "peak", "reserved", "fragmentation"].map(str::to_owned)];
     for sample in state.allocators.all() {

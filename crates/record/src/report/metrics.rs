@@ -29,7 +29,7 @@ pub struct Definition {
     pub name: &'static str,
     pub unit: &'static str,
     pub formula: &'static str,
-    /// What one sample is.
+    /// The unit of one sample.
     pub n: &'static str,
 }
 
@@ -325,7 +325,7 @@ fn vision_json(tally: &VisionTally, metrics: MetricsSummary) -> Value {
     })
 }
 
-/// How many tokens the steps of speculative decoding gave.
+/// The yield of speculative decoding.
 fn speculation_json(tally: SpeculationTally) -> Value {
     json!({
         "steps": tally.steps,
@@ -341,7 +341,7 @@ fn latency(s: Summary) -> Value {
     json!({"n": s.n, "mean": s.mean, "p50": s.p50, "p90": s.p90, "p99": s.p99})
 }
 
-/// A server under load: how its requests went, by the client's clock and by its own.
+/// A load-tested server: its requests, by the client's clock and by its own.
 fn server_json(state: &RunState) -> Value {
     let server = &state.server;
     let latency = |d: &Distribution| latency(d.summary());
@@ -389,7 +389,7 @@ fn server_json(state: &RunState) -> Value {
     })
 }
 
-/// What late chunks cost, by cause; null before it is known what is usual.
+/// The time lost to late chunks, by cause; null before the median gap is known.
 fn late_json(late: &LateChunks) -> Value {
     let causes = late.by_cause().into_iter().map(|(cause, lost)| {
         (cause.key().to_owned(), json!({"chunks": lost.chunks, "lost_ms": lost.ns as f64 / 1e6}))
@@ -398,7 +398,7 @@ fn late_json(late: &LateChunks) -> Value {
     json!(late.share().map(|share| json!({"share": share, "usual_ms": late.usual_ms(), "causes": causes})))
 }
 
-/// The spans in which kernels were recorded, what they cost, and what was left out because of them; null without any.
+/// The spans in which kernels were recorded, their overhead, and the values without them; null without any.
 fn recording_json(state: &RunState) -> Value {
     let recording = &state.kernels.recording;
     if !recording.is_used() {

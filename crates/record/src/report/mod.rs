@@ -64,7 +64,7 @@ pub const NAMES: [&str; 19] = [
     "vllm_bench.json",
 ];
 
-/// The documents of a run, without those there is no data for.
+/// The documents of a run for which there is data.
 pub fn documents(state: &RunState) -> Vec<Document> {
     let plots = plots::all(state);
     let cost = cost_estimate(state);
@@ -89,7 +89,7 @@ pub fn documents(state: &RunState) -> Vec<Document> {
         .collect()
 }
 
-/// Untrusted names and messages neither act nor hide in a document.
+/// Sanitises untrusted names and messages in a document.
 fn safe(name: &str, content: String) -> String {
     match name.ends_with(".md") {
         true => inert_markdown(&content),
@@ -97,12 +97,12 @@ fn safe(name: &str, content: String) -> String {
     }
 }
 
-/// The name of what was run, for headings.
+/// The name of the workload, for headings.
 fn title(state: &RunState) -> String {
     state.run.as_ref().map_or_else(|| "run".to_owned(), |run| line(&run.model, MAX_TITLE))
 }
 
-/// One item of a list, on a line of its own.
+/// One item of a list, on one line.
 fn list_item(text: &str) -> String {
     format!("- {}\n", line(text, MAX_LINE))
 }
@@ -114,7 +114,7 @@ fn paragraph(text: &str) -> String {
 
 const MAX_TITLE: usize = 200;
 
-/// The cost of the run's model on the run's GPU, where its shape was recorded.
+/// The cost of the run's model on the run's GPU, if its shape was recorded.
 fn cost_estimate(state: &RunState) -> Option<CostEstimate> {
     let run = state.run.as_ref()?;
     Some(CostEstimate::new(CostQuery {
@@ -132,6 +132,6 @@ fn cost_estimate(state: &RunState) -> Option<CostEstimate> {
 }
 
 fn json_text(value: &impl Serialize) -> String {
-    // Keys are strings and numbers that are not finite become null: the writer cannot fail.
+    // The writer cannot fail: keys are strings, and numbers that are not finite become null.
     serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }

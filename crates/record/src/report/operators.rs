@@ -1,5 +1,5 @@
-//! The operators of a run: `operators.md`. As measured on the GPU and on the host; otherwise as estimated from the model's
-//! shape.
+//! The operators of a run: `operators.md`, as measured on the GPU and on the host; otherwise as estimated from the
+//! model's shape.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ use llmprof_base::{
 };
 use llmprof_event::{EngineKind, HeapGrowth, Phase};
 
-/// `None` where neither kernels nor a shape were recorded.
+/// `None` if neither kernels nor a shape were recorded.
 pub(super) fn operators_md(state: &RunState) -> Option<String> {
     let title = title(state);
     let mut out = format!("# Operators: {title}\n\n");
@@ -24,7 +24,7 @@ pub(super) fn operators_md(state: &RunState) -> Option<String> {
         let host = state.operators.of(phase).filter(|host| host.steps > 0);
         match (state.operator_basis(phase), state.step_cost(phase)) {
             (Some((OperatorBasis::Kernels, _)), _) => measured(&mut out, state, phase),
-            // The host's table has everything.
+            // The host's table contains everything.
             (Some((OperatorBasis::WallTime, _)), _) => {}
             (None, Some(cost)) => estimated(&mut out, state, phase, &cost),
             (None, None) if host.is_none() => continue,

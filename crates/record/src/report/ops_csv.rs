@@ -33,7 +33,7 @@ pub const COLUMNS: [&str; 21] = [
     "peak_bytes",
 ];
 
-/// `None` where neither operators nor kernels nor a shape were recorded.
+/// `None` if neither operators nor kernels nor a shape were recorded.
 pub(super) fn ops_csv(state: &RunState) -> Option<String> {
     let mut all = vec![COLUMNS.map(str::to_owned)];
     for phase in Phase::WORK {
@@ -118,7 +118,7 @@ impl Row {
     }
 }
 
-/// The step, the steps without operators, then the operators in the order of a step.
+/// The step, the steps without operators, then the operators in execution order.
 fn rows(state: &RunState, phase: Phase) -> Vec<Row> {
     let cost = state.step_cost(phase);
     let host = state.operators.of(phase).filter(|host| host.steps > 0);
@@ -176,7 +176,7 @@ fn of_operator(
     let costs = cost.and_then(|cost| cost.of(operator));
     let time = host.and_then(|host| Some((host.time_of(operator)?, host)));
     let device = live.and_then(|live| device(live, |row| row.operator == Some(operator)));
-    // Layers have a cost in any case, and are an operator of some steps alone.
+    // The operators within layers have a cost in any case, but are operators of only some steps.
     let is_known = costs.is_some() && operator != Operator::Layers;
     if !is_known && time.is_none() && device.is_none() {
         return None;

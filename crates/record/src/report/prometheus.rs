@@ -6,7 +6,7 @@ use crate::state::{RunState, Series};
 use llmprof_analysis::distribution::Distribution;
 use llmprof_event::readings::PROMETHEUS;
 
-/// A page of the state as it is.
+/// A page with the current state.
 pub fn prometheus_text(state: &RunState) -> String {
     let mut page = Page::default();
     if let Some(run) = &state.run {
@@ -128,7 +128,7 @@ impl Page {
         let _ = writeln!(self.text, "{name}{labels} {value}");
     }
 
-    /// What is not known is left out.
+    /// Unknown values are left out.
     fn value(&mut self, name: &str, kind: &str, help: &str, value: Option<f64>) {
         if let Some(value) = value.filter(|value| value.is_finite()) {
             self.family(name, kind, help);

@@ -10,7 +10,7 @@ use llmprof_base::{
     units::{millis, percent},
 };
 
-/// What is not in the tables.
+/// Information that is not in the tables.
 fn remarks(state: &RunState) -> Vec<String> {
     let mut all = Vec::new();
     let totals = state.ranks.total();
@@ -77,7 +77,7 @@ pub fn ranks_text(state: &RunState) -> String {
     parts.join("\n\n")
 }
 
-/// Values that are not known are null.
+/// Unknown values are null.
 pub fn ranks_json(state: &RunState) -> Option<Value> {
     let ranks = &state.ranks;
     if !ranks.is_there() {

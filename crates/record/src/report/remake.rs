@@ -35,15 +35,15 @@ pub struct Remade {
     pub dir: PathBuf,
     pub files: Vec<&'static str>,
     pub outcome: String,
-    /// Limitations of the recording.
+    /// The limitations of the recording.
     pub remarks: Vec<String>,
 }
 
 /// Events between two calls of `progress`.
 const PROGRESS_STEP: usize = 4096;
 
-/// Reads the run at `path` and writes its documents into `out`, or next to the events. `progress` gets the share that
-/// has been read.
+/// Reads the run at `path` and writes its documents into `out`, or next to the events. `progress` receives the share
+/// that has been read.
 pub fn remake(path: &Path, out: Option<&Path>, progress: &mut dyn FnMut(f64)) -> Result<Remade, ReportError> {
     let run = RunDir::open(path);
     let mut reader = EventReader::open(&run.events())?;

@@ -1,4 +1,4 @@
-//! A server that was watched: its own metrics, as text and as JSON.
+//! A monitored server: its own metrics, as text and as JSON.
 
 use serde_json::{Value, json};
 
@@ -12,10 +12,10 @@ use llmprof_base::{
 };
 use llmprof_event::{AlertChanged, Stamp};
 
-/// A name, its values, and how they are written.
+/// A name, its values, and their format.
 type Row<'a> = (&'static str, &'a Series, fn(f64) -> String);
 
-/// What is shown of a server's metrics.
+/// The metrics of a server that are shown.
 fn rows(server: &ServerState) -> Vec<Row<'_>> {
     let count: fn(f64) -> String = three_digits;
     let all: [Row<'_>; 5] = [
@@ -33,7 +33,7 @@ fn mean(state: &RunState, series: &Series) -> Option<f64> {
     all.map(|bucket| f64::from(bucket.mean()))
 }
 
-/// The servers that were watched, as far as they have answered.
+/// The monitored servers that have answered.
 pub fn watched_server_text(state: &RunState) -> String {
     let texts = state.servers().map(|server| server_text(state, server));
     texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n")
@@ -64,7 +64,7 @@ fn server_text(state: &RunState, server: &ServerState) -> String {
     text
 }
 
-/// One server as an object of its own, several under `servers`.
+/// One server as an object, several under `servers`.
 pub fn watched_server_json(state: &RunState) -> Value {
     let mut object = match state.more_servers.is_empty() {
         true => server_json(state, &state.server),
@@ -97,7 +97,7 @@ fn server_json(state: &RunState, server: &ServerState) -> Value {
     })
 }
 
-/// The section of `report.md` on a server under load.
+/// The section of `report.md` on a load-tested server.
 pub(super) fn server_md(state: &RunState) -> String {
     let server = &state.server;
     if !state.serves() || server.ended == 0 {

@@ -1,4 +1,4 @@
-//! One page for readers who do not profile: `stakeholder_summary.md`. Plain words, no abbreviations.
+//! One page for readers who do not profile: `stakeholder_summary.md`. Plain language, no abbreviations.
 
 use std::fmt::Write;
 
@@ -22,7 +22,7 @@ use llmprof_event::{
     reasons::{HW_POWER_BRAKE, HW_SLOWDOWN, SW_POWER_CAP, SYNC_BOOST, THERMAL},
 };
 
-/// What was measured, is it fast, what limits it, what it costs, can it be trusted, what to do.
+/// The measurement, the speed, its limit, the energy, trust, and what to do.
 pub(super) fn summary_md(state: &RunState) -> String {
     let watched = state.watches();
     let heading = if watched { "Graphics card".to_owned() } else { heading(state) };
@@ -53,7 +53,7 @@ fn section(out: &mut String, title: &str, lines: &[String]) {
     out.push('\n');
 }
 
-/// How fast a person reads, in tokens per second: about 240 words a minute, and four tokens for three words.
+/// The reading speed of a person in tokens per second: about 240 words per minute, and four tokens for three words.
 const READING_TOK_S: f64 = 5.0;
 
 /// The answer in at most three sentences.
@@ -81,7 +81,7 @@ fn as_fast_as_reading(tok_s: f64) -> String {
     }
 }
 
-/// Tokens per second of one answer.
+/// Tokens per second of one sequence.
 fn each_tok_s(state: &RunState) -> Option<f64> {
     Some(state.total.decode_tok_s()? / f64::from(state.batch()))
 }
@@ -198,10 +198,10 @@ fn near(used: Used) -> &'static str {
 
 /// A limit that costs less of the speed is not mentioned.
 const MIN_COST_PCT: f64 = 0.5;
-/// Nor one that was active in less of the time.
+/// A limit that was active for a smaller share of the time is not mentioned.
 const MIN_TIME: f64 = 0.05;
 
-/// The limits that slowed the GPU down, the most expensive first, each kind of work and limit once.
+/// The limits that slowed the GPU down, the most expensive first, each pair of work and limit only once.
 fn causes(state: &RunState) -> Vec<Cause> {
     let Some(diagnosis) = state.diagnosis() else { return Vec::new() };
     let relevant = |cause: &Cause| {
@@ -229,7 +229,7 @@ fn limited_by(limit: Limit) -> &'static str {
     }
 }
 
-/// What the computer does, for readers who do not know the phases.
+/// The activity in plain language, for readers who do not know the phases.
 fn while_working(work: Work) -> &'static str {
     match work {
         Work::Vision => "While it encodes images",
@@ -291,7 +291,7 @@ fn programs(n: usize) -> String {
     }
 }
 
-/// What bounds a phase.
+/// The bound of a phase in plain language.
 fn bound(class: Class) -> &'static str {
     match class {
         Class::Memory => "the speed at which the memory is read is the limit",
@@ -429,7 +429,7 @@ fn to_do(state: &RunState) -> Vec<String> {
     lines
 }
 
-/// What to do about a limit.
+/// The remedy for a limit.
 fn remedy(state: &RunState, limit: Limit) -> String {
     let info = state.profiled_gpu().or_else(|| state.main_gpu()).map(|gpu| &gpu.info);
     let power = info.and_then(|info| Some((info.power_limit_w?, info.power_limit_max_w?)));

@@ -5,7 +5,7 @@ use serde::Serialize;
 use llmprof_base::build::Build;
 use llmprof_event::{GpuInfo, HostInfo};
 
-/// What is needed to see whether two runs had the same machine.
+/// The facts that show whether two runs had the same machine.
 #[derive(Debug, Clone, Serialize)]
 pub struct Environment {
     pub program: String,

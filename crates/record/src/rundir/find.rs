@@ -11,7 +11,7 @@ use super::{listing::list_runs, recorded::is_sweep};
 
 /// The name of the newest run.
 pub const LATEST: &str = "latest";
-/// Runs that an error lists.
+/// Maximum number of runs in an error.
 const MAX_LISTED: usize = 5;
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -27,7 +27,7 @@ pub enum FindError {
 }
 
 /// The run below `root` that `name` means: `latest`, `latest~1` for the one before it, or a part of the path of exactly one run
-/// or sweep. `None` where no path has it.
+/// or sweep. `None` if no path has it.
 pub fn find_run(root: &Path, name: &str) -> Result<Option<PathBuf>, FindError> {
     let (answering, silent): (Vec<_>, Vec<_>) = list_runs(root).into_iter().partition(|run| run.answers);
     let runs: Vec<PathBuf> = answering.into_iter().map(|run| run.dir.path().to_owned()).collect();
@@ -48,7 +48,7 @@ pub fn find_run(root: &Path, name: &str) -> Result<Option<PathBuf>, FindError> {
     let has_name = |path: &Path| path.strip_prefix(root).unwrap_or(path).to_string_lossy().contains(name);
     let mut found: BTreeSet<&Path> = BTreeSet::new();
     for run in runs.iter().filter(|run| has_name(run)) {
-        // The sweep is meant where its own path has the name already.
+        // The sweep is selected if its own path already contains the name.
         let sweep = run.ancestors().skip(1).take_while(|dir| *dir != root).find(|dir| is_sweep(dir));
         found.insert(sweep.filter(|sweep| has_name(sweep)).unwrap_or(run));
     }

@@ -14,10 +14,10 @@ use llmprof_analysis::metrics::MetricsSummary;
 use llmprof_base::{dir::read_file, units::percent_change};
 use llmprof_event::Outcome;
 
-/// The largest `metrics.json` that is read, in bytes: many times what a run writes.
+/// Maximum size of `metrics.json` in bytes: many times that of a real one.
 const MAX_RESULT_BYTES: u64 = 64 << 20;
 
-/// Characters of a snapshot's name: with a number after it, it is a valid name of a file in every script.
+/// Maximum characters of a snapshot's name: with a number appended, it is a valid file name in every script.
 pub const MAX_SNAPSHOT_NAME: usize = 60;
 
 /// A path at which no directory can be created.
@@ -32,7 +32,7 @@ pub struct NoNewDir {
 pub struct RunDir(PathBuf);
 
 impl RunDir {
-    /// Creates a new directory at `path`, or one with a number where it exists already.
+    /// Creates a new directory at `path`, or one with a number appended if it exists already.
     pub fn create(path: &Path) -> io::Result<RunDir> {
         let name = RunDir::name_in(path).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         let name = name.to_string_lossy();
@@ -50,8 +50,8 @@ impl RunDir {
         Err(io::Error::new(io::ErrorKind::AlreadyExists, "a thousand runs have this name"))
     }
 
-    /// The name of a directory that can be created at `path`. `.` and `..` have none: they exist, and a number would make
-    /// another name of them.
+    /// The name of a directory that can be created at `path`. `.` and `..` are refused: they exist, and a number would
+    /// make a different name of them.
     pub fn name_in(path: &Path) -> Result<&OsStr, NoNewDir> {
         path.file_name().ok_or_else(|| NoNewDir { path: path.to_owned() })
     }
@@ -70,7 +70,7 @@ impl RunDir {
         &self.0
     }
 
-    /// `path`, which is in this directory, as seen from it.
+    /// `path`, which is in this directory, relative to it.
     pub fn below<'a>(&self, path: &'a Path) -> &'a Path {
         path.strip_prefix(&self.0).unwrap_or(path)
     }
@@ -134,7 +134,7 @@ pub fn snapshot_file(name: &str) -> String {
     format!("{}.json", name.trim_start_matches('.'))
 }
 
-/// Where the runs of repeated comparisons are, below the root of all runs.
+/// The directory of the runs of repeated comparisons, below the root of all runs.
 pub fn comparisons_dir(root: &Path) -> PathBuf {
     root.join("compare")
 }
@@ -162,7 +162,7 @@ pub struct RunEntry {
     pub result: Option<RunResult>,
     /// A program is recording it.
     pub running: bool,
-    /// False where the directory did not answer in time; nothing else is known of it.
+    /// False if the directory did not answer in time; nothing else is known about it.
     pub answers: bool,
 }
 
@@ -182,18 +182,18 @@ pub struct RunResult {
     pub trust: Option<TrustScore>,
 }
 
-/// An unknown outcome is none that completed.
+/// An unknown outcome counts as not completed.
 fn outcome<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Outcome, D::Error> {
     let known = serde_json::from_value(serde_json::Value::deserialize(deserializer)?);
     Ok(known.unwrap_or(Outcome::Interrupted))
 }
 
-/// `None` for what another version wrote in another form.
+/// `None` for a value that another version wrote in a different form.
 fn if_valid<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     Ok(serde_json::from_value(serde_json::Value::deserialize(deserializer)?).ok())
 }
 
-/// What was run.
+/// The kind of a run.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct RunKind {
@@ -234,7 +234,7 @@ pub struct TrustScore {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Verdict<'a> {
     Running,
-    /// It was killed.
+    /// It was killed, or is still running.
     NoEnd,
     Ended(Outcome),
     Throttled {
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!(run.result.as_ref().unwrap().trust.as_ref().unwrap().issues, ["few"]);
         run.result = Some(result(diagnosis(false), serde_json::Value::Null));
         assert_eq!(run.verdict(), Verdict::Unthrottled);
-        // What another version wrote in another form is left out.
+        // Values that another version wrote in a different form are left out.
         run.result = Some(result(serde_json::json!("text"), serde_json::json!({"score": "high"})));
         assert_eq!(run.verdict(), Verdict::Ended(Outcome::Completed));
         assert!(run.result.unwrap().trust.is_none());

@@ -1,4 +1,4 @@
-//! The list of runs, read in the background: a directory on a disk that does not answer is reported and left behind.
+//! The list of runs, read in the background: a directory on a disk that does not answer is reported and skipped.
 
 use std::{
     fs, io,
@@ -17,7 +17,7 @@ use super::{
 };
 use llmprof_base::read::{self, MAX_DOCUMENT};
 
-/// Each of them holds a thread until its disk answers.
+/// Maximum silent directories: each holds a thread until its disk answers.
 const MAX_SILENT: usize = 8;
 /// Directories between the root and a run.
 const MAX_DEPTH: u32 = 4;
@@ -50,10 +50,10 @@ pub struct Listing {
     shared: Arc<Shared>,
 }
 
-/// What the threads of a listing share with it.
+/// The state that the threads of a listing share with it.
 struct Shared {
     root: PathBuf,
-    /// A directory that has not answered by then is left behind.
+    /// A directory that takes longer is skipped.
     limit: Duration,
     work: Mutex<Work>,
     changed: Condvar,
@@ -71,20 +71,20 @@ struct Work {
 #[derive(Clone)]
 struct Waiting {
     dir: PathBuf,
-    /// How many levels below it are read.
+    /// The number of levels to read below it.
     depth: u32,
     /// The sweep that it is in.
     sweep: Option<PathBuf>,
 }
 
-/// Directories that threads still wait for. They are not read by another thread.
+/// Directories that threads still wait for. No other thread reads them.
 static BLOCKED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn blocked() -> MutexGuard<'static, Vec<PathBuf>> {
     BLOCKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a directory is.
+/// The kind of a directory.
 enum Step {
     Run(Box<RunEntry>),
     Folder { below: Vec<PathBuf>, is_sweep: bool },
@@ -145,7 +145,7 @@ impl Work {
         self.waiting.is_empty() && self.reading.is_empty()
     }
 
-    /// Lists what has been read for too long as silent. Returns how many that are.
+    /// Lists directories that have been read for too long as silent. Returns their number.
     fn leave_silent(&mut self, now: Instant, shared: &Shared) -> usize {
         let late = |since: &Instant| now.saturating_duration_since(*since) > shared.limit;
         let silent: Vec<_> = self.reading.extract_if(.., |(_, since)| late(since)).collect();
@@ -165,7 +165,7 @@ impl Work {
     }
 }
 
-/// Reads directories until there is none left, or until the one that it reads is left behind.
+/// Reads directories until none is left, or until the current one is skipped.
 fn work(shared: &Shared, visit: &dyn Fn(&Path, &Path) -> Step) {
     loop {
         let Waiting { dir, depth, sweep } = {
@@ -243,7 +243,7 @@ mod tests {
 
     use super::*;
 
-    /// For directories that answer: no thread of a busy machine is late by so much.
+    /// For directories that answer: no thread of a busy machine is that late.
     const LONG: Duration = Duration::from_secs(120);
 
     #[test]

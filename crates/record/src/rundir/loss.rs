@@ -1,4 +1,4 @@
-//! What is missing from the recording of a run.
+//! Losses of the recording of a run.
 
 use std::{fmt, path::PathBuf};
 
@@ -11,7 +11,7 @@ pub enum Loss {
     Lines { lost: u64, reason: String },
     /// The directory was moved or deleted while the run was recorded.
     Displaced { dir: PathBuf },
-    /// Events came faster than they could be taken.
+    /// Events arrived faster than they could be processed.
     Events { lost: u64 },
     /// A loss that a remote host reported for its run, with its message.
     There { words: String },

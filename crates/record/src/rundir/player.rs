@@ -6,11 +6,11 @@ use super::reader::{EventReader, Next, ReadError};
 use crate::state::RunState;
 use llmprof_event::{Envelope, Event, Level, Notice, Stamp};
 
-/// Opens the recording. The player reads it at two offsets at once.
+/// Opens the recording. The player reads it at two offsets at the same time.
 type Opener = Box<dyn Fn() -> Result<EventReader, ReadError>>;
 
-/// Has two folds over one recording: `head` reads ahead to the end and leaves checkpoints, `view` is at the moment that
-/// is shown.
+/// Two folds over one recording: `head` reads ahead to the end and leaves checkpoints, `view` is at the displayed
+/// moment.
 pub struct Player {
     head: Fold,
     view: Fold,
@@ -31,7 +31,7 @@ pub struct Player {
 struct Fold {
     reader: EventReader,
     state: RunState,
-    /// Read, but later than the requested moment.
+    /// Already read, but later than the requested moment.
     waiting: Option<Envelope>,
 }
 
@@ -48,13 +48,13 @@ pub struct Position {
     pub playing: bool,
     pub following: bool,
     pub speed: f64,
-    /// The end is not known yet.
+    /// Whether the end is not known yet.
     pub loading: bool,
-    /// The run has no end, and the recording does not grow any more.
+    /// Whether the run has no end, and the recording no longer grows.
     pub cut_off: bool,
 }
 
-/// A run records something every second. After this time without growth it has been cut off.
+/// A run records something every second. After this time without growth it counts as cut off.
 const GROWTH_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_CHECKPOINTS: usize = 32;
 const FIRST_SPACING_BYTES: u64 = 1 << 20;
@@ -99,7 +99,7 @@ impl Player {
                         if self.following && self.complete {
                             self.to_end();
                         }
-                        // New events may belong to the moment that is shown.
+                        // New events may belong to the displayed moment.
                         self.view.run_to(self.position)?;
                         self.view.state.unreadable_lines = self.head.reader.skipped();
                         return Ok(false);
@@ -133,7 +133,7 @@ impl Player {
         if self.following { &self.head.state } else { &self.view.state }
     }
 
-    /// The state at the end of what is read so far.
+    /// The state at the end of the part that was read so far.
     pub fn end_state(&self) -> &RunState {
         &self.head.state
     }
@@ -155,12 +155,12 @@ impl Player {
         self.complete
     }
 
-    /// The view changes by itself: it is playing, or there is more to read.
+    /// Whether the view changes by itself: it is playing, or there is more to read.
     pub fn moves(&self) -> bool {
         !self.loaded || (self.playing && !(self.following && self.complete))
     }
 
-    /// Advances the view by real time. True when it moved.
+    /// Advances the view by real time. Returns whether it moved.
     pub fn advance(&mut self, elapsed: Duration) -> Result<bool, ReadError> {
         if self.following || !self.playing {
             return Ok(false);
@@ -190,7 +190,7 @@ impl Player {
         self.following = false;
         let nearest = self.checkpoints.iter().rev().find(|c| c.state.now <= to);
         let offset = nearest.map_or(0, |c| c.offset);
-        // A checkpoint also saves reading when seeking forwards.
+        // A checkpoint also shortens seeking forwards.
         if to < self.view.state.now || offset > self.view.reader.offset() {
             self.view.state = nearest.map_or_else(RunState::default, |c| c.state.clone());
             self.view.reader.seek(offset)?;

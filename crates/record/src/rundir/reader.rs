@@ -1,4 +1,4 @@
-//! Reads `events.ndjson`, also while it is written, and also when its end is torn.
+//! Reads `events.ndjson`, also during the run, and also if its last line is torn.
 
 use std::{
     io::{self, BufRead, BufReader, Cursor, Read, Seek, SeekFrom},
@@ -37,11 +37,11 @@ pub enum ReadError {
     TooOld { name: String, found: u64 },
 }
 
-/// How long a screen waits for a disk.
+/// The longest wait of a screen for a disk.
 pub const DISK_TIMEOUT: Duration = Duration::from_secs(2);
-/// A longer first line is not of this program, and is not read to its end.
+/// A longer first line was not written by this program, and is not read to its end.
 const MAX_FIRST_LINE_BYTES: u64 = 16 << 20;
-/// A longer line is skipped. The largest ones are tables of kernels, of a few megabytes.
+/// A longer line is skipped. The longest valid ones are tables of kernels, of a few megabytes.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 const BUFFER_BYTES: usize = 1 << 18;
 
@@ -63,7 +63,7 @@ pub struct EventReader {
 #[derive(Debug)]
 pub enum Next {
     Event(Envelope),
-    /// The end for now. `torn` when the file ends within a line.
+    /// The current end. `torn` if the file ends within a line.
     End {
         torn: bool,
     },
@@ -82,7 +82,7 @@ impl EventReader {
         Self::checked(path.display().to_string(), Box::new(BufReader::with_capacity(BUFFER_BYTES, file)))
     }
 
-    /// A recording that is part of the program.
+    /// A recording that is built into the program.
     pub fn embedded(name: &str, bytes: Arc<[u8]>) -> Result<EventReader, ReadError> {
         Self::checked(name.to_owned(), Box::new(Cursor::new(bytes)))
     }
@@ -154,7 +154,7 @@ impl EventReader {
         self.offset
     }
 
-    /// The file ended within a line at the last read.
+    /// Whether the file ended within a line at the last read.
     pub fn is_torn(&self) -> bool {
         self.skipping || !self.line.is_empty()
     }

@@ -1,4 +1,5 @@
-//! Deletes and renames recorded runs and sweeps: only below the root, never through a link, never what is being recorded.
+//! Deletes and renames recorded runs and sweeps: only below the root, never through a link, and never while they are
+//! recorded.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -18,10 +19,11 @@ use llmprof_base::{
     foreign::is_hidden,
 };
 
-/// A run records something every second. Where a file system has no locks, its file was written within this time.
+/// A run records something every second. On a file system without locks, a run counts as running if its file was
+/// written within this time.
 const WRITTEN_LATELY: Duration = Duration::from_secs(10);
 
-/// To lock a recording.
+/// Attempts to lock a recording.
 const LOCK_ATTEMPTS: usize = 5;
 const LOCK_PAUSE: Duration = Duration::from_millis(1);
 
@@ -61,7 +63,7 @@ pub enum RunNameError {
     Age(String),
 }
 
-/// Leaves room for what is appended, such as `-interrupted-2`.
+/// Leaves room for suffixes such as `-interrupted-2`.
 const MAX_NAME: usize = 200;
 
 /// The name of the directory of a run or a sweep: one component of a path.
@@ -168,9 +170,9 @@ pub(super) fn is_sweep(dir: &Path) -> bool {
     dir.join("sweep.json").is_file()
 }
 
-/// Locks a recording while it is written. It is unlocked when the file is closed, and when the process is killed.
+/// Locks a recording while it is written. It is unlocked when the file is closed or the process is killed.
 pub(super) fn lock(file: &File) {
-    // A program that lists runs holds it for a moment. Not every file system has locks.
+    // A program that lists runs holds the lock for a moment. Not every file system has locks.
     for _ in 0..LOCK_ATTEMPTS {
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_recorded_is_kept() {
+    fn a_run_in_progress_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let (root, run) = (dir.path(), made(dir.path(), "a/1", "events.ndjson"));
         let job = made(root, "s/0", "events.ndjson");

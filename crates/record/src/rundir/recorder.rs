@@ -1,4 +1,4 @@
-//! Writes the files of a run while it happens, and counts lines that could not be written.
+//! Writes the files of a run during the run, and counts lines that could not be written.
 
 use std::{
     fs::File,
@@ -59,7 +59,7 @@ pub struct Recorder {
     flushed: Instant,
     /// A document that could not be written.
     unwritten: Option<String>,
-    /// The recording is no longer at its path.
+    /// Whether the recording is no longer at its path.
     displaced: bool,
 }
 
@@ -121,7 +121,7 @@ impl Recorder {
         }
     }
 
-    /// Without this file a prediction is still in `events.ndjson`.
+    /// Without this file the prediction is still in `events.ndjson`.
     fn predict(&mut self, prediction: &Prediction) {
         if self.predictions.is_none() {
             let path = self.dir.predictions();
@@ -135,8 +135,8 @@ impl Recorder {
         }
     }
 
-    /// Flushes when the interval is over, and always in the first second: a run that is killed early has its start on disk. Call
-    /// it at least as often as events come.
+    /// Flushes at the end of each interval, and always in the first second, so that the start of a run is on disk if it
+    /// is killed early. Call it at least as often as events arrive.
     pub fn tick(&mut self) {
         if self.created.elapsed() < FLUSHED_AT_ONCE || self.flushed.elapsed() >= self.flush_every {
             self.flush();
@@ -166,7 +166,7 @@ impl Recorder {
         self.check(path, written);
     }
 
-    /// A new file in the directory; `None`, which is remembered, where it could not be created.
+    /// A new file in the directory; `None`, which is remembered, if it could not be created.
     pub fn create_file(&mut self, path: &Path) -> Option<File> {
         let created = self.opened.create_new(self.dir.below(path));
         self.check(path, created)
@@ -189,7 +189,7 @@ impl Recorder {
         self.files().map(|file| file.lost).sum()
     }
 
-    /// What is missing on disk.
+    /// The losses of the recording.
     pub fn loss(&self) -> Option<Loss> {
         if self.displaced {
             return Some(Loss::Displaced { dir: self.dir.path().to_owned() });
@@ -277,7 +277,7 @@ impl<W: Write> LineFile<W> {
         if written > 0 {
             self.torn = self.pending[written - 1] != b'\n';
         }
-        // A leading line break ends the torn line in the file, and is no line itself.
+        // A leading line break that ends the torn line in the file does not count as a line.
         let unwritten = &self.pending[written..];
         let unwritten = unwritten.strip_prefix(b"\n").unwrap_or(unwritten);
         self.lost += unwritten.iter().filter(|b| **b == b'\n').count() as u64;
@@ -289,7 +289,7 @@ impl<W: Write> LineFile<W> {
 mod tests {
     use super::*;
 
-    /// A disk with space for `room` bytes.
+    /// A disk with `room` bytes of free space.
     #[derive(Default)]
     struct Disk {
         content: Vec<u8>,

@@ -1,4 +1,4 @@
-//! A file that is read by a thread of its own: a disk that does not answer is an error, not a wait without end.
+//! A file that a separate thread reads: a disk that does not answer is an error, not an endless wait.
 
 use std::{
     fs::File,
@@ -11,16 +11,16 @@ use std::{
 
 use llmprof_base::read;
 
-/// A part of the file to read: its offset and its greatest length.
+/// A part of the file to read: its offset and its maximum length.
 type Part = (u64, usize);
 
-/// A regular file whose reads end after a time limit. It can be read at its beginning and after any offset.
+/// A regular file whose reads have a time limit. It can be read from its beginning or any offset.
 pub(super) struct TimedFile {
     parts: SyncSender<Part>,
     contents: Receiver<io::Result<Vec<u8>>>,
     offset: u64,
     limit: Duration,
-    /// An answer is missing. When it comes, it is not that to the next question.
+    /// An answer is missing. When it arrives, it does not belong to the next question.
     silent: bool,
 }
 
@@ -31,7 +31,7 @@ impl TimedFile {
         let path = path.to_owned();
         thread::Builder::new().name("llmprof-file".to_owned()).spawn(move || serve(path, &wanted, &found))?;
         let mut file = TimedFile { parts, contents, offset: 0, limit, silent: false };
-        // The first answer is that of opening it.
+        // The first answer is that of opening the file.
         file.answer()?;
         Ok(file)
     }
@@ -132,7 +132,7 @@ mod tests {
         let mut file = TimedFile { parts, contents, offset: 0, limit, silent: false };
         let error = file.read(&mut [0; 8]).unwrap_err();
         assert_eq!(error.to_string(), "the disk does not answer within 0.02 s");
-        // The late answer is not that to a later question.
+        // The late answer does not belong to a later question.
         found.send(Ok(vec![1, 2, 3])).unwrap();
         file.seek(SeekFrom::Start(100)).unwrap();
         assert_eq!(file.read(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::TimedOut);

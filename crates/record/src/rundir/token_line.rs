@@ -30,7 +30,7 @@ impl Rest<'_> {
         Some(())
     }
 
-    /// The number after `name`. Consumes nothing where `name` is not next.
+    /// The number after `name`. Consumes nothing if `name` is not next.
     fn field(&mut self, name: &[u8]) -> Option<u64> {
         let after = self.0.strip_prefix(name)?;
         let digits = after.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -62,7 +62,7 @@ mod tests {
             prop_assert_eq!(token_line(&written(&envelope)), Some(envelope));
         }
 
-        /// A line of almost this form is left to serde, or means the same to both.
+        /// A line of almost this form is left to serde, or has the same meaning for both.
         #[test]
         fn serde_agrees(device in prop::option::of(0u64..200), at in 0usize..80, byte in prop::sample::select(&b"0189{}\":,.-eE+ trnid\n"[..]), cut in 0usize..5) {
             let token = Token { request: 10, index: 255, id: 4_294_967_295, device_ns: device, speculation: None };

@@ -13,7 +13,7 @@ use llmprof_analysis::{
 use llmprof_base::units::{clock, three_digits};
 use llmprof_event::{GpuProcess, Outcome, Stamp, readings::Reading};
 
-/// More are on the Kernels pane.
+/// Maximum remarks of the verdict; more are on the Kernels pane.
 const VERDICT_REMARKS: usize = 2;
 
 impl RunState {
@@ -28,7 +28,7 @@ impl RunState {
         self.diagnosis_of(self.profiled_gpu()?)
     }
 
-    /// How far the run can be trusted; `None` until something was measured.
+    /// The trust in the run; `None` until something was measured.
     pub fn trust(&self) -> Option<Trust> {
         let run = self.run.as_ref().filter(|_| self.total.itl.n() > 0)?;
         Some(trust(&TrustInput {
@@ -43,7 +43,7 @@ impl RunState {
         }))
     }
 
-    /// What happened around the run since `from`, where `recorded_share` of the compared time has kernels recorded.
+    /// The conditions of the run since `from`, if kernels were recorded in `recorded_share` of the compared time.
     pub(super) fn conditions(&self, from: Stamp, recorded_share: Option<f64>) -> Conditions {
         let gpu = self.profiled_gpu();
         let on_cpu = self.run.as_ref().is_some_and(|run| run.device.is_cpu());
@@ -67,12 +67,12 @@ impl RunState {
         Some(Served { ended, failed, late_ms: facts.late_client_ms(), chunks_for_tokens })
     }
 
-    /// How long the GPU is idle during decode; `None` where neither kernels nor steps were timed on it.
+    /// GPU idle time during decode; `None` if neither kernels nor steps were timed on it.
     pub fn gpu_idle(&self) -> Option<GpuIdle> {
-        GpuIdle::of(self.kernels.decode.launch_meter().as_ref(), self.total.device_share())
+        GpuIdle::find(self.kernels.decode.launch_meter().as_ref(), self.total.device_share())
     }
 
-    /// What limits decode on a GPU, where something other than a lowered clock does; `None` for a server and on the CPU.
+    /// The limit of decode on a GPU, unless it is a lowered clock; `None` for a server and on the CPU.
     pub fn limit(&self) -> Option<Limit> {
         if self.serves() || self.watches() || self.total.itl.n() == 0 {
             return None;
@@ -83,16 +83,18 @@ impl RunState {
             diagnosis.iter().filter(|diagnosis| diagnosis.throttled).flat_map(|diagnosis| &diagnosis.causes);
         let lost = costs.filter_map(|cause| cause.cost_pct).fold(0.0, f64::max) / 100.0;
         let bandwidth = self.mbu().map(|used| used.share).filter(|_| self.batch() == 1);
-        on_gpu.then(|| Limit::of(self.gpu_idle(), bandwidth, lost)).flatten()
+        on_gpu.then(|| Limit::find(self.gpu_idle(), bandwidth, lost)).flatten()
     }
 
-    /// A program none of whose steps is known: what it did, or why nothing is known.
+    /// The verdict on a program without known steps: what it did, or why nothing is known.
     fn program_verdict(&self) -> Option<String> {
-        if let Some(activity) = self.kernels.without_steps().and_then(|live| Activity::of(&live.total)) {
+        if let Some(activity) =
+            self.kernels.without_steps().and_then(|live| Activity::from_window(&live.total))
+        {
             let finding = self.programs.finding.map_or_else(String::new, |finding| format!(" {finding}"));
             return Some(format!("{activity}{finding}"));
         }
-        // A program that cannot be started has only the cause of that.
+        // A program that could not be started has only the cause of that.
         self.finished.as_ref().filter(|_| self.startup.has_begun())?;
         let text = match self.programs.has_cuda() {
             true => "The program started CUDA, but no kernel of it was recorded.",
@@ -132,7 +134,7 @@ impl RunState {
         summary.map(|summary| summary + &why)
     }
 
-    /// What a server did, and why it was not faster.
+    /// The verdict on a server: what it did, and what limited it.
     fn server_verdict(&self) -> Option<String> {
         let seconds = self.total.wall_ns as f64 / 1e9;
         let done = self.server.ended.saturating_sub(self.server.failed);
@@ -215,7 +217,8 @@ impl RunState {
         }
     }
 
-    /// The current diagnosis of a GPU: of a workload all of its time, of external load the last minute or two.
+    /// The current diagnosis of a GPU: over the whole run for a workload, over the last minute or two for external
+    /// load.
     pub fn diagnosis_now(&self, gpu: &GpuState) -> Option<Diagnosis> {
         self.diagnosis_by(gpu, if self.watches() { gpu.recent_ledger() } else { &gpu.ledger })
     }
@@ -228,7 +231,7 @@ impl RunState {
         let profiled = gpu.info.profiled;
         let workload = self.run.as_ref().filter(|_| profiled);
         let others: Vec<GpuProcess> = gpu.processes_seen.iter().map(|(_, process)| process.clone()).collect();
-        // Without a workload, other processes are what is monitored.
+        // Without a workload, other processes are the subject.
         let others = if profiled { others } else { Vec::new() };
         diagnose(&Evidence {
             info: &gpu.info,

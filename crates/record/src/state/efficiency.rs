@@ -24,7 +24,7 @@ pub struct Used {
 
 impl Used {
     fn of(achieved: f64, peak: f64) -> Option<Used> {
-        // More than the peak is no measurement: the model's shape or the peak is wrong.
+        // More than the peak cannot be measured: the model's shape or the peak is wrong.
         (achieved > 0.0 && achieved <= peak).then(|| Used { share: achieved / peak, achieved, peak })
     }
 }
@@ -70,8 +70,8 @@ impl RunState {
         }
     }
 
-    /// A step of the server: a prompt of mean length without what its cache had, or a token for all streams at a time in the middle of
-    /// their requests.
+    /// A step of the server: for prefill a prompt of mean length minus its cached part, for decode a token of all
+    /// concurrent streams in the middle of their requests.
     fn served_step(&self, phase: Phase) -> Option<Step> {
         let server = &self.server;
         let done = server.ended.checked_sub(server.failed).filter(|done| *done > 0)?;
@@ -99,7 +99,7 @@ impl RunState {
         prefill.tokens?.checked_div(prefill.steps).filter(|tokens| *tokens > 0)
     }
 
-    /// Sequences in a decode step: as the server reports, else streams at a time.
+    /// Sequences in a decode step: as reported by the server, else the concurrent streams.
     pub fn server_batch(&self) -> Option<f64> {
         let reported = self.server.batch.columns(self.total.from, self.now, 1).into_iter().next().flatten();
         let streams = self.server.late.total_ns() as f64 / self.total.wall_ns as f64;
@@ -109,7 +109,7 @@ impl RunState {
 
     /// The operands of `operator` in the step of [`step_cost`](Self::step_cost).
     pub fn operand_shapes(&self, phase: Phase, operator: Operator) -> Option<String> {
-        // Those of encoders differ from one to the next.
+        // The shapes of encoders differ from one to the next.
         let step = self.step_cost(phase).filter(|_| phase != Phase::Vision)?.step;
         Some(self.run.as_ref()?.shape.as_ref()?.operand_shapes(operator, step))
     }
@@ -118,7 +118,7 @@ impl RunState {
     pub fn mfu(&self) -> Option<Used> {
         let flops = self.step_cost(Phase::Prefill)?.total().flops();
         if self.serves() {
-            // TTFT has the queue in it.
+            // TTFT includes the queue.
             let secs = self.server.part(TtftPart::Prefill).mean_ms()? / 1e3;
             return Used::of(flops / secs, self.peaks().ok()?.flops).filter(|_| secs > 0.0);
         }
@@ -177,8 +177,8 @@ impl RunState {
         Ok(at_clock.unwrap_or_else(|| Roof::stated(&peaks)))
     }
 
-    /// How the operators of `phase` were timed, and over how many steps; `None` while they were not. On a GPU only kernels
-    /// count: there, the host's time is that of launching.
+    /// The basis of the operator times of `phase`, and the number of steps; `None` before the first. On a GPU only
+    /// kernels count, because the host's time is launch time.
     pub fn operator_basis(&self, phase: Phase) -> Option<(OperatorBasis, u64)> {
         let kernels = self.kernels.live(phase).map(|live| &live.total);
         let kernels = kernels.filter(|total| total.steps > 0 && !total.rows.is_empty());
@@ -187,7 +187,7 @@ impl RunState {
         kernels.map(|total| (OperatorBasis::Kernels, total.steps)).or_else(timed)
     }
 
-    /// Operator times where the workload runs on the CPU; `None` on a GPU, and where they were not timed.
+    /// Operator times if the workload runs on the CPU; `None` on a GPU, and if they were not timed.
     pub fn operators_on_cpu(&self, phase: Phase) -> Option<&HostOperators> {
         let on_cpu = self.run.as_ref().is_some_and(|run| run.device.is_cpu());
         self.operators.of(phase).filter(|host| on_cpu && !host.times.is_empty())
@@ -229,7 +229,7 @@ impl RunState {
         hints
     }
 
-    /// What limits another program, what changed since the last snapshot, and how its steps are known.
+    /// What limits another program, the changes since the last snapshot, and the basis of its steps.
     fn program_hints(&self, phase: Phase) -> Vec<String> {
         let Some(live) = self.kernels.live(phase) else { return Vec::new() };
         let mut hints: Vec<String> = live.remarks().iter().map(ToString::to_string).collect();

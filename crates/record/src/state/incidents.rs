@@ -8,7 +8,7 @@ use llmprof_event::{GpuSample, Stamp, readings::Reading, reasons};
 /// The time kept before and after an incident.
 const BEFORE_NS: u64 = 3_000_000_000;
 const AFTER_NS: u64 = 2_000_000_000;
-/// The number of tokens and samples kept on each side.
+/// The number of tokens and samples kept on each side of an incident.
 const KEPT_TOKENS: usize = 2048;
 const KEPT_SAMPLES: usize = 256;
 /// Beyond this number, the least severe incidents are dropped.
@@ -18,12 +18,12 @@ const SAME_NS: u64 = 1_000_000_000;
 /// A gap is an outlier if it is this many times the usual one, and longer by at least this much.
 const OUTLIER: f64 = 3.0;
 const LATE_NS: u64 = 2_000_000;
-/// After so many late tokens in a row, their gap is the usual one.
+/// After this many late tokens in a row, their gap becomes the usual one.
 const NEW_USUAL: u64 = 24;
-/// The usual gap is known after so many tokens.
+/// The usual gap is known after this many tokens.
 const MIN_TOKENS: u64 = 50;
 
-/// What happened.
+/// The kind of an incident.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum IncidentKind {
     /// A token was late.
@@ -54,7 +54,7 @@ pub struct KeptSample {
 pub struct Incident {
     pub at: Stamp,
     pub kind: IncidentKind,
-    /// The number of the late or next token, counted from the run's first.
+    /// The index of the late or next token, counted from the run's first.
     pub token: u64,
     pub tokens: Vec<TokenMark>,
     pub samples: Vec<KeptSample>,
@@ -62,7 +62,7 @@ pub struct Incident {
 }
 
 impl Incident {
-    /// What happened, as a short text.
+    /// The incident as a short text.
     pub fn describe(&self) -> String {
         match self.kind {
             IncidentKind::LateToken { gap_ns, usual_ns } => {
@@ -73,7 +73,7 @@ impl Incident {
         }
     }
 
-    /// Whether its token was recorded kernel by kernel, changes of the GPU's clock around the incident, and the active
+    /// Whether kernels were recorded during its token, changes of the GPU's clock around the incident, and the active
     /// faults.
     pub fn meanwhile(&self) -> String {
         let recorded = self.tokens.iter().any(|mark| mark.t == self.at && mark.recorded);
@@ -109,7 +109,7 @@ pub struct FlightRecorder {
     tokens: VecDeque<TokenMark>,
     samples: VecDeque<KeptSample>,
     usual_ns: f64,
-    /// Tokens that `usual_ns` is known from.
+    /// The number of tokens from which `usual_ns` is derived.
     tokens_learnt: u64,
     /// Late tokens in a row.
     late: u64,

@@ -1,4 +1,4 @@
-//! Kernels: as they run, and in the reports of tools.
+//! Kernels: live, and in the reports of tools.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -13,16 +13,16 @@ use llmprof_event::{
     kernels::{KernelRow, KernelTable, Kind, OTHERS},
 };
 
-/// The newest reports are kept.
+/// Maximum number of reports; the newest are kept.
 pub const KEPT_REPORTS: usize = 8;
-/// Windows that a trend of attention is taken from.
+/// The number of windows for the trend of attention.
 const KEPT_ATTENTION: usize = 256;
-/// Rows of a phase. Prompts of many lengths have many grids; kernels beyond the limit are combined.
+/// Maximum rows of a phase. Prompts of many lengths have many grids; kernels beyond the limit are combined.
 const MAX_ROWS: usize = 256;
 
 #[derive(Debug, Clone, Default)]
 pub struct KernelState {
-    /// The tool that records kernels as they run, and whether it does.
+    /// The tool that records live kernels, and its state.
     pub trace: Option<KernelTrace>,
     pub recording: Recording,
     pub vision: LiveKernels,
@@ -33,7 +33,7 @@ pub struct KernelState {
     pub outside: LiveKernels,
     /// Reports of nsys and ncu, the newest last.
     pub reports: VecDeque<Arc<KernelReport>>,
-    /// The active run under a tool, or how the last one ended.
+    /// The active run under a tool, or the outcome of the last one.
     pub tool_run: Option<ToolRun>,
 }
 
@@ -42,7 +42,7 @@ pub struct KernelState {
 pub struct LiveKernels {
     /// The sum of all windows.
     pub total: KernelWindow,
-    /// The sum of those since the last snapshot.
+    /// The sum of the windows since the last snapshot.
     pub window: KernelWindow,
     /// The last timeline of a step.
     pub timeline: Option<StepTimeline>,
@@ -62,14 +62,14 @@ impl KernelState {
         }
     }
 
-    /// The work of a program none of whose steps is known.
+    /// The work of a program without known steps.
     pub fn without_steps(&self) -> Option<&LiveKernels> {
         let stepped = [&self.vision, &self.prefill, &self.mixed, &self.decode];
         let has_steps = stepped.iter().any(|live| live.total.steps > 0);
         Some(&self.outside).filter(|outside| !has_steps && !outside.is_empty())
     }
 
-    /// The tool that is running, its current step and how much of that is done.
+    /// The tool that is running, its current step and its progress.
     pub fn working(&self) -> Option<(&str, &str, Option<f64>)> {
         let run = self.tool_run.as_ref()?;
         match &run.state {
@@ -121,7 +121,7 @@ impl KernelState {
         }
     }
 
-    /// Starts the run here: earlier kernels are dropped.
+    /// Starts the run here: earlier kernels are discarded.
     pub(super) fn forget(&mut self) {
         for live in self.all_mut() {
             *live = LiveKernels::default();
@@ -152,7 +152,7 @@ impl LiveKernels {
 
     /// Launch overhead of a mean step; `None` before the first.
     pub fn launch_meter(&self) -> Option<LaunchMeter> {
-        LaunchMeter::of(&self.total)
+        LaunchMeter::from_window(&self.total)
     }
 
     /// The rows as a table like those of other sources.
@@ -204,15 +204,15 @@ fn add(total: &mut KernelWindow, window: &KernelWindow) {
 /// The kernels of a window of a run, as a snapshot keeps them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct WindowKernels {
-    /// As they ran, phase by phase.
+    /// Live kernels by phase.
     live: Vec<(Phase, StepTable)>,
     /// Operators timed on the CPU.
     timed: Vec<(Phase, StepTable)>,
-    /// The reports that were there at its end, the newest last.
+    /// The reports that existed at its end, the newest last.
     pub reports: Vec<Arc<KernelReport>>,
 }
 
-/// Rows, and the number of steps they are of.
+/// Rows, and the number of steps that they cover.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepTable {
     pub steps: u64,

@@ -1,10 +1,10 @@
-//! How long something takes: loading a model, and the rest of a run.
+//! Durations: the loading of a model, and the rest of a run.
 
 use super::RunState;
 use llmprof_base::units::{rough_seconds, three_digits};
 use llmprof_event::{Preparing, Stamp};
 
-/// Before that, a rate is mostly noise.
+/// Earlier, a rate is mostly noise.
 const MIN_ELAPSED_S: f64 = 0.5;
 
 /// A step of preparing the engine.
@@ -41,7 +41,7 @@ impl Loading {
         Some(self.elapsed_s()? * (1.0 - share) / share)
     }
 
-    /// What is loaded: how much of `bytes`, at which rate, how long it will take.
+    /// The progress of loading `bytes`: rate and time left.
     pub fn describe(&self, bytes: u64) -> String {
         let Some(share) = self.share() else { return format!("Loading {}.", self.step) };
         let gigabytes = |share: f64| share * bytes as f64 / 1e9;
@@ -60,11 +60,11 @@ impl Loading {
 }
 
 impl RunState {
-    /// What is waited for before the first request.
+    /// What the run waits for before the first request.
     pub fn loading_text(&self) -> Option<String> {
         let (loading, run) = (self.loading.as_ref()?, self.run.as_ref()?);
         Some(match self.follows() || self.serves() {
-            // Another program or a server is not loaded by us.
+            // Another program or a server loads its model itself.
             true => format!("{}.", loading.step),
             false => loading.describe(run.weight_bytes),
         })
@@ -75,15 +75,15 @@ impl RunState {
         self.first_request_at.is_some()
     }
 
-    /// The rest of the run in seconds, from the requests so far or the first tokens of the first request; `None` while
-    /// it cannot be known.
+    /// The remaining time of the run in seconds, from the requests so far or the first tokens of the first request;
+    /// `None` while it cannot be estimated.
     pub fn time_left_s(&self) -> Option<f64> {
         let stands = self.workload_paused_at.is_some() || self.server.silent_for(self.now).is_some();
         if self.finished.is_some() || stands {
             return None;
         }
         let elapsed = self.now.since(self.first_request_at?).as_secs_f64();
-        // Requests that warm a server up are sent one by one, the others together.
+        // The warm-up requests of a server are sent one by one, the others concurrently.
         if self.serves() && self.requests_done == 0 {
             return None;
         }

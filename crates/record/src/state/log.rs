@@ -1,4 +1,4 @@
-//! The lines of the Log pane. Output of a program that repeats up to its numbers is one line with a count.
+//! The lines of the Log pane. Output of a program that repeats except for numbers is one line with a count.
 
 use std::collections::VecDeque;
 
@@ -6,14 +6,14 @@ use super::push_bounded;
 use llmprof_event::{Notice, Stamp};
 
 const MAX_LINES: usize = 1000;
-/// A line is folded into an equal one among so many before it.
+/// A line is folded into an equal one among this many previous lines.
 const NEAR: usize = 12;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogLine {
     /// When it was last printed.
     pub t: Stamp,
-    /// As it was printed the last time.
+    /// The text as it was last printed.
     pub notice: Notice,
     pub times: u64,
     /// Its text without numbers and punctuation; lines of a program with equal patterns are folded.
@@ -57,7 +57,7 @@ impl Log {
     }
 }
 
-/// The words of a line, without numbers, punctuation and the blocks of progress bars.
+/// The words of a line, without numbers, punctuation and progress bars.
 fn words(text: &str) -> String {
     let mut words = String::new();
     for word in text.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty()) {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_messages_are_not_folded_and_distant_ones_neither() {
+    fn neither_messages_of_the_program_itself_nor_distant_ones_are_folded() {
         assert_eq!(shown(&[("gpu", "GPU 0: lost"), ("gpu", "GPU 1: lost")]).len(), 2);
         let letters: Vec<String> = (0..20u8).map(|i| char::from(b'a' + i).to_string()).collect();
         let mut lines: Vec<(&str, &str)> = vec![("stdout", "ready")];

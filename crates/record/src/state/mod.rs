@@ -57,11 +57,11 @@ use llmprof_event::{
     readings::Reading, reasons,
 };
 
-/// A rate is that of at least so many tokens.
+/// A rate covers at least this many tokens.
 const RATE_TOKENS: usize = 8;
 const KEPT_SNAPSHOTS: usize = 64;
 const KEPT_ALERTS: usize = 64;
-/// Servers that are watched at a time.
+/// Maximum number of monitored servers.
 pub const MAX_WATCHED: usize = 16;
 
 /// Appends `item`; the oldest item is dropped once there are `max`.
@@ -83,7 +83,7 @@ pub struct RunState {
     pub prepare_ms: Option<f64>,
     pub workload_paused_at: Option<Stamp>,
     pub active: ActiveRequests,
-    /// Without pauses since.
+    /// Excludes the pauses since then.
     first_request_at: Option<Stamp>,
     pub warmup_done: u32,
     pub requests_done: u32,
@@ -91,11 +91,11 @@ pub struct RunState {
     pub total: Split<Metrics>,
     /// Since the last snapshot.
     pub window: Split<Metrics>,
-    /// Up to here, measured time was added to the metrics.
+    /// Measured time has been added to the metrics up to here.
     counted_to: Option<Stamp>,
     /// The requests since the last snapshot, one by one.
     trace: Split<RequestTrace>,
-    /// All requests, with the gaps between tokens, where they are needed.
+    /// All requests with the gaps between tokens, if they are kept.
     full_trace: Option<Box<Split<RequestTrace>>>,
     pub trail: TokenTrail,
     /// ITL in milliseconds over the run, warm-up included.
@@ -118,11 +118,11 @@ pub struct RunState {
     pub programs: Programs,
     /// Several GPUs of a program, side by side.
     pub ranks: RanksState,
-    /// A server under load, or the first that is watched.
+    /// A load-tested server, or the first monitored one.
     pub server: ServerState,
-    /// The others that are watched.
+    /// The other monitored servers.
     pub more_servers: Vec<ServerState>,
-    /// How often an alert was crossed, how often any has changed, and the last changes.
+    /// How often an alert became true, how often any changed, and the last changes.
     pub alerts_crossed: u64,
     pub alerts_changed: u64,
     pub alerts: VecDeque<(Stamp, AlertChanged)>,
@@ -134,12 +134,12 @@ pub struct RunState {
     /// The images that a vision-language model has encoded.
     pub vision: Option<VisionTally>,
     pub log: Log,
-    /// The start of a server, or of a program that is followed.
+    /// The start of a server or of a followed program.
     pub startup: Startup,
     pub snapshots: VecDeque<Snapshot>,
     pub finished: Option<RunFinished>,
     pub events: u64,
-    /// Lines of the recording that could not be read, set by whatever reads it.
+    /// Unreadable lines of the recording, set by its reader.
     pub unreadable_lines: u64,
 }
 
@@ -150,7 +150,7 @@ pub struct Snapshot {
     pub model: String,
     pub overrides: Vec<String>,
     pub metrics: MetricsSummary,
-    /// Means over the window, where they were read.
+    /// Means over the window, if they were read.
     pub power_w: Option<f32>,
     pub sm_clock_mhz: Option<f32>,
     pub temp_c: Option<f32>,
@@ -217,7 +217,7 @@ impl RunState {
             Event::SamplerCost(cost) => self.sampler = Some((**cost).clone()),
             Event::ProcessJoined(process) => {
                 self.programs.joined(t, process);
-                // It may have been on the GPU before it was known.
+                // The process may have been on the GPU before it was known.
                 let forget =
                     |gpu: &mut GpuState| gpu.processes_seen.retain(|(_, seen)| seen.pid != process.pid);
                 self.gpus.iter_mut().for_each(forget);
@@ -281,8 +281,8 @@ impl RunState {
             Event::WorkloadPaused => self.workload_paused_at = Some(t),
             Event::WorkloadResumed => {
                 match self.workload_paused_at.take() {
-                    // Requests to a server that were sent earlier continue during a pause: only the time
-                    // without any token is left out.
+                    // Earlier requests to a server continue during a pause: only the time without any token is left
+                    // out.
                     Some(paused_at) if self.serves() => {
                         self.counted_to = self.counted_to.map(|to| to + t.since(to.max(paused_at)));
                     }
@@ -344,7 +344,7 @@ impl RunState {
         self.metrics().for_each(|metrics| metrics.to = now);
     }
 
-    /// The steps with which a server warms up are not those of its requests.
+    /// Steps of a server's own warm-up do not belong to its requests.
     fn forget_start(&mut self) {
         self.forget_requests();
         self.active.clear();
@@ -352,7 +352,7 @@ impl RunState {
         self.flight = FlightRecorder::default();
     }
 
-    /// The server with this number; `None` for one that no run has.
+    /// The server with this index; `None` if it is not monitored.
     fn server_at(&mut self, number: u32) -> Option<&mut ServerState> {
         let Some(index) = (number as usize).checked_sub(1) else { return Some(&mut self.server) };
         if number as usize >= MAX_WATCHED {
@@ -364,12 +364,12 @@ impl RunState {
         self.more_servers.get_mut(index)
     }
 
-    /// All servers, in the order in which they were given.
+    /// All servers, in the configured order.
     pub fn servers(&self) -> impl Iterator<Item = &ServerState> {
         std::iter::once(&self.server).chain(&self.more_servers)
     }
 
-    /// Which server does not answer, or how many of several do not.
+    /// The server that does not answer, or the number of several that do not.
     pub fn silence(&self) -> Option<String> {
         match self.servers().filter(|server| server.silent.is_some()).count() {
             0 => None,
@@ -386,19 +386,19 @@ impl RunState {
         self.log.add(t, &Notice { level, source: "alert".to_owned(), text: alert.to_string() });
     }
 
-    /// Why the run failed, where it did.
+    /// Why the run failed, if it did.
     pub fn failure(&self) -> Option<&str> {
         let finished = self.finished.as_ref().filter(|finished| finished.outcome == Outcome::Failed)?;
         Some(finished.cause.as_deref().unwrap_or("no cause was given"))
     }
 
-    /// Nothing was measured.
+    /// Whether nothing was measured.
     pub fn has_no_tokens(&self) -> bool {
         self.total.ttft.n() == 0 && self.total.itl.n() == 0 && self.total.left_out().is_none()
     }
 
-    /// What the time between tokens is called. Several tokens in a chunk of a server's answer: what is measured are the gaps
-    /// between chunks. Several tokens in a step of our own engine: those between steps.
+    /// The name of the time between tokens. If the chunks of a server have several tokens, the gaps between chunks are
+    /// measured; if a step of the built-in engine gives several tokens, the time between steps.
     pub fn gap_name(&self) -> &'static str {
         match self.speculation {
             Some(_) => "step",
@@ -407,7 +407,7 @@ impl RunState {
         }
     }
 
-    /// The same in five columns.
+    /// The same within five columns.
     pub fn short_gap_name(&self) -> &'static str {
         match self.speculation {
             Some(_) => "step",
@@ -426,7 +426,7 @@ impl RunState {
         self.total.both_mut().into_iter().chain(self.window.both_mut())
     }
 
-    /// Excludes `time` from what is measured; `leave_out` does so for the active request.
+    /// Excludes `time` from measurements; `leave_out` does so for the active request.
     fn leave_out(&mut self, time: Duration, leave_out: impl Fn(&mut ActiveRequest, Duration)) {
         self.counted_to = self.counted_to.map(|to| to + time);
         self.first_request_at = self.first_request_at.map(|start| start + time);
@@ -443,7 +443,8 @@ impl RunState {
         let first = active.first_token.is_none();
         let Gap { ns: gap_ns, tokens, is_latency } =
             active.token(t, token.index, token.speculation.is_some());
-        // The first token that was seen is not the first of a request that began before. A server may send several at first.
+        // The first token that was seen is not the first of a request that began earlier. A server may send several
+        // tokens at first.
         let is_latency = match first {
             true if serves => !active.stopped,
             true => is_latency && !active.started.joined,
@@ -476,16 +477,16 @@ impl RunState {
         if !first && is_latency {
             self.kernels.recording.step(from, t);
         }
-        // Slow because of the recording or of a stop, not because of the GPU.
+        // Slow because of recording or of a stop, not because of the GPU.
         let left_out = !is_latency || (recorded && !self.total.without.is_empty());
         for gpu in self.gpus.iter_mut().filter(|gpu| gpu.info.profiled) {
             if !first && !left_out {
                 gpu.heat.token(t, gap_ns);
             }
-            // Tokens that came together are of one step; lost ones are of other steps.
+            // Tokens that arrived together are of one step; lost ones are of other steps.
             let of_step = if token.speculation.is_some() { batch * u64::from(tokens) } else { batch };
             let processed = if first { prompt * batch } else { of_step };
-            // Steps of other programs and servers take as long as what others ask of them.
+            // The steps of other programs and servers depend on other requests.
             let is_comparable = !warmup && !left_out && !follows;
             gpu.ledger.token(t, first, gap_ns, processed, is_comparable.then_some(context));
             gpu.ledger.generated(of_step);
@@ -514,7 +515,7 @@ impl RunState {
                 if is_latency {
                     trace.token(t, first, gap_ns);
                 }
-                // Requests that overlap share the energy of the GPU.
+                // Overlapping requests share the energy of the GPU.
                 if !is_latency || serves {
                     trace.paused();
                 }
@@ -535,7 +536,7 @@ impl RunState {
                 match first {
                     true => {
                         vision.into_iter().for_each(|(ns, device_ns)| metrics.images_encoded(ns, device_ns));
-                        // TTFT of a server has the queue in it.
+                        // TTFT of a server includes the queue.
                         let prefilled = if serves { 0 } else { prompt };
                         metrics.first_token(gap_ns, prefilled, batch);
                         metrics.unmeasured_tokens(batch * u64::from(tokens - 1));
@@ -582,7 +583,7 @@ impl RunState {
             Some(_) => self.kernels.recording.dominates(active.start, t),
             None => active.recorded,
         };
-        // Requests of another program are inferred in parts: how long a whole one takes is not known.
+        // Requests of another program are inferred in parts, so the duration of a whole request is not known.
         let e2e_ns = active.e2e_ns().filter(|_| !self.follows());
         for trace in self.full_trace.as_deref_mut().into_iter().chain([&mut self.trace]) {
             trace.of(recorded).request_ended(sample);
@@ -644,20 +645,20 @@ impl RunState {
         self.gpus.iter().find(|g| g.info.profiled)
     }
 
-    /// The energy by phase, per token where tokens are counted.
+    /// The energy by phase, per token if tokens are counted.
     pub fn energy(&self, gpu: &GpuState) -> Option<Energy> {
         let energy = energy(&gpu.ledger)?;
         Some(if self.follows() { energy.without_tokens() } else { energy })
     }
 
-    /// Whether the workload runs on it, or may: without a workload of this program any GPU does, and a
-    /// server's are those of its machine.
+    /// Whether the workload runs on it, or may: without a workload of this program any GPU does, and a server's GPUs
+    /// are those of its machine.
     pub fn is_of_workload(&self, gpu: &GpuState) -> bool {
         let serves_there = || self.server.is_local() || gpu.info.source == GpuSource::Dcgm;
         gpu.info.profiled || self.watches() || self.serves() && serves_there()
     }
 
-    /// The GPU to show first: the workload's, else the one with the most load.
+    /// The GPU to show first: the workload's, else the one with the highest load.
     pub fn main_gpu(&self) -> Option<&GpuState> {
         let busy = |gpu: &GpuState| gpu.ledger.of(Work::Busy).time_ns;
         // The first of several with the same load.
@@ -680,13 +681,13 @@ impl RunState {
         self.run.as_ref().is_some_and(|run| run.engine == EngineKind::Program)
     }
 
-    /// The device of the workload; `None` where it is unknown: of a program, until one of its processes has started CUDA.
+    /// The device of the workload; `None` if it is unknown: of a program, until one of its processes has started CUDA.
     pub fn device(&self) -> Option<&Device> {
         let uses_it = !self.follows() || self.programs.has_cuda();
         self.run.as_ref().map(|run| &run.device).filter(|device| uses_it && **device != Device::None)
     }
 
-    /// The same by the name of the GPU, where that was read.
+    /// The same by the name of the GPU, if that was read.
     pub fn device_name(&self) -> Option<String> {
         let device = self.device()?;
         Some(self.profiled_gpu().map_or_else(|| device.to_string(), |gpu| gpu.info.name.clone()))
@@ -702,16 +703,16 @@ impl RunState {
         self.run.as_ref().map_or(1, |r| r.batch)
     }
 
-    /// ITL in `columns` equal parts of `from..to`, each of at least [`RATE_TOKENS`] tokens: what a chart of the decode rate
-    /// shows. A single gap is no rate: after a late token the next one may be early.
+    /// ITL in `columns` equal parts of `from..to`, each of at least [`RATE_TOKENS`] tokens, for a chart of the decode
+    /// rate. A single gap is not a rate: the token after a late one may be early.
     pub fn itl_columns(&self, from: Stamp, to: Stamp, columns: usize) -> Vec<Option<Bucket>> {
         let mut columns = self.itl_ms.columns(from, to, columns);
         Bucket::pool(&mut columns, RATE_TOKENS as u32);
         columns
     }
 
-    /// Decode tokens per second over the last `span_s` seconds, or over the last [`RATE_TOKENS`] steps of the request where
-    /// they took longer; `None` when nothing is being decoded.
+    /// Decode tokens per second over the last `span_s` seconds, or over the last [`RATE_TOKENS`] steps of the request
+    /// if they took longer; `None` if nothing is being decoded.
     pub fn recent_decode_tok_s(&self, span_s: f64) -> Option<f64> {
         let active = self.active.latest()?;
         let from = Stamp(self.now.0.saturating_sub((span_s * 1e9) as u64));
@@ -729,15 +730,15 @@ impl RunState {
     /// Tokens of all streams of a server in the last `span_s`, per second.
     pub fn recent_output_tok_s(&self, span_s: f64) -> Option<f64> {
         let from = Stamp(self.now.0.saturating_sub((span_s * 1e9) as u64));
-        // With very many streams, the trail keeps fewer seconds; and a run may have just begun.
+        // With very many streams, the trail covers fewer seconds; and a run may have just begun.
         let first = self.trail.since(Stamp::default()).next()?.t.max(from);
         let tokens: u64 = self.trail.since(from).map(|mark| u64::from(mark.tokens)).sum();
         let seconds = self.now.since(first).as_secs_f64();
         (seconds > 0.1 * span_s).then(|| tokens as f64 / seconds)
     }
 
-    /// The stage of a server that is starting, for how many seconds, and the last line that it printed. Of a program that is followed
-    /// only once its lines show that it is a server.
+    /// The stage of a starting server, its duration in seconds, and the last line that the server printed. For a
+    /// followed program only once its output shows that it is a server.
     pub fn starting(&self) -> Option<(Stage, f64, &str)> {
         let (stage, seconds) = self.startup.current(self.now).filter(|_| self.finished.is_none())?;
         let is_server = self.serves() || stage > Stage::Imports;

@@ -8,7 +8,7 @@ use llmprof_event::{
     kernels::{KernelRow, KernelTable, Kind},
 };
 
-/// Operators by the engine's own clock, phase by phase, without warm-up.
+/// Operators by the engine's own clock, by phase, without warm-up.
 #[derive(Debug, Clone, Default)]
 pub struct OperatorState {
     pub vision: HostOperators,
@@ -32,11 +32,11 @@ pub struct HostOperators {
     pub unattributed_ns: u64,
     /// The growth of the heap in the steps; `None` if the heap is not counted.
     pub heap: Option<HeapGrowth>,
-    /// In the order of a step.
+    /// In execution order.
     pub times: Vec<OperatorTime>,
     /// The last timeline of a step, with the names of operators.
     pub timeline: Option<StepTimeline>,
-    /// The process was stopped since the last window.
+    /// Whether the process was stopped since the last window.
     stopped: bool,
 }
 
@@ -90,7 +90,7 @@ impl OperatorState {
         (self.vision_window, self.prefill_window, self.decode_window) = Default::default();
     }
 
-    /// Starts the run here: earlier steps are dropped.
+    /// Starts the run here: earlier steps are discarded.
     pub(super) fn forget(&mut self) {
         for known in [&mut self.vision, &mut self.prefill, &mut self.decode] {
             *known = HostOperators { stopped: known.stopped, ..HostOperators::default() };
@@ -98,7 +98,7 @@ impl OperatorState {
         self.restart();
     }
 
-    /// The process was stopped: the next window of each phase is left out.
+    /// Called after the process was stopped: the next window of each phase is left out.
     pub(super) fn stopped(&mut self) {
         for known in [&mut self.vision, &mut self.prefill, &mut self.decode] {
             known.stopped = true;
@@ -159,12 +159,12 @@ impl HostOperators {
         self.steps.saturating_sub(self.unattributed_steps)
     }
 
-    /// The time of those steps.
+    /// The time of the steps with operators.
     pub fn attributed_ns(&self) -> u64 {
         self.host_ns.saturating_sub(self.unattributed_ns)
     }
 
-    /// The part of that outside of operators.
+    /// The part of that time outside of operators.
     pub fn self_ns(&self) -> u64 {
         self.times.iter().fold(self.attributed_ns(), |left, time| left.saturating_sub(time.ns))
     }
@@ -208,7 +208,7 @@ impl AllocatorState {
         self.all[index].1.push(t, sample.live_bytes as f32);
     }
 
-    /// The last sample; `None` where it is not counted.
+    /// The last sample; `None` if it is not counted.
     pub fn latest(&self, allocator: Allocator) -> Option<&AllocatorSample> {
         self.all.iter().map(|(sample, _)| sample).find(|sample| sample.allocator == allocator)
     }

@@ -1,8 +1,8 @@
-//! Processes of another program, as they come and go.
+//! Processes of another program, as they start and end.
 
 use llmprof_event::{GpuProcess, ProcessJoined, Stamp, kernels::Finding};
 
-/// The newest are kept.
+/// Maximum number of processes; the newest are kept.
 const KEPT: usize = 64;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -24,12 +24,12 @@ impl Programs {
         &self.processes
     }
 
-    /// A process of the program has started CUDA.
+    /// Whether a process of the program has started CUDA.
     pub fn has_cuda(&self) -> bool {
         !self.processes.is_empty()
     }
 
-    /// One that has still runs.
+    /// Whether a process that has started CUDA still runs.
     pub fn uses_cuda(&self) -> bool {
         self.processes.iter().any(|known| known.left.is_none())
     }

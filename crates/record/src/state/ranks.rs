@@ -1,4 +1,4 @@
-//! Several GPUs in one run: windows of their lanes added up, who is late, and what NCCL printed.
+//! Several GPUs in one run: sums of the windows of their lanes, the late rank, and NCCL's output.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use llmprof_event::{
     reasons::{self, SW_POWER_CAP, THERMAL},
 };
 
-/// What is recent: the last one to two of these.
+/// Recent values cover the last one to two of these periods.
 const RECENT: Duration = Duration::from_secs(15);
 
-/// Windows of a time.
+/// The sums of a period.
 #[derive(Debug, Clone, Default)]
 struct Period {
     totals: Totals,
@@ -73,7 +73,7 @@ impl RanksState {
         self.recent.iter_mut().for_each(|period| period.add(window));
     }
 
-    /// What a program prints may be NCCL's.
+    /// Output of a program may be NCCL's.
     pub(super) fn printed(&mut self, notice: &Notice) {
         if matches!(notice.source.as_str(), "stdout" | "stderr") {
             self.nccl.line(&notice.text);
@@ -82,17 +82,17 @@ impl RanksState {
 }
 
 impl RunState {
-    /// The GPU of a lane, where it is sampled.
+    /// The GPU of a lane, if it is sampled.
     pub fn gpu_of(&self, lane: &RankLane) -> Option<&GpuState> {
         let by_uuid = lane.uuid.as_ref().and_then(|uuid| self.gpus.iter().find(|gpu| gpu.info.uuid == *uuid));
-        // A GPU that identifies itself and is not sampled is none of the sampled ones.
+        // A GPU that identifies itself and is not sampled cannot be one of the sampled ones.
         by_uuid.or_else(|| {
             let index = lane.gpu.filter(|_| lane.uuid.is_none())?;
             self.gpus.iter().find(|gpu| gpu.info.index == index)
         })
     }
 
-    /// Which rank is late of late, and why.
+    /// The late rank of the recent periods, and the reason.
     pub fn late_rank(&self) -> Late {
         self.late_in(self.ranks.recent_period())
     }
@@ -111,14 +111,14 @@ impl RunState {
         self.clock_in(lane, &self.ranks.run)
     }
 
-    /// The same of late.
+    /// The same for the recent periods.
     pub fn recent_rank_clock(&self, lane: &RankLane) -> Clock {
         self.clock_in(lane, self.ranks.recent_period())
     }
 
     fn clock_in(&self, lane: &RankLane, period: &Period) -> Clock {
         let (Some(gpu), Some(from)) = (self.gpu_of(lane), period.from) else { return Clock::default() };
-        // Samples are seconds apart at most.
+        // Samples are at most seconds apart.
         let (from, to) = (Stamp(from.0.saturating_sub(500_000_000)), Stamp(period.to.0 + 500_000_000));
         let mean = |series: &super::Series| {
             let buckets = series.within(from, to);
@@ -136,7 +136,7 @@ impl RunState {
         Clock { sm_mhz: mean(gpu.series(Reading::SmClock)), limits: limits.collect() }
     }
 
-    /// Processes that name a rank and of which no kernels were seen.
+    /// Processes that name a rank but had no kernels.
     pub fn silent_ranks(&self) -> Vec<u32> {
         let seen: Vec<Option<u32>> = self.ranks.total().lanes.iter().map(|lane| lane.lane().rank).collect();
         let named = self.programs.all().iter().filter_map(|known| known.process.rank.as_ref()?.parse().ok());
@@ -146,7 +146,7 @@ impl RunState {
         if self.ranks.total().is_empty() { Vec::new() } else { silent }
     }
 
-    /// Ranks of which kernels were seen and whose process has ended before the run.
+    /// Ranks that had kernels and whose process ended before the run.
     pub fn ended_ranks(&self) -> Vec<(u32, Stamp)> {
         if self.finished.is_some() {
             return Vec::new();

@@ -1,5 +1,5 @@
-//! Spans in which single kernels are recorded. Recording changes times, so that what was measured in these spans is kept
-//! apart.
+//! Spans in which single kernels are recorded. Recording changes times, so measurements in these spans are kept
+//! separately.
 
 use std::{collections::VecDeque, ops::Deref, time::Duration};
 
@@ -11,12 +11,12 @@ use llmprof_analysis::{
 };
 use llmprof_event::{Stamp, TraceState};
 
-/// Bursts are less of the time than this.
+/// A larger share of the time is not a burst.
 const BURST_SHARE: f64 = 0.5;
-/// The newest spans are kept.
+/// Maximum number of spans; the newest are kept.
 const KEPT_SPANS: usize = 256;
 
-/// When kernels were recorded, and what that costs.
+/// When kernels were recorded, and the overhead.
 #[derive(Debug, Clone, Default)]
 pub struct Recording {
     /// Oldest first.
@@ -49,13 +49,13 @@ impl Recording {
                 push_bounded(&mut self.spans, KEPT_SPANS, RecordedSpan { from: t, to: None });
             }
             TraceState::Starting | TraceState::On => {}
-            // Reported twice: when recording stops, and when the recorder has left, which delays a step.
+            // Reported twice: when recording stops, and when the recorder has detached, which delays a step.
             TraceState::Off => self.spans.back_mut().into_iter().for_each(|span| span.to = Some(t)),
             TraceState::Refused { .. } => self.end(t),
         }
     }
 
-    /// Kernels are no longer recorded, if they were.
+    /// Called when kernels are no longer recorded.
     pub(super) fn end(&mut self, t: Stamp) {
         if let Some(open) = self.spans.back_mut().filter(|span| span.to.is_none()) {
             open.to = Some(t);
@@ -76,7 +76,7 @@ impl Recording {
         self.spans.back().is_some_and(|span| span.to.is_none())
     }
 
-    /// Kernels were recorded at some time.
+    /// Whether kernels were ever recorded.
     pub fn is_used(&self) -> bool {
         !self.spans.is_empty()
     }
@@ -90,7 +90,8 @@ impl Recording {
         self.newest(from, to).is_some()
     }
 
-    /// Whether most of `from..to` was recorded. Bursts, whose cost is bounded, are in most requests to a server, and change little.
+    /// Whether most of `from..to` was recorded. Bursts, whose overhead is limited, occur in most requests to a server,
+    /// and change little.
     pub fn dominates(&self, from: Stamp, to: Stamp) -> bool {
         let within = |span: &RecordedSpan| span.to.unwrap_or(to).min(to).since(span.from.max(from));
         let recorded: Duration = self.spans.iter().map(within).sum();
@@ -116,7 +117,7 @@ impl Recording {
     }
 }
 
-/// What was measured without recording kernels, and what was measured with it. It reads as the former; as the latter where
+/// What was measured without recording kernels, and what was measured with it. It reads as the former; as the latter if
 /// there is nothing else.
 #[derive(Debug, Clone, Default)]
 pub struct Split<T> {
@@ -124,7 +125,7 @@ pub struct Split<T> {
     pub with: T,
 }
 
-/// Something that measurements are added to.
+/// A collection of measurements.
 pub trait Measured {
     fn is_empty(&self) -> bool;
 }
@@ -162,12 +163,12 @@ impl<T: Measured> Split<T> {
         [&mut self.without, &mut self.with]
     }
 
-    /// There is nothing but what was measured with recording.
+    /// Whether everything was measured with recording.
     pub fn is_recorded(&self) -> bool {
         self.without.is_empty() && !self.with.is_empty()
     }
 
-    /// What is left out because kernels were recorded.
+    /// The measurements that are left out because kernels were recorded.
     pub fn left_out(&self) -> Option<&T> {
         (!self.without.is_empty() && !self.with.is_empty()).then_some(&self.with)
     }

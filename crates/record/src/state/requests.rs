@@ -10,13 +10,13 @@ use llmprof_event::{PrefillProgress, RequestStarted, Served, Stamp};
 
 /// A recording may start any number of requests.
 const MAX_ACTIVE: usize = 1 << 16;
-/// Tokens from which the length of a request can be estimated.
+/// The number of tokens from which the length of a request can be estimated.
 const MIN_TOKENS: u32 = 8;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct ActiveRequest {
     pub started: RequestStarted,
-    /// The row that it is drawn in: the lowest that no other request has at the time.
+    /// The row in which it is drawn: the lowest free one at its start.
     pub stream: u32,
     pub tokens: u32,
     /// The last report of a long prefill.
@@ -38,36 +38,36 @@ pub struct ActiveRequest {
 /// The time before a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Gap {
-    /// Since the previous step, or since the start. A mean where tokens before it were lost.
+    /// Since the previous step, or since the start. A mean if tokens before it were lost.
     pub(super) ns: u64,
-    /// The tokens in it: more than one where tokens were lost or came together.
+    /// The tokens in it: more than one if tokens were lost or arrived together.
     pub(super) tokens: u32,
-    /// It is the latency of this one token.
+    /// Whether it is the latency of this one token.
     pub(super) is_latency: bool,
 }
 
-/// One for an engine, any number for a server.
+/// One request for an engine, any number for a server.
 #[derive(Debug, Clone, Default)]
 pub struct ActiveRequests {
     by_number: BTreeMap<u32, ActiveRequest>,
-    /// Those whose first token has come.
+    /// The number of requests whose first token has arrived.
     answered: usize,
-    /// Streams below the highest that are free.
+    /// Free streams below the highest one.
     free: BTreeSet<u32>,
 }
 
 impl ActiveRequests {
-    /// The one that started last.
+    /// The request that started last.
     pub fn latest(&self) -> Option<&ActiveRequest> {
         self.by_number.values().next_back()
     }
 
-    /// Requests whose first token has come.
+    /// The number of requests whose first token has arrived.
     pub(super) fn answered(&self) -> usize {
         self.answered
     }
 
-    /// The first token of one has come.
+    /// Called when the first token of a request has arrived.
     pub(super) fn is_answered(&mut self) {
         self.answered += 1;
     }
@@ -130,12 +130,12 @@ impl ActiveRequest {
         }
     }
 
-    /// Counts the token number `index`, and those before it that were lost; or that came `together` with it, in one step.
+    /// Counts token `index`, and lost tokens before it; or tokens that arrived `together` with it, in one step.
     pub(super) fn token(&mut self, t: Stamp, index: u32, together: bool) -> Gap {
         let known = index < self.started.output_tokens;
         let steps = if known { (index + 1).saturating_sub(self.tokens).max(1) } else { 1 };
         let since = t.since(self.last_token).as_nanos() as u64;
-        // The time to the first of several that arrive together is that to all of them.
+        // The first of several tokens that arrive together determines the time of all of them.
         let ns = if self.tokens == 0 || together { since } else { since / u64::from(steps) };
         let stopped = std::mem::take(&mut self.stopped_since_token);
         self.first_token.get_or_insert(t);
@@ -144,7 +144,7 @@ impl ActiveRequest {
         Gap { ns, tokens: steps, is_latency: (steps == 1 || together) && !stopped }
     }
 
-    /// The server has counted its tokens: a chunk may have had several. Returns how many more there were than chunks.
+    /// The server has counted its tokens: a chunk may have had several. Returns the difference to the number of chunks.
     pub(super) fn counted(&mut self, served: &Served) -> u32 {
         if let Some(tokens) = served.prompt_tokens {
             self.started.prompt_tokens = tokens;
@@ -156,7 +156,7 @@ impl ActiveRequest {
         self.tokens.saturating_sub(seen)
     }
 
-    /// When it started, without pauses since.
+    /// Its start, without the pauses since then.
     pub fn start(&self) -> Stamp {
         self.start
     }
@@ -176,13 +176,13 @@ impl ActiveRequest {
         }
     }
 
-    /// Time per output token after the first, when there was more than one.
+    /// Time per output token after the first, if there was more than one.
     pub(super) fn tpot_ns(&self) -> Option<u64> {
         let first = self.first_token.filter(|_| self.tokens > 1)?;
         Some(self.last_token.since(first).as_nanos() as u64 / u64::from(self.tokens - 1))
     }
 
-    /// How long it takes in all, from its first tokens; `None` before there are enough of them.
+    /// The estimated duration of the request, from its first tokens; `None` before there are enough of them.
     pub(super) fn expected_s(&self) -> Option<f64> {
         let tpot = self.tpot_ns().filter(|_| self.tokens > MIN_TOKENS)? as f64;
         let ttft = self.first_token?.since(self.start).as_secs_f64();

@@ -10,11 +10,11 @@ use llmprof_analysis::{
 };
 use llmprof_event::{KernelWindow, Outcome, Phase, readings::Reading};
 
-/// The number of requests kept of a run.
+/// Maximum number of requests of a run that are kept.
 const MAX_REQUESTS: usize = 1 << 14;
 /// The clock of a phase is not known with fewer samples.
 const MIN_SAMPLES: u64 = 20;
-/// What throttles the GPU in a phase is not known with fewer samples, unless the GPU counts it.
+/// Throttling of the GPU in a phase is not known with fewer samples, unless the GPU has a counter.
 const MIN_LIMIT_SAMPLES: u64 = 5;
 
 impl RunState {
@@ -25,7 +25,7 @@ impl RunState {
         RunState { full_trace, ..RunState::default() }
     }
 
-    /// Starts the compared window here; earlier requests are dropped.
+    /// Starts the compared window here; earlier requests are discarded.
     pub fn forget_requests(&mut self) {
         if let Some(trace) = &mut self.full_trace {
             trace.both_mut().into_iter().for_each(RequestTrace::restart);
@@ -38,7 +38,7 @@ impl RunState {
         self.total.both_mut().into_iter().for_each(|metrics| metrics.restart(now));
     }
 
-    /// The sample of the run; `None` before its first event, and where requests were not kept.
+    /// The sample of the run; `None` before its first event, and if requests were not kept.
     pub fn run_sample(&self, name: &str) -> Option<Sample> {
         let mut sample = self.sample_of(name, self.full_trace.as_deref()?, &self.total)?;
         sample.kept_slos = self.server.kept_slos().cloned();
@@ -111,7 +111,7 @@ impl RunState {
                 phases.into_iter().flat_map(|(phase, work)| limits(phase, gpu.ledger.of(work))).collect()
             }),
             conditions: self.conditions(from, trace.is_recorded().then(|| metrics.recorded_share())),
-            // With a server, the peak would be the client's.
+            // For a server, the peak would be the client's.
             peak_mem_bytes: peak.filter(|bytes| *bytes > 0 && !self.serves()),
             decode: None,
             decode_on_cpu: None,
@@ -128,7 +128,7 @@ fn limits(phase: Phase, account: &Account) -> Vec<LimitShare> {
         .collect()
 }
 
-/// `None` where no kernel was recorded, or some were lost.
+/// `None` if no kernel was recorded, or some were lost.
 fn profile(kernels: &KernelWindow) -> Option<KernelProfile> {
     if kernels.steps == 0 || kernels.rows.is_empty() || kernels.dropped > 0 {
         return None;
@@ -150,7 +150,7 @@ fn profile(kernels: &KernelWindow) -> Option<KernelProfile> {
     Some(profile)
 }
 
-/// `None` where no step was timed.
+/// `None` if no step was timed.
 fn host_profile(host: &HostOperators) -> Option<KernelProfile> {
     let span_ns = host.attributed_ns() as f64;
     (host.attributed_steps() > 0).then(|| KernelProfile {

@@ -1,4 +1,4 @@
-//! A value over time in bounded memory: the last samples one by one, the run in buckets.
+//! A value over time in bounded memory: the last samples individually, the run in buckets.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    fn of(value: f32) -> Self {
+    fn new(value: f32) -> Self {
         Bucket { min: value, max: value, sum: f64::from(value), n: 1 }
     }
 
@@ -35,8 +35,8 @@ impl Bucket {
         self.sum
     }
 
-    /// Puts neighbours together until each has `min_n` values: their mean and extremes replace those of every bucket of the
-    /// group.
+    /// Merges neighbours until each group has `min_n` values: the group's mean and extremes replace those of its
+    /// buckets.
     pub fn pool(columns: &mut [Option<Bucket>], min_n: u32) {
         let mut groups: Vec<(Bucket, Vec<usize>)> = Vec::new();
         for (i, bucket) in columns.iter().enumerate().filter_map(|(i, bucket)| Some((i, (*bucket)?))) {
@@ -48,7 +48,7 @@ impl Bucket {
                 None => groups.push((bucket, vec![i])),
             }
         }
-        // What is left at the end belongs to the group before it.
+        // The remainder at the end belongs to the previous group.
         if let [.., (before, members), (last, left)] = &mut groups[..]
             && last.n < min_n
         {
@@ -97,8 +97,8 @@ impl Series {
             self.buckets.resize(index + 1, None);
         }
         match &mut self.buckets[index] {
-            Some(bucket) => bucket.merge(Bucket::of(value)),
-            empty => *empty = Some(Bucket::of(value)),
+            Some(bucket) => bucket.merge(Bucket::new(value)),
+            empty => *empty = Some(Bucket::new(value)),
         }
     }
 
@@ -152,14 +152,14 @@ impl Series {
         out
     }
 
-    /// The interval `from..=to` as finely as it is kept: sample by sample, or buckets at their centres.
+    /// The interval `from..=to` at the kept resolution: sample by sample, or buckets at their centres.
     pub fn within(&self, from: Stamp, to: Stamp) -> impl Iterator<Item = (Stamp, Bucket)> {
         let fine = self.recent.len() < RECENT || self.recent.front().is_some_and(|(first, _)| *first <= from);
         let (first_sample, first_bucket) = match fine {
             true => (self.recent.partition_point(|(t, _)| *t < from), self.buckets.len()),
             false => (self.recent.len(), (from.0 / self.width_ns) as usize),
         };
-        let samples = self.recent.range(first_sample..).map(|(t, value)| (*t, Bucket::of(*value)));
+        let samples = self.recent.range(first_sample..).map(|(t, value)| (*t, Bucket::new(*value)));
         let (width, centre) = (self.width_ns, self.width_ns / 2);
         let buckets = self.buckets.iter().enumerate().skip(first_bucket);
         let buckets =
@@ -167,29 +167,29 @@ impl Series {
         samples.chain(buckets).filter(move |(t, _)| (from..=to).contains(t))
     }
 
-    /// As [`columns`](Self::columns), with the previous value in each empty part for up to `hold_ns`: the most likely value
-    /// between two samples.
+    /// Like [`columns`](Self::columns), with the previous value in each empty part for up to `hold_ns`: the most likely
+    /// value between two samples.
     pub fn held_columns(&self, from: Stamp, to: Stamp, columns: usize, hold_ns: u64) -> Vec<Option<Bucket>> {
         let mut out = self.columns(from, to, columns);
         let column_ns = to.0.saturating_sub(from.0) / columns.max(1) as u64;
         let hold = (hold_ns / column_ns.max(1)) as usize;
-        let before = self.before(from).filter(|(t, _)| from.0 - t.0 <= hold_ns).map(|(_, v)| Bucket::of(v));
+        let before = self.before(from).filter(|(t, _)| from.0 - t.0 <= hold_ns).map(|(_, v)| Bucket::new(v));
         let mut last = before.map(|b| (0, b));
         for (i, part) in out.iter_mut().enumerate() {
             match part {
                 Some(bucket) => last = Some((i, *bucket)),
-                None => *part = last.filter(|(at, _)| i - at <= hold).map(|(_, b)| Bucket::of(b.mean())),
+                None => *part = last.filter(|(at, _)| i - at <= hold).map(|(_, b)| Bucket::new(b.mean())),
             }
         }
         out
     }
 
-    /// The value at `t`: that of the last sample before, if it is recent enough.
+    /// The value at `t`: the previous sample, if it is recent enough.
     pub fn at(&self, t: Stamp) -> Option<f32> {
         const MAX_AGE_NS: u64 = 2_500_000_000;
         match self.before(Stamp(t.0.saturating_add(1))) {
             Some((sampled, value)) => (t.0 - sampled.0 <= MAX_AGE_NS).then_some(value),
-            // Older than the samples kept one by one.
+            // Older than the samples that are kept individually.
             None => self.buckets.get((t.0 / self.width_ns) as usize).copied().flatten().map(|b| b.mean()),
         }
     }

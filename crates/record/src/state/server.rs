@@ -1,4 +1,4 @@
-//! A server: how its requests went, what it reports about itself, and how late our client is.
+//! A server: its requests, its own metrics, and the delay of the client.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -17,14 +17,14 @@ use llmprof_event::{
     ClientSample, RequestFailure, Served, ServerFound, ServerSample, ServerSilent, Slo, Stamp,
 };
 
-/// Requests that are kept one by one.
+/// Maximum requests that are kept individually.
 const KEPT_LANES: usize = 2048;
 
 /// A request from its start to its end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Lane {
     pub request: u32,
-    /// The row that it is drawn in.
+    /// The row in which it is drawn.
     pub stream: u32,
     pub start: Stamp,
     pub first: Option<Stamp>,
@@ -33,17 +33,17 @@ pub struct Lane {
     pub measured: bool,
 }
 
-/// The parts of TTFT, in the order in which they pass.
+/// The parts of TTFT, in order of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TtftPart {
-    /// The client began later than planned. Not part of TTFT, which counts from the start.
+    /// The client's delay before the start. Not part of TTFT, which counts from the start.
     ClientLag,
     Connect,
     Send,
     /// By the server's clock.
     Queue,
     Prefill,
-    /// The rest, or all after sending where the server reports no times.
+    /// The remainder, or the time after sending if the server reports no times.
     Wait,
 }
 
@@ -73,21 +73,21 @@ impl TtftPart {
 #[derive(Debug, Clone, Copy)]
 pub struct PartTimes<'a> {
     pub part: TtftPart,
-    /// `None` for the rest if the server's means exceed what they are parts of.
+    /// `None` for the remainder if the server's means exceed the whole.
     pub mean_ms: Option<f64>,
     pub of: MeanOf<'a>,
 }
 
-/// What the mean of a part of TTFT is over.
+/// The requests over which the mean of a part of TTFT is taken.
 #[derive(Debug, Clone, Copy)]
 pub enum MeanOf<'a> {
     /// Each measured request.
     Requests(&'a Distribution),
-    /// The same, but only some of them report the part: in the others it is in the wait.
+    /// Each measured request, of which only some report the part: for the others it is in the wait.
     SomeRequests,
-    /// The server's requests, also those of other clients, of the warm-up and without an end.
+    /// The server's requests, including those of other clients, of the warm-up and without an end.
     ServerRequests,
-    /// What the means of the server leave of the wait.
+    /// The remainder of the wait after the means of the server.
     Rest,
 }
 
@@ -101,7 +101,7 @@ impl<'a> PartTimes<'a> {
     }
 }
 
-/// A mean over requests, from the means of its parts.
+/// A mean over requests, from sums that the server reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct OwnMean {
     sum_ms: f64,
@@ -124,12 +124,12 @@ impl OwnMean {
 #[derive(Debug, Clone, Default)]
 pub struct ServerState {
     pub found: Option<ServerFound>,
-    /// The URL of a watched server that has never answered.
+    /// The URL of a monitored server that has never answered.
     unanswered_url: Option<String>,
-    /// It answers, without metrics that are known here.
+    /// It answers, without metrics that this program knows.
     pub has_unknown_metrics: bool,
     pub latest: Option<ServerSample>,
-    /// Since when its metrics cannot be read, and why.
+    /// When its metrics became unreadable, and why.
     pub silent: Option<(Stamp, String)>,
     pub running: Series,
     pub queued: Series,
@@ -137,7 +137,7 @@ pub struct ServerState {
     pub batch: Series,
     pub output_tok_s: Series,
     pub preemptions: f64,
-    /// Those while requests were measured.
+    /// Preemptions while requests were measured.
     pub measured_preemptions: f64,
     pub client: Option<ClientSample>,
     /// The client's delay, in milliseconds.
@@ -159,9 +159,9 @@ pub struct ServerState {
     pub together: u64,
     /// Measured requests that ended without a count of tokens.
     pub uncounted: u64,
-    /// Those whose tokens were counted by the model's tokenizer.
+    /// Measured requests whose tokens were counted by the model's tokenizer.
     pub tokenized: u64,
-    /// As the server counts, where it does.
+    /// As counted by the server, if it counts them.
     pub output_tokens: u64,
     pub prompt_tokens: u64,
     pub cached_tokens: Option<u64>,
@@ -171,7 +171,7 @@ pub struct ServerState {
     pub good: u64,
     /// All measured requests: [`KEPT_SLO`] or [`BROKEN_SLO`].
     outcomes: BlockHistogram,
-    /// The most measured requests at a time.
+    /// The maximum number of concurrent measured requests.
     pub most_at_a_time: usize,
     pub tokens_per_s: PerSecond,
     slo: Slo,
@@ -179,13 +179,13 @@ pub struct ServerState {
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Events in each second of the run.
+/// Events per second of the run.
 #[derive(Debug, Clone, Default)]
 pub struct PerSecond {
     second: u64,
     count: u64,
     most: u64,
-    /// Those of the seconds that are over, each at its end.
+    /// The counts of past seconds, each at its end.
     over: Series,
 }
 
@@ -196,7 +196,7 @@ impl PerSecond {
             let end = |second: u64| Stamp((second + 1) * SECOND_NS);
             if self.count > 0 {
                 self.over.push(end(self.second), self.count as f32);
-                // The first and the last of the seconds without any: those between are as they are.
+                // The first and the last of the seconds without events; those between follow from them.
                 (self.second + 1 < second).then(|| self.over.push(end(self.second + 1), 0.0));
                 (self.second + 2 < second).then(|| self.over.push(end(second - 1), 0.0));
             }
@@ -206,12 +206,12 @@ impl PerSecond {
         self.most = self.most.max(self.count);
     }
 
-    /// The seconds that are over.
+    /// The counts of past seconds.
     pub fn over(&self) -> &Series {
         &self.over
     }
 
-    /// `None` without events.
+    /// The largest count; `None` without events.
     pub fn most(&self) -> Option<u64> {
         (self.most > 0).then_some(self.most)
     }
@@ -222,18 +222,18 @@ impl ServerState {
         self.slo = slo;
     }
 
-    /// What the service promises, where anything is.
+    /// The SLOs, if there are any.
     pub fn slo(&self) -> Option<Slo> {
         Some(self.slo).filter(|slo| *slo != Slo::default())
     }
 
-    /// On this machine, as far as its address shows.
+    /// Whether its address is on this machine.
     pub fn is_local(&self) -> bool {
         let host = self.found.as_ref().and_then(|found| found.url.split_once("://")).map(|(_, host)| host);
         host.is_some_and(|host| ["localhost", "127.", "[::1]"].iter().any(|local| host.starts_with(local)))
     }
 
-    /// There is something to show.
+    /// Whether there is something to show.
     pub fn is_there(&self) -> bool {
         self.found.is_some()
     }
@@ -242,7 +242,7 @@ impl ServerState {
         self.found.as_ref().map(|found| found.url.as_str()).or(self.unanswered_url.as_deref())
     }
 
-    /// For how long it has not answered.
+    /// The time since its last answer.
     pub fn silent_for(&self, now: Stamp) -> Option<Duration> {
         let silent = self.silent.as_ref().filter(|_| !self.has_unknown_metrics);
         silent.map(|(since, _)| now.since(*since))
@@ -253,7 +253,7 @@ impl ServerState {
         self.silent = None;
     }
 
-    /// `measures`: requests are being measured.
+    /// `measures`: whether requests are being measured.
     pub(super) fn sample(&mut self, t: Stamp, sample: &ServerSample, measures: bool) {
         let series = [
             (&mut self.running, sample.running),
@@ -298,7 +298,7 @@ impl ServerState {
         self.client = Some(sample);
     }
 
-    /// A request has ended.
+    /// Adds a request that has ended.
     pub(super) fn served(&mut self, t: Stamp, active: &ActiveRequest, served: &Served) {
         let measured = active.started.is_measured();
         let lane = Lane {
@@ -337,7 +337,7 @@ impl ServerState {
         let ns = |ms: f64| (ms * 1e6) as u64;
         let connect_ns = served.connecting.map_or(0, |connecting| connecting.total_ns());
         let after = ttft_ns.saturating_sub(connect_ns).saturating_sub(served.send_ns);
-        // The server's clock may disagree with ours: its parts are never more than the whole.
+        // The server's clock may disagree with the client's: its parts never exceed the whole.
         let queue = served.server.queue_ms.map(|ms| ns(ms).min(after));
         let prefill = served.server.prefill_ms.map(|ms| ns(ms).min(after - queue.unwrap_or(0)));
         let wait = after - queue.unwrap_or(0) - prefill.unwrap_or(0);
@@ -366,12 +366,12 @@ impl ServerState {
     pub fn good_share(&self) -> Option<ConfidenceInterval> {
         self.slo()?;
         let ConfidenceInterval { low, high, .. } = ratio::of_share(&self.outcomes, SLO_LIMIT)?;
-        // The last requests may be in no complete block yet.
+        // The last requests may not be in a complete block yet.
         let estimate = self.good as f64 / self.ended as f64;
         Some(ConfidenceInterval { estimate, low: low.min(estimate), high: high.max(estimate) })
     }
 
-    /// Which of the measured requests kept every SLO; `None` without SLOs or requests.
+    /// The measured requests: which of them kept every SLO; `None` without SLOs or requests.
     pub fn kept_slos(&self) -> Option<&BlockHistogram> {
         self.slo()?;
         Some(&self.outcomes).filter(|outcomes| outcomes.n() > 0)
@@ -391,8 +391,8 @@ impl ServerState {
         &self.parts[part as usize]
     }
 
-    /// The parts of TTFT that are known, in the order in which they pass. Queue and prefill that only the server's own metrics have
-    /// are its means, and the wait is what they leave.
+    /// The known parts of TTFT, in order of time. If only the server's own metrics have queue and prefill, these are
+    /// the server's means, and the wait is the remainder.
     pub fn ttft_parts(&self) -> Vec<PartTimes<'_>> {
         let all = self.part(TtftPart::Wait).n();
         let Some(wait_ms) = self.part(TtftPart::Wait).mean_ms() else { return Vec::new() };
@@ -423,7 +423,7 @@ impl ServerState {
         TtftPart::ALL.into_iter().filter_map(times).collect()
     }
 
-    /// The mean of a part of TTFT; `None` if it is the server's, and not one of the measured requests.
+    /// The mean of a part of TTFT; `None` if it is the server's mean instead of that of the measured requests.
     pub fn part_mean_ms(&self, part: TtftPart) -> Option<f64> {
         let parts = self.ttft_parts();
         let means_fit = parts.iter().all(|times| times.mean_ms.is_some());
@@ -431,19 +431,19 @@ impl ServerState {
         times.mean_ms.filter(|_| means_fit || !matches!(times.of, MeanOf::ServerRequests))
     }
 
-    /// TTFT of the requests whose parts are known.
+    /// TTFT of the requests with known parts.
     pub fn ttft_mean_ms(&self) -> Option<f64> {
         let n = self.part(TtftPart::Wait).n();
         let sum_s: f64 = TtftPart::ALL[1..].iter().map(|part| self.part(*part).sum_secs()).sum();
         (n > 0).then(|| 1e3 * sum_s / n as f64)
     }
 
-    /// Tokens in a chunk on average, by the server's count.
+    /// Mean tokens per chunk, by the server's count.
     pub fn tokens_per_chunk(&self) -> Option<f64> {
         (self.chunks > 0).then(|| self.output_tokens as f64 / self.chunks as f64)
     }
 
-    /// Chunks have one token each, so that the gaps between them are ITL.
+    /// Whether chunks have one token each, so that the gaps between them are ITL.
     pub fn gaps_are_itl(&self) -> bool {
         self.tokens_per_chunk().is_none_or(|tokens| (0.98..1.02).contains(&tokens))
     }
@@ -490,7 +490,7 @@ mod tests {
         assert_eq!(server.good_share(), None, "nothing is promised");
         server.set_slo(Slo { ttft_p99_ms: Some(50.0), ..Slo::default() });
         let share = server.good_share().unwrap();
-        // Clopper and Pearson for 5 of 10.
+        // The Clopper-Pearson interval for 5 of 10.
         assert!((share.low - 0.1871).abs() < 1e-4 && (share.high - 0.8129).abs() < 1e-4, "{share:?}");
         // More requests than there are blocks: the share is still that of all.
         for nth in 0..1001 {

@@ -1,4 +1,4 @@
-//! What speculative decoding gains.
+//! The yield of speculative decoding.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub struct SpeculationTally {
     pub steps: u64,
     pub proposed: u64,
     pub accepted: u64,
-    /// That the steps gave: accepted ones, and one of the model itself in each.
+    /// The tokens of the steps: accepted ones, and one of the model itself per step.
     pub tokens: u64,
 }
 

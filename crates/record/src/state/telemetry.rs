@@ -26,7 +26,7 @@ pub struct GpuState {
     pub lost: Option<(Stamp, GpuLost)>,
     /// The processes on it now.
     pub processes: Vec<GpuProcess>,
-    /// All processes of other programs so far, with the time they were first listed.
+    /// All processes of other programs so far, each with the time of its first listing.
     pub processes_seen: Vec<(Stamp, GpuProcess)>,
     pub ledger: Ledger,
     /// Two ledgers, one of which restarts every [`RECENT`]: the older one covers the last one to two periods.
@@ -37,7 +37,7 @@ pub struct GpuState {
 
 const RECENT: Duration = Duration::from_secs(60);
 
-/// The number of other processes kept.
+/// Maximum number of other processes.
 const KEPT_PROCESSES: usize = 32;
 
 impl GpuState {
@@ -85,8 +85,8 @@ impl GpuState {
         self.heat.heat(self.slowdown_temp_ahead_c())
     }
 
-    /// The temperature at which the hardware slows down; `None` while a thermal limit is active, which may have a threshold of
-    /// its own.
+    /// The temperature at which the hardware slows down; `None` while a thermal limit is active, which may have its own
+    /// threshold.
     pub fn slowdown_temp_ahead_c(&self) -> Option<u32> {
         let limited = self.reasons_now.is_some_and(|(_, bits)| bits & reasons::THERMAL != 0);
         self.info.slowdown_temp_c.filter(|_| !limited)
@@ -143,7 +143,7 @@ impl GpuState {
         &mut self.series[index].1
     }
 
-    /// Every bit that was ever set has a lane: 1 while active, 0 while not.
+    /// Every bit that was ever set has a lane: 1 while active, else 0.
     fn record_reasons(&mut self, t: Stamp, bits: u64) {
         for bit in reasons::active(bits).map(ActiveReason::bit) {
             if let Err(index) = self.reasons.binary_search_by_key(&bit, |(known, _)| *known) {
@@ -156,7 +156,7 @@ impl GpuState {
     }
 }
 
-/// The machine around the workload.
+/// The host of the workload.
 #[derive(Debug, Clone, Default)]
 pub struct HostState {
     pub info: Option<HostInfo>,

@@ -81,7 +81,7 @@ fn recording(ms: u64, state: TraceState) -> Envelope {
     envelope(ms, Event::KernelTrace(KernelTrace { tool: "CUPTI".into(), state }))
 }
 
-/// Requests of 20 tokens, each a second long from its number on, 10 ms a token; 15 ms while kernels are recorded.
+/// Requests of 20 tokens, each starting at the second of its number, 10 ms per token; 15 ms while kernels are recorded.
 fn run_with(spans: &[(u64, u64)], requests: u32) -> RunState {
     let recorded = |ms: u64| spans.iter().any(|(from, to)| (*from..*to).contains(&ms));
     let mut events: Vec<Envelope> = Vec::new();
@@ -102,7 +102,7 @@ fn run_with(spans: &[(u64, u64)], requests: u32) -> RunState {
 }
 
 #[test]
-fn what_is_recorded_is_left_out_and_shown_beside_it() {
+fn recorded_spans_are_excluded_and_shown_separately() {
     let state = run_with(&[(3000, 5000), (7000, 8000)], 10);
     let total = &state.total;
     assert_eq!((total.requests, total.itl.n(), total.itl.mean_ms()), (7, 7 * 19, Some(10.0)));
@@ -118,7 +118,7 @@ fn what_is_recorded_is_left_out_and_shown_beside_it() {
 }
 
 #[test]
-fn without_the_events_nothing_is_left_out() {
+fn without_recording_events_nothing_is_excluded() {
     let state = run_with(&[], 3);
     assert!(state.total.left_out().is_none() && !state.kernels.recording.is_used());
     assert_eq!((state.total.itl.n(), state.kernels.recording.cost()), (57, None));
@@ -238,7 +238,7 @@ fn time_in_which_the_process_was_stopped_belongs_to_no_latency() {
 }
 
 #[test]
-fn a_stop_within_a_pause_is_left_out_once() {
+fn a_stop_within_a_pause_is_excluded_once() {
     let stopped = envelope(900, Event::ProcessStopped(ProcessStopped { since: Stamp(100_000_000) }));
     let state = fold(&[
         request(0, 0, false),
@@ -264,7 +264,7 @@ fn lost_tokens_make_no_latency() {
     ]);
     let s = state.total.summary();
     assert_eq!((s.itl_ms.n, s.tpot_ms.mean, s.output_tokens, s.requests), (0, Some(10.0), 6, 1));
-    // A number that cannot be right counts as the next one.
+    // An impossible number counts as the next one.
     let state = fold(&[request(0, 0, false), token(50, 0, 0), token(60, 0, u32::MAX), token(70, 0, 1)]);
     assert_eq!((state.total.itl.n(), state.total.output_tokens), (2, 6));
 }
@@ -389,12 +389,12 @@ fn a_token_that_waits_for_the_recorder_to_start_is_recorded() {
     };
     let mut events = vec![envelope(0, Event::RequestStarted(started))];
     events.extend((0..5).map(|i| token(100 + 4 * u64::from(i), 0, i)));
-    // The next token is late; that recording is on comes after it.
+    // The next token is late; the event that recording is on follows it.
     events.extend([recording(117, TraceState::Starting), token(132, 0, 5), recording(133, TraceState::On)]);
     let state = fold(&events);
     assert_eq!(state.total.itl.max_ms(), Some(4.0));
     assert_eq!(state.total.left_out().map(|recorded| recorded.itl.max_ms()), Some(Some(16.0)));
-    // So is the one that waits until the recorder has left.
+    // So is the token that waits until the recorder has detached.
     events.extend([recording(134, TraceState::Off), recording(143, TraceState::Off), token(145, 0, 6)]);
     events.push(token(149, 0, 7));
     let state = fold(&events);
@@ -458,8 +458,8 @@ fn kernels_of_another_program_are_compared_with_the_last_snapshot() {
     assert_eq!(hints, ["Since the snapshot before: product: 2.00 ms → 1.00 ms per step (-1.00 ms, -50 %)."]);
 }
 
-/// Requests that were sent before a pause continue: their latencies are as they were, and only the time
-/// without tokens is left out.
+/// Earlier requests continue during a pause: their latencies are unchanged, and only the time without tokens is left
+/// out.
 #[test]
 fn a_pause_does_not_change_requests_to_a_server() {
     let run = RunStarted { engine: EngineKind::Server, simulated: false, ..run_started() };
@@ -481,7 +481,7 @@ fn a_pause_does_not_change_requests_to_a_server() {
 }
 
 #[test]
-fn bursts_do_not_set_requests_to_a_server_apart() {
+fn bursts_do_not_split_requests_to_a_server() {
     let run = RunStarted { engine: EngineKind::Server, simulated: false, ..run_started() };
     let of = |on: u64, off: u64| {
         fold(&[
@@ -503,7 +503,7 @@ fn bursts_do_not_set_requests_to_a_server_apart() {
     assert_eq!(long.total.with.requests, 1);
 }
 
-/// A stream is the lowest row that no other request has.
+/// A stream is the lowest free row.
 #[test]
 fn requests_take_the_lowest_free_stream() {
     let run = RunStarted { engine: EngineKind::Server, simulated: false, ..run_started() };
@@ -546,7 +546,7 @@ fn requests_take_the_lowest_free_stream() {
     assert_eq!(active, [(3, 0), (4, 1), (5, 3)]);
 }
 
-/// What other requests did to the server before the first measured one is not of the run.
+/// Preemptions before the first measured request belong to other requests.
 #[test]
 fn preemptions_per_minute_are_those_since_the_first_measured_request() {
     let run = RunStarted { engine: EngineKind::Server, simulated: false, ..run_started() };
@@ -580,10 +580,10 @@ mod ttft_parts {
 
     use super::*;
 
-    /// A request: connect, send and TTFT in microseconds; queue and prefill by the server's clock, which may
-    /// report anything.
+    /// A request: connect, send and TTFT in microseconds; queue and prefill by the server's clock, which may report any
+    /// value.
     type Timed = (u64, u64, u64, Option<f64>, Option<f64>);
-    /// The server's own means of queue and prefill, over so many requests of anyone.
+    /// The server's own means of queue and prefill, and the number of requests of all clients.
     type Own = (Option<f64>, Option<f64>, f64);
 
     fn folded(requests: &[Timed], own: &[Own]) -> RunState {
@@ -646,7 +646,7 @@ mod ttft_parts {
                     prop_assert!(within, "{times:?} of {whole}");
                 }
             }
-            // The means of the server are of other requests and exceed what they would be parts of.
+            // The server's means are of other requests, and exceed the whole.
             None => prop_assert!(parts.iter().any(|times| matches!(times.of, MeanOf::ServerRequests))),
         }
         for times in &parts {
@@ -679,7 +679,7 @@ mod ttft_parts {
                 0..4,
             ),
         ) {
-            // The client's own clock: its parts are within its TTFT.
+            // By the client's own clock, its parts are within its TTFT.
             let requests: Vec<Timed> = requests
                 .into_iter()
                 .map(|(connect, send, ttft, queue, prefill)| (connect, send, connect + send + ttft, queue, prefill))
@@ -688,7 +688,7 @@ mod ttft_parts {
         }
     }
 
-    /// One of ten requests reports its queue; the server's own means are those of other clients.
+    /// One of ten requests reports its queue; the server's own means include other clients.
     #[test]
     fn a_queue_of_some_requests_is_no_share_of_the_ttft_of_all() {
         let mut requests: Vec<Timed> = vec![(0, 0, 10_000, None, None); 9];
@@ -702,7 +702,7 @@ mod ttft_parts {
     }
 }
 
-/// A loop of kernels is no inference: what it did is told all the same.
+/// A loop of kernels is not inference, but has a summary.
 #[test]
 fn a_program_without_steps_has_a_summary() {
     let run = RunStarted { engine: EngineKind::Program, simulated: false, ..run_started() };

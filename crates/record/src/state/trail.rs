@@ -1,4 +1,4 @@
-//! The last tokens, one by one.
+//! The last tokens, individually.
 
 use std::collections::VecDeque;
 
@@ -44,7 +44,7 @@ impl TokenTrail {
         self.count += 1;
     }
 
-    /// The number of tokens so far; the newest has this number less one.
+    /// The number of tokens so far; the index of the newest plus one.
     pub fn count(&self) -> u64 {
         self.count
     }

@@ -1,4 +1,4 @@
-//! What vision encoders made of images, over the measured requests.
+//! The images that vision encoders processed, over the measured requests.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub struct VisionTally {
     pub images: u64,
     /// Positions of prompts.
     pub tokens: u64,
-    /// Where they are known of all requests.
+    /// Known only if every request reports them.
     patches: Option<u64>,
     /// The cost of all requests, by operator; `None` if the cost of one is not known.
     cost: Option<Vec<OperatorCost>>,
@@ -45,7 +45,7 @@ impl VisionTally {
         self.sizes.clone_from(&encoded.sizes);
     }
 
-    /// Positions of a mean image.
+    /// Mean positions per image.
     pub fn tokens_per_image(&self) -> Option<f64> {
         (self.images > 0).then(|| self.tokens as f64 / self.images as f64)
     }
@@ -68,8 +68,8 @@ impl VisionTally {
     }
 }
 
-/// By operator, where the encoders of the shape give as many tokens as there were: otherwise images were
-/// prepared in another way.
+/// By operator, if the encoders of the shape give the observed number of tokens: otherwise images were prepared in a
+/// different way.
 fn cost_of(shape: &Shape, encoded: &ImagesEncoded, batch: u32) -> Option<Vec<OperatorCost>> {
     let expected = shape.vision.as_ref()?.encoded(&encoded.sizes, None).of_batch(u64::from(batch));
     let is_alike = !encoded.sizes.is_empty() && expected.tokens == u64::from(encoded.tokens);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn patches_are_known_where_all_requests_report_them() {
+    fn patches_are_known_if_all_requests_report_them() {
         let mut tally = VisionTally::default();
         assert_eq!(tally.tokens_per_image(), None);
         tally.add(&encoded(10, Some(40), &[]), 1, None);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cost_is_that_of_the_pictures_that_were_seen() {
+    fn the_cost_is_that_of_the_encoded_images() {
         let arch = json!({
             "model_type": "qwen2_5_vl", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
             "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 4096,
@@ -149,7 +149,7 @@ mod tests {
         let mean = tally.step_cost(1).unwrap();
         assert!((mean.total().flops() / one.total().flops() - 1.0).abs() < 1e-12);
         assert_eq!(mean.operators.len(), one.operators.len());
-        // Another number of tokens: the images were prepared in another way.
+        // A different number of tokens: the images were prepared in a different way.
         tally.add(&encoded(tokens + 1, None, &pictures), 1, Some(&shape));
         assert_eq!(tally.step_cost(1), None);
     }

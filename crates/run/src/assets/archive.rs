@@ -34,8 +34,7 @@ struct Entry {
 }
 
 /// Extracts `archive` to the directory `into`, which must not exist yet.
-///
-/// All entries are checked before the first one is written. An entry outside of `into` is an error. The directory is
+/// / All entries are checked before the first one is written. An entry outside of `into` is an error. The directory is
 /// created only if all entries are extracted.
 pub(super) fn extract(archive: &Path, into: &Path, limits: Limits) -> Result<(), AssetError> {
     check(archive, limits)?;
@@ -210,7 +209,7 @@ fn for_each_in_tar(archive: &Path, stream: impl Read, visit: &mut Visit<'_>) -> 
     Ok(())
 }
 
-/// Writes an entry. Returns the bytes of its content, at most one more than the entry may have.
+/// Writes an entry. Returns the bytes of its content, at most one more than the stated size.
 fn write(path: &Path, entry: &Entry, content: &mut dyn Read) -> Result<u64, AssetError> {
     if entry.kind == Kind::Directory {
         return fs::create_dir_all(path).map(|()| 0).map_err(AssetError::io("create", path));

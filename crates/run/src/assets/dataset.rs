@@ -19,7 +19,7 @@ use llmprof_config::{read_yaml, write_yaml};
 /// The link to the source data of a dataset.
 pub const SOURCE: &str = "source-data";
 const METADATA: &str = "metadata.yaml";
-/// A line or a text file.
+/// Maximum size of a line or a text file.
 const MAX_SAMPLE: u64 = 100_000_000;
 
 /// The keys of a dataset's `metadata.yaml` that the program reads; other keys are allowed.
@@ -287,7 +287,7 @@ fn count_lines(path: &Path) -> Result<u64, AssetError> {
 /// Writes the samples with the sorted indices `chosen`; the number of bytes written.
 fn write_variant(partial: &Path, files: &[SourceFile], chosen: &[u64]) -> Result<u64, AssetError> {
     let data = partial.join("data");
-    // New ones: nothing is written through a link.
+    // Newly created: nothing is written through a link.
     fs::create_dir(partial).and_then(|()| fs::create_dir(&data)).map_err(AssetError::io("create", &data))?;
     let path = data.join("samples.jsonl");
     let file = File::create_new(&path).map_err(AssetError::io("create", &path))?;

@@ -1,8 +1,7 @@
 //! Git checkouts of reference sources.
-//!
-//! A checkout and its pin may come with somebody else's tree. Git starts programs that its settings, hooks and addresses name, so
-//! it runs with none of those: hooks are off, protocols are limited, `GIT_*` is unset, and a checkout with settings that this program did
-//! not write is not used.
+//! / A checkout and its pin may be untrusted. Settings, hooks and addresses can make git start programs, so it runs
+//! without them: hooks are off, protocols are limited, `GIT_*` is unset, and a checkout with settings that this program
+//! did not write is not used.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -25,8 +24,7 @@ const SETTINGS: [&str; 6] = [
 /// Without `ext::`, which runs a program, and without unencrypted protocols.
 const PROTOCOLS: &str = "https:ssh:file";
 
-/// The keys that git itself writes into the configuration of one of our checkouts. None of them names a
-/// program.
+/// The keys that git itself writes into the configuration of a checkout by this program. None of them names a program.
 const OWN_KEYS: [&str; 18] = [
     "core.bare",
     "core.filemode",
@@ -103,7 +101,7 @@ fn output<S: AsRef<OsStr>>(git: &mut Command, args: &[S]) -> Result<String, Asse
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Refuses a checkout that is not laid out and configured as [`checkout`] does it.
+/// Refuses a checkout whose layout or configuration differs from that of [`checkout`].
 pub(super) fn require_own(dir: &Path) -> Result<(), AssetError> {
     let foreign = |why: String| AssetError::ForeignCheckout { dir: dir.to_owned(), why };
     let git_dir = dir.join(".git");
@@ -142,7 +140,7 @@ pub(super) fn head(dir: &Path) -> Result<String, AssetError> {
 /// Whether files of the checkout are edited.
 pub(super) fn is_changed(dir: &Path) -> Result<bool, AssetError> {
     require_own(dir)?;
-    // A submodule has settings of its own, and nothing has to be fetched to compare files.
+    // A submodule has its own settings, and nothing must be fetched to compare files.
     let status = ["--no-optional-locks", "status", "--porcelain", "--ignore-submodules=all"].map(OsStr::new);
     let args = [&[OsStr::new("-C"), dir.as_os_str()][..], &status].concat();
     Ok(!output(git().env("GIT_NO_LAZY_FETCH", "1"), &args)?.is_empty())
@@ -159,7 +157,7 @@ pub(super) fn remote_commit(url: &str, reference: &str) -> Result<String, AssetE
     Ok(commit)
 }
 
-/// Whether `text` is the whole id of a commit, SHA-1 or SHA-256.
+/// Whether `text` is a full commit id, SHA-1 or SHA-256.
 pub(super) fn is_commit(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_hexdigit())
 }

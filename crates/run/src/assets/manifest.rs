@@ -74,7 +74,7 @@ pub(super) struct ModelEntry {
     /// Required files; the last component can be a shell pattern.
     #[serde(default)]
     pub(super) required: Vec<String>,
-    /// May be absent, unless it is requested by name.
+    /// It may be absent, unless it is requested by name.
     #[serde(default)]
     pub(super) optional: bool,
 }

@@ -48,8 +48,8 @@ pub(super) fn require_relative(what: &'static str, text: &str) -> Result<PathBuf
     relative(text).map_err(bad)
 }
 
-/// Refuses a name that git does not accept for a branch, a tag or a commit, or reads in another way: as an option, or as a rule for
-/// what to fetch (`a:b`).
+/// Refuses a name that git does not accept for a branch, a tag or a commit, or that it reads differently: as an option,
+/// or as a refspec (`a:b`).
 pub(super) fn require_reference(what: &'static str, text: &str) -> Result<(), AssetError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.+/".contains(c);
     let part_fits =
@@ -66,7 +66,7 @@ pub(super) fn require_reference(what: &'static str, text: &str) -> Result<(), As
     Err(AssetError::BadName { what, name: text.to_owned(), why: why.into() })
 }
 
-/// Refuses `path`, below `root`, where it or a directory on the way to it is a link: what is written there would be elsewhere.
+/// Refuses `path`, below `root`, if it or a directory in it is a link, because the file would be written elsewhere.
 pub(super) fn require_no_links(root: &Path, path: &Path) -> Result<(), AssetError> {
     let is_link = |path: &&Path| path.symlink_metadata().is_ok_and(|found| found.is_symlink());
     match path.ancestors().take_while(|path| *path != root).find(is_link) {

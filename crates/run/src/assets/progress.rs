@@ -65,7 +65,7 @@ impl Progress {
     /// Removes the bars.
     pub(super) fn clear(&self) {
         if let Output::Bars { bars, .. } = &self.output {
-            // A bar that stays does no harm.
+            // A bar that remains does no harm.
             let _ = bars.clear();
         }
     }

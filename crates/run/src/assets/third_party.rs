@@ -35,7 +35,7 @@ pub struct HubPin {
     pub repo: String,
     /// A commit.
     pub revision: String,
-    /// The branch `update --latest` follows.
+    /// The branch that `update --latest` follows.
     #[serde(default = "main_branch")]
     pub track: String,
 }
@@ -169,7 +169,7 @@ impl Pins {
     }
 }
 
-/// The directory for the sources of `repo`, which no link leads to.
+/// The directory for the sources of `repo`, whose path contains no link.
 pub fn hub_dir(root: &Path, repo: &RepoId) -> Result<PathBuf, AssetError> {
     let dir = root.join("third_party/hf").join(repo.to_string());
     paths::require_no_links(root, &dir)?;
@@ -247,7 +247,7 @@ impl GitPin {
         status
     }
 
-    /// Refuses to write through links, and into a checkout that this program did not make.
+    /// Refuses to write through links, and into a checkout that this program did not create.
     fn require_own(&self, root: &Path) -> Result<(), AssetError> {
         let dir = self.dir(root);
         paths::require_no_links(root, &dir)?;

@@ -1,5 +1,5 @@
-//! Runs to compare others with, in one small file each: `baselines/NAME.json` in the working directory, to be committed with the
-//! code.
+//! Baselines: runs to compare others with, in one small file each, `baselines/NAME.json` in the working directory, to
+//! be committed with the code.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use llmprof_base::{
 use llmprof_record::rundir::{RunEntry, list_runs};
 
 const DIR: &str = "baselines";
-/// Runs that were saved under one name before, whose values are kept.
+/// Maximum number of earlier runs under one name whose values are kept.
 const MAX_EARLIER: usize = 50;
 
 /// A saved baseline.
@@ -36,17 +36,17 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// All runs of it, the latest last.
+    /// All of its runs, the latest last.
     fn runs(&self) -> impl Iterator<Item = RunValues> {
         self.earlier.iter().cloned().chain([RunValues::of(&self.sample)])
     }
 }
 
-/// A baseline that was written.
+/// The result of saving a baseline.
 pub struct Written {
     pub path: PathBuf,
     pub sample: Sample,
-    /// How many runs of the workload are saved under this name.
+    /// The number of runs of the workload saved under this name.
     pub runs: usize,
 }
 
@@ -58,7 +58,7 @@ fn path_of(name: &str) -> Result<PathBuf, CompareError> {
     }
 }
 
-/// The newest run below `runs`, unless it is unlikely to be the one that is meant.
+/// The newest run below `runs`, unless the user probably means another one.
 pub fn newest(runs: &Path) -> Result<PathBuf, CompareError> {
     let listed = list_runs(runs);
     let Some(newest) = listed.first() else {
@@ -79,7 +79,7 @@ pub fn newest(runs: &Path) -> Result<PathBuf, CompareError> {
     }
 }
 
-/// Why a run is not taken without being asked for.
+/// Why a run is not selected by default.
 fn objection(run: &RunEntry, runs: &Path) -> Option<&'static str> {
     let mut above = run.dir.path().ancestors().skip(1).take_while(|dir| *dir != runs);
     if !run.answers {
@@ -95,8 +95,8 @@ fn objection(run: &RunEntry, runs: &Path) -> Option<&'static str> {
     }
 }
 
-/// Saves the sample of `run` as `name`. The values of runs of the same workload that were saved there before are kept: they show
-/// the variation from run to run.
+/// Saves the sample of `run` as `name`. The values of earlier runs of the same workload under this name are kept: they
+/// show the variation from run to run.
 pub fn save(name: &str, run: &Path) -> Result<Written, CompareError> {
     let path = path_of(name)?;
     let sample = read::read_run(run)?;
@@ -145,7 +145,7 @@ pub fn baselines() -> Vec<Baseline> {
     baseline_names(Path::new("")).into_iter().map(read).collect()
 }
 
-/// The baseline of that name; `None` where there is none.
+/// The baseline of that name; `None` if there is none.
 pub fn named(name: &str) -> Result<Option<Sample>, CompareError> {
     match path_of(name) {
         Ok(path) if path.is_file() => read(&path).map(|saved| Some(saved.sample)),
@@ -175,7 +175,7 @@ pub fn read(path: &Path) -> Result<Saved, CompareError> {
     Ok(Saved { sample, earlier: earlier.unwrap_or_default() })
 }
 
-/// One line for each baseline.
+/// One line per baseline.
 pub fn baselines_text(found: &[Baseline]) -> String {
     if found.is_empty() {
         return format!("no baseline in {DIR}/; save one with llmprof-tui baseline save NAME [RUN]");

@@ -1,4 +1,4 @@
-//! `compare` and `baseline`: did it help? Compares two runs, snapshots, sweeps or baselines.
+//! `compare` and `baseline`: compares two runs, snapshots, sweeps or baselines.
 
 mod baseline;
 mod error;
@@ -26,7 +26,7 @@ use llmprof_analysis::compare::{Comparison, Difference, Gate, GateOutcome};
 
 /// A comparison with the outcome of its gates.
 pub struct GatedComparison {
-    /// The overrides that identify it, where there are several.
+    /// The overrides that identify it, if there are several.
     pub label: Option<String>,
     pub comparison: Comparison,
     pub gates: Vec<(Gate, GateOutcome)>,
@@ -35,7 +35,7 @@ pub struct GatedComparison {
 impl GatedComparison {
     pub fn new(label: Option<String>, comparison: Comparison, gates: &[Gate]) -> GatedComparison {
         let missing = || GateOutcome::Undecided("the metric was not compared".to_owned());
-        // A limit on a change shows nothing about two workloads, unless the user ignores the difference.
+        // A limit on a change says nothing about two different workloads, unless the user ignores the difference.
         let other = comparison.changed_workload().find(|difference| !difference.is_ignored());
         let other = other.map(|difference| {
             let Difference { what, a, b, .. } = difference;

@@ -1,4 +1,4 @@
-//! Resolves the names given to `compare`, and reads the samples.
+//! Resolves the names that `compare` gets, and reads the samples.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,13 +16,13 @@ use llmprof_record::{
     state::RunState,
 };
 
-/// The largest plan of a sweep or baseline that is read, in bytes.
+/// Maximum size of a sweep's plan or a baseline, in bytes.
 pub(super) const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// One side of a comparison.
 enum Subject {
     One(Box<Sample>),
-    /// The jobs of a sweep that were recorded, each with the overrides it was given.
+    /// The recorded jobs of a sweep, each with its overrides.
     Sweep {
         name: String,
         jobs: Vec<(Vec<String>, Sample)>,
@@ -64,7 +64,7 @@ fn read_path(path: &Path) -> Result<Subject, CompareError> {
     })))
 }
 
-/// Compares two recordings, job by job where they are sweeps. Both are read at the same time.
+/// Compares two recordings, job by job if they are sweeps. Both are read at the same time.
 pub fn compare_recordings(
     a: &str,
     b: &str,
@@ -77,7 +77,7 @@ pub fn compare_recordings(
         let second = read_subject(b, runs);
         let first = match first {
             Ok(first) => first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            // Without another thread, one after the other.
+            // Without another thread, they are read one after the other.
             Err(_) => read_subject(a, runs),
         };
         (first, second)
@@ -98,7 +98,7 @@ pub fn compare_recordings(
             jobs.iter().map(|(overrides, a)| gated(overrides, a, &b)).collect()
         }
         (Subject::Sweep { name: a, jobs: left }, Subject::Sweep { name: b, jobs: right }) => {
-            // Jobs are matched by their overrides, or else by their order where there are as many.
+            // Jobs are matched by their overrides, or else by their order if there are as many.
             let same_overrides = |(overrides, a): &(Vec<String>, Sample)| {
                 let (_, b) = right.iter().find(|(other, _)| other == overrides)?;
                 Some(gated(overrides, a, b))
@@ -140,7 +140,7 @@ fn read_snapshot(run: &Path, wanted: &str) -> Result<Sample, CompareError> {
     let mut found = false;
     let state = fold(&dir, |state, envelope| {
         if let Event::Snapshot(taken) = &envelope.event {
-            // In the name of the file, special characters of the snapshot's name are replaced.
+            // In the file name, special characters of the snapshot's name are replaced.
             found = dir.snapshot(&taken.name) == dir.snapshot(wanted);
             if found {
                 return false;
@@ -181,7 +181,7 @@ fn sample(state: &RunState, name: &str, dir: &RunDir) -> Result<Sample, CompareE
     state.run_sample(name).ok_or_else(|| CompareError::NotARun { path: dir.path().to_owned() })
 }
 
-/// The part of a sweep's plan that is needed here.
+/// The part of a sweep's plan that a comparison needs.
 #[derive(Deserialize)]
 struct Plan {
     jobs: Vec<PlannedJob>,

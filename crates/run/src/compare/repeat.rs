@@ -25,7 +25,7 @@ use llmprof_base::{
 use llmprof_event::Outcome;
 use llmprof_record::rundir::{RunDir, comparisons_dir};
 
-/// The distance of the seeds of neighbouring pairs: readable, and seldom that of two sides.
+/// The distance between the seeds of neighbouring pairs: readable, and unlikely to equal that of two sides.
 const SEED_STEP: u64 = 1000;
 
 /// One side: its overrides, and the seed of its first run.
@@ -35,9 +35,9 @@ pub struct RepeatSide {
 }
 
 impl RepeatSide {
-    /// The overrides of the `nth` pair, from 1. Each pair has another seed: with one seed, simulated pairs would be copies, and
-    /// measured ones would all use the same prompts and weights. Both sides of a pair have the same one, unless they were given
-    /// different ones.
+    /// The overrides of the `nth` pair, from 1. Each pair has another seed: with one seed, simulated pairs would be
+    /// copies, and measured ones would use the same prompts and weights. Both sides of a pair have the same seed,
+    /// unless their overrides set different ones.
     fn overrides_of_pair(&self, nth: usize) -> Vec<String> {
         let mut overrides = self.overrides.clone();
         if nth > 1 {
@@ -48,10 +48,10 @@ impl RepeatSide {
     }
 }
 
-/// Makes the plan of a run from its overrides.
+/// Creates the plan of a run from its overrides.
 pub type PlanRun<'a> = &'a dyn Fn(&[String]) -> Result<Plan, String>;
 
-/// What to run, how often, and for how long at most.
+/// The sides, the number of pairs, and the time limit.
 pub struct Repeat<'a> {
     pub a: RepeatSide,
     pub b: RepeatSide,
@@ -59,7 +59,7 @@ pub struct Repeat<'a> {
     pub limit: Option<Duration>,
     /// The directory of the runs and the result.
     pub dir: PathBuf,
-    /// Runs everything in this process; otherwise each run has a process of its own.
+    /// Runs everything in this process; otherwise each run has its own process.
     pub same_process: Option<PlanRun<'a>>,
 }
 
@@ -79,7 +79,7 @@ pub fn split_sides(arguments: &[String]) -> Result<(Vec<String>, Vec<String>), C
     }
 }
 
-/// The number of pairs for `--repeat n`, and why it is another one.
+/// The number of pairs for `--repeat n`, and the reason if it differs.
 pub fn pairs_to_run(n: usize) -> (usize, Option<String>) {
     let note =
         || format!("--repeat {n}: an interval needs at least {MIN_VALUES} pairs, so {MIN_VALUES} are run");
@@ -87,7 +87,7 @@ pub fn pairs_to_run(n: usize) -> (usize, Option<String>) {
 }
 
 impl Repeat<'_> {
-    /// Runs all pairs, unless the time is up before or a signal arrives.
+    /// Runs all pairs, unless the time is over or a signal arrives.
     pub async fn run(&self, options: &Options) -> Result<Repeated, CompareError> {
         let started = Instant::now();
         let mut pairs: Vec<(Sample, Sample)> = Vec::new();
@@ -138,7 +138,7 @@ impl Repeat<'_> {
                 return Err(CompareError::NotRecorded { side: name });
             }
             let sample = read_run(&dir);
-            // What was lost in a completed run is part of its trust.
+            // Losses of a completed run are part of its trust.
             let completed = |sample: &Sample| sample.facts.outcome == Some(Outcome::Completed);
             if !success && !sample.as_ref().is_ok_and(completed) {
                 let last = ended.messages.lines().rev().find(|line| !line.trim().is_empty());

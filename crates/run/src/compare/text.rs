@@ -45,7 +45,7 @@ pub fn exit_code(comparisons: &[GatedComparison]) -> u8 {
 pub fn row_cells(row: &Row) -> [String; 7] {
     let none = || "–".to_owned();
     let value = |value: Option<f64>| value.map_or_else(none, |value| row.metric.format_value(value));
-    // Two values have a ratio even where there is no interval.
+    // Two values have a ratio even if there is no interval.
     let ratio = row.ratio.map(|ratio| ratio.estimate).or_else(|| Some(row.b? / row.a?));
     [
         row.label.clone(),
@@ -68,8 +68,8 @@ pub fn visible_rows(comparison: &Comparison) -> impl Iterator<Item = &Row> {
     comparison.rows.iter().filter(move |row| nothing || known(row))
 }
 
-/// Why rows are undecided, or with what reservation they are not: the labels of the rows, and the reason. The headline's is in
-/// the sentence.
+/// The reasons why rows are undecided, and reservations about decided ones: the labels of the rows, and the reason. The
+/// headline's reason is in the sentence.
 pub fn undecided_reasons(comparison: &Comparison) -> Vec<(String, &str)> {
     let in_sentence = comparison.headline().and_then(|row| row.reason.as_deref());
     let mut reasons: Vec<(String, &str)> = Vec::new();
@@ -101,7 +101,7 @@ pub fn describe_difference(difference: &Difference) -> (&'static str, String) {
     (kind, format!("{name}: {a} → {b}"))
 }
 
-/// What was measured on a side, and what blocks a comparison.
+/// The measurements of a side, and the issues that block a comparison.
 pub fn describe_side(side: &Side) -> String {
     let mut text = format!("{} requests", side.requests);
     if let Some(cv) = side.tpot_cv {
@@ -122,13 +122,13 @@ pub fn describe_side(side: &Side) -> String {
     }
 }
 
-/// A mean that would be from requests if there were more of them.
+/// Whether a mean comes from tokens because there are too few requests.
 fn is_from_tokens(row: &Row) -> bool {
     let of_percentile = matches!(row.metric, Metric::Itl(Statistic::Percentile(_)));
     matches!(row.n, Some(SampleSize::Tokens { .. })) && !of_percentile
 }
 
-/// How to read the verdicts.
+/// An explanation of the verdicts.
 pub fn describe_method(comparison: &Comparison) -> String {
     let method = match comparison.pairs {
         Some(pairs) => {
@@ -150,7 +150,7 @@ pub fn describe_method(comparison: &Comparison) -> String {
     format!("SAME: the interval is within ±{}.{headline}{others}{method}", percent(100.0 * comparison.margin))
 }
 
-/// The changes of operators, the largest first, with a bar relative to it.
+/// The changes of operators, the largest first, with a bar relative to that.
 fn waterfall_lines(waterfall: &Waterfall) -> Vec<String> {
     const MAX_PARTS: usize = 8;
     let (shown, rest, rest_us) = waterfall.largest(MAX_PARTS);
@@ -182,7 +182,7 @@ pub fn changed_families(waterfall: &Waterfall) -> Vec<String> {
         .collect()
 }
 
-/// What the operators are timed by, where that is not their kernels.
+/// The clock of the operators, if it is not that of their kernels.
 fn waterfall_unit(waterfall: &Waterfall) -> &'static str {
     match waterfall.clock {
         OperatorClock::Kernels => "µs per step",
@@ -190,12 +190,12 @@ fn waterfall_unit(waterfall: &Waterfall) -> &'static str {
     }
 }
 
-/// The waterfall, where it has any content.
+/// The waterfall, if it has any content.
 fn waterfall_of(comparison: &Comparison) -> Option<&Waterfall> {
     comparison.waterfall.as_ref().filter(|waterfall| !waterfall.is_empty())
 }
 
-/// For a terminal: the sentence, the table, the reasons, what to do.
+/// For a terminal: the sentence, the table, the reasons, the advice.
 pub fn text(gated: &GatedComparison) -> String {
     let comparison = &gated.comparison;
     let mut out = String::new();
@@ -245,7 +245,7 @@ pub fn text(gated: &GatedComparison) -> String {
     out.trim_end().to_owned()
 }
 
-/// Names of runs, models and GPUs are untrusted text.
+/// Names of runs, models and GPUs are untrusted.
 fn one_line(text: &str) -> String {
     line(text, MAX_LINE)
 }
@@ -261,7 +261,7 @@ pub fn markdown(gated: &GatedComparison) -> String {
     inert_markdown(&format!("{label}**{}**: {}\n\n{table}\n{notes}", comparison.word, comparison.sentence))
 }
 
-/// What follows the table: method, reasons, sides, differences, gates, waterfall, advice.
+/// The text after the table: method, reasons, sides, differences, gates, waterfall, advice.
 pub(super) fn notes_markdown(gated: &GatedComparison) -> String {
     let comparison = &gated.comparison;
     let mut out = format!("{}\n\n", describe_method(comparison));
@@ -292,7 +292,7 @@ pub(super) fn notes_markdown(gated: &GatedComparison) -> String {
     out.trim_end().to_owned()
 }
 
-/// One JSON object; with `comparisons` where sweeps were compared.
+/// One JSON object; with `comparisons` if sweeps were compared.
 pub fn json(comparisons: &[GatedComparison]) -> Value {
     let one = |gated: &GatedComparison| {
         let mut object = serde_json::to_value(&gated.comparison).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The trust on the screen and in the reports agrees with what `compare` refuses.
+//! The trust on the screen and in the reports agrees with the refusals of `compare`.
 
 use serde_json::json;
 
@@ -13,7 +13,7 @@ use llmprof_event::{
 };
 use llmprof_record::state::RunState;
 
-/// A run and what happened around it.
+/// A run and its conditions.
 #[derive(Debug, Clone, Copy)]
 struct Scenario {
     seed: u64,
@@ -45,7 +45,7 @@ const STEADY: Scenario = Scenario {
 };
 
 impl Scenario {
-    /// One of many scenarios, most of them with few issues.
+    /// A random scenario; most have few issues.
     fn random(seed: u64) -> Scenario {
         let pick = |stream: u64, n: u64| (noise::bits(noise::bits(31, seed), stream) % n) as usize;
         Scenario {

@@ -1,4 +1,4 @@
-//! What the client that puts load on servers adds to latencies: load on a server of known timing, in this process.
+//! The latency that the load-test client adds: load on a server of known timing, in this process.
 
 use std::{collections::HashMap, thread, time::Duration};
 
@@ -21,7 +21,7 @@ use llmprof_sources::server::{
 const TTFT: Duration = Duration::from_millis(50);
 const ITL: Duration = Duration::from_millis(10);
 const TOKENS: u32 = 200;
-/// How long events wait before they are counted.
+/// The time for which events are collected before they are counted.
 const BATCH: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Error)]
@@ -41,13 +41,13 @@ pub struct ClientReport {
     requests: usize,
     failed: u32,
     chunks: u64,
-    /// TTFT less that of the server.
+    /// TTFT minus that of the server.
     ttft_error: Distribution,
     itl: Distribution,
     lost: u64,
 }
 
-/// Puts about `streams` requests at a time on the server for `time`.
+/// Load-tests the server with about `streams` concurrent requests for `time`.
 pub fn measure(streams: u32, time: Duration, control: &Control) -> Result<ClientReport, ClientError> {
     let server = KnownServer::start(Timing { ttft: TTFT, itl: ITL, tokens_per_chunk: 1 })?;
     let request_s = (TTFT + ITL * (TOKENS - 1)).as_secs_f64();
@@ -96,12 +96,12 @@ pub fn measure(streams: u32, time: Duration, control: &Control) -> Result<Client
         itl: Distribution::default(),
         lost: 0,
     };
-    // Until there are as many requests at a time as wanted, nothing counts.
+    // Nothing counts until the number of concurrent requests is reached.
     let mut begin: Option<Stamp> = None;
     let mut open: HashMap<u32, (Stamp, Option<Stamp>)> = HashMap::new();
     let mut batch = Vec::new();
     while let Some(first) = rx.blocking_recv() {
-        // Waking up for each event would cost more than the client.
+        // Waking up for each event would take more time than the client.
         thread::sleep(BATCH);
         batch.push(first);
         rx.take_waiting(&mut batch);

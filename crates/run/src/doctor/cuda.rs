@@ -1,4 +1,5 @@
-//! Checks of CUDA: the version that the driver supports, the kernels of this program, and where the libraries are.
+//! Checks of CUDA: the version that the driver supports, the kernels of this program, and the libraries with their
+//! paths.
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +38,7 @@ pub(super) fn build(context: &Context) -> Finding {
         ))
         .remedy("use another GPU (hardware.device_index), or runtime.device=cpu");
     }
-    let libcuda = LibraryPaths::of(context).best(CUDA);
+    let libcuda = LibraryPaths::new(context).best(CUDA);
     match (context.machine.build.auto)() {
         Device::Cpu if libcuda.is_none() => {
             Finding::warn("libcuda.so.1 not found: models run on the CPU, the GPU is monitored")
@@ -76,7 +77,7 @@ fn without_libcuda(context: &Context) -> &'static str {
 }
 
 pub(super) fn cublas(context: &Context, _: &[Gpu]) -> Finding {
-    match LibraryPaths::of(context).best(CUBLAS) {
+    match LibraryPaths::new(context).best(CUBLAS) {
         Some(library) => Finding::pass(library.to_string()),
         None => Finding::warn("libcublas 12 or 13 not found: prefill uses our own kernels, which are slower")
             .remedy("install CUDA 12 or 13, or the PyPI package nvidia-cublas"),
@@ -84,7 +85,7 @@ pub(super) fn cublas(context: &Context, _: &[Gpu]) -> Finding {
 }
 
 pub(super) fn cupti(context: &Context, _: &[Gpu]) -> Finding {
-    match LibraryPaths::of(context).best(CUPTI) {
+    match LibraryPaths::new(context).best(CUPTI) {
         Some(library) => Finding::pass(library.to_string()),
         None => Finding::warn("libcupti 12 or 13 not found: kernels cannot be recorded live")
             .remedy("install CUDA's extras/CUPTI or the PyPI package nvidia-cuda-cupti"),
@@ -105,7 +106,7 @@ impl std::fmt::Display for Library {
     }
 }
 
-/// Files that the loader finds, and directories that this program searches besides.
+/// Files that the loader finds, and further directories that this program searches.
 struct LibraryPaths<'a> {
     machine: &'a Machine,
     loadable: Vec<PathBuf>,
@@ -113,7 +114,7 @@ struct LibraryPaths<'a> {
 }
 
 impl LibraryPaths<'_> {
-    fn of(context: &Context) -> LibraryPaths<'_> {
+    fn new(context: &Context) -> LibraryPaths<'_> {
         let machine = &*context.machine;
         let mut loadable = Vec::new();
         for directory in machine.folders("LD_LIBRARY_PATH") {
@@ -128,7 +129,7 @@ impl LibraryPaths<'_> {
         LibraryPaths { machine, loadable, directories: libraries::directories(machine) }
     }
 
-    /// The one that the program loads.
+    /// The file that the program loads.
     fn best(&self, wanted: Wanted) -> Option<Library> {
         let in_directory = |directory: &Path, name: String| Library { name, directory: directory.to_owned() };
         let loadable = || {

@@ -30,7 +30,7 @@ pub(super) fn nvml(context: &Context) -> Finding {
         Inventory::Absent { absence, evidence: Some(evidence) } => {
             Finding::fail(format!("{absence}, but {evidence}")).remedy(absence.remedy())
         }
-        // Any other absence comes from a driver, which only machines with a GPU have.
+        // Any other absence is reported by a driver, which only machines with a GPU have.
         Inventory::Absent {
             absence:
                 absence @ (Absence::LibraryMissing { .. } | Absence::DriverNotLoaded | Absence::NoDevices),
@@ -96,7 +96,7 @@ pub(super) fn gpm(gpu: &Gpu) -> Finding {
     }
 }
 
-/// The refused ones of `readings`, in parentheses.
+/// The refused readings of `readings`, in parentheses.
 fn refusals(gpu: &Gpu, readings: &[Reading]) -> String {
     let refused: Vec<&str> = readings
         .iter()

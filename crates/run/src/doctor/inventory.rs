@@ -22,7 +22,7 @@ pub(super) enum Inventory {
         /// Evidence of a GPU that NVML does not show.
         evidence: Option<String>,
     },
-    /// NVML gave no result; why.
+    /// NVML gave no result; the reason.
     NoAnswer(String),
 }
 
@@ -31,9 +31,9 @@ pub(super) enum Inventory {
 pub(super) struct Gpu {
     pub(super) info: GpuInfo,
     pub(super) sample: GpuSample,
-    /// `None` where they cannot be listed.
+    /// `None` if they cannot be listed.
     pub(super) others: Option<Vec<GpuProcess>>,
-    /// Why it could not be read.
+    /// The reason why it could not be read.
     pub(super) error: Option<String>,
 }
 
@@ -106,7 +106,7 @@ impl Gpu {
         self.info.compute_capability.as_ref()?.replace('.', "").parse().ok()
     }
 
-    /// The finding where `what` is unavailable because `reading` was refused: a warning where that can be changed.
+    /// The finding if `what` is unavailable because `reading` was refused: a warning if that can be changed.
     pub(super) fn unavailable(&self, what: &str, reading: impl Into<Query>) -> Finding {
         match self.refused(reading) {
             Some(Refused { reason, remedy: Some(remedy), .. }) => {

@@ -20,7 +20,7 @@ pub struct Machine {
     pub screen: Screen,
     /// The directory of runs, or why it is unknown. Not below `root`.
     pub runs: Result<PathBuf, String>,
-    /// Memory available without swapping, where the system reports it.
+    /// Memory available without swapping, if the system reports it.
     pub free_memory: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ pub struct Build {
 pub struct Screen {
     /// Whether both stdin and stdout are a terminal.
     pub terminal: bool,
-    /// Columns and rows, where stdout reports them.
+    /// Columns and rows, if stdout reports them.
     pub size: Option<(u16, u16)>,
 }
 

@@ -1,6 +1,5 @@
 //! Checks of this machine: what works, what does not, and how to fix it.
-//!
-//! A check reads a [`Machine`], never the system itself, and runs under a time limit of its own.
+//! / A check reads a [`Machine`], never the system itself, and has its own time limit.
 
 pub mod client;
 mod cuda;
@@ -36,13 +35,14 @@ pub use machine::Machine;
 pub struct Limit {
     /// After this the check is abandoned.
     pub check: Duration,
-    /// After this the tools that the check has started are killed: before the check is abandoned, so that it can report them.
+    /// After this the tools that the check has started are killed; earlier than the check is abandoned, so that it can
+    /// report them.
     pub tools: Duration,
 }
 
 /// The time limits of the checks of this machine.
 pub const LIMIT: Limit = Limit { check: Duration::from_secs(3), tools: Duration::from_millis(2500) };
-/// Progress is reported from here on.
+/// Progress is reported from this time on.
 const PROGRESS_AFTER: Duration = Duration::from_secs(1);
 
 /// The result of a check, ordered by severity.
@@ -78,7 +78,7 @@ impl fmt::Display for Status {
 pub struct Finding {
     pub status: Status,
     pub found: String,
-    /// What to do, where something can be done.
+    /// The remedy, if there is one.
     pub remedy: Option<String>,
 }
 
@@ -143,11 +143,11 @@ impl Report {
 struct Context {
     machine: Arc<Machine>,
     inventory: Arc<Inventory>,
-    /// When a tool started by the check has to be finished.
+    /// The time at which a tool started by the check must have ended.
     deadline: Instant,
 }
 
-/// A check, by what it needs. Those that need a GPU are skipped without one.
+/// A check, by its requirements. Checks that need a GPU are skipped without one.
 #[derive(Clone, Copy)]
 enum CheckFn {
     Machine(fn(&Context) -> Finding),
@@ -197,8 +197,8 @@ const CHECKS: [(&str, CheckFn); 26] = [
     ("locale", CheckFn::Machine(host::locale)),
 ];
 
-/// Runs every check, each within `limit`. Once that takes a while, `progress` is called with the id of each check that
-/// is waited for. Ends early when [`System::stop`](llmprof_base::tools::System::stop) is set.
+/// Runs every check, each within `limit`. After a while, `progress` is called with the id of each check that is still
+/// running. Ends early when [`System::stop`](llmprof_base::tools::System::stop) is set.
 pub fn examine(machine: &Arc<Machine>, limit: Limit, progress: &mut dyn FnMut(&str)) -> Report {
     let begun = Instant::now();
     let mut reported = String::new();
@@ -258,8 +258,8 @@ impl Unfinished {
     }
 }
 
-/// Runs `work` on a thread of its own, which is abandoned after `limit`. `waiting` is called with `id` every so often
-/// meanwhile.
+/// Runs `work` on its own thread, which is abandoned after `limit`. Meanwhile `waiting` is called with `id` at
+/// intervals.
 fn within<T: Send + 'static>(
     limit: Duration,
     id: &str,
@@ -298,7 +298,7 @@ mod tests {
     fn work_that_takes_too_long_is_abandoned() {
         let mut reported = Vec::new();
         let limit = Duration::from_millis(300);
-        // It never ends.
+        // A check that never ends.
         let (_open, never) = mpsc::channel::<()>();
         let slow = within(limit, "slow", move || never.recv().is_ok(), &mut |id| {
             reported.push(id.to_owned());

@@ -38,7 +38,7 @@ use llmprof_sources::sim::scenario::UnknownScenario;
 const MIN_TOKENS: u32 = 64;
 /// Fewer pairs give a wide interval.
 const GOOD_PAIRS: usize = 8;
-/// Delay between switching the sampler on and the request: the first round of samples is over by then.
+/// Delay between switching the sampler on and the request, so that the first round of samples is over.
 const SETTLE: Duration = Duration::from_millis(60);
 
 #[derive(Debug, Error)]
@@ -72,7 +72,7 @@ pub struct Pair {
     pub off_ms: f64,
 }
 
-/// The result of a measurement.
+/// The result of the measurement.
 #[derive(Debug, Clone)]
 pub struct Overhead {
     pub run: RunStarted,
@@ -87,19 +87,19 @@ pub struct Overhead {
     pub cpu_pct: Option<f64>,
 }
 
-/// What the sampler sent.
+/// The samples that the sampler sent.
 #[derive(Debug, Clone, Default)]
 pub struct Sampled {
     pub gpus: Vec<GpuInfo>,
-    /// Why no GPU was sampled.
+    /// The reason why no GPU was sampled.
     pub gpu_absent: Option<GpuAbsent>,
     pub host: bool,
     pub read_time: Duration,
-    /// Cost of each kind of call; empty without a GPU, or where the time was too short to count them.
+    /// Cost of each kind of call; empty without a GPU, or if the time was too short to count them.
     pub calls: Vec<CallCost>,
 }
 
-/// How far a measurement is.
+/// The progress of a measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Progress {
     Preparing { step: String, done: u64, total: u64 },
@@ -128,7 +128,7 @@ impl fmt::Display for Progress {
 
 type ProgressFn<'a> = dyn FnMut(Progress) + Send + 'a;
 
-/// The run to measure: as configured, but long enough and without an early end. Refuses a run without overhead.
+/// The run to measure: as configured, but long enough and without an early end. Refuses a run without sampling.
 pub fn plan(mut composed: Composed) -> Result<Plan, OverheadError> {
     let config = &mut composed.config;
     match config.runtime.name {
@@ -292,12 +292,12 @@ impl Overhead {
         (!self.pairs.is_empty()).then(|| (mean(|pair| pair.on_ms), mean(|pair| pair.off_ms)))
     }
 
-    /// 1 where there is no estimate.
+    /// 1 if there is no estimate, else 0.
     pub fn exit_code(&self) -> u8 {
         u8::from(self.change_pct.is_none())
     }
 
-    /// What was sampled while the sampler was on.
+    /// The samples while the sampler was on.
     fn sampled_text(&self) -> String {
         let Sampled { gpus, gpu_absent, host, .. } = &self.sampled;
         let names = gpus.iter().map(|gpu| {
@@ -394,7 +394,7 @@ impl Overhead {
         })
     }
 
-    /// The time that the sampler used, and the cost of its calls.
+    /// The time that the sampler used, and the duration of its calls.
     fn usage_text(&self) -> String {
         let cpu = self.cpu_pct.map_or_else(|| "–".to_owned(), percent);
         let mut out = format!("the sampler used {cpu} of one core");

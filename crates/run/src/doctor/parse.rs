@@ -1,4 +1,4 @@
-//! Parsers of what tools and the kernel print.
+//! Parsers of the output of tools and the kernel.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelDriver {
     pub version: String,
-    /// The open-source module, not the proprietary one.
+    /// Whether it is the open-source module rather than the proprietary one.
     pub open: bool,
 }
 
@@ -21,7 +21,7 @@ pub fn kernel_driver(text: &str) -> Option<KernelDriver> {
     Some(KernelDriver { version, open: line.contains("Open Kernel Module") })
 }
 
-/// Whether `/proc/driver/nvidia/params` restricts performance counters to administrators; `None` where it has no such
+/// Whether `/proc/driver/nvidia/params` restricts performance counters to administrators; `None` if it has no such
 /// entry. The module option and the published parameter have different names.
 pub fn counters_for_admins_only(params: &str) -> Option<bool> {
     let value = params.lines().find_map(|line| {

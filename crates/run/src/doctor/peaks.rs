@@ -18,7 +18,7 @@ use llmprof_engine::{
 };
 use llmprof_event::Device;
 
-/// Uncounted calls of each load: they touch the buffers and let libraries choose their kernels.
+/// Uncounted calls of each load, which touch the buffers and let libraries select their kernels.
 const WARM_UP: usize = 2;
 /// A steady rate below this share of the best is reported.
 const STEADY_SHARE: f64 = 0.97;
@@ -35,7 +35,7 @@ pub enum PeaksError {
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasuredPeaks {
     pub device: Device,
-    /// As the driver or the system calls it.
+    /// The name by the driver or the system.
     pub name: String,
     pub rows: Vec<Row>,
 }
@@ -49,7 +49,7 @@ pub struct Row {
     pub best: f64,
     /// The median of the second half of the calls, when power and temperature have settled.
     pub steady: f64,
-    /// The specified peak, where known.
+    /// The specified peak, if known.
     pub stated: Option<f64>,
 }
 
@@ -79,7 +79,7 @@ pub fn measure(
         progress(load);
         loadable.prepare(load)?;
         let rates = rates(loadable.as_mut(), duration, control)?;
-        rows.extend(Row::of(load, &rates, stated));
+        rows.extend(Row::new(load, &rates, stated));
     }
     Ok(MeasuredPeaks { device, name, rows })
 }
@@ -100,7 +100,7 @@ fn rates(device: &mut dyn Loadable, duration: Duration, control: &Control) -> Re
 }
 
 impl Row {
-    fn of(load: Load, rates: &[f64], gpu: Option<&GpuPeaks>) -> Option<Row> {
+    fn new(load: Load, rates: &[f64], gpu: Option<&GpuPeaks>) -> Option<Row> {
         let best = rates.iter().copied().max_by(f64::total_cmp)?;
         let mut second_half = rates[rates.len() / 2..].to_vec();
         second_half.sort_by(f64::total_cmp);
@@ -199,17 +199,17 @@ mod tests {
     fn best_steady_and_specified() {
         let h200 = GpuPeaks::named("NVIDIA H200");
         let rates = [700e12, 800e12, 790e12, 690e12, 680e12, 685e12];
-        let product = Row::of(Load::Product(Dtype::Bf16), &rates, h200).unwrap();
+        let product = Row::new(Load::Product(Dtype::Bf16), &rates, h200).unwrap();
         assert_eq!((product.best, product.steady, product.calls), (800e12, 685e12, 6));
         assert_eq!(product.stated, Some(989.4e12));
-        let read = Row::of(Load::Read, &[4.5e12], h200).unwrap();
+        let read = Row::new(Load::Read, &[4.5e12], h200).unwrap();
         assert_eq!((read.steady, read.stated), (4.5e12, Some(4.8e12)));
-        assert_eq!(Row::of(Load::Copy, &[], h200), None);
+        assert_eq!(Row::new(Load::Copy, &[], h200), None);
 
         let measured = MeasuredPeaks {
             device: Device::Cuda(0),
             name: "NVIDIA H200".into(),
-            rows: vec![product, read, Row::of(Load::Copy, &[4.2e12], None).unwrap()],
+            rows: vec![product, read, Row::new(Load::Copy, &[4.2e12], None).unwrap()],
         };
         let text = measured.text();
         assert!(text.contains("product, bf16") && text.contains("685 TFLOP/s"), "{text}");

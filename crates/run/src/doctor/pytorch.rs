@@ -5,7 +5,8 @@ use std::path::{self, Path, PathBuf};
 use super::{Context, Finding};
 use llmprof_sources::pytorch::Interpreter;
 
-/// Prints the versions of Python, torch and transformers, a line each and empty where there is none. Nothing is imported: that takes seconds.
+/// Prints the versions of Python, torch and transformers, one per line and empty if missing. Nothing is imported,
+/// because that takes seconds.
 const VERSIONS: &str = "\
 import platform
 from importlib import metadata
@@ -28,7 +29,7 @@ pub(super) fn pytorch(context: &Context) -> Finding {
         Interpreter::find_with(None, |name| context.machine.variable(name).map(Into::into), &|path| {
             context.machine.has(absolute(path))
         });
-    // Without a directory it is searched for in PATH.
+    // A name without a directory is searched for in PATH.
     let in_path = || {
         let places = context.machine.folders("PATH").into_iter().map(|folder| folder.join(&python.path));
         places.into_iter().find(|path| context.machine.has(path))

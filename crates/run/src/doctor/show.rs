@@ -10,7 +10,7 @@ use llmprof_base::foreign;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
     pub colours: bool,
-    /// Characters beyond ASCII.
+    /// Whether characters beyond ASCII are allowed.
     pub unicode: bool,
     /// Wrap lines to this many columns; `None` does not wrap.
     pub columns: Option<usize>,
@@ -18,7 +18,7 @@ pub struct Style {
 
 impl Style {
     /// The style for stdout of `machine`; `terminal` is whether that is a terminal.
-    pub fn of(machine: &Machine, terminal: bool) -> Style {
+    pub fn for_machine(machine: &Machine, terminal: bool) -> Style {
         let plain = machine.variable("NO_COLOR").is_some() || machine.variable("TERM") == Some("dumb");
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(|name| machine.variable(name));
         Style {
@@ -52,7 +52,7 @@ impl Style {
     }
 }
 
-/// A line for each check with its remedy below, then a summary.
+/// One line per check with its remedy below, then a summary.
 pub fn text(report: &Report, style: Style) -> String {
     let width = report.checks.iter().map(|check| check.id.len()).max().unwrap_or(0);
     let mut out = String::new();
@@ -83,7 +83,7 @@ fn lines_of(check: &Check, width: usize, style: Style) -> String {
     let finding = &check.finding;
     let status =
         style.coloured(finding.status, &format!("{} {}", style.symbol(finding.status), finding.status));
-    // A symbol, the status and the gaps around the name.
+    // The width of the symbol, the status and the gaps around the name.
     let indent = 6 + 2 + width + 2;
     let room = style.columns.map_or(usize::MAX, |columns| columns.saturating_sub(indent).max(20));
     let mut lines = wrapped(&foreign::line(&finding.found, foreign::MAX_LINE), room);

@@ -1,4 +1,4 @@
-//! The model of a run, for this program's decoder or for candle-transformers.
+//! The model of a run, for the program's decoder or for candle-transformers.
 
 use std::{
     path::{Path, PathBuf},
@@ -24,7 +24,7 @@ use llmprof_engine::{
 /// A model and its source.
 #[derive(Debug, Clone)]
 pub enum Model {
-    /// Built by this program's decoder.
+    /// For the program's decoder.
     Own {
         spec: Box<ModelSpec>,
         /// Trained weights; `None` for synthetic ones.
@@ -32,13 +32,13 @@ pub enum Model {
         /// How synthetic weights are quantised, if they are.
         scheme: Option<Scheme>,
     },
-    /// Built by candle-transformers.
+    /// For candle-transformers.
     Stock(Arc<StockModel>),
-    /// Built by PyTorch.
+    /// For PyTorch.
     Python(Arc<PythonModel>),
 }
 
-/// A model of PyTorch, as far as it is known here.
+/// The known facts about a model of PyTorch.
 #[derive(Debug, Clone)]
 pub struct PythonModel {
     /// Its `config.json`.
@@ -50,7 +50,7 @@ pub struct PythonModel {
 }
 
 impl PythonModel {
-    /// The part of the configuration that is about text.
+    /// The part of the configuration for text.
     fn text(&self) -> &Value {
         let parts = ["text_config", "language_config"].map(|key| &self.arch[key]);
         parts.into_iter().find(|part| part.is_object()).unwrap_or(&self.arch)
@@ -60,7 +60,7 @@ impl PythonModel {
         self.text().get(key).or_else(|| self.arch.get(key)).and_then(Value::as_u64)
     }
 
-    /// Whether it sees images.
+    /// Whether it is a vision-language model.
     pub fn sees(&self) -> bool {
         ["vision_config", "sam_config", "vision_tower"]
             .iter()
@@ -76,12 +76,12 @@ impl PythonModel {
     }
 }
 
-/// The vocabulary of random prompts where the model's is not known, as with a script.
+/// The vocabulary of random prompts if the model's is not known, e.g. of a script.
 const UNKNOWN_VOCABULARY: u64 = 32_000;
 
 impl Model {
-    /// Opens and validates the model of `config` for its runtime. With `model.weights=auto` also reports
-    /// which weights it has.
+    /// Opens and validates the model of `config` for its runtime. With `model.weights=auto` also returns a note on its
+    /// weights.
     pub fn open(config: &RunConfig) -> Result<(Model, Option<String>), InputsError> {
         let open = |weights| Self::with_weights(config, weights);
         if config.model.weights != Weights::Auto {
@@ -197,7 +197,7 @@ impl Model {
         }
     }
 
-    /// Trained weights must have the shape that the configuration names, so that a recording has the right model name.
+    /// Trained weights must have the configured shape, so that a recording has the right model name.
     fn check_shape(&self, config: &RunConfig) -> Result<(), InputsError> {
         let Some(weights) = self.weights_path() else { return Ok(()) };
         let named = ModelSpec::from_hf(&config.model.arch).ok();
@@ -226,7 +226,7 @@ impl Model {
     }
 
     /// The types on the CPU, fastest first. A decode step of this program's engine reads half the bytes in bf16; candle
-    /// itself multiplies fastest in f32, and so does everything around quantised weights.
+    /// itself multiplies fastest in f32, and so do the unquantised parts of quantised weights.
     pub fn fastest_on_cpu(&self) -> &'static [Dtype] {
         match self {
             Model::Own { checkpoint: Some(checkpoint), .. } if checkpoint.has_blocks() => {
@@ -247,7 +247,7 @@ impl Model {
         }
     }
 
-    /// The tokenizer of trained weights: beside them, or in a GGUF file.
+    /// The tokenizer of trained weights: next to them, or in a GGUF file.
     pub fn tokenizer(&self) -> Option<Result<Tokenizer, TextError>> {
         let path = self.weights_path()?;
         Some(match self.vocabulary() {
@@ -274,7 +274,7 @@ impl Model {
         }
     }
 
-    /// The maximum number of positions of a sequence; `None` where there is no limit.
+    /// The maximum number of positions of a sequence; `None` if there is no limit.
     pub fn max_positions(&self) -> Option<usize> {
         match self {
             Model::Own { spec, .. } => Some(spec.max_positions),
@@ -283,7 +283,7 @@ impl Model {
         }
     }
 
-    /// The number of its layers, where the engine reports them as it computes.
+    /// The number of its layers, if the engine reports them during a prefill.
     pub fn layers(&self) -> Option<u16> {
         match self {
             Model::Own { spec, .. } => u16::try_from(spec.layers).ok(),
@@ -291,7 +291,7 @@ impl Model {
         }
     }
 
-    /// Whether it sees images.
+    /// Whether it is a vision-language model.
     pub fn sees(&self) -> bool {
         matches!(self, Model::Python(model) if model.sees())
     }
@@ -314,7 +314,7 @@ impl Model {
         }
     }
 
-    /// The part that a decode step reads; `None` where that depends on the tokens.
+    /// The bytes of the weights that a decode step reads; `None` if they depend on the tokens.
     pub fn step_weight_bytes(&self, dtype: Dtype, batch: usize) -> Option<u64> {
         match self {
             Model::Own { spec, checkpoint, scheme } => {
@@ -338,7 +338,7 @@ impl Model {
         }
     }
 
-    /// The shape that its cost is computed from; `None` where this program cannot compute it.
+    /// The shape that its cost is computed from; `None` if this program cannot compute it.
     pub fn shape(&self, dtype: Dtype) -> Option<Shape> {
         match self {
             Model::Own { spec, checkpoint, scheme } => {
@@ -375,7 +375,7 @@ fn synthetic(spec: &ModelSpec, scheme: Option<Scheme>) -> SyntheticWeights {
     SyntheticWeights::new(0).quantised(scheme, spec)
 }
 
-/// Bytes of a tensor of our own decoder in memory.
+/// The size in memory of a tensor of the program's decoder.
 fn tensor_bytes(
     spec: &ModelSpec,
     checkpoint: Option<&Checkpoint>,
@@ -389,7 +389,7 @@ fn tensor_bytes(
     }
 }
 
-/// A key of a `config.json` and how its value is read.
+/// A key of a `config.json`, and how to read its value.
 type Size = (&'static str, fn(&ModelSpec) -> usize);
 
 /// The sizes that identify a model, by their keys in a `config.json`.
@@ -403,7 +403,7 @@ const SIZES: [Size; 7] = [
     ("head_dim", |spec| spec.head_dim),
 ];
 
-/// Points to candle-transformers where it has a family that this program's decoder does not have.
+/// Points to candle-transformers if it has a family that this program's decoder does not have.
 fn with_remedy(error: InputsError) -> InputsError {
     let unknown = match &error {
         InputsError::Spec(cause) | InputsError::Checkpoint(CheckpointError::Shape { cause, .. }) => {

@@ -10,7 +10,7 @@ use llmprof_base::{noise, png::Picture};
 use llmprof_config::ImagesConfig;
 use llmprof_engine::text::prompts::Sample;
 
-/// Synthetic pages that differ; requests use them again after the last.
+/// The number of different synthetic pages; requests use them in turn.
 const PAGES: u32 = 8;
 
 /// The images of a run, and the question about them.
@@ -24,12 +24,12 @@ pub struct Pictures {
 pub enum PictureSource {
     /// For each request its files.
     Files(Vec<Vec<PathBuf>>),
-    /// They are drawn when the run begins.
+    /// Drawn at the start of the run.
     Pages { per_request: u32, width: u32, height: u32, seed: u64 },
 }
 
 impl Pictures {
-    /// The images that `images` describes; `samples` names those of a dataset in the order of the requests.
+    /// The images of `images`; `samples` names those of a dataset in the order of the requests.
     pub fn open(
         images: &ImagesConfig,
         samples: Option<&[Sample]>,
@@ -52,7 +52,7 @@ impl Pictures {
         Ok(Pictures { question, source: PictureSource::Files(files) })
     }
 
-    /// As many requests as there are files for; `None` for synthetic pages.
+    /// The number of requests with files; `None` for synthetic pages.
     pub fn requests(&self) -> Option<u32> {
         match &self.source {
             PictureSource::Files(files) => Some(files.len() as u32),
@@ -82,7 +82,7 @@ impl Pictures {
     }
 }
 
-/// The files that samples name. A name is not a path out of the directory.
+/// The files that samples name, which must be in the directory.
 fn named(dir: &Path, samples: &[Sample]) -> Result<Vec<PathBuf>, DatasetError> {
     let mut files = Vec::with_capacity(samples.len());
     for (sample, number) in samples.iter().zip(1..) {
@@ -115,8 +115,8 @@ fn all_of(dir: &Path) -> Result<Vec<PathBuf>, DatasetError> {
     }
 }
 
-/// A page as of a document: a title, paragraphs of words, a table and a figure. Words are bars: an encoder's work depends on the
-/// size of a page alone.
+/// A page like that of a document: a title, paragraphs of words, a table and a figure. Words are bars, because the work
+/// of an encoder depends only on the size of a page.
 fn page(width: u32, height: u32, seed: u64) -> Picture {
     const PAPER: [u8; 3] = [250, 250, 247];
     const INK: [u8; 3] = [40, 40, 45];

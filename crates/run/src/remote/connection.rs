@@ -1,4 +1,4 @@
-//! One connection by ssh: its process, and the threads at its pipes.
+//! One ssh connection: its process, and the threads at its pipes.
 
 use std::{
     io::{BufReader, ErrorKind, Read, Write},
@@ -18,13 +18,13 @@ use super::{
     wire::{first_line, receive, send_line},
 };
 
-/// Frames that wait to be taken in; each has at most one payload.
+/// Maximum frames that wait; each has at most one payload.
 const MAX_WAITING: usize = 32;
-/// The most bytes that are kept of stderr.
+/// Maximum bytes of stderr that are kept.
 const MAX_STDERR: usize = 16 << 10;
-/// Without questions, the program there has answered by then.
+/// If ssh asks no questions, the remote program has answered by then.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(30);
-/// For ssh to end by itself.
+/// Time for ssh to end by itself.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 const CLOSE_POLL: Duration = Duration::from_millis(5);
 
@@ -36,13 +36,13 @@ pub enum Patience {
     Never,
 }
 
-/// What comes from the remote host.
+/// Input from the remote host.
 #[derive(Debug)]
 pub enum Incoming {
     Frame(Frame, Vec<u8>),
-    /// Nothing more: why.
+    /// The end of the input, with the reason.
     Ended(String),
-    /// Nothing more: it sent what this program never sends.
+    /// The end of the input, because it was invalid.
     Wrong(String),
 }
 
@@ -50,12 +50,12 @@ pub struct Connection {
     child: Child,
     requests: Option<std_mpsc::Sender<Request>>,
     pub frames: mpsc::Receiver<Incoming>,
-    /// Both ends understand each other, but are not of the same version.
+    /// A warning if the versions of both ends are compatible but differ.
     pub warning: Option<String>,
 }
 
 impl Connection {
-    /// Connects without questions where that is possible, and asks where it is not.
+    /// Connects without questions if possible, otherwise with questions.
     pub fn open_asking(host: &Host) -> Result<Connection, Trouble> {
         match Connection::open(host, Patience::Never) {
             Err(trouble) if trouble.asks() => Connection::open(host, Patience::Asks),
@@ -63,12 +63,13 @@ impl Connection {
         }
     }
 
-    /// Waits until the program there has identified itself.
+    /// Waits until the remote program has identified itself.
     pub fn open(host: &Host, patience: Patience) -> Result<Connection, Trouble> {
         let mut command = host.ssh(&host.start_script("remote-serve"), patience == Patience::Never)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if patience == Patience::Never {
-            // Ctrl-C at this terminal is for this program. A group that may ask has to be in the foreground.
+            // Ctrl-C at this terminal is meant for this program. A process group that may ask must be in the
+            // foreground.
             command.process_group(0);
         }
         let mut child = command.spawn().map_err(|e| Trouble::from_start(&e))?;
@@ -107,8 +108,8 @@ impl Connection {
                 if code.is_none() {
                     let _ = connection.child.kill();
                 }
-                // Its last output has arrived once it has ended. A process that it has left behind may print
-                // on without end.
+                // After the process has ended, its last output has arrived. A process that it left behind may print
+                // endlessly.
                 let until = Instant::now() + CLOSE_TIMEOUT;
                 while !stderr_thread.is_finished() && Instant::now() < until {
                     thread::sleep(CLOSE_POLL);
@@ -119,14 +120,14 @@ impl Connection {
         }
     }
 
-    /// A connection that is gone reports that by its frames.
+    /// The frames report a lost connection.
     pub fn send(&self, request: Request) {
         if let Some(requests) = &self.requests {
             let _ = requests.send(request);
         }
     }
 
-    /// The exit code of ssh once it has ended, or none after `limit`.
+    /// The exit code of ssh once it has ended; `None` after `limit`.
     fn wait(&mut self, limit: Duration) -> Option<i32> {
         let until = Instant::now() + limit;
         while Instant::now() < until {
@@ -141,7 +142,7 @@ impl Connection {
 }
 
 impl Drop for Connection {
-    /// Ends the far end by the end of its input, and ssh where that takes too long.
+    /// Ends the remote program by closing its input, and kills ssh if that takes too long.
     fn drop(&mut self) {
         self.requests = None;
         self.frames.close();
@@ -161,7 +162,7 @@ fn write_requests(mut stdin: ChildStdin, requests: &std_mpsc::Receiver<Request>)
     }
 }
 
-/// Keeps the end of what ssh and the remote shell print.
+/// Keeps the end of the output of ssh and the remote shell.
 fn keep_stderr(mut stderr: ChildStderr, said: &Mutex<String>) {
     let mut buffer = [0; 4096];
     while let Ok(len @ 1..) = stderr.read(&mut buffer) {
@@ -173,7 +174,7 @@ fn keep_stderr(mut stderr: ChildStderr, said: &Mutex<String>) {
     }
 }
 
-/// The hello or what was printed instead, then all frames.
+/// Reads the hello, or the output in its place, then all frames.
 fn read_frames(
     stdout: ChildStdout,
     hello: &std_mpsc::Sender<Result<Hello, String>>,
@@ -206,7 +207,7 @@ fn read_frames(
             Err(e) => break e.to_string(),
         }
     };
-    // ssh prints why a little later than it closes the pipe.
+    // ssh prints the reason shortly after it closes the pipe.
     thread::sleep(Duration::from_millis(50));
     let said = said.lock().unwrap_or_else(PoisonError::into_inner);
     let words =

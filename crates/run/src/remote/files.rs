@@ -1,4 +1,4 @@
-//! The files of a run directory over the pipe: regular files alone, by paths that stay in the directory.
+//! The files of a run directory over the pipe: only regular files, with paths inside the directory.
 
 use std::{
     collections::HashMap,
@@ -20,22 +20,23 @@ use llmprof_base::{
 
 /// The file that is mirrored while it is written.
 pub const EVENTS: &str = "events.ndjson";
-/// In one run directory.
+/// Maximum files of one run directory.
 const MAX_FILES: usize = 20_000;
 const MAX_DEPTH: usize = 16;
-/// Names of files that are too large, in one answer.
+/// Maximum names of files that are too large, in one answer.
 const MAX_LEFT_OUT: usize = 20;
 
-/// What was sent already, by path.
+/// The files that were sent already, by path.
 pub type Sent = HashMap<PathBuf, (u64, SystemTime)>;
 
-struct Found {
+struct LocalFile {
     below: PathBuf,
     bytes: u64,
     modified: SystemTime,
 }
 
-/// Sends the files below `dir` that have changed since, small ones first. Returns the names of those that are beyond the limit.
+/// Sends the files below `dir` that have changed since then, small ones first. Returns the names of those beyond the
+/// limit.
 pub fn send_dir(
     out: &mut impl Write,
     dir: &Path,
@@ -67,8 +68,8 @@ pub fn send_dir(
     Ok(left_out)
 }
 
-/// A file that is written at the same time is sent as long as it was.
-fn send_file(out: &mut impl Write, dir: &Path, file: &Found, total_bytes: u64) -> io::Result<()> {
+/// A file that is being written is sent with the size it had.
+fn send_file(out: &mut impl Write, dir: &Path, file: &LocalFile, total_bytes: u64) -> io::Result<()> {
     let mut content = match open_file(&dir.join(&file.below)) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
         content => content?.take(file.bytes),
@@ -79,7 +80,7 @@ fn send_file(out: &mut impl Write, dir: &Path, file: &Found, total_bytes: u64) -
     while left > 0 {
         let room = MAX_PAYLOAD.min(left as usize);
         let len = match content.read(&mut chunk[..room])? {
-            // It became shorter.
+            // The file became shorter.
             0 => {
                 chunk[..room].fill(0);
                 room
@@ -92,7 +93,7 @@ fn send_file(out: &mut impl Write, dir: &Path, file: &Found, total_bytes: u64) -
     Ok(())
 }
 
-fn list(dir: &Path, below: &Path, depth: usize, found: &mut Vec<Found>) -> io::Result<()> {
+fn list(dir: &Path, below: &Path, depth: usize, found: &mut Vec<LocalFile>) -> io::Result<()> {
     if depth > MAX_DEPTH {
         return Ok(());
     }
@@ -108,13 +109,13 @@ fn list(dir: &Path, below: &Path, depth: usize, found: &mut Vec<Found>) -> io::R
             if found.len() == MAX_FILES {
                 return Err(io::Error::other(format!("{} has more than {MAX_FILES} files", dir.display())));
             }
-            found.push(Found { bytes: about.len(), modified: about.modified()?, below });
+            found.push(LocalFile { bytes: about.len(), modified: about.modified()?, below });
         }
     }
     Ok(())
 }
 
-/// Takes the files in, within limits that the other end cannot raise.
+/// Receives the files, within limits that the other end cannot raise.
 #[derive(Debug)]
 pub struct Inbox {
     dir: Dir,
@@ -171,7 +172,7 @@ impl Inbox {
     }
 }
 
-/// A path of names alone, that stays below.
+/// A path of plain names, which stays below the directory.
 fn safe_path(path: &str) -> io::Result<&Path> {
     let below = Path::new(path);
     let plain = below.components().all(|part| matches!(part, Component::Normal(_)));
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn files_arrive_as_they_are_and_once() {
+    fn files_arrive_unchanged_and_once() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let large: Vec<u8> = (0..MAX_PAYLOAD * 2 + 7).map(|i| i as u8).collect();
         fs::create_dir_all(from.path().join("nsys/deep")).unwrap();
@@ -229,7 +230,7 @@ mod tests {
             (inbox.bytes, inbox.files, inbox.total_bytes),
             (large.len() as u64 + 4, 3, large.len() as u64 + 4)
         );
-        // Only what has changed is sent again.
+        // Only changed files are sent again.
         fs::write(from.path().join("report.md"), "# longer\n").unwrap();
         let mut pipe = Vec::new();
         send_dir(&mut pipe, from.path(), 1 << 30, &mut sent).unwrap();
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_named() {
+    fn files_beyond_the_limit_are_named() {
         let from = tempfile::tempdir().unwrap();
         fs::write(from.path().join("small"), "x").unwrap();
         fs::write(from.path().join("large"), [0; 4096]).unwrap();

@@ -1,4 +1,4 @@
-//! The machine to run on, and the command of ssh that reaches it.
+//! The remote host, and the ssh command that reaches it.
 
 use std::{env, process::Command, str::FromStr, time::Duration};
 
@@ -6,14 +6,14 @@ use thiserror::Error;
 
 use llmprof_base::shell::quoted;
 
-/// The variable with the words of the ssh command, where it is not `ssh`.
+/// The variable with the ssh command, if it is not `ssh`.
 pub const SSH_VARIABLE: &str = "LLMPROF_SSH";
-/// ssh gives up a connection after three of these without an answer.
+/// ssh drops a connection after three of these intervals without an answer.
 const ALIVE_S: u32 = 5;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// Where `--install` puts the program, below the home directory.
+/// The path of the program that `--install` copies, below the home directory.
 pub const INSTALLED: &str = ".local/bin/llmprof-tui";
-/// What is printed where the program is missing, before the name of the system.
+/// The output if the program is missing, before the name of the system.
 pub const MISSING: &str = "llmprof-tui is missing:";
 
 /// A machine that ssh can reach.
@@ -22,7 +22,7 @@ pub struct Host {
     /// `user@name`, or an alias of ssh's configuration.
     pub name: String,
     pub port: Option<u16>,
-    /// As after `-o` of ssh.
+    /// As with ssh's `-o`.
     pub options: Vec<String>,
     /// The program on the remote host, if it is not in PATH.
     pub program: Option<String>,
@@ -46,7 +46,7 @@ impl FromStr for Host {
             None => (String::new(), text),
         };
         let (host, port) = match rest.strip_prefix('[') {
-            // An address of IPv6.
+            // An IPv6 address.
             Some(rest) => {
                 let (host, port) = rest.split_once(']').ok_or_else(wrong)?;
                 (host, (!port.is_empty()).then(|| port.strip_prefix(':').unwrap_or("")))
@@ -71,12 +71,12 @@ impl FromStr for Host {
 }
 
 impl Host {
-    /// Without the user, for people.
+    /// Without the user, for display.
     pub fn short(&self) -> &str {
         self.name.rsplit_once('@').map_or(&self.name, |(_, host)| host)
     }
 
-    /// As `--host` takes it.
+    /// As an argument of `--host`.
     pub fn argument(&self) -> String {
         match (self.port, self.short().contains(':')) {
             (None, _) => self.name.clone(),
@@ -100,7 +100,7 @@ impl Host {
         words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
     }
 
-    /// ssh with `script` for a remote shell. `batch`: it asks nothing.
+    /// ssh with `script` for a remote shell. `batch`: without questions.
     pub fn ssh(&self, script: &str, batch: bool) -> Result<Command, HostError> {
         let words = match env::var(SSH_VARIABLE) {
             Ok(words) if !words.trim().is_empty() => shlex::split(&words).ok_or(HostError::Quote)?,
@@ -111,13 +111,13 @@ impl Host {
         for option in &self.options {
             command.args(["-o", option]);
         }
-        // The first value of an option counts: the user's own come before ours.
+        // The first value of an option counts: the user's own precede the program's.
         let ours = [
             format!("ServerAliveInterval={ALIVE_S}"),
             "ServerAliveCountMax=3".to_owned(),
             format!("ConnectTimeout={}", CONNECT_TIMEOUT.as_secs()),
             "ClearAllForwardings=yes".to_owned(),
-            // Another session that ends must not end this one.
+            // The end of another session must not end this one.
             "ControlPath=none".to_owned(),
             format!("BatchMode={}", if batch { "yes" } else { "no" }),
         ];
@@ -127,7 +127,7 @@ impl Host {
         if let Some(port) = self.port {
             command.args(["-p", &port.to_string()]);
         }
-        // The login shell may be any; it sees one quoted word.
+        // The login shell may be any; it receives one quoted word.
         command.arg("--").arg(&self.name).arg(format!("exec /bin/sh -c {}", in_quotes(script)));
         Ok(command)
     }
@@ -136,7 +136,7 @@ impl Host {
     pub fn start_script(&self, argument: &str) -> String {
         match &self.program {
             Some(program) => {
-                // A path from the home directory, as it was typed locally.
+                // A path relative to the home directory, as it was typed locally.
                 let (home, rest) = match program.strip_prefix("~/") {
                     Some(rest) => ("\"$HOME\"/", rest),
                     None => ("", program.as_str()),
@@ -156,7 +156,7 @@ impl Host {
     }
 }
 
-/// One word for any shell: in single quotes, whatever it is.
+/// One word for any shell: in single quotes.
 fn in_quotes(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
@@ -217,7 +217,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
 
-        /// A real shell reads the word back as it was.
+        /// A real shell reads the word unchanged.
         #[test]
         fn a_quoted_word_stays_one_word(word in "[^\0]{0,40}") {
             let script = format!("printf %s {}", in_quotes(&word));

@@ -1,4 +1,4 @@
-//! Copies this very program to another machine, where it has the same kind of processor.
+//! Copies this program to a remote host with the same kind of processor.
 
 use std::{
     env, fs,
@@ -23,20 +23,20 @@ impl Machine {
     }
 }
 
-/// Asks the machine what it is; ssh may ask for a password.
+/// Asks the host for its system; ssh may ask for a password.
 pub fn machine_there(host: &Host) -> Result<Machine, Trouble> {
     let mut command = host.ssh("uname -s -m", false)?;
     let out = command.stdin(Stdio::null()).output().map_err(|e| Trouble::from_start(&e))?;
     let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     match out.status.success() {
-        // A login shell may print something before it.
+        // A login shell may print text before it.
         true => Ok(Machine(line(stdout.lines().last().unwrap_or("").trim(), 60))),
         false => Err(diagnose(host, &stderr, &stdout, out.status.code())),
     }
 }
 
-/// Copies the program to `~/.local/bin` of the remote host. The old one is replaced when the new one is
-/// complete and starts. `progress` gets the bytes sent, and of how many.
+/// Copies the program to `~/.local/bin` of the remote host. The old one is replaced when the new one is complete and
+/// starts. `progress` receives the bytes sent and the total.
 pub fn install(host: &Host, mut progress: impl FnMut(u64, u64)) -> Result<String, Trouble> {
     let broken = |e: io::Error| Trouble::Broken { host: host.short().to_owned(), words: e.to_string() };
     let program = env::current_exe().map_err(broken)?;
@@ -54,7 +54,7 @@ pub fn install(host: &Host, mut progress: impl FnMut(u64, u64)) -> Result<String
         let mut buffer = vec![0; 1 << 18];
         loop {
             let len = file.read(&mut buffer).map_err(broken)?;
-            // Why it is closed is reported by the other end.
+            // The other end reports why it closed the pipe.
             if len == 0 || pipe.write_all(&buffer[..len]).is_err() {
                 break;
             }

@@ -1,4 +1,4 @@
-//! How far this end is behind the run, from pings that go to the remote host and come back behind the events.
+//! The lag of this end behind the run, from pings whose answers follow the events in the pipe.
 
 use std::{
     collections::VecDeque,
@@ -6,14 +6,14 @@ use std::{
 };
 
 const PING_EVERY: Duration = Duration::from_secs(1);
-/// Measurements whose median is shown.
+/// The number of measurements whose median is shown.
 const KEPT: usize = 5;
 /// A longer age is an error of a clock.
 const MAX_AGE_MS: f64 = 1e9;
 
 #[derive(Debug)]
 pub struct Lag {
-    /// Not answered yet.
+    /// The unanswered pings.
     pings: VecDeque<(u64, Instant)>,
     sent: u64,
     next: Instant,
@@ -32,7 +32,7 @@ impl Lag {
         }
     }
 
-    /// Over a new connection, or over none.
+    /// Starts with a new connection, or without one.
     pub fn begin(&mut self, now: Instant) {
         self.pings.clear();
         self.lags_ms.clear();
@@ -44,7 +44,7 @@ impl Lag {
         self.next
     }
 
-    /// The number of the ping to send now.
+    /// The number of the ping that is due.
     pub fn due(&mut self, now: Instant) -> Option<u64> {
         if now < self.next {
             return None;
@@ -55,8 +55,8 @@ impl Lag {
         Some(self.sent)
     }
 
-    /// The answer to a ping, with the age of the newest event when it was sent. The way to the remote host
-    /// takes half of the shortest trip; the rest of its time the answer was behind the events.
+    /// The answer to a ping, with the age of the newest event when it was sent. The way to the remote host takes half
+    /// of the shortest round trip; in the rest of its time the answer was queued behind the events.
     pub fn answered(&mut self, n: u64, age_ms: Option<f64>, now: Instant) {
         while let Some((number, sent)) = self.pings.front().copied().filter(|(number, _)| *number <= n) {
             self.pings.pop_front();
@@ -77,7 +77,7 @@ impl Lag {
         lags.get(lags.len() / 2).copied()
     }
 
-    /// How long a ping has not been answered.
+    /// The time since the oldest unanswered ping.
     pub fn silence(&self, now: Instant) -> Duration {
         self.pings.front().map(|(_, sent)| now.saturating_duration_since(*sent)).unwrap_or_default()
     }
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!((lag.due(at(0)), lag.due(at(500)), lag.behind_ms()), (Some(1), None, None));
         lag.answered(1, None, at(20));
         assert_eq!(lag.behind_ms(), Some(10.0));
-        // Behind 80 ms of events in the pipe; the event itself was 30 ms old.
+        // Queued behind 80 ms of events; the event itself was 30 ms old.
         assert_eq!(lag.due(at(1000)), Some(2));
         lag.answered(2, Some(30.0), at(1100));
         assert_eq!(lag.lags_ms, [10.0, 120.0]);

@@ -1,5 +1,4 @@
-//! The local run directory while the run is in progress on the remote host: its events, byte for byte, and
-//! which run they belong to.
+//! The local run directory while the remote run is in progress: its events, byte for byte, and the origin of the copy.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -18,7 +17,7 @@ use llmprof_record::{
     state::RunState,
 };
 
-/// Names the run that a directory is a copy of.
+/// The file that names the origin of a copy.
 const ORIGIN: &str = "remote.json";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,12 +28,12 @@ struct Origin {
     dir: PathBuf,
 }
 
-/// Where copies of runs go.
+/// The place for copies of runs.
 #[derive(Debug, Clone)]
 pub enum Copies {
-    /// Each into a directory below this one, by its machine, model and date.
+    /// Each in a directory below this one, by machine, model and date.
     Below(PathBuf),
-    /// The only one into this directory.
+    /// The only one, in this directory.
     At(PathBuf),
 }
 
@@ -43,10 +42,10 @@ pub struct Mirror {
     file: File,
     bytes: u64,
     limit_bytes: u64,
-    /// There is a first line.
+    /// Whether the first line is complete.
     has_line: bool,
     reader: Option<EventReader>,
-    /// Everything that came was read.
+    /// Whether everything that arrived was read.
     pub is_read: bool,
 }
 
@@ -82,7 +81,7 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// Whether an earlier connection has left a first line.
+    /// Whether an earlier connection has received the first line.
     fn find_line(&mut self) -> io::Result<bool> {
         let mut buffer = vec![0; 1 << 16];
         let mut at = 0;
@@ -100,13 +99,13 @@ impl Mirror {
         self.dir.path()
     }
 
-    /// How much is local: the place at which the other end continues.
+    /// The number of local bytes, at which the other end continues.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Takes bytes that follow those that are local. Those that an earlier connection has brought must be the
-    /// same, and are not taken again: nothing is lost or repeated.
+    /// Appends bytes that follow the local ones. Bytes that an earlier connection has received must be equal, and are
+    /// not appended again, so that nothing is lost or repeated.
     pub fn append(&mut self, at: u64, payload: &[u8]) -> io::Result<()> {
         let wrong = |text: String| Err(io::Error::new(ErrorKind::InvalidData, text));
         if at > self.bytes {
@@ -133,7 +132,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Applies at most `max` events to the state, and shows each to `see`. Returns how many there were.
+    /// Applies at most `max` events to the state, and passes each to `see`. Returns their number.
     pub fn read_into(
         &mut self,
         state: &mut RunState,
@@ -183,7 +182,7 @@ fn local_dir(root: &Path, host: &str, there: &Path) -> PathBuf {
     last.iter().fold(root.join(plain(host)), |path, name| path.join(name))
 }
 
-/// The copy of the same run that an earlier connection has begun, at `wanted` or beside it.
+/// The copy of the same run that an earlier connection has begun, at `wanted` or next to it.
 fn existing(wanted: &Path, origin: &Origin) -> Option<RunDir> {
     let parent = wanted.parent()?;
     let mut beside: Vec<PathBuf> = fs::read_dir(parent).ok()?.flatten().map(|entry| entry.path()).collect();
@@ -200,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_there_becomes_one_below_ours() {
+    fn a_remote_directory_is_mapped_below_the_local_root() {
         let root = Path::new("runs");
         for (there, here) in [
             (
@@ -217,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_goes_on_where_it_ended() {
+    fn a_copy_resumes_where_it_ended() {
         let root = tempfile::tempdir().unwrap();
         let there = Path::new("/home/me/runs/b/model/date");
         let copies = Copies::Below(root.path().to_owned());
@@ -234,7 +233,7 @@ mod tests {
         again.append(0, b"12\n").unwrap();
         assert_eq!(again.append(5, b"more than ten").unwrap_err().kind(), ErrorKind::FileTooLarge);
         assert_eq!(fs::read(path.join(EVENTS)).unwrap(), b"12\n34");
-        // Another run has a directory of its own.
+        // Another run has its own directory.
         assert_ne!(open("bbbbbb").dir(), path);
     }
 }

@@ -1,5 +1,5 @@
-//! A run on another machine, over ssh: started on the remote host, shown locally. The far end is this program
-//! too: a relay that talks over the pipe, and the run itself, which continues without it.
+//! A remote run over ssh: started on the remote host, shown locally. The remote end is this program too: a relay that
+//! uses the pipe, and the run itself, which continues without it.
 
 mod connection;
 mod files;
@@ -7,10 +7,10 @@ mod host;
 mod install;
 mod lag;
 mod mirror;
-mod place;
 mod protocol;
 mod relay;
 mod remote_run;
+mod served_dir;
 mod trouble;
 mod wire;
 mod worker;
@@ -19,9 +19,9 @@ pub use connection::{Connection, Incoming, Patience};
 pub use host::{Host, HostError};
 pub use install::{Machine, install, machine_there};
 pub use mirror::Copies;
-pub use place::Place;
 pub use protocol::{Ended, Frame, Listed, Order, Request, Work};
 pub use relay::serve;
-pub use remote_run::{Link, RemoteRun, Said, Start};
+pub use remote_run::{Link, RemoteMessage, RemoteRun, Start};
+pub use served_dir::ServedDir;
 pub use trouble::Trouble;
 pub use worker::{Refusal, work};

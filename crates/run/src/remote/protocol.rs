@@ -1,5 +1,5 @@
-//! The messages of both ends: requests go to the remote host as lines of JSON, frames come back as a line of
-//! JSON with bytes after it.
+//! The messages of both ends: requests go to the remote host as lines of JSON, frames come back as a line of JSON
+//! followed by bytes.
 
 use std::path::PathBuf;
 
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use llmprof_event::{Outcome, RunFinished, SCHEMA};
 
-/// The version of this protocol. It is raised with every change that an older end cannot read.
+/// The version of this protocol. It is raised with every change that an older version cannot read.
 pub const PROTOCOL: u32 = 1;
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The most bytes that come after a line.
+/// Maximum bytes after a line.
 pub const MAX_PAYLOAD: usize = 256 << 10;
 
-/// The first frame: which program answers, and where.
+/// The first frame: the remote program and its host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     pub protocol: u32,
@@ -38,15 +38,15 @@ impl Hello {
     }
 }
 
-/// What is to be run on the remote host.
+/// The work of the remote host.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Work {
-    /// As typed, `--model` among them.
+    /// As typed, including `--model`.
     pub overrides: Vec<String>,
     pub conf_dir: Option<PathBuf>,
     /// Another program, which is followed.
     pub command: Option<Vec<String>>,
-    /// The directory to work in; the home directory where it is not given.
+    /// The working directory; `None` for the home directory.
     pub dir: Option<PathBuf>,
 }
 
@@ -57,7 +57,7 @@ pub enum Request {
     Start(Work),
     Join(Join),
     List,
-    /// A command of the remote program, such as `doctor`; its output comes back.
+    /// A command of the remote program, e.g. `doctor`; its output is returned.
     Command {
         args: Vec<String>,
         dir: Option<PathBuf>,
@@ -69,7 +69,8 @@ pub enum Request {
     Ping {
         n: u64,
     },
-    /// The files of a run that have changed since they were last sent over this connection, but no more than `limit_bytes`.
+    /// Requests the files of a run that have changed since they were last sent over this connection, but at most
+    /// `limit_bytes`.
     Fetch {
         run: u32,
         limit_bytes: u64,
@@ -85,7 +86,7 @@ pub struct Join {
     pub events: u64,
 }
 
-/// What the keys ask of the remote run.
+/// Commands of the keys for the remote run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
@@ -94,15 +95,15 @@ pub enum Order {
     Snapshot {
         name: String,
     },
-    /// A re-run under this tool, or its end.
+    /// Starts or cancels a re-run under this tool.
     Tool {
         name: String,
     },
-    /// Another run in place of this one.
+    /// Replaces this run by another one.
     Restart {
         overrides: Vec<String>,
     },
-    /// Keeps what the screen reported in the log of the run.
+    /// Stores a message of the screen in the log of the run.
     KeepMessage {
         text: String,
     },
@@ -111,7 +112,7 @@ pub enum Order {
         outcome: Outcome,
         cause: Option<String>,
     },
-    /// Nothing more is asked of a run that has ended.
+    /// Releases an ended run.
     Leave,
 }
 
@@ -124,7 +125,7 @@ pub enum Frame {
     Joined {
         id: String,
     },
-    /// `next` is the place of the news after it.
+    /// `next` is the offset after the news.
     News {
         next: u64,
         news: News,
@@ -135,12 +136,13 @@ pub enum Frame {
         at: u64,
         len: usize,
     },
-    /// The answer to a ping, behind everything that was sent before it. `age_ms`: how old the newest event was when it was sent.
+    /// The answer to a ping, queued behind everything sent before it. `age_ms` is the age of the newest event when it
+    /// was sent.
     Pong {
         n: u64,
         age_ms: Option<f64>,
     },
-    /// Chunks of it follow.
+    /// The start of a file; chunks follow.
     File {
         path: String,
         bytes: u64,
@@ -149,7 +151,7 @@ pub enum Frame {
     Chunk {
         len: usize,
     },
-    /// The files were sent, but for those that are too large.
+    /// All files were sent, except those that are too large.
     Fetched {
         run: u32,
         left_out: Vec<String>,
@@ -163,11 +165,11 @@ pub enum Frame {
     Exit {
         code: u8,
     },
-    /// The process of the run is gone without an end.
+    /// The process of the run ended unexpectedly.
     Died {
         words: String,
     },
-    /// `usage`: a mistake of the caller.
+    /// `usage`: whether it is a usage error.
     Refused {
         reason: String,
         usage: bool,
@@ -175,7 +177,7 @@ pub enum Frame {
 }
 
 impl Frame {
-    /// Bytes after the line.
+    /// The number of bytes after the line.
     pub fn payload(&self) -> usize {
         match self {
             Frame::Events { len, .. } | Frame::Chunk { len } | Frame::Output { len, .. } => *len,
@@ -184,30 +186,30 @@ impl Frame {
     }
 }
 
-/// What the remote run reports, in the order in which it happened.
+/// The reports of the remote run, in order of time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum News {
-    /// A run has begun in `dir`, as seen from the working directory.
+    /// A run has begun in `dir`, relative to the working directory.
     Began { run: u32, dir: PathBuf, overrides: Vec<String>, for_tools: bool },
-    /// What became of an order.
+    /// The result of a command.
     Answer { order: u64, message: Option<String>, error: Option<String> },
-    /// The run has ended, and no tool is left.
+    /// The run has ended, and no tool is running.
     Done { run: u32, ended: Ended },
     /// Its process ends.
     Left { run: u32, ended: Ended },
-    /// There was no run.
+    /// The work was refused.
     Refused { reason: String, usage: bool },
 }
 
-/// How a remote run ended.
+/// The end of a remote run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
     pub finished: RunFinished,
-    /// What its recording lacks.
+    /// The losses of its recording.
     pub loss: Option<String>,
     pub tool_failures: Vec<String>,
-    /// The exit code of another program that was followed.
+    /// The exit code of a followed program.
     pub exit_code: Option<u8>,
 }
 
@@ -219,8 +221,8 @@ pub struct Listed {
     pub overrides: Vec<String>,
     pub command: Option<Vec<String>>,
     pub age_s: u64,
-    /// Its process exists.
+    /// Whether its process exists.
     pub alive: bool,
-    /// How it ended, if it did.
+    /// Its outcome, if it has ended.
     pub outcome: Option<Outcome>,
 }

@@ -1,4 +1,5 @@
-//! The far end of a connection: sends what the run writes, and passes orders on to it. The run does not need it.
+//! The remote end of a connection: sends the files of the run, and passes commands to it. The run does not depend on
+//! it.
 
 use std::{
     env,
@@ -13,23 +14,23 @@ use std::{
 
 use super::{
     files::{self, EVENTS, Sent},
-    place::{Place, Tail},
     protocol::{Frame, Hello, Join, MAX_PAYLOAD, News, Request},
+    served_dir::{ServedDir, Tail},
     wire::{receive_line, send},
 };
 use llmprof_base::{foreign::line, read};
 
-/// Between two looks at the files, unless a request comes.
+/// The interval at which files are read, unless a request arrives.
 const POLL: Duration = Duration::from_millis(15);
-/// A screen sends a ping every second. Without any, the connection is gone.
+/// A screen sends a ping every second. Without pings the connection is lost.
 const PING_TIMEOUT: Duration = Duration::from_secs(60);
-/// The bytes that are read from the end of the output of a run that died.
+/// The number of bytes read from the end of the output of a crashed run.
 const LAST_WORDS: u64 = 2_000;
 const MAX_FIRST_LINE_BYTES: u64 = 16 << 20;
-/// A process that was started has its lock by then.
+/// After this time a started process has its lock.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// Answers on stdout until stdin ends.
+/// Answers on stdout until stdin closes.
 pub fn serve() -> io::Result<()> {
     let requests = listen();
     let mut out = BufWriter::with_capacity(MAX_PAYLOAD, io::stdout());
@@ -37,23 +38,23 @@ pub fn serve() -> io::Result<()> {
     let Ok(request) = requests.recv() else { return Ok(()) };
     let refuse =
         |out: &mut BufWriter<_>, reason: String| send(out, &Frame::Refused { reason, usage: true }, b"");
-    let (place, join) = match request {
+    let (served_dir, join) = match request {
         Request::Start(work) => {
-            let place = match Place::create(&work)
-                .and_then(|place| start(&place, work.dir.as_deref()).map(|()| place))
+            let served_dir = match ServedDir::create(&work)
+                .and_then(|served_dir| start(&served_dir, work.dir.as_deref()).map(|()| served_dir))
             {
-                Ok(place) => place,
+                Ok(served_dir) => served_dir,
                 Err(e) => return refuse(&mut out, format!("the run cannot be started there: {e}")),
             };
-            let id = place.name();
-            (place, Join { id, news: 0, run: 0, events: 0 })
+            let id = served_dir.name();
+            (served_dir, Join { id, news: 0, run: 0, events: 0 })
         }
-        Request::Join(join) => match Place::find(&join.id) {
-            Ok(place) => (place, join),
+        Request::Join(join) => match ServedDir::find(&join.id) {
+            Ok(served_dir) => (served_dir, join),
             Err(reason) => return refuse(&mut out, reason),
         },
         Request::List => {
-            return match Place::list() {
+            return match ServedDir::list() {
                 Ok(runs) => send(&mut out, &Frame::Runs(runs), b""),
                 Err(e) => refuse(&mut out, format!("the runs there cannot be listed: {e}")),
             };
@@ -63,8 +64,8 @@ pub fn serve() -> io::Result<()> {
             return refuse(&mut out, "no run was started or joined".to_owned());
         }
     };
-    send(&mut out, &Frame::Joined { id: place.name() }, b"")?;
-    Relay::new(place, join)?.run(&mut out, &requests)
+    send(&mut out, &Frame::Joined { id: served_dir.name() }, b"")?;
+    Relay::new(served_dir, join)?.run(&mut out, &requests)
 }
 
 /// The requests on stdin; the channel is closed at its end.
@@ -81,13 +82,17 @@ fn listen() -> Receiver<Request> {
     rx
 }
 
-/// Starts the process of the run. It is in a session of its own, ignores hang-ups, and has no part of the pipe.
-fn start(place: &Place, dir: Option<&Path>) -> io::Result<()> {
-    let output = File::create(place.output())?;
+/// Starts the process of the run, in its own session, with SIGHUP ignored, and without the pipe.
+fn start(served_dir: &ServedDir, dir: Option<&Path>) -> io::Result<()> {
+    let output = File::create(served_dir.output())?;
     let program = env::current_exe()?;
-    // A signal that is ignored stays ignored in the program that a shell becomes.
+    // A signal that the shell ignores stays ignored in the program that replaces it.
     let mut command = Command::new("/bin/sh");
-    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(program).arg("remote-work").arg(place.path());
+    command
+        .args(["-c", "trap '' HUP; exec \"$@\"", "sh"])
+        .arg(program)
+        .arg("remote-work")
+        .arg(served_dir.path());
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
     command.current_dir(directory(dir)?);
     let mut child = command.spawn()?;
@@ -95,7 +100,7 @@ fn start(place: &Place, dir: Option<&Path>) -> io::Result<()> {
     Ok(())
 }
 
-/// The directory to work in: the home directory unless another is given, which may begin there.
+/// The working directory: the home directory unless another is given, which may be relative to it.
 fn directory(dir: Option<&Path>) -> io::Result<PathBuf> {
     let home = env::home_dir().filter(|home| home.is_absolute()).map_or_else(env::current_dir, Ok)?;
     let dir = match dir {
@@ -109,31 +114,31 @@ fn directory(dir: Option<&Path>) -> io::Result<PathBuf> {
 }
 
 struct Relay {
-    place: Place,
-    /// News before this were sent over an earlier connection.
+    served_dir: ServedDir,
+    /// News before this offset were sent over an earlier connection.
     known_news: u64,
     news: Tail,
-    /// The runs that have begun, by their number.
+    /// The runs that have begun, by their index.
     dirs: Vec<PathBuf>,
     following: u32,
     events: Option<File>,
     at: u64,
-    /// When the run that is followed began, by the clock of this machine; `None` where its time is simulated.
+    /// The start of the followed run by the clock of this machine; `None` if its time is simulated.
     began_unix_ms: Option<f64>,
     newest: Option<f64>,
     sent: Sent,
     started: Instant,
     has_ended: bool,
-    /// The events are not where they were, which was reported.
+    /// Whether the events are no longer at their path, which was reported.
     is_displaced: bool,
     last_ping: Instant,
     buffer: Vec<u8>,
 }
 
 impl Relay {
-    fn new(place: Place, join: Join) -> io::Result<Relay> {
-        let news = place.news();
-        place.watch();
+    fn new(served_dir: ServedDir, join: Join) -> io::Result<Relay> {
+        let news = served_dir.news();
+        served_dir.watch();
         Ok(Relay {
             known_news: join.news,
             news,
@@ -149,7 +154,7 @@ impl Relay {
             is_displaced: false,
             last_ping: Instant::now(),
             buffer: vec![0; MAX_PAYLOAD],
-            place,
+            served_dir,
         })
     }
 
@@ -161,16 +166,16 @@ impl Relay {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
-            let alive = self.place.is_alive();
+            let alive = self.served_dir.is_alive();
             self.pass_news(out)?;
             let sent = self.pass_events(out)?;
             wait = if sent == self.buffer.len() { Duration::ZERO } else { POLL };
             if !alive && !self.has_ended && (!self.dirs.is_empty() || self.started.elapsed() > START_LIMIT) {
-                // Between the two looks it may have ended in order.
+                // It may have ended normally between the two reads.
                 self.pass_news(out)?;
                 if !self.has_ended {
                     self.has_ended = true;
-                    send(out, &Frame::Died { words: last_words(&self.place.output()) }, b"")?;
+                    send(out, &Frame::Died { words: last_words(&self.served_dir.output()) }, b"")?;
                 }
             }
             if self.last_ping.elapsed() > PING_TIMEOUT {
@@ -183,17 +188,17 @@ impl Relay {
         match request {
             Request::Ping { n } => {
                 self.last_ping = Instant::now();
-                self.place.watch();
+                self.served_dir.watch();
                 self.pass_events(out)?;
                 send(out, &Frame::Pong { n, age_ms: self.newest.take() }, b"")
             }
-            Request::Order { .. } if !self.place.is_alive() && !self.dirs.is_empty() => {
+            Request::Order { .. } if !self.served_dir.is_alive() && !self.dirs.is_empty() => {
                 let Request::Order { id, .. } = request else { return Ok(()) };
                 let error = Some("the run there has ended, and its process with it".to_owned());
                 let news = News::Answer { order: id, message: None, error };
                 send(out, &Frame::News { next: self.known_news, news }, b"")
             }
-            order @ Request::Order { .. } => self.place.orders().append(&order),
+            order @ Request::Order { .. } => self.served_dir.orders().append(&order),
             Request::Fetch { run, limit_bytes } => {
                 self.pass_all(out)?;
                 let left_out = match self.dirs.get(run as usize) {
@@ -218,7 +223,7 @@ impl Relay {
                         self.dirs.push(dir.clone());
                     }
                     if next > self.known_news && *run != self.following {
-                        // What is left of the run before.
+                        // The rest of the previous run.
                         self.pass_all(out)?;
                         (self.following, self.events, self.at) = (*run, None, 0);
                     }
@@ -247,7 +252,7 @@ impl Relay {
         self.began_unix_ms = began_unix_ms(dir);
     }
 
-    /// Sends what was appended to the events, at most one payload. Returns how many bytes that were.
+    /// Sends at most one payload of the appended events. Returns the number of bytes.
     fn pass_events(&mut self, out: &mut impl Write) -> io::Result<usize> {
         if self.events.is_none()
             && let Some(dir) = self.dirs.get(self.following as usize).cloned()
@@ -280,7 +285,7 @@ impl Relay {
     }
 }
 
-/// When the run in `dir` began, by the clock of this machine; `None` where its time is simulated.
+/// The start of the run in `dir` by the clock of this machine; `None` if its time is simulated.
 fn began_unix_ms(dir: &Path) -> Option<f64> {
     let mut first = Vec::new();
     let mut events = BufReader::new(File::open(dir.join(EVENTS)).ok()?);
@@ -291,7 +296,7 @@ fn began_unix_ms(dir: &Path) -> Option<f64> {
     started.get("started_unix_ms")?.as_f64().filter(|_| !simulated)
 }
 
-/// The time of the last whole line, in milliseconds.
+/// The time of the last complete line, in milliseconds.
 fn last_time_ms(payload: &[u8]) -> Option<f64> {
     let end = payload.iter().rposition(|b| *b == b'\n')?;
     let start = payload[..end].iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
@@ -300,7 +305,7 @@ fn last_time_ms(payload: &[u8]) -> Option<f64> {
     digits.parse::<u64>().ok().map(|ns| ns as f64 / 1e6)
 }
 
-/// What a process that is gone printed last.
+/// The last output of an ended process.
 fn last_words(output: &Path) -> String {
     let read = || {
         let mut file = File::open(output)?;
@@ -315,7 +320,7 @@ fn last_words(output: &Path) -> String {
     last.map_or_else(|| "it was killed".to_owned(), |text| line(text.trim(), 300))
 }
 
-/// A command of this program, with its output in frames. It ends with the connection.
+/// Runs a command of this program, with its output in frames. It ends with the connection.
 fn command(out: &mut impl Write, args: &[String], dir: Option<&Path>) -> io::Result<()> {
     let mut command = Command::new(env::current_exe()?);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,4 +1,4 @@
-//! A run on another machine as this end has it: the fold of its events, orders to it, and a connection that comes back by itself.
+//! The local side of a remote run: the fold of its events, commands to it, and a connection that reconnects by itself.
 
 mod intake;
 mod link;
@@ -28,29 +28,29 @@ use llmprof_record::{
     state::{RunState, Snapshot},
 };
 
-/// Events taken in before keys and frames have their turn.
+/// Maximum events per batch, so that keys and frames are processed in between.
 const BATCH_EVENTS: usize = 4096;
-/// Frames taken in at a time.
+/// Maximum frames per batch.
 const BATCH_FRAMES: usize = 32;
-/// What the screen may still have to report.
+/// Maximum messages that wait for the screen.
 const MAX_SAID: usize = 16;
 
-/// What to do on the remote host.
+/// The action on the remote host.
 #[derive(Debug, Clone)]
 pub enum Start {
     New(Work),
-    /// A run that was started before; empty for the only one.
+    /// Reconnects to a run by name; if empty, to the only one.
     Again(String),
 }
 
-/// What the far end answered, for the screen.
+/// A message of the remote end for the screen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Said {
+pub enum RemoteMessage {
     Message(String),
     Error(String),
 }
 
-/// The files of a run that are fetched, or are to be.
+/// The files of a run that are being copied, or are queued.
 struct Fetch {
     run: u32,
     dir: PathBuf,
@@ -63,13 +63,13 @@ struct Begun {
     overrides: Vec<String>,
     for_tools: bool,
     mirror: Mirror,
-    /// How often its end was reported.
+    /// The number of times that its end was reported.
     ends: u32,
 }
 
 pub struct RemoteRun {
     pub state: RunState,
-    /// Runs that have begun on the remote host.
+    /// The number of runs that have begun on the remote host.
     runs: u32,
     host: Host,
     start: Start,
@@ -79,36 +79,36 @@ pub struct RemoteRun {
     id: Option<String>,
     news_at: u64,
     begun: Option<Begun>,
-    /// Not answered yet.
+    /// The unanswered commands.
     orders: VecDeque<(u64, Order)>,
     next_order: u64,
-    /// Orders whose answers are not for the user.
+    /// Commands whose answers are not shown to the user.
     unspoken: HashSet<u64>,
     wants_pause: Option<bool>,
-    /// Nothing more is asked of the run.
+    /// Whether the run was released.
     leaves: bool,
-    /// What a program that is followed has printed, where somebody takes it: lines, and whether they are of stderr.
+    /// The output of a followed program, if it is requested: lines, and whether they are of stderr.
     output: Option<VecDeque<(bool, String)>>,
     restarts: bool,
-    said: VecDeque<Said>,
+    said: VecDeque<RemoteMessage>,
     lag: Lag,
     lost: Option<(Instant, String)>,
     attempts: u32,
     next_attempt: Instant,
     fetches: VecDeque<Fetch>,
     left_out: Vec<String>,
-    /// The run has ended, and no tool is left.
+    /// The run has ended, and no tool is running.
     done: Option<Ended>,
     /// Its process has ended too.
     left: bool,
-    /// There is no run, or it is gone.
+    /// Why there is no run, or no longer.
     failed: Option<(String, bool)>,
     ended: Vec<SessionSummary>,
     earlier_snapshots: Vec<Snapshot>,
 }
 
 impl RemoteRun {
-    /// Uses `connection` for what `start` describes. No copy of a run may be larger than `limit_bytes`.
+    /// Uses `connection` for `start`. No copy of a run may be larger than `limit_bytes`.
     pub fn new(
         host: Host,
         connection: Connection,
@@ -129,14 +129,14 @@ impl RemoteRun {
             news_at: 0,
             begun: None,
             orders: VecDeque::new(),
-            // Two ends may give orders to one run.
+            // Two local ends may send commands to one run.
             next_order: RandomState::new().build_hasher().finish(),
             unspoken: HashSet::new(),
             wants_pause: None,
             leaves: false,
             output: None,
             restarts: false,
-            said: connection.warning.iter().cloned().map(Said::Message).collect(),
+            said: connection.warning.iter().cloned().map(RemoteMessage::Message).collect(),
             lag: Lag::new(now),
             lost: None,
             attempts: 0,
@@ -162,7 +162,7 @@ impl RemoteRun {
         self.id.as_deref()
     }
 
-    /// Which of the runs that were started on the remote host one after another this is.
+    /// The index of this run among those that were started on the remote host.
     pub fn number(&self) -> Option<u32> {
         self.begun.as_ref().map(|begun| begun.run)
     }
@@ -189,50 +189,49 @@ impl RemoteRun {
         self.begun.as_ref().is_some_and(|begun| begun.for_tools)
     }
 
-    /// How the run ended, once no tool is left.
+    /// The end of the run, once no tool is running.
     pub fn done(&self) -> Option<&Ended> {
         self.done.as_ref()
     }
 
-    /// Why there is no run; true for a mistake of the caller.
+    /// Why there is no run; true for a usage error.
     pub fn failed(&self) -> Option<&(String, bool)> {
         self.failed.as_ref()
     }
 
-    /// Nothing more comes by itself: the run has ended, everything that came was read, and its files are
-    /// local.
+    /// Whether nothing more arrives: the run has ended, all input was read, and its files are local.
     pub fn is_complete(&self) -> bool {
         self.done.is_some()
             && self.fetches.is_empty()
             && self.begun.as_ref().is_none_or(|begun| begun.mirror.is_read)
     }
 
-    /// The run continues on the remote host without this end.
+    /// Whether the run continues on the remote host without this end.
     pub fn goes_on(&self) -> bool {
         self.id.is_some() && self.done.is_none() && self.failed.is_none()
     }
 
-    /// Files that were too large, by their paths on the remote host.
+    /// Files that were too large, by their remote paths.
     pub fn left_out(&self) -> &[String] {
         &self.left_out
     }
 
-    /// What the screen has to report.
-    pub fn take_said(&mut self) -> Option<Said> {
+    /// A message for the screen.
+    pub fn take_said(&mut self) -> Option<RemoteMessage> {
         self.said.pop_front()
     }
 
-    /// From now on the lines that a program prints are kept for [`take_output`](Self::take_output).
+    /// Keeps the output of a program for [`take_output`](Self::take_output) from now on.
     pub fn keep_output(&mut self) {
         self.output.get_or_insert_default();
     }
 
-    /// The next line that a program has printed, and whether on stderr.
+    /// The next line of a program's output, and whether it is of stderr.
     pub fn take_output(&mut self) -> Option<(bool, String)> {
         self.output.as_mut()?.pop_front()
     }
 
-    /// Bytes that were fetched, and of how many.
+    /// Bytes that were fetched, and the total.
     pub fn fetching(&self) -> Option<(u64, u64)> {
         let inbox = self.fetches.front()?.inbox.as_ref()?;
         Some((inbox.bytes, inbox.total_bytes))
@@ -246,7 +245,7 @@ impl RemoteRun {
         [Tool::Nsys, Tool::Ncu].into_iter().find(|known| known.to_string() == tool)
     }
 
-    /// What was asked and has not happened yet.
+    /// The requested action that has not happened yet.
     pub fn pending(&self) -> Option<&'static str> {
         let paused = self.state.workload_paused_at.is_some();
         match self.wants_pause {
@@ -256,13 +255,13 @@ impl RemoteRun {
         }
     }
 
-    /// What the recording lacks.
+    /// The losses of the recording.
     pub fn loss(&self) -> Option<Loss> {
         let words = self.done.as_ref()?.loss.clone()?;
         Some(Loss::There { words: message(&words) })
     }
 
-    /// Gives an order, now or when the connection is back.
+    /// Sends a command, now or after reconnecting.
     pub fn order(&mut self, order: Order) {
         self.leaves |= order == Order::Leave;
         if matches!(order, Order::KeepMessage { .. }) {
@@ -276,7 +275,7 @@ impl RemoteRun {
         self.orders.push_back((id, order));
     }
 
-    /// Orders that were not answered.
+    /// Whether there are unanswered commands.
     pub fn has_orders(&self) -> bool {
         !self.orders.is_empty()
     }
@@ -292,7 +291,7 @@ impl RemoteRun {
         self.order(Order::Restart { overrides });
     }
 
-    /// How the runs ended, so far. The last is among them once it has ended.
+    /// The ends of the runs so far, including the last one once it has ended.
     pub fn summaries(&self) -> Vec<SessionSummary> {
         let last = self.done.as_ref().map(|ended| self.summary(ended));
         self.ended.iter().cloned().chain(last).collect()

@@ -1,4 +1,4 @@
-//! Messages about why there is no connection: what ssh printed last, and the remedy.
+//! Messages about connection errors: the last line of ssh, and the remedy.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use super::{
 use llmprof_base::foreign::line;
 use llmprof_event::SCHEMA;
 
-/// The most characters that are kept of ssh's own message.
+/// Maximum characters of ssh's own message.
 const MAX_WORDS: usize = 300;
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -52,12 +52,12 @@ impl Trouble {
         Trouble::NoSsh(e.to_string())
     }
 
-    /// ssh would have asked the user, and may not.
+    /// Whether ssh would have to ask the user.
     pub fn asks(&self) -> bool {
         matches!(self, Trouble::Refused { asks: true, .. })
     }
 
-    /// Trying again does not help.
+    /// Whether further attempts are useless.
     pub fn is_lasting(&self) -> bool {
         matches!(
             self,
@@ -70,8 +70,7 @@ impl Trouble {
     }
 }
 
-/// ssh's messages and what to do about them. The first match counts; the last column: ssh may ask the user
-/// about it.
+/// ssh's messages and their remedies. The first match counts; the last column: whether ssh would ask the user.
 const KNOWN: [(&str, &str, bool); 13] = [
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
@@ -104,7 +103,7 @@ const KNOWN: [(&str, &str, bool); 13] = [
     ("Connection closed by", "sshd closed the connection; see its log there", false),
 ];
 
-/// Reads what ssh and the remote shell printed before they ended. `greeting` is their stdout.
+/// Interprets the output of ssh and the remote shell before they ended. `greeting` is their stdout.
 pub fn diagnose(host: &Host, stderr: &str, greeting: &str, code: Option<i32>) -> Trouble {
     let name = host.short().to_owned();
     if let Some(at) = stderr.find(MISSING) {
@@ -139,7 +138,7 @@ pub fn diagnose(host: &Host, stderr: &str, greeting: &str, code: Option<i32>) ->
     }
 }
 
-/// Whether both ends understand each other; a warning where only the versions differ.
+/// Whether the versions of both ends are compatible; a warning if they differ.
 pub fn check(host: &Host, hello: &Hello) -> Result<Option<String>, Trouble> {
     let version = line(&hello.version, 40);
     if hello.schema != SCHEMA || hello.protocol != PROTOCOL {
@@ -162,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ssh_says_becomes_a_remedy() {
+    fn messages_of_ssh_become_remedies() {
         let host: Host = "me@box:22".parse().unwrap();
         for (stderr, words, remedy) in [
             (

@@ -1,4 +1,4 @@
-//! Frames and requests on a pipe. What the other end sends is bounded before it is kept.
+//! Frames and requests on a pipe. Input from the other end is bounded before it is stored.
 
 use std::io::{self, BufRead, ErrorKind, Read, Write};
 
@@ -7,9 +7,9 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::protocol::{Frame, MAX_PAYLOAD};
 use llmprof_base::read;
 
-/// The longest line of either end.
+/// Maximum length of a line of either end.
 pub const MAX_LINE_BYTES: u64 = 1 << 20;
-/// What a login shell may print before the program speaks.
+/// Maximum output of a login shell before that of the program.
 const MAX_GREETING_BYTES: usize = 256 << 10;
 
 /// Writes `frame` with its bytes and flushes.
@@ -52,7 +52,8 @@ pub fn receive_line<T: DeserializeOwned>(input: &mut impl BufRead) -> io::Result
     Ok(Some(serde_json::from_slice(&line)?))
 }
 
-/// The first line that begins as a hello does: a login shell may have printed others before it. Returns it with what was printed.
+/// The first line that begins like a hello: a login shell may have printed other lines before it. Returns it with that
+/// output.
 pub fn first_line(input: &mut impl BufRead) -> io::Result<(Vec<u8>, Vec<u8>)> {
     let mut greeting = Vec::new();
     loop {
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_comes_back_as_it_was() {
+    fn frames_round_trip() {
         let mut pipe = Vec::new();
         let events = Frame::Events { run: 2, at: 9, len: 5 };
         send(&mut pipe, &events, b"a\n{\0\xff").unwrap();
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shell_prints_is_passed_over() {
+    fn shell_output_is_skipped() {
         let text = b"Welcome\n\x1b[31mred\n{\"hello\":1}\nrest";
         let (line, greeting) = first_line(&mut BufReader::new(&text[..])).unwrap();
         assert_eq!((&line[..], &greeting[..]), (&b"{\"hello\":1}\n"[..], &b"Welcome\n\x1b[31mred\n"[..]));

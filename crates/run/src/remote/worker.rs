@@ -1,57 +1,58 @@
-//! The process of a run that is served over ssh. It has no terminal and no pipe: orders are read from a file, and news are
-//! written to one, so that it continues without a connection.
+//! The process of a run that is served over ssh. It has no terminal and no pipe: commands are read from a file, and
+//! news are written to one, so that it continues without a connection.
 
 use std::{collections::HashSet, io, path::PathBuf, time::Duration};
 
 use super::{
-    place::{Place, Tail},
     protocol::{Ended, News, Order, Request, Work},
+    served_dir::{ServedDir, Tail},
 };
 use crate::{plan::Plan, rerun::Tool, session::Session};
 use llmprof_base::process::shutdown::{Cause, Shutdown};
 use llmprof_event::{Outcome, RunFinished};
 
-/// Between two looks at the orders.
+/// The interval at which commands are read.
 const POLL: Duration = Duration::from_millis(40);
 /// While a screen is connected, events are written at once.
 const WATCHED: Duration = Duration::from_secs(5);
-/// After the end of the run: how long a screen that was lost may take to come back, before nothing can be asked of the run.
+/// The time after the end of the run in which a lost screen may reconnect.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// Why work is refused; `usage`: a mistake of the caller.
+/// Why work is refused; `usage`: whether it is a usage error.
 pub struct Refusal {
     pub reason: String,
     pub usage: bool,
 }
 
-/// What comes after a run.
+/// The action after a run.
 enum Next {
     Run(Box<Plan>),
     Nothing,
 }
 
-/// Runs the work of `place` to its end, and further runs that are ordered instead of it.
-pub async fn work(place: &Place, plan: impl Fn(&Work) -> Result<Plan, Refusal>) -> io::Result<()> {
-    // No other terminal can stop or end it. A process that leads a session already needs none.
+/// Runs the work of `served_dir`, and further runs that replace it.
+pub async fn work(served_dir: &ServedDir, plan: impl Fn(&Work) -> Result<Plan, Refusal>) -> io::Result<()> {
+    // No other terminal can stop or end it. A process that leads a session already needs no new one.
     let _ = rustix::process::setsid();
-    let _held = place.hold()?;
+    let _held = served_dir.hold()?;
     let mut shutdown = Shutdown::listen()?;
-    let work = place.work()?;
+    let work = served_dir.work()?;
     let mut next = match plan(&work) {
         Ok(plan) => plan,
-        Err(Refusal { reason, usage }) => return place.news().append(&News::Refused { reason, usage }),
+        Err(Refusal { reason, usage }) => return served_dir.news().append(&News::Refused { reason, usage }),
     };
-    let mut orders = place.orders();
+    let mut orders = served_dir.orders();
     let mut seen = HashSet::new();
     for run in 0.. {
         let session = Session::start(next);
-        let mut served = Served { place, run, session, news: place.news(), is_done: false, next: None };
+        let mut served =
+            Served { served_dir, run, session, news: served_dir.news(), is_done: false, next: None };
         let Some(dir) = served.dir() else {
             let reason = match served.session.loss() {
                 Some(loss) => loss.to_string(),
                 None => "a run over ssh is shown from its recording: set output.record=true".to_owned(),
             };
-            return place.news().append(&News::Refused { reason, usage: false });
+            return served_dir.news().append(&News::Refused { reason, usage: false });
         };
         let overrides = served.session.plan().composed.overrides.clone();
         let for_tools = served.session.plan().is_for_tools_alone();
@@ -66,7 +67,7 @@ pub async fn work(place: &Place, plan: impl Fn(&Work) -> Result<Plan, Refusal>) 
 }
 
 struct Served<'a> {
-    place: &'a Place,
+    served_dir: &'a ServedDir,
     run: u32,
     session: Session,
     news: Tail,
@@ -91,7 +92,7 @@ impl Served<'_> {
             }
             for request in orders.read::<Request>()? {
                 let Request::Order { id, order } = request else { continue };
-                // An order whose answer was lost with the connection comes again.
+                // A command whose answer was lost with the connection arrives again.
                 if !seen.insert(id) {
                     continue;
                 }
@@ -117,7 +118,7 @@ impl Served<'_> {
                 };
                 self.answer(id, message, error)?;
             }
-            if self.place.unwatched() < WATCHED {
+            if self.served_dir.unwatched() < WATCHED {
                 self.session.flush();
             }
             if self.session.is_idle()
@@ -133,7 +134,7 @@ impl Served<'_> {
                 self.news.append(&News::Done { run: self.run, ended })?;
             }
             self.is_done = is_done;
-            if is_done && self.place.unwatched() > LINGER {
+            if is_done && self.served_dir.unwatched() > LINGER {
                 return self.end(Outcome::Completed, None);
             }
         }

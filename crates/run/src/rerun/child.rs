@@ -1,4 +1,4 @@
-//! Runs a tool on a child run: follows the child by its recording, and ends it in time.
+//! Runs a tool on a child run: follows the child by its recording, and ends it at the time limit.
 
 use std::{
     fmt,
@@ -21,10 +21,10 @@ use llmprof_event::RunFinished;
 use llmprof_record::rundir::{Following, RunDir};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// The end of each stream, where a failure is reported.
+/// The number of bytes of each stream's end that are kept for a failure.
 const OUTPUT_TAIL_BYTES: u64 = 64 << 10;
 
-/// How a tool ended.
+/// The end of a tool.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ToolExit {
     Status(ExitStatus),
@@ -50,15 +50,15 @@ impl fmt::Display for ToolExit {
     }
 }
 
-/// How a tool and the run under it ended.
+/// The end of a tool and of the run under it.
 #[derive(Debug)]
 pub struct ToolResult {
     pub exit: ToolExit,
     /// The end of stderr, then that of stdout.
     pub output: String,
-    /// The run itself has begun.
+    /// Whether the run itself has begun.
     pub began: bool,
-    /// How the run itself ended, if it did.
+    /// The end of the run itself, if it has ended.
     pub finished: Option<RunFinished>,
     pub elapsed: Duration,
 }
@@ -67,7 +67,7 @@ pub struct ToolResult {
 const FALSE_STARTS: [&str; 2] = ["End of file", "Local Endpoint is not available"];
 
 impl ToolResult {
-    /// The tool failed before the run began, with an error that may not occur again.
+    /// Whether the tool failed before the run began, with an error that may be transient.
     pub fn is_false_start(&self) -> bool {
         let failed = matches!(self.exit, ToolExit::Status(status) if !status.success());
         failed && !self.began && FALSE_STARTS.iter().any(|text| self.output.contains(text))
@@ -83,12 +83,12 @@ pub struct Launch<'a> {
     pub run_dir: &'a Path,
     pub mark: &'a Mark,
     pub until: Instant,
-    /// The time limit that `until` follows from.
+    /// The time limit from which `until` follows.
     pub limit_s: f64,
 }
 
-/// Runs a tool to its end, to the limit, or until `stop` is set. Calls `report` with what the run does and the share
-/// done. No process of it is left running.
+/// Runs a tool until it ends, reaches the limit, or `stop` is set. Calls `report` with the activity of the run and the
+/// share done. None of its processes is left running.
 pub fn supervise(
     command: &ToolCommand,
     launch: &Launch<'_>,
@@ -101,7 +101,7 @@ pub fn supervise(
         Err(error) => ToolExit::NotStarted(error),
         Ok(mut running) => {
             let interrupted = loop {
-                // First: who stops it may have killed its processes too.
+                // First: a cancel may have killed its processes too.
                 if stop.load(Ordering::Acquire) {
                     break Some(ToolExit::Cancelled);
                 }
@@ -115,8 +115,8 @@ pub fn supervise(
                 report(&doing, share);
                 thread::sleep(POLL_INTERVAL);
             };
-            // A process that a driver call holds dies late. Every other one must be killed before that wait: this program
-            // may exit in the meantime.
+            // A process inside a driver call takes long to die. All others must be killed before that wait: this
+            // program may exit in the meantime.
             running.kill();
             launch.mark.kill_all();
             let status = running.end();
@@ -154,7 +154,7 @@ fn tail(path: &Path) -> String {
     String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
 }
 
-/// Reads new events, and returns what the run does now.
+/// Reads new events, and returns the current activity of the run.
 fn doing(recording: &mut Following) -> (String, Option<f64>) {
     recording.read();
     match recording.state.finished {

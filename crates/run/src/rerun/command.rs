@@ -13,7 +13,7 @@ use llmprof_event::Device;
 pub struct ToolCommand {
     pub program: String,
     pub args: Vec<String>,
-    /// Set in addition to the environment of this program.
+    /// Variables in addition to the environment of this program.
     pub environment: BTreeMap<String, String>,
 }
 
@@ -42,7 +42,7 @@ pub struct Target<'a> {
     pub working_dir: &'a Path,
     /// The value of [`under::VARIABLE`].
     pub mark: &'a str,
-    /// PyTorch marks the ranges, whose NVTX has no domains.
+    /// Whether PyTorch opens the ranges, whose NVTX has no domains.
     pub plain_ranges: bool,
 }
 
@@ -68,7 +68,7 @@ impl Target<'_> {
 
 /// `nsys profile` of `target`, with its report at `output`.
 pub fn nsys(tool: &Path, config: &NsysConfig, output: &Path, target: Target<'_>) -> ToolCommand {
-    // Additional options come first: the word before the program is always one of our own options.
+    // Additional options come first: the argument before the program is always one of this program's own options.
     let mut args = vec!["profile".to_owned()];
     args.extend(config.extra.iter().cloned());
     args.extend(["-t", &config.trace.join(","), "-s", "none", "--cpuctxsw=none"].map(str::to_owned));
@@ -97,7 +97,7 @@ fn output_name(path: &Path) -> String {
     path.display().to_string().replace('%', "%%")
 }
 
-/// Launches to profile where no kernels are selected: some layers of a step.
+/// Launches to profile if no kernels are selected: some layers of a step.
 pub const UNFILTERED_LAUNCHES: u32 = 100;
 
 /// The kernels and metrics that ncu profiles in one run.
@@ -108,7 +108,7 @@ pub struct Selection<'a> {
     pub metrics: &'a [String],
 }
 
-/// `ncu` of `target`, with its report at `output`.
+/// `ncu` on `target`, with its report at `output`.
 pub fn ncu(
     tool: &Path,
     config: &NcuConfig,
@@ -149,7 +149,7 @@ pub fn ncu(
     ToolCommand { program: tool.display().to_string(), args, environment: target.environment(&[]) }
 }
 
-/// The metrics that the bounds, bytes and operations of a kernel are computed from.
+/// The metrics from which the bounds, bytes and operations of a kernel are computed.
 const METRICS: [&str; 24] = [
     "gpu__time_duration.sum",
     "sm__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -177,7 +177,7 @@ const METRICS: [&str; 24] = [
     "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio",
 ];
 
-/// The metrics to request on a GPU of this compute capability, as 90 for 9.0. Without one, those that all GPUs have.
+/// The metrics to request on a GPU of this compute capability, 90 for 9.0. Without one, those that all GPUs have.
 pub fn metrics(config: &NcuConfig, compute_capability: Option<u32>) -> Vec<String> {
     if let Some(asked) = &config.metrics {
         return asked.clone();
@@ -214,7 +214,7 @@ pub fn child_config(config: &RunConfig, device: &Device, requests: u32) -> RunCo
     child
 }
 
-/// As [`child_config`], for ncu: without CUDA graphs, and without ranges inside those that ncu waits for.
+/// Like [`child_config`], for ncu: without CUDA graphs, and without ranges inside those that ncu waits for.
 pub fn child_config_for_ncu(config: &RunConfig, device: &Device) -> RunConfig {
     let mut child = child_config(config, device, 1);
     child.runtime.cuda_graphs = false;

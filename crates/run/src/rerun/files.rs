@@ -1,4 +1,5 @@
-//! The files of a run under a tool: the report, the logs, and the command with its environment, version and exit.
+//! The files of a run under a tool: the report, the logs, and the command with its environment, version and exit
+//! status.
 
 use std::{
     fs,
@@ -17,11 +18,11 @@ pub struct PassFiles {
     pub conf_dir: PathBuf,
     /// The directory of the child's recording.
     pub run_dir: PathBuf,
-    /// Without its extension, which the tool adds.
+    /// Without the extension, which the tool adds.
     pub report: PathBuf,
     pub stdout: PathBuf,
     pub stderr: PathBuf,
-    /// The command as it was run.
+    /// The executed command.
     pub command: PathBuf,
 }
 
@@ -66,7 +67,7 @@ impl PassFiles {
     }
 }
 
-/// A command as it was run, and how it ended.
+/// An executed command, and its exit status.
 #[derive(Debug, Clone, Serialize)]
 pub struct CommandRecord {
     #[serde(skip)]
@@ -118,7 +119,7 @@ impl CommandRecord {
 
     /// A script that repeats the command, with its version and result in comments.
     fn script(&self) -> String {
-        // A comment ends with its line, and what follows would be a command.
+        // A comment ends with its line; the rest would be a command.
         let comment = |text: String| format!("# {}\n", text.replace(char::is_control, " "));
         let version = self.version.as_deref().unwrap_or("unknown version");
         let mut text = "#!/bin/sh\n".to_owned() + &comment(format!("{version} for {}", self.program));

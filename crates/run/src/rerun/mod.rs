@@ -1,5 +1,5 @@
-//! Re-runs a workload under Nsight Systems or Nsight Compute: a child of this program does it, and its report becomes an
-//! event.
+//! Re-runs a workload under Nsight Systems or Nsight Compute in a child process of this program, whose report becomes
+//! an event.
 
 mod child;
 mod command;
@@ -49,7 +49,7 @@ impl Tool {
         self.installation().name
     }
 
-    /// The tools that `config` asks to re-run under, in order: ncu profiles kernels that nsys found.
+    /// The tools that `config` requests, in order: ncu profiles kernels that nsys found.
     pub fn configured(config: &RunConfig) -> Vec<Tool> {
         let tools = [(config.profiling.nsys.enable, Tool::Nsys), (config.profiling.ncu.enable, Tool::Ncu)];
         let possible =
@@ -57,7 +57,7 @@ impl Tool {
         tools.into_iter().filter_map(|(enable, tool)| (enable && possible).then_some(tool)).collect()
     }
 
-    /// The command line of a re-run of `config`, as far as it is known before.
+    /// The command line of a re-run of `config`, as far as it is known beforehand.
     pub fn command_line(self, config: &RunConfig) -> String {
         let (program, tool, later) = (Path::new("llmprof-tui"), Path::new(self.name()), Path::new("…"));
         let plain_ranges = config.runtime.name == Runtime::Pytorch;
@@ -95,7 +95,7 @@ impl Tool {
         }
     }
 
-    /// The phase that `config` asks it to record; `None` for both.
+    /// The phase that `config` selects for recording; `None` for both.
     fn phase(self, config: &RunConfig) -> Option<Phase> {
         match self.configured_phase(config) {
             ToolPhase::Decode => Some(Phase::Decode),
@@ -125,29 +125,29 @@ pub struct Rerun {
     pub config: RunConfig,
     /// The device of the original run, with "auto" resolved.
     pub device: Device,
-    /// The directory of the original run. The tool gets a directory in it.
+    /// The directory of the original run, in which the tool gets its own directory.
     pub run_dir: PathBuf,
     /// The kernels for ncu to profile; without a list, the first that are launched.
     pub kernels: Option<TopList>,
-    /// The model of the original run stays in memory.
+    /// Whether the model of the original run stays in memory.
     pub model_in_memory: bool,
     /// The compute capability of the GPU: 90 for 9.0.
     pub compute_capability: Option<u32>,
     /// This program.
     pub program: PathBuf,
-    /// Where tools are searched. Its `stop` cancels the re-run.
+    /// The system that is searched for tools. Its `stop` cancels the re-run.
     pub system: System,
 }
 
-/// To find a tool and read its version.
+/// The time limit for finding a tool and reading its version.
 const SEARCH_LIMIT: Duration = Duration::from_secs(20);
-/// Between two events that differ only in the share done.
+/// Minimum interval between two events that differ only in the share done.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// Attempts to start a tool.
 const MAX_STARTS: u32 = 3;
 
 impl Rerun {
-    /// Runs the workload under the tool. Sends [`Event::ToolRun`]s with its progress and, where there is one, the
+    /// Runs the workload under the tool. Sends [`Event::ToolRun`]s with its progress and, if there is one, the
     /// [`Event::KernelReport`]. Returns the last state.
     pub fn run(&self, tx: &EventTx) -> ToolState {
         let state = match self.report(tx) {
@@ -325,10 +325,10 @@ impl From<Trouble> for ToolState {
     }
 }
 
-/// A new directory: `nsys`, or `nsys-2` where that exists.
+/// A new directory: `nsys`, or `nsys-2` if that exists.
 fn new_dir(run_dir: &Path, name: &str) -> Result<PathBuf, Trouble> {
     let path = run_dir.join(name);
-    // Tools and children may have another working directory than those who read the command.
+    // Tools and children may have a different working directory than the reader of the command.
     let made = RunDir::create(&path).and_then(|dir| fs::canonicalize(dir.path()));
     made.map_err(|e| not_written(&path, &e))
 }

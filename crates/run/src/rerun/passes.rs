@@ -1,4 +1,4 @@
-//! The passes of a tool over a run, and how their tables are joined.
+//! The passes of a tool over a run, and the merging of their tables.
 
 use super::{Rerun, Tool, command};
 use gpu_traces::top::TopKernel;
@@ -9,8 +9,8 @@ use llmprof_event::kernels::{
     names::ncu_regex,
 };
 
-/// One run under the tool. nsys records all kernels in one. ncu profiles one kernel in each: its limit on launches counts
-/// all kernels together, so that the first kernels would use it up.
+/// One run under the tool. nsys records all kernels in one pass. ncu profiles one kernel per pass: its limit on
+/// launches counts all kernels together, so the first kernels would use it up.
 #[derive(Debug, Clone)]
 pub struct Pass {
     /// Prefix of its files; empty for a single pass.

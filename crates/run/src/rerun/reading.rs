@@ -1,4 +1,4 @@
-//! Reads the reports that a run under a tool left.
+//! Reads the reports of a run under a tool.
 
 use std::path::{Path, PathBuf};
 
@@ -55,7 +55,7 @@ impl Rerun {
         let reports = files.reports(self.tool.extension());
         let raw = files.reports("qdstrm");
         let failed = !result.exit.is_success();
-        // A report is complete where the tool failed after it was written, but not after a timeout.
+        // A report is complete if the tool failed after it was written, but not after a timeout.
         let timed_out = matches!(result.exit, ToolExit::TimedOut { .. });
         if timed_out || (reports.is_empty() && raw.is_empty()) {
             return Err(diagnose(&observed));
@@ -109,7 +109,7 @@ impl Rerun {
     }
 }
 
-/// For a report that its own tool cannot read. Most often a part of the tool is missing, and the capture is not lost.
+/// For a report that its own tool cannot read. Usually a part of the tool is missing, and the capture is not lost.
 fn unreadable(installed: &Installed, report: &Path, error: String) -> Trouble {
     let report = report.display().to_string();
     let read_it = format!("llmprof-tui kernels {}", quoted(&report));

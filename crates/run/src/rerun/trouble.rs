@@ -1,4 +1,4 @@
-//! Why a run under a tool gave no report, and what to do about it.
+//! Why a run under a tool gave no report, and the remedy.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::{Tool, child::ToolExit};
 use llmprof_base::tools::nsight::COUNTERS_FOR_ALL;
 use llmprof_event::{Device, Outcome, RunFinished};
 
-/// What went wrong, and the remedy.
+/// The problem and the remedy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trouble {
     pub kind: TroubleKind,
@@ -29,7 +29,7 @@ pub enum TroubleKind {
     TimedOut { tool: Tool, limit_s: f64 },
     #[error("{tool} cannot be started: {error}")]
     NotStarted { tool: Tool, error: String },
-    /// A message of the tool that is known.
+    /// A known message of the tool.
     #[error("{0}")]
     Known(&'static str),
     #[error("the run under {tool} is out of memory{}", .cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default())]
@@ -71,27 +71,27 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// What is known about a run under a tool that left no report, or one without kernels.
+/// The facts about a run under a tool without a report, or with one without kernels.
 #[derive(Debug, Clone, Copy)]
 pub struct Observation<'a> {
     pub tool: Tool,
     pub exit: &'a ToolExit,
     /// Stderr and stdout.
     pub output: &'a str,
-    /// How the run itself ended, if it did.
+    /// The end of the run itself, if it has ended.
     pub finished: Option<&'a RunFinished>,
     pub device: &'a Device,
-    /// The model of the original run is in memory at the same time.
+    /// Whether the model of the original run is in memory at the same time.
     pub model_in_memory: bool,
     /// The ranges that the tool waits for.
     pub range: &'static str,
-    /// The kernel that was asked for, if it was one.
+    /// The requested kernel, if there was one.
     pub kernel: Option<&'a str>,
     /// The path of the logs.
     pub logs: &'a str,
 }
 
-/// Messages of tools, what they mean and what to do. The first match counts.
+/// Messages of tools, their meaning and the remedy. The first match counts.
 const KNOWN_MESSAGES: [(&[&str], &str, &str); 7] = [
     (
         &["ERR_NVGPUCTRPERM"],
@@ -130,7 +130,7 @@ const KNOWN_MESSAGES: [(&[&str], &str, &str); 7] = [
     ),
 ];
 
-/// How the driver, the kernel and this program report that there is not enough memory.
+/// How the driver, the kernel and this program report insufficient memory.
 const OUT_OF_MEMORY: [&str; 4] = ["out of memory", "out_of_memory", " free; try ", "oom-kill"];
 
 /// Whether ncu reported that it profiled nothing.

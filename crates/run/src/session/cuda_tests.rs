@@ -34,7 +34,7 @@ fn pump(session: &mut Session, what: &str, until: impl Fn(&Session) -> bool) {
     }
 }
 
-/// Every operator of the model has its kernels, layer by layer, and nothing else is there.
+/// Every operator of the model has its kernels, layer by layer, and there are no others.
 fn complete(live: &LiveKernels, what: &str) {
     let per_step = |operator: Operator| {
         let rows = live.total.rows.iter().filter(|row| row.operator == Some(operator));
@@ -74,7 +74,7 @@ fn cuda_kernels_are_recorded_with_graphs_and_without() {
         assert_eq!(session.state.finished.as_ref().unwrap().outcome, Outcome::Completed);
         assert_eq!(kernels.trace.as_ref().map(|trace| &trace.state), Some(&TraceState::On));
         assert_eq!(kernels.prefill.total.steps, 2);
-        // Steps that were queued ahead of a request's end ran too.
+        // Steps that were queued beyond a request's end ran too.
         assert!((2 * 255..2 * 258).contains(&kernels.decode.total.steps), "{}", kernels.decode.total.steps);
         complete(&kernels.prefill, "prefill");
         complete(&kernels.decode, graphs);

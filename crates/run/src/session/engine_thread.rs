@@ -1,4 +1,4 @@
-//! The engine's thread: prepares the engine, runs the workload, and reports how it ended.
+//! The engine's thread: prepares the engine, runs the workload, and reports the outcome.
 
 use std::{
     sync::{Arc, atomic::AtomicBool},
@@ -25,14 +25,14 @@ use llmprof_sources::{
     telemetry::Sampler,
 };
 
-/// Between two events about the weights.
+/// Minimum interval between two events about the weights.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) struct EngineThread {
     pub plan: Plan,
     pub control: Control,
     pub tx: EventTx,
-    /// Records kernels, on a GPU.
+    /// Records kernels of a run on a GPU.
     pub tracer: Option<Arc<Tracer>>,
     /// Whether a simulated run records kernels.
     pub sim_kernels: Arc<AtomicBool>,
@@ -41,8 +41,8 @@ pub(super) struct EngineThread {
 }
 
 impl EngineThread {
-    /// Runs the workload on `ready`, or on the engine of the plan. Sends how the run ended, unless it was cancelled:
-    /// the session records the cause of that.
+    /// Runs the workload on `ready`, or on the engine of the plan. Sends the outcome of the run, unless it was
+    /// cancelled: then the session records the cause.
     pub fn run(mut self, ready: Option<Box<dyn Engine + Send>>) {
         crash::fault_point("engine");
         if let Some(tracer) = &self.tracer {
@@ -78,7 +78,7 @@ impl EngineThread {
         }
         let clock = config.profiling.operators.enable.then(|| {
             let clock = Arc::new(OperatorClock::new(tx.clone(), workload.warmup));
-            // Added last: the time of the other listeners is no part of an operator.
+            // Added last, so that operators exclude the time of the other listeners.
             listeners.add(clock.clone());
             clock
         });
@@ -118,7 +118,7 @@ impl EngineThread {
                 self.plan.make_engine(&mut progress)?
             }
         };
-        // A simulated run reports no time of this machine. Whole microseconds are recorded without rounding.
+        // A simulated run contains no time of this machine. Whole microseconds are recorded without rounding.
         let prepare_ms = if self.plan.simulated() { 0.0 } else { started.elapsed().as_micros() as f64 / 1e3 };
         self.tx.send(Event::Ready(Ready { prepare_ms }));
         self.tx.notice(Level::Info, "engine", format!("ready after {}", millis(prepare_ms)));

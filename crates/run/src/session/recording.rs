@@ -44,7 +44,7 @@ impl Recording {
         }
     }
 
-    /// The directory of the run, where it is recorded.
+    /// The directory of the run, if it is recorded.
     pub(super) fn dir(&self) -> Option<&RunDir> {
         match self {
             Recording::On(recorder) => Some(recorder.dir()),
@@ -60,7 +60,7 @@ impl Recording {
         }
     }
 
-    /// The configuration, the overrides and Hydra's files. From here on the log is written to the directory.
+    /// Writes the configuration, the overrides and Hydra's files. From here on the log is written to the directory.
     pub(super) fn write_inputs(&mut self, composed: &Composed) {
         let Some(recorder) = self.recorder() else { return };
         let dir = recorder.dir().clone();
@@ -72,7 +72,7 @@ impl Recording {
         recorder.create_file(&dir.log()).into_iter().for_each(logfile::redirect);
     }
 
-    /// For the output of a program that is followed.
+    /// For the output of a followed program.
     pub(super) fn create_program_log(&mut self) -> Option<File> {
         let recorder = self.recorder()?;
         let path = recorder.dir().path().join("program.log");

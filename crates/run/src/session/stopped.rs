@@ -1,14 +1,14 @@
-//! Where a stop of the process lies among its events.
+//! The position of a stop of the process among its events.
 
 use std::time::Duration;
 
 use llmprof_event::Stamp;
 
-/// Other threads may continue this long before the one that notices it.
+/// Other threads may continue this long before the one that detects the stop.
 const NOTICED_WITHIN: Duration = Duration::from_millis(100);
 
-/// Where a stop of the process lies among events with these `times`: before which of them, and from when until when. It is
-/// the longest pause that ended shortly before the process was seen to have continued.
+/// The position of a stop of the process among events with these `times`: the index of the next event, and the
+/// interval. It is the longest pause that ended shortly before the stop was detected.
 pub(super) fn between(before: Stamp, times: &[Stamp], continued: Stamp) -> (usize, Stamp, Stamp) {
     let at = times.partition_point(|t| *t < continued);
     let last = |i: usize| times[..i].iter().copied().fold(before, Stamp::max);

@@ -26,9 +26,9 @@ pub(super) struct ToolWork {
     tool: Tool,
     stop: Arc<AtomicBool>,
     stage: Stage,
-    /// The workload was paused for it, and resumes afterwards.
+    /// Whether the workload was paused for it, and resumes afterwards.
     resume: bool,
-    /// The configuration asks for it: its failure is a failure of the run.
+    /// Whether the configuration requests it, so that its failure is a failure of the run.
     configured: bool,
 }
 
@@ -57,7 +57,7 @@ impl Session {
         self.tool_work.as_ref().map(|work| work.tool)
     }
 
-    /// The run has ended, and no re-run is in progress or left.
+    /// Whether the run has ended, and no re-run is in progress or left.
     pub fn is_done(&self) -> bool {
         self.state.finished.is_some() && !self.has_tools()
     }
@@ -89,7 +89,7 @@ impl Session {
         None
     }
 
-    /// A workload of this process is in progress.
+    /// Whether a workload of this process is in progress.
     fn computes(&self) -> bool {
         !self.plan.is_for_tools_alone() && self.state.finished.is_none()
     }
@@ -127,10 +127,10 @@ impl Session {
         };
         let program = std::env::current_exe().map_err(|e| failed("cannot find this program", e))?;
         let reported = self.state.profiled_gpu().and_then(|gpu| gpu.info.compute_capability.as_deref());
-        // Nothing is sampled in a run for tools alone.
+        // A run that is only for tools has no samples.
         let asked = || device::compute_capability(&self.plan.device);
         let mut config = self.plan.composed.config.clone();
-        // While this run has the memory, the child might choose another type.
+        // While this run uses the memory, the child might choose a different type.
         config.model.dtype = self.plan.dtype.into();
         Ok(Rerun {
             tool,
@@ -186,8 +186,8 @@ impl Session {
         self.emit(tool.event(&self.plan.composed.config, state));
     }
 
-    /// Starts a re-run once the workload is paused, resumes the workload afterwards, and ends a run that is for tools
-    /// alone after the last one.
+    /// Starts a re-run once the workload is paused, resumes the workload afterwards, and ends a run that is only for
+    /// tools after the last one.
     pub(super) fn follow_tool(&mut self) {
         match self.tool_work.take() {
             Some(work) if work.stop.load(Ordering::Acquire) && matches!(work.stage, Stage::Waiting(_)) => {

@@ -1,9 +1,9 @@
-//! Reads what Slurm's commands print. Lines that make no sense are left out.
+//! Parses the output of Slurm's commands. Invalid lines are skipped.
 
 use super::state::{ExitCode, TaskState};
 use llmprof_base::foreign::line;
 
-/// The most characters that are kept of a list of nodes or the name of a cluster.
+/// Maximum characters of a list of nodes or the name of a cluster.
 const MAX_NODES: usize = 100;
 
 /// A job of an array in Slurm's queue.
@@ -12,12 +12,12 @@ pub struct QueuedTask {
     pub array: u64,
     pub task: u32,
     pub state: TaskState,
-    /// As Slurm names it.
+    /// The reason in Slurm's terms.
     pub reason: String,
     pub nodes: Option<String>,
 }
 
-/// How a job of an array ended, or that it is in progress.
+/// The end of a job of an array, or its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskEnd {
     pub array: u64,
@@ -34,7 +34,7 @@ pub(super) const ACCOUNTING_FIELDS: &str = "JobID,State,ExitCode,NodeList";
 /// The format of `squeue` that [`parse_commands`] reads.
 pub(super) const COMMAND_FORMAT: &str = "%F|%o";
 
-/// The lines of `squeue --array --noheader`. A line of several tasks, as it is without `--array`, makes one for each.
+/// The lines of `squeue --array --noheader`. A line with several tasks, as without `--array`, gives one entry per task.
 pub fn parse_queue(text: &str) -> Vec<QueuedTask> {
     let mut tasks = Vec::new();
     for row in text.lines() {
@@ -47,7 +47,7 @@ pub fn parse_queue(text: &str) -> Vec<QueuedTask> {
         };
         let Ok(array) = array.parse() else { continue };
         for task in task_numbers(numbers) {
-            let (state, reason) = (TaskState::of(state), reason.to_owned());
+            let (state, reason) = (TaskState::parse(state), reason.to_owned());
             tasks.push(QueuedTask { array, task, state, reason, nodes: nodes_of(nodes) });
         }
     }
@@ -63,7 +63,7 @@ pub fn parse_accounting(text: &str) -> Vec<TaskEnd> {
         Some(TaskEnd {
             array: array.parse().ok()?,
             task: task.parse().ok()?,
-            state: TaskState::of(state),
+            state: TaskState::parse(state),
             exit: exit.parse().ok(),
             nodes: nodes_of(nodes),
         })
@@ -88,7 +88,7 @@ pub fn parse_control(text: &str) -> Vec<TaskEnd> {
             ends.push(TaskEnd {
                 array,
                 task,
-                state: TaskState::of(value("JobState").unwrap_or_default()),
+                state: TaskState::parse(value("JobState").unwrap_or_default()),
                 exit: value("ExitCode").and_then(|text| text.parse().ok()),
                 nodes: value("NodeList").and_then(nodes_of),
             });
@@ -97,13 +97,13 @@ pub fn parse_control(text: &str) -> Vec<TaskEnd> {
     ends
 }
 
-/// `MaxArraySize` in the lines of `scontrol show config`: the number of jobs that an array can have.
+/// `MaxArraySize` in the lines of `scontrol show config`: the maximum number of jobs in an array.
 pub fn parse_max_array_size(text: &str) -> Option<usize> {
     let row = text.lines().find(|row| row.trim_start().starts_with("MaxArraySize"))?;
     row.split_once('=')?.1.trim().parse().ok()
 }
 
-/// The id in the line of `sbatch --parsable`, and the cluster where there are several: `123`, `123;one`.
+/// The id in the line of `sbatch --parsable`, and the cluster if there are several: `123`, `123;one`.
 pub fn parse_submitted(text: &str) -> Option<(u64, Option<String>)> {
     let row = text.lines().rev().find(|row| !row.trim().is_empty())?.trim();
     let (id, cluster) = row.split_once(';').map_or((row, None), |(id, cluster)| (id, Some(cluster)));
@@ -241,7 +241,7 @@ garbage
             let read = parse_queue(&format!("{array}|{task}|{state}|{node}|{reason}\n"));
             prop_assert_eq!(read.len(), 1);
             prop_assert_eq!((read[0].array, read[0].task), (array, task));
-            prop_assert_eq!(&read[0].state, &TaskState::of(state));
+            prop_assert_eq!(&read[0].state, &TaskState::parse(state));
             prop_assert_eq!(read[0].reason.as_str(), reason.trim());
             prop_assert_eq!(&read[0].nodes, &nodes_of(&node));
             let end = parse_accounting(&format!("{array}_{task}|{state}|3:0|{node}\n"));

@@ -18,22 +18,22 @@ use llmprof_base::tools::process::{Captured, ToolError, captured};
 
 /// The timeout of a query. A busy controller answers late; Slurm's own commands give up after 10 s to 100 s.
 const QUESTION_LIMIT: Duration = Duration::from_secs(30);
-/// A submission may have reached the controller when its command is ended, so it has more time.
+/// A submission may have reached the controller when its command is killed, so it has a longer limit.
 const SUBMIT_LIMIT: Duration = Duration::from_secs(120);
-/// The most output of a command, in bytes: enough for the tasks of many arrays.
+/// Maximum output of a command in bytes: enough for the tasks of many arrays.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
 
-/// The Slurm that the commands in PATH belong to.
+/// The Slurm installation of the commands in PATH.
 #[derive(Debug, Clone, Default)]
 pub struct Slurm {
-    /// One of several clusters.
+    /// The cluster, if there are several.
     pub cluster: Option<String>,
     /// Ends commands when set.
     pub stop: Arc<AtomicBool>,
 }
 
 impl Slurm {
-    /// Submits a script; returns the id of its array, and its cluster where there are several.
+    /// Submits a script; returns the id of its array, and its cluster if there are several.
     pub fn submit(&self, script: &Path) -> Result<(u64, Option<String>), SlurmError> {
         let mut command = Command::new("sbatch");
         command.arg("--parsable").arg(script);
@@ -42,19 +42,19 @@ impl Slurm {
             .ok_or_else(|| SlurmError::Failed { command: "sbatch", text: "it printed no job id".into() })
     }
 
-    /// The jobs of these arrays that Slurm still knows, those that ended some minutes ago too.
+    /// The jobs of these arrays that Slurm still lists, including those that ended some minutes ago.
     pub fn queue(&self, arrays: &[u64]) -> Result<Vec<QueuedTask>, SlurmError> {
         let ids = format!("--jobs={}", joined(arrays));
         let format = format!("--format={QUEUE_FORMAT}");
         let args = ["--noheader", "--array", "--states=all", &ids, &format];
         match self.ask("squeue", &args) {
-            // Slurm has forgotten the only one that was asked for.
+            // Slurm no longer lists the only requested array.
             Err(SlurmError::Failed { text, .. }) if text.contains("Invalid job id") => Ok(Vec::new()),
             answer => answer.map(|text| parse_queue(&text)),
         }
     }
 
-    /// How jobs ended: by the accounting, or by the controller's memory where there is no accounting.
+    /// The ends of jobs: by the accounting, or by the controller's memory if there is no accounting.
     pub fn ends(&self, array: u64) -> Result<Vec<TaskEnd>, SlurmError> {
         let (id, fields) = (format!("--jobs={array}"), format!("--format={ACCOUNTING_FIELDS}"));
         let args = ["--noheader", "--parsable2", "--allocations", "--array", &id, &fields];
@@ -70,7 +70,7 @@ impl Slurm {
         }
     }
 
-    /// The number of jobs that an array can have.
+    /// The maximum number of jobs in an array.
     pub fn max_array_size(&self) -> Result<Option<usize>, SlurmError> {
         self.ask("scontrol", &["show", "config"]).map(|text| parse_max_array_size(&text))
     }
@@ -91,7 +91,7 @@ impl Slurm {
 
     fn ask(&self, name: &'static str, args: &[&str]) -> Result<String, SlurmError> {
         let mut command = Command::new(name);
-        // Formats of times and states are those of English and of no setting of the user.
+        // Formats of times and states are in English and independent of the user's settings.
         command.args(args).env("LC_ALL", "C").env_remove("SQUEUE_FORMAT").env_remove("SQUEUE_STATES");
         if let Some(cluster) = &self.cluster {
             command.arg(format!("--clusters={cluster}"));

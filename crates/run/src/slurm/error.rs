@@ -1,4 +1,4 @@
-//! Messages about what goes wrong with Slurm.
+//! Messages about errors of Slurm.
 
 use std::time::Duration;
 
@@ -43,11 +43,11 @@ impl SlurmError {
         }
     }
 
-    /// From what a command printed when it failed.
+    /// From the output of a failed command.
     pub(super) fn of_answer(command: &'static str, stderr: &str) -> SlurmError {
         let rows = || stderr.lines().map(str::trim).filter(|row| !row.is_empty());
         let has = |words: &[&str]| words.iter().any(|word| stderr.contains(word));
-        // The last line reports what the command could not do; an earlier one may report why.
+        // The last line reports what the command could not do; an earlier one may report the reason.
         let last = rows().next_back().unwrap_or("it says nothing");
         let plain = |row: &str| {
             let row = row.strip_prefix(command).unwrap_or(row).trim_start_matches(':').trim_start();
@@ -87,7 +87,7 @@ impl SlurmError {
         }
     }
 
-    /// It may pass by itself.
+    /// Whether it may be transient.
     pub fn may_pass(&self) -> bool {
         matches!(
             self,

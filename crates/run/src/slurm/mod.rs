@@ -1,4 +1,4 @@
-//! Slurm: the script of a job array, its commands with time limits, and what they print.
+//! Slurm: the script of a job array, its commands with time limits, and their output.
 
 mod answers;
 mod commands;

@@ -15,21 +15,21 @@ pub struct ScriptError {
     problem: String,
 }
 
-/// What the script of an array needs besides the launcher's options.
+/// The parameters of an array's script, in addition to the launcher's options.
 #[derive(Debug, Clone, Copy)]
 pub struct Script<'a> {
     pub launcher: &'a SlurmLauncher,
     /// The program that runs a job.
     pub program: &'a Path,
-    /// Where the program was started.
+    /// The working directory of the program's start.
     pub working_dir: &'a Path,
     pub sweep: &'a Path,
     /// The directory of scripts and logs.
     pub folder: &'a Path,
-    /// A file with the number of a job in each line.
+    /// A file with the number of one job per line.
     pub job_list: &'a Path,
     pub jobs: usize,
-    /// An array that must have ended before.
+    /// An array that must have ended first.
     pub after: Option<u64>,
 }
 
@@ -113,7 +113,7 @@ impl Script<'_> {
         }
         let more = &slurm.additional_parameters;
         let requeues = |name: &str| more.keys().any(|key| key.replace('_', "-") == name);
-        // A run that was lost with its node is shown as that; --resume repeats it.
+        // A run that was lost with its node is reported as such; --resume repeats it.
         if !requeues("requeue") && !requeues("no-requeue") {
             all.push(("no-requeue".into(), None));
         }
@@ -148,7 +148,7 @@ fn checked(key: &str, value: String) -> Result<String, ScriptError> {
     }
 }
 
-/// An option of the user's own: `true` is an option without a value, `false` none.
+/// An additional option of the user: `true` is an option without a value, `false` omits it.
 fn additional(key: &str, value: &YamlValue) -> Result<Option<(String, Option<String>)>, ScriptError> {
     let problem =
         |problem: &str| ScriptError { key: format!("additional_parameters.{key}"), problem: problem.into() };

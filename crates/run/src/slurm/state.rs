@@ -1,10 +1,10 @@
-//! States, exit codes and reasons, as Slurm names them and as messages.
+//! States, exit codes and reasons: Slurm's names, and messages.
 
 use std::{fmt, str::FromStr};
 
 use llmprof_base::foreign::line;
 
-/// The most characters that are kept of an unknown state or reason, which is shown as it is.
+/// Maximum characters of an unknown state or reason, which is shown unchanged.
 const MAX_REASON: usize = 120;
 
 /// The state of a job of an array.
@@ -29,7 +29,7 @@ pub enum TaskState {
 
 impl TaskState {
     /// From a name such as `RUNNING`, `CANCELLED by 1000` or `CANCELLED+`.
-    pub fn of(text: &str) -> TaskState {
+    pub fn parse(text: &str) -> TaskState {
         let name = text.split([' ', '+']).next().unwrap_or_default();
         match name {
             "PENDING" | "REQUEUED" | "REQUEUE_FED" | "REQUEUE_HOLD" | "SPECIAL_EXIT" | "RESV_DEL_HOLD" => {
@@ -51,7 +51,7 @@ impl TaskState {
         }
     }
 
-    /// The job will not run any more.
+    /// Whether the job will not run any more.
     pub fn is_over(&self) -> bool {
         !matches!(
             self,
@@ -64,7 +64,7 @@ impl TaskState {
     }
 }
 
-/// How the program of a job ended: `4:0`, `0:9`.
+/// The exit status of a job's program: `4:0`, `0:9`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExitCode {
     pub code: u8,
@@ -95,7 +95,7 @@ impl fmt::Display for ExitCode {
     }
 }
 
-/// Why a job has not started, from the reason that squeue names.
+/// Why a job has not started, from the reason of squeue.
 pub fn waiting_reason(reason: &str) -> String {
     let name = reason.split([',', ' ', '(', ':']).next().unwrap_or_default();
     let words = match name {
@@ -122,7 +122,7 @@ pub fn waiting_reason(reason: &str) -> String {
         _ => return line(reason, MAX_REASON),
     };
     match name {
-        // The name contains which limit.
+        // The name contains the limit.
         name if name.starts_with("QOS") || name.starts_with("Assoc") => {
             format!("{words} ({})", line(name, 60))
         }
@@ -146,16 +146,16 @@ mod tests {
             ("OUT_OF_MEMORY", TaskState::OutOfMemory, true),
             ("TIMEOUT", TaskState::Timeout, true),
             ("NODE_FAIL", TaskState::NodeFail, true),
-            // A state of a later version of Slurm: it is better to follow the job than to give it up.
+            // A state of a later version of Slurm: following the job is better than dropping it.
             ("TELEPORTING", TaskState::Other("TELEPORTING".into()), false),
         ] {
-            assert_eq!(TaskState::of(text), state);
+            assert_eq!(TaskState::parse(text), state);
             assert_eq!(state.is_over(), over, "{text}");
         }
     }
 
     #[test]
-    fn exit_codes_are_in_words() {
+    fn exit_codes_have_a_text() {
         for (text, words) in [
             ("4:0", "exit code 4"),
             ("0:9", "ended by SIGKILL"),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_are_in_words() {
+    fn reasons_have_a_text() {
         for (reason, words) in [
             ("Resources", "no free resources"),
             ("None", "not yet scheduled"),

@@ -1,4 +1,4 @@
-//! What a resumed sweep needs consent for: files of another user, and programs that its configuration starts.
+//! The consent that resuming a sweep needs: for files of another user, and for programs that its configuration starts.
 
 use std::{
     fmt,
@@ -15,20 +15,20 @@ use llmprof_base::{
 };
 use llmprof_config::{RunConfig, Runtime};
 
-/// Jobs in the text of the question.
+/// Maximum number of jobs in the question.
 const MAX_JOBS: usize = 20;
 
-/// What a sweep would do, for the user to agree to.
+/// The actions of a sweep that the user must agree to.
 #[derive(Debug, Default)]
 pub struct Consent {
     dir: PathBuf,
-    /// The user that the sweep belongs to, if it is another one.
+    /// The owner of the sweep, if it is another user.
     owner: Option<u32>,
     conf_dir: Option<PathBuf>,
     jobs: Vec<String>,
     /// The command lines of the tools, each once.
     commands: Vec<String>,
-    /// Servers that prompts are sent to.
+    /// Servers that receive prompts.
     servers: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ impl Consent {
     /// For the sweep in `dir`, whose jobs are in the open file `plan`.
     pub(super) fn new(dir: &Path, plan: &File, conf_dir: Option<&Path>) -> io::Result<Consent> {
         let mut owners = vec![dir.metadata()?.uid(), plan.metadata()?.uid()];
-        // A directory that is missing is an error of its own.
+        // A missing directory has its own error.
         owners.extend(conf_dir.and_then(|dir| dir.metadata().ok()).map(|folder| folder.uid()));
         let owner = other_owner(&owners, rustix::process::geteuid().as_raw());
         let conf_dir = conf_dir.map(Path::to_owned);
@@ -68,7 +68,7 @@ impl Consent {
         self.commands.extend(lines.iter().map(|command| line(command, MAX_LINE)));
     }
 
-    /// Whether the user has to agree before the sweep is resumed.
+    /// Whether the user must agree before the sweep is resumed.
     pub(super) fn is_needed(&self) -> bool {
         !self.jobs.is_empty()
             && (self.owner.is_some() || !self.commands.is_empty() || !self.servers.is_empty())

@@ -19,11 +19,11 @@ pub struct CooldownRule {
     pub max: Duration,
 }
 
-/// What is known about the GPU's temperature.
+/// The GPU's temperature, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Temperature {
     Celsius(f32),
-    /// The last reading failed; the next may not.
+    /// The last reading failed; the next may succeed.
     NotRead,
     /// It cannot be read at all.
     Unavailable,
@@ -33,15 +33,15 @@ pub enum Temperature {
 pub enum CooldownStep {
     Wait,
     Proceed,
-    /// The maximum is over, and the GPU is not cool.
+    /// The maximum pause is over, and the GPU is not cool.
     ProceedWarm,
 }
 
-/// The pause after a job on a GPU where `hardware.cooldown_s` is null.
+/// The pause after a job on a GPU if `hardware.cooldown_s` is null.
 const AFTER_GPU_S: f64 = 5.0;
 
 impl CooldownRule {
-    /// The rule after a job on `last`. Simulated and CPU jobs leave no GPU to cool.
+    /// The rule after a job on `last`. Simulated and CPU jobs need no cool-down.
     pub fn new(hardware: &HardwareConfig, last: &Device) -> CooldownRule {
         let default = if last.is_cuda() { AFTER_GPU_S } else { 0.0 };
         let min = Duration::from_secs_f64(hardware.cooldown_s.unwrap_or(default));
@@ -60,12 +60,12 @@ impl CooldownRule {
     }
 }
 
-/// A cool-down as it is shown: `cool-down 4 s`, `cool-down 54 °C to below 45 °C, at most 120 s`.
+/// The display of a cool-down: `cool-down 4 s`, `cool-down 54 °C to below 45 °C, at most 120 s`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CooldownStatus {
-    /// Until the minimum is over.
+    /// Until the end of the minimum.
     pub left: Duration,
-    /// Until the maximum is over.
+    /// Until the end of the maximum.
     pub left_at_most: Duration,
     pub temperature: Temperature,
     pub below_c: Option<f64>,
@@ -103,8 +103,8 @@ pub(super) struct Cooldown {
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Cooldown {
-    /// Starts the cool-down before a job of `config`, after a job on `last`. `last_temp_c` is the temperature at the end
-    /// of that job. The second value is why the temperature cannot be read.
+    /// Starts the cool-down before a job of `config`, after a job on `last`. `last_temp_c` is the temperature at the
+    /// end of that job. The second value is the reason why the temperature cannot be read.
     pub(super) fn start(
         config: &RunConfig,
         last: &Device,
@@ -121,7 +121,7 @@ impl Cooldown {
         (Cooldown { rule, started: Instant::now(), polled: None, thermometer, temperature }, unavailable)
     }
 
-    /// Reads the temperature when it is due. Returns the reason when it cannot be read any more.
+    /// Reads the temperature when it is due. Returns the reason when it can no longer be read.
     pub(super) fn poll(&mut self, now: Instant) -> Option<String> {
         if self.polled.is_some_and(|polled| now - polled < POLL_INTERVAL) {
             return None;

@@ -57,7 +57,7 @@ impl SweepError {
         move |source| SweepError::Job { job: job + 1, overrides: overrides.join(" "), source: source.into() }
     }
 
-    /// The error is in the command, not on the machine.
+    /// Whether the error is in the command, not on the machine.
     pub fn is_usage(&self) -> bool {
         !matches!(self, SweepError::Io { .. } | SweepError::InUse { .. })
     }

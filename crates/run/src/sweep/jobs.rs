@@ -20,26 +20,26 @@ pub struct Job {
     /// Its directory, below the sweep's.
     pub subdir: String,
     pub state: JobState,
-    /// How it ended, in this process or before the sweep was resumed.
+    /// Its result, in this process or before the sweep was resumed.
     pub result: Option<JobResult>,
-    /// Where it is, if not in this process.
-    pub place: Option<Place>,
-    /// How long it ran, if it ended in this process.
+    /// Its placement, if it is not in this process.
+    pub placement: Option<Placement>,
+    /// Its duration, if it ended in this process.
     pub took: Option<Duration>,
 }
 
 /// A job in another process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Place {
-    /// What its launcher calls it: `123_4`. Empty where it has no name yet.
+pub struct Placement {
+    /// The launcher's id of the job: `123_4`. Empty if it has none yet.
     pub id: String,
     /// The node or the GPU that it runs on.
     pub on: Option<String>,
-    /// Why it waits.
+    /// The reason why it waits.
     pub note: Option<String>,
 }
 
-/// What has been measured of a running job.
+/// The measurements of a running job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LiveFigures {
     pub metrics: MetricsSummary,
@@ -48,7 +48,7 @@ pub struct LiveFigures {
 }
 
 impl LiveFigures {
-    pub fn of(state: &RunState) -> LiveFigures {
+    pub fn from_state(state: &RunState) -> LiveFigures {
         LiveFigures {
             metrics: state.total.summary(),
             elapsed: state.now.since(Stamp::default()),
@@ -71,18 +71,18 @@ pub enum JobState {
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobResult {
     pub outcome: Outcome,
-    /// Why it ended, or what is missing from its recording.
+    /// The reason of its end, or the losses of its recording.
     pub reason: Option<String>,
-    /// The recording is not complete.
+    /// Whether the recording is incomplete.
     pub lossy: bool,
-    /// `None` where nothing was measured.
+    /// `None` if nothing was measured.
     pub metrics: Option<MetricsSummary>,
     /// The directory of the recording, if there is one.
     pub dir: Option<PathBuf>,
 }
 
 impl JobResult {
-    /// The recording has an end.
+    /// Whether the recording has an end.
     pub(super) fn is_final(&self) -> bool {
         !(self.outcome == Outcome::Interrupted && self.reason.as_deref() == Some(CUT_OFF))
     }
@@ -95,7 +95,7 @@ impl JobResult {
 
 impl Job {
     pub fn new(overrides: Vec<String>, subdir: String) -> Job {
-        Job { overrides, subdir, state: JobState::Waiting, result: None, place: None, took: None }
+        Job { overrides, subdir, state: JobState::Waiting, result: None, placement: None, took: None }
     }
 
     /// The override `index` as a key and its value.
@@ -105,7 +105,7 @@ impl Job {
         (key.trim_start_matches('+'), value)
     }
 
-    /// Sets the result of an earlier process. A completed job is not repeated; another keeps the result until it is.
+    /// Sets the result of an earlier process. A completed job is not repeated; any other keeps the result until it is.
     pub fn with_earlier(mut self, result: Option<JobResult>) -> Job {
         if result.as_ref().is_some_and(|result| result.outcome == Outcome::Completed) {
             self.state = JobState::Finished;
@@ -127,29 +127,29 @@ impl Sweep {
         (0..self.jobs.len()).filter(waits).collect()
     }
 
-    /// The number of jobs that run now.
+    /// The number of running jobs.
     pub fn count_running(&self) -> usize {
         self.jobs.iter().filter(|job| job.state == JobState::Running).count()
     }
 
-    /// Some jobs are in other processes.
-    pub fn has_places(&self) -> bool {
-        self.jobs.iter().any(|job| job.place.is_some())
+    /// Whether some jobs are in other processes.
+    pub fn has_placements(&self) -> bool {
+        self.jobs.iter().any(|job| job.placement.is_some())
     }
 
-    /// The job waits elsewhere.
-    pub(super) fn wait(&mut self, job: usize, place: Place) {
+    /// The job waits in another process.
+    pub(super) fn wait(&mut self, job: usize, placement: Placement) {
         let job = &mut self.jobs[job];
-        (job.state, job.place, job.result) = (JobState::Waiting, Some(place), None);
+        (job.state, job.placement, job.result) = (JobState::Waiting, Some(placement), None);
     }
 
-    /// The job runs elsewhere.
-    pub(super) fn run_at(&mut self, job: usize, place: Place) {
+    /// The job runs in another process.
+    pub(super) fn run_at(&mut self, job: usize, placement: Placement) {
         self.begin(job);
-        self.jobs[job].place = Some(place);
+        self.jobs[job].placement = Some(placement);
     }
 
-    /// Jobs that are running or waiting.
+    /// The number of jobs that are running or waiting.
     pub fn left(&self) -> usize {
         self.jobs.iter().filter(|job| job.state != JobState::Finished).count()
     }
@@ -172,8 +172,8 @@ impl Sweep {
         (self.jobs[job].state, self.jobs[job].result) = (JobState::Finished, Some(result));
     }
 
-    /// Seconds until the last job has ended, if the waiting ones take as long as those that completed. `running` is, for each running
-    /// job, how long it has run and how long it will; as many run at a time until none waits.
+    /// Seconds until the last job ends, if the waiting ones take as long as the completed ones. `running` has, for each
+    /// running job, its elapsed time and its expected duration; as many jobs run concurrently until none waits.
     pub fn left_s(&self, running: &[(Duration, Option<f64>)]) -> Option<f64> {
         let running_s = running.iter().map(|(elapsed, left)| Some((elapsed.as_secs_f64(), (*left)?)));
         let running_s = running_s.collect::<Option<Vec<(f64, f64)>>>()?;
@@ -198,13 +198,13 @@ impl Sweep {
         results.filter(|result| result.outcome == outcome).count()
     }
 
-    /// A job failed, or its recording is not complete.
+    /// Whether a job failed, or its recording is incomplete.
     pub fn has_failures(&self) -> bool {
         let bad = |result: &JobResult| result.outcome == Outcome::Failed || result.lossy;
         self.jobs.iter().filter_map(|job| job.result.as_ref()).any(bad)
     }
 
-    /// Every job is completed.
+    /// Whether every job is completed.
     pub fn is_complete(&self) -> bool {
         self.count(Outcome::Completed) == self.jobs.len()
     }

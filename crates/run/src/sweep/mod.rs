@@ -1,8 +1,7 @@
 //! Sweeps: several runs from one command line, one after another.
-//!
-//! [`Sweep`] has the jobs and their results, `store` writes and reads them, `table` prints them as text, CSV and JSON,
-//! `consent` has what the user must agree to, `cooldown` decides how long to wait between jobs, and [`Runner`] runs the jobs in this
-//! process. [`Launch`] runs them in others, and [`Task`] is one of them there.
+//! / [`Sweep`] has the jobs and their results, `store` writes and reads them, `table` prints them as text, CSV and
+//! JSON, `consent` has what the user must agree to, `cooldown` decides the pause between jobs, and [`Runner`] runs the
+//! jobs in this process. [`Launch`] runs them in other processes, each of which is a [`Task`].
 
 mod consent;
 mod cooldown;
@@ -17,8 +16,8 @@ mod task;
 pub use consent::Consent;
 pub use cooldown::{CooldownRule, CooldownStatus, CooldownStep, Temperature};
 pub use error::SweepError;
-pub use jobs::{Job, JobResult, JobState, LiveFigures, Place, Sweep};
+pub use jobs::{Job, JobResult, JobState, LiveFigures, Placement, Sweep};
 pub use launch::{Launch, LaunchError, Machine};
 pub use runner::Runner;
-pub use table::{Column, PLACE_HEADINGS, csv_rows, sweep_json, table_text};
+pub use table::{Column, PLACEMENT_HEADINGS, csv_rows, sweep_json, table_text};
 pub use task::{Task, TaskThere};

@@ -36,11 +36,11 @@ pub struct Runner {
     _lock: File,
     cooldown: Option<Cooldown>,
     no_temperature_reported: bool,
-    /// The table could not be written.
+    /// The error of writing the table.
     unwritten: Option<String>,
     remarks: Vec<String>,
     began: Instant,
-    /// When the last job ended.
+    /// The end of the last job.
     ended: Option<Instant>,
 }
 
@@ -64,7 +64,7 @@ impl Runner {
             let composed = composed(&tree, &context, job, &overrides)?;
             let subdir = subdir(&composed, job, &mut wanted)?;
             let sha256 = fingerprint(&composed);
-            // Another machine has weights and tools of its own: it validates its jobs.
+            // A remote host has its own weights and tools: it validates its jobs.
             match &host {
                 None => _ = Plan::new(composed).map_err(SweepError::of_job(job, &overrides))?,
                 Some(host) => {
@@ -90,7 +90,7 @@ impl Runner {
     }
 
     /// Resumes the sweep in `dir`. `open_tree` opens the configuration in the directory that was given when the sweep
-    /// was started, if one was. `confirm` is called where the user has to agree; nothing is written before.
+    /// was started, if any. `confirm` is called if the user must agree; nothing is written before.
     pub fn resume<E: From<SweepError>>(
         dir: &Path,
         open_tree: impl FnOnce(Option<&Path>) -> Result<ConfTree, E>,
@@ -143,7 +143,7 @@ impl Runner {
         }
     }
 
-    /// Since the sweep was begun or resumed, until its last job ended.
+    /// Since the sweep was begun or resumed, until the end of its last job.
     pub fn elapsed(&self) -> Duration {
         self.ended.unwrap_or_else(Instant::now) - self.began
     }
@@ -164,8 +164,7 @@ impl Runner {
         Ok(Plan { dir: self.sweep.job_dir(job), ..plan })
     }
 
-    /// Starts the next job. A job that cannot be started has failed, and the one after it is tried. `None` when no job
-    /// is left.
+    /// Starts the next job. A job that cannot be started fails, and the next one is tried. `None` if no job is left.
     pub fn start_next(&mut self) -> Option<Session> {
         self.cooldown = None;
         while let Some(job) = self.sweep.next() {
@@ -188,7 +187,7 @@ impl Runner {
         None
     }
 
-    /// Ends the running job and writes its row; `outcome` and `cause` are for a job that has not ended by itself. The
+    /// Ends the running job and writes its row; `outcome` and `cause` apply to a job that has not ended by itself. The
     /// cool-down before the next job starts.
     pub fn end_job(
         &mut self,
@@ -216,7 +215,7 @@ impl Runner {
         summary
     }
 
-    /// Sets how a job ended, and writes its row.
+    /// Sets the result of a job, and writes its row.
     pub(super) fn set_result(&mut self, job: usize, result: JobResult) {
         self.sweep.end(job, result);
         if self.sweep.left() == 0 {
@@ -311,17 +310,17 @@ impl Runner {
         Ok(false)
     }
 
-    /// The machine that the jobs run on, where it is not this one.
+    /// The remote host of the jobs, if there is one.
     pub fn host(&self) -> Option<&str> {
         self.stored.host.as_deref()
     }
 
-    /// The configuration of the first job, for what all jobs have in common.
+    /// The configuration of the first job, for settings that all jobs share.
     pub fn first(&self) -> Result<Composed, SweepError> {
         composed(&self.tree, &self.context, 0, &self.sweep.jobs[0].overrides)
     }
 
-    /// What starts the jobs, with `overrides` of the launcher that are not the sweep's own.
+    /// The launcher of the jobs, with additional `overrides` of the launcher.
     pub fn launcher(&self, overrides: &[String]) -> Result<Launcher, SweepError> {
         let job = self.sweep.next().unwrap_or(0);
         let all: Vec<String> = self.sweep.jobs[job].overrides.iter().chain(overrides).cloned().collect();
@@ -334,7 +333,7 @@ impl Runner {
         std::mem::take(&mut self.remarks)
     }
 
-    /// 1 where a job failed or something could not be written.
+    /// 1 if a job failed or something could not be written, else 0.
     pub fn exit_code(&self) -> u8 {
         u8::from(self.sweep.has_failures() || self.unwritten.is_some())
     }

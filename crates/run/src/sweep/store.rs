@@ -21,7 +21,7 @@ use llmprof_record::rundir::{RunDir, RunResult};
 pub(super) const SCHEMA: u32 = 1;
 const PLAN: &str = "sweep.json";
 const TABLE: &str = "sweep.csv";
-/// The largest `sweep.json` that is read, in bytes: enough for more jobs than anyone runs.
+/// Maximum size of `sweep.json` in bytes: enough for any realistic number of jobs.
 const MAX_PLAN_BYTES: u64 = 64 << 20;
 
 /// The content of `sweep.json`: written when a sweep starts, read when it is resumed.
@@ -32,7 +32,7 @@ pub(super) struct StoredSweep {
     pub(super) started: String,
     /// As given to `--conf-dir`.
     pub(super) conf_dir: Option<PathBuf>,
-    /// The machine that the jobs run on, as given to `--host`.
+    /// The remote host of the jobs, as given to `--host`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) host: Option<String>,
     /// As they were typed.
@@ -116,7 +116,7 @@ pub(super) fn check_subdir(job: usize, subdir: &str) -> Result<(), SweepError> {
     }
 }
 
-/// Refuses a directory that a link leads to: its job would be recorded elsewhere.
+/// Refuses a directory behind a link: its job would be recorded elsewhere.
 fn check_unlinked(job: usize, sweep: &Path, subdir: &str) -> Result<(), SweepError> {
     let mut path = sweep.to_owned();
     for part in Path::new(subdir) {
@@ -169,7 +169,7 @@ impl Sweep {
         }
     }
 
-    /// Moves the recording of a job away so that it can run again. Returns its new path.
+    /// Moves the recording of a job away so that the job can run again. Returns the new path.
     pub(super) fn set_aside(&self, job: usize) -> io::Result<Option<PathBuf>> {
         let dir = self.job_dir(job);
         if !dir.try_exists()? {
@@ -194,7 +194,7 @@ impl Sweep {
     }
 }
 
-/// The result of the job in `dir`; `None` where it was not started.
+/// The result of the job in `dir`; `None` if it was not started.
 pub(super) fn result_in(dir: &Path) -> Option<JobResult> {
     let run = RunDir::open(dir);
     if !dir.is_dir() {

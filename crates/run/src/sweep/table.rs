@@ -28,12 +28,12 @@ impl Column {
         Column { heading: "tok/s", csv: "decode_tok_s", value: |m| m.decode_tok_s, format: three_digits },
     ];
 
-    /// The cell of `job`; `None` where too little was measured.
+    /// The cell of `job`; `None` if too little was measured.
     pub fn cell(&self, job: &Job) -> Option<String> {
         self.value(job).map(self.format)
     }
 
-    /// The cell of a job that runs, with what it has measured so far.
+    /// The cell of a running job, with its measurements so far.
     pub fn cell_of(&self, metrics: &MetricsSummary) -> Option<String> {
         (self.value)(metrics).filter(|value| value.is_finite()).map(self.format)
     }
@@ -50,14 +50,14 @@ impl Job {
         match (&self.result, self.state) {
             (_, JobState::Running) => "running".into(),
             (Some(result), _) => result.outcome.to_string(),
-            (None, JobState::Waiting) if self.place.is_some() => "pending".into(),
+            (None, JobState::Waiting) if self.placement.is_some() => "pending".into(),
             (None, _) => "not run".into(),
         }
     }
 
-    /// The reason of its end, or why it waits, in one line.
+    /// The reason of its end, or of its waiting, on one line.
     pub fn reason(&self) -> Option<String> {
-        let note = || self.place.as_ref().and_then(|place| place.note.as_deref());
+        let note = || self.placement.as_ref().and_then(|placement| placement.note.as_deref());
         let reason = match &self.result {
             Some(result) => result.reason.as_deref(),
             None => note(),
@@ -65,15 +65,15 @@ impl Job {
         Some(reason?.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
-    /// What its launcher calls it, and the node or GPU; empty where unknown.
-    pub fn place_cells(&self) -> [String; 2] {
-        let place = self.place.clone().unwrap_or_default();
-        [place.id, place.on.unwrap_or_default()]
+    /// The launcher's id of the job, and the node or GPU; empty if unknown.
+    pub fn placement_cells(&self) -> [String; 2] {
+        let placement = self.placement.clone().unwrap_or_default();
+        [placement.id, placement.on.unwrap_or_default()]
     }
 }
 
-/// Headings of [`Job::place_cells`].
-pub const PLACE_HEADINGS: [&str; 2] = ["id", "on"];
+/// Headings of [`Job::placement_cells`].
+pub const PLACEMENT_HEADINGS: [&str; 2] = ["id", "on"];
 
 fn keys<'a>(sweep: &'a Sweep, indexes: &'a [usize]) -> impl Iterator<Item = &'a str> {
     indexes.iter().map(|index| sweep.jobs[0].key_and_value(*index).0)
@@ -82,9 +82,9 @@ fn keys<'a>(sweep: &'a Sweep, indexes: &'a [usize]) -> impl Iterator<Item = &'a 
 /// One row per job: swept values, measurements, outcome.
 pub fn table_text(sweep: &Sweep) -> String {
     let indexes = sweep.swept();
-    let has_places = sweep.has_places();
+    let has_placements = sweep.has_placements();
     let mut heading = vec!["job".to_owned()];
-    heading.extend(PLACE_HEADINGS.map(str::to_owned).into_iter().filter(|_| has_places));
+    heading.extend(PLACEMENT_HEADINGS.map(str::to_owned).into_iter().filter(|_| has_placements));
     heading.extend(keys(sweep, &indexes).map(str::to_owned));
     let swept = heading.len();
     heading.extend(Column::ALL.map(|column| column.heading.to_owned()));
@@ -92,8 +92,8 @@ pub fn table_text(sweep: &Sweep) -> String {
     let mut rows = vec![heading];
     for (number, job) in (1..).zip(&sweep.jobs) {
         let mut row = vec![number.to_string()];
-        let place = job.place_cells().map(|cell| if cell.is_empty() { "-".to_owned() } else { cell });
-        row.extend(place.into_iter().filter(|_| has_places));
+        let placement = job.placement_cells().map(|cell| if cell.is_empty() { "-".to_owned() } else { cell });
+        row.extend(placement.into_iter().filter(|_| has_placements));
         row.extend(indexes.iter().map(|index| job.key_and_value(*index).1.to_owned()));
         row.extend(Column::ALL.map(|column| column.cell(job).unwrap_or_else(|| "-".into())));
         row.push(match job.reason() {
@@ -118,21 +118,21 @@ pub fn csv_rows(sweep: &Sweep) -> Vec<Vec<String>> {
     heading.extend(keys(sweep, &indexes));
     heading.extend(Column::ALL.iter().map(|column| column.csv));
     heading.extend(["outcome", "reason", "run_dir"]);
-    let has_places = sweep.has_places();
-    heading.extend(PLACE_HEADINGS.into_iter().filter(|_| has_places));
+    let has_placements = sweep.has_placements();
+    heading.extend(PLACEMENT_HEADINGS.into_iter().filter(|_| has_placements));
     let mut rows = vec![heading.into_iter().map(str::to_owned).collect::<Vec<_>>()];
     for (number, job) in (1..).zip(&sweep.jobs) {
         let Some(JobResult { outcome, dir, .. }) = &job.result else { continue };
         let mut row = vec![number.to_string()];
         row.extend(indexes.iter().map(|index| job.key_and_value(*index).1.to_owned()));
-        // More digits than any measurement has, and fewer than a number loses when the sweep is read again.
+        // More digits than any measurement has, but few enough that the number reads back unchanged.
         let number = |value: Option<f64>| {
             value.map_or_else(String::new, |value| ((value * 1e6).round() / 1e6).to_string())
         };
         row.extend(Column::ALL.iter().map(|column| number(column.value(job))));
         let dir = dir.as_ref().map_or_else(String::new, |dir| dir.display().to_string());
         row.extend([outcome.to_string(), job.reason().unwrap_or_default(), dir]);
-        row.extend(job.place_cells().into_iter().filter(|_| has_places));
+        row.extend(job.placement_cells().into_iter().filter(|_| has_placements));
         rows.push(row);
     }
     rows
@@ -156,8 +156,8 @@ pub fn sweep_json(sweep: &Sweep) -> Value {
             "outcome": result.map(|result| result.outcome.to_string()),
             "reason": job.reason(),
             "run_dir": result.and_then(|result| result.dir.as_ref()),
-            "id": job.place.as_ref().map(|place| &place.id),
-            "on": job.place.as_ref().and_then(|place| place.on.as_ref()),
+            "id": job.placement.as_ref().map(|placement| &placement.id),
+            "on": job.placement.as_ref().and_then(|placement| placement.on.as_ref()),
             "requests": metrics.map(|m| m.requests),
             "ttft_ms": metrics.map(|m| latency(m.ttft_ms)),
             "tpot_ms": metrics.map(|m| latency(m.tpot_ms)),

@@ -1,4 +1,4 @@
-//! One job of a sweep in a process of its own, as a launcher starts it.
+//! One job of a sweep in its own process, as a launcher starts it.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,38 +20,38 @@ use llmprof_record::state::RunState;
 /// A job that is about to run, and its cool-down afterwards.
 pub struct Task {
     pub plan: Plan,
-    /// Where an earlier recording of the job is now.
+    /// The new path of an earlier recording of the job.
     pub aside: Option<PathBuf>,
     config: RunConfig,
     device: Device,
 }
 
-/// A job that another machine is to run.
+/// A job for a remote host.
 pub struct TaskThere {
     pub overrides: Vec<String>,
     /// As given to `--conf-dir` when the sweep was started.
     pub conf_dir: Option<PathBuf>,
-    /// For the copy of its recording.
+    /// The directory for the copy of its recording.
     pub dir: PathBuf,
-    /// Where an earlier recording of the job is now.
+    /// The new path of an earlier recording of the job.
     pub aside: Option<PathBuf>,
 }
 
-/// A job as the sweep has it.
-struct Found {
+/// A job of the sweep.
+struct SweepJob {
     sweep: Sweep,
     number: usize,
     composed: Composed,
     conf_dir: Option<PathBuf>,
 }
 
-impl Found {
+impl SweepJob {
     /// The job `number` of the sweep in `dir`; `None` if it has completed already.
     fn open<E: From<SweepError>>(
         dir: &Path,
         number: usize,
         open_tree: impl FnOnce(Option<&Path>) -> Result<ConfTree, E>,
-    ) -> Result<Option<Found>, E> {
+    ) -> Result<Option<SweepJob>, E> {
         let not_a_sweep = |reason: String| SweepError::NotASweep { dir: dir.to_owned(), reason };
         let stored = StoredSweep::read_unlocked(dir)?;
         let Some(job) = stored.jobs.get(number) else {
@@ -69,7 +69,7 @@ impl Found {
         let mut sweep = stored.sweep(dir.to_owned());
         sweep.read_results();
         let is_done = sweep.jobs[number].state == JobState::Finished;
-        Ok((!is_done).then_some(Found { sweep, number, composed, conf_dir }))
+        Ok((!is_done).then_some(SweepJob { sweep, number, composed, conf_dir }))
     }
 
     fn dir(&self) -> PathBuf {
@@ -84,13 +84,13 @@ impl Found {
 }
 
 impl TaskThere {
-    /// As [`Task::open`], for another machine, which validates the job itself.
+    /// Like [`Task::open`], for a remote host, which validates the job itself.
     pub fn open<E: From<SweepError>>(
         dir: &Path,
         number: usize,
         open_tree: impl FnOnce(Option<&Path>) -> Result<ConfTree, E>,
     ) -> Result<Option<TaskThere>, E> {
-        let Some(mut found) = Found::open(dir, number, open_tree)? else { return Ok(None) };
+        let Some(mut found) = SweepJob::open(dir, number, open_tree)? else { return Ok(None) };
         let aside = found.set_aside()?;
         let overrides = found.sweep.jobs[number].overrides.clone();
         Ok(Some(TaskThere { overrides, dir: found.dir(), conf_dir: found.conf_dir, aside }))
@@ -104,7 +104,7 @@ impl Task {
         number: usize,
         open_tree: impl FnOnce(Option<&Path>) -> Result<ConfTree, E>,
     ) -> Result<Option<Task>, E> {
-        let Some(mut found) = Found::open(dir, number, open_tree)? else { return Ok(None) };
+        let Some(mut found) = SweepJob::open(dir, number, open_tree)? else { return Ok(None) };
         let config = found.composed.config.clone();
         let plan = Plan::new(found.composed.clone())
             .map_err(SweepError::of_job(number, &found.sweep.jobs[number].overrides))?;
@@ -113,24 +113,24 @@ impl Task {
         Ok(Some(Task { plan: Plan { dir: found.dir(), ..plan }, aside, config, device }))
     }
 
-    /// The cool-down after the run whose state this is, which holds the node or the GPU until it is over.
+    /// The cool-down after the run with this state, which keeps the node or the GPU until it is over.
     pub fn cooldown(config: &RunConfig, device: &Device, state: &RunState) -> TaskCooldown {
         let gpu = state.profiled_gpu();
         let last_temp_c = gpu.and_then(|gpu| gpu.value(Reading::Temp)).map(|celsius| celsius as f32);
         TaskCooldown(Cooldown::start(config, device, last_temp_c).0)
     }
 
-    /// What its cool-down needs: the plan is used up by the run.
+    /// The settings for the cool-down: the run consumes the plan.
     pub fn settings(&self) -> (RunConfig, Device) {
         (self.config.clone(), self.device.clone())
     }
 }
 
-/// A cool-down after the only job of a process.
+/// The cool-down after the only job of a process.
 pub struct TaskCooldown(Cooldown);
 
 impl TaskCooldown {
-    /// How far it is; `None` once it is over.
+    /// The state of the cool-down; `None` once it is over.
     pub fn status(&mut self, now: Instant) -> Option<CooldownStatus> {
         self.0.poll(now);
         (self.0.step(now) == CooldownStep::Wait).then(|| self.0.status(now))

@@ -1,4 +1,4 @@
-//! What the effects of keys do outside of the screen's state.
+//! Performs the effects of keys outside of the screen's state.
 
 use std::ops::ControlFlow;
 
@@ -41,7 +41,7 @@ impl App {
         ControlFlow::Continue(())
     }
 
-    /// Quitting would end it: a run, a re-run under a tool, or jobs of a sweep on this machine.
+    /// Whether quitting would end a run, a re-run under a tool, or jobs of a sweep on this machine.
     fn works(&self) -> bool {
         if let Some(jobs) = &self.jobs {
             return jobs.ends_with_screen();
@@ -53,12 +53,12 @@ impl App {
         in_sweep || runs || session.tool().is_some() || self.next.is_some()
     }
 
-    /// A run on another machine continues without this screen.
+    /// Whether a remote run continues without this screen.
     fn goes_on_there(&self) -> bool {
         matches!(self.live.as_ref().map(|live| &live.session), Some(Workload::There(run)) if run.goes_on())
     }
 
-    /// Writes the pane on the screen to files in the directory of its run.
+    /// Writes the displayed pane to files in the directory of its run.
     fn export(&mut self, screen: Rect) {
         let dir = match (&self.player, &self.live) {
             (Some(_), _) => self.played.as_ref().map(RunDir::path),

@@ -12,21 +12,22 @@ use crate::ui::Pane;
 use llmprof_analysis::compare::{Comparison, Options, Subject, compare};
 use llmprof_run::compare::{baselines, read_run, run_spread};
 
-/// Two recordings of an hour are read in seconds.
+/// Time limit: two recordings of an hour are read in seconds.
 const READING_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the Compare pane shows.
+/// The content of the Compare pane.
 #[derive(Default)]
 pub(super) struct Compared {
     pub(super) comparison: Option<Comparison>,
-    /// The snapshots it was made from: whether they are a recording's, and how many. `None` if it is of two runs.
+    /// The snapshots it was made from: whether they are a recording's, and their number. `None` for a comparison of two
+    /// runs.
     snapshots: Option<(bool, usize)>,
-    /// Two runs that are being read, and since when.
+    /// Two runs that are being read, and the start of reading.
     reading: Option<(mpsc::Receiver<Result<Comparison, String>>, Instant)>,
 }
 
 impl App {
-    /// Reads both runs on a thread of their own: that may take a second.
+    /// Reads both runs on a separate thread, because that may take a second.
     pub(super) fn compare_runs(&mut self, a: PathBuf, b: PathBuf) {
         if a == b {
             self.ui.message = Some("this is the marked run; select another one".into());
@@ -50,7 +51,7 @@ impl App {
         }
     }
 
-    /// Takes a finished comparison, or compares new snapshots. Returns whether a comparison is still being made.
+    /// Takes a finished comparison, or compares new snapshots. Returns whether a comparison is still in progress.
     pub(super) fn follow_comparison(&mut self) -> bool {
         if let Some((reading, since)) = &self.compared.reading {
             match reading.try_recv() {
@@ -73,7 +74,7 @@ impl App {
             (self.compared.reading, self.dirty) = (None, true);
             return false;
         }
-        // A comparison of runs stays until snapshots are asked for; that of snapshots follows them.
+        // A comparison of runs stays until snapshots are requested; that of snapshots follows them.
         let of_runs = self.compared.snapshots.is_none() && self.compared.comparison.is_some();
         let count = self.snapshot_count();
         if of_runs || self.compared.snapshots == Some(count) {

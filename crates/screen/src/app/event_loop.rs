@@ -1,4 +1,4 @@
-//! The event loop: one task that consumes events and input, and draws when something has changed.
+//! The event loop: one task that consumes events and input, and draws changes.
 
 use std::{
     io::{self, Write},
@@ -29,7 +29,7 @@ use llmprof_record::rundir::Player;
 
 /// Why the event loop was left.
 pub(super) enum Left {
-    /// The program ends, for a cause unless the user quits.
+    /// The program ends, with a cause unless the user quits.
     Ended(Option<Cause>),
     /// The user asks to stop the process.
     Suspended,
@@ -37,9 +37,9 @@ pub(super) enum Left {
     Resumed,
 }
 
-/// After the terminal has failed, how long to wait for the reason.
+/// After a failure of the terminal, the time to wait for the reason.
 const FAILURE_DELAY: Duration = Duration::from_millis(200);
-/// The longest wait for a tool that was killed. A driver call may hold its process for longer.
+/// The longest wait for a killed tool. A driver call may hold its process longer.
 const TOOL_STOP_TIMEOUT: Duration = Duration::from_secs(1);
 const TOOL_STOP_POLL: Duration = Duration::from_millis(20);
 
@@ -70,7 +70,8 @@ impl App {
         }
     }
 
-    /// Draws only when `is_frame_written`: the last frame has reached the screen. A screen that is stuck delays nothing else.
+    /// Draws only when `is_frame_written`: the last frame has reached the terminal. A terminal that is stuck delays
+    /// nothing else.
     pub(super) async fn run_loop<B: Backend<Error = io::Error>>(
         &mut self,
         screen: &mut Terminal<B>,
@@ -106,7 +107,7 @@ impl App {
                 // However slow a frame is, half of the time is left for events.
                 (last_frame, next_frame) = (now, now + self.frame_interval.max(2 * now.elapsed()));
             }
-            // A frame that the terminal has taken in part only is written on, also when nothing else happens.
+            // The rest of a partially written frame is written even if nothing else happens.
             let moves = moves || !is_frame_written()?;
             let frame_due = tokio::time::sleep_until(next_frame.into());
             let loading = self.player.as_ref().is_some_and(|p| p.position().loading);
@@ -132,19 +133,19 @@ impl App {
                 () = frame_due, if self.dirty || moves => {}
                 () = jobs::pump(&mut self.jobs) => self.dirty = true,
                 n = pump(&mut self.live) => self.dirty |= n > 0 && self.frozen.is_none(),
-                // While there is nothing else to do, the recording is read.
+                // The recording is read while there is nothing else to do.
                 () = tokio::task::yield_now(), if loading => self.load(),
             }
         }
     }
 
-    /// Whether an alert was crossed since the last call.
+    /// Whether an alert became true since the last call.
     fn has_new_alert(&mut self) -> bool {
         let crossed = self.live.as_ref().map_or(0, |live| live.session.state().alerts_crossed);
         crossed > std::mem::replace(&mut self.rung, crossed)
     }
 
-    /// Ends a re-run under a tool, and shows that, before the screen is left.
+    /// Ends a re-run under a tool, and shows that, before the screen closes.
     async fn end_tool<B: Backend<Error = io::Error>>(&mut self, screen: &mut Terminal<B>) -> io::Result<()> {
         let Some(live) = &mut self.live else { return Ok(()) };
         let Workload::Here(session) = &mut live.session else { return Ok(()) };
@@ -168,7 +169,7 @@ impl App {
         self.with_view(|view| {
             let view = View { hits: Some(&hits), ..*view };
             let draw = |frame: &mut ratatui::Frame<'_>| {
-                layout = ScreenLayout::of(&view, frame.area());
+                layout = ScreenLayout::new(&view, frame.area());
                 frame.render_widget(Frame(view), frame.area());
             };
             screen.draw(draw).map(|_| ())
@@ -204,7 +205,7 @@ impl App {
         let of_the_process =
             matches!(key.code, KeyCode::Char('c' | 'z')) && key.modifiers.contains(KeyModifiers::CONTROL);
         if !matches!(self.ui.overlay, Overlay::None) && !of_the_process {
-            let key = OverlayKey::of(&self.ui.overlay, key)?;
+            let key = OverlayKey::from_key(&self.ui.overlay, key)?;
             if let (Overlay::Palette(palette), OverlayKey::Accept) = (&self.ui.overlay, key) {
                 let action = palette.chosen();
                 self.ui.overlay = Overlay::None;
@@ -229,7 +230,7 @@ impl App {
         None
     }
 
-    /// A message stays in the log of a live run when it has left the screen.
+    /// Stores a message in the log of a live run when it disappears from the screen.
     fn keep_message(&mut self) {
         if self.kept_message == self.ui.message {
             return;
@@ -251,7 +252,7 @@ impl App {
     }
 }
 
-/// A terminal that is going away fails before the hang-up is reported.
+/// A terminal that is closed fails before SIGHUP arrives.
 async fn cause_of_failure(input: &mut UnboundedReceiver<Input>, shutdown: &mut Shutdown) -> Option<Cause> {
     let hung_up = async { while !matches!(input.recv().await, Some(Input::HangUp) | None) {} };
     let cause = async {

@@ -19,7 +19,7 @@ pub(super) struct Elsewhere {
     started: Instant,
     /// The second that was last shown.
     shown_s: u64,
-    /// How long it took, once all jobs have ended.
+    /// The duration, once all jobs have ended.
     took: Option<Duration>,
     progress: Progress,
 }
@@ -42,19 +42,19 @@ impl Elsewhere {
         }
     }
 
-    /// Jobs have not ended, and would end with the screen. Slurm's continue without it.
+    /// Whether jobs have not ended and would end with the screen. Jobs of Slurm continue without it.
     pub(super) fn ends_with_screen(&self) -> bool {
         self.launch.runner.sweep.left() > 0 && !self.launch.goes_on
     }
 
-    /// The screen is left.
+    /// Called when the screen closes.
     pub(super) fn left(mut self) -> Launch {
         self.launch.leave();
         self.launch
     }
 }
 
-/// Waits for news of the jobs; forever where there are none.
+/// Waits for updates of the jobs; forever if there are none.
 pub(super) async fn pump(jobs: &mut Option<Elsewhere>) {
     match jobs {
         Some(jobs) if !jobs.launch.is_over() => {
@@ -65,7 +65,7 @@ pub(super) async fn pump(jobs: &mut Option<Elsewhere>) {
 }
 
 impl App {
-    /// Shows what is new. Returns whether the screen changes by itself.
+    /// Shows updates. Returns whether the screen changes by itself.
     pub(super) fn follow_jobs(&mut self) -> bool {
         let Some(jobs) = &mut self.jobs else { return false };
         let remarks = jobs.launch.runner.take_remarks();

@@ -10,12 +10,12 @@ use crate::{
 use llmprof_event::{Outcome, ToolState};
 use llmprof_run::{
     plan::Plan,
-    remote::Said,
+    remote::RemoteMessage,
     session::Session,
     sweep::{CooldownStatus, LiveFigures, Runner},
 };
 
-/// Makes a plan from the overrides the user typed.
+/// Creates a plan from the overrides that the user typed.
 pub type Replan = Box<dyn Fn(&[String]) -> Result<Plan, String>>;
 
 /// A live run, and how to plan the next one.
@@ -27,7 +27,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// What the workload was asked to do and has not done yet.
+    /// The requested action that the workload has not done yet.
     pub(super) fn pending(&self, run_follows: bool) -> Option<&'static str> {
         if run_follows {
             Some("ending this run")
@@ -38,7 +38,7 @@ impl Live {
         }
     }
 
-    /// A job of a sweep has ended or was cancelled, and is not closed yet.
+    /// Whether a job of a sweep has ended or was cancelled, and is not closed yet.
     fn is_ending_job(&self) -> bool {
         let Workload::Here(session) = &self.session else { return false };
         let running = self.sweep.as_ref().is_some_and(|runner| runner.sweep.running().is_some());
@@ -50,7 +50,7 @@ impl Live {
     pub(super) fn progress(&self) -> Option<Progress> {
         let runner = self.sweep.as_ref()?;
         let running = runner.sweep.running().into_iter();
-        let jobs = running.map(|job| (job, LiveFigures::of(self.session.state()))).collect();
+        let jobs = running.map(|job| (job, LiveFigures::from_state(self.session.state()))).collect();
         Some(Progress { elapsed: runner.elapsed(), jobs })
     }
 
@@ -103,13 +103,13 @@ impl App {
         }
     }
 
-    /// Cancels the current run and has the next one started, if its overrides are valid.
+    /// Cancels the current run and schedules the next one, if its overrides are valid.
     fn restart(&mut self, overrides: &[String]) {
         let Some(live) = &mut self.live else { return };
         let session = match &mut live.session {
             Workload::Here(session) => session,
             Workload::There(run) => {
-                // The remote host checks whether they are valid.
+                // The remote host checks their validity.
                 run.restart(overrides.to_vec());
                 self.ui.overlay = Overlay::None;
                 return;
@@ -136,7 +136,7 @@ impl App {
         self.show_session(Session::start(plan));
     }
 
-    /// Puts a new run on the screen.
+    /// Shows a new run.
     fn show_session(&mut self, session: Session) {
         let Some(live) = &mut self.live else { return };
         self.earlier_snapshots.extend(live.session.state().snapshots.iter().cloned());
@@ -152,14 +152,14 @@ impl App {
         self.dirty = true;
     }
 
-    /// Shows what a run on another machine answered, and the next remote run once it has begun.
+    /// Shows the answers of a remote run, and the next remote run once it has begun.
     pub(super) fn follow_remote(&mut self) {
         let Some(Workload::There(run)) = self.live.as_mut().map(|live| &mut live.session) else { return };
         let said = run.take_said();
         let begun = run.number();
         match said {
-            Some(Said::Message(text)) => (self.ui.message, self.dirty) = (Some(text), true),
-            Some(Said::Error(text)) => {
+            Some(RemoteMessage::Message(text)) => (self.ui.message, self.dirty) = (Some(text), true),
+            Some(RemoteMessage::Error(text)) => {
                 self.ui.report_error(text);
                 self.dirty = true;
             }
@@ -170,7 +170,7 @@ impl App {
         }
     }
 
-    /// Reports how a run under a tool ended.
+    /// Reports the end of a run under a tool.
     pub(super) fn follow_tool(&mut self) {
         let Some(session) = self.live.as_ref().map(|live| &live.session) else { return };
         let before = std::mem::replace(&mut self.tool, session.tool());
@@ -203,7 +203,7 @@ impl App {
         }
     }
 
-    /// Closes a job that has ended, cools down, and starts the next one. Returns whether more will happen soon.
+    /// Closes an ended job, cools down, and starts the next one. Returns whether more will happen soon.
     pub(super) fn follow_sweep(&mut self, now: Instant) -> bool {
         let Some(live) = &mut self.live else { return false };
         let ending = live.is_ending_job();

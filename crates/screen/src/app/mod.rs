@@ -1,4 +1,4 @@
-//! The screen as a program: what it shows, and what feeds it.
+//! The screen as a program: its content, and its sources.
 
 mod commands;
 mod comparison;
@@ -40,7 +40,7 @@ use llmprof_run::{
     sweep::{CooldownStatus, Launch, Runner},
 };
 
-/// What is on the screen and what feeds it.
+/// The content of the screen and its sources.
 pub struct App {
     ui: UiState,
     depth: Depth,
@@ -49,7 +49,7 @@ pub struct App {
     layout: ScreenLayout,
     /// The message that was last kept in the log.
     kept_message: Option<String>,
-    /// What the mouse button was pressed on.
+    /// The target on which the mouse button was pressed.
     pressed: Option<Target>,
     live: Option<Live>,
     /// Jobs of a sweep in other processes.
@@ -69,7 +69,7 @@ pub struct App {
     ended: Vec<SessionSummary>,
     exported: Vec<Exported>,
     frame_interval: Duration,
-    /// The screen is out of date.
+    /// Whether the screen is out of date.
     dirty: bool,
     /// The cool-down before a sweep's next job, as last shown.
     cooling: Option<CooldownStatus>,
@@ -78,13 +78,13 @@ pub struct App {
     /// The tool that was running at the last check.
     tool: Option<Tool>,
     compared: Compared,
-    /// The number of the run on another machine that is shown.
+    /// The index of the displayed remote run.
     run_there: Option<u32>,
 }
 
-/// The pane to begin with, from the first events of the recording.
+/// The first pane, from the first events of the recording.
 fn first_pane(player: &mut Player) -> Pane {
-    // An error is reported when the recording is read on.
+    // An error is reported when the rest of the recording is read.
     let _ = player.load(Duration::ZERO);
     match player.end_state() {
         state if state.watches() && state.servers().any(|server| server.url().is_some()) => Pane::Server,
@@ -93,14 +93,14 @@ fn first_pane(player: &mut Player) -> Pane {
     }
 }
 
-/// Why the screen was left, and how the runs ended.
+/// Why the screen closed, and the ends of the runs.
 pub struct Stopped {
     pub cause: Option<Cause>,
     pub runs: Vec<SessionSummary>,
     pub exported: Vec<Exported>,
     pub sweep: Option<Runner>,
     pub launch: Option<Launch>,
-    /// The run on another machine that was shown.
+    /// The displayed remote run.
     pub remote: Option<Box<RemoteRun>>,
     pub error: Option<io::Error>,
 }
@@ -174,7 +174,7 @@ impl App {
         app
     }
 
-    /// Opens `pane` instead of the usual one.
+    /// Opens `pane` instead of the default one.
     pub fn open(&mut self, pane: Option<Pane>) {
         self.ui.pane = pane.unwrap_or(self.ui.pane);
     }
@@ -201,7 +201,7 @@ impl App {
         self.stop(left)
     }
 
-    /// As [`run`](Self::run), with any screen and any input; a closed input is a hang-up.
+    /// Like [`run`](Self::run), with any screen and any input; a closed input is a hang-up.
     pub async fn run_on<B: Backend<Error = io::Error>>(
         mut self,
         screen: &mut Terminal<B>,
@@ -211,7 +211,7 @@ impl App {
         let left = loop {
             match self.run_loop(screen, || Ok(true), || Ok(()), &mut input, &mut shutdown).await {
                 Ok(Left::Ended(cause)) => break Ok(cause),
-                // There is no terminal to give back.
+                // There is no terminal to restore.
                 Ok(Left::Suspended | Left::Resumed) => {}
                 Err(e) => break Err(e),
             }
@@ -219,7 +219,7 @@ impl App {
         self.stop(left)
     }
 
-    /// Ends the run, after the event loop was left for the reason given.
+    /// Ends the run after the event loop has ended for the given reason.
     fn stop(mut self, left: io::Result<Option<Cause>>) -> Stopped {
         let (cause, error) = match left {
             Ok(cause) => (cause, None),
@@ -297,7 +297,7 @@ impl App {
     fn snapshots(&self) -> Vec<Snapshot> {
         match (&self.player, &self.live) {
             (Some(player), _) => player.state().snapshots.iter().cloned().collect(),
-            // Not of the frozen state: that lacks snapshots taken since.
+            // Not of the frozen state, which lacks later snapshots.
             (None, Some(live)) => {
                 let earlier = self.earlier_snapshots.iter().chain(live.session.earlier_snapshots());
                 earlier.chain(&live.session.state().snapshots).cloned().collect()

@@ -1,4 +1,4 @@
-//! What the mouse does.
+//! Handles the mouse.
 
 use crossterm::event::{MouseButton, MouseEvent, MouseEventKind};
 use ratatui::layout::Position;
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// Lines, or tokens, that one step of the wheel moves by.
+/// Lines or tokens per step of the wheel.
 const WHEEL_LINES: isize = 3;
 const WHEEL_TOKENS: i64 = 5;
 
@@ -70,7 +70,7 @@ impl App {
         }
     }
 
-    /// Selects a row; where it is selected, opens it.
+    /// Selects a row; if it is already selected, opens it.
     fn click_row(&mut self, row: usize) -> Option<Effect> {
         let of_gpus = self.ui.pane == Pane::Gpu && self.with_view(|view| view.shows_gpu_table());
         if of_gpus {
@@ -88,7 +88,7 @@ impl App {
         self.act(open.filter(|_| before == row)?)
     }
 
-    /// Moves what the button was pressed on.
+    /// Moves the target on which the button was pressed.
     fn drag(&mut self, position: Position) {
         match (self.pressed, self.layout.target(position)) {
             (Some(Target::Splitter), _) => {

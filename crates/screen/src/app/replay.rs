@@ -6,7 +6,7 @@ use super::{App, first_pane};
 use crate::ui::{ReplayCommand, set_cursor};
 use llmprof_record::rundir::{DISK_TIMEOUT, EventReader, Player, ReadError, RunDir};
 
-/// How long a recording is read before input is handled again.
+/// Maximum time of reading a recording before input is handled.
 const LOAD_BUDGET: Duration = Duration::from_millis(30);
 
 impl App {
@@ -33,7 +33,7 @@ impl App {
         self.leave_after(result);
     }
 
-    /// Reads on in the recording. Unreadable lines are reported once, after the last line.
+    /// Reads more of the recording. Unreadable lines are reported once, after the last line.
     pub(super) fn load(&mut self) {
         let Some(player) = &mut self.player else { return };
         let was_loading = player.position().loading;
@@ -45,7 +45,7 @@ impl App {
         self.leave_after(result);
     }
 
-    /// Plays on for the real time that has passed.
+    /// Advances playback by the elapsed real time.
     pub(super) fn play(&mut self, elapsed: Duration) {
         let shown = |player: &Option<Player>| player.as_ref().map(|p| (p.position(), p.state().events));
         let before = shown(&self.player);
@@ -65,7 +65,7 @@ impl App {
         self.open_run(dir);
     }
 
-    /// Puts a recording on the screen, at its end; one that grows is followed.
+    /// Shows a recording at its end; a growing one is followed.
     pub(super) fn open_run(&mut self, dir: RunDir) {
         let events = dir.events();
         match Player::open(move || EventReader::open_within(&events, DISK_TIMEOUT)) {
@@ -85,7 +85,7 @@ impl App {
         }
     }
 
-    /// Returns to what was on the screen before the recording was opened.
+    /// Returns to the content before the recording was opened.
     fn leave_replay(&mut self, error: Option<ReadError>) {
         self.ui.message = error.map(|e| e.to_string());
         if self.live.is_some() || self.files.is_some() || self.jobs.is_some() {

@@ -1,4 +1,4 @@
-//! The list of recorded runs: reads it, and opens, compares, renames and deletes what is in it.
+//! The list of recorded runs: reads it, and opens, compares, renames and deletes its entries.
 
 use std::{
     path::{Path, PathBuf},
@@ -15,9 +15,9 @@ use crate::{
 use llmprof_base::process::browser;
 use llmprof_record::rundir::{DISK_TIMEOUT, Listing, Recorded, RunDir, RunName};
 
-/// How often the list is read again while it shows a run that is being recorded.
+/// The interval at which the list is read again while it shows a run in progress.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
-/// A large run is deleted in seconds.
+/// Time limit: deleting a large run takes seconds.
 const WORK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The runs below a root, and the work on their files.
@@ -28,12 +28,12 @@ pub(super) struct RunList {
     listing: Option<Listing>,
     listed: Option<Instant>,
     work: Option<FileWork>,
-    /// The run or sweep that a name is asked for.
+    /// The run or sweep to be renamed.
     naming: Option<PathBuf>,
     browser: Option<browser::Opening>,
 }
 
-/// Work on files, on a thread of its own: a disk may not answer.
+/// Work on files, on a separate thread: a disk may not answer.
 struct FileWork {
     done: Receiver<FileWorkDone>,
     since: Instant,
@@ -50,7 +50,7 @@ enum FileWorkDone {
         from: PathBuf,
         result: Result<PathBuf, String>,
     },
-    /// The report, or why there is none.
+    /// The report, or the reason why there is none.
     FoundReport(Result<PathBuf, String>),
 }
 
@@ -64,7 +64,7 @@ impl RunList {
         self.listing.is_some()
     }
 
-    /// Starts to read the list, unless it is being read. Returns an error message.
+    /// Starts reading the list, unless it is being read. Returns an error message.
     pub(super) fn refresh(&mut self) -> Option<String> {
         if self.listing.is_some() {
             return None;
@@ -76,7 +76,7 @@ impl RunList {
         None
     }
 
-    /// Does `work` on a thread of its own. Returns an error message.
+    /// Does `work` on a separate thread. Returns an error message.
     fn start(
         &mut self,
         timeout: Duration,
@@ -196,7 +196,7 @@ impl App {
         });
     }
 
-    /// Whether the run or the sweep at `path` is on the screen; then a message reports that.
+    /// Whether the run or the sweep at `path` is displayed; then a message reports that.
     fn is_on_screen(&mut self, path: &Path) -> bool {
         let live = self.live.as_ref().and_then(|live| live.session.dir());
         let played = self.player.as_ref().and(self.played.as_ref()).map(RunDir::path);
@@ -222,7 +222,7 @@ impl App {
         self.report(|runs| runs.start(DISK_TIMEOUT, weigh));
     }
 
-    /// Unless the user does something else by now.
+    /// Unless the user has started something else.
     fn confirm_deletion(&mut self, deletion: Deletion) {
         if self.ui.pane == Pane::Runs && matches!(self.ui.overlay, Overlay::None) {
             self.ui.overlay = Overlay::ConfirmDelete(deletion);
@@ -266,7 +266,8 @@ impl App {
         }
     }
 
-    /// Takes the list of runs when it is complete, and what was done to files. Returns whether more will happen soon.
+    /// Takes the list of runs when it is complete, and the results of work on files. Returns whether more will happen
+    /// soon.
     pub(super) fn follow_runs(&mut self) -> bool {
         self.follow_browser();
         let working = self.follow_files();
@@ -290,7 +291,7 @@ impl App {
         working || self.runs.is_listing()
     }
 
-    /// What is selected, unless that is the first run, whichever it is.
+    /// The selected row, unless that is the first run by default.
     fn selected_key(&self) -> Option<RowKey> {
         self.ui.runs.row.and_then(|_| self.runs.tree.key_at(self.selected_row()))
     }
@@ -353,7 +354,7 @@ impl App {
     }
 }
 
-/// Without a slash at the end where nothing is below.
+/// Without a trailing slash if `below` is empty.
 fn join(dir: &Path, below: &Path) -> PathBuf {
     if below.as_os_str().is_empty() { dir.to_owned() } else { dir.join(below) }
 }

@@ -1,4 +1,4 @@
-//! The run that the keys act on: of this process, or on another machine.
+//! The run that the keys act on: local or remote.
 
 use std::{path::Path, time::Duration};
 
@@ -34,7 +34,7 @@ impl Workload {
         }
     }
 
-    /// The directory of the run on this machine, where it is recorded.
+    /// The local directory of the run, if it is recorded.
     pub fn dir(&self) -> Option<&Path> {
         match self {
             Workload::Here(session) => session.dir(),
@@ -56,7 +56,7 @@ impl Workload {
         }
     }
 
-    /// The metrics of a server are watched.
+    /// Whether the metrics of a server are monitored.
     pub fn watches_server(&self) -> bool {
         match self {
             Workload::Here(session) => session.plan().composed.config.telemetry.server.is_some(),
@@ -86,8 +86,7 @@ impl Workload {
         }
     }
 
-    /// The workload was asked to pause and has not done so yet; or, of a remote run, something else that was
-    /// asked.
+    /// The workload was asked to pause and has not paused yet; for a remote run, any other unanswered command.
     pub(super) fn pending(&self) -> Option<&'static str> {
         let state = self.state();
         let paused = state.workload_paused_at.is_some() || state.finished.is_some();
@@ -104,7 +103,7 @@ impl Workload {
         }
     }
 
-    /// Returns a message for the user; from another machine it comes later.
+    /// Returns a message for the user; that of a remote run arrives later.
     pub(super) fn toggle_kernels(&mut self) -> Option<String> {
         match self {
             Workload::Here(session) => Some(session.toggle_kernels()),
@@ -126,7 +125,7 @@ impl Workload {
         }
     }
 
-    /// Keeps what the screen reported while the run is in progress.
+    /// Stores a message of the screen while the run is in progress.
     pub(super) fn keep_message(&mut self, text: &str) {
         match self {
             Workload::Here(session) => session.keep_message(text),
@@ -137,7 +136,7 @@ impl Workload {
         }
     }
 
-    /// Adds the time of a frame to the overhead of the run, if this process has it.
+    /// Adds the time of a frame to the overhead of the run, if it is local.
     pub(super) fn drew(&mut self, elapsed: Duration) {
         if let Workload::Here(session) = self {
             session.drew(elapsed);
@@ -159,7 +158,7 @@ impl Workload {
         }
     }
 
-    /// The connection to another machine.
+    /// The connection to the remote host.
     pub(super) fn remote_view(&self) -> Option<RemoteView> {
         match self {
             Workload::Here(_) => None,
@@ -173,7 +172,7 @@ impl Workload {
         }
     }
 
-    /// Asks for the end of a run on another machine.
+    /// Requests the end of a remote run.
     pub(super) fn cancel_there(&mut self) {
         if let Workload::There(run) = self {
             run.order(Order::End {
@@ -184,7 +183,7 @@ impl Workload {
     }
 }
 
-/// Reports it if the order has to wait for the connection.
+/// Reports if the command has to wait for the connection.
 fn send(run: &mut RemoteRun, order: Order) -> Option<String> {
     run.order(order);
     (!run.is_connected()).then(|| format!("this is done once {} is connected again", run.host().short()))

@@ -1,4 +1,4 @@
-//! The data behind each pane, with the settings that it is drawn with.
+//! The data of each pane, with the pane's settings.
 
 use jiff::Timestamp;
 
@@ -19,7 +19,7 @@ use llmprof_event::{Level, kernels::Extent, readings::Reading, reasons};
 use llmprof_record::state::{LogLine, Series, Snapshot};
 use llmprof_run::sweep::csv_rows;
 
-/// A row for each lane and each collective.
+/// One row per lane and per collective.
 pub fn ranks(view: &View<'_>) -> Table {
     let mut table = Table::titled(
         "what,name,gpu,span_s,compute_s,nccl_s,wait_s,copy_s,idle_s,steps,kernels,collectives,last,bytes,ranks,calls,median_us,algbw_b_s,busbw_b_s",
@@ -52,7 +52,7 @@ pub fn ranks(view: &View<'_>) -> Table {
     table
 }
 
-/// A row for each request that is kept.
+/// One row per kept request.
 pub fn requests(view: &View<'_>) -> Table {
     let mut table = Table::titled("request,start_s,first_token_s,end_s,measured,failed");
     for lane in &view.state.server.lanes {
@@ -63,7 +63,7 @@ pub fn requests(view: &View<'_>) -> Table {
     table
 }
 
-/// A row for each value.
+/// One row per value.
 pub fn overview(view: &View<'_>) -> Table {
     let state = view.state;
     let mut table = Table::titled("part,name,what,unit,value");
@@ -147,8 +147,8 @@ pub fn overview(view: &View<'_>) -> Table {
     table
 }
 
-/// The readings of all GPUs in the table, of the one that is shown, or of the host, over the time range of
-/// the charts, at the resolution that is kept.
+/// The readings of all GPUs in the table, of the enlarged one, or of the host, over the time range of the charts, at
+/// the kept resolution.
 pub fn readings(view: &View<'_>) -> Table {
     let mut table = Table::titled("device,reading,unit,t_s,min,mean,max");
     let (from, to) = view.time_range();
@@ -189,10 +189,10 @@ pub fn readings(view: &View<'_>) -> Table {
     table
 }
 
-/// All tokens that are kept, up to the last one on the screen; or those around the open incident.
+/// All kept tokens up to the last one on the screen; or those around the open incident.
 pub fn tokens(view: &View<'_>) -> Table {
     let state = view.state;
-    let window = TokenWindow::of(view, usize::MAX);
+    let window = TokenWindow::new(view, usize::MAX);
     let gpu = state.profiled_gpu();
     let beside = if gpu.is_some() { "sm_clock_mhz,power_w" } else { "cpu_pct,cpu_clock_mhz" };
     let mut table = Table::titled(&format!(
@@ -225,7 +225,7 @@ pub fn tokens(view: &View<'_>) -> Table {
     table
 }
 
-/// As the pane groups, sorts and filters them; each counter is a column of its own.
+/// The rows as the pane groups, sorts and filters them; each counter is a column.
 pub fn kernels(view: &View<'_>) -> Table {
     let mut table = Table::titled(
         "source,name,operator,range,calls,steps,share_pct,total_ns,mean_ns,median_ns,min_ns,max_ns,stddev_ns,grid,\
@@ -309,7 +309,7 @@ fn name_of(value: &impl serde::Serialize) -> Option<String> {
     serde_json::to_value(value).ok()?.as_str().map(str::to_owned)
 }
 
-/// The comparison that is shown, otherwise snapshots side by side, otherwise the jobs of a sweep.
+/// The displayed comparison, otherwise snapshots side by side, otherwise the jobs of a sweep.
 pub fn compared(view: &View<'_>) -> Table {
     if let Some(comparison) = view.comparison {
         return judged(view, comparison);

@@ -1,8 +1,8 @@
-//! Rows below titles, as CSV.
+//! Rows below titles, for CSV.
 
 use llmprof_base::csv::csv_text;
 
-/// Every row has a cell for each title. A missing value is an empty cell, never 0.
+/// Every row has a cell per title. A missing value is an empty cell, never 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
     pub titles: Vec<String>,

@@ -1,4 +1,4 @@
-//! A frame of the fleet: header, list, what is wrong with the selected row, footer; or the history of one GPU.
+//! A frame of the fleet: header, list, findings about the selected row, footer; or the history of one GPU.
 
 use jiff::{Timestamp, tz::TimeZone};
 use ratatui::{
@@ -24,21 +24,21 @@ use crate::{
 use llmprof_base::units::rough_seconds;
 use llmprof_sources::fleet::{Fleet, Order, Row};
 
-/// Everything a frame is drawn from.
+/// The input of a frame.
 #[derive(Clone, Copy)]
 pub struct FleetView<'a> {
     pub ui: &'a FleetUi,
     pub theme: &'a Theme,
     pub fleet: Option<&'a Fleet>,
-    /// Where Prometheus is, without a login.
+    /// The address of Prometheus, without a login.
     pub source: &'a str,
     /// Why the last refresh failed.
     pub error: Option<&'a str>,
-    /// Seconds since the shown snapshot was received; in a recording, none.
+    /// Seconds since the displayed snapshot was received; `None` in a recording.
     pub age_s: Option<f64>,
-    /// The shown refresh of a recording, of so many.
+    /// The displayed refresh of a recording, the number of refreshes, and whether it is playing.
     pub replay: Option<(usize, usize, bool)>,
-    /// A recording is being written.
+    /// Whether a recording is being written.
     pub recording: bool,
 }
 
@@ -48,7 +48,7 @@ pub fn list_layout(view: &FleetView<'_>, area: Rect) -> ListLayout {
         true => nodes(fleet, view.ui).len(),
         false => listed(fleet, view.ui).len(),
     });
-    let parts = Parts::of(view, area);
+    let parts = Parts::new(view, area);
     let inside = inside_box(parts.list);
     let body = Rect { y: inside.y + 1, height: inside.height.saturating_sub(1), ..inside };
     ListLayout::scrolled(body, rows, view.ui.row, view.ui.top)
@@ -63,7 +63,7 @@ fn heading_of(list: Rect) -> Rect {
 /// The order that a click at `position` selects: on the title of a column.
 pub fn order_at(view: &FleetView<'_>, area: Rect, position: Position) -> Option<Order> {
     let hidden = table::empty_columns(view.fleet?);
-    table::order_at(view.ui, &hidden, heading_of(Parts::of(view, area).list), position)
+    table::order_at(view.ui, &hidden, heading_of(Parts::new(view, area).list), position)
 }
 
 struct Parts {
@@ -75,7 +75,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn of(view: &FleetView<'_>, area: Rect) -> Parts {
+    fn new(view: &FleetView<'_>, area: Rect) -> Parts {
         let words = match area.height {
             0..=11 => 0,
             12..=29 => 4,
@@ -116,13 +116,13 @@ impl Widget for FleetView<'_> {
     }
 }
 
-/// The moment in the time of this machine.
+/// The time of day by the local clock.
 fn clock(unix_s: f64) -> String {
     let moment = Timestamp::from_millisecond((unix_s * 1e3) as i64).unwrap_or_default();
     moment.to_zoned(TimeZone::system()).strftime("%H:%M:%S").to_string()
 }
 
-/// The age of a snapshot above which it is called old: a refresh has failed, or is slow.
+/// The age above which a snapshot counts as old: a refresh has failed, or is slow.
 const OLD_S: f64 = 45.0;
 
 fn header(view: &FleetView<'_>, area: Rect, buf: &mut Buffer) {
@@ -188,7 +188,7 @@ fn header(view: &FleetView<'_>, area: Rect, buf: &mut Buffer) {
 
 fn draw_list(view: &FleetView<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let parts = Parts::of(view, area);
+    let parts = Parts::new(view, area);
     header(view, parts.header, buf);
     let Some(fleet) = view.fleet else {
         let inner = draw_box(theme, ("fleet", ""), parts.list, buf);
@@ -245,7 +245,7 @@ fn draw_list(view: &FleetView<'_>, area: Rect, buf: &mut Buffer) {
     footer(view, parts.footer, buf);
 }
 
-/// What is wrong with the selected row; below it, what is wrong with the data.
+/// The findings about the selected row; below it, the notes on the data.
 fn words(
     view: &FleetView<'_>,
     fleet: &Fleet,
@@ -318,7 +318,7 @@ fn map_height(view: &FleetView<'_>, area: Rect) -> u16 {
     (n.div_ceil(across) as u16 + 2).min(area.height / 4)
 }
 
-/// A dot for each GPU, node by node.
+/// A dot per GPU, node by node.
 fn draw_map(view: &FleetView<'_>, fleet: &Fleet, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let (cell, name_width, n) = map_cell(fleet);
@@ -336,7 +336,7 @@ fn draw_map(view: &FleetView<'_>, fleet: &Fleet, area: Rect, buf: &mut Buffer) {
     while at < by_place.len() && node < fitting {
         let name = &fleet.snapshot.gpus[at].node;
         let end = fleet.snapshot.gpus[at..].iter().take_while(|gpu| gpu.node == *name).count() + at;
-        // Down, then to the right.
+        // Column by column.
         let rows = n.div_ceil(across).clamp(1, inner.height.max(1) as usize);
         let (column, line) = (node / rows, node % rows);
         let (x, y) = (inner.x + 1 + column as u16 * cell, inner.y + line as u16);
@@ -421,7 +421,7 @@ fn key_line(view: &FleetView<'_>, keys: &[(&str, &str)], area: Rect, buf: &mut B
     let theme = view.theme;
     let place = Rect { width: area.width.saturating_sub(1), ..area };
     let width = place.width as usize;
-    // A message goes first; the last keys stay.
+    // A message has priority; the last keys stay.
     let mut left = width;
     if let Some(message) = &view.ui.message {
         let text = cut(message, width.saturating_sub(1), theme.glyphs.ascii);

@@ -1,4 +1,4 @@
-//! The table of keys of the fleet: which key, what it does, and how help, footer and documents describe it.
+//! The key table of the fleet: each key, its action, and its text in help, footer and documents.
 
 use crossterm::event::{
     KeyCode::{self, Char, Down, End, Enter, Esc, F, Home, Left, PageDown, PageUp, Right, Up},
@@ -7,7 +7,7 @@ use crossterm::event::{
 
 use crate::keys::key_name;
 
-/// Something the user asks for.
+/// An action of the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     Quit,
@@ -23,12 +23,12 @@ pub enum Action {
     Nodes,
     Refresh,
     NextTheme,
-    /// So many refreshes later in a recording.
+    /// The number of refreshes to move forward in a recording.
     Step(isize),
     TogglePlay,
 }
 
-/// Where a key is active.
+/// The scope in which a key is active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     Anywhere,
@@ -39,7 +39,7 @@ pub struct Binding {
     pub keys: &'static [KeyCode],
     pub scope: Scope,
     pub action: Action,
-    /// For the footer; empty if the footer does not show the key.
+    /// The text for the footer; empty if the footer does not show the key.
     pub short: &'static str,
     pub help: &'static str,
 }
@@ -84,7 +84,7 @@ pub static BINDINGS: &[Binding] = &[
     key(&[Char('q')], Anywhere, A::Quit, "quit", "quit"),
 ];
 
-/// The keys of an open history, beside those that close it: the GPU pane has them.
+/// The keys of an open history, in addition to those that close it: those of the GPU pane.
 pub const HISTORY_KEYS: [(&str, &str); 4] = [
     ("← →", "move the cursor: it reads every chart"),
     ("+ -", "zoom: the charts show a shorter or longer time"),
@@ -110,7 +110,7 @@ impl Binding {
     }
 }
 
-/// The table as the documents show it.
+/// The table as Markdown, for the documentation.
 pub fn markdown() -> String {
     let mut out = String::from("| key | where | what |\n|---|---|---|\n");
     for b in BINDINGS {

@@ -47,25 +47,25 @@ use llmprof_sources::fleet::{
     from_recording,
 };
 
-/// What feeds the screen.
+/// The source of the screen.
 pub enum Feed {
     Live { watch: Watch, recorder: Option<Recorder> },
     Recorded(Box<Recorded>),
 }
 
-/// Snapshots of a recording that make a history.
+/// Maximum snapshots of a recording in a history.
 const HISTORY_SNAPSHOTS: usize = 240;
-/// Between two steps of a recording that is played.
+/// The interval between two steps of playback.
 const PLAY_INTERVAL: Duration = Duration::from_millis(500);
-/// That one step of the wheel moves by.
+/// Rows per step of the wheel.
 const WHEEL_LINES: isize = 3;
-/// Ages on the screen.
+/// The interval at which ages are redrawn.
 const TICK: Duration = Duration::from_secs(1);
-/// Between two attempts to write the rest of a frame.
+/// The interval between two attempts to write the rest of a frame.
 const WRITE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The wait before the next step of a recording that is played. `None` until the shown refresh has reached the terminal: a step
-/// before that would skip it.
+/// The wait before the next step of playback. `None` until the displayed refresh has reached the terminal: an earlier
+/// step would skip it.
 fn wait_for_step(since_last: Duration, is_shown: bool) -> Option<Duration> {
     is_shown.then(|| PLAY_INTERVAL.saturating_sub(since_last))
 }
@@ -79,10 +79,10 @@ pub struct FleetApp {
     fleet: Option<Fleet>,
     received: Option<Instant>,
     error: Option<String>,
-    /// The shown refresh of a recording.
+    /// The index of the displayed refresh of a recording.
     at: usize,
     playing: bool,
-    /// The last step of the recording.
+    /// The time of the last step of playback.
     stepped: Instant,
     size: Rect,
     recording_failed: Option<RecordingError>,
@@ -92,7 +92,7 @@ pub struct FleetApp {
 pub struct FleetStopped {
     pub cause: Option<Cause>,
     pub error: Option<io::Error>,
-    /// Where the recording is, and why it was ended early.
+    /// The path of the recording, and why it was ended early.
     pub recorded: Option<PathBuf>,
     pub recording_failed: Option<RecordingError>,
     /// Why there was nothing to show.
@@ -166,14 +166,14 @@ impl FleetApp {
     ) -> io::Result<Left> {
         let mut dirty = true;
         loop {
-            // A terminal that is not read delays frames, and nothing else.
+            // A terminal that is not read delays only frames.
             if dirty && is_drawn()? {
                 self.draw(screen)?;
                 dirty = false;
             }
             let is_shown = !dirty && is_drawn()?;
             let step = wait_for_step(self.stepped.elapsed(), is_shown).filter(|_| self.playing);
-            // The rest of a frame is written also when nothing else happens.
+            // The rest of a frame is written even if nothing else happens.
             let pause = step.unwrap_or(if is_shown { TICK } else { WRITE_INTERVAL });
             tokio::select! {
                 biased;
@@ -325,7 +325,7 @@ impl FleetApp {
                     proposed: false,
                     error: None,
                 };
-                match OverlayKey::of(&PaneOverlay::Prompt(prompt), key) {
+                match OverlayKey::from_key(&PaneOverlay::Prompt(prompt), key) {
                     Some(OverlayKey::Close) => self.ui.overlay = Overlay::None,
                     Some(OverlayKey::Edit(request)) => {
                         input.handle(request);
@@ -356,7 +356,7 @@ impl FleetApp {
         None
     }
 
-    /// The wheel moves through the help or the list, and zooms a history.
+    /// The wheel scrolls the help or the list, and zooms a history.
     fn scroll(&mut self, direction: isize) {
         let end = self.with_view(|view| help_end(&view, self.size));
         match &mut self.ui.overlay {
@@ -373,7 +373,7 @@ impl FleetApp {
         }
     }
 
-    /// Sorts by the title of a column. Selects a row; where it is selected, opens it.
+    /// Sorts by the title of a column. Selects a row; if it is already selected, opens it.
     fn click(&mut self, position: Position) -> Option<Effect> {
         if !matches!(self.ui.overlay, Overlay::None) || self.ui.opened.is_some() {
             return None;
@@ -404,7 +404,7 @@ impl FleetApp {
                 }
             }
             (Effect::AskHistory, Feed::Recorded(recorded)) => {
-                // It is of the moment that is shown.
+                // The history belongs to the displayed moment.
                 self.playing = false;
                 let Some(opened) = &self.ui.opened else { return };
                 let gpu = opened.gpu.clone();
@@ -454,7 +454,7 @@ impl FleetApp {
     fn receive(&mut self, update: Update) {
         match update {
             Update::Early(mut snapshot) => {
-                // Since when is known from before, until it is known again.
+                // The earlier "since" is kept until it is known again.
                 let slow = self.fleet.iter().flat_map(|fleet| &fleet.snapshot.gpus);
                 let slow: Vec<(&Key, Since)> =
                     slow.filter_map(|gpu| Some((&gpu.key, gpu.slow_since?))).collect();
@@ -558,7 +558,7 @@ mod tests {
         assert_eq!(wait_for_step(Duration::ZERO, true), Some(PLAY_INTERVAL));
         assert_eq!(wait_for_step(ms(200), true), Some(PLAY_INTERVAL - ms(200)));
         assert_eq!(wait_for_step(10 * PLAY_INTERVAL, true), Some(Duration::ZERO));
-        // A terminal that is not read may hold a frame for any time.
+        // A terminal that is not read may hold back a frame for any time.
         assert_eq!(wait_for_step(10 * PLAY_INTERVAL, false), None);
     }
 

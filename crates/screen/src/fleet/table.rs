@@ -1,4 +1,4 @@
-//! The rows of the fleet: GPUs or nodes, in as many columns as fit.
+//! The rows of the fleet: GPUs or nodes, with as many columns as fit.
 
 use ratatui::{
     buffer::Buffer,
@@ -14,7 +14,7 @@ use llmprof_base::units::{percent_digits, three_digits};
 use llmprof_event::{readings::Reading, reasons};
 use llmprof_sources::fleet::{Fleet, Measure, Order, Row, State, faults, limit_now, since_text};
 
-/// A column: the width that it needs, the width that it can use, and how wide the table must be to have it.
+/// A column: its minimum width, its maximum width, and the width of the table from which on it is shown.
 struct Column {
     title: &'static str,
     least: u16,
@@ -64,7 +64,7 @@ const NODES: [Column; 8] = [
     column("", 8, 100, 66, false),
 ];
 
-/// The places of the columns; those there is no room for are empty.
+/// The positions of the columns; those that do not fit are empty.
 fn places(columns: &[Column], hidden: &[&str], area: Rect) -> Vec<Rect> {
     const GAP: u16 = 1;
     let shown = |c: &Column| area.width >= c.from && !hidden.contains(&c.title);
@@ -124,7 +124,7 @@ fn columns(ui: &FleetUi, hidden: &[&str], area: Rect) -> impl Iterator<Item = (&
     columns.iter().zip(places(columns, hidden, area))
 }
 
-/// The title that the list is sorted by stands out.
+/// The title of the sort column is highlighted.
 pub fn heading(theme: &Theme, ui: &FleetUi, hidden: &[&str], area: Rect, buf: &mut Buffer) {
     for (column, place) in columns(ui, hidden, area) {
         let style = if column.order == Some(ui.order) { theme.accent } else { theme.dim };

@@ -1,4 +1,4 @@
-//! What the user has selected in the fleet: pure state, changed by actions.
+//! The user's selections in the fleet: pure state, changed by actions.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use llmprof_event::readings::Reading;
 use llmprof_record::state::RunState;
 use llmprof_sources::fleet::{Fleet, Gpu, Key, Order, State, contains};
 
-/// What is on top of the list.
+/// The overlay of the list.
 #[derive(Debug, Clone, Default)]
 pub enum Overlay {
     #[default]
@@ -48,14 +48,14 @@ impl Opened {
 pub struct FleetUi {
     pub theme: ThemeName,
     pub order: Order,
-    /// From the other end; what has no value stays last.
+    /// Whether the order is reversed; rows without a value stay last.
     pub reversed: bool,
     pub filter: String,
-    /// Nodes are listed instead of GPUs.
+    /// Whether nodes are listed instead of GPUs.
     pub nodes: bool,
     /// Only the GPUs of this node are listed.
     pub node: Option<String>,
-    /// The selected row, by its GPU or its node: it stays selected where it moves.
+    /// The selected row, by its GPU or its node: it stays selected when it moves.
     pub selected: Option<Key>,
     pub row: usize,
     pub top: usize,
@@ -64,7 +64,7 @@ pub struct FleetUi {
     pub message: Option<String>,
 }
 
-/// What only the program around the screen can do.
+/// An effect that only the surrounding program can perform.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Effect {
     Quit,
@@ -73,7 +73,7 @@ pub enum Effect {
     Refresh,
     Step(isize),
     TogglePlay,
-    /// The history of the GPU that was opened.
+    /// Query the history of the opened GPU.
     AskHistory,
 }
 
@@ -81,9 +81,9 @@ pub enum Effect {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node<'a> {
     pub name: &'a str,
-    /// The places of its rows in the fleet.
+    /// The indexes of its rows in the fleet.
     pub rows: Vec<usize>,
-    /// The sum of what its GPUs lose, in GPUs.
+    /// The sum of the losses of its GPUs, in GPUs.
     pub lost_gpus: f64,
     pub worst: State,
     pub power_w: Option<f64>,
@@ -91,7 +91,7 @@ pub struct Node<'a> {
     pub util_pct: Option<f64>,
 }
 
-/// The places of the rows that are listed.
+/// The indexes of the listed rows.
 pub fn listed(fleet: &Fleet, ui: &FleetUi) -> Vec<usize> {
     let shown = |i: &usize| {
         let row = &fleet.rows[*i];
@@ -101,7 +101,7 @@ pub fn listed(fleet: &Fleet, ui: &FleetUi) -> Vec<usize> {
     fleet.sorted(ui.order, ui.reversed).into_iter().filter(shown).collect()
 }
 
-/// The nodes, those that lose the most first; by name where they are sorted by it.
+/// The nodes, those with the largest loss first; by name if they are sorted by it.
 pub fn nodes<'a>(fleet: &'a Fleet, ui: &FleetUi) -> Vec<Node<'a>> {
     let mut by_name: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     let mut names: Vec<&str> = Vec::new();
@@ -176,7 +176,7 @@ impl FleetUi {
         }
     }
 
-    /// By the order of a column; if it is sorted so, from the other end.
+    /// Sorts by a column; if it is the current one, reverses the order.
     pub fn sort_by(&mut self, order: Order, fleet: Option<&Fleet>) {
         self.reversed = self.order == order && !self.reversed;
         (self.order, self.message) = (order, None);
@@ -188,7 +188,7 @@ impl FleetUi {
         let keys = self.keys(fleet);
         let found = self.selected.as_ref().and_then(|key| keys.iter().position(|k| k == key));
         self.row = found.unwrap_or(self.row).min(keys.len().saturating_sub(1));
-        // Before a row was selected, the first one is, whatever it is.
+        // Until a row is selected, the first one is, whichever it is.
         if self.selected.is_some() {
             self.selected = keys.get(self.row).cloned();
         }
@@ -207,7 +207,7 @@ impl FleetUi {
     }
 }
 
-/// Applies an action. `page` is how many rows are on the screen.
+/// Applies an action. `page` is the number of rows on the screen.
 pub fn update(ui: &mut FleetUi, action: Action, fleet: Option<&Fleet>, page: usize) -> Option<Effect> {
     ui.message = None;
     match action {

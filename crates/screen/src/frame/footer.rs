@@ -42,7 +42,7 @@ pub fn draw(view: &View<'_>, layout: &ScreenLayout, buf: &mut Buffer) {
     keys(view, Rect { x: end, width: layout.footer.right().saturating_sub(end), ..layout.footer }, buf);
 }
 
-/// A message above the tabs, over the pane, in as many rows as it needs.
+/// A message above the tabs, over the pane, with as many rows as it needs.
 fn draw_message(view: &View<'_>, message: &str, layout: &ScreenLayout, buf: &mut Buffer) {
     let theme = view.theme;
     let width = layout.footer.width.saturating_sub(2);
@@ -57,7 +57,7 @@ fn draw_message(view: &View<'_>, message: &str, layout: &ScreenLayout, buf: &mut
     }
 }
 
-/// What a key does now; some keys switch something on and off. Empty for a key without effect.
+/// The current effect of a key; some keys toggle. Empty for a key without effect.
 fn short(view: &View<'_>, b: &Binding) -> &'static str {
     if view.obstacle(&b.action).is_some() {
         return "";
@@ -67,7 +67,7 @@ fn short(view: &View<'_>, b: &Binding) -> &'static str {
         Action::Do(Effect::Replay(ReplayCommand::TogglePlay)) if view.replay.is_some_and(|r| r.playing) => {
             "pause"
         }
-        // From a job that was opened.
+        // Back from an opened job.
         Action::Do(Effect::Replay(ReplayCommand::Leave)) if view.sweep.is_some() => "sweep",
         Action::Do(Effect::Quit) if view.sweep.is_some() && view.replay.is_some() => "sweep",
         Action::Do(Effect::Run(RunCommand::TogglePause)) if view.state.workload_paused_at.is_some() => {
@@ -96,14 +96,14 @@ fn short(view: &View<'_>, b: &Binding) -> &'static str {
     }
 }
 
-/// As many keys as there is room for; help and quit always.
+/// As many keys as fit; help and quit always.
 fn keys(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let label = |b: &Binding| key_name(b.keys[0], theme.glyphs.ascii);
     let width = |b: &Binding| label(b).width() + short(view, b).len() + 3;
     let always = |b: &Binding| matches!(b.action, Action::Help | Action::Do(Effect::Quit));
     let mode = view.mode();
-    // A key each: an action without one has no place here.
+    // One key each: actions without a key are not shown.
     let mut optional: Vec<&Binding> = BINDINGS
         .iter()
         .filter(|b| b.is_active(view.ui.pane, mode) && !always(b) && !short(view, b).is_empty())
@@ -169,7 +169,7 @@ mod tests {
         ] {
             let area = Rect::new(0, 0, 200, 30);
             let mut buf = Buffer::empty(area);
-            draw(&view, &ScreenLayout::of(&view, area), &mut buf);
+            draw(&view, &ScreenLayout::new(&view, area), &mut buf);
             let text: String = buf.content().iter().map(|cell| cell.symbol()).collect();
             assert!(text.contains(wanted), "no {wanted:?} in {}", text.trim());
         }
@@ -183,7 +183,7 @@ mod tests {
         let shown = |state: &RunState| {
             let (view, area) = (View::of(state, &ui, &theme), Rect::new(0, 0, 200, 30));
             let mut buf = Buffer::empty(area);
-            draw(&view, &ScreenLayout::of(&view, area), &mut buf);
+            draw(&view, &ScreenLayout::new(&view, area), &mut buf);
             buf.content().iter().map(|cell| cell.symbol()).collect::<String>()
         };
         assert!(shown(&state).contains("p pause"));

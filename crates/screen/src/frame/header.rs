@@ -1,4 +1,4 @@
-//! The header: which run, and how far it is.
+//! The header: the run and its progress.
 
 use ratatui::{
     buffer::Buffer,
@@ -19,17 +19,17 @@ use llmprof_base::units::{clock, grouped, millis, percent, rough_seconds, three_
 use llmprof_event::{Phase, RunStarted, Stamp};
 use llmprof_record::rundir::Loss;
 
-/// Cells for what a tool is doing.
+/// Cells for the activity of a tool.
 const TOOL_WIDTH: usize = 24;
 /// The note on random weights; shortened if it does not fit.
 const SYNTHETIC: &str = "synthetic weights";
-/// A shorter rest is not worth a number.
+/// A shorter remaining time is not shown.
 const MIN_LEFT_S: f64 = 20.0;
 
-/// Between two parts of the status.
+/// The gap between two parts of the status.
 const GAP: &str = "   ";
 
-/// The trust of the run is left out if it stands in the pane.
+/// The trust of the run is left out if the pane shows it.
 pub fn draw(view: &View<'_>, area: Rect, trust_is_shown: bool, buf: &mut Buffer) {
     let left = identity(view, area.width);
     let mut room = area.width.saturating_sub(left.width() as u16 + 2) as usize;
@@ -44,11 +44,11 @@ pub fn draw(view: &View<'_>, area: Rect, trust_is_shown: bool, buf: &mut Buffer)
         });
     }
     if let Some(span) = phase.first_mut().and_then(|part| part.last_mut()) {
-        // The beginning of the phase keeps its place too where there is room for the longest one.
+        // The beginning of the phase keeps its position if there is room for the longest phase.
         let missing = PHASE_WIDTH.saturating_sub(span.width()).min(room);
         span.content.to_mut().push_str(&" ".repeat(missing));
     }
-    // The parts that are always there, in columns, are at the end: none of the others moves them.
+    // The permanent parts, which have fixed columns, are at the end, so that no other part moves them.
     let parts = phase.into_iter().chain(facts.into_iter().rev()).chain(alerts).chain(progress);
     let mut right = Line::default();
     for part in parts {
@@ -61,10 +61,10 @@ pub fn draw(view: &View<'_>, area: Rect, trust_is_shown: bool, buf: &mut Buffer)
     right.right_aligned().render(area, buf);
 }
 
-/// The program, the model and what it runs on.
+/// The program, the model and its device.
 fn identity<'a>(view: &View<'_>, width: u16) -> Line<'a> {
     let theme = view.theme;
-    // Shown at every width: a simulation must not be taken for a measurement.
+    // Shown at every width: a simulation must not look like a measurement.
     let simulated = view.state.run.as_ref().is_some_and(|run| run.simulated);
     let brand = match (simulated, width >= 50) {
         (true, true) => " llmprof simulated ",
@@ -76,7 +76,7 @@ fn identity<'a>(view: &View<'_>, width: u16) -> Line<'a> {
     if let Some(run) = &view.state.run {
         let found = view.state.server.found.as_ref().filter(|_| view.state.serves());
         let served = found.and_then(|found| found.model.as_deref());
-        // Some servers name the file of their model.
+        // Some servers report the file of their model.
         let served =
             served.and_then(|model| model.rsplit('/').next()).map(|model| cut(model, 40, theme.glyphs.ascii));
         line.push_span(Span::styled(served.unwrap_or_else(|| run.model.clone()), theme.number));
@@ -97,7 +97,7 @@ fn identity<'a>(view: &View<'_>, width: u16) -> Line<'a> {
             facts.push(run.engine.to_string());
             facts.extend((run.batch > 1).then(|| format!("batch {}", run.batch)));
         }
-        // The right half of the line shows the status.
+        // The right half of the line is reserved for the status.
         let room = width.saturating_sub(52).max(22) as usize;
         for mut fact in facts {
             if fact == SYNTHETIC && line.width() + fact.len() + 3 > room {
@@ -124,13 +124,13 @@ fn identity<'a>(view: &View<'_>, width: u16) -> Line<'a> {
 /// Parts of the status; in each list the most important one is first.
 #[derive(Default)]
 struct Status<'a> {
-    /// What is wrong or unusual.
+    /// Problems and unusual facts.
     alerts: Vec<Vec<Span<'a>>>,
-    /// Or the outcome; one part.
+    /// The phase or the outcome; one part.
     phase: Vec<Vec<Span<'a>>>,
     /// Progress and time, in columns of a fixed width.
     progress: Vec<Vec<Span<'a>>>,
-    /// What is known in the course of the run.
+    /// Facts of the current run.
     facts: Vec<Vec<Span<'a>>>,
 }
 
@@ -148,7 +148,7 @@ fn status<'a>(view: &View<'_>, trust_is_shown: bool) -> Status<'a> {
     Status { alerts: alerts(view), phase: vec![phase], progress: progress_and_time(view), facts }
 }
 
-/// How many jobs in other processes have ended.
+/// The number of ended jobs in other processes.
 fn jobs_elsewhere<'a>(view: &View<'_>, shown: SweepView<'_>) -> Vec<Vec<Span<'a>>> {
     let (theme, sweep) = (view.theme, shown.sweep);
     let ended = sweep.jobs.len() - sweep.left();
@@ -231,11 +231,11 @@ fn facts<'a>(view: &View<'_>, trust_is_shown: bool) -> Vec<Vec<Span<'a>>> {
     parts
 }
 
-/// Requests and tokens done, each as wide at its end as at its start.
+/// Requests and tokens done, with a constant width.
 fn progress<'a>(view: &View<'_>, run: &RunStarted) -> Vec<Vec<Span<'a>>> {
     let (theme, state) = (view.theme, view.state);
     let digits = |n: u32| n.to_string().len();
-    // A run that waits for steady state may do more requests than planned.
+    // A run that waits for steady state may have more requests than planned.
     let done = (state.requests_done + state.active.count() as u32).max(1);
     let requests = run.requests.max(if state.finished.is_some() { state.requests_done } else { done });
     let wide = digits(requests.max(run.warmup));
@@ -269,7 +269,7 @@ fn progress<'a>(view: &View<'_>, run: &RunStarted) -> Vec<Vec<Span<'a>>> {
     parts
 }
 
-/// Keeps the place of a part.
+/// Reserves the position of a part.
 fn blank<'a>(width: usize) -> Vec<Span<'a>> {
     vec![Span::raw(" ".repeat(width))]
 }
@@ -283,7 +283,7 @@ fn phase(view: &View<'_>) -> (String, Style) {
     if state.workload_paused_at.is_some() {
         return ("paused".to_owned(), theme.warn);
     }
-    // Under load only its metrics may be late: while it answers requests, it serves.
+    // Under load only its metrics may be late: while it answers requests, it is not silent.
     let is_idle = state.serves() && state.active.count() == 0 && state.requests_done > 0;
     if let Some(text) = state.silence().filter(|_| state.watches() || is_idle) {
         return (text, theme.bad);

@@ -22,7 +22,7 @@ impl Widget for Frame<'_> {
         if area.width < 12 || area.height < 3 {
             return Line::raw("llmprof: too small").render(area, buf);
         }
-        let layout = ScreenLayout::of(&view, area);
+        let layout = ScreenLayout::new(&view, area);
         let trust_is_shown = view.ui.pane == Pane::Overview && overview_shows_trust(&view, layout.body);
         header::draw(&view, layout.header, trust_is_shown, buf);
         if let Some(sweep) = view.sweep {
@@ -40,11 +40,11 @@ impl Widget for Frame<'_> {
     }
 }
 
-/// A character with all its marks is shorter.
+/// A character with all its marks is shorter than this.
 const MAX_SYMBOL_BYTES: usize = 64;
 
-/// Shows `sign` in every cell with a hidden character, or with any number of marks: untrusted names may turn
-/// the direction of a line. Control characters are never drawn into cells.
+/// Shows `sign` in every cell with a hidden character, or with too many marks: untrusted names may change the direction
+/// of a line. Control characters are never drawn into cells.
 pub(super) fn replace_hidden(sign: &str, buf: &mut Buffer) {
     for cell in &mut buf.content {
         let symbol = cell.symbol();

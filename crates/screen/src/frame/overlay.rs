@@ -1,4 +1,4 @@
-//! What is drawn on top of the pane: help, evidence, a question, a prompt.
+//! The overlays of the pane: help, evidence, a question, a prompt.
 
 use ratatui::{
     buffer::Buffer,
@@ -32,7 +32,7 @@ pub fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     }
 }
 
-/// How to scroll and close a box.
+/// The keys that scroll and close a box.
 fn scroll_hint(view: &View<'_>) -> &'static str {
     if view.theme.glyphs.ascii { "up, down scroll - Esc closes" } else { "↑ ↓ scroll · Esc closes" }
 }
@@ -54,7 +54,7 @@ fn help(view: &View<'_>, scroll: usize, area: Rect, buf: &mut Buffer) {
     Paragraph::new(lines).scroll((scroll as u16, 0)).render(inner, buf);
 }
 
-/// Panes and what works everywhere first, then by where it works.
+/// Panes and global keys first, then by scope.
 fn help_lines<'a>(view: &View<'_>) -> Vec<Line<'a>> {
     let theme = view.theme;
     let panes = view.panes();
@@ -96,7 +96,7 @@ fn evidence_width(area: Rect) -> u16 {
     area.width.saturating_sub(4).min(130)
 }
 
-/// The evidence, and the rows that it takes with an empty one at the end.
+/// The evidence, and the number of its rows with an empty one at the end.
 fn evidence_lines<'a>(view: &View<'a>, area: Rect) -> (Vec<Line<'a>>, u16) {
     let room = evidence_width(area).saturating_sub(4).max(2);
     let lines = evidence(view, room);
@@ -111,7 +111,7 @@ fn confirm_rerun(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     Line::styled(text, view.theme.text).render(inner, buf);
 }
 
-/// Shows how many jobs end.
+/// Shows the number of jobs that end.
 fn confirm_cancel(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let (running, left) = view.sweep.map_or((0, 0), |view| (view.sweep.count_running(), view.sweep.left()));
@@ -170,7 +170,7 @@ fn quit_question(view: &View<'_>) -> String {
     }
 }
 
-/// Names what goes.
+/// Shows what is deleted.
 fn confirm_delete(view: &View<'_>, deletion: &Deletion, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let Deletion { path, kind, bytes: size } = deletion;
@@ -191,7 +191,7 @@ fn confirm_delete(view: &View<'_>, deletion: &Deletion, area: Rect, buf: &mut Bu
     Paragraph::new(lines).render(inner.inner(Margin::new(1, 0)), buf);
 }
 
-/// What is typed, and below it the actions that match, with their keys.
+/// The typed text, and below it the matching actions with their keys.
 fn palette(view: &View<'_>, open: &Palette, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let found = open.matches();

@@ -1,4 +1,4 @@
-//! The connection to the machine of the run, in a line.
+//! The connection to the remote host, on one line.
 
 use ratatui::{
     buffer::Buffer,
@@ -14,7 +14,7 @@ use crate::{
 use llmprof_base::units::{bytes, millis, rough_seconds};
 use llmprof_run::remote::Link;
 
-/// The machine and the state of the connection; at the right what is copied, or the name of the run there.
+/// The remote host and the state of the connection; at the right the copy in progress, or the remote name of the run.
 pub fn draw(view: &View<'_>, remote: &RemoteView, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let right = match remote.fetching {
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_says_what_matters_most() {
+    fn the_line_shows_the_most_important_state() {
         let up = Link::Up { behind_ms: Some(23.0) };
         assert!(drawn(up.clone(), None, 80).starts_with(" over ssh to box · 23.0 ms behind  "));
         assert!(drawn(up.clone(), None, 80).ends_with("run k3f9a2"));

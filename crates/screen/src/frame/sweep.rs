@@ -1,4 +1,4 @@
-//! The progress of a sweep in a line.
+//! The progress of a sweep on one line.
 
 use ratatui::{
     buffer::Buffer,
@@ -15,7 +15,7 @@ use crate::{
 use llmprof_event::Outcome;
 use llmprof_run::sweep::Sweep;
 
-/// The current job and its swept values; at the right how the others ended, or the cool-down.
+/// The current job and its swept values; at the right the results of the others, or the cool-down.
 pub fn draw(view: &View<'_>, shown: SweepView<'_>, area: Rect, buf: &mut Buffer) {
     let SweepView { sweep, cooling, elsewhere, .. } = shown;
     let theme = view.theme;
@@ -64,7 +64,8 @@ pub fn draw(view: &View<'_>, shown: SweepView<'_>, area: Rect, buf: &mut Buffer)
     }
 }
 
-/// How many jobs wait, run and have ended; what keeps them from being seen, or why the first of them waits.
+/// The number of jobs that wait, run and have ended; the error that prevents following them, or why the first of them
+/// waits.
 fn draw_elsewhere(view: &View<'_>, sweep: &Sweep, elsewhere: Elsewhere<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let waiting = sweep.waiting();

@@ -6,7 +6,7 @@ use crate::{theme::Theme, view::View};
 use llmprof_analysis::throttle::table;
 use llmprof_base::units::{percent, three_digits};
 
-/// The evidence in lines that may be longer than `width`; the table is not.
+/// The lines of the evidence, which may be longer than `width`, except the table.
 pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
     let theme = view.theme;
     let state = view.state;

@@ -63,7 +63,7 @@ const ROWS: [(Reading, &str); 11] = [
     (Reading::MemClock, "memory MHz"),
     (Reading::MemUsed, "memory"),
 ];
-/// So many of them are always drawn large.
+/// The number of readings that are always drawn as large charts.
 const LARGE: usize = 3;
 
 impl Widget for GpuPane<'_> {
@@ -94,7 +94,7 @@ impl Widget for GpuPane<'_> {
     }
 }
 
-/// The verdict on `gpu`, where there is one.
+/// The verdict on `gpu`, if there is one.
 fn own_verdict<'a>(view: &View<'_>, gpu: &GpuState) -> Vec<Text<'a>> {
     match view.workload_gpu() {
         Some(judged) if judged.info.index == gpu.info.index => gpu_verdict(view),
@@ -129,14 +129,14 @@ fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     let inner = draw_box(view.theme, (&title, &aside), area, buf);
     let readings = rows(gpu);
     let (large, bars): (Vec<_>, Vec<_>) = readings.iter().copied().enumerate().partition(|(i, _)| *i < LARGE);
-    // The selected one is drawn large too.
+    // The selected one is drawn as a large chart too.
     let selected = bars.iter().find(|(i, _)| *i == view.ui.reading).copied();
     let large: Vec<_> = large.into_iter().chain(selected).collect();
     let across = if inner.width >= 96 { 2 } else { 1 };
     let bar_rows = (bars.len() as u16).div_ceil(across);
     let flags = gpu.reasons.len() as u16;
     let detail = 3.min(inner.height / 6);
-    // Charts keep three rows each; bars, then processes, get what is left.
+    // Charts keep three rows each; bars, then processes, get the rest.
     let spare = inner.height.saturating_sub(flags + detail + 1 + 3 * large.len() as u16);
     let bar_rows = bar_rows.min(spare);
     let list = processes::height(gpu);
@@ -266,14 +266,14 @@ pub fn row<'a>(
         },
         reason,
         limit: limit.filter(|_| matches!(reading, Reading::Power | Reading::SmClock | Reading::Temp)),
-        // The highest clock is as it should be.
+        // A maximum clock is not a problem.
         warns: reading != Reading::SmClock,
         selected: view.ui.reading == i,
         collapses: false,
     }
 }
 
-/// At the cursor, or now.
+/// At the cursor, or the current one.
 fn value(view: &View<'_>, gpu: &GpuState, reading: Reading) -> Option<f64> {
     match view.cursor() {
         Some(_) => view.value(gpu.series(reading)),
@@ -336,7 +336,7 @@ fn dim<'a>(view: &View<'_>, text: &str) -> Text<'a> {
     Text::styled(text.to_owned(), view.theme.dim)
 }
 
-/// Readings without a row of their own.
+/// Readings without their own row.
 fn also_line<'a>(view: &View<'_>, gpu: &GpuState, width: u16) -> Line<'a> {
     let theme = view.theme;
     let value = |reading| gpu.value(reading);
@@ -391,7 +391,7 @@ fn sampler_line<'a>(view: &View<'_>, width: u16) -> Line<'a> {
     fit(theme, parts, width)
 }
 
-/// The reasons that have a lane: in a chart of a few seconds, those that were active then.
+/// The reasons with a lane: in a chart of a few seconds, only those that were active then.
 pub(super) fn shown_reasons<'a>(
     view: &View<'_>,
     gpu: &'a GpuState,
@@ -408,7 +408,7 @@ pub(super) fn shown_reasons<'a>(
         .filter(move |(_, series)| all || was_active(series))
 }
 
-/// Clock event reasons over time, a line with the name of each that was ever active.
+/// Clock event reasons over time, one line per reason that was ever active.
 pub(super) fn reason_lanes(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let (from, to) = view.time_range();

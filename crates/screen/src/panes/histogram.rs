@@ -9,7 +9,7 @@ use crate::{
 use llmprof_analysis::distribution::Distribution;
 use llmprof_base::units::three_digits;
 
-/// A narrower one shows too little.
+/// A narrower histogram shows too little.
 pub const MIN_WIDTH: u16 = 36;
 
 /// Counts in bins of equal width, from the minimum to a little above the 99th percentile.
@@ -37,7 +37,7 @@ impl Widget for Histogram<'_> {
         let most = counts.iter().copied().max().unwrap_or(0).max(1);
         let ramp = theme.load();
         for (i, (column, count)) in bars.columns().zip(&counts).enumerate() {
-            // A square root shows the tail beside the peak.
+            // A square root makes the tail visible next to the peak.
             let share = (*count as f64 / most as f64).sqrt();
             let eighths = (share * f64::from(bars.height) * 8.0).round() as usize;
             let height = if *count > 0 { eighths.max(1) } else { 0 };
@@ -47,7 +47,7 @@ impl Widget for Histogram<'_> {
     }
 }
 
-/// The ends of the range, and a mark at each percentile, with its name where there is room.
+/// The ends of the range, and a mark at each percentile, with its name if there is room.
 fn draw_axis(buf: &mut Buffer, axis: Rect, (from, to): (f64, f64), marks: &[(&str, f64)], theme: &Theme) {
     let column = |ms: f64| {
         let share = ((ms - from) / (to - from)).clamp(0.0, 1.0);
@@ -56,7 +56,7 @@ fn draw_axis(buf: &mut Buffer, axis: Rect, (from, to): (f64, f64), marks: &[(&st
     let mut taken = vec![false; axis.width as usize];
     let mut put = |at: u16, text: &str, style| {
         let (first, width) = (usize::from(at), text.chars().count());
-        // A free cell on both sides.
+        // A blank cell on both sides.
         let room = first.saturating_sub(1)..(first + width + 1).min(taken.len());
         if first + width > taken.len() || taken[room].iter().any(|taken| *taken) {
             return;

@@ -64,7 +64,7 @@ fn absence(view: &View<'_>, area: Rect, buf: &mut Buffer) -> u16 {
     height
 }
 
-/// How a value is written, with its unit and before the unit of a maximum.
+/// The format of a value, with its unit and without it for a maximum.
 #[derive(Clone, Copy)]
 struct Unit {
     full: fn(f64) -> String,
@@ -149,7 +149,7 @@ fn core_bars(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     Line::from(line).render(area, buf);
 }
 
-/// The host in a line, the most important part first.
+/// The host on one line, the most important part first.
 pub fn host_parts<'a>(view: &View<'_>) -> Vec<Vec<Text<'a>>> {
     let theme = view.theme;
     let host = &view.state.host;

@@ -18,7 +18,7 @@ use crate::{
     widgets::{ListLayout, cut, draw_box, wrapped},
 };
 use llmprof_base::units::{clock, rough_seconds};
-use llmprof_run::sweep::{Column, Job, JobState, LiveFigures, PLACE_HEADINGS, Sweep};
+use llmprof_run::sweep::{Column, Job, JobState, LiveFigures, PLACEMENT_HEADINGS, Sweep};
 
 pub(super) struct Jobs<'a> {
     pub(super) view: &'a View<'a>,
@@ -28,18 +28,18 @@ pub(super) struct Jobs<'a> {
 const OUTCOME_WIDTH: usize = 11;
 const NUMBER_WIDTH: usize = 10;
 const TIME_WIDTH: usize = 8;
-/// The minimum for a reason.
+/// The minimum width of a reason.
 const REASON_WIDTH: usize = 30;
 
 impl Widget for Jobs<'_> {
-    /// All jobs with a selected one, and what is known about that below.
+    /// All jobs with a selected one, and its details below.
     fn render(self, area: Rect, buf: &mut Buffer) {
         let (view, sweep, theme) = (self.view, self.sweep, self.view.theme);
         let title = self.title();
         let room = (area.width as usize).saturating_sub(title.width() + 8);
         let dir = sweep.dir.display().to_string();
         let inner = draw_box(theme, (&title, if dir.width() <= room { &dir } else { "" }), area, buf);
-        let columns = Columns::of(
+        let columns = Columns::new(
             sweep,
             !view.sweep.and_then(|view| view.progress).is_none_or(|p| p.jobs.is_empty()),
             inner.width as usize,
@@ -99,7 +99,7 @@ impl Jobs<'_> {
         const MAX_ROWS: usize = 4;
         let (sweep, theme) = (self.sweep, self.view.theme);
         let Some(job) = sweep.jobs.get(selected) else { return Vec::new() };
-        let [id, on] = job.place_cells();
+        let [id, on] = job.placement_cells();
         let mut facts = vec![sweep.label(selected)];
         facts.extend([id, on].into_iter().filter(|fact| !fact.is_empty()));
         facts.push(status(theme, job).0);
@@ -116,7 +116,7 @@ impl Jobs<'_> {
         lines.map(|line| Line::styled(format!(" {line}"), theme.dim)).collect()
     }
 
-    /// A line each, where the table has no column for them.
+    /// One line each, if the table has no column for them.
     fn reasons_of_others<'l>(&self, selected: usize, width: u16) -> impl Iterator<Item = Line<'l>> {
         let theme = self.view.theme;
         let others = self.sweep.jobs.iter().enumerate().filter(move |(i, _)| *i != selected);
@@ -130,26 +130,26 @@ impl Jobs<'_> {
 /// The columns that fit.
 struct Columns {
     number_width: usize,
-    /// Widths of what the launcher calls a job, and of the node or GPU; 0 where they are not shown.
+    /// Widths of the launcher's id, and of the node or GPU; 0 if they are not shown.
     place: [usize; 2],
     /// Indices of swept overrides, with heading and width.
     swept: Vec<(usize, String, usize)>,
-    /// How long each job ran.
+    /// Whether the duration of each job is shown.
     times: bool,
     measured: Vec<Column>,
-    /// For the reason of a failure.
+    /// The width of the reason of a failure.
     reason_width: usize,
 }
 
 impl Columns {
-    fn of(sweep: &Sweep, has_live: bool, width: usize) -> Columns {
+    fn new(sweep: &Sweep, has_live: bool, width: usize) -> Columns {
         let number_width = sweep.jobs.len().to_string().len().max(3);
         let mut measured: Vec<Column> = Vec::from(Column::ALL);
-        let cells = || sweep.jobs.iter().map(Job::place_cells);
+        let cells = || sweep.jobs.iter().map(Job::placement_cells);
         let widest = |at: usize| cells().map(|cells| cells[at].width()).max().unwrap_or(0).clamp(2, 16) + 2;
-        let mut place = if sweep.has_places() { [widest(0), widest(1)] } else { [0, 0] };
+        let mut place = if sweep.has_placements() { [widest(0), widest(1)] } else { [0, 0] };
         if width < 50 {
-            // The node is more important than the number.
+            // The node is more important than the id.
             place[0] = 0;
         }
         let fixed = 1 + number_width + 2 + place[0] + place[1] + OUTCOME_WIDTH;
@@ -180,7 +180,7 @@ impl Columns {
 
     fn heading<'a>(&self, theme: &Theme) -> Line<'a> {
         let mut text = format!(" {:>1$}  ", "job", self.number_width);
-        for (heading, width) in PLACE_HEADINGS.into_iter().zip(self.place) {
+        for (heading, width) in PLACEMENT_HEADINGS.into_iter().zip(self.place) {
             text += &padded(if width > 0 { heading } else { "" }, width);
         }
         for (_, heading, width) in &self.swept {
@@ -196,7 +196,7 @@ impl Columns {
         Line::styled(text, theme.dim)
     }
 
-    /// With the figures of a running job so far.
+    /// A row, with the figures of a running job so far.
     fn row<'a>(&self, theme: &Theme, index: usize, job: &Job, running: Option<&LiveFigures>) -> Line<'a> {
         let (outcome, style) = status(theme, job);
         let text = if job.state == JobState::Waiting { theme.dim } else { theme.text };
@@ -205,7 +205,8 @@ impl Columns {
             Text::styled(pointer, theme.accent),
             Text::styled(format!("{:>1$}  ", index + 1, self.number_width), text),
         ];
-        for (cell, width) in job.place_cells().into_iter().zip(self.place).filter(|(_, width)| *width > 0) {
+        for (cell, width) in job.placement_cells().into_iter().zip(self.place).filter(|(_, width)| *width > 0)
+        {
             let cell = cut(&theme.glyphs.plain(&cell), width - 2, theme.glyphs.ascii);
             line.push(Text::styled(padded(&cell, width), text));
         }
@@ -237,12 +238,12 @@ impl Columns {
     }
 }
 
-/// What the job does, or how it ended.
+/// The state of the job, or its result.
 fn status(theme: &Theme, job: &Job) -> (String, Style) {
     match (job.state, &job.result) {
         (JobState::Running, _) => ("running".to_owned(), theme.accent),
         (_, Some(result)) => (result.outcome.to_string(), theme.outcome(result.outcome)),
-        (JobState::Waiting, None) if job.place.is_some() => ("pending".to_owned(), theme.dim),
+        (JobState::Waiting, None) if job.placement.is_some() => ("pending".to_owned(), theme.dim),
         (JobState::Waiting, None) => ("waiting".to_owned(), theme.dim),
         (JobState::Finished, None) => ("not run".to_owned(), theme.dim),
     }

@@ -29,20 +29,20 @@ pub struct Row<'a> {
     pub style: Style,
     /// The line across the chart.
     pub limit: Option<f32>,
-    /// Near its limit, the colour warns.
+    /// Whether the colour warns near its limit.
     pub warns: bool,
     pub readout: Option<String>,
-    /// How its least and largest values are written.
+    /// The format of its minimum and maximum.
     pub extreme: fn(f64) -> String,
     /// Why there is no value.
     pub reason: Option<String>,
     pub selected: bool,
-    /// One line is enough where it has been 0 all the time.
+    /// Whether one line is enough if it has been 0 all the time.
     pub collapses: bool,
 }
 
-/// Marks the columns of `area` in which kernels were recorded, in its first row, over the time range; returns the rest. All
-/// of it where there were none, or where it has no row to spare.
+/// Marks the columns of `area` in which kernels were recorded, in its first row, over the time range; returns the rest.
+/// The rest is the whole area if there were none, or if there is no spare row.
 pub fn mark_recorded(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Rect {
     let (from, to) = view.time_range();
     if area.height < 2 || !view.state.kernels.recording.overlaps(from, to) {
@@ -92,8 +92,8 @@ pub fn rows_box(
     Rect { y: rest.y + used, height: rest.height - used, ..rest }
 }
 
-/// Draws a row with the time in which kernels were recorded at the top of `area`; returns the rest: all of it where there
-/// was none.
+/// Draws a row with the time in which kernels were recorded at the top of `area`; returns the rest, which is the whole
+/// area if there was none.
 pub fn recorded_row(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Rect {
     let theme = view.theme;
     let (label, readout) = margins(area.width);
@@ -107,7 +107,7 @@ pub fn recorded_row(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Rect {
     Rect { y: rest.y, height: rest.height, ..area }
 }
 
-/// Draws the cursor through the charts in `cells`, and makes them known to the mouse.
+/// Draws the cursor through the charts in `cells`, and registers them with the mouse.
 pub fn mark_cursor(view: &View<'_>, cells: Rect, buf: &mut Buffer) {
     let axis = view.time_axis();
     view.on_click(cells, Hit::Time(axis));
@@ -169,7 +169,7 @@ pub fn draw_rows(view: &View<'_>, rows: Vec<Row<'_>>, area: Rect, buf: &mut Buff
     y - area.y
 }
 
-/// The least, the median and the largest value on the screen, below each other.
+/// The minimum, the median and the maximum on the screen, below each other.
 fn draw_extremes(
     view: &View<'_>,
     columns: &[Option<Bucket>],

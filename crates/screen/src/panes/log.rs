@@ -32,7 +32,7 @@ pub const PANE: Spec = Spec {
     draw: |view, area, buf| LogPane(view).render(area, buf),
     table: data::log,
     select: |ui, by, extent| {
-        // Counted from the newest line: up means back.
+        // Counted from the newest line; up moves back.
         ui.log_back = moved(ui.log_back, -by, extent.log_lines);
     },
     row: None,
@@ -55,7 +55,7 @@ impl Widget for LogPane<'_> {
             return note(theme, text).render(inner, buf);
         }
         let end = matching.len() - view.ui.log_back.min(matching.len() - 1);
-        // As many as fit, from the newest backwards; long lines continue below their text.
+        // As many as fit, from the newest backwards; long lines are wrapped.
         let (room, mut shown) = (inner.height as usize, Vec::new());
         for message in matching[..end].iter().rev() {
             let lines = lines(view, message, inner.width);
@@ -88,7 +88,7 @@ pub fn matching<'a>(view: &View<'a>) -> impl Iterator<Item = &'a LogLine> {
     state.log.iter().filter(move |line| has(&line.notice))
 }
 
-/// A message in as many lines as it needs.
+/// A message on as many lines as it needs.
 fn lines<'a>(view: &View<'_>, shown: &LogLine, width: u16) -> Vec<Line<'a>> {
     let theme = view.theme;
     let LogLine { t, notice, times, .. } = shown;

@@ -1,4 +1,4 @@
-//! Overview: tiles, tok/s over time with what throttled it, throughput, latency, and the verdict.
+//! Overview: tiles, tok/s over time with throttle reasons, throughput, latency, and the verdict.
 
 use crate::{
     export::data,
@@ -45,12 +45,12 @@ fn has_boxes(area: Rect) -> bool {
     area.height >= 18 && area.width >= 56
 }
 
-/// The trust of the run stands in the pane.
+/// Whether the pane shows the trust of the run.
 pub fn shows_trust(view: &View<'_>, area: Rect) -> bool {
     has_boxes(area) && tiles::show_trust(view, area)
 }
 
-/// Rows of the verdict; what does not fit is in the evidence.
+/// Rows of the verdict; the rest is in the evidence.
 const VERDICT: u16 = 3;
 /// Rows of the boxes of throughput and latency.
 const TABLES: u16 = 7;
@@ -93,10 +93,10 @@ impl Widget for OverviewPane<'_> {
     }
 }
 
-/// Enough for all columns of the latency table.
+/// Wide enough for all columns of the latency table.
 const LATENCY_WIDTH: u16 = 68;
 
-/// One fact a line, the first emphasised. What does not fit is in the evidence.
+/// One fact per line, the first one emphasised. The rest is in the evidence.
 fn draw_verdict(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let width = area.width.saturating_sub(4) as usize;
@@ -124,11 +124,11 @@ pub fn verdict_text(view: &View<'_>) -> String {
     verdict(view).to_string().trim().to_owned()
 }
 
-/// What the run shows, or why there is no verdict yet.
+/// The summary of the run, or why there is no verdict yet.
 fn verdict<'a>(view: &View<'a>) -> Line<'a> {
     let theme = view.theme;
     let plain = |text: &str| theme.glyphs.plain(text);
-    // Before it answers there is nothing else to report, whatever the GPU does.
+    // Before a server answers, there is nothing else to report, whatever the GPU does.
     if let Some((stage, seconds, line)) = view.state.starting() {
         let text = format!("The server starts: {stage} for {seconds:.0} s. Its last line: {line}");
         return Line::from(Text::styled(plain(&text), theme.accent));
@@ -143,7 +143,7 @@ fn verdict<'a>(view: &View<'a>) -> Line<'a> {
     let limit = view.state.limit().map(|limit| format!("{limit} "));
     sentences.extend(limit.map(|text| Text::styled(plain(&text), theme.text)));
     let speed = view.state.verdict().map(|sentence| Text::styled(plain(&format!("{sentence} ")), theme.text));
-    // For a server, and for a program whose steps are not known, the speed comes before the GPU.
+    // For a server, and for a program with unknown steps, the speed comes before the GPU.
     match view.state.serves() || (view.state.follows() && view.state.total.itl.n() == 0) {
         true => sentences.extend(speed.into_iter().chain(gpu_verdict(view))),
         false => sentences.extend(gpu_verdict(view).into_iter().chain(speed)),
@@ -167,7 +167,7 @@ fn verdict<'a>(view: &View<'a>) -> Line<'a> {
     note(theme, reason)
 }
 
-/// A short bar, in blocks; empty where the share is not known.
+/// A short bar, in blocks; empty if the share is not known.
 fn gauge(view: &View<'_>, share: Option<f64>) -> String {
     const CELLS: usize = 20;
     let Some(share) = share else { return String::new() };
@@ -176,7 +176,7 @@ fn gauge(view: &View<'_>, share: Option<f64>) -> String {
     format!("{}{} ", full.repeat(filled), empty.repeat(CELLS.saturating_sub(filled)))
 }
 
-/// What limits the GPU; coloured if something is wrong.
+/// What limits the GPU; coloured if there is a problem.
 pub fn gpu_verdict<'a>(view: &View<'_>) -> Vec<Text<'a>> {
     let theme = view.theme;
     let diagnosed = view.workload_gpu().and_then(|gpu| Some((gpu, view.state.diagnosis_now(gpu)?)));
@@ -207,7 +207,7 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         ("output, wall clock", number(view.state.total.output_tok_s()), String::new()),
     ];
     if view.state.follows() {
-        // How many tokens a step makes is not known.
+        // The number of tokens per step is not known.
         rows.truncate(1);
     }
     if view.state.serves() {
@@ -266,7 +266,7 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     Paragraph::new(lines.collect::<Vec<_>>()).render(inner, buf);
 }
 
-/// What the first number of the pane is.
+/// The first number of the pane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rate {
     Now,
@@ -282,12 +282,12 @@ impl Rate {
     }
 }
 
-/// What a rate counts: how many tokens a step of another program makes is not known.
+/// The unit of a rate: the number of tokens per step of another program is not known.
 pub fn rate_unit(view: &View<'_>) -> &'static str {
     if view.state.follows() { "steps/s" } else { "tok/s" }
 }
 
-/// The decode rate now, of a server that of all streams together; of the whole run once it has finished.
+/// The current decode rate, for a server of all streams; of the whole run once it has finished.
 pub fn headline(view: &View<'_>) -> (Option<f64>, Rate) {
     match view.state.finished {
         Some(_) if view.state.serves() => (view.state.total.output_tok_s(), Rate::Mean),
@@ -297,7 +297,8 @@ pub fn headline(view: &View<'_>) -> (Option<f64>, Rate) {
     }
 }
 
-/// The tokens of our requests per second. Servers count theirs too, some of them in blocks or at the end of a request.
+/// The tokens per second of this program's requests. Servers report theirs too, some of them in blocks or at the end of
+/// a request.
 fn output_of_server<'a>(view: &View<'a>) -> Option<&'a Series> {
     let server = &view.state.server;
     let known = [server.tokens_per_s.over(), &server.output_tok_s]
@@ -306,7 +307,7 @@ fn output_of_server<'a>(view: &View<'a>) -> Option<&'a Series> {
     known.filter(|_| view.state.serves())
 }
 
-/// Decode tokens per second over the time range, two for each of `cells` cells.
+/// Decode tokens per second over the time range, two values per cell of `cells`.
 fn tok_s_columns(view: &View<'_>, cells: u16) -> Vec<Option<Span>> {
     let (from, to) = view.time_range();
     if let Some(output) = output_of_server(view) {
@@ -325,7 +326,7 @@ fn tok_s_columns(view: &View<'_>, cells: u16) -> Vec<Option<Span>> {
         .collect()
 }
 
-/// A server is read once a second: columns between two readings have the later one.
+/// A server is read once per second: columns between two readings have the later one.
 fn held(columns: Vec<Option<Bucket>>, column_s: f64) -> Vec<Option<Span>> {
     const LONGEST_S: f64 = 2.5;
     let mut next: Option<(usize, f32)> = None;
@@ -340,7 +341,8 @@ fn held(columns: Vec<Option<Bucket>>, column_s: f64) -> Vec<Option<Span>> {
     held
 }
 
-/// Slow tokens and prefills leave columns empty: those that a token took, and a prefill before it, get its value. A pause belongs to no token.
+/// Slow tokens and prefills leave columns empty: the columns of a token, and of a prefill before it, get its value. A
+/// pause belongs to no token.
 fn join_gaps(mut columns: Vec<Option<Bucket>>, column_ms: f64, prefill_ms: f32) -> Vec<Option<Bucket>> {
     let mut next: Option<(usize, Bucket)> = None;
     for i in (0..columns.len()).rev() {
@@ -376,7 +378,7 @@ fn stages<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
     rows.into_iter().map(line).collect()
 }
 
-/// Decode tok/s as an area with its median, prefills below it, and what throttled the GPU.
+/// Decode tok/s as an area with its median, prefills below it, and the throttle reasons.
 fn throughput_chart(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let (from, to) = view.time_range();
@@ -443,7 +445,7 @@ fn throughput_chart(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     view.time_axis().draw(buf, Rect { y: area.bottom() - 1, height: 1, ..cells }, theme);
 }
 
-/// Power and clock below tok/s, where there is room, and their height.
+/// Power and clock below tok/s, if there is room, and their height.
 fn device_lanes<'a>(view: &View<'a>, height: u16) -> (Vec<(&'static str, Reading, &'a GpuState)>, u16) {
     let Some(gpu) = view.workload_gpu().filter(|_| height >= 14) else { return (Vec::new(), 0) };
     let lanes = [("power W", Reading::Power), ("SM MHz", Reading::SmClock), ("temp °C", Reading::Temp)];
@@ -463,7 +465,7 @@ fn draw_lanes(view: &View<'_>, lanes: Vec<(&'static str, Reading, &GpuState)>, a
     let (from, to) = view.time_range();
     let places = Layout::vertical(vec![Constraint::Fill(1); lanes.len()]).split(area);
     for ((label, reading, gpu), place) in lanes.into_iter().zip(places.iter()) {
-        // A blank row keeps it apart from the chart above.
+        // A blank row separates it from the chart above.
         let heading = Rect { height: 1, ..*place };
         let place = Rect { y: place.y + 1, height: place.height.saturating_sub(1), ..*place };
         let row = gpu::row(view, gpu, reading, label, usize::MAX);
@@ -489,7 +491,7 @@ struct Column {
     rank: usize,
 }
 
-/// What measured the times of a column.
+/// The clock of a column's times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Clock {
     Host,
@@ -505,7 +507,7 @@ const COLUMNS: [Column; 6] = [
     Column { heading: "GPU p50", clock: Clock::Gpu, value: |d| d.percentile_ms(50.0), rank: 3 },
 ];
 
-/// As many columns as there is room for, those of the GPU's clock only if it was read.
+/// As many columns as fit, those of the GPU's clock only if it was read.
 fn latency_columns(by_gpu: bool, room: usize) -> Vec<&'static Column> {
     let is_there = |column: &&Column| by_gpu || column.clock == Clock::Host;
     let mut columns: Vec<&Column> = COLUMNS.iter().filter(is_there).collect();
@@ -518,7 +520,7 @@ fn latency_columns(by_gpu: bool, room: usize) -> Vec<&'static Column> {
 
 fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    // A recorded run has nothing else.
+    // A run with recording throughout has only these.
     let aside = match (view.state.total.is_recorded(), view.state.total.left_out().is_some()) {
         (true, _) => "ms, kernels recorded",
         (false, true) => "ms, without recording",
@@ -546,7 +548,7 @@ fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         ("E2E", &total.e2e, None),
     ];
     if total.vision.n() > 0 {
-        // Four rows have room: that of images is worth more than the whole.
+        // There is room for four rows: that of images is more important than the total.
         rows.pop();
         rows.insert(0, ("image", &total.vision, Some(&total.device_vision)));
     }
@@ -577,7 +579,7 @@ fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     }
 }
 
-/// The width of the column `n`, with a gap before the largest count.
+/// The width of column `n`, with a gap before the largest count.
 fn count_width(counts: &[String]) -> usize {
     counts.iter().map(|n| n.len() + 1).max().unwrap_or(0).max(9)
 }
@@ -600,7 +602,7 @@ fn in_few_lines(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     )];
     let gap = (view.state.short_gap_name(), &total.itl);
     let rows = [("TTFT", &total.ttft), ("TPOT", &total.tpot), gap, ("E2E", &total.e2e)];
-    // The last one only where the device and the verdict fit too.
+    // The last one only if the device and the verdict fit too.
     for (name, d) in rows.into_iter().take(if area.height > 6 { 4 } else { 3 }) {
         let ms = |v: Option<f64>| v.map_or_else(|| none.to_owned(), millis);
         lines.push(fit(

@@ -37,7 +37,7 @@ pub const PANE: Spec = Spec {
     row: None,
 };
 
-/// Signs of a timeline, what they mean, and how they are drawn.
+/// Signs of a timeline, their meaning, and their style.
 fn signs(theme: &Theme) -> [(char, &'static str, &'static str, Style); 5] {
     let glyph = |unicode, ascii| if theme.glyphs.ascii { ascii } else { unicode };
     [
@@ -49,7 +49,7 @@ fn signs(theme: &Theme) -> [(char, &'static str, &'static str, Style); 5] {
     ]
 }
 
-/// What is shown: recent work while a run is in progress, all of it afterwards.
+/// The displayed data: recent work while a run is in progress, all of it afterwards.
 fn shown<'a>(view: &View<'a>) -> (&'a Totals, Late, &'static str) {
     let state = view.state;
     let ranks = &state.ranks;
@@ -95,7 +95,7 @@ impl Widget for RanksPane<'_> {
         let said = (lines.len() as u16).min((area.height / 4).max(2));
         let room = area.height.saturating_sub(said);
         let table = if collectives > 0 && room >= lanes + 9 { wanted.min(room - lanes - 4) } else { 0 };
-        // The text gets what the lanes do not need.
+        // The text gets the room that the lanes do not need.
         let above = (room - table).min(lanes * 3 + 4);
         let [above, middle, below] =
             Layout::vertical([Constraint::Length(above), Constraint::Length(table), Constraint::Fill(1)])
@@ -119,7 +119,7 @@ impl Widget for RanksPane<'_> {
     }
 }
 
-/// Who is late, what is missing, and what NCCL printed.
+/// The late rank, missing data, and NCCL's output.
 fn words(view: &View<'_>, totals: &Totals, late: &Late) -> Vec<String> {
     let state = view.state;
     let mut words = Vec::new();
@@ -143,7 +143,7 @@ fn words(view: &View<'_>, totals: &Totals, late: &Late) -> Vec<String> {
     words
 }
 
-/// Columns right of the timeline: their width, and from which width of the pane on they are there.
+/// Columns right of the timeline: their width, and the width of the pane from which on they are shown.
 const COLUMNS: [(LaneColumn, u16, u16); 7] = [
     (LaneColumn::Compute, 9, 50),
     (LaneColumn::Nccl, 8, 60),
@@ -186,7 +186,7 @@ fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), are
     if inner.height < 2 || totals.lanes.is_empty() {
         return note(theme, " no time in which all ranks were recorded yet").render(inner, buf);
     }
-    // Two lines are for a lane and how many do not fit.
+    // Two lines are reserved for a lane and for the number of those that do not fit.
     let has_heading = inner.height > 2 || totals.lanes.len() == 1;
     let mut x = picture.right();
     for (column, width) in columns.iter().filter(|_| has_heading) {
@@ -201,10 +201,10 @@ fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), are
     let has_legend = inner.height >= totals.lanes.len() as u16 + 2;
     let body = inner.height - u16::from(has_heading) - u16::from(has_legend);
     let height = (body / totals.lanes.len() as u16).clamp(1, 3);
-    // A lane is two lines and a free one at most.
+    // A lane has at most two lines and a blank one.
     let drawn = height.min(2);
     let fits = (body / height) as usize;
-    // The last line shows how many do not fit.
+    // The last line shows the number of lanes that do not fit.
     let fitting = if fits < totals.lanes.len() { (body - 1) as usize } else { fits };
     let first = inner.y + u16::from(has_heading);
     for ((lane, name), y) in
@@ -246,7 +246,7 @@ fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), are
     }
 }
 
-/// What the lanes are: GPUs, or ranks where several share one.
+/// The kind of the lanes: GPUs, or ranks if several share one.
 fn title_of(totals: &Totals) -> String {
     let known: Option<BTreeSet<u32>> = totals.lanes.iter().map(|lane| lane.lane().gpu).collect();
     let lanes = totals.lanes.len();
@@ -257,15 +257,15 @@ fn title_of(totals: &Totals) -> String {
     }
 }
 
-/// A narrow column hides what is short: beyond this many cells a column, a part of the step is shown.
+/// A narrow column hides short work: with more cells per column, only a part of the step is shown.
 const MAX_CELLS: usize = 2;
 
-/// Cells that are drawn.
+/// The number of drawn cells.
 fn drawn_cells(cells: usize, width: u16) -> usize {
     cells.min(width as usize * MAX_CELLS)
 }
 
-/// How much time the timelines show.
+/// The duration of the timelines.
 fn shown_part(picture_ns: u64, totals: &Totals, width: u16) -> Option<String> {
     let cells = totals.lanes.iter().map(|lane| lane.sums.picture.len()).max().filter(|cells| *cells > 0)?;
     let drawn = drawn_cells(cells, width);
@@ -273,7 +273,7 @@ fn shown_part(picture_ns: u64, totals: &Totals, width: u16) -> Option<String> {
     Some(if drawn < cells { format!("{time} of a step") } else { format!("one step: {time}") })
 }
 
-/// A column has the sign of what ran in it for the longest. It is full where that was at least half of the time.
+/// A column has the sign of the kind of work that ran longest in it. It is full if that was at least half of the time.
 fn draw_picture(theme: &Theme, picture: &str, area: Rect, buf: &mut Buffer) {
     let cells = &picture.as_bytes()[..drawn_cells(picture.len(), area.width)];
     let signs = signs(theme);
@@ -285,7 +285,7 @@ fn draw_picture(theme: &Theme, picture: &str, area: Rect, buf: &mut Buffer) {
         }
         let count = |sign: char| part.iter().filter(|cell| char::from(**cell) == sign).count();
         let most = |(sign, ..): &&(char, &str, &str, Style)| {
-            // Where something ran, however short, the column is not empty.
+            // If any work ran, however short, the column is not empty.
             (*sign != '.', 4 * count(*sign) + count(sign.to_ascii_uppercase()))
         };
         let ran = signs.iter().filter(|(sign, ..)| count(*sign) + count(sign.to_ascii_uppercase()) > 0);
@@ -312,7 +312,7 @@ fn draw_collectives(view: &View<'_>, totals: &Totals, area: Rect, buf: &mut Buff
         let cells = rows.iter().map(|row| row[i].chars().count());
         cells.max().unwrap_or(0) + if i == 0 { 1 } else { 2 }
     });
-    // The algorithm's bandwidth and the number of ranks go first.
+    // The algorithm bandwidth and the number of ranks are dropped first.
     for dropped in [5, 2, 3] {
         if widths.iter().sum::<usize>() + 2 > inner.width as usize {
             widths[dropped] = 0;

@@ -145,7 +145,7 @@ fn style_of(view: &View<'_>, point: &Point) -> Style {
     }
 }
 
-/// The peaks, as far as they fit.
+/// As many of the peaks as fit.
 fn peaks_text(roofline: &Roofline, width: usize) -> String {
     let Ok(peaks) = &roofline.peaks else { return "peaks unknown".to_owned() };
     let memory = scaled(peaks.bytes_per_s, "B/s");
@@ -162,18 +162,18 @@ fn peaks_text(roofline: &Roofline, width: usize) -> String {
     long.filter(fits).or(Some(short).filter(fits)).unwrap_or_default()
 }
 
-/// Where the marks of several points would be in one cell.
+/// The mark for several points in one cell.
 fn several(theme: &Theme) -> char {
     if theme.glyphs.ascii { '+' } else { '◆' }
 }
 
-/// Beside the mark of a point that takes much of the time.
+/// The halo around the mark of a point with a large share of the time.
 fn halo(theme: &Theme) -> char {
     if theme.glyphs.ascii { '*' } else { '●' }
 }
 
-/// Draws a legend in the frame below the plot, of the marks that are neither phases nor letters of the list.
-/// Marks that are not in the plot are left out.
+/// Draws a legend in the frame below the plot, for the marks that are neither phases nor letters of the list. Marks
+/// that are not in the plot are left out.
 fn legend(view: &View<'_>, frame: Rect, field: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let drawn: String = field.positions().map(|place| buf[place].symbol().to_owned()).collect();
@@ -238,7 +238,7 @@ fn plot(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: 
         name_sides(view, &roof, xs, field, buf);
     }
     axes(view, (xs, ys), inner, field, buf);
-    // Short ones are left to the list; the selected one comes last, so that it is on top.
+    // Points with a short time are only in the list; the selected one comes last, so that it is on top.
     let is_shown =
         |i: &usize| *i != selected && roofline.points[*i].time_pct.is_none_or(|pct| pct >= MIN_TIME_PCT);
     let order = (0..roofline.points.len()).filter(is_shown).chain([selected]);
@@ -255,7 +255,7 @@ fn plot(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: 
             (false, false) => (mark(point, i), style),
         };
         buf[cell].set_char(symbol).set_style(style);
-        // A long one has a halo.
+        // A point with a long time has a halo.
         let side = (cell.0 + 1, cell.1);
         if point.time_pct.is_some_and(|pct| pct >= LONG_TIME_PCT)
             && side.0 < field.right()
@@ -273,7 +273,7 @@ const MIN_TIME_PCT: f64 = 1.0;
 /// Points with a larger share are drawn larger.
 const LONG_TIME_PCT: f64 = 10.0;
 
-/// Colours what is below the roof: bound by memory left of the ridge, by compute right of it.
+/// Colours the area below the roof: memory-bound left of the ridge, compute-bound right of it.
 fn shade(view: &View<'_>, roof: &Roof, (xs, ys): ([f64; 2], [f64; 2]), field: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let ridge = roof.flops / roof.bytes_per_s;
@@ -289,7 +289,7 @@ fn shade(view: &View<'_>, roof: &Roof, (xs, ys): ([f64; 2], [f64; 2]), field: Re
     }
 }
 
-/// Names the ridge, and what limits a point at its left and at its right.
+/// Labels the ridge, and the bound on its left and on its right.
 fn name_sides(view: &View<'_>, roof: &Roof, xs: [f64; 2], field: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let low = field.bottom() - 1;

@@ -52,7 +52,7 @@ pub fn list(view: &View<'_>, area: Rect) -> ListLayout {
     ListLayout::scrolled(below, view.runs.rows().len(), selected, view.ui.runs.top)
 }
 
-/// With the line above them; a low pane has none.
+/// Including the line above them; a low pane has none.
 fn details_height(inner: Rect) -> u16 {
     match inner.height {
         0..12 => 0,
@@ -96,7 +96,7 @@ impl Widget for RunsPane<'_> {
             };
             return note(theme, text).render(inner, buf);
         }
-        let columns = Columns::of(view, inner.width as usize);
+        let columns = Columns::new(view, inner.width as usize);
         columns.heading(view, Rect { height: inner.height.min(1), ..inner }, buf);
         let list = list(view, area);
         for (i, place) in list.rows() {
@@ -130,11 +130,11 @@ struct Columns {
     trust: usize,
 }
 
-/// A wider name leaves too little for the rest.
+/// A wider title leaves too little room for the rest.
 const MAX_TITLE: usize = 30;
 
 impl Columns {
-    fn of(view: &View<'_>, width: usize) -> Columns {
+    fn new(view: &View<'_>, width: usize) -> Columns {
         let titles = view.runs.rows().iter().filter_map(|row| match &row.item {
             Item::Run(run) if view.runs.run(run).answers && !run.names_groups => {
                 Some(2 * row.depth + full_title(view, run).width())
@@ -167,7 +167,7 @@ impl Columns {
         columns
     }
 
-    /// Each title in its column; those that sort the list are known to the mouse.
+    /// Each title in its column; those that sort the list are registered with the mouse.
     fn heading(&self, view: &View<'_>, place: Rect, buf: &mut Buffer) {
         let (theme, shown) = (view.theme, view.ui.runs.arrangement.order);
         let mut x = place.x;
@@ -229,7 +229,7 @@ impl Columns {
             Some(trust) => (format!("{}/{}", trust.score, trust.of), trust_style(theme, trust)),
             None => (theme.glyphs.none.to_owned(), theme.dim),
         };
-        // A title that names groups takes a part of the next column.
+        // The title of a group extends into the next column.
         let room = self.title + self.differs;
         let title = cut(
             &theme.glyphs.plain(&format!("{indent}{}", full_title(view, row))),
@@ -363,7 +363,7 @@ fn run_details(view: &View<'_>, row: &RunRow) -> Vec<(&'static str, String)> {
     parts
 }
 
-/// When it was recorded, and what was measured.
+/// The time of the recording, and its sample sizes.
 fn recorded(run: &RunEntry) -> String {
     let mut parts = Vec::new();
     if let (true, Ok(time)) = (run.modified > SystemTime::UNIX_EPOCH, Timestamp::try_from(run.modified)) {

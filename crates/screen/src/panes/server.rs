@@ -1,4 +1,4 @@
-//! Server: what it does, what TTFT consists of, and its requests over time.
+//! Server: its load, the parts of TTFT, and its requests over time.
 
 use crate::{
     export::data,
@@ -31,11 +31,11 @@ use llmprof_record::state::{GpuState, MeanOf, PartTimes, Series, ServerState, Tt
 /// The readings below the requests.
 const GPU_ROWS: [(Reading, &str); 2] = [(Reading::SmClock, "SM clock"), (Reading::Power, "power")];
 const MAX_REASONS: u16 = 3;
-/// With fewer lines, the selected server has them all.
+/// With fewer lines, the selected server has all of them.
 const MIN_LIST_AREA: u16 = 14;
-/// Characters of a URL in the list.
+/// Maximum characters of a URL in the list.
 const MAX_URL: usize = 60;
-/// Lines that the charts keep.
+/// Lines that are reserved for the charts.
 const CHARTS: u16 = 12;
 
 pub struct ServerPane<'a>(pub View<'a>);
@@ -77,8 +77,8 @@ impl Widget for ServerPane<'_> {
         let parts = server.ttft_parts().len() as u16;
         let parts = if area.height >= 18 && parts > 0 { parts + 3 } else { 0 };
         let gpu = gpu_lines(&view.over(view.stream_range(view.cursor())));
-        // A line for each stream, but not more than what is left by the charts.
-        let streams = Streams::of(view).count().min(usize::from(area.height)) as u16;
+        // One line per stream, but not more than the charts leave.
+        let streams = Streams::from_view(view).count().min(usize::from(area.height)) as u16;
         let most = area.height.saturating_sub(parts + said + CHARTS);
         let lanes = if area.height >= 24 && most >= 6 { (streams + gpu + 3).clamp(6, most) } else { 0 };
         let [charts, waterfall, requests, below] = Layout::vertical([
@@ -112,7 +112,7 @@ impl Widget for ServerPane<'_> {
     }
 }
 
-/// Why the server is slow; of one that is silent, only that: what it did before is not what it does now.
+/// Why the server is slow; for a silent server only that it is silent, because its last values are not current.
 fn remarks(view: &View<'_>) -> Vec<String> {
     let (state, server) = (view.state, view.server());
     match &server.silent {
@@ -127,7 +127,7 @@ fn remarks(view: &View<'_>) -> Vec<String> {
     }
 }
 
-/// Several servers, one of them selected. Returns the area that is left.
+/// Several servers, one of them selected. Returns the remaining area.
 fn draw_list(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Rect {
     let servers: Vec<&ServerState> = view.state.servers().collect();
     if servers.len() < 2 || area.height < MIN_LIST_AREA {
@@ -138,7 +138,7 @@ fn draw_list(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Rect {
     let title = format!("{} servers", servers.len());
     let inner = draw_box(view.theme, (&title, "↑ ↓ select"), list, buf);
     let layout = ListLayout::new(inner, servers.len(), view.ui.server);
-    // The URL of a recording is untrusted text.
+    // The URL of a recording is untrusted.
     let url = |server: &ServerState| line(server.url().unwrap_or("not asked yet"), MAX_URL);
     let wide = servers.iter().map(|server| url(server).chars().count()).max().unwrap_or(0);
     for (row, place) in layout.rows() {
@@ -157,7 +157,7 @@ fn draw_list(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Rect {
     below
 }
 
-/// What a server does now, on one line.
+/// The current state of a server, on one line.
 fn summary(server: &ServerState) -> String {
     let Some(found) = &server.found else { return String::new() };
     let value = |series: &Series| series.last().map(|(_, value)| f64::from(value));
@@ -173,7 +173,7 @@ fn summary(server: &ServerState) -> String {
 
 fn rows<'a>(view: &View<'a>) -> Vec<Row<'a>> {
     let (theme, server) = (view.theme, view.server());
-    // What a silent server reported last is not what it does now.
+    // The last report of a silent server is not its current state.
     let silent = server.silent.as_ref().filter(|_| view.cursor().is_none());
     let age = silent.map(|(since, _)| format!(", {:.0} s ago", view.state.now.since(*since).as_secs_f64()));
     let age = age.unwrap_or_default();
@@ -221,14 +221,14 @@ fn rows<'a>(view: &View<'a>) -> Vec<Row<'a>> {
     if view.state.serves() {
         let p99 = |ms: f64| format!("{} p99", millis(ms));
         let lag = row("client lag", &server.lag_ms, None, theme.dim, p99, "not measured yet");
-        // The client's own: it is measured while the server is silent too.
+        // The client's own value, which is measured while the server is silent too.
         let readout = view.value(&server.lag_ms).map(p99);
         rows.push(Row { extreme: millis, readout, ..lag });
     }
     rows
 }
 
-/// The parts of TTFT, each where it passes.
+/// The parts of TTFT, each at its time.
 fn draw_waterfall(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let (theme, server) = (view.theme, view.server());
     // The same requests as those of the parts.
@@ -282,25 +282,25 @@ fn draw_waterfall(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     }
 }
 
-/// The GPU of the server, where it is at hand.
+/// The GPU of the server, if it is on this machine.
 fn server_gpu<'a>(view: &View<'a>) -> Option<&'a GpuState> {
     let gpu = view.state.main_gpu()?;
     let is_its = view.server().is_local() || gpu.info.source == GpuSource::Dcgm;
     Some(gpu).filter(|gpu| is_its && !gpu.series(Reading::SmClock).is_empty())
 }
 
-/// Lines for its clock, its power and what limits it.
+/// Lines for its clock, its power and its limits.
 fn gpu_lines(view: &View<'_>) -> u16 {
     server_gpu(view).map_or(0, |gpu| {
         GPU_ROWS.len() as u16 + (gpu::shown_reasons(view, gpu).count() as u16).min(MAX_REASONS)
     })
 }
 
-/// The streams with their requests over time; under them the GPU.
+/// The streams with their requests over time; below them the GPU.
 fn draw_lanes(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let view = &view.over(view.stream_range(view.cursor()));
-    let streams = Streams::of(view);
+    let streams = Streams::from_view(view);
     let (to_first, tokens) = streams::glyphs(theme);
     let legend = format!("to the first token {to_first}, tokens {tokens} · [ ] zoom");
     let title = format!("requests · {}", streams.title(view));

@@ -1,4 +1,4 @@
-//! The streams of a server over time: a row for each, with its requests one after another.
+//! The streams of a server over time: a row per stream, with its requests one after another.
 
 use ratatui::{buffer::Buffer, layout::Rect, style::Style, text::Line, widgets::Widget};
 
@@ -12,7 +12,7 @@ use llmprof_base::units::{grouped, millis, three_digits};
 use llmprof_event::Stamp;
 use llmprof_record::state::TokenMark;
 
-/// Lines of a row of gaps, where there is room.
+/// Maximum lines of a row of gaps.
 const MOST_LINES: u16 = 3;
 /// The height of a gap by its heat.
 const EIGHTHS: [usize; 5] = [2, 3, 5, 6, 8];
@@ -33,23 +33,23 @@ pub struct Streams {
     count: usize,
 }
 
-/// How the time to the first token is drawn, and that of the tokens.
+/// The glyphs of the time to the first token, and of the tokens.
 pub fn glyphs(theme: &Theme) -> (&'static str, &'static str) {
     if theme.glyphs.ascii { (".", "#") } else { ("░", "▄") }
 }
 
-/// A cell of a row of gaps; the greatest of several is shown.
+/// A cell of a row of gaps; the largest of several gaps is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Cell {
     Idle,
     /// Between the start of a request and its first token.
     ToFirst,
-    /// A gap between tokens that has this heat.
+    /// A gap between tokens with this heat.
     Gap(usize),
 }
 
 impl Streams {
-    pub fn of(view: &View<'_>) -> Streams {
+    pub fn from_view(view: &View<'_>) -> Streams {
         let (from, to) = view.range.unwrap_or_else(|| view.stream_range(view.cursor()));
         let server = &view.state.server;
         let ended = server.lanes.iter().map(|lane| Bar {
@@ -91,13 +91,13 @@ impl Streams {
         }
     }
 
-    /// Lines that the rows take of `room` at most.
+    /// The number of lines of the rows, at most `room`.
     pub fn lines(&self, room: u16) -> u16 {
         let rows = self.count.clamp(1, usize::from(room.max(1))) as u16;
         rows * (room / rows).clamp(1, MOST_LINES)
     }
 
-    /// Labels, and the time below the rows. A row has up to `most_lines` lines.
+    /// Labels, and the time axis below the rows. A row has up to `most_lines` lines.
     fn frame(&self, view: &View<'_>, area: Rect, most_lines: u16, buf: &mut Buffer) -> Frame {
         let (label, readout) = margins(area.width);
         let room = area.height.saturating_sub(1).max(1);
@@ -130,7 +130,7 @@ impl Streams {
             let Some(told) = latest.get_mut(row) else { continue };
             let first = bar.first.unwrap_or(bar.end);
             let [a, b, c] = [bar.start, first, bar.end].map(|t| frame.column(t));
-            // A request begins with at least one cell of it.
+            // A request begins with at least one cell.
             let b = b.max(a + u16::from(bar.start >= frame.axis.from));
             for x in a..=c.min(frame.cells.width.saturating_sub(1)) {
                 let (symbol, style) = match x {
@@ -153,7 +153,7 @@ impl Streams {
         mark_cursor(view, frame.cells, buf);
     }
 
-    /// Every gap between tokens over the time that it took, by how late the token was. `selected` is marked.
+    /// Every gap between tokens to scale, coloured by how late the token was. `selected` is marked.
     pub fn draw_gaps(
         &self,
         view: &View<'_>,
@@ -197,7 +197,7 @@ impl Streams {
                         buf[line].set_symbol(glyphs(theme).0).set_style(theme.prefill);
                     }
                     Cell::Gap(heat) => {
-                        // A free line above each row keeps the rows apart.
+                        // A blank line above each row separates the rows.
                         let full =
                             (usize::from(frame.lines) * 8).saturating_sub(usize::from(frame.lines > 1) * 4);
                         let height = (full * EIGHTHS[*heat] / 8).max(1);
@@ -226,12 +226,12 @@ impl Streams {
     }
 }
 
-/// Where rows of streams are drawn.
+/// The position of the rows of streams.
 struct Frame {
     cells: Rect,
-    /// Lines of a row.
+    /// Lines per row.
     lines: u16,
-    /// Streams that share a row.
+    /// Streams per row.
     per_row: usize,
     axis: TimeAxis,
 }
@@ -245,7 +245,7 @@ impl Frame {
         self.cells.y + (row as u16 + 1) * self.lines - 1
     }
 
-    /// The column of a moment; those before the range are in the first.
+    /// The column of a moment; earlier moments are in the first one.
     fn column(&self, t: Stamp) -> u16 {
         let span = self.axis.to.since(self.axis.from).as_nanos().max(1) as f64;
         let width = f64::from(self.cells.width);

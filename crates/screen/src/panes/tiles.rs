@@ -20,20 +20,20 @@ use llmprof_record::state::GpuState;
 
 /// Rows of a tile with its frame.
 pub const ROWS: u16 = 4;
-/// A narrower tile cuts its number.
+/// A narrower tile would truncate its number.
 const MIN_WIDTH: u16 = 11;
 
-/// A number with what it is compared with.
+/// A number with its reference value.
 struct Tile {
     title: &'static str,
     value: String,
     unit: &'static str,
-    /// Title and unit where there is no room for the title.
+    /// Title and unit if there is no room for the full title.
     narrow: Option<(&'static str, &'static str)>,
-    /// Below the number.
+    /// The text below the number.
     note: String,
     style: Style,
-    /// Its share of a limit, as a bar instead of a note where there is no room for both.
+    /// Its share of a limit, drawn as a bar instead of a note if there is no room for both.
     load: Option<f32>,
 }
 
@@ -49,7 +49,7 @@ pub fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     }
 }
 
-/// The longest title is that of the first tile, which takes what the others can spare.
+/// The first tile has the longest title, and takes the room that the others can spare.
 fn first_width(width: u16, tiles: u16) -> u16 {
     const WANTED: u16 = 16;
     let spare = width.saturating_sub(MIN_WIDTH * (tiles - 1));
@@ -60,7 +60,7 @@ fn room(area: Rect) -> usize {
     (area.width / MIN_WIDTH).max(1) as usize
 }
 
-/// The trust of the run is one of the tiles.
+/// Whether the trust of the run is one of the tiles.
 pub fn show_trust(view: &View<'_>, area: Rect) -> bool {
     tiles(view).iter().take(room(area)).any(|tile| tile.title == TRUST)
 }
@@ -70,7 +70,7 @@ const TRUST: &str = "trust";
 impl Tile {
     fn draw(self, view: &View<'_>, area: Rect, buf: &mut Buffer) {
         let theme = view.theme;
-        // The frame takes a corner and a blank at each side.
+        // The frame takes a corner and a blank on each side.
         let fits = self.title.len() + 4 <= area.width.into();
         let (title, unit) = self.narrow.filter(|_| !fits).unwrap_or((self.title, self.unit));
         let inner = draw_box(theme, (title, ""), area, buf);

@@ -7,7 +7,7 @@ use llmprof_record::state::{Incident, KeptSample, Series, TokenMark};
 
 pub struct TokenWindow<'a> {
     pub tokens: Vec<&'a TokenMark>,
-    /// The number of the first of them, counted from the run's first.
+    /// The index of the first of them, counted from the run's first token.
     pub first: u64,
     pub title: String,
     /// The column of the selected token.
@@ -18,8 +18,8 @@ pub struct TokenWindow<'a> {
     pub samples: Option<&'a [KeptSample]>,
 }
 
-/// The number of the last token of the strip: the newest, or as it was when a token was selected. A selected token outside of
-/// the strip moves it.
+/// The index of the last token of the strip: the newest, or the last one at the time of the selection. A selected token
+/// outside of the strip moves it.
 fn end_of_strip(newest: u64, selected: u64, held: Option<u64>, cells: usize) -> u64 {
     let shows = |end: u64| selected <= end && end - selected < cells as u64;
     let end = held.unwrap_or(newest).min(newest);
@@ -27,8 +27,8 @@ fn end_of_strip(newest: u64, selected: u64, held: Option<u64>, cells: usize) -> 
 }
 
 impl<'a> TokenWindow<'a> {
-    /// At most `cells` tokens, the selected one among them.
-    pub fn of(view: &View<'a>, cells: usize) -> TokenWindow<'a> {
+    /// At most `cells` tokens, including the selected one.
+    pub fn new(view: &View<'a>, cells: usize) -> TokenWindow<'a> {
         match view.open_incident().filter(|_| view.ui.pane == Pane::Tokens) {
             Some(incident) => TokenWindow::around(incident, cells),
             None => TokenWindow::of_trail(view, cells),

@@ -1,4 +1,4 @@
-//! Tokens: one cell for each, coloured by ITL, with power and clock on the same axis.
+//! Tokens: one cell per token, coloured by ITL, with power and clock on the same axis.
 
 use crate::{
     export::data,
@@ -93,7 +93,7 @@ impl Widget for TokensPane<'_> {
     }
 }
 
-/// Columns of incidents and distribution beside the tokens.
+/// The width of incidents and distribution next to the tokens.
 const SIDE: u16 = 46;
 const MIN_SIDE: u16 = 30;
 const MIN_MAIN: u16 = 80;
@@ -114,7 +114,7 @@ fn median_of_trail(view: &View<'_>) -> Option<f64> {
     (!gaps.is_empty()).then(|| *gaps.select_nth_unstable(middle).1 as f64 / 1e6)
 }
 
-/// A server has several streams at a time: a strip of all their tokens would show nothing.
+/// A server has several streams at a time: a strip of all their tokens would be meaningless.
 fn has_streams(view: &View<'_>) -> bool {
     let streams = || view.state.trail.window(0, 256).map(|mark| mark.stream).max();
     view.state.serves() && streams().is_some_and(|highest| highest > 0)
@@ -130,7 +130,7 @@ fn streams_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         selected.filter(|_| is_selected).map(|mark| mark.t)
     });
     let (mut from, to) = view.stream_range(centre);
-    // With very many streams, the trail keeps fewer seconds.
+    // With very many streams, the trail covers fewer seconds.
     let oldest = view.state.trail.since(Stamp::default()).next().map(|mark| mark.t);
     if let Some(oldest) = oldest.filter(|oldest| incident.is_none() && *oldest < to) {
         from = from.max(oldest);
@@ -140,7 +140,7 @@ fn streams_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         Some(incident) => incident.tokens.iter().filter(|mark| mark.t >= from && mark.t <= to).collect(),
         None => view.state.trail.since(from).take_while(|mark| mark.t <= to).collect(),
     };
-    let streams = Streams::of(view);
+    let streams = Streams::from_view(view);
     let median = median_ms(view);
     let slowest = tokens.iter().filter(|mark| !mark.first).map(|mark| mark.gap_ns).max();
     let aside = slowest.map_or_else(String::new, |ns| {
@@ -183,7 +183,7 @@ pub fn strip_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let wide = area.width >= 60;
     let (label, readout) = if wide { (LABEL, READOUT) } else { (0, 0) };
     let cells = area.width.saturating_sub(2 + label + readout) as usize;
-    let window = TokenWindow::of(view, cells);
+    let window = TokenWindow::new(view, cells);
     let slowest = window.tokens.iter().filter(|m| !m.first).map(|m| m.gap_ns).max();
     let aside = slowest
         .filter(|_| area.width as usize > 40 + window.title.chars().count())
@@ -204,7 +204,7 @@ pub fn strip_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let mut lanes = lanes(view, &window);
     lanes.truncate(inner.height.saturating_sub(1) as usize);
     let spare = inner.height - lanes.len() as u16;
-    // Two rows for each lane if there is room, the rest for the tokens.
+    // Two rows per lane if there is room, the rest for the tokens.
     let values = lanes.iter().filter(|lane| !lane.is_flag).count() as u16;
     let strip_rows = spare.saturating_sub(values).max(spare.div_ceil(2));
     let cell_area = Rect { x: inner.x + label, width: cells as u16, ..inner };
@@ -265,7 +265,7 @@ fn itl_ticks(view: &View<'_>, median: f64, labels: Rect, cells: Rect, buf: &mut 
     unit.render(Rect { height: 1, ..labels }, buf);
 }
 
-/// What the colours of tokens mean.
+/// The meaning of the colours of tokens.
 fn legend(view: &View<'_>, median: f64, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     if area.height < 8 || area.width < 14 {
@@ -291,7 +291,7 @@ struct TokenLane {
     columns: Vec<Option<Span>>,
     range: (f32, f32),
     style: ratatui::style::Style,
-    /// Active or not, instead of a value.
+    /// Whether it is a flag instead of a value.
     is_flag: bool,
 }
 
@@ -422,7 +422,7 @@ fn incidents_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     if incidents.is_empty() {
         return note(theme, " none").render(inner, buf);
     }
-    // What happened meanwhile is told of the selected one only: there is no room for more.
+    // Only the selected incident has its circumstances, because there is no room for more.
     let meanwhile = view.selected_incident().map(Incident::meanwhile).unwrap_or_default();
     let words = wrapped(&theme.glyphs.plain(&meanwhile), inner.width.saturating_sub(2).into());
     let told = if meanwhile.is_empty() { 0 } else { (words.len() as u16).min(inner.height / 3) };
@@ -454,7 +454,7 @@ fn cursor_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         label_value(theme, if mark.first { "TTFT" } else { view.state.gap_name() }, &millis(gap), ""),
         label_value(theme, "request", &mark.request.to_string(), if mark.warmup { "(warm-up)" } else { "" }),
     ];
-    // Servers and other programs do not tell which token it is.
+    // Servers and other programs do not report token ids.
     if !view.state.serves() && !view.state.follows() {
         parts.push(label_value(theme, "id", &mark.id.to_string(), ""));
     }

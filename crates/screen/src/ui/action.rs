@@ -1,4 +1,4 @@
-//! Actions that keys and the mouse ask for, and what they do to the state of the screen.
+//! Actions of keys and the mouse, and their effects on the state of the screen.
 
 use std::path::PathBuf;
 
@@ -12,17 +12,17 @@ use llmprof_event::{Stamp, kernels::SortBy};
 use llmprof_record::rundir::RunName;
 use llmprof_run::rerun::Tool;
 
-/// Something the user asks for.
+/// An action of the user.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// Needs the program around the screen.
+    /// An effect for the surrounding program.
     Do(Effect),
     Help,
     /// Choose an action by its name.
     Palette,
     Evidence,
     Show(Pane),
-    /// So many panes forward; back if negative.
+    /// The number of panes to move forward; negative for back.
     StepPane(isize),
     /// The Compare pane with the last two snapshots.
     ShowSnapshots,
@@ -33,19 +33,19 @@ pub enum Action {
     Zoom(isize),
     /// The same for the streams of a server.
     ZoomStreams(isize),
-    /// So many columns of the charts later.
+    /// The number of columns of the charts to move forward.
     MoveCursor(i64),
-    /// Or the GPU that was opened.
+    /// Closes the cursor, or the enlarged GPU.
     CloseCursor,
     Move(isize),
     /// By the next order.
     Sort,
-    /// By the order of a column; again, in reverse.
+    /// By the order of a column; the second time in reverse.
     SortBy(SortColumn),
     NextGpu,
-    /// Show the selected one of several GPUs in large.
+    /// Enlarge the selected one of several GPUs.
     OpenGpu,
-    /// So many tokens back.
+    /// The number of tokens to move back.
     Scrub(i64),
     FollowTokens,
     ToggleIncident,
@@ -65,12 +65,12 @@ pub enum SortColumn {
     Runs(RunOrder),
 }
 
-/// Something only the program around the screen can do.
+/// An effect that only the surrounding program can perform.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// Asks first while something is in progress.
     Quit,
-    /// Leave the screen without a question. A run on another machine continues, or is ended too.
+    /// Leave the screen without a question. A remote run continues, or is ended too.
     Leave {
         cancel: bool,
     },
@@ -86,17 +86,17 @@ pub enum Effect {
     Jobs(JobsCommand),
 }
 
-/// To the jobs of a sweep.
+/// A command for the jobs of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobsCommand {
-    /// The recording of the selected one.
+    /// Open the recording of the selected one.
     Open,
     AskCancel,
-    /// All that have not ended.
+    /// Cancel all that have not ended.
     Cancel,
 }
 
-/// To the live run.
+/// A command for the live run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RunCommand {
     ToggleView,
@@ -111,11 +111,11 @@ pub enum RunCommand {
     Start(String),
     RunUnder(Tool),
     EndJob,
-    /// To another machine, now.
+    /// Reconnect to the remote host now.
     Reconnect,
 }
 
-/// To the recording that is played.
+/// A command for the playback of a recording.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ReplayCommand {
     TogglePlay,
@@ -127,7 +127,7 @@ pub enum ReplayCommand {
     Leave,
 }
 
-/// To the list of recorded runs.
+/// A command for the list of recorded runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunsCommand {
     Refresh,
@@ -137,38 +137,38 @@ pub enum RunsCommand {
     Fold,
     Unfold,
     Mark,
-    /// The report of the selected run, in a browser.
+    /// Open the report of the selected run in a browser.
     Report,
     AskDelete,
     Delete(PathBuf),
     AskName,
-    /// The run that a name was asked for.
+    /// The new name of the run.
     Rename(RunName),
-    /// The selected run with the marked one.
+    /// Compare the selected run with the marked one.
     Compare,
 }
 
-/// How far the keys can move in the content of the panes.
+/// The limits of moving by keys in the panes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Extent {
     pub mode: Mode,
-    /// Those that have content.
+    /// The panes with content.
     pub panes: Panes,
-    /// Tokens that are kept.
+    /// The number of kept tokens.
     pub tokens: usize,
     /// All tokens of the run.
     pub tokens_seen: u64,
     /// Tokens between the newest and the selected one.
     pub tokens_back: usize,
     pub now: Stamp,
-    /// How long a column of the charts is.
+    /// The duration of a column of the charts.
     pub column_ns: u64,
     /// Rows of the GPU pane.
     pub readings: usize,
     /// Points of the roofline.
     pub points: usize,
     pub incidents: usize,
-    /// When the selected one happened.
+    /// The time of the selected incident.
     pub incident_at: Option<Stamp>,
     pub servers: usize,
     pub gpus: usize,
@@ -187,7 +187,7 @@ pub struct Extent {
     pub kernels: KernelsExtent,
 }
 
-/// Applies an action to the state of the screen. What that cannot do is returned as an effect.
+/// Applies an action to the state of the screen. An action that the state cannot perform is returned as an effect.
 pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect> {
     ui.message = None;
     match action {
@@ -236,7 +236,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         }
         Action::CloseCursor if ui.cursor.is_some() => set_cursor(ui, None),
         Action::CloseCursor if ui.pane == Pane::Gpu && ui.gpu_open => ui.gpu_open = false,
-        // With nothing to close, Esc leaves a replay, as on other panes.
+        // If there is nothing to close, Esc leaves a replay, as on other panes.
         Action::CloseCursor => return Some(Effect::Replay(ReplayCommand::Leave)),
         Action::Move(by) => (ui.pane.spec().select)(ui, by, extent),
         Action::Sort if ui.pane == Pane::Kernels => ui.kernels.next_sort(),
@@ -268,7 +268,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::GroupKernels => ui.kernels.next_group(extent.kernels),
         Action::ToggleKernelDetails => ui.kernels.toggle_open(extent.kernels),
         Action::CloseKernelDetails if ui.kernels.open => ui.kernels.open = false,
-        // With nothing to close, Esc leaves a replay, as on other panes.
+        // If there is nothing to close, Esc leaves a replay, as on other panes.
         Action::CloseKernelDetails => return Some(Effect::Replay(ReplayCommand::Leave)),
         Action::PageKernels(by) => ui.kernels.page(by, extent.kernels),
         Action::StepTimelinePart(by) => ui.kernels.step_part(by, extent.kernels),

@@ -1,37 +1,37 @@
-//! The settings of the Kernels pane, and what keys do to them.
+//! The settings of the Kernels pane, and the effects of keys on them.
 
 use super::action::moved;
 use llmprof_event::kernels::{Group, Sort, SortBy};
 
-/// The Kernels pane as the user has set it.
+/// The user's settings of the Kernels pane.
 #[derive(Debug, Clone, Default)]
 pub struct KernelsSettings {
-    /// Index of the source; `None` lets the program choose.
+    /// Index of the source; `None` for the default.
     pub source: Option<usize>,
     pub row: usize,
-    /// `None` groups by operator where operators are known, by family elsewhere.
+    /// `None` groups by operator if operators are known, otherwise by family.
     pub group: Option<Group>,
     pub sort: Sort,
     pub filter: String,
-    /// The details of the selected row are shown.
+    /// Whether the details of the selected row are shown.
     pub open: bool,
-    /// First line of the details that is shown.
+    /// First visible line of the details.
     pub scroll: usize,
     /// Zoom of the timeline; 0 is the whole step.
     pub zoom: usize,
-    /// Which part of the step, if zoomed in.
+    /// The part of the step, if zoomed in.
     pub part: usize,
 }
 
-/// How far the keys can move in the Kernels pane.
+/// The limits of moving by keys in the Kernels pane.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct KernelsExtent {
     pub sources: usize,
-    /// The source that is shown.
+    /// The displayed source.
     pub source: usize,
     pub rows: usize,
     pub group: Group,
-    /// Whether the source knows operators.
+    /// Whether the source has operators.
     pub operators: bool,
     /// Zoom levels of the timeline.
     pub zooms: usize,
@@ -81,7 +81,7 @@ impl KernelsSettings {
         self.sort_in(Sort::from(next));
     }
 
-    /// In descending order; if it is sorted so, in ascending order.
+    /// Sorts in descending order; the second time in ascending order.
     pub fn sort_by(&mut self, by: SortBy) {
         self.sort_in(Sort { by, ascending: self.sort == Sort::from(by) });
     }

@@ -1,4 +1,4 @@
-//! What is drawn on top of the pane, and what keys do to it.
+//! The overlays of the pane, and the effects of keys on them.
 
 use std::path::PathBuf;
 
@@ -24,15 +24,15 @@ pub enum Overlay {
     ConfirmDelete(Deletion),
     /// Whether to cancel the jobs of a sweep.
     ConfirmCancel,
-    /// Whether a run on another machine continues when the screen is left.
+    /// Whether a remote run continues when the screen closes.
     ConfirmLeave,
-    /// Whether to end what is in progress here.
+    /// Whether to end local work in progress.
     ConfirmQuit,
     Prompt(Prompt),
     Palette(Palette),
 }
 
-/// What would be deleted.
+/// The run or sweep to be deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deletion {
     pub path: PathBuf,
@@ -40,14 +40,14 @@ pub struct Deletion {
     pub bytes: u64,
 }
 
-/// A line the user types.
+/// A line of input.
 #[derive(Debug, Clone)]
 pub struct Prompt {
     pub kind: PromptKind,
     pub input: Input,
     /// The text is a proposal: the first typed character replaces it.
     pub proposed: bool,
-    /// Why the last answer was refused.
+    /// Why the last input was refused.
     pub error: Option<String>,
 }
 
@@ -71,19 +71,19 @@ impl PromptKind {
     }
 }
 
-/// What a key does to an open overlay.
+/// The effect of a key on an open overlay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OverlayKey {
     Close,
     Accept,
-    /// The run there is to end too.
+    /// End the remote run too.
     Cancel,
     Edit(InputRequest),
     Scroll(isize),
 }
 
 impl OverlayKey {
-    pub fn of(overlay: &Overlay, key: KeyEvent) -> Option<OverlayKey> {
+    pub fn from_key(overlay: &Overlay, key: KeyEvent) -> Option<OverlayKey> {
         use InputRequest as R;
         match (overlay, key.code) {
             (Overlay::Palette(_), KeyCode::Up | KeyCode::BackTab) => return Some(OverlayKey::Scroll(-1)),
@@ -91,13 +91,13 @@ impl OverlayKey {
             (Overlay::Palette(_), KeyCode::PageUp) => return Some(OverlayKey::Scroll(-10)),
             (Overlay::Palette(_), KeyCode::PageDown) => return Some(OverlayKey::Scroll(10)),
             (Overlay::None | Overlay::Prompt(_) | Overlay::Palette(_), _) => {}
-            // Pressed twice, q leaves.
+            // The second q leaves.
             (Overlay::ConfirmLeave | Overlay::ConfirmQuit, KeyCode::Enter | KeyCode::Char('q' | 'y')) => {
                 return Some(OverlayKey::Accept);
             }
             (Overlay::ConfirmLeave, KeyCode::Char('c')) => return Some(OverlayKey::Cancel),
             (Overlay::ConfirmRerun, KeyCode::Enter | KeyCode::Char('y')) => return Some(OverlayKey::Accept),
-            // Not by Enter: nothing brings a run or a place in a queue back.
+            // Not by Enter: a deleted run, or a place in a queue, cannot be restored.
             (Overlay::ConfirmDelete(_) | Overlay::ConfirmCancel, KeyCode::Char('y')) => {
                 return Some(OverlayKey::Accept);
             }
@@ -158,7 +158,7 @@ fn filter(ui: &mut UiState, pane: Pane, text: String) {
 /// Applies a key to the open overlay.
 pub fn update_overlay(ui: &mut UiState, key: OverlayKey) -> Option<Effect> {
     match (&mut ui.overlay, key) {
-        // A filter that is not given is none.
+        // An empty filter removes the filter.
         (Overlay::Prompt(Prompt { kind: PromptKind::Filter(pane), .. }), OverlayKey::Close) => {
             let pane = *pane;
             filter(ui, pane, String::new());
@@ -197,9 +197,9 @@ pub fn update_overlay(ui: &mut UiState, key: OverlayKey) -> Option<Effect> {
         (Overlay::Prompt(prompt), OverlayKey::Accept) => {
             let text = prompt.input.value().trim().to_owned();
             match prompt.kind {
-                // Closed when the overrides are valid; otherwise the prompt shows the error.
+                // Closed if the overrides are valid; otherwise the prompt shows the error.
                 PromptKind::Overrides => return Some(Effect::Run(RunCommand::Start(text))),
-                // Closed when the run has its new name.
+                // Closed once the run has its new name.
                 PromptKind::RunName => match text.parse::<RunName>() {
                     Ok(name) => return Some(Effect::Runs(RunsCommand::Rename(name))),
                     Err(error) => prompt.error = Some(error.to_string()),
@@ -233,7 +233,7 @@ mod tests {
     use llmprof_config::ThemeName;
 
     fn press(overlay: &Overlay, code: KeyCode) -> Option<OverlayKey> {
-        OverlayKey::of(overlay, KeyEvent::new(code, KeyModifiers::NONE))
+        OverlayKey::from_key(overlay, KeyEvent::new(code, KeyModifiers::NONE))
     }
 
     #[test]
@@ -329,7 +329,7 @@ mod tests {
         let (a, b) = (InputRequest::InsertChar('a'), InputRequest::InsertChar('b'));
         assert_eq!(typed(&[]), saved("snap-1"));
         assert_eq!(typed(&[a, b]), saved("ab"));
-        // Who moves the cursor edits the proposal.
+        // Moving the cursor edits the proposal.
         assert_eq!(typed(&[InputRequest::GoToEnd, a]), saved("snap-1a"));
         assert_eq!(typed(&[InputRequest::DeletePrevChar, a]), saved("snap-a"));
     }

@@ -5,7 +5,7 @@ use tui_input::{Input, InputRequest};
 use super::{Action, Pane};
 use crate::keys::{BINDINGS, Binding, Mode};
 
-/// What is typed, and the selected of the actions that match it.
+/// The typed text, and the selected one of the matching actions.
 #[derive(Debug, Clone)]
 pub struct Palette {
     pub input: Input,
@@ -15,12 +15,12 @@ pub struct Palette {
 }
 
 impl Palette {
-    /// For what can be done on this pane now.
+    /// For the actions that are possible on this pane now.
     pub fn new(pane: Pane, mode: Mode) -> Palette {
         Palette { input: Input::default(), selected: 0, pane, mode }
     }
 
-    /// The actions that have every typed word in their name, those that begin with the first word before others.
+    /// The actions whose name contains every typed word, those that begin with the first word before others.
     pub fn matches(&self) -> Vec<&'static Binding> {
         let typed = self.input.value().to_lowercase();
         let words: Vec<&str> = typed.split_whitespace().collect();
@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(typed("theme light", Mode::Single).chosen(), Some(Action::SetTheme(ThemeName::Light)));
         assert_eq!(typed("theme hi", Mode::Replay).chosen(), Some(Action::SetTheme(ThemeName::HighContrast)));
         assert_eq!(typed("no such thing", Mode::Single).chosen(), None);
-        // Only what works now.
+        // Only actions that are possible now.
         assert!(typed("play faster", Mode::Single).matches().is_empty());
         assert_eq!(typed("play faster", Mode::Replay).matches().len(), 1);
     }

@@ -1,4 +1,4 @@
-//! What is selected, marked and folded on the Runs pane.
+//! The selected, marked and folded rows of the Runs pane.
 
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -25,14 +25,14 @@ pub enum GroupKey {
     Pairs(PathBuf),
 }
 
-/// Which runs are listed, and how.
+/// The filter and the order of the listed runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Arrangement {
     pub filter: String,
     pub order: RunOrder,
-    /// From the other end; what was not measured stays last.
+    /// Whether the order is reversed; unmeasured values stay last.
     pub reversed: bool,
-    /// The groups that are folded though they are shown unfolded at first, or the reverse.
+    /// The groups whose folding differs from the default.
     pub toggled: BTreeSet<GroupKey>,
 }
 
@@ -59,7 +59,7 @@ impl RunsSettings {
         (self.arrangement.order, self.arrangement.reversed) = (next, false);
     }
 
-    /// If it is ordered so, from the other end.
+    /// Orders by `order`; the second time in reverse.
     pub fn order_by(&mut self, order: RunOrder) {
         let arrangement = &mut self.arrangement;
         arrangement.reversed = arrangement.order == order && !arrangement.reversed;

@@ -14,7 +14,7 @@ use llmprof_config::ChartStyle;
 use llmprof_event::Stamp;
 use llmprof_record::state::Bucket;
 
-/// What half a cell shows: the extremes within it and the mean.
+/// The values of half a cell: the extremes and the mean.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Span {
     pub low: f32,
@@ -36,22 +36,22 @@ pub fn spans(buckets: &[Option<Bucket>]) -> Vec<Option<Span>> {
 
 /// A filled area between the bottom of the range and the values. Columns without a value stay empty.
 pub struct Chart<'a> {
-    /// Two for each cell.
+    /// Two per cell.
     pub columns: &'a [Option<Span>],
     pub range: (f32, f32),
     pub ramp: Ramp,
-    /// A line across: the power limit, the maximum clock.
+    /// A line across the chart, e.g. the power limit or the maximum clock.
     pub limit: Option<f32>,
     /// A dashed line across.
     pub median: Option<f32>,
-    /// Values at the left, with a line behind the chart for each.
+    /// Whether values are at the left, with a line behind the chart for each.
     pub ticks: bool,
     pub theme: &'a Theme,
 }
 
 /// Cells left of a chart for its ticks.
 pub const TICKS: u16 = 7;
-/// Below this, a chart has no row to spare for the line of its limit.
+/// A lower chart has no row to spare for the line of its limit.
 const MIN_ROWS_FOR_A_LIMIT: u16 = 3;
 
 impl<'a> Chart<'a> {
@@ -78,7 +78,7 @@ impl<'a> Chart<'a> {
     }
 }
 
-/// Where values are in the cells of a chart.
+/// The positions of values in the cells of a chart.
 struct Scale {
     area: Rect,
     bottom: f32,
@@ -210,7 +210,8 @@ pub fn draw_cursor(buf: &mut Buffer, area: Rect, column: u16, theme: &Theme) {
     }
 }
 
-/// Part of a line over a chart: bare where nothing is drawn, on the area's colour elsewhere. The edge of the area stays.
+/// Draws a part of a line over a chart: plain if nothing is drawn there, otherwise on the area's colour. The edge of
+/// the area is kept.
 fn draw_over(cell: &mut Cell, line: &str, style: Style, theme: &Theme) {
     let full = if theme.glyphs.ascii { "#" } else { "█" };
     match cell.symbol() {
@@ -225,7 +226,7 @@ fn draw_over(cell: &mut Cell, line: &str, style: Style, theme: &Theme) {
     }
 }
 
-/// A value on an axis, without digits that it does not need.
+/// A value on an axis, without unnecessary digits.
 fn tick(value: f32) -> String {
     let whole = (value - value.round()).abs() < 1e-3 * value.abs().max(1e-3);
     match value.abs() {
@@ -277,12 +278,12 @@ pub fn draw_gauge(buf: &mut Buffer, area: Rect, share: f32, ramp: &Ramp, theme: 
     }
 }
 
-/// The time that the columns of charts show.
+/// The time range of a chart's columns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TimeAxis {
     pub from: Stamp,
     pub to: Stamp,
-    /// Where the run is; later than `to` where an earlier part is shown.
+    /// The current time of the run; later than `to` if an earlier part is shown.
     pub now: Stamp,
     pub cursor: Option<Stamp>,
 }
@@ -292,7 +293,7 @@ impl TimeAxis {
         self.to.since(self.from).as_secs_f64()
     }
 
-    /// How long a column of `width` is.
+    /// The duration of a column, with `width` columns.
     pub fn column_ns(&self, width: u16) -> u64 {
         self.to.0.saturating_sub(self.from.0) / u64::from(width.max(1))
     }
@@ -316,7 +317,7 @@ impl TimeAxis {
         self.column(self.cursor?, width)
     }
 
-    /// The times under the columns of `area`, as seconds before now, in one row.
+    /// The times below the columns of `area`, as seconds before now, in one row.
     pub fn draw(&self, buf: &mut Buffer, area: Rect, theme: &Theme) {
         let seconds = self.seconds();
         if area.width < 16 || seconds <= 0.0 {
@@ -358,7 +359,7 @@ impl TimeAxis {
     }
 }
 
-/// `-12.3 s`: how long before now.
+/// `-12.3 s`: the time before now.
 pub fn before_now(now: Stamp, moment: Stamp) -> String {
     format!("-{:.1} s", now.since(moment).as_secs_f64())
 }
@@ -384,7 +385,7 @@ pub struct Lane<'a> {
     pub columns: Vec<Option<Span>>,
     pub range: (f32, f32),
     pub style: Style,
-    /// The colours of the area; those of `style` without it.
+    /// The colours of the area; by default those of `style`.
     pub ramp: Option<Ramp>,
     pub limit: Option<f32>,
     pub theme: &'a Theme,
@@ -487,7 +488,7 @@ mod tests {
     fn the_limit_is_a_line_above_the_area() {
         let full = [Some(1.0); 6];
         assert_eq!(drawn(&full, (3, 3), Glyphs::UNICODE, |chart| chart.limit = Some(1.0)), "▁▁▁\n███\n███\n");
-        // Two rows are too few for it.
+        // Two rows are not enough for it.
         assert_eq!(drawn(&full, (3, 2), Glyphs::UNICODE, |chart| chart.limit = Some(1.0)), "███\n███\n");
     }
 

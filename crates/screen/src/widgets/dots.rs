@@ -2,7 +2,7 @@
 
 use ratatui::{buffer::Buffer, layout::Rect, style::Style};
 
-/// Two dots wide and four high for each cell. A cell has the style of its last dot.
+/// Two dots wide and four high per cell. A cell has the style of its last dot.
 pub struct Dots {
     area: Rect,
     cells: Vec<(u8, Style)>,

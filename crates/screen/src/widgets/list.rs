@@ -1,8 +1,8 @@
-//! A list that scrolls.
+//! A scrolling list.
 
 use ratatui::layout::{Position, Rect};
 
-/// The rows of a list that fit into its area: the selected one is always among them.
+/// The rows of a list that fit into its area, always including the selected one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListLayout {
     area: Rect,
@@ -16,7 +16,7 @@ impl ListLayout {
         ListLayout::scrolled(area, len, selected, 0)
     }
 
-    /// With `first` as the first row, as far as the selected one allows it.
+    /// With `first` as the first row, unless that hides the selected one.
     pub fn scrolled(area: Rect, len: usize, selected: usize, first: usize) -> ListLayout {
         let height = (area.height as usize).max(1);
         let selected = selected.min(len.saturating_sub(1));
@@ -30,7 +30,7 @@ impl ListLayout {
         self.first
     }
 
-    /// Each row on the screen with its place.
+    /// Each row on the screen with its area.
     pub fn rows(&self) -> impl Iterator<Item = (usize, Rect)> + use<> {
         let area = self.area;
         let places = (area.top()..area.bottom()).map(move |y| Rect { y, height: 1, ..area });

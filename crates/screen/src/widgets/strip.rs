@@ -1,4 +1,4 @@
-//! One cell for each token: its height and colour show its ITL.
+//! One cell per token: its height and colour show its ITL.
 
 use ratatui::{buffer::Buffer, layout::Rect, style::Style, widgets::Widget};
 
@@ -9,14 +9,14 @@ use llmprof_record::state::TokenMark;
 /// Tokens from left to right, the newest last.
 pub struct TokenStrip<'a> {
     pub tokens: Vec<&'a TokenMark>,
-    /// The run's median ITL in milliseconds, which each gap is compared with.
+    /// The run's median ITL in milliseconds, with which each gap is compared.
     pub median_ms: f64,
     pub theme: &'a Theme,
     /// Column under the cursor, if any.
     pub cursor: Option<usize>,
 }
 
-/// How far a gap is above the median: 0 not at all, 4 far too slow.
+/// The level of a gap above the median: 0 not above, 4 far above.
 pub fn heat_of(gap_ms: f64, median_ms: f64) -> usize {
     TokenStrip::STEPS.iter().take_while(|step| gap_ms > median_ms * **step).count()
 }

@@ -41,7 +41,7 @@ pub fn draw_box(theme: &Theme, (title, aside): (&str, &str), area: Rect, buf: &m
     inner
 }
 
-/// An empty box in the middle of `area`, above what is there; returns its inside.
+/// An empty box in the middle of `area`, over the existing content; returns its inside.
 pub fn popup(
     theme: &Theme,
     titles: (&str, &str),
@@ -62,7 +62,7 @@ pub fn inside_box(area: Rect) -> Rect {
     Block::new().borders(Borders::ALL).inner(area)
 }
 
-/// Draws wrapped text behind a pointer.
+/// Draws wrapped text after a pointer.
 pub fn draw_pointed(theme: &Theme, text: Line<'_>, area: Rect, buf: &mut Buffer) {
     let [mark, place] = Layout::horizontal([Constraint::Length(3), Constraint::Min(1)]).areas(area);
     Line::styled(format!(" {}", theme.glyphs.pointer), theme.accent).render(mark, buf);
@@ -82,12 +82,12 @@ pub fn label_value<'a>(theme: &Theme, label: &str, value: &str, unit: &str) -> V
     spans
 }
 
-/// A sentence for a pane that has nothing to show.
+/// A sentence for a pane without content.
 pub fn note<'a>(theme: &Theme, text: &str) -> Line<'a> {
     Line::styled(theme.glyphs.plain(text), theme.dim)
 }
 
-/// Draws such a sentence in as many lines as it needs.
+/// Draws such a sentence on as many lines as it needs.
 pub fn draw_note(theme: &Theme, text: &str, area: Rect, buf: &mut Buffer) {
     let lines = Paragraph::new(note(theme, text)).wrap(Wrap { trim: true });
     lines.render(area.inner(Margin::new(1, 0)), buf);
@@ -129,12 +129,12 @@ pub fn cut(text: &str, width: usize, ascii: bool) -> String {
     if kept.is_empty() { kept } else { kept + sign }
 }
 
-/// A text in lines of at most `width`, broken between words; a word longer than a line is broken anywhere.
+/// A text on lines of at most `width`, broken between words; a word longer than a line is broken anywhere.
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     wrapped_behind(0, text, width)
 }
 
-/// The same if `taken` cells of the first line are in use; that line stays empty if no word fits into it.
+/// The same if `taken` cells of the first line are in use; that line stays empty if no word fits.
 pub fn wrapped_behind(taken: usize, text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
     let (mut lines, mut line, mut used) = (Vec::new(), String::new(), taken);

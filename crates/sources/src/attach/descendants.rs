@@ -1,5 +1,5 @@
-//! The processes that a program has started, and those that they have started, also in groups and sessions of their own.
-//! They inherit a variable, which identifies those whose parent has ended before it was seen.
+//! The descendants of a program, including those in their own process groups and sessions. They inherit a variable,
+//! which identifies those whose parent ended before they were seen.
 
 use std::{
     collections::BTreeMap,
@@ -11,12 +11,12 @@ use rustix::process::{Pid, Signal};
 
 use llmprof_base::tools::under::Mark;
 
-/// Programs in programs: each has a value of its own.
+/// Each program has its own value, because programs may start programs.
 const VARIABLE: &str = "LLMPROF_PROGRAM";
-/// How often `/proc` is read for new ones: that takes milliseconds.
+/// The interval at which `/proc` is searched for new processes, which takes milliseconds.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// A process: its parent, and when it started, which tells it from a later one with its number.
+/// A process: its parent, and its start time, which distinguishes it from a later process with the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
     pid: u32,
@@ -24,7 +24,7 @@ struct Process {
     started: u64,
 }
 
-/// Those that were seen, with the time at which each started. A process stays one after its parent has ended.
+/// The known descendants with their start times. A process remains one after its parent has ended.
 #[derive(Debug)]
 pub(super) struct Descendants {
     mark: Mark,
@@ -34,12 +34,12 @@ pub(super) struct Descendants {
     read_at: Option<Instant>,
 }
 
-/// What the environment of a process shows.
+/// The result of reading the environment of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Marked {
     Yes,
     No,
-    /// In the middle of its exec a process has no environment.
+    /// During its exec a process has no environment.
     Unknown,
 }
 
@@ -54,14 +54,14 @@ impl Descendants {
         (VARIABLE, self.mark.value())
     }
 
-    /// Looks for new ones of `root`, but not often.
+    /// Searches for new descendants of `root`, at intervals.
     pub(super) fn follow(&mut self, root: u32) {
         if self.read_at.is_none_or(|at| at.elapsed() >= INTERVAL) {
             self.refresh(root);
         }
     }
 
-    /// Looks for new ones of `root`, and forgets those that have ended.
+    /// Searches for new descendants of `root`, and drops those that have ended.
     pub(super) fn refresh(&mut self, root: u32) {
         self.read_at = Some(Instant::now());
         let wanted = format!("{VARIABLE}={}", self.mark.value());
@@ -113,7 +113,8 @@ impl Descendants {
     }
 }
 
-/// Whether a process has the variable. That of another user cannot be read, and does not belong to the program.
+/// Whether a process has the variable. The environment of another user's process cannot be read; it does not belong to
+/// the program.
 fn marked(pid: u32, wanted: &[u8]) -> Marked {
     match fs::read(format!("/proc/{pid}/environ")) {
         Ok(environment) if environment.is_empty() => Marked::Unknown,
@@ -129,9 +130,9 @@ fn running() -> Vec<Process> {
     pids.filter_map(|pid| process_of(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)).collect()
 }
 
-/// A line of `/proc/PID/stat`; `None` for a process that has ended and is only waited for.
+/// A line of `/proc/PID/stat`; `None` for a zombie.
 fn process_of(pid: u32, stat: &str) -> Option<Process> {
-    // The name, in brackets, may have spaces and brackets of its own.
+    // The name, in parentheses, may contain spaces and parentheses.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn orphans_stay_descendants_and_reused_numbers_are_others() {
+    fn orphans_stay_descendants_and_reused_pids_do_not() {
         let mut of = Descendants::new();
         let none = |_| Marked::No;
         // In any order: 30 is a child of 20.

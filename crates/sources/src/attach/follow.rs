@@ -1,5 +1,4 @@
-//! The thread that follows other programs: reads what their libraries report and sends it as events of the
-//! run.
+//! The thread that follows other programs: reads the records of their libraries and sends them as events of the run.
 
 use std::{
     ffi::OsString,
@@ -22,11 +21,11 @@ use super::{
     guest::Guest,
     library::library_file,
     process_info::{ProcessInfo, command_text},
-    program::{Ended, OutputTo, Pipes, Program},
+    program::{OutputTo, Pipes, Program, ProgramEnd},
     ranks::{self, RankRecord},
     requests::Requests,
     socket::Socket,
-    transcript::{RunClock, Said},
+    transcript::{Message, RunClock},
 };
 use llmprof_analysis::steps::{Finding, Fold, Range};
 use llmprof_base::{foreign, gz, secret::Secret};
@@ -39,41 +38,41 @@ use llmprof_event::{
     },
 };
 
-/// One burst without an end.
+/// One endless burst.
 const EVERY_KERNEL: Command = Command::Record { burst_ms: 1, period_ms: 1 };
-/// How often rings are read.
+/// The interval at which rings are read.
 const READ_INTERVAL: Duration = Duration::from_millis(20);
-/// After the program has ended, records that never end are read for no longer than this.
+/// After the end of the program, an endless stream of records is read for no longer than this.
 const NEVER_QUIET: Duration = Duration::from_secs(5);
 const WINDOW: Duration = Duration::from_secs(1);
 const TIMELINE_INTERVAL: Duration = Duration::from_secs(5);
-/// `K` records all kernels for so long.
+/// The time for which `K` records all kernels.
 const EVERYTHING: Duration = Duration::from_secs(10);
 const BURST_MS: u32 = 200;
-/// How often the kernels of a server are recorded, and nothing else: requests tell its latencies.
+/// The interval between bursts of a server, which records nothing in between, because requests give its latencies.
 const SERVER_PERIOD_MS: u128 = 5000;
 /// The share of time in bursts until steps are found.
 const LEARNING_DUTY: f64 = 0.5;
 /// An hour: longer than any kernel, copy or wait, and short enough for the sum of millions of them.
 const LONGEST_WORK_NS: u64 = 3_600_000_000_000;
-/// Processes that are followed at a time, and in all.
+/// Maximum number of processes that are followed at a time, and in all.
 const MAX_GUESTS: usize = 64;
 const MAX_JOINED: u32 = 4096;
-/// Switches of the mode within a window, and obstacles of a process.
+/// Maximum switches of the mode within a window, and maximum obstacles of a process.
 const MAX_SWITCHES: u32 = 200;
 const MAX_OBSTACLES: usize = 8;
 
-/// What to follow.
+/// The program to follow.
 #[derive(Debug, Clone)]
 pub enum Target {
     /// A command to start.
     Start { command: Vec<OsString>, output: OutputTo },
-    /// Processes that run, with our library dormant in them.
+    /// Running processes in which the library is dormant.
     Join { processes: Vec<ProcessInfo> },
 }
 
 impl Target {
-    /// The script or the program, without its directory.
+    /// The name of the script or the program, without its directory.
     pub fn name(&self) -> String {
         let words = match self {
             Target::Start { command, .. } => command.as_slice(),
@@ -83,7 +82,7 @@ impl Target {
             |word: &OsString| Path::new(word).file_name().map(|name| name.to_string_lossy().into_owned());
         let is_interpreter =
             |name: &String| name.starts_with("python") || ["sh", "bash", "env"].contains(&name.as_str());
-        // Variables that `env` sets are no name either.
+        // Variables that `env` sets are not the name.
         let is_word = |word: &&OsString| {
             let word = word.to_string_lossy();
             !word.starts_with('-') && !word.split('/').next().is_some_and(|start| start.contains('='))
@@ -94,7 +93,7 @@ impl Target {
         foreign::line(&script.unwrap_or(first), 60)
     }
 
-    /// Its name without characters that a path or a configuration could misread.
+    /// The name without characters that a path or a configuration could misinterpret.
     pub fn file_name(&self) -> String {
         let safe = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' };
         let name: String = self.name().chars().map(safe).collect();
@@ -102,7 +101,7 @@ impl Target {
         if name.is_empty() { "program".to_owned() } else { name }
     }
 
-    /// The command, for people.
+    /// The command as text.
     pub fn text(&self) -> String {
         match self {
             Target::Start { command, .. } => command_text(command),
@@ -111,28 +110,28 @@ impl Target {
     }
 }
 
-/// What the session asks of the thread, and how the program ended.
+/// Requests of the session to the thread, and the exit code of the program.
 #[derive(Debug, Default)]
 pub struct ProgramControl {
-    /// Everything, for some seconds.
+    /// Record every kernel for some seconds.
     pub everything: AtomicBool,
-    /// The program is to end.
+    /// End the program.
     pub end: AtomicBool,
-    /// Signals for the program, a bit for each.
+    /// Signals for the program, one bit each.
     signals: AtomicU32,
-    /// How the program ended, as an exit code plus one.
+    /// The program's exit code plus one, once it has ended.
     exit_code: AtomicU16,
-    /// Kernels of it were recorded.
+    /// Whether kernels of the program were recorded.
     recorded: AtomicBool,
 }
 
 impl ProgramControl {
-    /// Whether kernels of the program were recorded as they ran.
+    /// Whether live kernels of the program were recorded.
     pub fn has_recorded(&self) -> bool {
         self.recorded.load(Ordering::Acquire)
     }
 
-    /// Passes a signal on to the program, once.
+    /// Forwards a signal to the program, once.
     pub fn pass_on(&self, signal: Signal) {
         self.signals.fetch_or(1 << signal.as_raw(), Ordering::AcqRel);
     }
@@ -142,18 +141,18 @@ impl ProgramControl {
         (1..32).filter(move |number| signals & (1 << number) != 0).filter_map(Signal::from_named_raw)
     }
 
-    /// The exit code of the program that was started, once it has ended.
+    /// The exit code of the started program, once it has ended.
     pub fn exit_code(&self) -> Option<u8> {
         self.exit_code.load(Ordering::Acquire).checked_sub(1).map(|code| code as u8)
     }
 }
 
-/// What a followed program is to the run.
+/// The role of a followed program in the run.
 #[derive(Debug)]
 pub enum Role {
-    /// It is the run: its steps are the tokens, and the run ends with it.
+    /// It is the workload: its steps are the tokens, and the run ends with it.
     Observed,
-    /// A server under load: its requests are known from outside, and the run ends with the load.
+    /// A load-tested server: the client measures its requests, and the run ends with the load.
     Server,
     /// It reports its requests itself, through pipes that are sent here. Another thread ends the run.
     Worker { pipes: Sender<Pipes> },
@@ -163,20 +162,21 @@ pub struct Follower {
     pub tx: EventTx,
     pub target: Target,
     pub control: Arc<ProgramControl>,
-    /// The share of the time in which kernels are recorded; `None` for as much as costs a hundredth.
+    /// The share of the time in which kernels are recorded; `None` for as much as adds 1 %.
     pub duty: Option<f64>,
-    /// Where every record is written too.
+    /// The file for all records, if they are written.
     pub records: Option<PathBuf>,
     pub stop: Arc<AtomicBool>,
     pub role: Role,
     /// For the output of a program that is not on the screen.
     pub log: Option<File>,
-    /// What its output must not show.
+    /// The secret to remove from its output.
     pub secret: Option<Secret>,
 }
 
 impl Follower {
-    /// Follows until the programs have ended, or it is stopped. Sends how the run ended, unless it was stopped.
+    /// Follows until the programs have ended, or until it is stopped. Sends the outcome of the run, unless it was
+    /// stopped.
     pub fn run(mut self) {
         let finished = match self.follow() {
             Ok(None) => return,
@@ -195,7 +195,7 @@ impl Follower {
         if let (Role::Worker { pipes }, Some(program)) = (&self.role, &mut program)
             && let Some(both) = program.take_pipes()
         {
-            // Without a reader they are closed, and the worker ends.
+            // Without a reader the pipes are closed, and the worker ends.
             let _ = pipes.send(both);
         }
         let waiting = match &self.target {
@@ -240,7 +240,7 @@ impl Follower {
             }
             if let Target::Join { processes } = &self.target
                 && watched.is_empty_yet()
-                && processes.iter().all(|process| ProcessInfo::of(process.pid).is_none())
+                && processes.iter().all(|process| ProcessInfo::read(process.pid).is_none())
             {
                 return Err("the program has ended".to_owned());
             }
@@ -257,7 +257,7 @@ impl Follower {
                 let library = library_file().map_err(|e| cannot("write the library for the program", e))?;
                 let socket = Socket::for_children().map_err(|e| cannot("listen for the program", e))?;
                 let mut variables = socket.variables(&library);
-                // There is room for one tool: who was first stays.
+                // CUPTI accepts one tool: the first one keeps it.
                 if let Some(other) = other_tool(|name| std::env::var_os(name)) {
                     let text = format!(
                         "{other} is injected into the program already: its kernels are not recorded; run exec without it"
@@ -280,7 +280,7 @@ impl Follower {
         }
     }
 
-    /// The user leaves: a program that we started ends with us, one that we joined continues.
+    /// The user quits: a started program ends, a joined one continues.
     fn leave(&self, program: Option<Program>) -> Option<RunFinished> {
         let mut program = program?;
         while program.ended().is_none() || program.leaves_descendants() {
@@ -291,13 +291,13 @@ impl Follower {
         None
     }
 
-    fn keep_exit_code(&self, ended: Option<Ended>) {
+    fn keep_exit_code(&self, ended: Option<ProgramEnd>) {
         if let Some(ended) = ended {
             self.control.exit_code.store(u16::from(ended.exit_code()) + 1, Ordering::Release);
         }
     }
 
-    fn end(&self, ended: Option<Ended>, has_seen: bool) -> Option<RunFinished> {
+    fn end(&self, ended: Option<ProgramEnd>, has_seen: bool) -> Option<RunFinished> {
         self.keep_exit_code(ended);
         if matches!(self.role, Role::Worker { .. }) {
             return None;
@@ -313,26 +313,26 @@ impl Follower {
                 );
                 RunFinished { outcome: Outcome::Failed, cause: Some(cause) }
             }
-            Some(Ended::Exited(0)) | None => RunFinished { outcome: Outcome::Completed, cause: None },
+            Some(ProgramEnd::Exited(0)) | None => RunFinished { outcome: Outcome::Completed, cause: None },
             Some(ended) => RunFinished { outcome: Outcome::Failed, cause: Some(ended.to_string()) },
         })
     }
 }
 
-/// The library of another tool, such as nsys, that programs started here load.
+/// The library of another tool, e.g. nsys, which programs started by this one load.
 fn other_tool(variable: impl Fn(&str) -> Option<OsString>) -> Option<String> {
     let names = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
     let other = names.iter().filter_map(|name| variable(name)).find(|path| !path.is_empty());
     other.filter(|_| variable(wire::TOKEN).is_none()).map(|path| path.to_string_lossy().into_owned())
 }
 
-/// All processes that are followed.
+/// All followed processes.
 struct Watched {
     tx: EventTx,
     clock: RunClock,
     guests: Vec<Followed>,
     joined: u32,
-    /// It was reported that some are not followed.
+    /// Whether it was reported that some processes are not followed.
     is_full: bool,
     control: Arc<ProgramControl>,
     duty: Option<f64>,
@@ -341,12 +341,12 @@ struct Watched {
     /// The process whose steps are the tokens of the run.
     leading: Option<u32>,
     requests: Requests,
-    /// Its steps are the tokens of the run. Otherwise a client measures them.
+    /// Whether its steps are the tokens of the run. Otherwise a client measures them.
     reports: bool,
     since: Instant,
-    /// When the last burst of all began, where several processes are recorded, and how many there were.
+    /// The start of the last common burst, if several processes are recorded, and its index.
     burst: (Instant, u32),
-    /// Records of processes that have left, until they are reported.
+    /// Records of processes that have ended, until they are reported.
     left: Vec<RankRecord>,
     picture_at: Option<Instant>,
     records_in: Option<PathBuf>,
@@ -362,14 +362,14 @@ pub(super) struct Followed {
     timeline_at: Option<Instant>,
     last_said: Instant,
     finding: Option<Finding>,
-    /// Obstacles that were reported, and switches of its mode since the last window: a program could report
-    /// either without end.
+    /// Obstacles that were reported, and switches of its mode since the last window: a program could report either
+    /// endlessly.
     obstacles: Vec<Obstacle>,
     switches: u32,
-    /// Its bursts are those of the run: workers have theirs at about the same time.
+    /// Whether its bursts are those of the run: workers have theirs at about the same time.
     leads: bool,
     has_worked: bool,
-    /// All that it had written by then is read.
+    /// Everything that it had written by this time was read.
     read_until_ns: u64,
     joined_at: Instant,
     ranks: RankRecord,
@@ -414,7 +414,7 @@ impl Watched {
         self.joined > 0 && self.guests.is_empty()
     }
 
-    /// Nothing more is to be expected of processes that have ended.
+    /// Whether no more records are expected of processes that have ended.
     fn is_quiet(&self) -> bool {
         self.guests.iter().all(|followed| followed.last_said.elapsed() > Duration::from_millis(500))
     }
@@ -431,7 +431,7 @@ impl Watched {
             return;
         }
         self.joined += 1;
-        let info = ProcessInfo::of(guest.pid);
+        let info = ProcessInfo::read(guest.pid);
         self.tx.send(Event::ProcessJoined(Box::new(ProcessJoined {
             pid: guest.pid,
             parent: info.as_ref().and_then(|info| info.parent),
@@ -462,18 +462,19 @@ impl Watched {
         });
     }
 
-    /// Reads what all of them have reported. Returns whether there is more.
+    /// Reads the records of all processes. Returns whether there are more.
     fn read(&mut self) -> bool {
         let command = self.command();
         let now = self.tx.clock().now();
         let mut more = false;
         let due = self.window_at.elapsed() >= WINDOW;
-        // A server's processes that only ask for the GPUs have nothing to show.
+        // Processes of a server that only query the GPUs are not shown.
         let is_shown = |followed: &&Followed| self.reports || followed.has_worked;
         let first = self.guests.iter().find(is_shown).map(Followed::pid);
         for followed in &mut self.guests {
             followed.leads = self.leading.or(first) == Some(followed.pid());
-            // A program begins with a burst until it has work: CUPTI is not switched on later, while it makes its contexts.
+            // A program begins with a burst until it has work: CUPTI is not switched on later, while the program
+            // creates its contexts.
             let command = match command {
                 Command::Rest if self.duty.is_none() && followed.may_make_contexts() => EVERY_KERNEL,
                 other => other,
@@ -486,7 +487,7 @@ impl Watched {
                 true => more = true,
                 false => followed.read_until_ns = now.0,
             }
-            // What is not read yet may be older than what is.
+            // Unread records may be older than those that were read.
             followed.fold.end_batch(followed.read_until_ns);
             self.requests.take(&mut self.leading, followed);
             if due && followed.report(&self.tx) {
@@ -502,14 +503,14 @@ impl Watched {
         }
         if due {
             self.window_at = Instant::now();
-            // Ranks are reported up to the time that has been read, however far behind the reading is.
+            // Ranks are reported up to the time that was read, however late that is.
             let read_until_ns = self.guests.iter().map(|followed| followed.read_until_ns).min();
             self.report_ranks(Some(read_until_ns.unwrap_or(now.0)));
         }
         more
     }
 
-    /// What all of them did in the same time.
+    /// Reports the activity of all of them in the same time.
     fn report_ranks(&mut self, now_ns: Option<u64>) {
         let records = self.guests.iter_mut().map(|followed| &mut followed.ranks).chain(&mut self.left);
         for mut window in ranks::windows(records.collect(), now_ns) {
@@ -549,7 +550,7 @@ impl Watched {
         self.requests.finish();
     }
 
-    /// What the libraries are to record now.
+    /// The current command for the libraries.
     fn command(&mut self) -> Command {
         if self.duty.is_some_and(|duty| duty >= 1.0) {
             return Command::Everything;
@@ -576,7 +577,7 @@ impl Watched {
         });
         match duty {
             duty if duty <= 0.0 => Command::Record { burst_ms: 0, period_ms: 1000 },
-            // In steps of a tenth of a second: a new period begins with a burst.
+            // In steps of a tenth of a second, because a new period begins with a burst.
             duty => {
                 let tenths = (f64::from(BURST_MS) / duty / 100.0).round().clamp(1.0, 600.0);
                 let period_ms = tenths as u32 * 100;
@@ -588,10 +589,10 @@ impl Watched {
         }
     }
 
-    /// Ranks are recorded at the same time: who waits for whom is seen on all of them only.
+    /// Ranks are recorded at the same time, because waiting is visible only on all of them.
     fn common_burst(&mut self, period_ms: u32) -> Command {
         let (from, number) = self.burst;
-        // Not at a fixed rhythm, which a program might share.
+        // The period varies, in case the program has the same rhythm.
         let shift = f64::from(number.wrapping_mul(7919) % 200) / 1000.0 - 0.1;
         if from.elapsed().as_secs_f64() * 1e3 >= f64::from(period_ms) * (1.0 + shift) {
             self.burst = (Instant::now(), number.wrapping_add(1));
@@ -630,17 +631,17 @@ impl Followed {
         let more = guest.read(clock, &mut |what| {
             count += 1;
             match what {
-                Said::Work { work, name } => {
+                Message::Work { work, name } => {
                     *has_worked = true;
                     let work = device_work(fold, &work, name);
                     records.iter_mut().for_each(|records| records.write(&Entry::Work(work), name));
                     ranks.work(&work, |name| fold.class(name));
                     fold.add(work);
                 }
-                Said::Range { text, start_ns, end_ns, payload: Some(payload), .. } => {
+                Message::Range { text, start_ns, end_ns, payload: Some(payload), .. } => {
                     ranks.call(text, (start_ns, end_ns), &payload);
                 }
-                Said::Range { domain, text, thread, start_ns, end_ns, payload: None } => {
+                Message::Range { domain, text, thread, start_ns, end_ns, payload: None } => {
                     let thread_id = u64::from(thread);
                     let range = Entry::Range { start_ns, end_ns, thread: thread_id, domain, text };
                     records.iter_mut().for_each(|records| records.write(&range, None));
@@ -652,10 +653,10 @@ impl Followed {
                         end_ns,
                     });
                 }
-                Said::Device { number, uuid } => ranks.device(number, uuid),
-                Said::Mode { at_ns, mode: now } => {
+                Message::Device { number, uuid } => ranks.device(number, uuid),
+                Message::Mode { at_ns, mode: now } => {
                     let was = std::mem::replace(mode, now);
-                    // A library that is ending has no clock any more.
+                    // A library that is ending no longer has a clock.
                     let at = if at_ns >= *switched_ns { Stamp(at_ns) } else { tx.clock().now() };
                     *switched_ns = at.0;
                     if (was == Mode::Burst) != (now == Mode::Burst) {
@@ -680,14 +681,14 @@ impl Followed {
                         tx.send_at(at, Event::KernelTrace(KernelTrace { tool: tool(*version), state }));
                     }
                 }
-                Said::Obstacle(obstacle) => {
+                Message::Obstacle(obstacle) => {
                     if obstacles.len() < MAX_OBSTACLES && !obstacles.contains(&obstacle) {
                         obstacles.push(obstacle);
                         tx.notice(Level::Warn, "program", obstacle_text(pid, obstacle));
                     }
                 }
-                Said::Version(number) => *version = Some(number),
-                Said::Dropped(lost) => {
+                Message::Version(number) => *version = Some(number),
+                Message::Dropped(lost) => {
                     records.iter_mut().for_each(|records| records.write(&Entry::Dropped(lost), None));
                     fold.add_dropped(lost);
                 }
@@ -697,7 +698,7 @@ impl Followed {
             *last_said = Instant::now();
         }
         if *switches > MAX_SWITCHES {
-            // Our library does not do that.
+            // The library never does that.
             guest.is_gone = true;
         }
         let dropped = self.guest.dropped();
@@ -709,7 +710,7 @@ impl Followed {
         more
     }
 
-    /// Reads the rest of a program that has ended.
+    /// Reads the remaining records of a program that has ended.
     fn close(&mut self, tx: &EventTx, clock: RunClock) {
         while self.read(tx, clock) {}
         if self.mode == Mode::Burst && self.leads {
@@ -722,8 +723,7 @@ impl Followed {
         }
     }
 
-    /// Sends windows and timelines.
-    /// Returns whether there were kernels.
+    /// Sends windows and timelines. Returns whether there were kernels.
     fn report(&mut self, tx: &EventTx) -> bool {
         let mut has_kernels = false;
         for window in self.fold.windows() {
@@ -780,7 +780,7 @@ impl Records {
         }
     }
 
-    /// What cannot be written ends the file.
+    /// A write error ends the file.
     fn write(&mut self, entry: &Entry<'_>, name: Option<&str>) {
         let Some(writer) = &mut self.writer else { return };
         if writer.write(entry, name.unwrap_or("(unnamed)")).is_err() {
@@ -817,7 +817,7 @@ fn obstacle_text(pid: u32, obstacle: Obstacle) -> String {
     }
 }
 
-/// A record of the library as the fold takes it.
+/// Passes a record of the library to the fold.
 pub fn device_work(fold: &mut Fold, work: &wire::Work, name: Option<&str>) -> Work {
     let kind = match work.kind {
         wire::WorkKind::Kernel { launch, .. } => WorkKind::Kernel {
@@ -836,7 +836,7 @@ pub fn device_work(fold: &mut Fold, work: &wire::Work, name: Option<&str>) -> Wo
         wire::WorkKind::Graph => WorkKind::Graph { graph: work.graph },
         wire::WorkKind::Wait { .. } => WorkKind::Sync,
     };
-    // The program may write any numbers: times that no GPU has are none.
+    // The program may write any numbers: implausible times count as unknown.
     let is_believable =
         work.end_ns.saturating_sub(work.start_ns) <= LONGEST_WORK_NS && work.end_ns < u64::MAX / 4;
     let [start_ns, end_ns] = if is_believable { [work.start_ns, work.end_ns] } else { [0; 2] };
@@ -851,8 +851,8 @@ pub fn device_work(fold: &mut Fold, work: &wire::Work, name: Option<&str>) -> Wo
     }
 }
 
-/// Whether a program that ended so long ago, if it has, is read no further: its records have come, or there are always `more`. A
-/// process that it has left behind, and that writes faster than is read, would never be quiet.
+/// Whether reading ends for a program that ended `since_end` ago: its records have arrived, or there are always `more`.
+/// A process that it left behind and that writes faster than is read would never be quiet.
 fn is_over(since_end: Option<Duration>, is_quiet: bool, more: bool) -> bool {
     since_end.is_some_and(|since| is_quiet || more && since > NEVER_QUIET)
 }
@@ -863,7 +863,7 @@ mod tests {
 
     #[test]
     fn a_ring_that_is_always_full_is_read_for_a_limited_time_after_the_end() {
-        // Read every 20 ms: when is it over?
+        // With a read every 20 ms: when is it over?
         let over_after = |is_quiet: bool, more: bool| {
             (0..1000).map(|n| n * READ_INTERVAL).find(|since| is_over(Some(*since), is_quiet, more))
         };

@@ -1,4 +1,4 @@
-//! A program that has our library: its connection, and what it reports.
+//! A program with the library: its connection, and its records.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -9,10 +9,10 @@ use llmprof_inject::wire::{Command, Slot};
 
 use super::{
     ring::{Memory, Which},
-    transcript::{RunClock, Said, Transcript},
+    transcript::{Message, RunClock, Transcript},
 };
 
-/// Slots that are read at a time: others have their turn, and memory stays bounded.
+/// Maximum slots per read: others get their turn, and memory stays bounded.
 const MAX_SLOTS: usize = 1 << 15;
 
 pub struct Guest {
@@ -38,7 +38,7 @@ impl Guest {
         }
     }
 
-    /// Asks the library for something. One that does not listen is as good as gone.
+    /// Sends a command to the library. A library that does not read counts as gone.
     pub fn ask(&mut self, command: Command) {
         if self.stream.write_all(command.line().as_bytes()).is_err() {
             self.is_gone = true;
@@ -49,8 +49,8 @@ impl Guest {
         self.memory.dropped(Which::Work) + self.memory.dropped(Which::Ranges)
     }
 
-    /// Reads what the library has reported since the last call. Returns whether there may be more.
-    pub fn read(&mut self, run: RunClock, each: &mut dyn FnMut(Said<'_>)) -> bool {
+    /// Reads the library's records since the last call. Returns whether there may be more.
+    pub fn read(&mut self, run: RunClock, each: &mut dyn FnMut(Message<'_>)) -> bool {
         self.memory.beat();
         let mut byte = [0; 64];
         match self.stream.read(&mut byte) {
@@ -65,11 +65,11 @@ impl Guest {
             let mut slots = std::mem::take(&mut self.slots);
             slots.clear();
             if self.memory.copy(which, self.tails[i], MAX_SLOTS, &mut slots).is_err() {
-                // Nothing of it can be believed any more.
+                // Its records can no longer be trusted.
                 self.is_gone = true;
             }
             more |= slots.len() == MAX_SLOTS;
-            // A text that is not there completely is read next time.
+            // An incomplete text is read next time.
             let read = self.transcript.read(i, &slots, run, each);
             self.tails[i] = self.tails[i].wrapping_add(read as u64);
             self.memory.free(which, self.tails[i]);

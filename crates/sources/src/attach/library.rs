@@ -6,12 +6,12 @@ use llmprof_base::user_data::{keep_file, user_data_dir};
 
 pub(super) const NAME: &str = "libllmprof_inject.so";
 
-/// Writes the library where programs of this user can load it, unless it is there already; returns its path.
+/// Writes the library to a place where programs of this user can load it, unless it exists; returns its path.
 pub fn library_file() -> io::Result<PathBuf> {
     let keep = |dir: PathBuf| keep_file(&dir, NAME, llmprof_inject::LIBRARY, 0o700);
     match user_data_dir().map(keep) {
         Some(Ok(path)) => Ok(path),
-        // A home that cannot be written, as in some containers.
+        // The home directory is not writable, e.g. in some containers.
         _ => keep(super::socket::shared_directory()?),
     }
 }

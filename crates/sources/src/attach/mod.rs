@@ -1,7 +1,6 @@
-//! Other programs: starts them with the library of `crates/inject`, or joins them, and turns what it sends into events.
-//!
-//! The library connects to our socket and writes records into memory that we give it. Everything in that memory was written by
-//! somebody else: it is copied, then checked.
+//! Other programs: starts them with the library of `crates/inject`, or joins them, and turns its records into events.
+//! / The library connects to a socket and writes records into shared memory. Everything in that memory is untrusted: it
+//! is copied, then checked.
 
 mod descendants;
 mod follow;
@@ -20,4 +19,4 @@ pub use library::library_file;
 pub use process_info::{ProcessInfo, find_processes};
 pub use program::{OutputTo, Pipes};
 pub use socket::print_environment;
-pub use transcript::{RunClock, Said, Transcript};
+pub use transcript::{Message, RunClock, Transcript};

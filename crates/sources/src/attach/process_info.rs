@@ -1,4 +1,4 @@
-//! What the system tells about a process of another program.
+//! The system's information about a process of another program.
 
 use std::{
     ffi::OsString,
@@ -17,10 +17,11 @@ use llmprof_base::{
     shell::quoted,
 };
 
-/// Arguments and variables of a process are shorter.
+/// Maximum size of the arguments and variables of a process.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// What launchers call the number of a worker, and how many there are: torchrun, Open MPI, PMIx, MPICH, MVAPICH, Slurm.
+/// The variables in which launchers give the rank of a worker, and the number of ranks: torchrun, Open MPI, PMIx,
+/// MPICH, MVAPICH, Slurm.
 const RANKS: [&str; 7] = [
     "RANK",
     "OMPI_COMM_WORLD_RANK",
@@ -33,26 +34,26 @@ const RANKS: [&str; 7] = [
 const WORLDS: [&str; 5] =
     ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS"];
 
-/// A process, as far as it can be seen.
+/// The visible properties of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessInfo {
     pub pid: u32,
     pub parent: Option<u32>,
-    /// Its arguments as they are.
+    /// Its unmodified arguments.
     pub arguments: Vec<OsString>,
-    /// The directory it works in.
+    /// Its working directory.
     pub directory: Option<PathBuf>,
-    /// Where its library looks for us and what it reports, where it was started with the library's variables.
+    /// The socket directory and the token of its library, if it was started with the library's variables.
     pub library: Option<Dormant>,
-    /// Which of several workers it is, if it reports that.
+    /// Its rank, if it reports one.
     pub rank: Option<String>,
-    /// How many workers there are, if it reports that.
+    /// The number of ranks, if it reports that.
     pub world: Option<u32>,
-    /// The GPUs that it may see, by number or UUID: `CUDA_VISIBLE_DEVICES`.
+    /// The GPUs that it may use, by index or UUID: `CUDA_VISIBLE_DEVICES`.
     pub visible_gpus: Option<Vec<String>>,
 }
 
-/// Our library in a program, waiting.
+/// A dormant library in a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dormant {
     pub directory: PathBuf,
@@ -60,7 +61,7 @@ pub struct Dormant {
 }
 
 impl ProcessInfo {
-    pub fn of(pid: u32) -> Option<ProcessInfo> {
+    pub fn read(pid: u32) -> Option<ProcessInfo> {
         Self::below(Path::new("/proc"), pid)
     }
 
@@ -68,7 +69,7 @@ impl ProcessInfo {
         let dir = root.join(pid.to_string());
         let bytes = |name: &str| read_file(&dir.join(name), MAX_BYTES).unwrap_or_default();
         let stat = String::from_utf8_lossy(&read_file(&dir.join("stat"), MAX_BYTES).ok()?).into_owned();
-        // The name, in brackets, may have spaces and brackets of its own.
+        // The name, in parentheses, may contain spaces and parentheses.
         let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
         let words = |bytes: Vec<u8>| -> Vec<OsString> {
             bytes
@@ -101,7 +102,7 @@ impl ProcessInfo {
         })
     }
 
-    /// How to see its kernels.
+    /// How to record its kernels.
     pub fn offer(&self) -> String {
         let Self { pid, .. } = self;
         let command = line(&self.command(), 100);
@@ -115,29 +116,30 @@ impl ProcessInfo {
         }
     }
 
-    /// Its arguments on one line, for people.
+    /// Its arguments on one line.
     pub fn command(&self) -> String {
         command_text(&self.arguments)
     }
 }
 
-/// Arguments on one line, for people.
+/// Arguments on one line.
 pub fn command_text(arguments: &[OsString]) -> String {
     let words = arguments.iter().map(|word| quoted(&word.to_string_lossy()));
     visible(&words.collect::<Vec<_>>().join(" ")).into_owned()
 }
 
-/// Whether our library is among the files that a process has mapped. A newer version may have replaced the file since.
+/// Whether the library is among the files that a process has mapped. A newer version may have replaced the file since
+/// then.
 fn has_library(maps: &[u8]) -> bool {
     let maps = String::from_utf8_lossy(maps);
     let mut files = maps.lines().filter_map(|line| line.rsplit('/').next());
     files.any(|file| file.trim_end().trim_end_matches(" (deleted)") == library::NAME)
 }
 
-/// The processes that a number or a name means: of a program, or of one of its scripts. Our own is none of them.
+/// The processes with this id or name, of a program or of one of its scripts; never this process.
 pub fn find_processes(wanted: &str) -> Vec<ProcessInfo> {
     if let Ok(pid) = wanted.parse() {
-        return ProcessInfo::of(pid).into_iter().collect();
+        return ProcessInfo::read(pid).into_iter().collect();
     }
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -149,7 +151,7 @@ pub fn find_processes(wanted: &str) -> Vec<ProcessInfo> {
             .any(|word| Path::new(word).file_name().is_some_and(|name| name.to_string_lossy() == wanted))
     };
     let mut found: Vec<ProcessInfo> =
-        pids.filter(|pid| *pid != me).filter_map(ProcessInfo::of).filter(is_named).collect();
+        pids.filter(|pid| *pid != me).filter_map(ProcessInfo::read).filter(is_named).collect();
     found.sort_by_key(|info| info.pid);
     found
 }

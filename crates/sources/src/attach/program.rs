@@ -1,4 +1,4 @@
-//! A program that we start: its output, its end, and its signals.
+//! A started program: its output, its end, and its signals.
 
 use std::{
     ffi::OsString,
@@ -27,16 +27,16 @@ use llmprof_base::{
 };
 use llmprof_event::{EventTx, Level};
 
-/// The longest line that is kept whole.
+/// Maximum length of an undivided line.
 const MAX_LINE: usize = 4096;
-/// Lines a second in the log; a program may print any number.
+/// Maximum lines per second in the log; a program may print any number.
 const LINES_PER_SECOND: u32 = 100;
 const NCCL_LINES_PER_SECOND: u32 = 4000;
-/// The size of `program.log`.
+/// Maximum size of `program.log`.
 const MAX_LOG_BYTES: u64 = 64 << 20;
-/// How often the state of a line that is overwritten is shown.
+/// The interval at which the state of an overwritten line is shown.
 const STATE_INTERVAL: Duration = Duration::from_millis(500);
-/// Between asking a program to end and ending it.
+/// The time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Error)]
@@ -47,56 +47,56 @@ pub enum ProgramError {
     NotStarted { program: String, cause: io::Error },
 }
 
-/// Where the output of a program goes.
+/// The destination of a program's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputTo {
-    /// To the log, because the screen is ours. Its input is empty.
+    /// The log, because the screen is in use. Its input is empty.
     Log,
-    /// Where ours goes: the program has the terminal, if there is one.
+    /// Unchanged: the program has the terminal, if there is one.
     Same,
-    /// As before, and its stdout to our stderr: our own stdout is data.
+    /// Like `Same`, but stdout is redirected to stderr, because this program's stdout is data.
     Stderr,
-    /// Input and output are [`Pipes`] to another thread; what it prints on stderr goes to the log.
+    /// Input and output are [`Pipes`] to another thread; stderr goes to the log.
     Pipes,
 }
 
-/// Both ends of a conversation with a program.
+/// Both pipes of a program.
 #[derive(Debug)]
 pub struct Pipes {
     pub to: ChildStdin,
     pub from: ChildStdout,
 }
 
-/// How a program ended.
+/// The end of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum ProgramEnd {
     Exited(i32),
     Killed(i32),
 }
 
-impl Ended {
-    fn of(status: ExitStatus) -> Ended {
+impl ProgramEnd {
+    fn from_status(status: ExitStatus) -> ProgramEnd {
         match (status.code(), status.signal()) {
-            (Some(code), _) => Ended::Exited(code),
-            (None, signal) => Ended::Killed(signal.unwrap_or(0)),
+            (Some(code), _) => ProgramEnd::Exited(code),
+            (None, signal) => ProgramEnd::Killed(signal.unwrap_or(0)),
         }
     }
 
-    /// The exit code of a shell for it.
+    /// The corresponding exit code of a shell.
     pub fn exit_code(self) -> u8 {
         match self {
-            Ended::Exited(code) => u8::try_from(code).unwrap_or(1),
-            Ended::Killed(signal) => u8::try_from(128 + signal).unwrap_or(128),
+            ProgramEnd::Exited(code) => u8::try_from(code).unwrap_or(1),
+            ProgramEnd::Killed(signal) => u8::try_from(128 + signal).unwrap_or(128),
         }
     }
 }
 
-impl std::fmt::Display for Ended {
+impl std::fmt::Display for ProgramEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Ended::Exited(0) => f.write_str("the program ended"),
-            Ended::Exited(code) => write!(f, "the program ended with exit code {code}"),
-            Ended::Killed(signal) => write!(f, "the program was ended by signal {signal}"),
+            ProgramEnd::Exited(0) => f.write_str("the program ended"),
+            ProgramEnd::Exited(code) => write!(f, "the program ended with exit code {code}"),
+            ProgramEnd::Killed(signal) => write!(f, "the program was ended by signal {signal}"),
         }
     }
 }
@@ -105,9 +105,9 @@ pub struct Program {
     child: Child,
     pipes: Option<Pipes>,
     _own: OwnChild,
-    /// Its process group, where it has one of its own.
+    /// Its process group, if it has its own.
     group: Option<Pid>,
-    ended: Option<Ended>,
+    ended: Option<ProgramEnd>,
     asked_to_end: Option<Instant>,
     descendants: Descendants,
 }
@@ -160,7 +160,7 @@ impl Program {
                 None => stream,
             };
             let work = move || pass_on(source, stream, &lines);
-            // Without a thread nothing reads the pipe; closing it is better than a program that waits for us.
+            // Without a thread nothing reads the pipe; closing it is better than a program that blocks.
             let _ = thread::Builder::new().name(format!("llmprof-{source}")).spawn(work);
         }
         let group = (!has_terminal).then(|| Pid::from_child(&child));
@@ -168,18 +168,18 @@ impl Program {
         Ok(Program { child, pipes, _own: own, group, ended: None, asked_to_end: None, descendants })
     }
 
-    /// Its input and output, once, where they are pipes.
+    /// Its input and output, once, if they are pipes.
     pub fn take_pipes(&mut self) -> Option<Pipes> {
         self.pipes.take()
     }
 
-    /// How it ended, if it has.
-    pub fn ended(&mut self) -> Option<Ended> {
+    /// Its end, if it has ended.
+    pub fn ended(&mut self) -> Option<ProgramEnd> {
         if self.ended.is_none() {
-            // Before it is known to have ended: its children have other parents then.
+            // Before its end is known, because then its children get other parents.
             self.descendants.follow(self.child.id());
-            self.ended = self.child.try_wait().ok().flatten().map(Ended::of);
-            // What it has left behind ends with it, unless it has the terminal: then it is as if it were started directly.
+            self.ended = self.child.try_wait().ok().flatten().map(ProgramEnd::from_status);
+            // Its process group ends with it, unless it has the terminal, as if it were started directly.
             if let (Some(_), Some(group)) = (self.ended, self.group) {
                 self.descendants.refresh(self.child.id());
                 let _ = kill_process_group(group, Signal::TERM);
@@ -189,7 +189,7 @@ impl Program {
         self.ended
     }
 
-    /// Asks it and its descendants to end, and ends them when they do not. Call it until they have ended.
+    /// Sends SIGTERM to it and its descendants, and SIGKILL if they do not end. Call it until they have ended.
     pub fn end(&mut self) {
         let signal = match self.asked_to_end {
             None => {
@@ -200,20 +200,21 @@ impl Program {
             Some(_) => return,
         };
         self.descendants.refresh(self.child.id());
-        // The program first: the end of its children may be a reason for it to end by itself, with another exit code.
+        // The program first: the end of its children may be a reason for it to end by itself, with a different exit
+        // code.
         if self.ended.is_none() {
             self.signal(signal);
         }
         self.descendants.signal(signal);
     }
 
-    /// Whether it was asked to end and descendants of it still run.
+    /// Whether it was terminated and its descendants are still running.
     pub fn leaves_descendants(&mut self) -> bool {
         self.descendants.refresh(self.child.id());
         self.asked_to_end.is_some() && !self.descendants.is_empty()
     }
 
-    /// Sends a signal to it, and to its group where that is its own.
+    /// Sends a signal to it, and to its process group if it has its own.
     pub fn signal(&self, signal: Signal) {
         let _ = match self.group {
             Some(group) => kill_process_group(group, signal),
@@ -224,7 +225,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // A program without its profiler continues, except where its output would have no reader.
+        // A program without its profiler continues, unless its output would have no reader.
         let Some(group) = self.group else { return };
         if self.ended().is_none() {
             return self.end();
@@ -244,7 +245,7 @@ impl Drop for Program {
     }
 }
 
-/// Lets the kernel end the program when the thread that starts it ends, however that is: a run that is killed leaves no server behind.
+/// Lets the kernel end the program when the thread that started it ends, so that a killed run leaves no server behind.
 #[allow(unsafe_code)]
 fn end_with_us(start: &mut Command) {
     // SAFETY: between fork and exec it makes one system call, and allocates nothing.
@@ -266,13 +267,13 @@ impl Lines {
         Lines { tx, file, written: 0, second: Instant::now(), in_second: 0, left_out: 0 }
     }
 
-    /// Writes to the file, whatever it is.
+    /// Writes to the file unchanged.
     fn keep(&mut self, bytes: &[u8]) {
         if let Some(file) = &mut self.file
             && self.written < MAX_LOG_BYTES
         {
             self.written += bytes.len() as u64;
-            // A full disk is reported by the recording.
+            // The recording reports a full disk.
             let _ = file.write_all(bytes);
         }
     }
@@ -285,7 +286,7 @@ impl Lines {
         }
         self.in_second += 1;
         let text = String::from_utf8_lossy(line);
-        // Many ranks start at the same time, and print in hundreds of lines how they are connected.
+        // Many ranks start at the same time, and print hundreds of lines about their connections.
         let most = if is_nccl_line(&text) { NCCL_LINES_PER_SECOND } else { LINES_PER_SECOND };
         if self.in_second > most {
             self.left_out += 1;
@@ -306,7 +307,7 @@ impl Lines {
     }
 }
 
-/// Reads lines to the end. A line that returns to its begin, as progress bars do, is shown in its state once in a while.
+/// Reads lines to the end. The state of a line that returns to its start, e.g. a progress bar, is shown at intervals.
 fn pass_on(source: &'static str, stream: Box<dyn Read + Send>, lines: &Mutex<Lines>) {
     let mut stream = BufReader::new(stream);
     let lock = || lines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -343,7 +344,7 @@ fn pass_on(source: &'static str, stream: Box<dyn Read + Send>, lines: &Mutex<Lin
 #[derive(Debug, PartialEq, Eq)]
 enum Piece<'a> {
     Line(&'a [u8]),
-    /// It is overwritten by what follows.
+    /// The following output overwrites it.
     State(&'a [u8]),
 }
 
@@ -351,7 +352,7 @@ enum Piece<'a> {
 #[derive(Default)]
 struct Splitter {
     line: Vec<u8>,
-    /// The cursor has returned to the begin of the line.
+    /// Whether the cursor has returned to the start of the line.
     returned: bool,
 }
 
@@ -388,7 +389,8 @@ impl Splitter {
     }
 }
 
-/// The level that a line begins with, as Python's logging, uvicorn and glog write it: after the name of the process and the time.
+/// The level at the beginning of a line, in the format of Python's logging, uvicorn and glog: after the name of the
+/// process and the time.
 fn level_of(line: &str) -> Level {
     let is_level = |word: &str| match word {
         "WARNING" | "WARN" | "warning" | "warn" => Some(Level::Warn),
@@ -431,7 +433,7 @@ mod tests {
     use super::*;
     use llmprof_event::{Clock, channel};
 
-    /// A program in `output` with a child in a session of its own, which writes its number to a file.
+    /// A program in `output` with a child in its own session, which writes its id to a file.
     fn with_child(dir: &Path, output: OutputTo) -> (Program, u32) {
         let script = "setsid sh -c 'echo $$ > child.new; mv child.new child; exec sleep 300' & \
                       while test ! -e go; do sleep 0.05; done; exit 3";
@@ -442,13 +444,13 @@ mod tests {
             assert_eq!(program.ended(), None);
             program.descendants.refresh(program.child.id());
             let text = fs::read_to_string(dir.join("child")).ok()?;
-            // The program has other children meanwhile: `sleep`.
+            // The program has another child meanwhile: `sleep`.
             text.trim().parse::<u32>().ok().filter(|child| program.descendants.has(*child))
         });
         (program, child)
     }
 
-    /// Polls until `found` gives something. A wait of a minute is a failure.
+    /// Polls until `found` returns a value. A minute without one is a failure.
     #[track_caller]
     fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
         let begun = Instant::now();
@@ -466,7 +468,7 @@ mod tests {
         stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
     }
 
-    /// The process of a server or a worker may die before those that it has started.
+    /// The process of a server or a worker may die before its children.
     #[test]
     fn children_of_a_program_that_died_end_with_it() {
         let dir = tempfile::tempdir().unwrap();
@@ -478,7 +480,7 @@ mod tests {
         eventually("the end of its child", || (!runs(child)).then_some(()));
     }
 
-    /// A program with the terminal has no group of its own: `exec --for`.
+    /// A program with the terminal has no process group of its own: `exec --for`.
     #[test]
     fn ending_a_program_ends_its_descendants() {
         let dir = tempfile::tempdir().unwrap();
@@ -491,9 +493,9 @@ mod tests {
         assert!(!runs(child), "{child} was left behind");
     }
 
-    /// As if it were started directly: what it leaves behind of its own accord stays.
+    /// As if it were started directly, its background processes continue.
     #[test]
-    fn a_program_that_ends_by_itself_at_the_terminal_leaves_what_it_leaves() {
+    fn background_processes_survive_a_program_that_ends_by_itself() {
         let dir = tempfile::tempdir().unwrap();
         let (mut program, child) = with_child(dir.path(), OutputTo::Stderr);
         fs::write(dir.path().join("go"), "").unwrap();
@@ -524,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_told_from_lines() {
+    fn progress_is_distinguished_from_lines() {
         let mut found = Vec::new();
         let mut splitter = Splitter::default();
         let mut take = |piece: Piece<'_>| match piece {

@@ -1,4 +1,5 @@
-//! What processes of one program did in the same time: their records by GPU, cut to the times in which all of them were recorded.
+//! The activity of the processes of one program in the same time: their records by GPU, limited to the times in which
+//! all of them were recorded.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -14,7 +15,7 @@ use llmprof_event::{
     ranks::{Collective, RankLane, RanksWindow},
 };
 
-/// Works of one process that wait for the others, and calls of NCCL.
+/// Maximum work items of one process that wait for the other processes, and maximum calls of NCCL.
 const MAX_PIECES: usize = 1 << 18;
 const MAX_CALLS: usize = 1 << 16;
 const MAX_BURSTS: usize = 64;
@@ -22,19 +23,19 @@ const MAX_STEPS: usize = 1 << 14;
 /// More than a process has.
 const MAX_DEVICES: usize = 64;
 const MAX_COMMUNICATORS: usize = 256;
-/// Records of work arrive within this time.
+/// The maximum delay of records.
 const SETTLE_NS: u64 = 700_000_000;
-/// Recording without an end is reported in parts of at least this length.
+/// Continuous recording is reported in parts of at least this length.
 const PART_NS: u64 = 900_000_000;
-/// A shorter time shows nothing.
+/// A shorter time is not reported.
 const MIN_NS: u64 = 5_000_000;
-/// How far the clocks of GPUs on one machine may differ.
+/// The maximum difference between the clocks of GPUs on one machine.
 const SLACK_NS: u64 = 20_000;
 
-/// The size and the communicator of a call, where they are known.
-type Said = (Option<u64>, Option<u64>);
+/// The size and the communicator of a call, if they are known.
+type CallSize = (Option<u64>, Option<u64>);
 
-/// A call of NCCL, as its range reports it.
+/// A call of NCCL, from its NVTX range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Call {
     start_ns: u64,
@@ -43,24 +44,24 @@ struct Call {
     communicator: Option<u64>,
 }
 
-/// What is kept of one process until the others have caught up.
+/// The records of one process that are kept until the others have caught up.
 #[derive(Debug, Default)]
 pub struct RankRecord {
     pid: u32,
     rank: Option<u32>,
     visible: Option<Vec<String>>,
     uuids: HashMap<u32, String>,
-    /// By the process's number of the GPU; in the order of their starts, apart from those that overlap.
+    /// By the process's index of the GPU; ordered by start, except for overlapping ones.
     pieces: BTreeMap<u16, VecDeque<Piece>>,
     count: usize,
     bursts: VecDeque<(u64, Option<u64>)>,
     calls: VecDeque<Call>,
-    /// The size of each communicator, and which of its ranks this is.
+    /// The size of each communicator, and the rank of this process in it.
     communicators: HashMap<u64, (u32, Option<u32>)>,
-    /// The only size and communicator of a kind that was ever seen; `None` where there were several.
-    only: HashMap<Collective, Option<Said>>,
+    /// The size and communicator of each kind, if there was only one so far; `None` if there were several.
+    only: HashMap<Collective, Option<CallSize>>,
     steps: VecDeque<(u64, u64)>,
-    /// Its first work. It may be recorded long before that, while it loads its model.
+    /// Its first work. Recording may begin long before that, while it loads its model.
     began_ns: Option<u64>,
     reported_ns: u64,
 }
@@ -93,7 +94,7 @@ impl RankRecord {
         }
     }
 
-    /// Nothing more will come: it ends with its last work.
+    /// No more records will arrive: it ends with its last work.
     pub fn has_left(&mut self) {
         let last = self.pieces.values().filter_map(|pieces| pieces.back()).map(|piece| piece.end_ns).max();
         self.end(last.unwrap_or(0));
@@ -131,7 +132,7 @@ impl RankRecord {
             return;
         }
         if self.count >= MAX_PIECES {
-            // The oldest of the longest list.
+            // Drops the oldest of the longest list.
             if let Some(longest) = self.pieces.values_mut().max_by_key(|pieces| pieces.len()) {
                 longest.pop_front();
                 self.count -= 1;
@@ -143,7 +144,7 @@ impl RankRecord {
         self.count += 1;
     }
 
-    /// A range with a payload: NCCL's calls have one.
+    /// A range with a payload, e.g. of a call of NCCL.
     pub fn call(&mut self, text: &str, (start_ns, _): (u64, u64), payload: &Payload) {
         if let (Some(communicator), Some(ranks)) = (payload.communicator, payload.ranks)
             && self.communicators.len() < MAX_COMMUNICATORS
@@ -168,7 +169,8 @@ impl RankRecord {
         self.calls.push_back(Call { start_ns, kind, message_bytes, communicator });
     }
 
-    /// When the program was recorded, from its first work on and up to `horizon`. The last is whether that is all of it.
+    /// The times in which the program was recorded, from its first work up to `horizon`. The last element is whether
+    /// that is all of it.
     fn recorded(&self, horizon: u64) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
         let begins = self.began_ns.map_or(u64::MAX, |began| began.max(self.reported_ns));
         self.bursts.iter().filter_map(move |(from, to)| {
@@ -179,7 +181,7 @@ impl RankRecord {
         })
     }
 
-    /// The recorded time with most of the span in it, and how much that is.
+    /// The recorded time with the largest overlap with the span, and the size of the overlap.
     fn best_overlap(&self, (from, to): (u64, u64), horizon: u64) -> Option<((u64, u64), u64)> {
         let overlaps = self
             .recorded(horizon)
@@ -187,14 +189,15 @@ impl RankRecord {
         overlaps.max_by_key(|(_, overlap_ns)| *overlap_ns)
     }
 
-    /// Where a span is divided because this process was not recorded in more than a quarter of it: where it joined, or left.
+    /// The point at which a span is divided because this process was not recorded in more than a quarter of it: where
+    /// it joined or left.
     fn division(&self, (from, to): (u64, u64), horizon: u64) -> Option<u64> {
         let ((start, end), overlap_ns) = self.best_overlap((from, to), horizon)?;
         let is_part = overlap_ns >= MIN_NS && 4 * overlap_ns < 3 * (to - from);
         is_part.then_some(if start >= from + MIN_NS { start } else { end })
     }
 
-    /// The rank that the environment names, or else the program's largest communicator.
+    /// The rank in the environment, or else in the program's largest communicator.
     fn rank(&self) -> Option<u32> {
         let largest = || self.communicators.values().max_by_key(|(ranks, _)| *ranks);
         self.rank.or_else(|| largest().filter(|(ranks, _)| *ranks > 1)?.1)
@@ -222,7 +225,7 @@ impl RankRecord {
         }
     }
 
-    /// The lanes from `from` to `to`, collectives with their sizes where calls report them.
+    /// The lanes from `from` to `to`, collectives with their sizes if calls report them.
     fn lanes(&self, from: u64, to: u64) -> Vec<LanePieces> {
         let within = |piece: &&Piece| piece.end_ns > from && piece.start_ns < to;
         let steps: Vec<(u64, u64)> =
@@ -244,7 +247,8 @@ impl RankRecord {
         lanes
     }
 
-    /// Collectives get what their calls report: where all calls of a kind are alike, that; else by their order, where there are as many.
+    /// Assigns the reported sizes to collectives: if all calls of a kind are alike, that size; else by order, if the
+    /// numbers are equal.
     fn size(&self, pieces: &mut [Piece], (from, to): (u64, u64), single: bool) {
         let mut by_kind: BTreeMap<Collective, Vec<&mut Operation>> = BTreeMap::new();
         for piece in pieces {
@@ -291,12 +295,13 @@ impl RankRecord {
     }
 }
 
-/// The times in which all processes were recorded, up to `now_ns`; all that is left without. One GPU without collectives has none.
+/// The times in which all processes were recorded, up to `now_ns`; without it all remaining ones. One GPU without
+/// collectives has none.
 pub fn windows(mut records: Vec<&mut RankRecord>, now_ns: Option<u64>) -> Vec<RanksWindow> {
     let horizon = now_ns.map_or(u64::MAX / 4, |now| now.saturating_sub(SETTLE_NS));
     let mut windows = Vec::new();
     records.sort_by_key(|record| (record.rank(), record.pid));
-    // The process that began first sets the rhythm.
+    // The process that began first determines the windows.
     loop {
         let last_ns = records.iter().flat_map(|record| record.pieces.values().flatten());
         let last_ns = last_ns.map(|piece| piece.end_ns).max().unwrap_or(0);
@@ -334,7 +339,7 @@ pub fn windows(mut records: Vec<&mut RankRecord>, now_ns: Option<u64>) -> Vec<Ra
         }
         records.iter_mut().for_each(|record| record.forget(to));
     }
-    // What no common time holds any more.
+    // Drops records that no common time can contain any more.
     if let Some(now) = now_ns {
         let old = now.saturating_sub(10 * SETTLE_NS);
         records.iter_mut().for_each(|record| record.forget(old.min(horizon)));
@@ -380,7 +385,7 @@ mod tests {
     #[test]
     fn windows_are_the_times_in_which_all_were_recorded() {
         let (mut a, mut b) = (record(1, 0), record(2, 1));
-        // The second begins its burst later and ends it later; then only the first is recorded; then both.
+        // The second process begins and ends its burst later; then only the first is recorded; then both.
         run(&mut a, 1000 * MS, 1200 * MS, 0);
         run(&mut b, 1020 * MS, 1210 * MS, 50_000);
         run(&mut a, 3000 * MS, 3200 * MS, 0);
@@ -405,7 +410,7 @@ mod tests {
         let (mut a, mut b) = (record(1, 0), record(2, 1));
         for record in [&mut a, &mut b] {
             run(record, 1000 * MS, 3000 * MS, 0);
-            // As if it continued.
+            // As if the burst continued.
             record.bursts.back_mut().unwrap().1 = None;
         }
         assert!(windows(vec![&mut a, &mut b], Some(2000 * MS)).is_empty(), "0.3 s are too short");
@@ -415,9 +420,10 @@ mod tests {
         assert_eq!(rest[0].lanes[0].matched, 1000);
     }
 
-    /// The second dies after 0.7 of 1.7 s, or after 1.0 of them; the third joins after 1.2: all are seen, and no time is lost.
+    /// The second process dies after 0.7 of 1.7 s, or after 1.0 s; the third joins after 1.2 s: all are reported, and
+    /// no time is lost.
     #[test]
-    fn a_process_that_leaves_early_or_joins_late_is_in_a_window_of_its_own() {
+    fn a_process_that_leaves_early_or_joins_late_has_a_separate_window() {
         let (mut a, mut b, mut c) = (record(1, 0), record(2, 1), record(3, 2));
         run(&mut a, 1000 * MS, 2700 * MS, 0);
         run(&mut b, 1001 * MS, 2000 * MS, 0);
@@ -439,7 +445,7 @@ mod tests {
         assert_eq!(spans, [(1000, 2), (1700, 1), (2200, 2)]);
     }
 
-    /// The second is recorded from the start, as it loads its model for most of the time.
+    /// The second process is recorded from the start, but loads its model for most of the time.
     #[test]
     fn a_process_begins_with_its_first_work() {
         let (mut a, mut b) = (record(1, 0), record(2, 1));
@@ -455,7 +461,7 @@ mod tests {
         assert_eq!(spans, [(1000, 600, 1), (1600, 999, 2)]);
         assert_eq!(found[1].lanes.iter().map(|lane| lane.matched).collect::<Vec<_>>(), [1000, 1000]);
 
-        // The same where the first is late: what the others did before it is reported too.
+        // The same if the first process is late: the earlier activity of the others is reported too.
         let (mut a, mut b, mut c) = (record(1, 0), record(2, 1), record(3, 2));
         for record in [&mut b, &mut c] {
             run(record, 1000 * MS, 2600 * MS, 0);
@@ -511,10 +517,11 @@ mod tests {
         assert_eq!(listed(Some("5")).lane(4).gpu, None);
     }
 
-    /// Records a second of eight ranks through the folds of steps and of ranks: `cargo test --lib records_of_eight_ranks -- --ignored --nocapture`.
+    /// Records per second of eight ranks through the folds of steps and of ranks:
+    /// `cargo test --lib records_of_eight_ranks -- --ignored --nocapture`.
     #[test]
     #[ignore = "a measurement"]
-    fn records_of_eight_ranks_a_second() {
+    fn records_of_eight_ranks_per_second() {
         const RANKS: usize = 8;
         let names = [
             "void rms_norm_kernel<__nv_bfloat16>(T1 *)",

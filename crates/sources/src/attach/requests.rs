@@ -1,4 +1,4 @@
-//! The steps of a program as requests and tokens of a run, and what recording costs it.
+//! The steps of a program as requests and tokens of a run, and the overhead of recording.
 
 use std::time::Duration;
 
@@ -8,25 +8,25 @@ use llmprof_event::{Event, EventTx, RequestFinished, RequestStarted, Stamp, Toke
 
 /// A longer gap between two steps is a pause: the next step begins another request.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Tokens of a request: a program may decode for hours without a pause.
+/// Maximum tokens of a request: a program may decode for hours without a pause.
 const MAX_TOKENS: u32 = 65;
-/// The share of time in bursts until enough steps were recorded, and the most of it later.
+/// The share of time in bursts until enough steps were recorded, and its maximum afterwards.
 const FIRST_DUTY: f64 = 0.1;
-/// Where no step between bursts shows what recording costs.
+/// The share of time in bursts if no step between bursts shows the overhead of recording.
 const UNKNOWN_DUTY: f64 = 0.04;
-/// What recording may add to the time of a step, on average.
+/// The maximum overhead of recording on an average step.
 const MAX_COST: f64 = 0.01;
-/// Steps from which the cost of recording is known.
+/// The number of steps after which the overhead of recording is known.
 const MIN_STEPS: u32 = 32;
 
-/// Turns steps into events. A step is one token: how many sequences it has is not known.
+/// Turns steps into events. A step counts as one token, because its number of sequences is not known.
 pub struct Requests {
     tx: EventTx,
-    /// Otherwise it only measures what recording costs.
+    /// Otherwise only the overhead of recording is measured.
     reports: bool,
     next: u32,
     active: Option<Active>,
-    /// Mean times of decode steps with their kernels recorded, and without.
+    /// Mean times of decode steps with and without recording.
     recorded: Mean,
     bare: Mean,
 }
@@ -38,17 +38,17 @@ struct Active {
     part: Part,
 }
 
-/// Parts of a program's time whose latencies are kept apart.
+/// Parts of a program's time whose latencies are kept separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Recorded,
     Bare,
-    /// A burst begins or ends in it, or its end is not known exactly: its latency counts nowhere.
+    /// A burst begins or ends in it, or its end is not known exactly: its latency does not count.
     Edge,
 }
 
 impl Part {
-    fn of(step: &Step) -> Part {
+    fn from_step(step: &Step) -> Part {
         match (step.is_recorded(), step.is_cut) {
             (true, _) => Part::Recorded,
             (false, false) => Part::Bare,
@@ -57,7 +57,7 @@ impl Part {
     }
 }
 
-/// An average that forgets.
+/// An exponentially weighted mean.
 #[derive(Debug, Clone, Copy, Default)]
 struct Mean {
     ns: f64,
@@ -77,7 +77,7 @@ impl Requests {
         Requests { tx, reports, next: 0, active: None, recorded: Mean::default(), bare: Mean::default() }
     }
 
-    /// Takes the steps of a process. The first that has steps leads: workers of one model take the same steps.
+    /// Processes the steps of a process. The first process with steps leads: workers of one model have the same steps.
     pub(super) fn take(&mut self, leading: &mut Option<u32>, followed: &mut Followed) {
         let pid = followed.pid();
         let steps = followed.fold().steps();
@@ -90,20 +90,20 @@ impl Requests {
 
     fn step(&mut self, step: &Step) {
         let has_prompt = matches!(step.phase, StepPhase::Prefill | StepPhase::Mixed);
-        // Work that is no step; but what marks steps between bursts shows one of whatever phase.
+        // Work outside of steps; but the mark of steps between bursts indicates a step of any phase.
         if step.phase == StepPhase::Other && step.is_recorded() {
             return;
         }
-        // A part with recording is apart from one without, and none is so long that it shows nothing of how
-        // times vary.
+        // A request ends when recording is switched, and before it is so long that it hides the variation of times.
         let pause = PAUSE.as_nanos() as u64;
         let goes_on = self.active.as_ref().is_some_and(|active| {
             step.start_ns.saturating_sub(active.end_ns) < pause
-                && active.part == Part::of(step)
+                && active.part == Part::from_step(step)
                 && active.part != Part::Edge
                 && active.tokens < MAX_TOKENS
         });
-        // A step with prompts begins a request: its time does not count as decode, even where other sequences decode in it.
+        // A step with prompts begins a request: its time does not count as decode, even if other sequences decode in
+        // it.
         if has_prompt || !goes_on {
             self.finish();
             self.start(step, has_prompt);
@@ -150,10 +150,10 @@ impl Requests {
             images: 0,
         };
         self.send(step.start_ns, Event::RequestStarted(started));
-        self.active = Some(Active { request, tokens: 0, end_ns: step.start_ns, part: Part::of(step) });
+        self.active = Some(Active { request, tokens: 0, end_ns: step.start_ns, part: Part::from_step(step) });
     }
 
-    /// The active request is over.
+    /// Ends the active request.
     pub fn finish(&mut self) {
         if let Some(active) = self.active.take() {
             let finished = RequestFinished { request: active.request, complete: true, served: None };
@@ -161,7 +161,7 @@ impl Requests {
         }
     }
 
-    /// The share of time in which kernels may be recorded so that steps take a hundredth longer on average.
+    /// The share of time in which kernels may be recorded so that an average step takes 1 % longer.
     pub fn affordable_duty(&self) -> f64 {
         if self.recorded.count < MIN_STEPS {
             return FIRST_DUTY;
@@ -170,7 +170,7 @@ impl Requests {
             return UNKNOWN_DUTY;
         }
         let cost = self.recorded.ns / self.bare.ns - 1.0;
-        // In few steps, so that a small change of the estimate does not change the rhythm.
+        // In coarse steps, so that a small change of the estimate does not change the period.
         let affordable = (MAX_COST / cost.max(0.001)).clamp(0.01, FIRST_DUTY);
         [0.1, 0.05, 0.04, 0.025, 0.02, 0.0125].into_iter().find(|duty| *duty <= affordable).unwrap_or(0.01)
     }

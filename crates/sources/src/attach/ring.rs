@@ -1,4 +1,4 @@
-//! Memory that is shared with a program, and our end of its rings.
+//! Memory that is shared with a program, and the reading end of its rings.
 
 #![allow(unsafe_code)] // memory that another process writes
 
@@ -18,13 +18,13 @@ use rustix::{
     mm::{MapFlags, ProtFlags, mmap, munmap},
 };
 
-/// Shared memory. It outlives the program that writes it.
+/// Shared memory. It outlives the writing program.
 pub struct Memory {
     file: File,
     base: NonNull<u8>,
 }
 
-// SAFETY: the mapping belongs to this value alone in this process; its numbers are accessed as atomics or volatile.
+// SAFETY: only this value has the mapping in this process; its numbers are accessed as atomics or volatile.
 unsafe impl Send for Memory {}
 
 /// The two rings.
@@ -34,7 +34,7 @@ pub enum Which {
     Ranges,
 }
 
-/// The ends of a ring are not those of a ring: the program has overwritten them.
+/// The ends of a ring are invalid: the program has overwritten them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Corrupt;
 
@@ -42,10 +42,10 @@ impl Memory {
     pub fn new() -> io::Result<Memory> {
         let file = memfd_create("llmprof", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, SHARED_BYTES as u64)?;
-        // The program cannot make it shorter, which would end us at the next access.
+        // The program cannot truncate it, which would end this process at the next access.
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping of a file that stays as long as it is.
+        // SAFETY: a new mapping of a file whose size cannot change.
         let base =
             unsafe { mmap(ptr::null_mut(), SHARED_BYTES, protection, MapFlags::SHARED, file.as_fd(), 0)? };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -63,12 +63,12 @@ impl Memory {
         unsafe { self.base.cast::<Header>().as_ref() }
     }
 
-    /// Tells the library that we read.
+    /// Signals to the library that the ring is being read.
     pub fn beat(&self) {
         self.header().heartbeat.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records that found no room.
+    /// Records that did not fit.
     pub fn dropped(&self, which: Which) -> u64 {
         self.ends(which).dropped.load(Ordering::Relaxed)
     }
@@ -80,8 +80,8 @@ impl Memory {
         }
     }
 
-    /// Copies up to `limit` slots that the library has written from `tail` on, and appends them to `into`. The tail is ours: the
-    /// program's copy is not believed.
+    /// Copies up to `limit` slots that the library has written from `tail` on, and appends them to `into`. The tail is
+    /// kept here: the program's copy is not trusted.
     pub fn copy(&self, which: Which, tail: u64, limit: usize, into: &mut Vec<Slot>) -> Result<(), Corrupt> {
         let (first, count) = match which {
             Which::Work => (HEADER_BYTES, WORK_SLOTS),
@@ -106,7 +106,7 @@ impl Memory {
         Ok(())
     }
 
-    /// The library may write again what is before `tail`.
+    /// Frees the slots before `tail`.
     pub fn free(&self, which: Which, tail: u64) {
         self.ends(which).tail.store(tail, Ordering::Release);
     }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_that_cannot_be_are_refused() {
+    fn impossible_ends_are_refused() {
         let memory = Memory::new().unwrap();
         let mut slots = Vec::new();
         assert_eq!(memory.copy(Which::Work, 0, 10, &mut slots), Ok(()));

@@ -1,4 +1,4 @@
-//! Where the library finds us: a socket in a directory of this user's alone.
+//! The socket to which the library connects, in a directory that only this user can access.
 
 use std::{
     env,
@@ -23,9 +23,9 @@ use tempfile::TempDir;
 
 use super::{guest::Guest, process_info::Dormant, ring::Memory};
 
-/// A library identifies itself at once; but its program may be held up.
+/// A library identifies itself at once, but its program may be delayed.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
-/// Connections that may be silent at a time.
+/// Maximum connections that may be silent at a time.
 const MAX_ARRIVALS: usize = 64;
 
 pub struct Socket {
@@ -34,18 +34,18 @@ pub struct Socket {
     directory: PathBuf,
     token: String,
     arrivals: Vec<Arrival>,
-    /// Removed with the socket, where it is our own.
+    /// Removed with the socket, if it is private.
     _private: Option<TempDir>,
 }
 
-/// A connection that has not identified itself yet. It is not waited for: others have something to report.
+/// A connection that has not identified itself yet. It is not waited for, because others have records.
 struct Arrival {
     stream: UnixStream,
     said: Vec<u8>,
     since: Instant,
 }
 
-/// What has become of an arrival.
+/// The state of an arrival.
 enum Greeting {
     Silent(Arrival),
     Guest(Box<Guest>),
@@ -61,12 +61,12 @@ impl Socket {
         Self::listen(directory.join(wire::SOCKET), directory, random_token()?, Some(private))
     }
 
-    /// For the program `pid`, which was started with the variables of `inject`.
+    /// For program `pid`, which was started with the variables of `inject`.
     pub fn for_process(pid: u32, library: &Dormant) -> io::Result<Socket> {
         let Dormant { directory, token } = library.clone();
         require_private(&directory)?;
         let path = directory.join(format!("{pid}.socket"));
-        // Left behind by a profiler that was killed. One that is alive answers.
+        // Left behind by a killed profiler. A running one answers.
         if UnixStream::connect(&path).is_ok() {
             return Err(io::Error::new(
                 ErrorKind::AddrInUse,
@@ -89,13 +89,13 @@ impl Socket {
         Ok(Socket { listener, path, directory, token, arrivals: Vec::new(), _private: private })
     }
 
-    /// The variables that make a program load `library` and let it find this socket.
+    /// The variables that make a program load `library` and connect to this socket.
     pub fn variables(&self, library: &Path) -> Vec<(&'static str, OsString)> {
         variables(library, &self.directory, &self.token)
     }
 
-    /// The next program that has connected, if there is one. Those that do not send what the library sends
-    /// are turned away.
+    /// The next program that has connected, if there is one. Connections that do not send what the library sends are
+    /// closed.
     pub fn accept(&mut self) -> Option<Guest> {
         self.accept_at(Instant::now())
     }
@@ -136,7 +136,7 @@ fn greet(mut arrival: Arrival, token: &str, now: Instant) -> Greeting {
     if !wanted.as_bytes().starts_with(&arrival.said) {
         return Greeting::Stranger;
     }
-    // One that has sent everything is accepted, however late this thread reads it.
+    // A connection that has sent everything is accepted, however late this thread reads it.
     if arrival.said.len() < wanted.len() {
         let is_late = now.saturating_duration_since(arrival.since) > HELLO_TIMEOUT;
         return if is_late { Greeting::Stranger } else { Greeting::Silent(arrival) };
@@ -144,7 +144,7 @@ fn greet(mut arrival: Arrival, token: &str, now: Instant) -> Greeting {
     guest(arrival.stream).map_or(Greeting::Stranger, |guest| Greeting::Guest(Box::new(guest)))
 }
 
-/// Gives the library the memory that it writes into.
+/// Sends the library the memory to write into.
 fn guest(stream: UnixStream) -> Option<Guest> {
     let peer = sockopt::socket_peercred(&stream).ok()?;
     let memory = Memory::new().ok()?;
@@ -157,7 +157,7 @@ fn guest(stream: UnixStream) -> Option<Guest> {
     Some(Guest::new(pid, stream, memory))
 }
 
-/// For this user alone, whatever the umask is.
+/// Accessible only to this user, whatever the umask is.
 fn make_private(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o700))
 }
@@ -184,15 +184,15 @@ pub fn print_environment(library: &Path) -> io::Result<Vec<(&'static str, OsStri
     Ok(variables(library, &directory, &token))
 }
 
-/// How to join a program that has the library, where its variables cannot be read: titles of processes are written over them. `None`
-/// where `inject` was never used.
+/// How to join a program with the library if its variables cannot be read, because process titles overwrite them.
+/// `None` if `inject` was never used.
 pub fn shared_dormant() -> Option<Dormant> {
     let directory = shared_directory().ok()?;
     let token = read_token(&directory.join(TOKEN))?;
     Some(Dormant { directory, token })
 }
 
-/// The token of all programs of this user that are joined later.
+/// The token of all programs of this user that can be joined later.
 const TOKEN: &str = "token";
 
 fn shared_token(directory: &Path) -> io::Result<String> {
@@ -203,14 +203,14 @@ fn shared_token(directory: &Path) -> io::Result<String> {
     let token = random_token()?;
     let mut new = tempfile::Builder::new().prefix("token-").tempfile_in(directory)?;
     new.write_all(token.as_bytes())?;
-    // Somebody else may have been first: then theirs is it.
+    // Another process may have created it first; then its token counts.
     match new.persist_noclobber(&path) {
         Ok(_) => Ok(token),
         Err(refused) => read_token(&path).ok_or(refused.error),
     }
 }
 
-/// A token in a file of this user's alone.
+/// A token in a file that only this user can access.
 fn read_token(path: &Path) -> Option<String> {
     let there = fs::symlink_metadata(path).ok()?;
     let is_ours =
@@ -230,7 +230,8 @@ fn runtime_directory() -> PathBuf {
     given.filter(|dir| dir.is_absolute() && dir.is_dir()).unwrap_or_else(env::temp_dir)
 }
 
-/// The directory in which a program that was started before us looks for our socket: always the same for a user.
+/// The directory in which a program that was started earlier looks for the socket: the same for all processes of a
+/// user.
 pub fn shared_directory() -> io::Result<PathBuf> {
     let me = rustix::process::getuid().as_raw();
     let path = runtime_directory().join(format!("llmprof-{me}"));
@@ -243,7 +244,7 @@ pub fn shared_directory() -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// In a directory that everybody may write, somebody else may have been first.
+/// In a world-writable directory, another user may have created it first.
 fn require_private(path: &Path) -> io::Result<()> {
     let there = fs::symlink_metadata(path)?;
     let me = rustix::process::getuid().as_raw();
@@ -258,7 +259,7 @@ fn require_private(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Connections that send nothing, or something else, hold up no program.
+    /// Connections that send nothing, or something else, delay no program.
     #[test]
     fn silent_connections_are_not_waited_for() {
         let mut socket = Socket::for_children().unwrap();

@@ -1,4 +1,4 @@
-//! What the library's records mean: texts, clocks, ranges. Pure, and in bounded memory whatever is written.
+//! The content of the library's records: texts, clocks, ranges. Pure, and in bounded memory whatever is written.
 
 use std::collections::HashMap;
 
@@ -7,13 +7,13 @@ use llmprof_inject::wire::{self, EdgeKind, Mode, Obstacle, Payload, Record, Slot
 use llmprof_base::foreign::visible;
 use llmprof_event::Stamp;
 
-/// Open ranges of a program.
+/// Maximum open ranges of a program.
 const MAX_OPEN: usize = 4096;
 const MAX_TEXTS: usize = 1 << 17;
 
-/// What a program has printed, with times of the run's clock. Texts are sanitised.
+/// A message of a program, with times of the run's clock. Texts are sanitised.
 #[derive(Debug)]
-pub enum Said<'a> {
+pub enum Message<'a> {
     Work {
         work: wire::Work,
         name: Option<&'a str>,
@@ -39,7 +39,7 @@ pub enum Said<'a> {
     Dropped(u64),
 }
 
-/// What is known of a program's records so far. Its two rings are told apart by their number.
+/// The state of reading a program's records. Its two rings are identified by their index.
 #[derive(Default)]
 pub struct Transcript {
     texts: [HashMap<u32, String>; 2],
@@ -83,13 +83,13 @@ impl RunClock {
 }
 
 impl Transcript {
-    /// Reads slots of the ring `lane`; returns how many were read: a text that is not there completely is not.
+    /// Reads slots of the ring `lane`; returns the number of slots: those of an incomplete text are not read.
     pub fn read(
         &mut self,
         lane: usize,
         slots: &[Slot],
         run: RunClock,
-        each: &mut dyn FnMut(Said<'_>),
+        each: &mut dyn FnMut(Message<'_>),
     ) -> usize {
         let mut at = 0;
         while let Some(slot) = slots.get(at) {
@@ -116,7 +116,7 @@ impl Transcript {
                         }
                         _ => None,
                     };
-                    each(Said::Work { work, name });
+                    each(Message::Work { work, name });
                 }
                 Some(Record::Range(edge)) => self.range(edge, run, each),
                 Some(Record::Payload { thread, payload }) => {
@@ -125,26 +125,26 @@ impl Transcript {
                     }
                 }
                 Some(Record::Device { number, uuid }) => {
-                    each(Said::Device { number, uuid: uuid_text(&uuid) });
+                    each(Message::Device { number, uuid: uuid_text(&uuid) });
                 }
                 Some(Record::Mode { at_ns, mode }) => {
                     let at_ns = self.clocks.map_or(0, |clocks| clocks.run_time(at_ns, run));
-                    each(Said::Mode { at_ns, mode });
+                    each(Message::Mode { at_ns, mode });
                 }
-                Some(Record::Obstacle(obstacle)) => each(Said::Obstacle(obstacle)),
+                Some(Record::Obstacle(obstacle)) => each(Message::Obstacle(obstacle)),
                 Some(Record::Clock { cupti_ns, monotonic_ns, cupti_version, .. }) => {
                     if self.clocks.is_none() {
-                        each(Said::Version(cupti_version));
+                        each(Message::Version(cupti_version));
                     }
                     self.clocks = Some(Clocks { cupti_ns, monotonic_ns });
                 }
-                Some(Record::Dropped { records }) => each(Said::Dropped(records)),
+                Some(Record::Dropped { records }) => each(Message::Dropped(records)),
             }
         }
         at
     }
 
-    fn range(&mut self, edge: wire::RangeEdge, run: RunClock, each: &mut dyn FnMut(Said<'_>)) {
+    fn range(&mut self, edge: wire::RangeEdge, run: RunClock, each: &mut dyn FnMut(Message<'_>)) {
         let open = |name| OpenRange {
             domain: edge.domain,
             name,
@@ -163,7 +163,7 @@ impl Transcript {
                 None
             }
             EdgeKind::Pop => self.pushed.get_mut(&edge.thread).and_then(|stack| {
-                // Each domain has a stack of its own.
+                // Each domain has its own stack.
                 let at = stack.iter().rposition(|range| range.domain == edge.domain)?;
                 Some(stack.remove(at))
             }),
@@ -178,7 +178,7 @@ impl Transcript {
         };
         let Some(range) = ended else { return };
         let text = |number| self.texts[1].get(&number).map_or("", String::as_str);
-        each(Said::Range {
+        each(Message::Range {
             domain: text(range.domain),
             text: text(range.name),
             thread: range.thread,
@@ -189,14 +189,14 @@ impl Transcript {
     }
 }
 
-/// As NVML writes it.
+/// In NVML's format.
 fn uuid_text(uuid: &[u8; 16]) -> String {
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
 impl Clocks {
-    /// 0 stays: CUPTI has no time.
+    /// 0 is kept: CUPTI has no time.
     fn run_time(self, cupti_ns: u64, run: RunClock) -> u64 {
         match cupti_ns {
             0 => 0,
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_domains_and_threads_are_told_apart() {
+    fn ranges_of_domains_and_threads_are_distinguished() {
         let mut transcript = Transcript::default();
         let edge = |at_ns: u64, domain, kind| {
             Record::Range(RangeEdge { at_ns: 1_000_000 + at_ns, thread: 1, domain, kind }).slot()

@@ -1,4 +1,4 @@
-//! Answers of Prometheus' HTTP API, read series by series: an answer is never kept as a tree.
+//! Answers of Prometheus' HTTP API, read series by series: an answer is never stored as a tree.
 
 use std::{borrow::Cow, fmt};
 
@@ -31,12 +31,12 @@ impl Series<'_> {
     }
 }
 
-/// What an answer contains beside its series.
+/// The parts of an answer other than its series.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Answer {
-    /// How many series it has.
+    /// The number of its series.
     pub series: usize,
-    /// The time that the first value is of.
+    /// The time of the first value.
     pub at: Option<f64>,
     pub warnings: Vec<String>,
 }
@@ -54,13 +54,13 @@ pub enum AnswerError {
     Json(String),
 }
 
-/// Labels of a series; more are passed over.
+/// Maximum labels of a series; further ones are skipped.
 const MAX_LABELS: usize = 100;
-/// Values of a series. Prometheus gives at most 11,000.
+/// Maximum values of a series. Prometheus returns at most 11,000.
 const MAX_VALUES: usize = 20_000;
 const MAX_WARNINGS: usize = 10;
 
-/// Reads an answer and gives each of its series to `each`.
+/// Reads an answer and passes each of its series to `each`.
 pub fn read<'a>(body: &'a [u8], each: &mut dyn FnMut(Series<'a>)) -> Result<Answer, AnswerError> {
     let mut top = Top { each, answer: Answer::default(), status: None, kind: None, text: None, result: None };
     let mut json = serde_json::Deserializer::from_slice(body);
@@ -198,7 +198,7 @@ struct Item<'a> {
 #[derive(Default)]
 struct Labels<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
-/// A text that is borrowed where it has no escapes.
+/// A text that is borrowed if it has no escapes.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -226,13 +226,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for Labels<'a> {
     }
 }
 
-/// A time and a value, which is a text: JSON has no NaN.
+/// A time and a value, which is a string: JSON has no NaN.
 struct Point(f64, f64);
 
 impl<'de> Deserialize<'de> for Point {
     fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Point, D::Error> {
         let (time, value): (f64, Text<'de>) = Deserialize::deserialize(json)?;
-        // One bad value is not known; it is no reason to lose all others.
+        // One invalid value is unknown; the others are kept.
         Ok(Point(time, value.0.parse().unwrap_or(f64::NAN)))
     }
 }
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_series_is_refused() {
+    fn other_answers_are_refused() {
         let refused = |body| series(body).unwrap_err();
         let bad = r#"{"status":"error","errorType":"bad_data","error":"parse error"}"#;
         assert_eq!(refused(bad).to_string(), "bad_data: parse error");
@@ -327,7 +327,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_written_is_read(labels in prop::collection::btree_map("[a-zA-Z_]{1,8}", any::<String>(), 0..6), value: f64, time in 0u32..) {
+        fn answers_round_trip(labels in prop::collection::btree_map("[a-zA-Z_]{1,8}", any::<String>(), 0..6), value: f64, time in 0u32..) {
             let body = serde_json::json!({"status": "success", "data": {"resultType": "vector", "result": [
                 {"metric": labels, "value": [time, value.to_string()]}]}}).to_string();
             let (_, all) = series(&body).unwrap();

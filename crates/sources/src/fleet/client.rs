@@ -1,4 +1,4 @@
-//! PromQL: what is asked of Prometheus, and how its answers become a snapshot or a history.
+//! PromQL: the queries to Prometheus, and the conversion of its answers into a snapshot or a history.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,21 +22,21 @@ use crate::server::{Endpoint, Fetched, Login, Tls, fetch};
 use llmprof_base::foreign;
 use llmprof_event::readings::Reading;
 
-/// The largest response, in bytes; one with 1,000 GPUs has 15 MB.
+/// Maximum size of a response in bytes; one with 1,000 GPUs has 15 MB.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 /// Steps of a range.
 const STEPS: f64 = 120.0;
-/// A shorter step has no more values.
+/// A shorter step gives no more values.
 const LEAST_STEP_S: f64 = 5.0;
-/// So often is asked which GPUs are silent, and since when others are slow.
+/// The interval of the queries for silent GPUs, and for since when others are slow.
 const SELDOM: Duration = Duration::from_secs(60);
 
-/// Where Prometheus is, and what is asked of it.
+/// The address of Prometheus, and the selection of series.
 #[derive(Debug, Clone)]
 pub struct Source {
     pub endpoint: Endpoint,
     pub login: Option<Login>,
-    /// Certificates to trust beside those of the usual authorities (PEM).
+    /// Certificates to trust in addition to the usual authorities (PEM).
     pub authorities: Vec<u8>,
     pub node_label: NodeLabel,
     pub work_label: Option<String>,
@@ -46,11 +46,11 @@ pub struct Source {
 }
 
 impl Source {
-    /// Prometheus at `url`, which may have a user and a password in it.
+    /// Prometheus at `url`, which may contain a user and a password.
     pub fn at(url: &str) -> Result<Source, FleetError> {
         let (mut endpoint, login) =
             Endpoint::with_login(url).map_err(|e| FleetError::Usage(format!("--prometheus: {e}")))?;
-        // People copy addresses from the browser or from a client.
+        // Users copy addresses from the browser or from a client.
         for end in ["/api", "/graph", "/query"] {
             if let Some(base) = endpoint.base.strip_suffix(end) {
                 endpoint.base = base.to_owned();
@@ -69,15 +69,15 @@ impl Source {
     }
 }
 
-/// The labels of a GPU that is silent, and when it was last scraped.
+/// The labels of a silent GPU, and the time of its last scrape.
 type Silent = (Vec<(String, String)>, f64);
 
 pub struct Client {
     source: Source,
     tls: Tls,
-    /// When each GPU that is silent was last scraped, as it was asked last.
+    /// The last scrape of each silent GPU, as of the last query.
     seen: Vec<Silent>,
-    /// Counters as they were at the beginning of the window, as they were asked last.
+    /// Counters at the beginning of the window, as of the last query.
     before: Option<Fetched>,
     asked_seldom: Option<Instant>,
     since: BTreeMap<Key, Since>,
@@ -93,18 +93,18 @@ impl Client {
         self.source.endpoint.to_string()
     }
 
-    /// All GPUs as they are now. Before it is asked since when slow ones are slow, `early` gets what is known.
+    /// The current state of all GPUs. `early` receives it before the query for since when slow GPUs are slow.
     pub async fn refresh(&mut self, early: impl FnOnce(&Snapshot)) -> Result<Snapshot, FleetError> {
         let begin = Instant::now();
         let window_s = self.source.window.as_secs_f64();
         let mut collector = Collector::new(self.source.node_label.clone(), self.source.work_label.clone());
         let mut remarks = Vec::new();
-        // At once: Prometheus answers each on a thread of its own.
+        // Concurrently: Prometheus answers each query on its own thread.
         let seldom = self.asked_seldom.is_none_or(|asked| asked.elapsed() >= SELDOM);
         let heartbeats = self.join(&HEARTBEATS, None, |name| format!("timestamp({name})"));
         let all = self.all(names());
         let before = format!("{} offset {window_s:.0}s", self.all(counters()));
-        // What was at the beginning of the window changes slowly.
+        // Values at the beginning of the window change slowly.
         let before = async { if seldom { Some(self.get(&before).await) } else { None } };
         let (all, before, seen) = tokio::join!(self.get(&all), before, self.get(&heartbeats));
         match before {
@@ -116,7 +116,7 @@ impl Client {
         remarks
             .extend(answer.warnings.iter().map(|text| format!("Prometheus: {}", foreign::line(text, 200))));
         let mut unix_s = answer.at;
-        // The rest adds to what is known: without it, less is known.
+        // The rest is additional: without it, less is known.
         match seen.and_then(|seen| self.read(&seen, &mut |one| collector.seen(&one))) {
             Ok(answer) => unix_s = unix_s.or(answer.at),
             Err(e) => remarks.push(format!("ages are not known: {e}")),
@@ -163,7 +163,7 @@ impl Client {
         Ok(snapshot)
     }
 
-    /// Adds since when slow GPUs are slow. It is asked again where others became slow, and now and then.
+    /// Adds since when slow GPUs are slow. Queried again if other GPUs became slow, and at intervals.
     async fn with_since(
         &mut self,
         snapshot: Snapshot,
@@ -267,7 +267,7 @@ impl Client {
         format!("{{__name__=~\"{names}\"{matchers}}}")
     }
 
-    /// The series of each of these names in an expression, joined by `or`.
+    /// The series of each of these names in one expression, joined by `or`.
     fn join(&self, names: &[&str], more: Option<&Matcher>, each: impl Fn(&str) -> String) -> String {
         let matchers: Vec<String> = self.source.matchers.iter().chain(more).map(Matcher::to_string).collect();
         let matchers = matchers.join(",");
@@ -275,21 +275,22 @@ impl Client {
         names.iter().map(one).collect::<Vec<_>>().join(" or ")
     }
 
-    /// The GPUs that were scraped within the window and are not any more: their labels, and when they were last scraped.
+    /// The GPUs that were scraped within the window but are no longer: their labels, and the times of their last
+    /// scrapes.
     async fn ask_silent(&self, collector: &Collector) -> Result<(Option<f64>, Vec<Silent>), FleetError> {
         let window_s = self.source.window.as_secs_f64();
-        // One name of each kind of exporter is enough where exporters are known.
+        // One name per kind of exporter is enough if exporters are known.
         let names = if collector.is_empty() { &HEARTBEATS[..] } else { &ONE_HEARTBEAT_EACH };
         let gone =
             self.join(names, None, |name| format!("last_over_time({name}[{window_s:.0}s]) unless {name}"));
         let mut nodes = BTreeSet::new();
-        let answer = self.query(&gone, &mut |one| nodes.extend(self.source.node_label.of(&one))).await?;
+        let answer = self.query(&gone, &mut |one| nodes.extend(self.source.node_label.find(&one))).await?;
         let nodes: Vec<(String, String)> = nodes.into_iter().collect();
         let mut seen = Vec::new();
         let mut at = answer.at;
         if answer.series > 0 {
             let step = (window_s / 60.0).max(LEAST_STEP_S);
-            // Only the few nodes of silent GPUs are queried: a query of all GPUs takes long.
+            // Only the few nodes of silent GPUs are queried, because a query of all GPUs takes long.
             let of_nodes = Matcher::any_of(&nodes);
             let times = self.join(names, of_nodes.as_ref(), |name| format!("timestamp({name})"));
             let text = format!("max_over_time(({times})[{window_s:.0}s:{step:.0}s])");
@@ -315,7 +316,7 @@ impl Client {
         each: &mut dyn FnMut(Series<'_>),
     ) -> Result<Answer, FleetError> {
         let step = self.step_s();
-        // Whole steps: the times of all ranges are the same.
+        // Whole steps, so that the times of all ranges are equal.
         let end = (end / step).floor() * step;
         let start = end - self.source.window.as_secs_f64();
         let path =
@@ -339,7 +340,7 @@ impl Client {
     }
 }
 
-/// The series of an answer, or what is wrong with it.
+/// The series of an answer, or its error.
 fn read_answer(
     url: String,
     fetched: &Fetched,
@@ -398,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn each_answer_that_is_none_has_its_words() {
+    fn each_invalid_answer_has_a_message() {
         let error =
             |kind: &str| format!(r#"{{"status":"error","errorType":"{kind}","error":"why\u001b[2J"}}"#);
         for (status, location, body, wanted) in [

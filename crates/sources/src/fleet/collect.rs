@@ -1,4 +1,4 @@
-//! Series become GPUs: by their labels, whatever these are called.
+//! Turns series into GPUs by their labels, whatever the labels' names are.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,9 +10,9 @@ use super::{
 };
 use llmprof_event::{GpuSample, readings::Reading};
 
-/// An answer may name any number of them.
+/// Maximum GPUs: an answer may name any number.
 pub const MAX_GPUS: usize = 20_000;
-/// Names of labels that are kept, for the message about one that is missing.
+/// Maximum names of labels that are kept for the message about a missing one.
 const MAX_LABEL_NAMES: usize = 60;
 /// The number of series whose label names are kept.
 const SAMPLED_SERIES: usize = 500;
@@ -24,7 +24,7 @@ pub struct Collector {
     node_label: NodeLabel,
     work_label: Option<String>,
     /// By the GPU, then by the exporter that reports it.
-    found: BTreeMap<Key, BTreeMap<String, Found>>,
+    found: BTreeMap<Key, BTreeMap<String, ExportedGpu>>,
     /// Names of all labels, for messages.
     pub label_names: BTreeSet<String>,
     series: usize,
@@ -35,7 +35,7 @@ pub struct Collector {
 
 /// A GPU as one exporter reports it.
 #[derive(Debug)]
-struct Found {
+struct ExportedGpu {
     identity: Identity,
     model: Option<String>,
     mig_profile: Option<String>,
@@ -52,7 +52,7 @@ struct Found {
     seen: Option<f64>,
 }
 
-/// The GPUs, and what was wrong with their series.
+/// The GPUs, and the problems with their series.
 #[derive(Debug, Default)]
 pub struct Collected {
     pub gpus: Vec<Gpu>,
@@ -73,13 +73,13 @@ impl Collector {
         }
     }
 
-    /// The GPU that a series is of. `None` where it is of none.
-    fn find(&mut self, series: &Series<'_>) -> Option<&mut Found> {
+    /// The GPU of a series. `None` if it belongs to no GPU.
+    fn find(&mut self, series: &Series<'_>) -> Option<&mut ExportedGpu> {
         self.series += 1;
         if self.series < SAMPLED_SERIES && self.label_names.len() < MAX_LABEL_NAMES {
             self.label_names.extend(series.labels.iter().map(|(name, _)| shown(name)));
         }
-        let Some(identity) = Identity::of(series, &self.node_label) else {
+        let Some(identity) = Identity::from_labels(series, &self.node_label) else {
             self.without_gpu += 1;
             return None;
         };
@@ -99,18 +99,18 @@ impl Collector {
         let work_label = self.work_label.as_deref();
         // All series of a GPU and an exporter have the same labels.
         Some(by_exporter.entry(exporter).or_insert_with(|| {
-            let mut found = Found::new(identity);
+            let mut found = ExportedGpu::new(identity);
             found.describe(series, work_label);
             found
         }))
     }
 
-    /// A value of now.
+    /// A current value.
     pub fn now(&mut self, series: &Series<'_>) {
         let Some((name, meaning)) = known(series.name()) else { return };
         let number = series.label("xid").or(series.label("err_code")).and_then(|xid| xid.parse::<u32>().ok());
         let Some(value) = series.last().filter(|value| !is_blank(*value) && *value >= 0.0) else {
-            // It is there, without a value.
+            // It exists, without a value.
             self.find(series);
             return;
         };
@@ -138,12 +138,12 @@ impl Collector {
         }
     }
 
-    /// A counter as it was at the beginning of the window. Of GPUs that are not there any more, nothing is kept.
+    /// A counter at the beginning of the window. GPUs that no longer exist are skipped.
     pub fn before(&mut self, series: &Series<'_>) {
         let (Some((name, meaning)), Some(value)) = (known(series.name()), series.last()) else { return };
-        let Some(identity) = Identity::of(series, &self.node_label) else { return };
+        let Some(identity) = Identity::from_labels(series, &self.node_label) else { return };
         let Some(by_exporter) = self.found.get_mut(&key(&identity)) else { return };
-        // An exporter that was started again may have another address.
+        // A restarted exporter may have a different address.
         let exporter = labels::exporter(series);
         let is_known = by_exporter.contains_key(&exporter);
         for (_, found) in by_exporter.iter_mut().filter(|(of, _)| !is_known || **of == exporter) {
@@ -154,7 +154,7 @@ impl Collector {
         }
     }
 
-    /// When a GPU was last scraped: the value is that time.
+    /// The time of a GPU's last scrape, which is the value.
     pub fn seen(&mut self, series: &Series<'_>) {
         let Some(unix_s) = series.last() else { return };
         if let Some(found) = self.find(series) {
@@ -166,7 +166,7 @@ impl Collector {
         self.found.is_empty()
     }
 
-    /// Whether any series has the label that is to name nodes.
+    /// Whether any series has the label that names nodes.
     pub fn has_nodes(&self) -> bool {
         self.found.values().flat_map(BTreeMap::values).any(|found| !found.identity.node.0.is_empty())
     }
@@ -176,11 +176,12 @@ impl Collector {
         let mut doubled = Vec::new();
         let mut gpus = Vec::with_capacity(self.found.len());
         for (key, by_exporter) in self.found {
-            // Readings of two exporters are of two moments: the one with the newest, else with the most, is taken.
-            let rank = |found: &Found| (found.seen.unwrap_or(0.0), found.sample.readings().count());
+            // Readings of two exporters belong to two moments: those of the newest, else of the one with the most
+            // readings, are used.
+            let rank = |found: &ExportedGpu| (found.seen.unwrap_or(0.0), found.sample.readings().count());
             let exporters: Vec<String> = by_exporter.keys().map(|name| shown(name)).collect();
             let live = by_exporter.values().filter(|found| !found.sample.is_empty()).count();
-            let mut all: Vec<Found> = by_exporter.into_values().collect();
+            let mut all: Vec<ExportedGpu> = by_exporter.into_values().collect();
             all.sort_by(|a, b| {
                 let (a, b) = (rank(a), rank(b));
                 b.0.total_cmp(&a.0).then(b.1.cmp(&a.1))
@@ -227,9 +228,9 @@ pub fn some(names: &BTreeSet<String>) -> String {
     names.join(", ")
 }
 
-/// The GPU that a series is of.
+/// The GPU of a series.
 pub fn key_of(series: &Series<'_>, node_label: &NodeLabel) -> Option<Key> {
-    Identity::of(series, node_label).map(|identity| key(&identity))
+    Identity::from_labels(series, node_label).map(|identity| key(&identity))
 }
 
 fn key(identity: &Identity) -> Key {
@@ -244,9 +245,9 @@ fn key(identity: &Identity) -> Key {
     if key.len() <= MAX_ASKED { key } else { key.chars().take(MAX_ASKED).collect() }
 }
 
-impl Found {
-    fn new(identity: Identity) -> Found {
-        Found {
+impl ExportedGpu {
+    fn new(identity: Identity) -> ExportedGpu {
+        ExportedGpu {
             identity,
             model: None,
             mig_profile: None,
@@ -290,7 +291,7 @@ impl Found {
         for (name, kind, total) in &self.counts {
             let before = self.before.iter().find(|(known, _)| known == name).map(|(_, value)| *value);
             let counted = Counted::since(*total, before);
-            let slot = kind.of(&mut errors);
+            let slot = kind.counter(&mut errors);
             *slot = Some(match *slot {
                 None => counted,
                 Some(other) => Counted {
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_no_numbers_are_not_there() {
+    fn values_that_are_not_numbers_are_absent() {
         for value in [f64::NAN, f64::INFINITY, -1.0, 9_223_372_036_854_775_792.0] {
             let gpus = collect(&[("__name__=DCGM_FI_DEV_GPU_TEMP,gpu=0,Hostname=n", value)]).gpus;
             assert_eq!((gpus.len(), gpus[0].get(Reading::Temp)), (1, None), "{value}");
@@ -426,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_of_others_are_made_visible() {
+    fn untrusted_labels_are_sanitised() {
         let gpus = collect(&[(
             "__name__=DCGM_FI_DEV_SM_CLOCK,gpu=0,Hostname=n\u{1b}]0;x\u{7},modelName=a\u{202e}b",
             1.0,

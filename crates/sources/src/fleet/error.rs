@@ -1,4 +1,4 @@
-//! What goes wrong between here and Prometheus, each with what to do.
+//! Errors of the connection to Prometheus, each with a remedy.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub enum FleetError {
     Fetch {
         url: String,
         cause: FetchError,
-        /// The user has named certificates to trust.
+        /// Whether the user has named certificates to trust.
         with_ca_file: bool,
     },
     #[error(
@@ -48,7 +48,7 @@ pub enum FleetError {
     NoNodeLabel { label: String, there: String },
 }
 
-/// Among which series was looked.
+/// The selection of series.
 struct Selected<'a>(&'a [Matcher]);
 
 impl fmt::Display for Selected<'_> {
@@ -101,7 +101,7 @@ fn remedy(cause: &FetchError, with_ca_file: bool) -> &'static str {
     }
 }
 
-/// A server's message, in one line.
+/// A server's message on one line.
 pub fn said(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(&body[..body.len().min(600)]);
     foreign::line(text.trim(), 200)

@@ -1,13 +1,13 @@
-//! A GPU as Prometheus knows it, and all of them at one moment.
+//! A GPU as Prometheus knows it, and all GPUs at one moment.
 
 use serde::{Deserialize, Serialize};
 
 use llmprof_event::{GpuSample, readings::Reading};
 
-/// What tells a GPU from all others: its UUID, else its node and index; and the part of it (MIG).
+/// The identity of a GPU: its UUID, else its node and index; with its MIG slice.
 pub type Key = String;
 
-/// A count, and by how much it grew within the window, where its earlier value is known.
+/// A count, and its increase within the window, if its earlier value is known.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Counted {
     pub total: f64,
@@ -16,26 +16,26 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// A counter that is smaller than before began again.
+    /// A counter that is smaller than before was reset.
     pub fn since(total: f64, before: Option<f64>) -> Counted {
         let recent = before.map(|before| if total >= before { total - before } else { total });
         Counted { total, recent }
     }
 
-    /// Whether it grew; without an earlier value, whether it is above zero.
+    /// Whether it increased; without an earlier value, whether it is above zero.
     pub fn is_new(self) -> bool {
         self.recent.unwrap_or(self.total) > 0.0
     }
 }
 
-/// Errors since the driver was loaded. What is not exported is `None`.
+/// Errors since the driver was loaded. `None` if not exported.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuErrors {
     /// The last Xid; 0 for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xid: Option<u32>,
-    /// The last Xid was another one at the beginning of the window.
+    /// Whether the last Xid was a different one at the beginning of the window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xid_is_new: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,11 +58,11 @@ pub struct GpuErrors {
     pub nvlink_recoveries: Option<Counted>,
 }
 
-/// Since when a GPU is slow, in seconds of Unix time.
+/// The time since when a GPU is slow, in seconds of Unix time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Since {
     pub unix_s: f64,
-    /// It was slow at the beginning of the window too.
+    /// Whether it was already slow at the beginning of the window.
     pub or_earlier: bool,
 }
 
@@ -72,7 +72,7 @@ pub struct Gpu {
     pub node: String,
     /// Its index on the node.
     pub gpu: String,
-    /// The part of it (MIG).
+    /// Its MIG slice.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mig: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -85,19 +85,19 @@ pub struct Gpu {
     pub model: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub driver: Option<String>,
-    /// What it works on, if a label reports it.
+    /// Its work, if a label reports it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub work: Option<String>,
-    /// Its readings; empty where its exporter is not scraped any more.
+    /// Its readings; empty if its exporter is no longer scraped.
     pub sample: GpuSample,
     #[serde(default)]
     pub errors: GpuErrors,
-    /// When it was last scraped, in seconds of Unix time.
+    /// The time of its last scrape, in seconds of Unix time.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub seen_unix_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub slow_since: Option<Since>,
-    /// What selects its series in PromQL.
+    /// The PromQL selector of its series.
     #[serde(default)]
     pub selector: String,
 }
@@ -107,7 +107,7 @@ impl Gpu {
         self.sample.get(reading)
     }
 
-    /// `0`, or `0/7` for a part of it.
+    /// `0`, or `0/7` for a MIG slice.
     pub fn index(&self) -> String {
         match &self.mig {
             Some(mig) => format!("{}/{mig}", self.gpu),
@@ -115,7 +115,7 @@ impl Gpu {
         }
     }
 
-    /// The model without its maker.
+    /// The model without the vendor.
     pub fn short_model(&self) -> &str {
         let model = self.model.as_deref().unwrap_or("unknown model");
         model.trim_start_matches("NVIDIA ").trim_start_matches("GeForce ")
@@ -127,17 +127,17 @@ impl Gpu {
 pub struct Snapshot {
     /// Prometheus' time, in seconds of Unix time.
     pub unix_s: f64,
-    /// How long the queries took.
+    /// The duration of the queries.
     pub took_ms: f64,
-    /// What is new, slow or counted is so within this time.
+    /// The time range for "new", "since" and counters.
     pub window_s: f64,
     pub gpus: Vec<Gpu>,
-    /// Messages about what is wrong with the data.
+    /// Messages about problems with the data.
     #[serde(default)]
     pub remarks: Vec<String>,
 }
 
-/// A GPU that was not scraped for so long is silent. Scrapes are at most a minute apart.
+/// A GPU that was not scraped for this long is silent. Scrapes are at most a minute apart.
 pub const SILENT_S: f64 = 120.0;
 
 impl Snapshot {
@@ -146,7 +146,7 @@ impl Snapshot {
         gpu.seen_unix_s.map(|seen| (self.unix_s - seen).max(0.0))
     }
 
-    /// Its exporter is not scraped any more: what is known of it is old.
+    /// Whether its exporter is no longer scraped, so that its values are old.
     pub fn is_silent(&self, gpu: &Gpu) -> bool {
         gpu.sample.is_empty() || self.age_s(gpu).is_some_and(|age| age > SILENT_S)
     }

@@ -1,4 +1,4 @@
-//! One GPU over time, as the events of a run without a workload: the same pane shows it.
+//! One GPU over time, as the events of a run without a workload, for the GPU pane.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ impl History {
         self.samples.first().map(|(at, _)| *at)
     }
 
-    /// As the events of a run. A sample is repeated until the next one, but for no longer than two steps: what was not scraped is
-    /// a gap.
+    /// As the events of a run. A sample is repeated until the next one, but for no longer than two steps: missing
+    /// scrapes are gaps.
     pub fn events(&self) -> Vec<Envelope> {
         let Some(begin) = self.begin_unix_s() else { return Vec::new() };
         let index = self.gpu.gpu.parse().unwrap_or(0);
@@ -118,6 +118,6 @@ pub fn from_recording<'a>(gpu: &Gpu, snapshots: impl Iterator<Item = &'a Snapsho
         samples.extend(fresh.map(|found| (snapshot.unix_s, found.sample)));
     }
     let gaps: Vec<f64> = samples.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
-    let step_s = super::equals::median(&gaps).unwrap_or(15.0).max(1.0);
+    let step_s = super::peers::median(&gaps).unwrap_or(15.0).max(1.0);
     History { gpu: gpu.clone(), step_s, samples }
 }

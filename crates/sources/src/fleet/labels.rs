@@ -1,16 +1,16 @@
-//! Labels: which of them name a node, a GPU and its work, and how they select series.
+//! Labels: those that name a node, a GPU and its work, and the selection of series by them.
 
 use std::{fmt, str::FromStr};
 
 use super::answer::Series;
 use llmprof_base::foreign;
 
-/// Characters of a label that are kept to be shown.
+/// Maximum characters of a label for display.
 const MAX_SHOWN: usize = 100;
-/// Bytes of a label's value that are kept to be asked for.
+/// Maximum bytes of a label's value for queries.
 pub const MAX_ASKED: usize = 400;
 
-/// Where nodes have their names, the usual ones first. The last two are addresses of exporters.
+/// The labels with the names of nodes, the usual ones first. The last two are addresses of exporters.
 const NODE_LABELS: [&str; 10] = [
     "Hostname",
     "hostname",
@@ -26,7 +26,7 @@ const NODE_LABELS: [&str; 10] = [
 const GPU_LABELS: [&str; 4] = ["gpu", "GPU", "minor_number", "index"];
 const UUID_LABELS: [&str; 2] = ["UUID", "uuid"];
 const MODEL_LABELS: [&str; 3] = ["modelName", "model_name", "name"];
-/// What a GPU works on. Prometheus renames labels of the exporter that the scrape has too.
+/// The labels with the work of a GPU. Prometheus renames labels of the exporter that the scrape has too.
 const WORK_LABELS: [&str; 8] = [
     "hpc_job",
     "slurm_job_id",
@@ -41,15 +41,15 @@ const WORK_LABELS: [&str; 8] = [
 /// The label that names a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum NodeLabel {
-    /// The first of the usual ones that a series has.
+    /// The first of the usual labels that a series has.
     #[default]
     Usual,
     Named(String),
 }
 
 impl NodeLabel {
-    /// The name of the node; of an address, without its port.
-    pub fn of(&self, series: &Series<'_>) -> Option<(String, String)> {
+    /// The name of the node; for an address, without its port.
+    pub fn find(&self, series: &Series<'_>) -> Option<(String, String)> {
         match self {
             NodeLabel::Named(name) => series.label(name).map(|value| (name.clone(), value.to_owned())),
             NodeLabel::Usual => {
@@ -73,38 +73,38 @@ fn first<'s>(series: &'s Series<'_>, names: &[&'static str]) -> Option<(&'static
     names.iter().find_map(bounded)
 }
 
-/// A label as it is shown.
+/// A label for display.
 pub fn shown(value: &str) -> String {
     foreign::line(value, MAX_SHOWN)
 }
 
-/// What the labels of a series report about its GPU.
+/// The labels of a series that identify its GPU.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     pub node: (String, String),
     pub gpu: (&'static str, String),
     pub uuid: Option<(&'static str, String)>,
-    /// Part of a GPU (MIG).
+    /// The MIG slice.
     pub mig: Option<String>,
 }
 
 impl Identity {
-    /// `None` where the series is of no GPU.
-    pub fn of(series: &Series<'_>, node_label: &NodeLabel) -> Option<Identity> {
+    /// `None` if the series belongs to no GPU.
+    pub fn from_labels(series: &Series<'_>, node_label: &NodeLabel) -> Option<Identity> {
         let owned = |(name, value): (&'static str, &str)| (name, value.to_owned());
         let uuid = first(series, &UUID_LABELS).map(owned);
         let gpu = first(series, &GPU_LABELS).map(owned);
-        // A GPU without an index is known by its UUID.
+        // A GPU without an index is identified by its UUID.
         let gpu = gpu.or_else(|| uuid.clone())?;
         Some(Identity {
-            node: node_label.of(series).unwrap_or_default(),
+            node: node_label.find(series).unwrap_or_default(),
             gpu,
             uuid,
             mig: series.label("GPU_I_ID").map(str::to_owned),
         })
     }
 
-    /// What selects its series.
+    /// The selector of its series.
     pub fn selector(&self) -> Vec<Matcher> {
         let mut all = match &self.uuid {
             Some((name, value)) => vec![Matcher::equal(name, value)],
@@ -119,7 +119,7 @@ impl Identity {
     }
 }
 
-/// Which exporter a series is from: the same GPU may be read by two, or one may be scraped twice.
+/// The exporter of a series: two exporters may read the same GPU, or one may be scraped twice.
 pub fn exporter(series: &Series<'_>) -> String {
     let (job, instance) =
         (series.label("job").unwrap_or_default(), series.label("instance").unwrap_or_default());
@@ -130,11 +130,11 @@ pub fn model(series: &Series<'_>) -> Option<String> {
     first(series, &MODEL_LABELS).map(|(_, value)| shown(value))
 }
 
-/// What the GPU works on, as far as labels report it: a job, or the pods of one set.
+/// The work of the GPU, if labels report it: a job, or the pods of one set.
 pub fn work(series: &Series<'_>, label: Option<&str>) -> Option<String> {
     let found = match label {
         Some(label) => series.label(label).map(|value| (label, value)),
-        // Labels of the exporter's own pod show nothing about the work.
+        // Labels of the exporter's own pod say nothing about the work.
         None => first(series, &WORK_LABELS).filter(|(name, _)| {
             !matches!(*name, "pod" | "container")
                 || series.label("exported_pod").is_none() && series.label("namespace").is_some()
@@ -146,8 +146,7 @@ pub fn work(series: &Series<'_>, label: Option<&str>) -> Option<String> {
     })
 }
 
-/// A pod's name without the numbers and hashes that tell it from its peers: `train-7`,
-/// `train-6d8f9c7b4-x2x9z`.
+/// A pod's name without the numbers and hashes that distinguish it from its peers: `train-7`, `train-6d8f9c7b4-x2x9z`.
 fn owner(pod: &str) -> &str {
     let mut name = pod;
     for _ in 0..2 {
@@ -165,7 +164,7 @@ fn is_generated(part: &str) -> bool {
     !part.is_empty() && plain && (digits == part.len() || digits > 0 && (5..=10).contains(&part.len()))
 }
 
-/// `label="value"`, and its relatives.
+/// `label="value"`, and the other operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Matcher {
     name: String,
@@ -179,11 +178,11 @@ impl Matcher {
     }
 }
 
-/// Values that a selection by any of them may have: more make the query longer than servers accept.
+/// Maximum values of a selection: more would make the query longer than servers accept.
 const MAX_ANY: usize = 40;
 
 impl Matcher {
-    /// What selects any of these labels, where all have one name and they are few.
+    /// The selector of any of these labels, if all have one name and they are few.
     pub fn any_of(labels: &[(String, String)]) -> Option<Matcher> {
         let (name, _) = labels.first()?;
         let few = labels.len() <= MAX_ANY && labels.iter().all(|(other, _)| other == name);
@@ -212,7 +211,7 @@ pub fn is_label_name(name: &str) -> bool {
 impl FromStr for Matcher {
     type Err = String;
 
-    /// Quotes may be left out: shells take them away.
+    /// Quotes may be missing, because shells remove them.
     fn from_str(text: &str) -> Result<Matcher, String> {
         let wanted = || format!("{text:?} selects nothing: write label=\"value\", or with !=, =~ or !~");
         let at = text.find(['=', '!']).ok_or_else(wanted)?;
@@ -252,20 +251,20 @@ mod tests {
             (&[("node", "gpu-7"), ("instance", "x")], "gpu-7"),
         ] {
             let series = series(labels);
-            let (name, value) = NodeLabel::Usual.of(&series).unwrap();
+            let (name, value) = NodeLabel::Usual.find(&series).unwrap();
             assert_eq!(NodeLabel::shown(&name, &value), node);
         }
         let rack = series(&[("rack", "r1"), ("Hostname", "n1")]);
         let named = NodeLabel::Named("rack".into());
-        assert_eq!(named.of(&rack), Some(("rack".into(), "r1".into())));
-        assert_eq!(named.of(&series(&[("Hostname", "n1")])), None);
-        assert_eq!(NodeLabel::Usual.of(&series(&[("a", "b"), ("Hostname", "")])), None);
+        assert_eq!(named.find(&rack), Some(("rack".into(), "r1".into())));
+        assert_eq!(named.find(&series(&[("Hostname", "n1")])), None);
+        assert_eq!(NodeLabel::Usual.find(&series(&[("a", "b"), ("Hostname", "")])), None);
     }
 
     #[test]
     fn a_gpu_is_selected_by_what_identifies_it() {
         let text = |labels: &[(&str, &str)]| {
-            let identity = Identity::of(&series(labels), &NodeLabel::Usual)?;
+            let identity = Identity::from_labels(&series(labels), &NodeLabel::Usual)?;
             Some(identity.selector().iter().map(Matcher::to_string).collect::<Vec<_>>().join(","))
         };
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The metrics that are asked for, and what they mean: those of NVIDIA's DCGM exporter and our own.
+//! The queried metrics and their meaning: those of NVIDIA's DCGM exporter and of llmprof-tui.
 
 use std::{collections::HashMap, sync::LazyLock};
 
@@ -6,20 +6,20 @@ use super::gpu::GpuErrors;
 use crate::server::{DCGM_FIELDS, DCGM_REASONS};
 use llmprof_event::readings::{PROMETHEUS, Reading};
 
-/// What the value of a metric is.
+/// The meaning of a metric's value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Meaning {
-    /// A reading, and what the value is multiplied with.
+    /// A reading, and the factor to its unit.
     Reading(Reading, f64),
-    /// The share of time with work, of exporters without `DCGM_FI_DEV_GPU_UTIL`.
+    /// The share of time with work, for exporters without `DCGM_FI_DEV_GPU_UTIL`.
     EngineActive,
     /// NVML's bits.
     Reasons,
-    /// MiB of memory that is free.
+    /// Free memory in MiB.
     MemoryFree,
     /// The number of the last Xid; 0 for none.
     LastXid,
-    /// The number of Xids, by their number in a label.
+    /// The number of Xids, with the Xid in a label.
     XidCount,
     Error(ErrorKind),
 }
@@ -35,12 +35,12 @@ pub enum ErrorKind {
     EccUncorrected,
     RowsRemapped,
     RowsRemappedUncorrectable,
-    /// 1 where a row could not be remapped.
+    /// 1 if a row could not be remapped.
     RowRemapFailure,
 }
 
 impl ErrorKind {
-    pub fn of(self, errors: &mut GpuErrors) -> &mut Option<super::gpu::Counted> {
+    pub fn counter(self, errors: &mut GpuErrors) -> &mut Option<super::gpu::Counted> {
         match self {
             ErrorKind::PcieReplays => &mut errors.pcie_replays,
             ErrorKind::NvlinkCrc => &mut errors.nvlink_crc,
@@ -92,14 +92,14 @@ pub fn meaning(name: &str) -> Option<Meaning> {
     known(name).map(|(_, meaning)| meaning)
 }
 
-/// The metric with its own name: an answer has thousands of each.
+/// The metric with its static name: an answer has thousands of each.
 pub fn known(name: &str) -> Option<(&'static str, Meaning)> {
     static BY_NAME: LazyLock<HashMap<&'static str, Meaning>> =
         LazyLock::new(|| MEANINGS.iter().copied().collect());
     BY_NAME.get_key_value(name).map(|(name, meaning)| (*name, *meaning))
 }
 
-/// What the values of a metric are multiplied with to be in the unit of its reading.
+/// The factor from the values of a metric to the unit of its reading.
 pub fn factor(name: &str) -> f64 {
     match meaning(name) {
         Some(Meaning::Reading(_, factor)) => factor,
@@ -108,12 +108,12 @@ pub fn factor(name: &str) -> f64 {
     }
 }
 
-/// Every name that is asked for.
+/// Every queried name.
 pub fn names() -> impl Iterator<Item = &'static str> {
     MEANINGS.iter().map(|(name, _)| *name)
 }
 
-/// Those that are compared with their value a while ago.
+/// The metrics that are compared with their value at the beginning of the window.
 pub fn counters() -> impl Iterator<Item = &'static str> {
     let counts = |meaning: &Meaning| {
         matches!(
@@ -126,7 +126,7 @@ pub fn counters() -> impl Iterator<Item = &'static str> {
     MEANINGS.iter().filter(move |(_, meaning)| counts(meaning)).map(|(name, _)| *name)
 }
 
-/// The names by which a GPU is known to be scraped, the usual ones first.
+/// The metrics that show that a GPU is scraped, the usual ones first.
 pub const HEARTBEATS: [&str; 6] = [
     "DCGM_FI_DEV_SM_CLOCK",
     "DCGM_FI_DEV_GPU_TEMP",
@@ -136,10 +136,10 @@ pub const HEARTBEATS: [&str; 6] = [
     "llmprof_gpu_power_watts",
 ];
 
-/// One for each kind of exporter.
+/// One per kind of exporter.
 pub const ONE_HEARTBEAT_EACH: [&str; 2] = [HEARTBEATS[0], HEARTBEATS[4]];
 
-/// DCGM's numbers for "not there", which old exporters pass on.
+/// DCGM's numbers for "not available", which old exporters pass on.
 pub fn is_blank(value: f64) -> bool {
     value >= 9.223_372_036_854_775e18
         || (2_147_483_632.0..=2_147_483_635.0).contains(&value)
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn blanks_are_no_values() {
+    fn blanks_are_missing_values() {
         for blank in [9_223_372_036_854_775_792.0, 2_147_483_632.0, 140_737_488_355_328.0] {
             assert!(is_blank(blank), "{blank}");
         }

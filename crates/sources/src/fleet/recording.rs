@@ -1,4 +1,4 @@
-//! A recording of a fleet: a line about where it is from, then a line for each refresh.
+//! A recording of a fleet: a line with its origin, then one line per refresh.
 
 use std::{
     fs::File,
@@ -14,9 +14,9 @@ use llmprof_base::{dir, read};
 
 /// Raised when an old reader would misread a new recording.
 const SCHEMA: u32 = 1;
-/// 20,000 GPUs have 30 MB.
+/// Maximum length of a line; 20,000 GPUs have 30 MB.
 const MAX_LINE_BYTES: u64 = 128 << 20;
-/// Refreshes of a recording that are found. At one in 15 s, a month.
+/// Maximum refreshes of a recording: at one per 15 s, a month.
 const MAX_SNAPSHOTS: usize = 200_000;
 
 /// The first line.
@@ -24,7 +24,7 @@ const MAX_SNAPSHOTS: usize = 200_000;
 pub struct Header {
     /// The schema of the recording.
     pub fleet: u32,
-    /// Where Prometheus was; never with a login.
+    /// The address of Prometheus, never with a login.
     pub prometheus: String,
     #[serde(default)]
     pub node_label: Option<String>,
@@ -52,7 +52,7 @@ pub enum RecordingError {
     Empty(PathBuf),
 }
 
-/// Writes a recording. Each line is complete when it is written.
+/// Writes a recording, one complete line at a time.
 #[derive(Debug)]
 pub struct Recorder {
     path: PathBuf,
@@ -60,7 +60,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A new file at `path`, or in the directory that `path` is, named by `now`.
+    /// A new file at `path`, or in the directory `path` with a name from `now`.
     pub fn create(path: &Path, header: &Header, now: &str) -> Result<Recorder, RecordingError> {
         let path = if path.is_dir() { path.join(format!("fleet_{now}.ndjson")) } else { path.to_owned() };
         let io = |source| RecordingError::Io { path: path.clone(), source };
@@ -89,14 +89,14 @@ impl Recorder {
     }
 }
 
-/// A recording on disk: where each refresh is. A refresh is read when it is shown.
+/// A recording on disk with the offset of each refresh. A refresh is read when it is shown.
 pub struct Recorded {
     pub header: Header,
     path: PathBuf,
     file: BufReader<File>,
-    /// The time of each, and where its line begins.
+    /// The time of each refresh, and the offset of its line.
     lines: Vec<(f64, u64)>,
-    /// Lines that are damaged.
+    /// The number of damaged lines.
     pub skipped: usize,
 }
 
@@ -154,7 +154,7 @@ impl Recorded {
         read.map_err(|source| RecordingError::Io { path: self.path.clone(), source })
     }
 
-    /// At most `n` refreshes up to `at`, evenly apart.
+    /// At most `n` evenly spaced refreshes up to `at`.
     pub fn up_to(&mut self, at: usize, n: usize) -> Result<Vec<Snapshot>, RecordingError> {
         let count = at.min(self.lines.len() - 1) + 1;
         let step = count.div_ceil(n.max(1)).max(1);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_recorded_is_read() {
+    fn recordings_round_trip() {
         let dir = tempfile::tempdir().unwrap();
         let header = Header::new("http://p:9090".into(), None, Vec::new());
         let mut recorder = Recorder::create(dir.path(), &header, "2026-01-01_00-00-00").unwrap();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_recording_is_refused() {
+    fn other_files_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("x");
         for (text, wanted) in [

@@ -18,10 +18,10 @@ use llmprof_event::{
     reasons::{self, ActiveReason},
 };
 
-/// Limited GPUs with a sentence each: a remark has the number of all.
+/// Maximum limited GPUs with a sentence each: a remark has the number of all.
 const MAX_LIMITED: usize = 8;
 
-/// The rows as aligned text: those that need attention, and with `all` every other. What is not there is a dash.
+/// The rows as aligned text: those that need attention, or all of them with `all`. Missing values are dashes.
 pub fn table(fleet: &Fleet, order: Order) -> String {
     let heading = [
         "node",
@@ -71,7 +71,7 @@ pub fn table(fleet: &Fleet, order: Order) -> String {
     text
 }
 
-/// A summary in one line.
+/// A summary on one line.
 pub fn summary(fleet: &Fleet) -> String {
     let totals = &fleet.totals;
     let mut parts = vec![format!("{} GPUs on {} nodes", totals.gpus, totals.nodes)];
@@ -108,7 +108,7 @@ fn cells(fleet: &Fleet, row: &Row) -> [String; 12] {
     ]
 }
 
-/// What limits the clock now; of a slow memory clock, that clock.
+/// The current limit of the clock; for a slow memory clock, that clock.
 pub fn limit_now(gpu: &Gpu, row: &Row) -> String {
     match row.loss.filter(|loss| loss.measure == Measure::MemoryClock) {
         Some(loss) => format!("memory {:.0} MHz", loss.clock_mhz),
@@ -116,13 +116,13 @@ pub fn limit_now(gpu: &Gpu, row: &Row) -> String {
     }
 }
 
-/// The errors of a GPU as a short text, the gravest first.
+/// The errors of a GPU as a short text, the most severe first.
 pub fn faults(row: &Row) -> String {
     let all: Vec<String> = row.faults.iter().map(ToString::to_string).collect();
     if all.is_empty() { NONE.to_owned() } else { all.join(", ") }
 }
 
-/// How long it is slow or silent.
+/// The time for which it has been slow or silent.
 pub fn since(fleet: &Fleet, row: &Row) -> String {
     let gpu = fleet.gpu(row);
     match (row.state, gpu.slow_since, row.age_s) {
@@ -135,7 +135,7 @@ pub fn since(fleet: &Fleet, row: &Row) -> String {
     }
 }
 
-/// One object: its keys are the same in every answer, and what is not there is null.
+/// One object: its keys are the same in every answer, and missing values are null.
 pub fn json(fleet: &Fleet, header: &Header, order: Order) -> Value {
     let snapshot = &fleet.snapshot;
     let gpus: Vec<Value> =
@@ -217,7 +217,7 @@ const READINGS: [(&str, Reading); 15] = [
     ("fan_pct", Reading::Fan),
 ];
 
-/// Whether a GPU has a text in what its row shows.
+/// Whether the row of a GPU contains a text.
 pub fn contains(fleet: &Fleet, row: &Row, text: &str) -> bool {
     let gpu: &Gpu = fleet.gpu(row);
     let text = text.to_lowercase();

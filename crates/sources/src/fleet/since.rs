@@ -1,19 +1,19 @@
-//! Since when a GPU is slow among its peers: the same rule at every step of a range.
+//! Since when a GPU is slow among its peers, by the same rule at every step of a range.
 
 use std::collections::BTreeMap;
 
 use super::{
-    equals::{BUSY_PCT, Basis},
     gpu::{Key, Since},
+    peers::{BUSY_PCT, Basis},
 };
 
 /// Values over time of every GPU, by the second.
 pub type Matrix = BTreeMap<Key, BTreeMap<u64, f64>>;
 
-/// So many steps in a row in which a GPU was as fast as its peers end a slow time.
+/// This many consecutive steps in which a GPU was as fast as its peers end a slow period.
 const RECOVERED_STEPS: usize = 3;
 
-/// Since when `slow` is slow among `equals`, by their clocks and utilisation. `None` where no step shows it.
+/// Since when `slow` is slow among `equals`, by their clocks and utilisation. `None` if no step shows it.
 pub fn since(slow: &str, equals: &[&str], clocks: &Matrix, utilisation: &Matrix) -> Option<Since> {
     let own = clocks.get(slow)?;
     let busy_at = |key: &str, at: &u64| {
@@ -28,7 +28,7 @@ pub fn since(slow: &str, equals: &[&str], clocks: &Matrix, utilisation: &Matrix)
         }
         let members = equals.iter().filter(|key| busy_at(key, at));
         let at_once: Vec<f64> = members.filter_map(|key| clocks.get(*key)?.get(at).copied()).collect();
-        let Some(basis) = Basis::of(&at_once) else { continue };
+        let Some(basis) = Basis::from_clocks(&at_once) else { continue };
         if basis.is_slow(*mhz) {
             (first, as_fast) = (Some(*at), 0);
         } else {
@@ -39,7 +39,7 @@ pub fn since(slow: &str, equals: &[&str], clocks: &Matrix, utilisation: &Matrix)
             }
         }
     }
-    // Nothing before it was as fast: how long it has been slow is not seen.
+    // No earlier step was as fast, so the start of the slow period is unknown.
     let or_earlier = !(earlier && as_fast > 0);
     first.map(|at| Since { unix_s: at as f64, or_earlier })
 }
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(found(&[f, f, f, s, s, f, f, s, s, s]), Some((90.0, false)));
         assert_eq!(found(&[s, s, s, f, f, f, s, s, s, s]), Some((180.0, false)));
         assert_eq!(found(&[f; 10]), None);
-        // While it was idle, nothing is known.
+        // Idle steps are unknown.
         let mut idle = [99.0; 10];
         idle[..6].fill(0.0);
         let half = matrix(&[("a", &idle), ("b", busy), ("c", busy), ("d", busy)]);

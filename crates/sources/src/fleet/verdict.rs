@@ -1,12 +1,12 @@
-//! What is wrong with which GPU: slow among peers, limited, with errors, silent; how much is lost, and why.
+//! The verdict on each GPU: slow among peers, limited, with errors, silent; the loss, and why.
 
 use std::{cmp::Reverse, collections::BTreeMap, fmt};
 
 use serde::{Serialize, Serializer};
 
 use super::{
-    equals::{Basis, MIN_EQUALS, groups, is_busy, median},
     gpu::{Counted, Gpu, Snapshot},
+    peers::{Basis, MIN_PEERS, groups, is_busy, median},
 };
 use llmprof_analysis::peaks::GpuPeaks;
 use llmprof_base::units::{grouped, percent, rough_seconds};
@@ -15,23 +15,23 @@ use llmprof_event::{
     reasons::{self, ActiveReason},
 };
 
-/// PCIe replays within the window that are worth a look: a few happen on good links.
+/// The number of PCIe replays within the window that is reported: a few happen on good links.
 const MANY_REPLAYS: f64 = 10.0;
 /// The same for CRC errors of NVLink, which are corrected.
 const MANY_CRC: f64 = 100.0;
-/// A GPU with this utilisation has no time for more work.
+/// A GPU with this utilisation has no capacity for more work.
 const FULL_LOAD_PCT: f64 = 90.0;
 /// Many GPUs stay some percent below the clock of their model.
 const BELOW_OWN_PCT: f64 = 10.0;
 
-/// The most important thing about a GPU.
+/// The most important fact about a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// Its clock is far below that of its peers.
     Slow,
     Errors,
-    /// Its exporter is not scraped any more.
+    /// Its exporter is no longer scraped.
     Silent,
     /// A limit is active, or its clock is far below that of its model; its peers are as slow.
     Limited,
@@ -73,7 +73,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    fn of(reasons: Option<u64>) -> Cause {
+    fn from_reasons(reasons: Option<u64>) -> Cause {
         let Some(bits) = reasons else { return Cause::NotExported };
         let by_bit = [
             (reasons::HW_THERMAL, Cause::HardwareThermal),
@@ -148,12 +148,12 @@ impl Measure {
     }
 }
 
-/// What a slow GPU loses, as an estimate.
+/// The estimated loss of a slow GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Loss {
     pub measure: Measure,
     pub clock_mhz: f64,
-    /// The share of its speed that is lost if speed grows with the clock, in percent: an upper bound.
+    /// The loss of speed in percent, if speed is proportional to the clock: an upper bound.
     pub lost_pct: f64,
     pub cause: Cause,
     /// Medians of its peers.
@@ -163,7 +163,7 @@ pub struct Loss {
     pub basis: Basis,
 }
 
-/// A GPU at full load is compared with the clock of its own model too: its peers may be as slow.
+/// A GPU at full load is also compared with the clock of its model, because its peers may be as slow.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct BelowOwnClock {
     pub clock_mhz: f64,
@@ -173,11 +173,11 @@ pub struct BelowOwnClock {
     pub cause: Cause,
 }
 
-/// Where the clock of a model is from.
+/// The source of a model's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OwnClock {
-    /// The maximum, as the exporter has it.
+    /// The maximum from the exporter.
     Maximum,
     /// The vendor's boost clock of this model.
     Boost,
@@ -193,8 +193,8 @@ impl fmt::Display for OwnClock {
 }
 
 impl BelowOwnClock {
-    /// `None` for a GPU near its clock, and where the clock of its model is not known.
-    fn of(gpu: &Gpu) -> Option<BelowOwnClock> {
+    /// `None` for a GPU near its clock, and if the clock of its model is not known.
+    fn measure(gpu: &Gpu) -> Option<BelowOwnClock> {
         let is_limited = gpu.sample.reasons.is_some_and(|bits| reasons::faults(bits) != 0);
         let is_at_full_load = gpu.get(Reading::GpuUtil).is_some_and(|pct| pct >= FULL_LOAD_PCT);
         if !is_limited && !is_at_full_load {
@@ -208,7 +208,7 @@ impl BelowOwnClock {
         let (own_mhz, basis) = exported.or_else(stated).filter(|(mhz, _)| *mhz > 0.0)?;
         let clock_mhz = gpu.get(Reading::SmClock)?;
         let below_pct = 100.0 * (1.0 - clock_mhz / own_mhz);
-        let cause = Cause::of(gpu.sample.reasons);
+        let cause = Cause::from_reasons(gpu.sample.reasons);
         (below_pct >= BELOW_OWN_PCT).then_some(BelowOwnClock { clock_mhz, own_mhz, basis, below_pct, cause })
     }
 }
@@ -234,7 +234,7 @@ impl Serialize for Fault {
 }
 
 impl Fault {
-    /// All of a GPU, the gravest first.
+    /// All errors of a GPU, the most severe first.
     fn all(gpu: &Gpu) -> Vec<Fault> {
         let errors = &gpu.errors;
         let some = |counted: Option<Counted>| counted.filter(|counted| counted.total > 0.0);
@@ -253,10 +253,10 @@ impl Fault {
         all
     }
 
-    /// Whether it is of now, or of a kind that stays: worth a look.
+    /// Whether it is new, or of a kind that persists, and therefore needs attention.
     pub fn matters(self) -> bool {
         match self {
-            // An Xid of a program ends with it.
+            // An Xid of a program ends with the program.
             Fault::Xid { number, is_new } => !is_of_program(number) || is_new != Some(false),
             Fault::EccUncorrected(_) | Fault::RowRemapFailure => true,
             Fault::RowsRemapped(counted) => counted.is_new(),
@@ -291,7 +291,7 @@ fn is_of_program(xid: u32) -> bool {
     matches!(xid, 13 | 31 | 43 | 45 | 68 | 69 | 109)
 }
 
-/// NVIDIA's names for the frequent ones.
+/// NVIDIA's names for the frequent Xids.
 fn xid_words(xid: u32) -> &'static str {
     match xid {
         13 => "graphics engine exception",
@@ -324,7 +324,7 @@ fn xid_remedy(xid: u32) -> &'static str {
     }
 }
 
-/// `n`, and how many of them are of the window.
+/// `n`, and the number within the window.
 struct Count(Counted);
 
 impl fmt::Display for Count {
@@ -353,7 +353,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Why a GPU that works was not compared.
+/// Why a busy GPU was not compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NotCompared {
@@ -370,7 +370,7 @@ impl fmt::Display for NotCompared {
             NotCompared::NoClock => f.write_str("its clock is not exported"),
             NotCompared::OtherWork => f.write_str("it does other work than most of its model"),
             NotCompared::FewEquals(n) => {
-                write!(f, "it has {n} equals with itself, and {MIN_EQUALS} are needed")
+                write!(f, "it has {n} equals with itself, and {MIN_PEERS} are needed")
             }
         }
     }
@@ -379,7 +379,7 @@ impl fmt::Display for NotCompared {
 /// A GPU with its verdict.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// Its place in the snapshot.
+    /// Its index in the snapshot.
     pub at: usize,
     pub state: State,
     pub loss: Option<Loss>,
@@ -403,7 +403,7 @@ pub struct Totals {
     pub idle: usize,
 }
 
-/// How rows are sorted.
+/// The order of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
     #[default]
@@ -438,11 +438,11 @@ impl fmt::Display for Order {
     }
 }
 
-/// A snapshot that was judged.
+/// A snapshot with verdicts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fleet {
     pub snapshot: Snapshot,
-    /// By what is lost.
+    /// By loss.
     pub rows: Vec<Row>,
     pub totals: Totals,
     pub remarks: Vec<String>,
@@ -481,7 +481,7 @@ impl Fleet {
         &self.snapshot.gpus[row.at]
     }
 
-    /// The rows in another order, or in its reverse: the place of each in `rows`. What is not there comes last in both.
+    /// The rows in another order, or its reverse, as indexes into `rows`. Missing values come last in both.
     pub fn sorted(&self, order: Order, reversed: bool) -> Vec<usize> {
         let mut all: Vec<usize> = (0..self.rows.len()).collect();
         let reading = match order {
@@ -500,7 +500,7 @@ impl Fleet {
             }
             return all;
         };
-        // Clocks begin with the lowest, which is of interest.
+        // Clocks begin with the lowest.
         let descending = (order != Order::Clock) != reversed;
         let value = |i: &usize| self.gpu(&self.rows[*i]).get(reading);
         all.sort_by(|a, b| match (value(a), value(b)) {
@@ -521,7 +521,7 @@ impl Fleet {
         self.rows.iter().filter(|row| row.loss.is_some()).map(|row| (row, equals(row.at))).collect()
     }
 
-    /// What is wrong with a GPU, in sentences.
+    /// The findings about a GPU, in sentences.
     pub fn sentence(&self, row: &Row) -> String {
         let gpu = self.gpu(row);
         let mut parts = Vec::new();
@@ -619,7 +619,7 @@ fn below_own_words(gpu: &Gpu, below: &BelowOwnClock) -> String {
     )
 }
 
-/// The limits of a GPU that slow it down, as text; of an exporter without them, `None`.
+/// The limits that slow a GPU down, as text; `None` for an exporter without them.
 pub fn limits(gpu: &Gpu) -> Option<String> {
     let bits = gpu.sample.reasons?;
     let faults: Vec<_> = reasons::active(reasons::faults(bits)).map(ActiveReason::name).collect();
@@ -635,19 +635,19 @@ fn lost(row: &Row) -> f64 {
     row.loss.map_or(below_own, |loss| loss.lost_pct)
 }
 
-/// Slow ones first: how much they lose is known. Then those with errors, the gravest first.
+/// Slow GPUs first, because their loss is known. Then those with errors, the most severe first.
 fn rank(row: &Row) -> (State, Reverse<usize>) {
     (row.state, Reverse(row.faults.iter().filter(|fault| fault.matters()).count()))
 }
 
-/// The result of comparing each GPU with its peers: what it loses if it is slow, or why it was not compared.
+/// The result of comparing each GPU with its peers: the loss of a slow one, or why it was not compared.
 fn losses(snapshot: &Snapshot) -> BTreeMap<usize, Result<Option<Loss>, NotCompared>> {
     let gpus = &snapshot.gpus;
     let mut found = BTreeMap::new();
     for group in groups(snapshot) {
         let bases = Measure::ALL.map(|measure| {
             let clocks: Vec<f64> = group.iter().filter_map(|i| gpus[*i].get(measure.reading())).collect();
-            (measure, Basis::of(&clocks), clocks.len())
+            (measure, Basis::from_clocks(&clocks), clocks.len())
         });
         let centre = |reading| {
             let values: Vec<f64> = group.iter().filter_map(|i| gpus[*i].get(reading)).collect();
@@ -667,7 +667,7 @@ fn losses(snapshot: &Snapshot) -> BTreeMap<usize, Result<Option<Loss>, NotCompar
                         measure: *measure,
                         clock_mhz: mhz,
                         lost_pct: basis.lost_pct(mhz),
-                        cause: Cause::of(gpu.sample.reasons),
+                        cause: Cause::from_reasons(gpu.sample.reasons),
                         equals_temp_c,
                         equals_power_w,
                         basis,
@@ -695,7 +695,7 @@ fn row(snapshot: &Snapshot, at: usize, losses: &BTreeMap<usize, Result<Option<Lo
         (_, _, None) => (None, Some(NotCompared::OtherWork)),
     };
     let is_limited = gpu.sample.reasons.is_some_and(|bits| reasons::faults(bits) != 0);
-    let below_own_clock = BelowOwnClock::of(gpu).filter(|_| busy == Some(true) && !is_silent);
+    let below_own_clock = BelowOwnClock::measure(gpu).filter(|_| busy == Some(true) && !is_silent);
     let state = match (busy, not_compared) {
         _ if loss.is_some() => State::Slow,
         _ if is_silent => State::Silent,
@@ -708,11 +708,11 @@ fn row(snapshot: &Snapshot, at: usize, losses: &BTreeMap<usize, Result<Option<Lo
     Row { at, state, loss, below_own_clock, not_compared, faults, age_s }
 }
 
-/// Limits that most of a model have: their median is of a limited clock.
+/// Limits that most GPUs of a model have, so that their median is that of a limited clock.
 fn common_limits(snapshot: &Snapshot) -> Vec<String> {
     let gpus = &snapshot.gpus;
     let mut remarks = Vec::new();
-    for group in groups(snapshot).iter().filter(|group| group.len() >= MIN_EQUALS) {
+    for group in groups(snapshot).iter().filter(|group| group.len() >= MIN_PEERS) {
         let limited = |bit: u64| {
             group
                 .iter()
@@ -734,7 +734,7 @@ fn common_limits(snapshot: &Snapshot) -> Vec<String> {
     remarks
 }
 
-/// Models of which so many are far below their own clock that their median shows little.
+/// Models with so many GPUs far below their own clock that their median says little.
 fn below_own_clocks(snapshot: &Snapshot, rows: &[Row]) -> Vec<String> {
     let gpus = &snapshot.gpus;
     let remark = |group: &Vec<usize>| {
@@ -742,7 +742,7 @@ fn below_own_clocks(snapshot: &Snapshot, rows: &[Row]) -> Vec<String> {
             rows.iter().filter(|row| group.contains(&row.at)).filter_map(|row| row.below_own_clock).collect();
         let clocks: Vec<f64> = below.iter().map(|below| below.clock_mhz).collect();
         let (first, median) = (below.first()?, median(&clocks)?);
-        (3 * below.len() >= group.len() && group.len() >= MIN_EQUALS).then(|| {
+        (3 * below.len() >= group.len() && group.len() >= MIN_PEERS).then(|| {
             format!(
                 "{} of {} {} run at {median:.0} MHz (median), far below their {} of {:.0} MHz",
                 below.len(),
@@ -834,14 +834,14 @@ mod tests {
     }
 
     #[test]
-    fn idle_silent_and_lonely_gpus_are_not_called_slow() {
+    fn idle_silent_and_single_gpus_are_not_called_slow() {
         let mut gpus: Vec<Gpu> = (0..8).map(|i| gpu(i, 1980.0, 98.0, None)).collect();
         gpus[1].sample = gpus[1].sample.with(Reading::SmClock, 345.0).with(Reading::GpuUtil, 2.0);
         gpus[2].sample = GpuSample::default();
         gpus[2].seen_unix_s = Some(820.0);
         gpus[3].model = Some("NVIDIA L4".into());
         gpus[3].sample = gpus[3].sample.with(Reading::SmClock, 2000.0);
-        // Half of the utilisation of the others: other work.
+        // Half of the others' utilisation is other work.
         gpus[4].sample = gpus[4].sample.with(Reading::SmClock, 1400.0).with(Reading::GpuUtil, 40.0);
         let fleet = fleet(gpus);
         let state = |at: usize| fleet.rows.iter().find(|row| row.at == at).unwrap();
@@ -859,7 +859,7 @@ mod tests {
         );
     }
 
-    /// Their clocks are spread out, so that no gap tells two groups apart: peers alone call none of them slow.
+    /// Their clocks are spread out without a gap between two groups: peers alone call none of them slow.
     #[test]
     fn hot_gpus_are_named_by_the_clock_of_their_model() {
         let hot = |i: usize| i.is_multiple_of(2);
@@ -925,7 +925,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_put_what_is_not_there_last() {
+    fn orders_put_missing_values_last() {
         let mut gpus: Vec<Gpu> = (0..4).map(|i| gpu(i, 1900.0 + i as f64, 98.0, Some(0))).collect();
         gpus[0].sample.set(Reading::SmClock, None);
         let fleet = fleet(gpus);

@@ -1,4 +1,4 @@
-//! Prometheus asked again and again on a thread of its own: nothing that draws ever waits for it.
+//! Queries Prometheus repeatedly on a separate thread: drawing never waits for it.
 
 use std::{
     io,
@@ -22,17 +22,17 @@ use super::{
     history::History,
 };
 
-/// What is asked of the thread.
+/// A request to the thread.
 #[derive(Debug)]
 pub enum Ask {
     Refresh,
     History(Box<Gpu>),
 }
 
-/// What it reports.
+/// An update from the thread.
 #[derive(Debug)]
 pub enum Update {
-    /// All but since when GPUs are slow; the whole follows.
+    /// Everything except since when GPUs are slow; the complete snapshot follows.
     Early(Box<Snapshot>),
     Snapshot(Box<Snapshot>),
     Failed(FleetError),
@@ -49,9 +49,9 @@ pub struct Watch {
 const STOP_TICK: Duration = Duration::from_millis(100);
 
 impl Watch {
-    /// Asks at once, and then every `interval`.
+    /// Queries at once, and then every `interval`.
     pub fn start(source: Source, interval: Duration) -> Result<Watch, FleetError> {
-        // Two: a history is not behind a refresh that is slow.
+        // Two clients, so that a history does not wait for a slow refresh.
         let (client, historian) = (Client::new(source.clone())?, Client::new(source)?);
         let (tx, updates) = unbounded_channel();
         let (refresh, refreshes) = unbounded_channel();
@@ -69,7 +69,7 @@ impl Watch {
                     () = async { while !stopped.load(Ordering::Relaxed) { sleep(STOP_TICK).await } } => {}
                 }
             });
-            // A name that is being resolved is not waited for.
+            // A name lookup in progress is not waited for.
             runtime.shutdown_background();
         };
         thread::Builder::new().name("llmprof-fleet".to_owned()).spawn(work).map_err(no_thread)?;
@@ -77,7 +77,7 @@ impl Watch {
     }
 
     pub fn ask(&self, ask: Ask) {
-        // Without the thread there is nothing to ask.
+        // Without the thread there is no one to ask.
         let _ = match ask {
             Ask::Refresh => self.refresh.send(()).is_ok(),
             Ask::History(gpu) => self.histories.send(gpu).is_ok(),
@@ -110,7 +110,7 @@ async fn refresh_loop(
         if tx.send(update).is_err() {
             return;
         }
-        // Keys that were pressed while it was asked are answered.
+        // One refresh answers all requests that arrived during it.
         while refreshes.try_recv().is_ok() {}
         tokio::select! {
             () = sleep(interval) => {}

@@ -1,4 +1,4 @@
-//! Finds the Python to run, and writes the worker's file.
+//! Finds the Python interpreter, and writes the worker's file.
 
 use std::{
     env,
@@ -9,22 +9,22 @@ use std::{
 
 use llmprof_base::user_data::keep_file;
 
-/// The worker's file, which is part of this program.
+/// The worker's file, which is embedded in this program.
 const WORKER: &str = include_str!("worker.py");
 
-/// A Python.
+/// A Python interpreter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interpreter {
     pub path: PathBuf,
 }
 
 impl Interpreter {
-    /// The interpreter that is configured, else that of the active environment.
+    /// The configured interpreter, else that of the active environment.
     pub fn find(given: Option<&str>) -> Interpreter {
         Self::find_with(given, |name| env::var_os(name), &|path| path.is_file())
     }
 
-    /// As [`find`](Self::find), with these variables and files.
+    /// Like [`find`](Self::find), with these variables and files.
     pub fn find_with(
         given: Option<&str>,
         variable: impl Fn(&str) -> Option<OsString>,
@@ -34,14 +34,14 @@ impl Interpreter {
             return Interpreter { path: given.into() };
         }
         let of = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        // Not a `.venv` of the working directory: it may come with somebody else's files.
+        // Not a `.venv` of the working directory, which may be untrusted.
         let places = [of("VIRTUAL_ENV"), of("CONDA_PREFIX")];
         let mut pythons = places.into_iter().flatten().map(|place| place.join("bin/python"));
         Interpreter { path: pythons.find(|path| exists(path)).unwrap_or_else(|| "python3".into()) }
     }
 }
 
-/// The command of the worker. Its file is written to the user's data, because other programs read it.
+/// The command of the worker. Its file is written to the user's data directory, where other programs can read it.
 pub fn command(python: &Interpreter, data: &Path) -> io::Result<Vec<OsString>> {
     let file = keep_file(data, "llmprof_worker.py", WORKER.as_bytes(), 0o600)?;
     Ok(vec![python.path.clone().into(), "-u".into(), file.into()])

@@ -1,8 +1,7 @@
-//! Models in PyTorch: a Python process of the user's environment runs requests and reports them, and this room turns its reports
-//! into events.
-//!
-//! The process runs `worker.py`, a file of this program. Times are those of the worker's own clock, which is that of this
-//! process too (`CLOCK_MONOTONIC`), so nothing between the two processes is part of a latency.
+//! Models in PyTorch: a Python process of the user's environment runs requests and reports them, and this room turns
+//! its reports into events.
+//! / The process runs `worker.py`, a file of this program. Times are those of the worker's clock, which both processes
+//! share (`CLOCK_MONOTONIC`), so communication between them is not part of a latency.
 
 mod environment;
 mod operators;

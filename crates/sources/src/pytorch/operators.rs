@@ -1,4 +1,4 @@
-//! Operators of a profile: times on the host as the worker took them, kernels as PyTorch's trace has them.
+//! Operators of a profile: host times from the worker, kernels from PyTorch's trace.
 
 use super::protocol::Timed;
 use llm_cost::Operator;
@@ -10,7 +10,7 @@ use llmprof_event::{
 /// The worker's annotations: `llmprof:decode` around a step, `llmprof:qkv` around an operator.
 const MARK: &str = "llmprof:";
 
-/// A phase by the name that annotations have.
+/// The phase with this name in annotations.
 fn phase_named(name: &str) -> Option<Phase> {
     Phase::WORK.into_iter().find(|phase| phase.name() == name)
 }
@@ -28,7 +28,7 @@ pub fn host_window(timed: &Timed) -> Option<OperatorWindow> {
         operators.push(OperatorTime { operator, calls: *calls, ns: *ns, min_ns, max_ns, heap: None });
     }
     operators.sort_by_key(|time| time.operator);
-    // Operators are within steps: their sum is no more.
+    // Operators are within steps, so their sum is at most that of the steps.
     let sum = operators.iter().fold(0u64, |sum, time| sum.saturating_add(time.ns));
     Some(OperatorWindow {
         phase,
@@ -51,7 +51,7 @@ fn place(range: &str) -> (Option<Phase>, Option<Operator>) {
     found
 }
 
-/// Puts the operator of each kernel into its row.
+/// Sets the operator of each kernel's row.
 pub fn assign(tables: &mut [KernelTable]) {
     for row in tables.iter_mut().filter(|table| table.kind == Kind::Kernels).flat_map(|table| &mut table.rows)
     {
@@ -59,7 +59,7 @@ pub fn assign(tables: &mut [KernelTable]) {
     }
 }
 
-/// How long a mean step of a phase was where it was measured, without a profiler.
+/// The duration of a mean measured step of a phase, without a profiler.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct MeanStep {
     /// From its first kernel to its last, by CUDA events; else on the host.
@@ -68,8 +68,8 @@ pub struct MeanStep {
     pub between_ns: f64,
 }
 
-/// The kernels of each phase of a trace, with the number of its steps. A profiler adds to every launch, so the time around
-/// kernels is that of the measured steps.
+/// The kernels of each phase of a trace, with the number of its steps. A profiler adds overhead to every launch, so the
+/// time around kernels is that of the measured steps.
 pub fn kernel_windows(
     tables: &[KernelTable],
     measured: impl Fn(Phase) -> Option<MeanStep>,

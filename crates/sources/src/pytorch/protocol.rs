@@ -7,7 +7,7 @@ use serde_json::Value;
 #[derive(Debug, Serialize)]
 #[serde(tag = "c", rename_all = "snake_case")]
 pub enum Order<'a> {
-    /// The first one.
+    /// The first line.
     Config(&'a Setup),
     Run(&'a RunOrder),
     Profile(&'a ProfileOrder),
@@ -18,20 +18,20 @@ pub enum Order<'a> {
 
 impl Order<'_> {
     pub fn line(&self) -> Vec<u8> {
-        // Orders have no maps with keys that are not text, so that they can always be written.
+        // Orders have no maps with keys other than strings, so that writing cannot fail.
         let mut line = serde_json::to_vec(self).unwrap_or_default();
         line.push(b'\n');
         line
     }
 }
 
-/// How the worker prepares itself.
+/// The settings of the worker.
 #[derive(Debug, Clone, Serialize)]
 pub struct Setup {
     /// `cpu` or `cuda:N`.
     pub device: String,
     pub threads: Option<u32>,
-    /// As torch names it: `bfloat16`.
+    /// torch's name: `bfloat16`.
     pub dtype: &'static str,
     pub script: Option<String>,
     /// A checkpoint's directory; `None` for random weights.
@@ -53,7 +53,7 @@ pub struct Setup {
     pub max_positions: u32,
     /// `phase`, `layer` or `op`.
     pub nvtx: &'static str,
-    /// Where images with the boxes of answers go; `None` for nowhere.
+    /// The directory for images with the boxes of answers; `None` for none.
     pub visualizations: Option<String>,
 }
 
@@ -63,12 +63,12 @@ pub struct RunOrder {
     #[serde(rename = "r")]
     pub request: u32,
     pub warmup: bool,
-    /// One row for each sequence.
+    /// One row per sequence.
     pub ids: Vec<Vec<u32>>,
     pub text: String,
-    /// Paths.
+    /// Paths of images.
     pub images: Vec<String>,
-    /// The most tokens of each sequence.
+    /// Maximum tokens of each sequence.
     pub output: u32,
     /// Tokens that end a sequence.
     pub stops: Vec<u32>,
@@ -84,9 +84,9 @@ pub struct ProfileOrder {
     pub shapes: bool,
     pub memory: bool,
     pub stack: bool,
-    /// Where the trace is written.
+    /// The path of the trace.
     pub file: String,
-    /// Filled in by the worker's thread.
+    /// Set by the worker's thread.
     pub prompt: Option<RunOrder>,
 }
 
@@ -105,7 +105,7 @@ pub enum Report {
         t: u64,
         r: u32,
     },
-    /// Tokens of each sequence's prompt, where images are part of it.
+    /// Tokens of each sequence's prompt, if images are part of it.
     Length {
         r: u32,
         tokens: u32,
@@ -180,7 +180,7 @@ pub struct Hello {
     pub pid: u32,
 }
 
-/// The model that it has loaded.
+/// The facts about the loaded model.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default)]
 pub struct Facts {
@@ -204,7 +204,7 @@ pub struct Timed {
     pub rows: Vec<(String, u64, u64, u64, u64)>,
 }
 
-/// Why something did not work.
+/// A failure and its cause.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default)]
 pub struct Failure {
@@ -213,14 +213,14 @@ pub struct Failure {
     pub kind: String,
     /// The last line of the error.
     pub error: String,
-    /// All of it.
+    /// The whole traceback.
     pub trace: String,
 }
 
-/// The longest line: the ids of a large batch of long answers.
+/// Maximum length of a line: the ids of a large batch of long answers.
 pub const MAX_LINE: usize = 16 << 20;
 
-/// A line that the worker wrote; `None` if it is not one of this protocol.
+/// A line of the worker; `None` if it does not belong to this protocol.
 pub fn parse(line: &[u8]) -> Option<Report> {
     if line.len() > MAX_LINE || line.first() != Some(&b'{') {
         return None;

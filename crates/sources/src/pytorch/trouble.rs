@@ -1,11 +1,11 @@
-//! Messages about why a worker failed, and what to do.
+//! Messages about failures of a worker, with remedies.
 
 use thiserror::Error;
 
 use super::protocol::Failure;
 use llmprof_base::foreign;
 
-/// Why a run in PyTorch did not end well.
+/// Why a run in PyTorch failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum WorkerError {
     #[error("cancelled")]
@@ -68,8 +68,8 @@ pub enum WorkerError {
 }
 
 impl WorkerError {
-    /// What the worker reported about a failure.
-    pub(super) fn of(failure: &Failure, python: &str) -> WorkerError {
+    /// From the worker's report of a failure.
+    pub(super) fn from_failure(failure: &Failure, python: &str) -> WorkerError {
         let text = foreign::line(&failure.error, 400);
         let python = python.to_owned();
         match failure.kind.as_str() {
@@ -95,7 +95,7 @@ impl WorkerError {
     }
 }
 
-/// What the worker was at, for people.
+/// The worker's activity as text.
 fn doing(word: &str) -> &'static str {
     match word {
         "environment" => "starting PyTorch",
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_have_words_and_a_remedy() {
+    fn failures_have_a_message_and_a_remedy() {
         for (kind, error, expected) in [
             ("no_torch", "", "/venv/bin/python has no torch; install it there"),
             ("old_torch", "1.13.1", "torch 1.13.1 of /venv/bin/python is too old; version 2.1 or newer"),
@@ -129,7 +129,7 @@ mod tests {
                 error: error.to_owned(),
                 trace: String::new(),
             };
-            let text = WorkerError::of(&failure, "/venv/bin/python").to_string();
+            let text = WorkerError::from_failure(&failure, "/venv/bin/python").to_string();
             assert!(text.starts_with(expected), "{text}");
         }
     }

@@ -1,4 +1,5 @@
-//! The thread that talks to the worker: sends it requests one after another, and sends what it reports as events of the run.
+//! The thread that communicates with the worker: sends it requests one after another, and turns its reports into events
+//! of the run.
 
 use std::{
     io::{self, BufRead, BufReader, Write},
@@ -26,35 +27,36 @@ use llmprof_event::{
     Prediction, Preparing, Ready, RequestFinished, RequestStarted, Stamp, Token, ToolRun, ToolState,
 };
 
-/// How often the controls are read.
+/// The interval at which the controls are read.
 const TICK: Duration = Duration::from_millis(20);
-/// Lines that wait for this thread; then the worker's pipe fills.
+/// Maximum lines that wait for this thread; beyond that the worker's pipe fills.
 const WAITING_LINES: usize = 1 << 14;
-/// Until the process is there.
+/// Time for the process to start.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Until the exit code of a process that has closed its pipe is known. Another thread reaps it, and may be late.
+/// Time for the exit code of a process that has closed its pipe. Another thread reaps it, and may be late.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Texts of the worker that go to the log.
+/// Maximum texts of the worker in the log.
 const MAX_LOGGED: u32 = 200;
-/// Bytes of each.
+/// Maximum bytes of each.
 const MAX_STRANGE: usize = 4096;
-/// Images of a request whose sizes are kept.
+/// Maximum images of a request whose sizes are recorded.
 const MAX_PICTURES: usize = 64;
-/// Rows of a table that are kept in the recording.
+/// Maximum rows of a table in the recording.
 const MAX_ROWS: usize = 1000;
 const TOOL: &str = "torch.profiler";
 
-/// What the worker is to do.
+/// The work of the worker.
 #[derive(Debug, Clone)]
 pub struct WorkerPlan {
     pub setup: Setup,
-    /// For messages.
+    /// The interpreter, for messages.
     pub python: String,
     pub command: Vec<std::ffi::OsString>,
     pub workload: Workload,
-    /// The images of each request, from the first measured one on, again after the last; empty without.
+    /// The images of each request, starting with the first measured one and repeating after the last; empty without
+    /// images.
     pub images: Arc<[Vec<PathBuf>]>,
-    /// The text that goes with images.
+    /// The prompt text for images.
     pub question: String,
     pub profile: Option<ProfileOrder>,
     pub timeout: Duration,
@@ -71,13 +73,13 @@ impl WorkerPlan {
         }
     }
 
-    /// Decode steps are compiled.
+    /// Whether decode steps are compiled.
     pub fn is_compiled(&self) -> bool {
         self.setup.compile != "none"
     }
 }
 
-/// The conversation with one worker.
+/// The communication with one worker.
 pub struct Worker {
     pub plan: WorkerPlan,
     pub tx: EventTx,
@@ -88,8 +90,8 @@ pub struct Worker {
     pub tokenizer: Option<Arc<Tokenizer>>,
 }
 
-/// What happened to the worker's output.
-enum Heard {
+/// The reader's report about the worker's output.
+enum WorkerOutput {
     Report(Report),
     /// A line that is not a report.
     Strange(String),
@@ -99,7 +101,7 @@ enum Heard {
 struct Running {
     request: u32,
     started: Stamp,
-    /// Its start was sent; before that the length of its prompt was not known.
+    /// Whether its start was sent, which needs the length of its prompt.
     announced: bool,
     prompt_tokens: u32,
     images: u32,
@@ -123,7 +125,7 @@ struct Conversation<'a> {
     measured: MeasuredSteps,
 }
 
-/// The time of measured steps, to place the kernels of profiled ones in.
+/// The times of measured steps, for the kernels of profiled ones.
 #[derive(Debug, Default)]
 struct MeasuredSteps {
     vision: Sums,
@@ -135,7 +137,7 @@ struct MeasuredSteps {
 struct Sums {
     steps: u64,
     host_ns: f64,
-    /// Where the device has a clock.
+    /// Set if the device has a clock.
     device_ns: Option<f64>,
 }
 
@@ -161,9 +163,9 @@ impl MeasuredSteps {
         if first { self.prefill.add(host_ns, device_ns) } else { self.decode.add(host_ns, device_ns) }
     }
 
-    fn of(&self, phase: Phase) -> Option<MeanStep> {
+    fn phase(&self, phase: Phase) -> Option<MeanStep> {
         match phase {
-            // The next of these begins with another request.
+            // The next step of this kind begins with another request.
             Phase::Vision => self.vision.mean().map(|mean| MeanStep { between_ns: 0.0, ..mean }),
             Phase::Prefill => self.prefill.mean().map(|mean| MeanStep { between_ns: 0.0, ..mean }),
             Phase::Decode => self.decode.mean(),
@@ -206,7 +208,7 @@ impl Worker {
             match self.pipes.recv_timeout(TICK) {
                 Ok(pipes) => return Ok(pipes),
                 Err(RecvTimeoutError::Disconnected) => {
-                    // The thread that starts it has reported why it could not.
+                    // The starting thread has reported the reason.
                     return Err(WorkerError::Cancelled);
                 }
                 Err(RecvTimeoutError::Timeout) if self.control.is_cancelled() => {
@@ -220,8 +222,8 @@ impl Worker {
         }
     }
 
-    /// A thread for each direction: neither a worker that does not read nor one that does not write holds this thread.
-    fn start_threads(&self, pipes: Pipes) -> Result<(Sender<Vec<u8>>, Receiver<Heard>), WorkerError> {
+    /// One thread per direction: neither a worker that does not read nor one that does not write blocks this thread.
+    fn start_threads(&self, pipes: Pipes) -> Result<(Sender<Vec<u8>>, Receiver<WorkerOutput>), WorkerError> {
         let (orders, to_write) = mpsc::channel::<Vec<u8>>();
         let (heard, lines) = mpsc::sync_channel(WAITING_LINES);
         let refused = |e: std::io::Error| WorkerError::NotStarted(e.to_string());
@@ -243,13 +245,13 @@ fn write_orders(mut to: ChildStdin, orders: &Receiver<Vec<u8>>) {
     }
 }
 
-fn read_reports(from: ChildStdout, heard: &SyncSender<Heard>) {
+fn read_reports(from: ChildStdout, heard: &SyncSender<WorkerOutput>) {
     let mut from = BufReader::with_capacity(1 << 16, from);
     let mut line = Vec::new();
     while let Ok(Some(skipped)) = next_line(&mut from, protocol::MAX_LINE, &mut line) {
         let said = match protocol::parse(&line).filter(|_| skipped == 0) {
-            Some(report) => Heard::Report(report),
-            None => Heard::Strange(strange(&line, skipped)),
+            Some(report) => WorkerOutput::Report(report),
+            None => WorkerOutput::Strange(strange(&line, skipped)),
         };
         if heard.send(said).is_err() {
             return;
@@ -257,7 +259,7 @@ fn read_reports(from: ChildStdout, heard: &SyncSender<Heard>) {
     }
 }
 
-/// A line that is no report, for the log.
+/// A line that is not a report, for the log.
 fn strange(line: &[u8], skipped: u64) -> String {
     let text = foreign::message(&String::from_utf8_lossy(&line[..line.len().min(MAX_STRANGE)]));
     match skipped {
@@ -266,8 +268,8 @@ fn strange(line: &[u8], skipped: u64) -> String {
     }
 }
 
-/// Reads the next line without its end into `line`, at most `limit` bytes of it. Returns how many bytes of it were passed over; `None` at
-/// the end.
+/// Reads the next line without its end into `line`, at most `limit` bytes of it. Returns the number of skipped bytes;
+/// `None` at the end.
 fn next_line(from: &mut impl BufRead, limit: usize, line: &mut Vec<u8>) -> io::Result<Option<u64>> {
     line.clear();
     let (mut skipped, mut is_there) = (0, false);
@@ -295,11 +297,11 @@ fn next_line(from: &mut impl BufRead, limit: usize, line: &mut Vec<u8>) -> io::R
 
 impl Conversation<'_> {
     fn say(&self, order: &Order<'_>) {
-        // A worker that is gone is noticed by its silence.
+        // A worker that has ended is detected by its silence.
         let _ = self.orders.send(order.line());
     }
 
-    fn hear(&mut self, lines: &Receiver<Heard>) -> Result<(), WorkerError> {
+    fn hear(&mut self, lines: &Receiver<WorkerOutput>) -> Result<(), WorkerError> {
         let mut last_heard = Instant::now();
         loop {
             if self.worker.control.is_cancelled() {
@@ -307,13 +309,13 @@ impl Conversation<'_> {
             }
             self.pass_on_pause();
             match lines.recv_timeout(TICK) {
-                Ok(Heard::Report(report)) => {
+                Ok(WorkerOutput::Report(report)) => {
                     last_heard = Instant::now();
                     if let Some(end) = self.take(report) {
                         return end;
                     }
                 }
-                Ok(Heard::Strange(text)) => {
+                Ok(WorkerOutput::Strange(text)) => {
                     last_heard = Instant::now();
                     self.log(Level::Info, &text);
                 }
@@ -368,7 +370,7 @@ impl Conversation<'_> {
         WorkerError::Ended { how: String::new() }
     }
 
-    /// A text of the worker, which could write any number.
+    /// A text of the worker, which may write any number.
     fn log(&mut self, level: Level, text: &str) {
         self.logged = self.logged.saturating_add(1);
         match self.logged {
@@ -384,7 +386,7 @@ impl Conversation<'_> {
         }
     }
 
-    /// A time of the worker: not before the last one, not in the future.
+    /// A time of the worker: not before the previous one, and not in the future.
     fn at(&mut self, monotonic_ns: u64) -> Stamp {
         let now = self.worker.tx.clock().now();
         let t = Stamp(self.clock.stamp(monotonic_ns)).max(self.last).min(now);
@@ -395,7 +397,7 @@ impl Conversation<'_> {
     fn take(&mut self, report: Report) -> Option<Result<(), WorkerError>> {
         let out_of_order = |what| Some(Err(WorkerError::OutOfOrder { what }));
         match report {
-            // It has loaded once.
+            // Loading is reported only once.
             Report::Progress { .. } if self.ready => {}
             Report::Progress { step, done, total } => {
                 let step = foreign::line(&step, 80);
@@ -496,7 +498,7 @@ impl Conversation<'_> {
             }
             Report::NotProfiled(failure) => {
                 self.log_trace(&failure);
-                let reason = WorkerError::of(&failure, &self.worker.plan.python).to_string();
+                let reason = WorkerError::from_failure(&failure, &self.worker.plan.python).to_string();
                 self.notice(Level::Error, &format!("{TOOL}: {reason}"));
                 let remedy = "profiling.torch.enable=false skips it".to_owned();
                 self.tool(ToolState::Failed { reason, remedy });
@@ -508,7 +510,7 @@ impl Conversation<'_> {
             }
             Report::Failed(failure) => {
                 self.log_trace(&failure);
-                return Some(Err(WorkerError::of(&failure, &self.worker.plan.python)));
+                return Some(Err(WorkerError::from_failure(&failure, &self.worker.plan.python)));
             }
             Report::Done => {
                 return Some(if self.ending {
@@ -559,7 +561,7 @@ impl Conversation<'_> {
         );
     }
 
-    /// The next request, the profile, or the end.
+    /// Sends the next request or the profile order, or ends.
     fn go_on(&mut self) -> Option<Result<(), WorkerError>> {
         let Worker { plan, control, .. } = self.worker;
         let w = &plan.workload;
@@ -705,10 +707,10 @@ impl Conversation<'_> {
         self.worker.tx.send(Event::ToolRun(Box::new(run)));
     }
 
-    /// The trace becomes tables, and kernels by operator.
+    /// Turns the trace into tables, and kernels by operator.
     fn read_trace(&self, file: &str) {
         let Worker { plan, tx, program, .. } = self.worker;
-        // The path is ours: the worker only repeats it.
+        // The path was set by this program: the worker only repeats it.
         let Some(expected) = plan.profile.as_ref().map(|profile| &profile.file) else { return };
         if file != expected {
             return;
@@ -723,8 +725,9 @@ impl Conversation<'_> {
             }
         };
         operators::assign(&mut tables);
-        for window in operators::kernel_windows(&tables, |phase| self.measured.of(phase)) {
-            // Steps that were recorded as they ran have no overhead of this profiler. What encodes images is not found in them.
+        for window in operators::kernel_windows(&tables, |phase| self.measured.phase(phase)) {
+            // Steps that were recorded live have no overhead of this profiler. They do not identify the encoding of
+            // images.
             if window.phase == Phase::Vision || !program.has_recorded() {
                 tx.send(Event::Kernels(Box::new(window)));
             }
@@ -755,7 +758,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endless_line_is_passed_over_in_bounded_memory() {
+    fn an_endless_line_is_skipped_in_bounded_memory() {
         let text = [b"{\"a\":1}\n".to_vec(), vec![b'{'; 5000], b"\nrest".to_vec()].concat();
         let mut from = BufReader::with_capacity(64, &text[..]);
         let mut line = Vec::new();
@@ -764,7 +767,7 @@ mod tests {
             lines.push((line.len(), skipped));
             assert!(line.capacity() < 1000);
         }
-        // The end of a long line is not read as a line of its own.
+        // The end of a long line does not count as a separate line.
         assert_eq!(lines, [(7, 0), (100, 4900), (4, 0)]);
         assert!(strange(b"{{{", 9).starts_with("a line of 12 bytes was passed over: {{{"));
         let endless = io::repeat(b'x').take(1 << 26);

@@ -33,7 +33,7 @@ pub struct Schedule {
     gaps: Gaps,
     /// Requests per second after the ramp.
     rate: f64,
-    /// The rate grows from a tenth to its value within so many seconds.
+    /// Seconds in which the rate grows from a tenth to its value.
     ramp_s: f64,
     seed: u64,
     drawn: u64,

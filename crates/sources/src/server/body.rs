@@ -1,8 +1,8 @@
-//! How long an answer is: by a length, in chunks, or until the connection is closed.
+//! The framing of a response body: by a length, in chunks, or until the connection is closed.
 
 use thiserror::Error;
 
-/// The longest line that announces a chunk.
+/// Maximum length of a line that announces a chunk.
 const MAX_CHUNK_LINE: usize = 1024;
 const MAX_TRAILER_BYTES: usize = 16 << 10;
 
@@ -27,10 +27,10 @@ enum Framing {
 
 #[derive(Debug)]
 enum Chunked {
-    /// The line with the size, as far as it was read.
+    /// The part of the size line that was read so far.
     Size(Vec<u8>),
     Data(u64),
-    /// The line end after a chunk; the bytes of it that were read.
+    /// The line end after a chunk; the number of its bytes that were read.
     DataEnd(u8),
     /// Lines after the last chunk, up to an empty one: the length of this line, and of all.
     Trailer(usize, usize),
@@ -69,7 +69,8 @@ impl Body {
         }
     }
 
-    /// Appends what `bytes` has of the body to `out`. Returns how many bytes were used: all, or up to the end of the body.
+    /// Appends the body's part of `bytes` to `out`. Returns the number of bytes used: all, or up to the end of the
+    /// body.
     pub fn decode(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<usize, BodyError> {
         let mut used = 0;
         while used < bytes.len() {

@@ -1,4 +1,4 @@
-//! One request after another on connections of its own, each chunk with its time.
+//! Requests on the client's own connections, with the time of each chunk.
 
 use std::{
     cell::{Cell, RefCell},
@@ -18,15 +18,16 @@ use super::{
 use llmprof_base::{foreign, secret::Secret};
 use llmprof_event::{Clock, HttpStep, RequestFailure, Served, ServerTimes, Stamp};
 
-/// After the end of a stream was announced, the connection is left alone if the server does not end the answer.
+/// If the server does not end a response after announcing the end of the stream, the connection is dropped after this
+/// time.
 const AFTER_DONE: Duration = Duration::from_secs(1);
-/// The most bytes of an error response that are read.
+/// Maximum bytes of an error response that are read.
 const MAX_MESSAGE_BYTES: usize = 4096;
-/// The most bytes of a response that is not a stream: a rest beyond them is dropped.
+/// Maximum bytes of a response that is not a stream; the rest is dropped.
 const MAX_DOCUMENT_BYTES: usize = 16 << 20;
-/// After so many idle connections that were found closed, each request has a new one.
+/// After this many idle connections that were found closed, each request has a new connection.
 const MAX_CLOSED: u32 = 3;
-/// Open connections that wait for a request.
+/// Maximum open connections that wait for a request.
 const MAX_IDLE: usize = 4096;
 
 pub struct Client {
@@ -36,11 +37,11 @@ pub struct Client {
     timeout: Duration,
     clock: Clock,
     idle: RefCell<Vec<Connection>>,
-    /// Idle connections that the server had closed.
+    /// The number of idle connections that the server had closed.
     closed: Cell<u32>,
 }
 
-/// How a request went, and the message of its failure.
+/// The outcome of a request, and the message of its failure.
 pub struct Exchange {
     pub served: Served,
     pub message: Option<String>,
@@ -49,19 +50,18 @@ pub struct Exchange {
 
 /// Chunks that arrived at the same time.
 pub struct Arrived<'a> {
-    /// The number of the last token, as far as it is known: chunks count as one each unless the server
-    /// reports more.
+    /// The index of the last token, as far as it is known: each chunk counts as one unless the server reports more.
     pub last_token: u32,
     pub text: &'a str,
 }
 
-/// What a stream has sent so far.
+/// The content of a stream so far.
 #[derive(Default)]
-struct Heard {
+struct StreamContent {
     chunks: u32,
     done: bool,
     finished: bool,
-    /// What has arrived since it was last handed on.
+    /// Chunks that were not passed on yet.
     arrived: u32,
     text: String,
     tokens: Option<u32>,
@@ -73,7 +73,7 @@ impl Client {
         Client { endpoint, tls, key, timeout, clock, idle: RefCell::default(), closed: Cell::new(0) }
     }
 
-    /// Text of the server, for a recording, a report or a log.
+    /// Text of the server without the key, for a recording, a report or a log.
     pub fn without_key(&self, text: String) -> String {
         match &self.key {
             Some(key) => key.strip(text),
@@ -85,13 +85,13 @@ impl Client {
         self.key.as_ref().map(|key| key.0.as_str())
     }
 
-    /// A small answer: its status and text.
+    /// A small response: its status and text.
     pub async fn get(&self, path: &str, limit: usize, time: Duration) -> Result<(u16, String), HttpError> {
         let (status, body) = http::get(&self.endpoint, path, self.key(), &self.tls, limit, time).await?;
         Ok((status, self.without_key(String::from_utf8_lossy(&body).into_owned())))
     }
 
-    /// Sends a request and hands on each chunk with text. `planned` is when it should have been sent.
+    /// Sends a request and passes on each chunk with text. `planned` is the planned time of sending.
     pub async fn stream(
         &self,
         path: &str,
@@ -146,7 +146,7 @@ impl Client {
             None => self.open(until, served).await?,
         };
         let (mut head, arrived) = match self.ask(&mut connection, request, until, served).await {
-            // An idle connection that the server has closed meanwhile. It is the client's loss, and counted.
+            // The server had closed the idle connection. The delay counts as the client's, and is reported.
             Err(HttpError::Closed(_) | HttpError::Io { .. }) if is_reused => {
                 served.reconnected = true;
                 self.closed.set(self.closed.get() + 1);
@@ -160,7 +160,7 @@ impl Client {
             return self.refused(connection, head, until).await.map(Some);
         }
         let heard = self.listen(&mut connection, (&mut head, arrived), until, served, each).await?;
-        // A server that closes them has no use for them.
+        // A server that closes connections cannot reuse them.
         if head.reusable
             && self.closed.get() < MAX_CLOSED
             && head.body.is_done()
@@ -194,9 +194,9 @@ impl Client {
         Ok((head, arrived))
     }
 
-    /// When what was read last had arrived: not before `earliest`, whatever the kernel's clock shows.
+    /// The arrival time of the last read: not before `earliest`, whatever the wall clock shows.
     fn arrived(&self, connection: &Connection, earliest: Stamp) -> Stamp {
-        // In this order: a pause between the two makes the arrival late, never earlier than it was.
+        // In this order: an interruption between the two makes the arrival late, never too early.
         let ago = connection.arrived_ago();
         (self.clock.now() - ago).max(earliest)
     }
@@ -228,7 +228,7 @@ impl Client {
         served: &mut Served,
         each: &mut dyn FnMut(Stamp, Arrived<'_>),
     ) -> Result<Option<(RequestFailure, String)>, HttpError> {
-        let (mut events, mut heard, mut part) = (Events::default(), Heard::default(), Vec::new());
+        let (mut events, mut heard, mut part) = (Events::default(), StreamContent::default(), Vec::new());
         let mut document = Vec::new();
         let mut limit = until;
         let ended = loop {
@@ -252,7 +252,7 @@ impl Client {
         };
         events.finish(&mut |data| heard.data(data, served));
         if !head.is_stream && ended.is_ok() {
-            // A server that does not stream: all of it at once.
+            // The response of a server that does not stream.
             heard.data(&document, served);
         }
         heard.hand_on(t, served, each);
@@ -261,13 +261,13 @@ impl Client {
             return Ok(Some(failure));
         }
         match ended {
-            // What comes after the announced end does not matter.
+            // Errors after the announced end do not matter.
             Err(_) if heard.done => Ok(None),
             Err(error) => Err(error),
             Ok(()) if heard.chunks == 0 => {
                 Ok(Some((RequestFailure::Empty, "the answer has no text".to_owned())))
             }
-            // Without an end of the stream's own, a reason to finish or a usage is one.
+            // Without an end of the stream, a finish reason or a usage counts as the end.
             Ok(()) if !heard.done && !heard.finished && !head.reusable => {
                 Err(HttpError::Closed(HttpStep::Body))
             }
@@ -276,8 +276,8 @@ impl Client {
     }
 }
 
-impl Heard {
-    /// Several chunks of one read have one time.
+impl StreamContent {
+    /// Several chunks of one read share one time.
     fn hand_on(&mut self, t: Stamp, served: &mut Served, each: &mut dyn FnMut(Stamp, Arrived<'_>)) {
         let arrived = std::mem::take(&mut self.arrived);
         if arrived == 0 {

@@ -1,4 +1,4 @@
-//! Readings of GPUs from NVIDIA's DCGM exporter, where NVML is not at hand.
+//! Readings of GPUs from NVIDIA's DCGM exporter, if NVML is not available.
 
 use std::{
     collections::BTreeMap,
@@ -20,12 +20,12 @@ use llmprof_event::{
 };
 
 const INTERVAL: Duration = Duration::from_secs(1);
-/// A page may name any number of them.
+/// Maximum number of GPUs of a page.
 const MAX_GPUS: usize = 64;
-/// The exporter's default interval is 30 s: the page is the same until then.
+/// A longer interval is reported; the exporter's default is 30 s.
 const SLOW: Duration = Duration::from_secs(5);
 
-/// The exporter's names, our readings, and what its numbers are multiplied with.
+/// The exporter's names, the readings, and the factors.
 pub const FIELDS: &[(&str, Reading, f64)] = &[
     ("DCGM_FI_DEV_GPU_UTIL", Reading::GpuUtil, 1.0),
     ("DCGM_FI_DEV_MEM_COPY_UTIL", Reading::MemUtil, 1.0),
@@ -53,7 +53,7 @@ pub const FIELDS: &[(&str, Reading, f64)] = &[
     ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", Reading::EccUncorrected, 1.0),
 ];
 const MIB: f64 = 1024.0 * 1024.0;
-/// NVML's bits, under its older and its newer name.
+/// The mask of NVML, under its older and its newer name.
 pub const REASONS: [&str; 2] = ["DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"];
 
 /// The GPUs of a page, by their labels.
@@ -62,7 +62,7 @@ pub fn gpus(page: &Exposition) -> BTreeMap<u32, (GpuInfo, GpuSample)> {
     let index = |sample: &Sample| sample.label("gpu").and_then(|gpu| gpu.parse::<u32>().ok());
     for (name, reading, factor) in FIELDS {
         for one in page.all(name) {
-            // Parts of a GPU (MIG) have readings of their own.
+            // MIG slices have their own readings.
             let Some(gpu) = index(one).filter(|_| one.label("GPU_I_ID").is_none_or(str::is_empty)) else {
                 continue;
             };
@@ -104,7 +104,7 @@ fn info(index: u32, sample: &Sample) -> GpuInfo {
     }
 }
 
-/// Reads the GPUs of the exporter at `at` until `stop` is set; waits for one that is not there yet.
+/// Reads the GPUs of the exporter at `at` until `stop` is set; waits for an exporter that does not answer yet.
 pub fn watch_gpus(at: MetricsAt, tx: EventTx, stop: Arc<AtomicBool>) {
     until_stopped(&stop, |tls| read(at, tls, tx));
 }
@@ -131,7 +131,7 @@ async fn read(at: MetricsAt, tls: Tls, tx: EventTx) {
         let mut is_new = false;
         for (gpu, (info, sample)) in found {
             if !known.contains_key(&gpu) {
-                // Another page may name others, without end.
+                // Another page could name further GPUs endlessly.
                 if known.len() >= MAX_GPUS {
                     continue;
                 }

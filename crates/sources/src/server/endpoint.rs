@@ -1,4 +1,4 @@
-//! Where a server is: the parts of its URL.
+//! The address of a server: the parts of its URL.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub struct Endpoint {
     pub tls: bool,
     pub host: String,
     pub port: u16,
-    /// Before every path, without a slash at its end.
+    /// The prefix of every path, without a trailing slash.
     pub base: String,
 }
 
@@ -30,7 +30,7 @@ pub enum EndpointError {
 }
 
 impl Endpoint {
-    /// Reads a URL. `/v1` at its end is left out: clients differ in whether it belongs to the address.
+    /// Reads a URL. `/v1` at its end is dropped: clients differ in whether it belongs to the address.
     pub fn read(text: &str) -> Result<Endpoint, EndpointError> {
         match Endpoint::with_login(text)? {
             (_, Some(_)) => Err(EndpointError::Credentials),
@@ -38,10 +38,10 @@ impl Endpoint {
         }
     }
 
-    /// Reads a URL that may have a user and a password in it: they are not part of the endpoint, so that it can be shown.
+    /// Reads a URL that may contain a user and a password: they are not part of the endpoint, so that it can be shown.
     pub fn with_login(text: &str) -> Result<(Endpoint, Option<Login>), EndpointError> {
         let with_scheme = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-        // A text that is not understood is not repeated where it may have a password in it.
+        // Invalid text is not repeated if it may contain a password.
         let shown = || if text.contains('@') { "the address".to_owned() } else { text.to_owned() };
         let url = Url::parse(&with_scheme).map_err(|_| EndpointError::NotAUrl(shown()))?;
         let tls = match url.scheme() {
@@ -66,7 +66,7 @@ impl Endpoint {
         Ok((endpoint, login))
     }
 
-    /// The same protocol, host and port.
+    /// Whether both have the same protocol, host and port.
     pub fn is_same_machine(&self, other: &Endpoint) -> bool {
         (self.tls, &self.host, self.port) == (other.tls, &other.host, other.port)
     }

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, collections::HashMap};
 
-/// The name that the server gave it. Ray puts its own before it, and some exporters write `_` for `:`.
+/// The server's original name. Ray adds its own prefix, and some exporters write `_` for `:`.
 fn own_name(name: &str) -> Cow<'_, str> {
     let inner = name.strip_prefix("ray_").unwrap_or(name);
     for server in ["vllm", "sglang"] {
@@ -16,7 +16,7 @@ fn own_name(name: &str) -> Cow<'_, str> {
     Cow::Borrowed(name)
 }
 
-/// A page may have any number of lines.
+/// Maximum lines of a page.
 const MAX_SAMPLES: usize = 100_000;
 
 /// The samples of a page, by name.
@@ -38,7 +38,7 @@ impl Sample {
 }
 
 impl Exposition {
-    /// Reads a page; lines that are not samples are passed over.
+    /// Reads a page; lines that are not samples are skipped.
     pub fn read(text: &str) -> Exposition {
         let mut page = Exposition::default();
         let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -49,7 +49,7 @@ impl Exposition {
         page
     }
 
-    /// NVIDIA's NIM has vLLM's names without their prefix.
+    /// NVIDIA's NIM uses vLLM's names without their prefix.
     fn name_those_of_nim(&mut self) {
         let has = |name: &str| self.samples.contains_key(name);
         if has("num_requests_running")
@@ -69,13 +69,13 @@ impl Exposition {
         self.samples.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// The sum over all labels; a counter may have `_total` at its end.
+    /// The sum over all labels; a counter may have the suffix `_total`.
     pub fn sum(&self, name: &str) -> Option<f64> {
         let exact = self.samples.get(name).or_else(|| self.samples.get(&format!("{name}_total")))?;
         Some(exact.iter().map(|sample| sample.value).filter(|value| value.is_finite()).sum())
     }
 
-    /// The greatest over all labels.
+    /// The maximum over all labels.
     pub fn max(&self, name: &str) -> Option<f64> {
         let values = self.samples.get(name)?.iter().map(|sample| sample.value);
         values.filter(|value| value.is_finite()).reduce(f64::max)
@@ -86,7 +86,7 @@ impl Exposition {
         Some((self.sum(&format!("{name}_sum"))?, self.sum(&format!("{name}_count"))?))
     }
 
-    /// The same, of the samples with this label.
+    /// The same for the samples with this label.
     pub fn mean_parts_of(&self, name: &str, (label, value): (&str, &str)) -> Option<(f64, f64)> {
         let sum = |name: String| {
             let samples = self.all(&name).iter().filter(|sample| sample.label(label) == Some(value));
@@ -111,7 +111,7 @@ fn read_line(line: &str) -> Option<(&str, Sample)> {
     Some((name, Sample { labels, value }))
 }
 
-/// Labels up to the closing brace, and what follows it.
+/// Labels up to the closing brace, and the rest.
 fn read_labels(text: &str) -> Option<(Vec<(String, String)>, &str)> {
     let mut labels = Vec::new();
     let mut rest = text.trim_start();

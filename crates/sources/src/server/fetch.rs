@@ -1,4 +1,4 @@
-//! One document of a server that is not under load: a status and a body that is whole, or too large.
+//! One document of a server outside of a load test: a status and a complete body, or an error if it is too large.
 
 use std::{fmt, io, time::Duration};
 
@@ -13,7 +13,7 @@ use super::{
 };
 use llmprof_base::gz;
 
-/// What a request is authorised by. It is never shown.
+/// The authorisation of a request. It is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Login {
     Bearer(String),
@@ -21,7 +21,7 @@ pub enum Login {
 }
 
 impl Login {
-    /// A token of one line.
+    /// A token, which must be one line.
     pub fn bearer(token: &str) -> Option<Login> {
         let token = token.trim();
         (!token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()))
@@ -55,16 +55,16 @@ pub enum FetchError {
     Gzip(io::Error),
 }
 
-/// An answer, decompressed.
+/// A decompressed response.
 #[derive(Debug)]
 pub struct Fetched {
     pub status: u16,
-    /// Where the server wants the request to go instead. It is not followed.
+    /// The target of a redirect, which is not followed.
     pub location: Option<String>,
     pub body: Vec<u8>,
 }
 
-/// Asks for `path` once. A body of more than `limit` bytes is an error.
+/// Requests `path` once. A body of more than `limit` bytes is an error.
 pub async fn fetch(
     endpoint: &Endpoint,
     path: &str,

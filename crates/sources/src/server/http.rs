@@ -1,5 +1,5 @@
-//! HTTP/1.1 as a measuring client needs it: a connection is an object, each phase ends at a known moment, nothing is pooled, retried or
-//! redirected unseen, and everything a server can send is bounded.
+//! HTTP/1.1 for a measuring client: a connection is an object, each phase ends at a known moment, nothing is pooled,
+//! retried or redirected implicitly, and everything that a server can send is bounded.
 
 use std::{
     future::{Future, poll_fn},
@@ -62,7 +62,7 @@ impl HttpError {
         }
     }
 
-    /// What is wrong with the certificate of the server, if that is it.
+    /// The problem with the certificate of the server, if that is the error.
     pub fn untrusted(&self) -> Option<&Untrusted> {
         match self {
             HttpError::Io { cause, .. } => cause.get_ref()?.downcast_ref(),
@@ -74,23 +74,23 @@ impl HttpError {
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-/// The first part of an answer.
+/// The head of a response.
 #[derive(Debug)]
 pub struct Head {
     pub status: u16,
-    /// The body is a stream of events; else a document.
+    /// Whether the body is a stream of events; otherwise it is a document.
     pub is_stream: bool,
     pub location: Option<String>,
     pub retry_after: Option<String>,
     pub body: Body,
-    /// The connection can be used again after the body.
+    /// Whether the connection can be reused after the body.
     pub reusable: bool,
 }
 
 pub struct Connection {
     stream: Box<dyn Stream>,
     arrival: Arrival,
-    /// One for all reads: setting one for each costs more than reading.
+    /// One timer for all reads: creating one per read takes more time than reading.
     timer: Pin<Box<Sleep>>,
     buffer: Vec<u8>,
     /// The part of the buffer that was read from the stream and not used yet.
@@ -155,12 +155,12 @@ impl Connection {
         sent.map_err(|e| HttpError::io(HttpStep::Send, e))
     }
 
-    /// How long ago the bytes arrived that were read last.
+    /// The time since the arrival of the last read.
     pub fn arrived_ago(&self) -> Duration {
         self.arrival.ago()
     }
 
-    /// Reads to the end of the headers. Interim answers (1xx) are passed over.
+    /// Reads to the end of the headers. Interim responses (1xx) are skipped.
     pub async fn head(&mut self, until: Instant) -> Result<Head, HttpError> {
         loop {
             if let Some((head, used)) = parse_head(&self.buffer[self.unused.clone()])? {
@@ -204,7 +204,7 @@ impl Connection {
         }
     }
 
-    /// The whole body, at most `limit` bytes of it.
+    /// The whole body, at most `limit` bytes.
     pub async fn read_all(
         &mut self,
         body: &mut Body,
@@ -223,7 +223,7 @@ impl Connection {
 
     /// Reads more. False at the end of the stream.
     async fn fill(&mut self, step: HttpStep, until: Instant) -> Result<bool, HttpError> {
-        // A server that always has more to send would never let the timer be asked.
+        // If a server always has more to send, the timer would never be polled.
         if Instant::now() >= until {
             return Err(HttpError::Timeout(step));
         }
@@ -247,15 +247,14 @@ impl Connection {
                 self.unused.end += read;
                 Ok(true)
             }
-            // Servers end TLS without a farewell; what was sent is complete or the framing shows that it is
-            // not.
+            // Servers end TLS without close_notify; the framing shows whether the data are complete.
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
             Err(e) => Err(HttpError::io(step, e)),
         }
     }
 }
 
-/// `None` while headers are missing. Else the head and its length.
+/// `None` while headers are incomplete, else the head and its length.
 fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, HttpError> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut response = httparse::Response::new(&mut headers);
@@ -286,7 +285,7 @@ fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, HttpError> {
     Ok(Some((Head { status, is_stream, location, retry_after, body, reusable }, used)))
 }
 
-/// One request without a stream, for small answers: the status and at most `limit` bytes.
+/// A single request without a stream, for small responses: the status and at most `limit` bytes.
 pub async fn get(
     endpoint: &Endpoint,
     path: &str,
@@ -303,7 +302,7 @@ pub async fn get(
     Ok((head.status, body))
 }
 
-/// A whole request as bytes, with a key where the server wants one.
+/// A complete request as bytes, with a key if the server requires one.
 pub fn request(
     method: &str,
     endpoint: &Endpoint,
@@ -316,7 +315,7 @@ pub fn request(
     authorized_request(method, endpoint, path, authorization.as_deref(), body, keep)
 }
 
-/// A whole request as bytes; `authorization` is the value of that header.
+/// A complete request as bytes; `authorization` is the value of that header.
 pub fn authorized_request(
     method: &str,
     endpoint: &Endpoint,
@@ -350,7 +349,7 @@ mod tests {
 
     use super::*;
 
-    /// Data that is always ready is no reason to pass over the deadline.
+    /// Data that are always ready do not defeat the deadline.
     #[tokio::test]
     async fn endless_interim_answers_reach_the_time_limit() {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();

@@ -1,4 +1,4 @@
-//! A server of known timing: what a client measures here beyond it, the client has added.
+//! A server of known timing: the client's measurements minus that timing are the overhead of the client.
 
 use std::{
     io,
@@ -20,7 +20,7 @@ use tokio::{
 
 const MAX_REQUEST_BYTES: usize = 4 << 20;
 
-/// When the chunks of an answer are sent, counted from the end of the request.
+/// The times at which the chunks of a response are sent, from the end of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
     pub ttft: Duration,
@@ -28,10 +28,10 @@ pub struct Timing {
     pub tokens_per_chunk: u32,
 }
 
-/// Runs on a thread of its own until it is dropped.
+/// Runs on its own thread until it is dropped.
 pub struct KnownServer {
     pub address: SocketAddr,
-    /// Chunks that were sent.
+    /// The number of chunks sent.
     pub chunks: Arc<AtomicU64>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -81,14 +81,14 @@ async fn accept(listener: TcpListener, timing: Timing, sent: Arc<AtomicU64>) {
 }
 
 #[derive(Deserialize)]
-struct Asked {
+struct RequestBody {
     #[serde(default)]
     max_tokens: u32,
     #[serde(default)]
     messages: Option<serde::de::IgnoredAny>,
 }
 
-/// The requests of one connection.
+/// Serves the requests of one connection.
 async fn serve(mut stream: TcpStream, timing: Timing, sent: &AtomicU64) -> io::Result<()> {
     let mut buffer: Vec<u8> = Vec::new();
     loop {
@@ -121,7 +121,7 @@ async fn serve(mut stream: TcpStream, timing: Timing, sent: &AtomicU64) -> io::R
         if path.ends_with("/v1/models") {
             let list = r#"{"object":"list","data":[{"id":"known","object":"model","owned_by":"llmprof"}]}"#;
             answer(&mut stream, "200 OK", list).await?;
-        } else if let Ok(request) = serde_json::from_slice::<Asked>(&body) {
+        } else if let Ok(request) = serde_json::from_slice::<RequestBody>(&body) {
             stream_answer(&mut stream, &request, asked, timing, sent).await?;
         } else {
             answer(&mut stream, "404 Not Found", r#"{"error":{"message":"there is nothing here"}}"#).await?;
@@ -137,7 +137,7 @@ async fn answer(stream: &mut TcpStream, status: &str, body: &str) -> io::Result<
     stream.write_all(text.as_bytes()).await
 }
 
-/// An event as a chunk of an answer.
+/// An event as a chunk of a response.
 fn event(data: &str) -> String {
     let text = format!("data: {data}\n\n");
     format!("{:x}\r\n{text}\r\n", text.len())
@@ -145,7 +145,7 @@ fn event(data: &str) -> String {
 
 async fn stream_answer(
     stream: &mut TcpStream,
-    request: &Asked,
+    request: &RequestBody,
     asked: Instant,
     timing: Timing,
     sent: &AtomicU64,

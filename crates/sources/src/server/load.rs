@@ -1,4 +1,4 @@
-//! Puts load on a server: requests at their planned moments, each reported as events.
+//! Load-tests a server: sends requests at their planned moments, and reports each as events.
 
 use std::{
     cell::{Cell, RefCell},
@@ -34,19 +34,19 @@ use llmprof_event::{
     RequestFinished, RequestStarted, ServerKind, Stamp, Token,
 };
 
-/// How often the client's own delay is measured.
+/// The interval at which the client's own delay is measured.
 const LAG_TICK: Duration = Duration::from_millis(5);
 const LAG_REPORT: Duration = Duration::from_secs(1);
-/// How often it is asked whether the run was cancelled or paused.
+/// The interval at which cancellation and pauses are checked.
 const CONTROL_TICK: Duration = Duration::from_millis(20);
-/// Between two attempts while connections are refused.
+/// The first and the longest pause between two attempts while connections are refused.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Failures of one kind that are logged one by one.
+/// Maximum failures of one kind that are logged individually.
 const LOGGED_FAILURES: u32 = 5;
-/// The most bytes that are kept of an answer for a conversation or a recording: a server may never stop.
+/// Maximum bytes of an answer that are kept for a conversation or a recording: a server may never stop.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
-/// Requests that may be in flight, whatever the rate.
+/// Maximum requests in flight, whatever the rate.
 const MAX_IN_FLIGHT: usize = 20_000;
 
 #[derive(Debug, Error)]
@@ -72,11 +72,11 @@ pub enum LoadError {
 /// When requests are sent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Arrivals {
-    /// So many at a time; the next when one has ended.
+    /// `concurrency` requests at a time; the next when one has ended.
     Closed { concurrency: u32 },
-    /// At a rate, whatever the server does; at most so many at a time where that is given.
+    /// At a rate, whatever the server does; at most `concurrency` at a time if that is set.
     Open { gaps: Gaps, rate: f64, ramp_s: f64, concurrency: Option<u32> },
-    /// As recorded, faster by a factor.
+    /// At recorded times, faster by a factor.
     Trace { entries: Arc<[TraceEntry]>, speed: f64 },
 }
 
@@ -95,11 +95,11 @@ impl Arrivals {
     }
 }
 
-/// What is asked.
+/// The prompts of the requests.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prompts {
-    /// Words. A part of every prompt is the same for all, the rest is new; without a nonce, prompts of equal numbers are equal in
-    /// all runs of a seed.
+    /// Words. A part of every prompt is shared by all, the rest is new; without a nonce, prompts with equal indexes are
+    /// equal in all runs with one seed.
     Synthetic {
         tokens: u32,
         shared: f64,
@@ -115,7 +115,7 @@ pub struct LoadPlan {
     pub api: Api,
     pub model: Option<String>,
     pub key: Option<Secret>,
-    /// Certificates to trust besides the usual ones (PEM).
+    /// Additional certificates to trust (PEM).
     pub authorities: Vec<u8>,
     pub timeout: Duration,
     pub ready: Duration,
@@ -132,26 +132,26 @@ pub struct LoadPlan {
     pub continuous_usage: bool,
     pub turns: u32,
     pub think: Duration,
-    /// The share of the requests that may fail.
+    /// The maximum share of failed requests.
     pub max_failures: f64,
-    /// How long a server that refuses connections is waited for.
+    /// The time after which a server that refuses connections is given up.
     pub gives_up: Duration,
     pub seed: u64,
     pub predictions: bool,
-    /// Counts output tokens where the server does not.
+    /// Counts output tokens if the server does not.
     pub tokenizer: Option<Arc<Tokenizer>>,
 }
 
-/// Whether a request counts.
+/// The part of the load test that a request belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     WarmUp,
     Measured,
-    /// It keeps the load as it is until the last measured request has ended.
+    /// It keeps the server under load until the last measured request has ended.
     CoolDown,
 }
 
-/// A conversation that is to be had.
+/// A planned conversation.
 struct Turn {
     part: Part,
     planned: Stamp,
@@ -166,20 +166,20 @@ struct Work {
     control: Control,
     next: Cell<u32>,
     in_flight: Cell<u32>,
-    /// Measured requests that have not ended.
+    /// The number of measured requests that have not ended.
     pending: Cell<u32>,
     ended: Cell<u32>,
     failed: Cell<u32>,
     logged: RefCell<BTreeMap<RequestFailure, u32>>,
     last_failure: RefCell<String>,
-    /// Words for a token, as the server's counts have shown.
+    /// Words per token, from the server's counts.
     words_per_token: Cell<f64>,
     is_paused: Cell<bool>,
     /// Set while the server refuses connections.
     refused: Cell<Option<Refused>>,
-    /// One request at a time finds out whether it still does.
+    /// Whether a request is checking if the server still refuses.
     is_probed: Cell<bool>,
-    /// When it stopped answering, once it is given up.
+    /// The time at which it stopped answering, once it is given up.
     gone: Cell<Option<Stamp>>,
     nonce: u64,
 }
@@ -192,7 +192,7 @@ struct Refused {
     times: u32,
 }
 
-/// Runs to the end, or until it is cancelled.
+/// Runs until the end or until it is cancelled.
 pub fn run(plan: LoadPlan, tx: EventTx, control: Control) -> Result<(), LoadError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let tls = Tls::new(&plan.authorities).map_err(LoadError::Tls)?;
@@ -270,7 +270,7 @@ async fn load(plan: LoadPlan, tls: Tls, tx: EventTx, control: Control) -> Result
     }
 }
 
-/// So many conversations at a time, until the measured ones have ended.
+/// `concurrency` conversations at a time, until the measured ones have ended.
 async fn closed(work: &Rc<Work>, concurrency: u32) {
     let left = Rc::new(Cell::new(work.plan.requests.div_ceil(work.plan.turns.max(1))));
     let workers: Vec<_> = (0..concurrency.max(1))
@@ -302,7 +302,7 @@ async fn closed(work: &Rc<Work>, concurrency: u32) {
     workers.iter().for_each(|worker| worker.abort());
 }
 
-/// Conversations at the moments of a schedule.
+/// Conversations at the times of a schedule.
 async fn open(
     work: &Rc<Work>,
     schedule: impl Iterator<Item = (Duration, Option<TraceEntry>)>,
@@ -340,7 +340,7 @@ async fn open(
     }
 }
 
-/// The delay of the client's own loop.
+/// Measures the delay of the client's own loop.
 async fn measure_lag(work: Rc<Work>) {
     let mut lags = Distribution::default();
     let mut reported = Instant::now();
@@ -354,7 +354,7 @@ async fn measure_lag(work: Rc<Work>) {
             let max = lags.max_ms();
             work.tx.send(Event::ClientSample(ClientSample {
                 streams: work.in_flight.get(),
-                // A loop that is very late has too few for a percentile.
+                // A very late loop has too few values for a percentile.
                 lag_p50_us: micros(lags.percentile_ms(50.0).or(max)),
                 lag_p99_us: micros(lags.percentile_ms(99.0).or(max)),
                 lag_max_us: micros(max),
@@ -365,13 +365,13 @@ async fn measure_lag(work: Rc<Work>) {
 }
 
 impl Work {
-    /// Returns how long the workload was paused.
+    /// Returns the duration of the pause.
     async fn wait_while_paused(&self) -> Duration {
         if !self.control.is_paused() {
             return Duration::ZERO;
         }
         let since = Instant::now();
-        // Several conversations may wait; the workload is paused once.
+        // Several conversations may wait; the pause is reported once.
         if !self.is_paused.replace(true) {
             self.tx.send(Event::WorkloadPaused);
         }
@@ -384,8 +384,8 @@ impl Work {
         since.elapsed()
     }
 
-    /// While connections are refused, one request after a pause finds out whether the server is back; the others wait for that. Returns
-    /// whether it is this one.
+    /// While connections are refused, one request after a pause checks whether the server is back; the others wait for
+    /// it. Returns whether this is that request.
     async fn wait_for_server(&self) -> bool {
         while let Some(refused) = self.refused.get().filter(|_| self.pending.get() > 0) {
             if !self.is_probed.replace(true) {
@@ -397,7 +397,7 @@ impl Work {
         false
     }
 
-    /// A connection was refused. A server that has refused them for long is given up.
+    /// A connection was refused. After a long time of refusals, the server is given up.
     fn refused(&self) {
         let first = Refused { at: self.tx.clock().now(), since: Instant::now(), times: 0 };
         let refused = self.refused.get().unwrap_or(first);
@@ -415,7 +415,7 @@ impl Work {
         }
     }
 
-    /// One after the other: the first also shows how many words a token is.
+    /// One after the other: the first also measures the number of words per token.
     async fn warm_up(self: &Rc<Self>) {
         for _ in 0..self.plan.warmup {
             self.wait_while_paused().await;
@@ -441,7 +441,7 @@ impl Work {
             self.next.set(request + 1);
             messages.push(self.message(request, turn.entry.as_ref()));
             let answer = self.request(request, &turn, planned, &messages).await;
-            // The turns after one that failed will not come.
+            // The turns after a failed one are not sent.
             let ended = if answer.is_some() { 1 } else { turns - n };
             if turn.part == Part::Measured {
                 self.pending.set(self.pending.get().saturating_sub(ended));
@@ -476,7 +476,8 @@ impl Work {
         Message { role: Role::User, text, images }
     }
 
-    /// Sends one request and reports it. The answer's text where a conversation or a recording needs it; `None` if it failed.
+    /// Sends one request and reports it. Returns the answer's text if a conversation or a recording needs it; `None` if
+    /// it failed.
     async fn request(
         &self,
         request: u32,
@@ -572,7 +573,7 @@ impl Work {
         ok.then_some(text)
     }
 
-    /// The tokens of a whole answer by the model's tokenizer, beside the loop that stamps chunks.
+    /// The tokens of a complete answer by the model's tokenizer, outside of the loop that stamps chunks.
     async fn count_tokens(&self, text: &str) -> Option<u32> {
         let tokenizer = self.plan.tokenizer.clone().filter(|_| text.len() < MAX_ANSWER_BYTES)?;
         let text = text.to_owned();

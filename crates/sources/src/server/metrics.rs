@@ -1,9 +1,9 @@
-//! What each kind of server calls its metrics, in one schema.
+//! Maps the metrics of each kind of server to one schema.
 
 use super::exposition::Exposition;
 use llmprof_event::{ServerKind, ServerSample};
 
-/// A sum and how many it is of.
+/// A sum and its count.
 type Mean = Option<(f64, f64)>;
 
 /// One page of metrics. Counters count since the server's start.
@@ -43,7 +43,7 @@ pub fn kind_of(page: &Exposition) -> Option<ServerKind> {
     kinds.into_iter().find(|(prefix, _)| page.has_prefix(prefix)).map(|(_, kind)| kind)
 }
 
-/// Where a kind of server has its metrics.
+/// The paths at which a kind of server has its metrics.
 pub fn paths_of(kind: &ServerKind) -> &'static [&'static str] {
     match kind {
         // Its /metrics is JSON.
@@ -53,7 +53,7 @@ pub fn paths_of(kind: &ServerKind) -> &'static [&'static str] {
 }
 
 impl Reading {
-    pub fn of(kind: &ServerKind, page: &Exposition) -> Reading {
+    pub fn from_page(kind: &ServerKind, page: &Exposition) -> Reading {
         let (sum, max, mean) = (|n: &str| page.sum(n), |n: &str| page.max(n), |n: &str| page.mean_parts(n));
         let both = |a: &str, b: &str| page.sum(a).zip(page.sum(b));
         match kind {
@@ -144,12 +144,12 @@ impl Reading {
         }
     }
 
-    /// Requests that run, and tokens that were generated since the server's start.
+    /// Running requests, and tokens generated since the server's start.
     pub fn generated(&self) -> (Option<f64>, Option<f64>) {
         (self.running, self.output_tokens)
     }
 
-    /// What happened since `earlier`, `seconds` ago. A counter that went back is that of a new server.
+    /// The differences since `earlier`, `seconds` ago. A counter that decreased belongs to a restarted server.
     pub fn since(&self, earlier: &Reading, seconds: f64, scrape_ms: f64) -> ServerSample {
         let counted = |now: Option<f64>, then: Option<f64>| Some(now? - then?).filter(|n| *n >= 0.0);
         let rate = |now, then| counted(now, then).filter(|_| seconds > 0.0).map(|n| n / seconds);
@@ -183,16 +183,16 @@ impl Reading {
     }
 }
 
-/// The rate of a counter that moves when a request ends, as llama.cpp's do: its tokens were made since it last moved, or since there
-/// was something to do.
+/// The rate of a counter that increases when a request ends, e.g. of llama.cpp: its tokens were generated since its
+/// last increase, or since the server became busy.
 #[derive(Debug, Default)]
 pub struct AtTheEnd {
-    /// When, in seconds, and how many.
+    /// The time in seconds and the value of the last increase.
     last: Option<(f64, f64)>,
 }
 
 impl AtTheEnd {
-    /// `None` while requests run and none has ended: how many tokens they have is not known.
+    /// `None` while requests run and none has ended, because the number of their tokens is not known.
     pub fn rate(&mut self, now_s: f64, running: Option<f64>, tokens: Option<f64>) -> Option<f64> {
         let tokens = tokens?;
         let (since, before) = *self.last.get_or_insert((now_s, tokens));
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_that_are_counted_at_the_end_were_made_before() {
+    fn tokens_counted_at_the_end_were_generated_before() {
         let mut counter = AtTheEnd::default();
         let mut rate = |t: f64, running: f64, tokens: f64| counter.rate(t, Some(running), Some(tokens));
         assert_eq!(rate(0.0, 0.0, 100.0), Some(0.0), "nothing runs");
@@ -231,7 +231,7 @@ mod tests {
 
     /// The same figures under the names of Ray, of NIM and of vLLM before 0.10.
     #[test]
-    fn other_names_of_the_same() {
+    fn other_names_of_the_same_metric() {
         let page = "vllm:num_requests_running{engine=\"0\"} 3\nvllm:kv_cache_usage_perc 0.5\nvllm:generation_tokens_total 7\n\
                     vllm:request_time_per_output_token_seconds_sum 2\nvllm:request_time_per_output_token_seconds_count 4\n\
                     vllm:time_to_first_token_seconds_sum 1\nvllm:time_to_first_token_seconds_count 4\n";
@@ -239,7 +239,7 @@ mod tests {
             let page = Exposition::read(text);
             let kind = kind_of(&page).unwrap_or_else(|| panic!("{text}"));
             assert_eq!(kind, ServerKind::Vllm, "{text}");
-            Reading::of(&kind, &page)
+            Reading::from_page(&kind, &page)
         };
         let wanted = read(page);
         assert_eq!((wanted.running, wanted.kv_used, wanted.tpot_s), (Some(3.0), Some(0.5), Some((2.0, 4.0))));
@@ -270,7 +270,7 @@ mod tests {
         };
         let (first, second) = (page(2.0), page(6.0));
         assert_eq!(kind_of(&first), Some(ServerKind::Vllm));
-        let read = |page: &Exposition| Reading::of(&ServerKind::Vllm, page);
+        let read = |page: &Exposition| Reading::from_page(&ServerKind::Vllm, page);
         let sample = read(&second).since(&read(&first), 2.0, 1.0);
         assert_eq!(sample.output_tok_s, Some(200.0));
         assert_eq!(

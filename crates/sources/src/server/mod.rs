@@ -1,4 +1,4 @@
-//! Inference servers: puts load on them by the OpenAI protocol, reads their metrics, and reports both as events.
+//! Inference servers: load-tests them by the OpenAI protocol, reads their metrics, and reports both as events.
 
 mod arrival;
 mod body;
@@ -22,7 +22,7 @@ mod trace;
 mod watch;
 mod words;
 
-/// What reads the bytes of servers, for tests.
+/// The parsers of servers' bytes, for tests.
 pub mod parts {
     pub use super::{
         body::Body, dcgm::gpus as gpus_of_page, exposition::Exposition, openai::Data, sse::Events,

@@ -1,4 +1,4 @@
-//! The OpenAI protocol: what is asked, and what a chunk of an answer contains.
+//! The OpenAI protocol: requests, and the content of a chunk of an answer.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use llmprof_config::Api;
 use llmprof_event::ServerTimes;
 
-/// What a request asks for.
+/// The parameters of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ask<'a> {
     pub api: Api,
@@ -16,11 +16,11 @@ pub struct Ask<'a> {
     pub messages: &'a [Message],
     pub max_tokens: u32,
     pub ignore_eos: bool,
-    /// `None` is greedy.
+    /// `None` for greedy decoding.
     pub temperature: Option<f64>,
     pub top_p: Option<f64>,
     pub seed: u64,
-    /// Ask for the usage after each chunk; strict servers refuse it.
+    /// Requests the usage after each chunk; strict servers refuse it.
     pub continuous_usage: bool,
 }
 
@@ -89,10 +89,10 @@ impl Ask<'_> {
     }
 }
 
-/// What one event of a stream contains.
+/// The content of one event of a stream.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Chunk<'a> {
-    /// It has text, reasoning included. A chunk with a role alone has none.
+    /// Whether it has text, including reasoning. A chunk with only a role has none.
     pub has_content: bool,
     pub is_finished: bool,
     pub usage: Option<Usage>,
@@ -101,7 +101,7 @@ pub struct Chunk<'a> {
     pub text: Cow<'a, str>,
 }
 
-/// Tokens as the server counts them.
+/// Tokens as counted by the server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     pub prompt_tokens: u32,
@@ -133,7 +133,7 @@ struct RawChoice<'a> {
     text: Option<Text<'a>>,
     #[serde(borrow, default)]
     delta: Option<RawDelta<'a>>,
-    /// Takes the place of `delta` in a response that is not a stream.
+    /// Replaces `delta` in a response that is not a stream.
     #[serde(borrow, default)]
     message: Option<RawDelta<'a>>,
     #[serde(default)]
@@ -185,7 +185,7 @@ struct RawMetrics {
     generation_time_ms: Option<f64>,
 }
 
-/// The data of an event, or why it is none.
+/// The data of an event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Data<'a> {
     Done,
@@ -239,7 +239,7 @@ impl<'a> Data<'a> {
             let (queue, first) = (sane(metrics.queue_time_ms), sane(metrics.time_to_first_token_ms));
             chunk.server = Some(ServerTimes {
                 queue_ms: queue,
-                // The time to the first token contains the queue.
+                // The time to the first token includes the queue.
                 prefill_ms: first.map(|first| (first - queue.unwrap_or(0.0)).max(0.0)),
                 decode_ms: sane(metrics.generation_time_ms),
                 ..ServerTimes::default()
@@ -249,7 +249,7 @@ impl<'a> Data<'a> {
     }
 }
 
-/// The message of an error object, however it is written.
+/// The message of an error object in any of its formats.
 pub fn error_text(error: &Value) -> String {
     let message = error.get("message").unwrap_or(error);
     message.as_str().map_or_else(|| message.to_string(), str::to_owned)
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_garbage_are_told_apart() {
+    fn errors_and_garbage_are_distinguished() {
         assert_eq!(
             chunk(r#"{"error":{"message":"too long","code":400}}"#).error.as_deref(),
             Some("too long")

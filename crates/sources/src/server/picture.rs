@@ -4,7 +4,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 
 use llmprof_base::{noise, png::Picture};
 
-/// Pixels of one colour: an image with structure compresses, and is no worse for a model than noise.
+/// The size of blocks of one colour: an image with structure compresses well, and is no worse for a model than noise.
 const BLOCK: u32 = 16;
 
 /// A square image as a data URL.
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pictures_differ() {
+    fn images_differ() {
         assert_ne!(blocks(64, 1).png(), blocks(64, 2).png());
         assert!(data_url(8, 0).starts_with("data:image/png;base64,iVBORw0KGgo"));
     }

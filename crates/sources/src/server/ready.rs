@@ -1,4 +1,4 @@
-//! Waits until a server answers, and finds out which one it is.
+//! Waits until a server answers, and identifies it.
 
 use std::{io, time::Duration};
 
@@ -11,7 +11,7 @@ use llmprof_event::{Event, EventTx, HttpStep, Level, Preparing, Ready, ServerFou
 
 const RETRY: Duration = Duration::from_millis(250);
 const ANSWER: Duration = Duration::from_secs(5);
-/// A server may know any number of models.
+/// Maximum size of the list of models.
 const MAX_LIST_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Error)]
@@ -42,15 +42,15 @@ pub enum NotReady {
     Unnamed { url: String },
 }
 
-/// What an error of the connection means for the wait.
+/// The consequence of a connection error for the wait.
 enum Obstacle {
-    /// It may be gone in a moment.
+    /// It may pass.
     Passing(String),
     Final(NotReady),
 }
 
 impl Obstacle {
-    fn of(error: HttpError, url: &str, host: &str) -> Obstacle {
+    fn from_error(error: HttpError, url: &str, host: &str) -> Obstacle {
         let url = url.to_owned();
         match error {
             HttpError::Io { step: HttpStep::Resolve, cause } => Obstacle::Final(NotReady::UnknownHost {
@@ -70,7 +70,7 @@ impl Obstacle {
     }
 }
 
-/// The other side answered a greeting in TLS with something else.
+/// The other side answered a TLS handshake with something else.
 fn is_plain_text(cause: &io::Error) -> bool {
     let library = cause.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     matches!(library, Some(rustls::Error::InvalidMessage(_)))
@@ -89,7 +89,7 @@ struct Model {
     owned_by: Option<String>,
 }
 
-/// Waits for `/v1/models`; a server that does not list models is taken as ready if a model is named.
+/// Waits for `/v1/models`; a server that does not list models counts as ready if a model is named.
 pub async fn wait(client: &Client, plan: &LoadPlan, tx: &EventTx) -> Result<ServerFound, NotReady> {
     let (begin, url) = (Instant::now(), plan.endpoint.to_string());
     let mut trouble: Option<String> = None;
@@ -106,7 +106,7 @@ pub async fn wait(client: &Client, plan: &LoadPlan, tx: &EventTx) -> Result<Serv
             Ok((404 | 405, _)) if plan.model.is_some() => break None,
             Ok((status @ (404 | 405), _)) => return Err(NotReady::NotOpenAi { url, status }),
             Ok((status, _)) => format!("HTTP {status}"),
-            Err(error) => match Obstacle::of(error, &url, &plan.endpoint.host) {
+            Err(error) => match Obstacle::from_error(error, &url, &plan.endpoint.host) {
                 Obstacle::Passing(cause) => cause,
                 Obstacle::Final(error) => return Err(error),
             },

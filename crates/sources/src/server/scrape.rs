@@ -1,4 +1,4 @@
-//! Reads a server's own metrics once a second.
+//! Reads a server's own metrics once per second.
 
 use std::{fmt, time::Duration};
 
@@ -23,11 +23,11 @@ const MAX_PAGE_BYTES: usize = 8 << 20;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetricsAt {
     pub endpoint: Endpoint,
-    /// `None`: where its kind of server has them.
+    /// `None` for the usual path of this kind of server.
     pub path: Option<String>,
 }
 
-/// What is at `path` now, or why nothing is.
+/// The page at `path`, or why there is none.
 pub async fn page(
     endpoint: &Endpoint,
     path: &str,
@@ -65,24 +65,24 @@ pub struct Scraper {
     tls: Tls,
     kind: ServerKind,
     last: Option<(Instant, Reading)>,
-    /// The number of the server.
+    /// The index of the server.
     server: u32,
 }
 
 /// Why a server's metrics are not read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoMetrics {
-    /// It answers, and none of its pages has metrics that are known here.
+    /// It answers, but none of its pages has known metrics.
     Unknown,
     /// It does not answer.
     Silent(String),
 }
 
 impl Scraper {
-    /// Finds the page, and by it the kind of server; reports both.
+    /// Finds the page, and from it the kind of server; reports both.
     pub async fn find(plan: &LoadPlan, tls: &Tls, found: &ServerFound, tx: &EventTx) -> Option<Scraper> {
         let found_at = match &plan.metrics {
-            // The key is for the server alone, not for another machine that has its metrics.
+            // The key is only for the server, not for another machine that has its metrics.
             Some(at) => {
                 let key = plan.key.clone().filter(|_| at.endpoint.is_same_machine(&plan.endpoint));
                 Scraper::at(at, &plan.kind, key, tls).await.ok()
@@ -167,7 +167,7 @@ impl Scraper {
             let page = self.page().await;
             let why = page.as_ref().err().map(ToString::to_string);
             if let Ok(page) = page {
-                let reading = Reading::of(&self.kind, &page);
+                let reading = Reading::from_page(&self.kind, &page);
                 let scrape_ms = begin.elapsed().as_secs_f64() * 1e3;
                 let (running, tokens) = reading.generated();
                 let at_the_end = counter.rate((begin - first).as_secs_f64(), running, tokens);

@@ -1,6 +1,6 @@
-//! Server-sent events: the `data` of each, whatever the reads were.
+//! Server-sent events: the `data` of each, however the reads divide them.
 
-/// The longest event; what is longer is skipped and counted.
+/// Maximum length of an event; longer ones are skipped and counted.
 const MAX_EVENT_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Default)]
@@ -8,10 +8,10 @@ pub struct Events {
     line: Vec<u8>,
     data: Vec<u8>,
     has_data: bool,
-    /// The current line, or its event, is too long.
+    /// Whether the current line, or its event, is too long.
     skips_line: bool,
     skips_event: bool,
-    /// Events that were too long.
+    /// The number of events that were too long.
     pub skipped: u64,
     after_return: bool,
 }
@@ -44,7 +44,7 @@ impl Events {
         }
     }
 
-    /// Adds to a line whose end has not come.
+    /// Appends to an incomplete line.
     fn keep(&mut self, part: &[u8]) {
         self.skips_line |= self.line.len() + part.len() > MAX_EVENT_BYTES;
         if !self.skips_line {
@@ -52,7 +52,7 @@ impl Events {
         }
     }
 
-    /// The stream has ended: an event without its empty line counts.
+    /// The stream has ended: an event without its blank line counts.
     pub fn finish(&mut self, each: &mut impl FnMut(&[u8])) {
         let line = std::mem::take(&mut self.line);
         if !line.is_empty() || self.skips_line {
@@ -78,7 +78,7 @@ impl Events {
                 self.has_data = true;
             }
         }
-        // Other fields and comments (`:`) have no meaning here.
+        // Other fields and comments (`:`) are ignored.
     }
 
     fn dispatch(&mut self, each: &mut impl FnMut(&[u8])) {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_skipped_and_counted() {
+    fn events_beyond_the_limit_are_skipped_and_counted() {
         let mut events = Events::default();
         let mut seen = 0;
         let mut each = |_: &[u8]| seen += 1;

@@ -1,4 +1,5 @@
-//! A connection that knows when the kernel received what was read last: the client's own delay is not in its times.
+//! A connection that knows when the kernel received the last read bytes, so that its times exclude the client's own
+//! delay.
 
 use std::{
     io::{self, IoSliceMut},
@@ -24,12 +25,12 @@ use tokio::{
     net::TcpStream,
 };
 
-/// When the last bytes arrived, by the wall clock in ns; 0 where the kernel does not report it.
+/// When the last bytes arrived, by the wall clock in ns; 0 if the kernel does not report it.
 #[derive(Debug, Clone, Default)]
 pub struct Arrival(Arc<AtomicU64>);
 
 impl Arrival {
-    /// How long ago. A wall clock that was set meanwhile gives nothing.
+    /// The time since then. If the wall clock was set meanwhile, it is unknown.
     pub fn ago(&self) -> Duration {
         self.before(SystemTime::now())
     }
@@ -61,7 +62,7 @@ impl TimedStream {
     }
 }
 
-/// Reads what is there. The time is missing at the end of a stream.
+/// Reads the available bytes. The time is missing at the end of a stream.
 #[expect(clippy::ptr_arg, reason = "recvmsg sets its length")]
 fn receive(tcp: &TcpStream, out: &mut [u8], control: &mut Vec<u8>) -> io::Result<(usize, Option<TimeSpec>)> {
     let mut parts = [IoSliceMut::new(out)];
@@ -83,7 +84,7 @@ impl AsyncRead for TimedStream {
             let result = tcp.try_io(Interest::READABLE, || {
                 let (bytes, stamp) = receive(tcp, out, control)?;
                 received = Some((bytes, stamp));
-                // Less than there is room for: the next read would find nothing, and need not be tried.
+                // Fewer bytes than requested: the next read would find nothing, and is not tried.
                 if 0 < bytes && bytes < out.len() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
             });
             match (received, result) {
@@ -131,7 +132,7 @@ mod tests {
         let mut stream = TimedStream::new(tcp);
         let mut bytes = [0; 16];
         let unix_ns = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64;
-        // The kernel begins to take times a moment after the first socket has asked for them; until then it gives none, or
+        // The kernel begins to stamp a moment after the first socket has requested it; until then it gives no times, or
         // those of reading.
         let (mut sent_ns, mut read_ns, mut arrived_ns) = (0, 0, u64::MAX);
         for _ in 0..1000 {

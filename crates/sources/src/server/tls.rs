@@ -1,4 +1,4 @@
-//! Which servers are trusted: those with a certificate of the usual authorities, or one that the user names.
+//! The trusted servers: those with a certificate of the usual authorities, or one that the user names.
 
 use std::{fmt, io, sync::Arc};
 
@@ -37,7 +37,7 @@ impl Tls {
             false => {
                 let usual =
                     WebPkiServerVerifier::builder(Arc::new(roots)).build().map_err(|e| e.to_string())?;
-                let verifier = Arc::new(Named { usual, named });
+                let verifier = Arc::new(NamedCertificates { usual, named });
                 ClientConfig::builder()
                     .dangerous()
                     .with_custom_certificate_verifier(verifier)
@@ -57,7 +57,7 @@ impl Tls {
 pub enum Untrusted {
     Expired,
     NotYetValid,
-    /// The names that it is for.
+    /// The names for which it was issued.
     OtherName(Vec<String>),
     UnknownAuthority,
     /// The message of the library.
@@ -65,14 +65,14 @@ pub enum Untrusted {
 }
 
 impl Untrusted {
-    fn of(error: &CertificateError) -> Untrusted {
+    fn from_error(error: &CertificateError) -> Untrusted {
         use CertificateError as E;
         match error {
             E::Expired | E::ExpiredContext { .. } => Untrusted::Expired,
             E::NotValidYet | E::NotValidYetContext { .. } => Untrusted::NotYetValid,
             E::NotValidForName => Untrusted::OtherName(Vec::new()),
             E::NotValidForNameContext { presented, .. } => {
-                // As `DnsName("box")`.
+                // Written as `DnsName("box")`.
                 let plain = |name: &String| {
                     let inside = name.split_once('(').map_or(name.as_str(), |(_, rest)| rest);
                     foreign::line(inside.trim_end_matches(')').trim_matches('"'), 80)
@@ -102,23 +102,23 @@ impl fmt::Display for Untrusted {
 
 impl std::error::Error for Untrusted {}
 
-/// An error of the handshake; a certificate that is not accepted as [`Untrusted`].
+/// An error of the handshake; a rejected certificate becomes [`Untrusted`].
 pub fn in_words(error: io::Error) -> io::Error {
     match error.get_ref().and_then(|e| e.downcast_ref::<Error>()) {
-        Some(Error::InvalidCertificate(cause)) => io::Error::other(Untrusted::of(cause)),
+        Some(Error::InvalidCertificate(cause)) => io::Error::other(Untrusted::from_error(cause)),
         _ => error,
     }
 }
 
-/// A server whose own certificate the user named is trusted, as one that signed itself is no authority. Its name, its dates and its
-/// signatures are checked as always.
+/// A server whose own certificate the user named is trusted, although a self-signed certificate is not an authority.
+/// Its name, its dates and its signatures are still checked.
 #[derive(Debug)]
-struct Named {
+struct NamedCertificates {
     usual: Arc<WebPkiServerVerifier>,
     named: Vec<CertificateDer<'static>>,
 }
 
-impl ServerCertVerifier for Named {
+impl ServerCertVerifier for NamedCertificates {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -131,7 +131,7 @@ impl ServerCertVerifier for Named {
         let found = self.usual.verify_server_cert(certificate, others, name, ocsp, now);
         match &found {
             Ok(_) => return found,
-            // Dates come before the question who has signed it.
+            // Dates are checked before the issuer.
             Err(Error::InvalidCertificate(
                 Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. },
             )) => return found,

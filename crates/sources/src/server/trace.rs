@@ -1,4 +1,4 @@
-//! Requests as they were recorded elsewhere: Mooncake's JSON lines, and recordings of this program.
+//! Requests that were recorded elsewhere: Mooncake's JSON lines, and recordings of this program.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub struct TraceEntry {
     pub at: Duration,
     pub prompt_tokens: u32,
     pub output_tokens: u32,
-    /// Equal blocks have equal text, so that a prefix cache sees what it saw.
+    /// Equal blocks have equal text, so that a prefix cache has the same hits.
     pub blocks: Vec<u64>,
 }
 
@@ -48,7 +48,7 @@ struct RecordedLine {
 }
 
 impl TraceEntry {
-    /// Its prompt: blocks of words, the last one cut to its length.
+    /// Its prompt: blocks of words, the last one truncated to its length.
     pub fn text(&self, seed: u64, words_per_token: f64) -> String {
         let mut left = self.prompt_tokens;
         let mut text = String::new();

@@ -20,7 +20,7 @@ use llmprof_event::{Event, EventTx, Level, ServerFound, ServerKind, ServerSilent
 const LOOK: Duration = Duration::from_secs(1);
 const STOP_TICK: Duration = Duration::from_millis(50);
 
-/// Reads the metrics at `pages`, each of a server, until `stop` is set; waits for servers that are not there yet.
+/// Reads the metrics at `pages`, each of one server, until `stop` is set; waits for servers that do not answer yet.
 pub fn watch(pages: Vec<MetricsAt>, tx: EventTx, stop: Arc<AtomicBool>) {
     until_stopped(&stop, |tls| async move {
         let all: Vec<_> = pages
@@ -34,7 +34,7 @@ pub fn watch(pages: Vec<MetricsAt>, tx: EventTx, stop: Arc<AtomicBool>) {
     });
 }
 
-/// Runs what never ends by itself on this thread until `stop` is set.
+/// Runs an endless task on this thread until `stop` is set.
 pub fn until_stopped<F: Future<Output = ()>>(stop: &AtomicBool, work: impl FnOnce(Tls) -> F) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     let Ok(tls) = Tls::new(&[]) else { return };
@@ -97,7 +97,7 @@ fn report_absent(at: &MetricsAt, server: u32, absent: &NoMetrics, tx: &EventTx) 
 }
 
 impl MetricsAt {
-    /// The metrics at a URL: its path where it has one, else where servers have them.
+    /// The metrics at a URL: at its path if it has one, else at the usual path of the server.
     pub fn read(url: &str) -> Result<MetricsAt, super::EndpointError> {
         let at = Endpoint::read(url)?;
         let path = Some(at.base.clone()).filter(|path| !path.is_empty());

@@ -1,4 +1,4 @@
-//! Synthetic prompts: common words, which most vocabularies have as one token each.
+//! Synthetic prompts: common words, each of which is one token in most vocabularies.
 
 use llmprof_base::noise;
 
@@ -8,7 +8,7 @@ study book eye job word business issue side kind head house service friend fathe
 president team minute idea body information back parent face others level office door health person art war history party result change \
 morning reason research girl guy moment air teacher force education";
 
-/// `count` words; the same for the same seed.
+/// `count` words, determined by the seed.
 pub fn words(seed: u64, count: usize) -> String {
     let all: Vec<&str> = WORDS.split_whitespace().collect();
     let mut text = String::with_capacity(count * 7);

@@ -1,5 +1,4 @@
-//! The simulated GPUs, and how long a model's steps take on them. What a GPU can do comes from the table of
-//! GPUs.
+//! The simulated GPUs, and the duration of a model's steps on them. Their peaks are those of the table of GPUs.
 
 use super::kernels::{SimSteps, nominal_ns};
 use llm_cost::{Shape, Step};
@@ -12,7 +11,7 @@ use llmprof_event::{GivenPeaks, Phase};
 /// A GPU as its driver describes it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SimCard {
-    /// The name by which the table of GPUs knows it.
+    /// Its name in the table of GPUs.
     pub name: &'static str,
     pub architecture: &'static str,
     pub mem_bytes: u64,
@@ -51,7 +50,7 @@ pub const RTX_4090: SimCard = SimCard {
 };
 
 impl SimCard {
-    /// What it can do in a type; of one it has no figure for, as in f32.
+    /// The roof for a type; for a type without figures, that of f32.
     pub(super) fn roof(&self, dtype: &str) -> Roof {
         let known = |dtype: &str| peaks(Some(self.name), dtype, GivenPeaks::default()).ok();
         let none = || Peaks {
@@ -71,13 +70,13 @@ impl SimCard {
 pub struct SimTiming {
     shape: Shape,
     card: &'static SimCard,
-    /// A decode step is one CUDA graph.
+    /// Whether a decode step is one CUDA graph.
     graphs: bool,
     /// The last computed decode steps: batch, context and seconds, at both ends of a range of contexts.
     decode: Option<(u64, u64, [f64; 2])>,
 }
 
-/// Between contexts so far apart, the duration of a decode step is interpolated.
+/// The distance of contexts between which the duration of a decode step is interpolated.
 const CONTEXT_RANGE: u64 = 256;
 
 impl SimTiming {
@@ -101,7 +100,7 @@ impl SimTiming {
         first + (last - first) * (context - from) as f64 / CONTEXT_RANGE as f64
     }
 
-    /// How far a step of a phase uses the GPU.
+    /// The utilisation of the GPU by a step of a phase.
     pub fn load(&self, phase: Phase, step: Step) -> SimLoad {
         let (cost, secs) = (self.shape.cost(step).total(), self.step_s(phase, step));
         let roof = self.card.roof(&self.shape.dtype);
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_follow_the_model_and_the_card() {
+    fn steps_follow_the_model_and_the_gpu() {
         let (mut small, mut large) = (timing(4, 1024, &H200), timing(28, 3584, &H200));
         assert!(small.decode_s(1, 512) < large.decode_s(1, 512) / 4.0);
         let mut on_4090 = timing(28, 3584, &RTX_4090);

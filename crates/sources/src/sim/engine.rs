@@ -22,7 +22,7 @@ use llmprof_event::{Clock, Phase, Stamp};
 /// Called when simulated time reaches the time it requested last; returns the next one.
 pub type Tick = Box<dyn FnMut(Stamp) -> Option<Stamp> + Send>;
 
-/// Used where neither the configuration nor a model's cost gives the duration of steps.
+/// Used if neither the configuration nor a model's cost gives the duration of steps.
 const PREFILL_TOK_S: f64 = 47_000.0;
 const ITL_MS: f64 = 3.8;
 
@@ -32,10 +32,12 @@ const COST_PER_POSITION: f64 = 1.0e-5;
 /// The longest sleep between two checks of the stop flag.
 const SLICE: Duration = Duration::from_millis(20);
 
-/// If simulated time is behind by more than this, it does not catch up: the machine slept or the workload was paused.
+/// If simulated time is behind by more than this, it does not catch up: the machine was suspended or the workload was
+/// paused.
 const CATCH_UP_LIMIT: Duration = Duration::from_millis(250);
 
-/// An [`Engine`] whose steps take the time that follows from a model's cost, or that [`SimConfig`] gives, and from its scenario.
+/// An [`Engine`] whose steps take the time that follows from a model's cost or from [`SimConfig`], and from its
+/// scenario.
 pub struct SimEngine {
     config: SimConfig,
     scenario: Scenario,
@@ -54,7 +56,7 @@ pub struct SimEngine {
 }
 
 impl SimEngine {
-    /// Moves `clock`, which should be a virtual one. Once `stop` is set the running step ends with
+    /// Advances `clock`, which should be a virtual one. Once `stop` is set, the running step ends with
     /// [`EngineError::Cancelled`] within 100 ms.
     pub fn new(
         config: &SimConfig,
@@ -126,12 +128,12 @@ impl SimEngine {
         self
     }
 
-    /// What recording its kernels adds to a step.
+    /// The overhead of recording its kernels.
     fn overhead_s(&mut self, phase: Phase, nominal_s: f64) -> f64 {
         self.kernels.as_mut().map_or(0.0, |kernels| kernels.overhead_s(phase, nominal_s))
     }
 
-    /// A step of `phase` that began at `start` is over.
+    /// Sends the kernels of a step of `phase` that began at `start`.
     fn send_kernels(&mut self, phase: Phase, step: Step, start: Stamp) {
         let took = self.clock.now().since(start);
         if let Some(kernels) = &mut self.kernels {
@@ -218,8 +220,8 @@ struct Pace {
 }
 
 impl Pace {
-    /// When simulated `t` is reached. With an absolute time the next steps make up for an oversleep; a delay that is too long for that
-    /// is given up.
+    /// The real time of simulated `t`. With absolute times, the next steps make up for an oversleep; a delay that is
+    /// too long is given up.
     fn due(&mut self, t: Stamp, speed: f64, now: Instant) -> Instant {
         let due = self.real + bounded(t.since(self.simulated).as_secs_f64() / speed);
         if now.saturating_duration_since(due) > CATCH_UP_LIMIT {
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_power_cap_slows_prefill_alone() {
+    fn the_power_cap_slows_only_prefill() {
         let (steady, capped) = (trace(&config("steady"), 3), trace(&config("power_cap"), 3));
         let ratio = capped[0].0.secs() / steady[0].0.secs();
         assert!((ratio - 1.375).abs() < 1e-3, "{ratio}");
@@ -390,7 +392,7 @@ mod tests {
         assert!(caught.is_err());
     }
 
-    /// Steps of 0.1 ms, which a sleep overshoots by half: due times that count from the start make up for that.
+    /// Steps of 0.1 ms, which a sleep overshoots by half: due times relative to the start make up for that.
     #[test]
     fn pacing_counts_from_the_start_and_gives_up_a_long_delay() {
         let start = Instant::now();
@@ -413,7 +415,8 @@ mod tests {
     fn no_step_ends_before_its_time() {
         const SPEED: f64 = 40.0;
         let mut engine = engine(&SimConfig { speed: SPEED, jitter: 0.0, ..config("steady") }, 1);
-        // The pace begins within the prefill. Steps make up for a late wake-up, so only the time since then has a lower bound.
+        // The pace begins within the prefill. Steps make up for a late wake-up, so only the time since then has a lower
+        // bound.
         let (real, simulated) = (Instant::now(), engine.clock.now());
         engine.prefill(&prompts(1, 1)).unwrap();
         for _ in 0..500 {

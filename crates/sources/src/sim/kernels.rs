@@ -1,5 +1,5 @@
-//! Simulated kernels: those of our CUDA engine by name, with times that follow from a model's cost on a GPU
-//! and add up to the simulated step.
+//! Simulated kernels: those of the CUDA engine by name, with times that follow from a model's cost on a GPU and add up
+//! to the simulated step.
 
 use std::sync::{
     Arc,
@@ -20,10 +20,10 @@ const WINDOW_NS: u64 = 1_000_000_000;
 const TIMELINE_NS: u64 = 3_000_000_000;
 /// The duration of a nearly empty kernel.
 const LEAST_NS: f64 = 1_600.0;
-/// Between two kernels: as nodes of a graph, and launched one by one.
+/// The gap between two kernels: as nodes of a graph, and launched one by one.
 const GRAPH_GAP_NS: f64 = 350.0;
 const LAUNCH_GAP_NS: f64 = 2_600.0;
-/// What recording costs: a share of a step in a graph, and the time of each launch without one.
+/// The overhead of recording: a share of a step in a graph, and the time per launch without one.
 const RECORDED_GRAPH_SHARE: f64 = 0.01;
 const RECORDED_LAUNCH_NS: f64 = 1_500.0;
 /// The host's share of a step.
@@ -39,7 +39,7 @@ pub struct SimSteps<'a> {
     pub steps: u64,
     /// Duration of each on the host.
     pub step_ns: u64,
-    /// The step is one CUDA graph.
+    /// Whether the step is one CUDA graph.
     pub graph: bool,
     pub seed: u64,
 }
@@ -66,12 +66,12 @@ fn gap_ns(of: &SimSteps<'_>) -> f64 {
     if of.graph { GRAPH_GAP_NS } else { LAUNCH_GAP_NS }
 }
 
-/// The kernels of these steps, and of one of them one by one.
+/// The kernels of these steps, and the timeline of one of them.
 pub fn sim_kernels(of: &SimSteps<'_>) -> (KernelWindow, StepTimeline) {
     let mut launches = launches(of);
     let gap_ns = gap_ns(of);
     let span_ns = of.step_ns as f64 * (1.0 - HOST_SHARE);
-    // Where the step is shorter than its gaps, the gaps shrink too.
+    // If the step is shorter than its gaps, the gaps shrink too.
     let gaps_ns = (gap_ns * launches.len().saturating_sub(1) as f64).min(span_ns / 2.0);
     let at_work: f64 = launches.iter().map(|launch| launch.ns).sum();
     let scale = (span_ns - gaps_ns) / at_work.max(1.0);
@@ -149,7 +149,7 @@ fn timeline(phase: Phase, launches: &[Launch], gap_ns: f64) -> StepTimeline {
     timeline
 }
 
-/// A step's kernels in order, each with the time it would take.
+/// A step's kernels in order, each with its duration.
 fn launches(of: &SimSteps<'_>) -> Vec<Launch> {
     let cost = of.shape.cost(of.step);
     let roof = of.card.roof(&of.shape.dtype);
@@ -210,7 +210,7 @@ fn of_operator(
     let ns = roof.min_seconds(cost.flops(), cost.bytes()) * 1e9 / reach;
     let launch = |name: String, ns: f64| Launch { name, grid, block, operator, layer, ns: ns.max(LEAST_NS) };
     match operator {
-        // Many rows go through cuBLAS, and the activation is a kernel of its own.
+        // Many rows use cuBLAS, and the activation is a separate kernel.
         Operator::GateUp if !decode => {
             let activation = rows as f64 * of.shape.intermediate as f64 * 3.0 * of.shape.number_bytes as f64;
             let gated = activation / roof.bytes_per_s / 0.8 * 1e9;
@@ -265,7 +265,7 @@ impl SimKernels {
         kernels
     }
 
-    /// Begins or ends recording as requested.
+    /// Starts or ends recording as requested.
     fn follow_request(&mut self) {
         let requested = self.requested.load(Ordering::Relaxed);
         if requested == self.recording {
@@ -277,7 +277,7 @@ impl SimKernels {
         self.tx.send(Event::KernelTrace(KernelTrace { tool: "simulated".to_owned(), state }));
     }
 
-    /// How much longer the next step of `phase` takes because it is recorded.
+    /// The additional time of the next step of `phase` because it is recorded.
     pub fn overhead_s(&mut self, phase: Phase, step_s: f64) -> f64 {
         self.follow_request();
         if !self.recording {
@@ -290,7 +290,7 @@ impl SimKernels {
         }
     }
 
-    /// Adds a step that began at `start` and took `ns`; sends what is due.
+    /// Adds a step that began at `start` and took `ns`; sends windows that are due.
     pub fn step(&mut self, phase: Phase, step: Step, start: Stamp, ns: u64) {
         if !self.recording {
             return;
@@ -308,7 +308,7 @@ impl SimKernels {
         }
     }
 
-    /// Sends what is left.
+    /// Sends the remaining steps.
     pub fn finish(&mut self) {
         let now = self.tx.clock().now();
         (0..self.phases.len()).for_each(|at| self.send(at, now));
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_those_of_the_engine() {
+    fn kernels_are_those_of_the_engine() {
         let shape = shape();
         let (window, timeline) = decode(&shape, 3_800_000, true, 1);
         // Embedding, eight per layer, norm, head, sampling.

@@ -34,18 +34,18 @@ pub enum Fault {
 /// Properties of the simulated GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Card {
-    /// The lanes of its PCIe link that are in use.
+    /// The number of PCIe lanes in use.
     pub pcie_width: u32,
-    /// From this second on, another process uses it.
+    /// The second from which another process uses it.
     pub shared_from_s: Option<f64>,
-    /// At this second it falls off the bus.
+    /// The second at which it falls off the bus.
     pub vanishes_at_s: Option<f64>,
-    /// A consumer GPU, which reports fewer readings.
+    /// Whether it is a consumer GPU, which reports fewer readings.
     pub consumer: bool,
 }
 
 impl Card {
-    /// The GPU that it is.
+    /// The model of the GPU.
     pub fn model(&self) -> &'static SimCard {
         if self.consumer { &RTX_4090 } else { &H200 }
     }
@@ -90,7 +90,7 @@ impl Scenario {
         SCRIPTS.iter().map(|script| (script.name, script.about))
     }
 
-    /// Moves the one-off spikes; the episodes stay where they are.
+    /// Moves the one-off spikes; the episodes are unchanged.
     pub fn with_seed(self, seed: u64) -> Scenario {
         Scenario { seed, ..self }
     }
@@ -116,7 +116,7 @@ impl Scenario {
         now
     }
 
-    /// How much longer a decode step over `[from, to)` takes because of one-off spikes, in undisturbed steps.
+    /// The additional time of a decode step over `[from, to)` because of one-off spikes, in undisturbed steps.
     pub fn spike_steps(&self, from: Stamp, to: Stamp) -> f64 {
         let Some(spikes) = self.script.spikes else { return 0.0 };
         let slot_of = |t: Stamp| (t.secs() / spikes.every_s) as u64;
@@ -154,7 +154,7 @@ struct Script {
     fault: Option<(f64, Fault)>,
 }
 
-/// A part of each period in which something limits the GPU.
+/// A part of each period in which a limit is active.
 #[derive(Debug, Clone, Copy)]
 struct Episode {
     /// Only in this phase of the workload.
@@ -177,7 +177,7 @@ enum Shape {
 }
 
 impl Episode {
-    /// An episode without effect: scripts set what differs.
+    /// An episode without effect, as a base for scripts.
     const QUIET: Episode = Episode {
         phase: None,
         period_s: 180.0,
@@ -205,15 +205,15 @@ impl Episode {
     }
 }
 
-/// One late token in every slot of `every_s`, at a moment that the seed picks.
+/// One late token in every slot of `every_s`, at a moment that the seed selects.
 #[derive(Debug, Clone, Copy)]
 struct Spikes {
     every_s: f64,
-    /// How late on average, in undisturbed steps; the seed picks between half and one and a half times that.
+    /// The mean delay in undisturbed steps; the seed selects between half and one and a half times that.
     steps: f64,
 }
 
-/// Dense GEMMs draw more than the GPU may: the clock falls until they fit. Compute-bound, so time follows it.
+/// Dense GEMMs draw more power than allowed: the clock falls until they fit. Compute-bound, so time follows it.
 const PREFILL_POWER_CAP: Episode = Episode {
     phase: Some(Phase::Prefill),
     time_factor: MAX_SM_CLOCK_MHZ / 1440.0,
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_happens_in_the_steady_one() {
+    fn the_steady_scenario_has_no_episodes() {
         assert_eq!(Scenario::steady().name(), "steady");
     }
 

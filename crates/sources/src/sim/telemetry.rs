@@ -55,7 +55,7 @@ impl Load {
 
     /// A phase that uses the ceilings by the shares of `used`. The relations between the counters are those
     /// of a real GPU.
-    fn of(used: SimLoad, extra_temp_c: f64, gpu_util_pct: f64, occupancy_pct: f64) -> Load {
+    fn new(used: SimLoad, extra_temp_c: f64, gpu_util_pct: f64, occupancy_pct: f64) -> Load {
         let (tensor_pct, dram_pct) = (100.0 * used.compute, 100.0 * used.memory);
         Load {
             power: BASE_POWER + CEILING_POWER * used.compute.max(used.memory).min(1.0),
@@ -70,7 +70,7 @@ impl Load {
     }
 }
 
-/// What a consumer GPU does not report.
+/// The readings that a consumer GPU does not report.
 fn consumer_refusals() -> Vec<Refused> {
     let unsupported = [
         Reading::PowerCapNs,
@@ -163,8 +163,8 @@ impl SimProbe {
         match self.activity.get() {
             Phase::Idle => Load::default(),
             Phase::Preparing => Load::PREPARING,
-            Phase::Vision | Phase::Prefill | Phase::Mixed => Load::of(self.prefill, 19.0, 99.0, 14.1),
-            Phase::Decode => Load::of(self.decode, 11.0, 97.0, 9.4),
+            Phase::Vision | Phase::Prefill | Phase::Mixed => Load::new(self.prefill, 19.0, 99.0, 14.1),
+            Phase::Decode => Load::new(self.decode, 11.0, 97.0, 9.4),
         }
     }
 
@@ -385,7 +385,7 @@ impl HostProbe for SimHost {
         self.samples += 1;
         let draw = |channel: u64| noise::unit(self.seed, self.samples * 32 + channel);
         let busy = self.activity.get() != Phase::Idle;
-        // The launching thread migrates between cores now and then.
+        // The launching thread migrates between cores at times.
         let launching_core = noise::bits(self.seed, self.samples / 16) % u64::from(CORES);
         let core_pct: Vec<f32> = (0..u64::from(CORES))
             .map(
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_settle_where_a_real_card_does() {
+    fn phases_settle_where_a_real_gpu_does() {
         use Phase::{Decode, Idle, Prefill};
         // (scenario, phase, from, W, °C, MHz, reasons)
         let cases = [

@@ -1,4 +1,4 @@
-//! Why no GPU is sampled, and what would change that.
+//! Why no GPU is sampled, and the remedy.
 
 use thiserror::Error;
 

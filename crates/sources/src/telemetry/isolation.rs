@@ -13,7 +13,7 @@ use llmprof_event::{GpuInfo, GpuProcess};
 
 /// Remarks on the GPU that the workload runs on: a slice of it, an unexpected power limit, other processes.
 ///
-/// `others` is `None` where processes cannot be listed.
+/// `others` is `None` if processes cannot be listed.
 pub(super) fn remarks_on_gpu(
     hardware: &HardwareConfig,
     gpu: &GpuInfo,
@@ -58,13 +58,13 @@ impl ExternalLoad {
     /// The duration of the measurement.
     pub(super) const DURATION: Duration = Duration::from_millis(400);
 
-    /// The first reading; `None` where the machine has no such counters.
+    /// The first reading; `None` if the machine has no such counters.
     pub(super) fn start(proc: &Path) -> Option<ExternalLoad> {
         let (cores, own) = counters(proc)?;
         Some(ExternalLoad { proc: proc.to_owned(), cores, own })
     }
 
-    /// The share of all cores that other processes have used since, in percent; `None` where it is not known.
+    /// The share of all cores that other processes have used since, in percent; `None` if it is not known.
     fn others_pct(&self) -> Option<f64> {
         let (cores, own) = counters(&self.proc)?;
         let of = |cores: &[CoreTicks], part: fn(&CoreTicks) -> u64| cores.iter().map(part).sum::<u64>();
@@ -78,7 +78,7 @@ impl ExternalLoad {
         Some(others as f64 / total as f64 * 100.0)
     }
 
-    /// A remark where other processes use more than `hardware` allows.
+    /// A remark if other processes use more than `hardware` allows.
     pub(super) fn remark(&self, hardware: &HardwareConfig) -> Option<String> {
         let allowed = hardware.isolation.max_other_cpu_pct;
         let others = self.others_pct().filter(|others| *others > allowed)?;

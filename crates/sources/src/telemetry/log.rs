@@ -1,4 +1,5 @@
-//! Telemetry logs: our `nvml.csv`, and the output of `nvidia-smi --query-gpu=… --format=csv` and of `nvidia-smi dmon`.
+//! Telemetry logs: the program's own `nvml.csv`, and the output of `nvidia-smi --query-gpu=… --format=csv` and of
+//! `nvidia-smi dmon`.
 
 mod columns;
 mod gpus;
@@ -59,7 +60,7 @@ pub enum LogError {
     Value { name: String, line: u64, column: String, value: String, problem: Problem },
 }
 
-/// What is wrong with a value.
+/// The problem with a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Problem {
     #[error(
@@ -106,7 +107,7 @@ pub struct LoggedGpu {
     pub lost: Option<GpuLost>,
     key: GpuKey,
     last_row: Stamp,
-    /// Time under the power cap, where the log has it in percent.
+    /// Time under the power cap, if the log has it in percent.
     capped_ns: f64,
 }
 
@@ -116,15 +117,15 @@ pub struct TelemetryLog {
     /// Rows without a valid time, or with too few values.
     pub skipped: u64,
     pub identified_by: IdentifiedBy,
-    /// The log has no times: its polls are assumed to be one second apart.
+    /// Whether the log has no times, so that one second between its polls is assumed.
     pub assumed_interval: bool,
-    /// The date and time of the first row, where it has them.
+    /// The date and time of the first row, if it has them.
     pub began: Option<DateTime>,
     /// The GPU of the last row.
     last_gpu: usize,
 }
 
-/// The rows that decide which GPU a row belongs to.
+/// The number of rows that decide how GPUs are identified.
 const FIRST_ROWS: usize = 64;
 const MAX_GPUS: usize = 256;
 
@@ -255,7 +256,7 @@ impl TelemetryLog {
         Ok(())
     }
 
-    /// The GPU of a row, which is added with a new key. Without a key it is the one after that of the last row.
+    /// The GPU of a row, which is added if its key is new. Without a key it is the GPU after that of the last row.
     fn position(&mut self, key: Option<GpuKey>) -> usize {
         let known = self.gpus.len();
         let key = match key {
@@ -347,7 +348,7 @@ torn li";
     }
 
     #[test]
-    fn a_column_for_one_limit_says_nothing_of_the_others() {
+    fn a_column_for_one_limit_does_not_cover_the_others() {
         let unread = |columns: &str| {
             let cells = columns.split(',').map(|_| "Not Active").collect::<Vec<_>>().join(",");
             let text = format!("timestamp,{columns}\n2026/11/15 08:00:00,{cells}\n");

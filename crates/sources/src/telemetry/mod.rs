@@ -1,4 +1,4 @@
-//! Telemetry: samples of the GPUs and of the host at regular intervals. Uses `base`, `event`, `config`, `profile` and `analysis`.
+//! Telemetry: samples of the GPUs and of the host at regular intervals.
 
 pub mod absent;
 pub mod host;
@@ -20,7 +20,7 @@ use llmprof_event::{
 pub use sampler::Sampler;
 pub use thermometer::Thermometer;
 
-/// How often a reading is taken. Expensive ones are taken less often.
+/// How often a reading is taken. Expensive readings are taken less often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tier {
     Fast,
@@ -54,13 +54,13 @@ impl Tier {
 pub enum Selection {
     /// All of a tier.
     Tier(Tier),
-    /// One call of the slow tier, by its index: between two fast samples there is time for one, not for all.
+    /// One call of the slow tier, by its index: between two fast samples there is time for only one.
     SlowCall(usize),
 }
 
 /// Samples GPUs.
 pub trait GpuProbe: Send {
-    /// The GPUs it can sample, with what they have refused so far.
+    /// The GPUs it can sample, with their refusals so far.
     fn gpus(&self) -> Vec<GpuInfo>;
 
     /// Samples the GPU whose [`GpuInfo::index`] is `gpu`. Absent readings are `None`.
@@ -71,17 +71,17 @@ pub trait GpuProbe: Send {
         0
     }
 
-    /// What that GPU has refused so far.
+    /// The refusals of that GPU so far.
     fn refused(&self, _gpu: u32) -> &[Refused] {
         &[]
     }
 
-    /// The processes that use that GPU; `None` where they cannot be listed.
+    /// The processes that use that GPU; `None` if they cannot be listed.
     fn processes(&mut self, _gpu: u32) -> Option<Vec<GpuProcess>> {
         None
     }
 
-    /// Those that do not belong to this run.
+    /// The processes that do not belong to this run.
     fn other_processes(&mut self, gpu: u32) -> Option<Vec<GpuProcess>> {
         let mut processes = self.processes(gpu)?;
         processes.retain(|process| !process.own);
@@ -111,7 +111,7 @@ pub trait HostProbe: Send {
     /// Rates cover the time since the last sample.
     fn sample(&mut self, now: Stamp) -> HostSample;
 
-    /// The heap of this process; `None` where it is not counted.
+    /// The heap of this process; `None` if it is not counted.
     fn heap(&mut self) -> Option<AllocatorSample> {
         None
     }
@@ -119,7 +119,7 @@ pub trait HostProbe: Send {
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ProbeError {
-    /// It will not return in this run.
+    /// The GPU will not return in this run.
     #[error("GPU {gpu} is lost: {reason}")]
     Lost { gpu: u32, reason: String },
     /// The next sample may succeed.

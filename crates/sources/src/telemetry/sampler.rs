@@ -1,4 +1,4 @@
-//! Takes samples when they are due, on a thread of its own or from the steps of a simulation.
+//! Takes samples when they are due, on its own thread or from the steps of a simulation.
 
 mod gpus;
 
@@ -19,7 +19,7 @@ use super::{
 use llmprof_config::{HardwareConfig, NvmlConfig, RunConfig, Runtime, SamplerConfig};
 use llmprof_event::{AllocatorSample, Device, Event, EventTx, GpuInfo, GpuSource, Level, Stamp};
 
-/// The longest delay of a stop when the thread is not unparked.
+/// The longest delay of a stop if the thread is not unparked.
 const STOP_CHECK: Duration = Duration::from_millis(50);
 
 /// Counting is cheap, but querying the reserved memory of the C library blocks other allocations.
@@ -31,7 +31,7 @@ pub struct Sampler {
     host: Option<HostSampler>,
     /// Remarks on the machine, reported at the start.
     remarks: Vec<String>,
-    /// Set where external load is measured at the start.
+    /// Set if external load is measured at the start.
     isolation: Option<HardwareConfig>,
 }
 
@@ -44,12 +44,12 @@ struct HostSampler {
 
 impl HostSampler {
     fn new(probe: Box<dyn HostProbe>, interval_ms: u32) -> HostSampler {
-        // Host readings are rates: the first needs an interval before it.
+        // Host readings are rates, so the first one needs an interval before it.
         let (due, heap_due) = (Due::every_ms(interval_ms).later(), Due::every(HEAP_INTERVAL));
         HostSampler { probe, due, heap_due, heap: None }
     }
 
-    /// Sends a sample, and the heap where it has changed.
+    /// Sends a sample, and the heap if it has changed.
     fn sample(&mut self, now: Stamp, tx: &EventTx) {
         tx.send(Event::HostSample(Box::new(self.probe.sample(now))));
         if !self.heap_due.take(now) {
@@ -102,7 +102,7 @@ impl Due {
 }
 
 impl Sampler {
-    /// A sampler for a run with `config`. `uuid` is CUDA's id of the GPU that the workload runs on, where known.
+    /// A sampler for a run with `config`. `uuid` is CUDA's id of the GPU that the workload runs on, if known.
     pub fn for_run(
         config: &RunConfig,
         probe: Result<Box<dyn GpuProbe>, Absence>,
@@ -119,7 +119,7 @@ impl Sampler {
                 gpu.info.profiled =
                     profiled == Some(gpu.info.index) && (simulated_run || gpu.info.source != GpuSource::Sim);
             }
-            // Listed before the engine starts, which would be among the processes.
+            // Listed before the engine starts, which would be one of the processes.
             for gpu in sampled.gpus.iter().map(|gpu| gpu.info.clone()).collect::<Vec<_>>() {
                 let others = sampled.other_processes(gpu.index);
                 sampler.remarks.extend(remarks_on_gpu(&config.hardware, &gpu, others.as_deref()));
@@ -145,7 +145,7 @@ impl Sampler {
         Sampler { gpu, host, remarks: Vec::new(), isolation: None }
     }
 
-    /// Reports what is sampled, and why the rest is not.
+    /// Reports the sampled GPUs, and why the others are not sampled.
     pub fn announce(&self, tx: &EventTx) {
         match &self.gpu {
             Ok(sampled) => sampled.announce(tx),
@@ -161,7 +161,7 @@ impl Sampler {
         }
     }
 
-    /// Sends what is due at `now`; returns the next due time, or `None` when there is nothing to sample.
+    /// Sends the samples that are due at `now`; returns the next due time, or `None` if there is nothing to sample.
     pub fn sample_due(&mut self, now: Stamp, tx: &EventTx) -> Option<Stamp> {
         if let Ok(sampled) = &mut self.gpu
             && let Err(absence) = sampled.sample_due(now, tx)

@@ -19,7 +19,7 @@ impl Thermometer {
         Thermometer { probe, gpu, start: Instant::now(), has_reported: false }
     }
 
-    /// The temperature; `None` where this sample failed and the next may succeed. An error is permanent.
+    /// The temperature; `None` if this sample failed and the next may succeed. An error is permanent.
     pub fn read(&mut self) -> Result<Option<f32>, String> {
         let now = Stamp::from_secs_f64(self.start.elapsed().as_secs_f64());
         match self.probe.sample(self.gpu, Selection::Tier(Tier::Fast), now) {

@@ -1,4 +1,4 @@
-//! Who owns a process.
+//! The owners of processes.
 
 use std::{fs, path::Path};
 
@@ -7,11 +7,11 @@ use llmprof_base::read;
 /// The users of this machine.
 #[derive(Debug, Default)]
 pub(super) struct Users {
-    /// Number and name.
+    /// User id and name.
     named: Vec<(u32, String)>,
 }
 
-/// Bytes of a list of users.
+/// Maximum bytes of a list of users.
 const MAX_LIST: u64 = 4_000_000;
 
 impl Users {
@@ -19,7 +19,7 @@ impl Users {
         Users::in_list(&read::text(Path::new("/etc/passwd"), MAX_LIST).unwrap_or_default())
     }
 
-    /// `name:password:number:…` on each line.
+    /// `name:password:id:…` on each line.
     fn in_list(list: &str) -> Users {
         let entry = |line: &str| {
             let mut fields = line.split(':');
@@ -29,13 +29,13 @@ impl Users {
         Users { named: list.lines().filter_map(entry).collect() }
     }
 
-    /// The name, or the number of a user without one.
+    /// The name, or the id of a user without one.
     fn name(&self, number: u32) -> String {
         let named = self.named.iter().find(|(known, _)| *known == number);
         named.map_or_else(|| number.to_string(), |(_, name)| name.clone())
     }
 
-    /// `None` for a process that is not visible here.
+    /// `None` for a process outside of this container.
     #[cfg(unix)]
     pub(super) fn of_process(&self, pid: u32) -> Option<String> {
         use std::os::unix::fs::MetadataExt;

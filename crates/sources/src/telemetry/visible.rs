@@ -1,12 +1,11 @@
-//! Maps CUDA's device numbers to NVML's: `CUDA_VISIBLE_DEVICES` hides and reorders GPUs.
+//! Maps CUDA's device indexes to NVML's: `CUDA_VISIBLE_DEVICES` hides and reorders GPUs.
 
 use llmprof_event::GpuInfo;
 
-/// The NVML index of the GPU with the CUDA number `ordinal`.
-///
-/// `uuid` is CUDA's own id of that GPU, where it is known, and decides alone. `visible` is the value of
-/// `CUDA_VISIBLE_DEVICES`. Both may be the id of a MIG slice, which belongs to the GPU in MIG mode if there is only one.
-/// `None` where no GPU matches.
+/// The NVML index of the GPU with the CUDA index `ordinal`.
+/// / `uuid` is CUDA's own id of that GPU, if it is known, and takes precedence. `visible` is the value of
+/// `CUDA_VISIBLE_DEVICES`. Both may be the id of a MIG slice, which belongs to the GPU in MIG mode if there is only
+/// one. `None` if no GPU matches.
 pub fn nvml_index(gpus: &[GpuInfo], ordinal: u32, uuid: Option<&str>, visible: Option<&str>) -> Option<u32> {
     if let Some(uuid) = uuid {
         let whole = gpus.iter().find(|gpu| same_uuid(&gpu.uuid, uuid)).map(|gpu| gpu.index);
@@ -15,7 +14,7 @@ pub fn nvml_index(gpus: &[GpuInfo], ordinal: u32, uuid: Option<&str>, visible: O
     let Some(visible) = visible else {
         return gpus.iter().find(|gpu| gpu.index == ordinal).map(|gpu| gpu.index);
     };
-    // CUDA stops at the first entry that names no GPU.
+    // CUDA stops at the first entry that matches no GPU.
     let listed = visible.split(',').map(|entry| named(gpus, entry.trim())).take_while(Option::is_some);
     listed.flatten().nth(ordinal as usize)
 }

@@ -1,4 +1,4 @@
-//! The page `details`: a row for each metric of each launch, and rows of rules between them.
+//! The page `details`: a row per metric of a launch, with rows of rules in between.
 
 use std::{collections::HashSet, io::BufRead, sync::Arc};
 
@@ -34,11 +34,11 @@ struct Header {
 }
 
 impl Header {
-    fn of(titles: &[String]) -> Option<Header> {
+    fn from_titles(titles: &[String]) -> Option<Header> {
         let at = |title: &str| titles.iter().position(|one| one == title);
         Some(Header {
             len: titles.len(),
-            launch: LaunchColumns::of(titles),
+            launch: LaunchColumns::from_titles(titles),
             id: at("ID"),
             process: at("Process ID"),
             section: at("Section Name"),
@@ -90,13 +90,14 @@ impl Interned {
 
 /// More metrics than any version of ncu has.
 const MAX_METRICS: usize = 16_384;
-/// A launch has some tens of rules.
+/// A launch has a few tens of rules.
 const MAX_RULES: usize = 256;
 
 /// Reads the page, one launch in memory at a time. Rows may lack the columns of rules.
 pub fn read_details(file: &str, input: impl BufRead) -> Result<KernelTable, KernelsError> {
-    let is_header =
-        |row: Row| row.iter().any(|cell| cell == b"Metric Name").then(|| Header::of(&row.texts()))?;
+    let is_header = |row: Row| {
+        row.iter().any(|cell| cell == b"Metric Name").then(|| Header::from_titles(&row.texts()))?
+    };
     let values =
         |row: Row| is_header(row).map(|header| [header.value].into_iter().chain(header.speedup).collect());
     let (mut rows, decimal) =
@@ -174,7 +175,7 @@ fn take(
     Ok(())
 }
 
-/// Counts a launch whose rows were all read.
+/// Counts a launch after all of its rows.
 fn add(done: Current, tally: &mut Tally<Vec<u8>, Launches<Counters>>) {
     let name = done.row.name.clone();
     let new = |scope: Scope| Launches::new(scope.limit(done.row), Counters::default());

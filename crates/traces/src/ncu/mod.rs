@@ -23,14 +23,14 @@ use llmprof_event::kernels::{
 const REMEDY: &str =
     "profile with ncu --csv --page raw, or print a report with ncu --import FILE.ncu-rep --page raw --csv";
 
-/// The remedy for numbers that were read wrong.
+/// The remedy for misread numbers.
 const WRITE_AGAIN: &str = "its numbers may be in a locale that could not be detected: print them again with LC_ALL=C \
                            ncu --import FILE.ncu-rep --page raw --csv";
-/// Hit rates exceed 100 %. More than this is a number read wrong.
+/// Hit rates exceed 100 %. A larger number was misread.
 const MAX_PERCENT: f64 = 1000.0;
 
-/// Rejects a percentage that no metric reaches. The maximum over all units (`.max.`) is relative to the peak of one, and
-/// may be anything.
+/// Rejects a percentage that no metric reaches. The maximum over all units (`.max.`) is relative to the peak of one
+/// unit, and has no limit.
 fn check_percent(file: &str, metric: &str, unit: &str, value: f64) -> Result<(), KernelsError> {
     if unit != "%" || value.abs() <= MAX_PERCENT || metric.contains(".max.") {
         return Ok(());
@@ -39,7 +39,7 @@ fn check_percent(file: &str, metric: &str, unit: &str, value: f64) -> Result<(),
     Err(KernelsError::Implausible { file, metric, percent: value, remedy: WRITE_AGAIN })
 }
 
-/// Whether it is a message of ncu between the rows.
+/// Whether it is a message of ncu in between rows.
 fn is_message(row: Row) -> bool {
     row.get(0).is_some_and(|first| first.starts_with(b"=="))
 }
@@ -116,7 +116,7 @@ impl<C> Launches<C> {
         Launches { row, durations: Durations::default(), counters }
     }
 
-    /// Counts a launch. Returns the weight of its rates: its duration where that is known.
+    /// Counts a launch. Returns the weight of its rates: its duration, if that is known.
     fn count(&mut self, ns: Option<f64>) -> f64 {
         self.row.calls += 1;
         if let Some(ns) = ns {
@@ -129,7 +129,7 @@ impl<C> Launches<C> {
         let Launches { mut row, durations, counters: counted } = self;
         durations.fill(&mut row);
         row.counters = counters(counted);
-        let known = Known::of(&row.counters);
+        let known = Known::from_counters(&row.counters);
         row.registers = known.registers.map(|n| n as u32);
         row.shared_bytes = known.shared_bytes.map(|n| n as u64);
         row
@@ -147,7 +147,7 @@ struct LaunchColumns {
 }
 
 impl LaunchColumns {
-    fn of(titles: &[String]) -> LaunchColumns {
+    fn from_titles(titles: &[String]) -> LaunchColumns {
         let at = |title: &str| titles.iter().position(|one| one == title);
         let with = |part: &str| titles.iter().position(|one| one.contains(part));
         LaunchColumns {

@@ -1,4 +1,4 @@
-//! The page `raw`: a row of titles, a row of units, then a row for each launch.
+//! The page `raw`: a row of titles, a row of units, then a row per launch.
 
 use std::{io::BufRead, sync::Arc};
 
@@ -15,7 +15,7 @@ use llmprof_event::kernels::{
     counters::{Counter, Counters, DURATION, is_rate},
 };
 
-/// A column with a number for each launch.
+/// A column with a number per launch.
 struct Metric {
     column: usize,
     name: Arc<str>,
@@ -52,7 +52,7 @@ fn is_counted(title: &str) -> bool {
 }
 
 impl Header {
-    fn of(titles: &[String], units: &[String]) -> Header {
+    fn from_titles(titles: &[String], units: &[String]) -> Header {
         let unit = |at: usize| base(units.get(at).map_or("", String::as_str));
         let metrics = titles
             .iter()
@@ -88,9 +88,8 @@ impl Header {
 }
 
 /// Reads the page, one launch in memory at a time.
-///
-/// Values keep the names that ncu gives them, and are converted to base units by the row of units. Percentages above 100
-/// stay as they are; `n/a` and `nan` are missing values.
+/// / Values keep the names that ncu gives them, and are converted to base units by the row of units. Percentages above
+/// 100 are kept; `n/a` and `nan` are missing values.
 pub fn read_raw(file: &str, input: impl BufRead) -> Result<KernelTable, KernelsError> {
     let is_header = |row: Row| row.iter().any(|cell| cell == b"Kernel Name").then(|| row.texts());
     let counted = |row: Row| {
@@ -101,7 +100,7 @@ pub fn read_raw(file: &str, input: impl BufRead) -> Result<KernelTable, KernelsE
         dialect::rows(input, ThreeDigits::Thousands, counted).map_err(KernelsError::read(file))?;
     let mut table = KernelTable::new("ncu, counters of launches", Kind::Kernels);
     let (titles, mut messages) = find_header(file, &mut rows, is_header)?;
-    let launch = LaunchColumns::of(&titles);
+    let launch = LaunchColumns::from_titles(&titles);
     let mut header: Option<Header> = None;
     let mut tally: Tally<Vec<u8>, Launches<Vec<Counter>>> = Tally::default();
     let (mut key, mut unread) = (Vec::new(), 0u64);
@@ -115,10 +114,10 @@ pub fn read_raw(file: &str, input: impl BufRead) -> Result<KernelTable, KernelsE
             Some(header) => header,
             // The first row without a name has the units.
             None if name.is_none() => {
-                header = Some(Header::of(&titles, &row.texts()));
+                header = Some(Header::from_titles(&titles, &row.texts()));
                 continue;
             }
-            None => header.insert(Header::of(&titles, &[])),
+            None => header.insert(Header::from_titles(&titles, &[])),
         };
         let Some(name) = name.filter(|_| row.len() <= titles.len()) else {
             unread += 1;
@@ -237,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_are_no_decimals_where_there_are_durations_alone() {
+    fn thousands_separators_are_not_decimals_if_there_are_only_durations() {
         for (separator, ns) in [(";", "12.345"), (",", "12.345"), (",", "12,345")] {
             let cells = |cells: [&str; 3]| cells.map(|cell| format!("\"{cell}\"")).join(separator) + "\n";
             let rows = [

@@ -33,13 +33,13 @@ const MEMSETS: &str = "CUPTI_ACTIVITY_KIND_MEMSET";
 const RANGES: &str = "NVTX_EVENTS";
 /// The largest value or row that SQLite may read, in bytes.
 const MAX_VALUE_BYTES: i32 = 16 << 20;
-/// Operations of SQLite's machine that reading a file may take.
+/// Maximum operations of SQLite's virtual machine for reading a file.
 const FEW_OPERATIONS: u64 = 1_000_000_000;
 const OPERATIONS_PER_BYTE: u64 = 100;
 const OPERATIONS_AT_A_TIME: u64 = 1_000_000;
 /// More than a machine has.
 const MAX_GPUS: usize = 256;
-/// Names of kernels whose collective is remembered.
+/// Maximum names of kernels whose collective is remembered.
 const MAX_NAMES: usize = 1 << 16;
 const PUSH_POP: i64 = 59;
 const START_END: i64 = 60;
@@ -60,7 +60,7 @@ pub fn read_database(path: &Path) -> Result<Vec<KernelTable>, KernelsError> {
     }
 }
 
-/// The work of its GPUs over time.
+/// The work of the recording's GPUs over time.
 pub fn read_ranks(path: &Path) -> rusqlite::Result<RankTrace> {
     let database = Database::open(path)?;
     let gathered = database.works()?;
@@ -130,10 +130,10 @@ impl Links {
     }
 }
 
-/// The number of a GPU; `None` where the recording does not have it.
+/// The number of a GPU; `None` if the recording does not have it.
 type Device = Option<i64>;
 
-/// What distinguishes launches.
+/// The key of launches that are counted together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct LaunchKey {
     device: Device,
@@ -148,7 +148,7 @@ struct LaunchKey {
 struct Launches {
     key: LaunchKey,
     scope: Scope,
-    /// The row of one of them, for values that all of them share.
+    /// The row of one launch, for values that all of them share.
     example: i64,
     in_graphs: u64,
     durations: Durations,
@@ -186,12 +186,13 @@ impl Database {
         Database::open_within(path, FEW_OPERATIONS + OPERATIONS_PER_BYTE * bytes)
     }
 
-    /// Reading the file may take `operations` of SQLite's machine; then it ends with an error.
+    /// Opens a file whose reading may take at most `operations` of SQLite's virtual machine; beyond that it ends with
+    /// an error.
     fn open_within(path: &Path, operations: u64) -> rusqlite::Result<Database> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(path, flags)?;
         connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)?;
-        // What a schema computes is somebody else's code: it ends like the file does.
+        // Code in a schema is untrusted: it is limited like the rest of the file.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
         let at_a_time = operations.clamp(1, OPERATIONS_AT_A_TIME);
         let mut left = operations;
@@ -248,7 +249,8 @@ impl Database {
         Ok(gathered)
     }
 
-    /// The columns of a table; none if it does not exist, or is a view or computed: those have no page in the file.
+    /// The columns of a table; none if it does not exist, or if it is a view or computed, which is not stored in the
+    /// file.
     fn columns(&self, table: &str) -> rusqlite::Result<Vec<String>> {
         let mut ask = self.connection.prepare(
             "SELECT name FROM pragma_table_info(?1) WHERE EXISTS \
@@ -294,10 +296,10 @@ impl Database {
         ask.query_row([id], |row| row.get(0)).optional()
     }
 
-    /// The name of a GPU, with its number where the recording has several.
+    /// The name of a GPU, with its number if the recording has several.
     fn device(&self, device: Device, several: bool) -> Option<String> {
         let of_number = "SELECT name FROM TARGET_INFO_GPU WHERE id = ?1";
-        // Where numbers are missing, GPUs of the same name cannot be confused.
+        // If numbers are missing, GPUs of the same name cannot be confused.
         let same = "SELECT name FROM TARGET_INFO_GPU HAVING min(name) = max(name)";
         let ask = |sql: &str, values: &[Option<i64>]| {
             let values = rusqlite::params_from_iter(values);
@@ -322,7 +324,7 @@ impl Database {
                 return Ok(());
             }
             let (Some(start), Some(thread)) = (number(0)?, number(3)?) else { return Ok(()) };
-            // A range that ends on another thread encloses no calls of either.
+            // A range that ends on another thread encloses no calls of either thread.
             if number(4)?.is_some_and(|end| end != thread) {
                 return Ok(());
             }
@@ -419,7 +421,7 @@ impl Database {
             };
             let size = |at| number(at).map(|n| n.and_then(|n| u32::try_from(n).ok()).unwrap_or(0));
             let device = number(11)?;
-            // Further GPUs than a machine has are counted as one.
+            // GPUs beyond the limit are counted as one.
             let known = busy.len() < MAX_GPUS || busy.contains_key(&device);
             let device = device.filter(|_| known);
             busy.entry(device).or_default().add(start, end);
@@ -536,7 +538,7 @@ impl Database {
         Ok(by_graph.into_iter().map(row).collect())
     }
 
-    /// How long the copies and memsets of each GPU ran.
+    /// The time in which copies and memsets ran on each GPU.
     fn copying(&self) -> rusqlite::Result<BTreeMap<Device, BusyTime>> {
         let mut copying: BTreeMap<Device, BusyTime> = BTreeMap::new();
         for table in [COPIES, MEMSETS] {

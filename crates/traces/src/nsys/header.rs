@@ -22,19 +22,19 @@ pub enum Column {
     Spread(f64),
     Grid,
     Block,
-    /// The number of a row's GPU.
+    /// The index of a row's GPU.
     Device,
-    /// What a row is, in a summary of several kinds.
+    /// The kind of a row, in a summary of several kinds.
     Category,
     /// The function that launched.
     Launcher,
     /// Another number, with its name, base unit and factor.
     Other(Arc<str>, Arc<str>, f64),
-    /// Shares are computed here; process and style are not needed.
+    /// Not used: shares are computed here; process and style are not needed.
     Unused,
 }
 
-/// The columns of a report, and what its rows are.
+/// The columns of a report, and the kind of its rows.
 #[derive(Debug, Clone)]
 pub struct Header {
     pub columns: Vec<Column>,
@@ -52,7 +52,7 @@ pub struct Placed {
 
 impl Header {
     /// `None` for a row that is not the header of a summary.
-    pub fn of(titles: &[String]) -> Option<Header> {
+    pub fn from_titles(titles: &[String]) -> Option<Header> {
         let plain: Vec<(String, &str)> = titles.iter().map(|title| split_unit(title)).collect();
         let has = |name: &str| plain.iter().any(|(title, _)| title == name);
         let by_kernel = has("kernelname");

@@ -1,6 +1,5 @@
-//! The output of `nsys stats` for a reader: aligned columns (`-f column`), or a grid of lines (`-f table`).
-//!
-//! Both have a line of dashes below the titles, with a run of dashes for each column. The cells of a row are below the
+//! The human-readable output of `nsys stats`: aligned columns (`-f column`), or a grid of lines (`-f table`).
+//! / Both have a line of dashes below the titles, with a run of dashes per column. The cells of a row are below the
 //! runs.
 
 use std::io::{self, BufRead, Read};
@@ -12,17 +11,17 @@ use super::{
 use crate::{cells::MAX_ROW_BYTES, error::KernelsError, quantity::Decimal};
 use llmprof_event::kernels::KernelTable;
 
-/// Where the columns are, in characters.
+/// The positions of the columns, in characters.
 #[derive(Debug, Clone, PartialEq)]
 struct Layout {
     columns: Vec<(usize, usize)>,
-    /// Lines enclose the cells.
+    /// Whether lines enclose the cells.
     grid: bool,
 }
 
 impl Layout {
     /// `None` for a line that is not made of dashes.
-    fn of(line: &str) -> Option<Layout> {
+    fn from_line(line: &str) -> Option<Layout> {
         let grid = line.contains('+');
         if !line.chars().all(|c| matches!(c, '-' | '=' | '+' | ' ')) {
             return None;
@@ -57,16 +56,16 @@ impl Layout {
 
     fn report(&self, line: &str) -> Option<Report> {
         let titles: Vec<String> = self.cells(line).into_iter().map(str::to_owned).collect();
-        Report::of(&titles)
+        Report::from_titles(&titles)
     }
 }
 
-/// Whether there is the header of a report.
+/// Whether the text has the header of a report.
 pub fn is_layout(text: &[u8]) -> bool {
     let mut before = String::new();
     for line in text.split(|byte| *byte == b'\n') {
         let line = String::from_utf8_lossy(line).trim_end().to_owned();
-        if Layout::of(&line).is_some_and(|layout| layout.report(&before).is_some()) {
+        if Layout::from_line(&line).is_some_and(|layout| layout.report(&before).is_some()) {
             return true;
         }
         before = line;
@@ -78,11 +77,11 @@ pub fn is_layout(text: &[u8]) -> bool {
 pub fn read_layout(file: &str, mut input: impl BufRead) -> Result<Vec<KernelTable>, KernelsError> {
     let mut reports = Reports::new(file);
     let mut layout: Option<Layout> = None;
-    // A line that has titles if dashes follow it, and else is a message.
+    // A line that is a row of titles if dashes follow it, and otherwise a message.
     let mut before: Option<String> = None;
     let mut line = String::new();
     while read_line(&mut input, &mut line).map_err(KernelsError::read(file))? {
-        if let Some(rule) = Layout::of(&line) {
+        if let Some(rule) = Layout::from_line(&line) {
             // The dashes at the end of a grid follow a row.
             let before = before.take().unwrap_or_default();
             match rule.report(&before) {

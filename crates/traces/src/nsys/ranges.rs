@@ -24,7 +24,7 @@ const OTHERS: &str = "(other ranges)";
 #[derive(Debug)]
 pub struct Paths {
     known: HashMap<(PathId, Box<str>), PathId>,
-    /// For each: the enclosing nesting, its text, its depth.
+    /// For each nesting: the enclosing one, its text, its depth.
     all: Vec<(PathId, String, u32)>,
 }
 
@@ -83,7 +83,7 @@ impl Paths {
 struct Range {
     start: i64,
     end: i64,
-    /// The number of its name.
+    /// The index of its name.
     name: u32,
     /// The range that was open when it began: its index in the thread plus one, or 0.
     below: u32,
@@ -108,7 +108,7 @@ pub struct Ranges {
 struct Found {
     thread: i64,
     since: i64,
-    /// Here another range begins, or the innermost one ends.
+    /// The time at which another range begins or the innermost one ends.
     until: i64,
     path: PathId,
 }
@@ -241,9 +241,9 @@ mod tests {
 
     use super::*;
 
-    fn of(ranges: &[(i64, i64, &str)]) -> Ranges {
+    fn ranges(list: &[(i64, i64, &str)]) -> Ranges {
         let mut all = Ranges::default();
-        for (start, end, name) in ranges {
+        for (start, end, name) in list {
             all.add(1, *start, Some(*end), name);
         }
         all.resolve(|_, _| {});
@@ -258,7 +258,8 @@ mod tests {
 
     #[test]
     fn a_call_is_in_the_innermost_range_and_its_enclosing_ranges() {
-        let mut ranges = of(&[(0, 100, "decode"), (10, 20, "step"), (30, 40, "step"), (200, 300, "prefill")]);
+        let mut ranges =
+            ranges(&[(0, 100, "decode"), (10, 20, "step"), (30, 40, "step"), (200, 300, "prefill")]);
         assert_enclosing(&mut ranges, 12, Some("decode/step"));
         assert_enclosing(&mut ranges, 25, Some("decode"));
         assert_enclosing(&mut ranges, 35, Some("decode/step"));
@@ -274,7 +275,7 @@ mod tests {
 
     #[test]
     fn ranges_may_overlap_without_nesting() {
-        let mut ranges = of(&[(0, 10, "a"), (5, 15, "b")]);
+        let mut ranges = ranges(&[(0, 10, "a"), (5, 15, "b")]);
         assert_enclosing(&mut ranges, 7, Some("a/b"));
         assert_enclosing(&mut ranges, 12, Some("b"));
         let mut open = Ranges::default();

@@ -20,9 +20,9 @@ pub enum Report {
 
 impl Report {
     /// `None` for a row that is not the header of a report.
-    pub fn of(titles: &[String]) -> Option<Report> {
-        let trace = Trace::of(titles).map(|trace| Report::Trace(Box::new(trace)));
-        trace.or_else(|| Header::of(titles).map(|header| Report::Summary(Summary::new(header))))
+    pub fn from_titles(titles: &[String]) -> Option<Report> {
+        let trace = Trace::from_titles(titles).map(|trace| Report::Trace(Box::new(trace)));
+        trace.or_else(|| Header::from_titles(titles).map(|header| Report::Summary(Summary::new(header))))
     }
 
     /// Whether a column has numbers.
@@ -42,7 +42,7 @@ impl Report {
         }
     }
 
-    /// The tables; one without rows for a report without rows.
+    /// The tables; a report without rows gives one table without rows.
     fn done(self) -> Vec<KernelTable> {
         match self {
             Report::Summary(summary) => summary.done(),
@@ -128,7 +128,7 @@ impl Reports {
         self.current.is_some()
     }
 
-    /// A line that is neither blank nor a row of a report: it may announce the next.
+    /// Reads a line that is neither blank nor a row of a report: it may announce the next one.
     pub fn line(&mut self, text: &str) {
         self.any = true;
         self.of_system = is_of_system(text);
@@ -183,10 +183,10 @@ impl Reports {
     }
 }
 
-/// More than a machine has GPUs, for each kind.
+/// More tables than a machine has GPUs, for each kind.
 const MAX_TABLES: usize = 1024;
 
-/// Where the message about a skipped report begins. It may follow a progress message on the same line.
+/// The position of the message about a skipped report, which may follow a progress message on the same line.
 pub fn skipped(line: &str) -> Option<usize> {
     line.find("SKIPPED:").filter(|at| *at == 0 || line.starts_with("Processing ["))
 }

@@ -20,13 +20,13 @@ use llmprof_event::kernels::KernelTable;
 
 /// Whether a row is the header of a report, or a message about a skipped one.
 pub fn is_report(row: Row) -> bool {
-    row.text(0).is_some_and(|first| skipped(&first).is_some()) || Report::of(&row.texts()).is_some()
+    row.text(0).is_some_and(|first| skipped(&first).is_some()) || Report::from_titles(&row.texts()).is_some()
 }
 
 /// Reads the output of `nsys stats -f csv`: one table or several, with messages between them.
 pub fn read_csv(file: &str, input: impl BufRead) -> Result<Vec<KernelTable>, KernelsError> {
     let numbers = |row: Row| {
-        let report = Report::of(&row.texts())?;
+        let report = Report::from_titles(&row.texts())?;
         Some((0..row.len()).filter(|column| report.is_number(*column)).collect())
     };
     let (mut rows, decimal) =
@@ -40,7 +40,7 @@ pub fn read_csv(file: &str, input: impl BufRead) -> Result<Vec<KernelTable>, Ker
         } else if reports.is_within() {
             reports.add(|at| row.get(at).map(|cell| Cell::Bytes(cell, decimal)));
         } else {
-            match Report::of(&row.texts()) {
+            match Report::from_titles(&row.texts()) {
                 Some(report) => reports.begin(report),
                 None => reports.line(&row.texts().join(",")),
             }
@@ -73,7 +73,7 @@ impl JsonRows {
         // All objects of a report have the same keys: its header is made once.
         if !row.keys().eq(&self.keys) {
             let keys: Vec<String> = row.keys().cloned().collect();
-            let Some(report) = Report::of(&keys) else {
+            let Some(report) = Report::from_titles(&keys) else {
                 self.reports.line("");
                 return;
             };
@@ -182,9 +182,9 @@ mod tests {
             ),
         ] {
             let titles: Vec<String> = header.split(',').map(str::to_owned).collect();
-            assert_eq!(Header::of(&titles).map(|header| header.kind), Some(kind), "{header}");
+            assert_eq!(Header::from_titles(&titles).map(|header| header.kind), Some(kind), "{header}");
         }
-        assert!(Header::of(&["a".to_owned(), "b".to_owned()]).is_none());
+        assert!(Header::from_titles(&["a".to_owned(), "b".to_owned()]).is_none());
     }
 
     #[test]

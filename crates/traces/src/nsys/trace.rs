@@ -1,4 +1,4 @@
-//! The traces of `nsys stats`: a row for each operation of a GPU (`cuda_gpu_trace`) or each call (`cuda_api_trace`).
+//! The traces of `nsys stats`: a row per operation of a GPU (`cuda_gpu_trace`) or per call (`cuda_api_trace`).
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::{
 };
 use llmprof_event::kernels::{Extent, KernelRow, KernelTable, Kind, names};
 
-/// More GPUs than one machine has; operations of further ones are counted as of the last.
+/// More GPUs than a machine has; operations of further ones count for the last one.
 const MAX_GPUS: usize = 256;
 
 /// A column with a number, and the factor to its base unit.
@@ -51,7 +51,7 @@ enum Counted {
 
 impl Trace {
     /// `None` for a row that is not the header of a trace.
-    pub fn of(titles: &[String]) -> Option<Trace> {
+    pub fn from_titles(titles: &[String]) -> Option<Trace> {
         let plain: Vec<(String, &str)> = titles.iter().map(|title| split_unit(title)).collect();
         let at = |name: &str| plain.iter().position(|(title, _)| title == name);
         let scaled = |name: &str| at(name).map(|at| (at, base(plain[at].1).factor));

@@ -27,14 +27,14 @@ pub struct GpuEvents {
     collectives: (u64, f64),
 }
 
-/// The number of an event's GPU.
+/// The index of an event's GPU.
 pub fn gpu_of(event: &Event) -> i64 {
     event.args.device.or_else(|| event.process.whole()).unwrap_or(0)
 }
 
 impl GpuEvents {
     /// The GPU of an event; counts it as an operation of its stream.
-    pub fn of<'g>(gpus: &'g mut BTreeMap<i64, GpuEvents>, event: &Event, ran: Ran) -> &'g mut GpuEvents {
+    pub fn entry<'g>(gpus: &'g mut BTreeMap<i64, GpuEvents>, event: &Event, ran: Ran) -> &'g mut GpuEvents {
         let number = gpu_of(event);
         let known = gpus.len() < MAX_GPUS || gpus.contains_key(&number);
         let gpu = gpus.entry(if known { number } else { i64::MAX }).or_default();
@@ -47,7 +47,7 @@ impl GpuEvents {
         gpu
     }
 
-    /// Counts a kernel. `launcher` is a number of what launched it, `called_ns` the start of the call.
+    /// Counts a kernel. `launcher` is the index of its launcher, `called_ns` the start of the call.
     pub fn kernel(
         &mut self,
         event: &Event,

@@ -1,4 +1,4 @@
-//! One event of a trace. Only what is used is kept; everything else is skipped while it is read.
+//! One event of a trace. Only the fields that are used are kept; everything else is skipped while it is read.
 
 use std::{
     fmt,
@@ -12,14 +12,14 @@ use serde::{
 
 use llmprof_event::kernels::Extent;
 
-/// What an event is about.
+/// The subject of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Category {
     /// An operator on the host.
     Operator,
     /// A range that the program named.
     Annotation,
-    /// The same on a GPU, from the first of its kernels to the last.
+    /// An annotation on a GPU, from its first kernel to its last.
     GpuAnnotation,
     Kernel,
     Copy,
@@ -29,7 +29,7 @@ pub enum Category {
     Memory,
 }
 
-/// An event in the format of Chrome's traces, with the arguments of PyTorch's profiler. What is missing is `None`.
+/// An event in the format of Chrome's traces, with the arguments of PyTorch's profiler. Missing fields are `None`.
 #[derive(Debug, Default, PartialEq)]
 pub struct Event {
     /// `X` for an event with a duration, `i` for an instant, `b` and `e` for the ends of one, `s` and `f` for a flow.
@@ -66,7 +66,7 @@ pub struct Args {
     pub elements_out: Option<f64>,
     pub element_type: Option<String>,
     pub collective: Option<String>,
-    /// Which group of ranks it is of: the same number in the traces of all of them.
+    /// The group of ranks that it belongs to: the same number in the traces of all of them.
     pub group: Option<u64>,
     pub group_size: Option<i64>,
     pub device_type: Option<f64>,
@@ -79,12 +79,12 @@ pub struct Args {
 impl Event {
     /// `None` for events that are not used.
     pub fn about(&self) -> Option<Category> {
-        // Versions of 2021 write some of them with a capital letter.
+        // Versions of 2021 capitalise some of them.
         Some(match self.category.as_str() {
             "cpu_op" | "Operator" => Category::Operator,
             "user_annotation" => Category::Annotation,
             "gpu_user_annotation" => Category::GpuAnnotation,
-            // Work of Meta's accelerators has a category of its own.
+            // Work of Meta's accelerators has its own category.
             "kernel" | "Kernel" | "mtia_ccp_events" => Category::Kernel,
             "gpu_memcpy" | "gpu_memset" | "Memcpy" | "Memset" => Category::Copy,
             "Runtime" => Category::Call,
@@ -107,7 +107,7 @@ pub enum Scalar {
     #[default]
     None,
     Number(f64),
-    /// Also for processes, threads and numbers of devices.
+    /// Also for processes, threads and device indexes.
     Text(String),
     Extent(Extent),
 }
@@ -146,7 +146,7 @@ impl Scalar {
         self.number().filter(|number| number.abs() < 9e15).map(|number| number as i64)
     }
 
-    /// A number that differs where the values differ.
+    /// A hash: different for different values.
     pub fn key(&self) -> u64 {
         match self {
             Scalar::None | Scalar::Extent(_) => 0,
@@ -388,7 +388,7 @@ impl<'de> Visitor<'de> for ArgsVisitor {
         Ok(args)
     }
 
-    // Events of other programs may have anything here.
+    // Events of other programs may have any value here.
     fn visit_str<E>(self, _: &str) -> Result<Args, E> {
         Ok(Args::default())
     }

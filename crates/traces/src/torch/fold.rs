@@ -1,4 +1,4 @@
-//! Events of a trace, one after another, become tables.
+//! Turns the events of a trace into tables.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -30,10 +30,10 @@ use llmprof_event::{
     ranks::Collective,
 };
 
-/// Kernels whose operator may follow in the file: 40 bytes each.
+/// Maximum kernels whose operator may follow in the file: 40 bytes each.
 const MAX_WAITING: usize = 1 << 21;
 
-/// What was counted so far.
+/// The counts so far.
 #[derive(Debug, Default)]
 pub struct Fold {
     names: Names,
@@ -66,7 +66,7 @@ pub struct Fold {
 #[derive(Debug, Default)]
 struct OperatorTimes {
     calls: u64,
-    /// If events are in the order of their start, or of their end.
+    /// Own time if events are ordered by their start, or by their end.
     own_by_start: Durations,
     own_by_end: Durations,
     with_children_ns: f64,
@@ -82,7 +82,7 @@ struct Waiting {
     ns: f64,
 }
 
-/// The operator and the annotations that a kernel was launched in.
+/// The operator and the annotations in which a kernel was launched.
 #[derive(Debug, Clone, Copy)]
 struct Launcher {
     operator: Option<NameId>,
@@ -104,7 +104,7 @@ impl Launcher {
         }
     }
 
-    fn of(packed: u64) -> Launcher {
+    fn unpack(packed: u64) -> Launcher {
         Launcher { operator: ((packed >> 32) as u32).checked_sub(1), path: packed as u32 }
     }
 }
@@ -112,12 +112,12 @@ impl Launcher {
 /// Facts about the file that are not events.
 #[derive(Debug, Default)]
 pub struct About {
-    /// Names of GPUs by number.
+    /// Names of GPUs by index.
     pub gpus: BTreeMap<i64, String>,
     pub rank: Option<(i64, Option<i64>)>,
-    /// What its times count from, in nanoseconds since 1970.
+    /// The origin of its times, in nanoseconds since 1970.
     pub base_ns: i64,
-    /// Why the file was not read to its end.
+    /// The reason why the file was not read to its end.
     pub cut: Option<String>,
 }
 
@@ -127,7 +127,7 @@ impl Fold {
         std::mem::take(&mut self.ranks)
     }
 
-    /// Events that were read, and those of them that count.
+    /// The number of events that were read, and of those that count.
     pub fn counts(&self) -> (u64, u64) {
         (self.events, self.used)
     }
@@ -199,7 +199,7 @@ impl Fold {
     }
 
     fn call(&mut self, event: &Event, ran: Ran) {
-        // Kineto names the category after CUDA on ROCm too.
+        // On ROCm, Kineto names the category after CUDA too.
         if event.name.starts_with("hip") {
             self.platform = Platform::Hip;
         } else if event.category == "mtia_runtime" {
@@ -221,12 +221,12 @@ impl Fold {
 
     fn launcher(&self, external: Option<u64>, correlation: Option<u64>) -> Option<Launcher> {
         let external = external.or_else(|| self.external_of_call.get(correlation?))?;
-        self.by_external.get(external).map(Launcher::of)
+        self.by_external.get(external).map(Launcher::unpack)
     }
 
     fn copy(&mut self, event: &Event, ran: Ran) {
         self.ranks.copy((None, gpu_of(event)), ran.start_ns, ran.ns);
-        GpuEvents::of(&mut self.gpus, event, ran).operations.copy(&event.name, event.args.bytes, ran);
+        GpuEvents::entry(&mut self.gpus, event, ran).operations.copy(&event.name, event.args.bytes, ran);
     }
 
     fn kernel(&mut self, event: &Event, ran: Ran) {
@@ -250,7 +250,7 @@ impl Fold {
         let Fold { gpus, paths, names, .. } = self;
         let number = launcher.map_or(u64::MAX, Launcher::packed);
         let range = || launcher.and_then(|launcher| launcher.range(paths, names));
-        GpuEvents::of(gpus, event, ran).kernel(event, ran, number, called.map(|ns| ns as i64), range);
+        GpuEvents::entry(gpus, event, ran).kernel(event, ran, number, called.map(|ns| ns as i64), range);
     }
 
     fn launch(&mut self, launcher: Launcher, ns: f64) {
@@ -393,7 +393,7 @@ impl Fold {
     }
 }
 
-/// What PyTorch reports about a collective.
+/// The information of PyTorch about a collective.
 fn operation(kind: Collective, args: &Args) -> Operation {
     let named = args
         .collective
@@ -407,7 +407,7 @@ fn operation(kind: Collective, args: &Args) -> Operation {
     }
 }
 
-/// The element of a number; all before it exist.
+/// The element with this index; creates it and all before it.
 fn of_number<T: Default>(all: &mut Vec<T>, number: u32) -> &mut T {
     let at = number as usize;
     if at >= all.len() {
@@ -439,13 +439,13 @@ fn simple_row(name: String) -> KernelRow {
     KernelRow { family: name.clone(), name, ..KernelRow::default() }
 }
 
-/// Exact to the nanosecond, also for times since 1970 that have more digits than a float in ns.
+/// Exact to the nanosecond, also for times since 1970, whose nanoseconds exceed the precision of a float.
 fn ns_of(us: f64) -> i64 {
     (us.trunc() as i64).saturating_mul(1000).saturating_add((us.fract() * 1e3).round() as i64)
 }
 
-/// `ProfilerStep` of `ProfilerStep#12`: the steps are one annotation. So are those of a phase to which an engine gives names with the
-/// numbers of their requests and tokens.
+/// `ProfilerStep` of `ProfilerStep#12`: the steps are one annotation. So are the steps of a phase that an engine names
+/// with their numbers of requests and tokens.
 fn step_name(name: &str) -> &str {
     if let Some((step @ "ProfilerStep", _)) = name.split_once('#') {
         return step;

@@ -1,4 +1,4 @@
-//! Operators and annotations of threads: what encloses what, and the time of an operator without those it calls.
+//! Operators and annotations of threads: their nesting, and the time of an operator without those it calls.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,10 @@ use crate::{
     tally::MAX_ROWS,
 };
 
-/// More threads than a process has; events of further ones are counted as of one.
+/// More threads than a process has; events of further ones count for one thread.
 const MAX_THREADS: usize = 1 << 14;
 
-/// The number of an operator's name.
+/// The index of an operator's name.
 pub type NameId = u32;
 
 /// Names, each once.
@@ -51,7 +51,7 @@ struct Open {
     start_ns: i64,
     end_ns: i64,
     ns: f64,
-    /// The time of those it calls.
+    /// The time of the operators that it calls.
     within_ns: f64,
 }
 
@@ -59,7 +59,7 @@ struct Open {
 struct Thread {
     open: Vec<Open>,
     last_start_ns: Option<i64>,
-    /// Starts and durations of those that may be within a later one.
+    /// Starts and durations of operators that may be within a later one.
     ended: Vec<(i64, f64)>,
     last_end_ns: Option<i64>,
 }
@@ -76,32 +76,32 @@ pub struct Threads {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     ByStart,
-    /// Versions of 2021 write an operator when it has ended.
+    /// Versions of 2021 write an operator after it has ended.
     ByEnd,
     Unknown,
 }
 
-/// An operator or an annotation, placed among the others of its thread.
+/// An operator or an annotation, with its position among the others of its thread.
 #[derive(Debug)]
 pub struct Begun {
-    /// Its annotations.
+    /// The annotations around it.
     pub path: PathId,
-    /// Its own time, if events are in the order of their end.
+    /// Its own time, if events are ordered by their end.
     pub own_by_end_ns: Option<f64>,
 }
 
-/// Deeper nesting than any program has.
+/// Deeper nesting than any program's.
 const MAX_DEPTH: usize = 4096;
-/// More are not within one operator.
+/// An operator calls fewer than this.
 const MAX_ENDED: usize = 1 << 16;
-/// Times after this are since 1970; in µs with decimals they have more digits than a float.
+/// Times after this are since 1970; in µs with decimals they exceed the precision of a float.
 const SINCE_1970_NS: i64 = 100_000_000_000_000_000;
-/// How far off they may be.
+/// The error of such times.
 const SLACK_NS: i64 = 499;
 
 impl Threads {
-    /// Begins an operator, or an annotation where `operator` is `None`. `path` makes its annotations from those around it.
-    /// Operators that ended before are passed to `ended` with their own time, if events are in the order of their start.
+    /// Begins an operator, or an annotation if `operator` is `None`. `path` makes its annotations from the enclosing
+    /// ones. Operators that have ended are passed to `ended` with their own time, if events are ordered by their start.
     pub fn begin(
         &mut self,
         thread: [&Scalar; 2],
@@ -140,7 +140,7 @@ impl Threads {
         Begun { path, own_by_end_ns }
     }
 
-    /// Ends all that is open.
+    /// Ends everything that is open.
     pub fn end(&mut self, ended: &mut impl FnMut(NameId, f64)) {
         for thread in self.all.values_mut() {
             thread.open.drain(..).for_each(|open| open.end(ended));
@@ -157,7 +157,7 @@ impl Threads {
 }
 
 impl Thread {
-    /// The time of one that ends now, without those that began since it began.
+    /// The own time of an operator that ends now, without those that began after its start.
     fn own_by_end(&mut self, start_ns: i64, latest_ns: i64, ns: f64) -> f64 {
         let mut own = ns;
         let earliest_ns = start_ns.saturating_sub(latest_ns.saturating_sub(start_ns));

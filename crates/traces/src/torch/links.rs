@@ -1,8 +1,8 @@
-//! Numbers that events share, with what they refer to.
+//! Numbers that events share, and the values that they refer to.
 
 use std::collections::HashMap;
 
-/// More are not kept: 16 bytes each.
+/// Maximum number of links: 16 bytes each.
 const MAX_LINKS: usize = 1 << 23;
 /// Links are sorted into the others in groups of this size.
 const GROUP: usize = 1 << 16;
@@ -12,7 +12,7 @@ const GROUP: usize = 1 << 16;
 pub struct Links {
     sorted: Vec<(u64, u64)>,
     recent: HashMap<u64, u64>,
-    /// How many were not kept.
+    /// The number of links that were not kept.
     pub dropped: u64,
 }
 
@@ -36,7 +36,7 @@ impl Links {
         if let Some(value) = self.recent.get(&number) {
             return Some(*value);
         }
-        // The last of several with the same number.
+        // The last of several values with the same number.
         let after = self.sorted.partition_point(|(known, _)| *known <= number);
         let (known, value) = self.sorted.get(after.checked_sub(1)?)?;
         (*known == number).then_some(*value)

@@ -18,7 +18,7 @@ pub struct Memory(BTreeMap<(i64, i64), Device>);
 struct Device {
     allocated: (u64, f64),
     freed: (u64, f64),
-    /// What was in use after each event.
+    /// Memory in use after each event.
     in_use: Option<Counter>,
     reserved: Option<Counter>,
 }
@@ -79,7 +79,7 @@ impl Memory {
             }
         }
         let mut table = filled("PyTorch trace, memory", Kind::Allocations, rows, None)?;
-        // What was allocated and freed again does not add up to a size.
+        // Allocations that were freed again do not add up to a size.
         table.nested = true;
         table.notes = notes;
         Some(table)

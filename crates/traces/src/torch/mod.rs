@@ -1,6 +1,5 @@
 //! Traces of PyTorch's profiler (Kineto) in the format of Chrome's traces.
-//!
-//! A trace has gigabytes. It is read event by event; what is kept does not grow with it, except for the links between
+//! / A trace has gigabytes. It is read event by event; memory does not grow with it, except for the links between
 //! operators, calls and kernels, which have a limit.
 
 mod device;
@@ -35,10 +34,10 @@ use llmprof_event::kernels::KernelTable;
 const MAX_DECOMPRESSED: u64 = 64_000_000_000;
 const REMEDY: &str = "record with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) and export_chrome_trace";
 const BUFFER: usize = 1 << 16;
-/// Where the key of a trace is searched for.
+/// The number of bytes in which the keys of a trace are searched for.
 const KEYS: usize = 1 << 12;
 
-/// Whether a list in JSON is one of events.
+/// Whether a list in JSON is a list of events.
 pub fn is_list_of_events(head: &[u8]) -> bool {
     let head = &head[..head.len().min(KEYS)];
     memchr::memmem::find(head, b"\"ph\"").is_some()
@@ -56,8 +55,7 @@ pub fn read_compressed(
 }
 
 /// Reads a trace: an object with `traceEvents`, or a list of events.
-///
-/// A file that ends early or is damaged is read up to there, with a note.
+/// / A truncated or damaged file is read up to the error, with a note.
 pub fn read_trace(file: &str, input: impl BufRead) -> Result<Vec<KernelTable>, KernelsError> {
     Ok(read_trace_and_ranks(file, input)?.0)
 }
@@ -165,7 +163,7 @@ impl<'de> Visitor<'de> for &mut Trace {
     }
 }
 
-/// Nanoseconds since 1970 have more digits than a float.
+/// Nanoseconds since 1970 exceed the precision of a float.
 struct BaseTime(Option<i64>);
 
 impl<'de> Deserialize<'de> for BaseTime {

@@ -1,4 +1,4 @@
-//! The trace of NCCL's own profiler: operations as pairs of a beginning and an end.
+//! The trace of NCCL's own profiler: operations as pairs of a start and an end.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -21,7 +21,7 @@ const CATEGORIES: [&str; 12] = [
     "NET_IB",
     "NET_SOCK",
 ];
-/// Operations that have begun; more are not counted.
+/// Maximum operations in progress; further ones are not counted.
 const MAX_OPEN: usize = 1 << 16;
 
 /// Operations by category and name.

@@ -1,19 +1,18 @@
 //! JSON as profilers write it, made valid while it is read.
-//!
-//! Numbers that are not finite (`nan`, `-inf`) and bare words become empty strings of the same length. Strings have a limit:
-//! a string that never ends would fill the memory.
+//! / Numbers that are not finite (`nan`, `-inf`) and bare words become empty strings of the same length. Strings have a
+//! limit: an endless string would fill the memory.
 
 use std::io::{self, BufRead, Read};
 
-/// The longest string that is read; names of kernels have some kilobytes.
+/// Maximum length of a string; names of kernels have a few kilobytes.
 const MAX_STRING: usize = 1 << 20;
-/// Longer words outside of strings are passed as they are, and are no JSON.
+/// Longer words outside of strings are passed on unchanged, and are not valid JSON.
 const MAX_WORD: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Within {
     Nothing,
-    /// With its length so far.
+    /// With the length so far.
     Text(usize),
     /// After a backslash.
     Escape(usize),
@@ -23,9 +22,9 @@ enum Within {
 pub struct Repaired<R> {
     input: R,
     within: Within,
-    /// A word outside of strings whose end was not seen yet.
+    /// A word outside of strings whose end was not read yet.
     word: Vec<u8>,
-    /// What was not handed out yet.
+    /// Repaired content that was not returned yet.
     ready: Vec<u8>,
     taken: usize,
 }
@@ -35,7 +34,7 @@ impl<R: BufRead> Repaired<R> {
         Repaired { input, within: Within::Nothing, word: Vec::new(), ready: Vec::new(), taken: 0 }
     }
 
-    /// Makes more content ready; nothing at the end of the input.
+    /// Repairs more content; nothing at the end of the input.
     fn fill(&mut self) -> io::Result<()> {
         self.ready.clear();
         self.taken = 0;
@@ -99,7 +98,7 @@ fn repair(mut chunk: &[u8], within: &mut Within, word: &mut Vec<u8>, out: &mut V
     Ok(())
 }
 
-/// Passes a word on, as an empty string if it is no value of JSON.
+/// Passes a word on, as an empty string if it is not a JSON value.
 fn finish(word: &mut Vec<u8>, out: &mut Vec<u8>) {
     let bare = word.strip_prefix(b"-").unwrap_or(word);
     let is_value = matches!(bare, b"true" | b"false" | b"null")

@@ -1,4 +1,4 @@
-//! Traces made for one question each, and garbage.
+//! Traces made for one case each, and garbage.
 
 use std::{collections::HashMap, io::Write};
 
@@ -102,7 +102,7 @@ fn kernels_operators_and_annotations() {
     assert_eq!(gemm.range.as_deref(), Some("ProfilerStep/decode/aten::addmm"));
     assert_eq!(gemm.counters.mean("est. achieved occupancy"), Some(12.0));
     assert_eq!(gemm.counters.mean("from the call to the start"), Some(10_000.0));
-    // Its operator is known through the call alone.
+    // Its operator is known only through the call.
     assert_eq!(row(kernels, "relu").range.as_deref(), Some("ProfilerStep/decode/aten::relu"));
     // From 30 to 75.5 µs.
     let busy = kernels.busy.unwrap();
@@ -131,7 +131,7 @@ fn the_order_of_the_sections_does_not_matter() {
     assert_eq!(tables[0].total(), wanted[0].total());
 }
 
-/// As PyTorch wrote it in 2021: an operator when it has ended, a kernel before its call.
+/// As PyTorch wrote traces in 2021: an operator after it has ended, a kernel before its call.
 #[test]
 fn operators_in_the_order_of_their_end() {
     let events = [
@@ -321,7 +321,7 @@ fn a_trace_that_ends_early_is_read_up_to_there() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused_with_the_formats_that_are_known() {
+fn other_files_are_refused_with_the_known_formats() {
     for (text, words) in [
         ("{}", "JSON without traceEvents"),
         ("{\"a\": [1, {\"b\": 2}]}", "JSON without traceEvents"),

@@ -1,4 +1,4 @@
-//! Experts: the choice among them, and the GEMMs of one layer in every type, few rows and many.
+//! Experts: their assignment, and the GEMMs of one layer in every type, few rows and many.
 
 use std::cell::OnceCell;
 
@@ -52,7 +52,7 @@ fn product(w: &[f32], x: &[f32]) -> Vec<f32> {
 #[ignore = "needs a GPU"]
 fn a_layer_of_experts_matches() {
     let mut largest = 0f64;
-    // Experts, chosen ones, intermediate, hidden.
+    // Experts, active experts, intermediate, hidden.
     let sizes = [
         (8, 2, 200, 264),
         (40, 4, 160, 512),
@@ -60,7 +60,7 @@ fn a_layer_of_experts_matches() {
         (5, 5, 64, 96),
         (5, 5, 64, 72),
         (8, 1, 64, 64),
-        // Rows that are longer, and experts that are more, than the threads of a block take at once.
+        // Longer rows and more experts than the threads of a block take at once.
         (300, 32, 8, 2304),
         (60, 4, 24, 4104),
     ];
@@ -73,10 +73,10 @@ fn a_layer_of_experts_matches() {
                 if format.is_some() && (large || intermediate % 32 > 0 || hidden % 32 > 0) {
                     continue;
                 }
-                // As in gpt-oss, and as elsewhere.
+                // As in gpt-oss, and as in other models.
                 let mxfp4 = format == Some(Format::Mxfp4);
-                // Rows, whether weights are normalised, whether there are biases. The last number of rows is
-                // enough for dequantised weights where experts are few.
+                // Rows, whether weights are normalised, whether there are biases. The last number of rows is enough for
+                // dequantised weights if there are few experts.
                 let of_tiles = [(1, true, mxfp4), (9, true, mxfp4), (40, false, mxfp4), (140, true, mxfp4)];
                 let of_one_row = [(1, true, false), (1, false, true), (1, true, true), (1, false, false)];
                 let of_more = [
@@ -99,7 +99,7 @@ fn a_layer_of_experts_matches() {
                         count,
                         active,
                         intermediate,
-                        // Where there is a shared expert, the router has a row for its gate.
+                        // With a shared expert, the router has a row for its gate.
                         shared_intermediate: if normalised { 0 } else { 8 },
                         normalised,
                         biased,
@@ -109,7 +109,7 @@ fn a_layer_of_experts_matches() {
                     let allowed = match (format, dtype) {
                         // Activations are rounded to eight bits in GEMMs of few rows.
                         (Some(_), _) if rows <= 8 => 2.5e-2,
-                        // Weights become halves.
+                        // Weights are converted to f16.
                         (Some(_), Dtype::F32) => 1e-3,
                         (_, Dtype::F32) => 2e-5,
                         (_, Dtype::F16) => 2e-3,
@@ -181,7 +181,7 @@ fn layer_error(k: &Kernels, experts: Experts, hidden: usize, format: Option<Form
         k.experts_gated(&routed, &layer, (&normed).into(), rows, true, router_within).unwrap();
         k.experts_down(to.into(), &routed, &layer, rows, None, within).unwrap();
     };
-    // Nothing is left of the layers before.
+    // No state is left of earlier layers.
     for _ in 0..2 {
         add(&put(k, &draws.values(rows * hidden, dtype)), &room(k, rows * hidden));
     }
@@ -194,7 +194,7 @@ fn layer_error(k: &Kernels, experts: Experts, hidden: usize, format: Option<Form
     assert_close(&x, &get(k, &again, rows * hidden), dtype, "the norm");
     let found = get(k, &to, rows * hidden);
 
-    // The choice, from the scores that it was made from.
+    // The assignment, from the scores that it was computed from.
     let all_scores: Vec<f32> = k.gpu.download(&routed.scores, rows * stride).unwrap();
     let ids: Vec<i32> = k.gpu.download(&routed.ids, rows * active).unwrap();
     let weights: Vec<f32> = k.gpu.download(&routed.weights, rows * active).unwrap();
@@ -221,7 +221,7 @@ fn layer_error(k: &Kernels, experts: Experts, hidden: usize, format: Option<Form
     assert_eq!(tally.touched, counts.iter().filter(|count| **count > 0).count() as u64);
 
     let sum_of = |a: Vec<f32>, b: &[f32]| a.iter().zip(b).map(|(a, b)| a + b).collect::<Vec<f32>>();
-    // The scores of few rows are those of rows that are not rounded.
+    // The scores of few rows are computed from unrounded rows.
     let unrounded = |x: &[f32]| {
         let squares: f32 = x.iter().map(|x| x * x).sum();
         let factor = (squares / hidden as f32 + 1e-5).sqrt().recip();
@@ -265,7 +265,7 @@ fn layer_error(k: &Kernels, experts: Experts, hidden: usize, format: Option<Form
         }
         for (i, sum) in sums.iter().enumerate() {
             let added = f64::from(found[row * hidden + i]) - f64::from(before[row * hidden + i]);
-            // What is there is rounded with it.
+            // The previous value is rounded together with the sum.
             error += (added - f64::from(*sum)).powi(2);
             size += f64::from(*sum).powi(2) + f64::from(before[row * hidden + i]).powi(2);
         }

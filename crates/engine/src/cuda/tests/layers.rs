@@ -1,8 +1,8 @@
-//! The layers of a step as one kernel against the kernels of each operator, at the shapes of all models that have one.
+//! The layers of a step as one kernel, compared with the separate kernels, at the shapes of all models that have one.
 
 use super::*;
 
-/// With a kernel for all layers, each with a smaller vocabulary.
+/// The models with a kernel for all layers, each with a smaller vocabulary.
 fn models() -> Vec<(&'static str, ModelSpec)> {
     let tree = llmprof_config::built_in();
     super::super::layers::MODELS
@@ -35,7 +35,7 @@ fn tokens(engine: &mut CudaEngine, length: usize, steps: usize) -> Vec<u32> {
     generate(engine, &prompts(length), steps).concat()
 }
 
-/// The logits of each step after a prompt, where the tokens are given.
+/// The logits of each step after a prompt, if the tokens are given.
 fn logits(engine: &mut CudaEngine, length: usize, given: &[u32]) -> Vec<Vec<f32>> {
     engine.prefill(&prompts(length)).unwrap();
     let step = |id: &u32| {
@@ -52,7 +52,8 @@ fn error(found: &[f32], expected: &[f32]) -> f64 {
     norm(&mut found.iter().zip(expected).map(|(a, b)| a - b)) / norm(&mut expected.iter().copied())
 }
 
-/// The logits are as near to those in f32 as those of the other kernels are; the likeliest token is the same or almost as likely.
+/// The logits are as near to those in f32 as those of the separate kernels are; the most likely token is the same or
+/// almost as likely.
 #[test]
 #[ignore = "needs an H100 or H200"]
 fn fused_layers_are_as_accurate() {
@@ -87,8 +88,8 @@ fn fused_layers_are_as_accurate() {
     }
 }
 
-/// The same tokens again and again: with and without a graph, after prompts of other lengths, after an early end, beside an engine with
-/// other kernels.
+/// The same tokens every time: with and without a graph, after prompts of other lengths, after an early end, next to an
+/// engine with other kernels.
 #[test]
 #[ignore = "needs an H100 or H200"]
 fn fused_layers_repeat_their_tokens() {
@@ -112,14 +113,14 @@ fn fused_layers_repeat_their_tokens() {
             let same = expected.iter().zip(&other).take_while(|(a, b)| a == b).count();
             println!("{name}, prompt {length}: the first {same} of 64 tokens are those of other kernels");
         }
-        // To the last position of the cache.
+        // Up to the last position of the cache.
         let all = tokens(&mut fused, 300, 67);
         assert_eq!((all.len(), &all[..64]), (67, &expected[0][..]), "{name}");
         assert!(fused.decode().is_err(), "past the capacity");
     }
 }
 
-/// The longest context that it is used for.
+/// The longest context that the kernel is used for.
 #[test]
 #[ignore = "needs an H100 or H200"]
 fn fused_layers_attend_to_long_contexts() {

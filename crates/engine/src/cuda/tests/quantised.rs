@@ -26,7 +26,7 @@ fn random(k: &Kernels, runs: &[(Format, usize)], columns: usize, gated: bool) ->
     (Matrix { values: Values::Tiles(tiles), rows, columns }, Tensor::cat(&weights, 0).unwrap())
 }
 
-/// As GEMMs with one row round its activations: eight bits, with a scale for each 32.
+/// Rounded as GEMMs round one row of activations: to eight bits, with a scale for each 32.
 fn in_eight_bits(x: &[f32]) -> Vec<f32> {
     let group = |x: &[f32]| -> Vec<f32> {
         let most = x.iter().fold(0f32, |most, x| most.max(x.abs()));
@@ -36,7 +36,7 @@ fn in_eight_bits(x: &[f32]) -> Vec<f32> {
     x.chunks(32).flat_map(group).collect()
 }
 
-/// The type within whose precision a GEMM with m rows is: several are multiplied as halves.
+/// The type that determines the precision of a GEMM with m rows: several rows are multiplied in f16.
 fn as_halves(m: usize, dtype: Dtype) -> Dtype {
     if m > 1 && dtype == Dtype::F32 { Dtype::F16 } else { dtype }
 }
@@ -103,7 +103,7 @@ fn every_format_matches_its_definition() {
                         let input = Input { norm: Some(Norm { weight: &weight, eps: 1e-5 }), ..(&x).into() };
                         let y = room(&k, m * n);
                         k.linear(&y, input, &w, m, None, false).unwrap();
-                        // A number may be rounded to the neighbour of eight bits.
+                        // A number may be rounded to the adjacent 8-bit value.
                         let allowed = if dtype == Dtype::F32 { Dtype::F16 } else { dtype };
                         assert_close(
                             &get(&k, &y, m * n),
@@ -252,7 +252,8 @@ fn quantised_logits_equal_those_of_the_cpu() {
                     |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>();
                 let error = square(&mut found.iter().zip(&expected).map(|(a, b)| a - b));
                 let error = (error / square(&mut expected.iter().copied())).sqrt();
-                // Some of the activations are rounded up on one and down on the other, and more behind them.
+                // The activation of one backend may be rounded up and that of the other down, and later ones differ
+                // more.
                 assert!(
                     error < 0.05,
                     "{name} in {}, {batch}×{prompt}: relative error {error}",
@@ -267,7 +268,7 @@ fn quantised_logits_equal_those_of_the_cpu() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn eight_bits_with_an_exponent_match() {
+fn fp8_matches() {
     use super::super::fp8::Fp8Matrix;
     use crate::candle::fp8::{Fp8Rows, SCALED, number};
     for dtype in TYPES {
@@ -282,7 +283,7 @@ fn eight_bits_with_an_exponent_match() {
         ] {
             let k = kernels_for(dtype, columns, n);
             let mut draws = Draws::new(23);
-            // All codes but those of NaN.
+            // All codes except NaN.
             let codes: Vec<u8> = (0..n * columns)
                 .map(|i| noise::bits(9, i as u64) as u8)
                 .map(|code| if code & 0x7f == 0x7f { 0x3f } else { code })
@@ -337,7 +338,7 @@ fn eight_bits_with_an_exponent_match() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn random_weights_of_eight_bits_are_near_plain_ones() {
+fn random_fp8_weights_are_near_unquantised_ones() {
     let (_, spec) = tiny_models().into_iter().find(|(name, _)| *name == "qwen2").unwrap();
     let ids: Vec<u32> = (0..12).map(|i| (noise::bits(4, i) % 331) as u32).collect();
     let logits = |scheme| {

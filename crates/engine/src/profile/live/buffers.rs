@@ -8,15 +8,15 @@ use std::{
     slice,
 };
 
-/// Bytes of a buffer: some seconds of eager decode steps, a sixth of a second of the fastest graphs.
+/// Bytes of a buffer: a few seconds of eager decode steps, a sixth of a second of the fastest graphs.
 pub const BUFFER_BYTES: usize = 2 << 20;
 /// CUPTI aligns its records to this.
 const ALIGNMENT: usize = 8;
-/// The most full buffers that wait to be read; records beyond that are dropped and counted.
+/// Maximum full buffers that wait to be read; records beyond that are dropped and counted.
 const MAX_FULL: usize = 64;
-/// Buffers that CUPTI may have at a time without the register growing.
+/// Buffers that CUPTI may have at a time without reallocating the register.
 const EXPECTED_LENT: usize = 256;
-/// Bytes of a kernel's record, about.
+/// Approximate bytes of a kernel's record.
 const RECORD_BYTES: usize = 208;
 
 fn layout() -> Layout {
@@ -50,7 +50,7 @@ impl FullBuffer {
         self.valid
     }
 
-    /// The valid bytes from `record` on; `None` where it points outside of them.
+    /// The valid bytes from `record` on; `None` if it points outside of them.
     pub fn bytes_from(&self, record: *const u8) -> Option<&[u8]> {
         let offset = (record as usize).checked_sub(self.base as usize)?;
         // SAFETY: CUPTI has written the first `valid` bytes, and `valid` is at most the size of the buffer.
@@ -58,7 +58,7 @@ impl FullBuffer {
     }
 }
 
-/// Knows every buffer that was given to CUPTI, so that no other is read or freed.
+/// Tracks every buffer that was given to CUPTI, so that no other is read or freed.
 #[derive(Default)]
 pub struct Buffers {
     /// Addresses of the buffers that CUPTI has.
@@ -67,12 +67,12 @@ pub struct Buffers {
     lost: Lost,
 }
 
-/// What could not be read.
+/// Records and buffers that could not be read.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Lost {
     /// An estimate.
     pub records: u64,
-    /// Buffers that CUPTI returned and did not get from here. They are left alone.
+    /// Buffers that CUPTI returned but that were not lent to it. They are ignored.
     pub foreign_buffers: u64,
 }
 
@@ -82,16 +82,16 @@ impl Buffers {
         Buffers { lent: Vec::new(), full: VecDeque::new(), lost }
     }
 
-    /// Allocates the register now: CUPTI asks for buffers in the middle of operators, whose heap is counted.
+    /// Allocates the register now: CUPTI requests buffers during operators, whose heap allocations are counted.
     pub fn reserve(&mut self) {
         self.lent.reserve(EXPECTED_LENT);
         self.full.reserve(MAX_FULL);
     }
 
-    /// A new buffer for CUPTI; null where memory is exhausted.
+    /// A new buffer for CUPTI; null if memory is exhausted.
     pub fn lend(&mut self) -> *mut u8 {
-        // From the system's allocator: CUPTI's memory is not the operator's.
-        // SAFETY: the layout has a size.
+        // From the system's allocator: CUPTI's memory does not count as the operator's.
+        // SAFETY: the layout has a non-zero size.
         let base = unsafe { System.alloc(layout()) };
         if !base.is_null() {
             self.lent.push(base as usize);

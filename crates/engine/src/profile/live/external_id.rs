@@ -1,10 +1,10 @@
-//! CUPTI's external correlation ids: what a launch belongs to, in 64 bits.
+//! CUPTI's external correlation ids: the step and operator of a launch, in 64 bits.
 
 use crate::profile::listener::OperatorInstance;
 use llm_cost::Operator;
 use llmprof_event::Phase;
 
-/// The step of a launch, and its operator where it belongs to one.
+/// The step of a launch, and its operator if it belongs to one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExternalId {
     pub phase: Phase,
@@ -26,7 +26,7 @@ impl ExternalId {
         u64::from(self.step) | (layer & 0xffff) << 32 | operator << 48 | (self.phase as u64) << 56
     }
 
-    /// `None` for an id that [`encode`](Self::encode) does not give.
+    /// `None` for an id that [`encode`](Self::encode) does not return.
     pub fn decode(id: u64) -> Option<ExternalId> {
         let phase = match id >> 56 {
             2 => Phase::Prefill,

@@ -56,9 +56,9 @@ type Status = c_int;
 type OnRequest = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
 type OnComplete = extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 
-/// The functions of CUPTI. The library stays loaded as long as the program runs.
+/// The functions of CUPTI. The library stays loaded until the program ends.
 pub struct Cupti {
-    /// As in its header: 19 to 28 for CUDA 12, 130001 for 13.0.
+    /// The version as in CUPTI's header: 19 to 28 for CUDA 12, 130001 for 13.0.
     version: u32,
     enable: unsafe extern "C" fn(u32) -> Status,
     disable: unsafe extern "C" fn(u32) -> Status,
@@ -74,8 +74,8 @@ pub struct Cupti {
     _library: Library,
 }
 
-/// CUPTI records an external id only for a call that is recorded too. All calls are: single ones can be selected only before
-/// the program uses CUDA.
+/// CUPTI records an external id only for a call that is recorded too. All calls are recorded: single ones can be
+/// selected only before the program uses CUDA.
 const KINDS: [(u32, &str); 6] = [
     (kind::KERNEL, "kernels"),
     (kind::MEMCPY, "copies"),
@@ -170,7 +170,7 @@ impl Cupti {
         Ok(cupti)
     }
 
-    /// Such as "CUPTI 13.0".
+    /// For example, "CUPTI 13.0".
     pub fn name(&self) -> String {
         format!("CUPTI {}", cuda_version(self.version).unwrap_or_default())
     }
@@ -202,9 +202,8 @@ impl Cupti {
         }
     }
 
-    /// Removes CUPTI from the process until the next [`start`](Self::start): disabled, it still makes launches slower.
-    ///
-    /// Call it on the thread that calls CUDA, between two calls.
+    /// Removes CUPTI from the process until the next [`start`](Self::start): even when disabled, it slows launches.
+    /// / Call it on the thread that calls CUDA, between two calls.
     pub fn detach(&self) {
         // SAFETY: no call of CUDA is in progress, so no code of CUPTI is running that this removes.
         let status = unsafe { (self.finalize)() };
@@ -225,8 +224,8 @@ impl Cupti {
             if address == 0 {
                 return "(unnamed)".to_owned();
             }
-            // SAFETY: CUPTI's names live as long as their modules, and our modules as long as the engine, which is
-            // dropped after the last drain.
+            // SAFETY: CUPTI's names live as long as their modules, and the engine's modules as long as the engine,
+            // which is dropped after the last drain.
             unsafe { CStr::from_ptr(address as *const c_char) }.to_string_lossy().into_owned()
         };
         loop {
@@ -292,7 +291,7 @@ impl Cupti {
     }
 }
 
-/// The CUDA version of a CUPTI version; `None` where its records are not supported.
+/// The CUDA version of a CUPTI version; `None` if its records are not supported.
 fn cuda_version(cupti: u32) -> Option<String> {
     match cupti {
         19 => Some("12.0".to_owned()),

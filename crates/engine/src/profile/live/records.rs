@@ -1,4 +1,4 @@
-//! CUPTI's activity records, as far as our own engine uses them. `llmprof_inject::layout` knows where their fields are.
+//! The CUPTI activity records that the built-in engine uses. `llmprof_inject::layout` defines where their fields are.
 
 use llmprof_inject::layout::{self, ActivityKind, Bytes};
 
@@ -31,7 +31,7 @@ pub struct DeviceWork {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkKind {
     Kernel {
-        /// The address of its name; 0 where CUPTI gives none.
+        /// The address of its name; 0 if CUPTI reports none.
         name_address: usize,
         launch: KernelLaunch,
     },
@@ -70,7 +70,7 @@ pub fn read(bytes: &[u8]) -> Option<Record> {
     }))
 }
 
-/// `CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0`: external ids of our own.
+/// `CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0`, the kind of this program's external ids.
 pub const EXTERNAL_KIND: u32 = 3;
 
 #[cfg(test)]

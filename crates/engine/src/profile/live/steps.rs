@@ -23,7 +23,7 @@ pub struct Steps {
     by_address: HashMap<usize, NameId>,
     /// External ids of launches, by correlation id.
     ids: HashMap<u32, ExternalId>,
-    /// Work whose external id has not arrived, and how many batches it has waited.
+    /// Work whose external id has not arrived, and the number of batches it has waited.
     unmatched: Vec<(u32, StepWork, u8)>,
     open: BTreeMap<u32, Step>,
     /// The operators of the nodes of a decode step's graphs, in execution order.
@@ -50,14 +50,14 @@ pub struct RecordedStep {
 struct Step {
     phase: Phase,
     works: Vec<StepWork>,
-    /// No record of it was in the last batch.
+    /// Whether the last batch had no record of it.
     quiet: bool,
 }
 
 impl Steps {
     /// The launch `correlation` has the external id `id`.
     pub fn add_id(&mut self, correlation: u32, id: ExternalId) {
-        // A launch has an id of its step and one of its operator; the operator's is kept.
+        // A launch has an id of its step and one of its operator; the operator's id is kept.
         match self.ids.entry(correlation) {
             Entry::Vacant(entry) => {
                 entry.insert(id);
@@ -116,19 +116,20 @@ impl Steps {
         self.dropped += records;
     }
 
-    /// Another graph of decode steps.
+    /// Adds a graph of decode steps.
     pub fn add_graph(&mut self, nodes: Vec<OperatorInstance>) {
         if !self.graphs.contains(&nodes) {
             self.graphs.push(nodes);
         }
     }
 
-    /// Makes timelines of the next steps to close, one of each phase.
+    /// Requests timelines of the next steps to close, one of each phase.
     pub fn request_timelines(&mut self) {
         self.timeline_wanted = true;
     }
 
-    /// Ends a batch of records. A step is closed after a batch without records of it; at the end, `all` are.
+    /// Ends a batch of records. A step is closed after a batch without records of it; at the end, `all` steps are
+    /// closed.
     pub fn end_batch(&mut self, all: bool) {
         for (correlation, work, waited) in std::mem::take(&mut self.unmatched) {
             self.assign(correlation, work, waited);
@@ -195,7 +196,7 @@ impl Steps {
         windows
     }
 
-    /// The timelines made since the last call.
+    /// The timelines created since the last call.
     pub fn timelines(&mut self) -> Vec<RecordedStep> {
         let timelines = std::mem::take(&mut self.timelines);
         self.timeline_wanted &= timelines.is_empty();
@@ -209,7 +210,7 @@ mod tests {
     use llm_cost::Operator;
     use llmprof_event::kernels::work::{Direction, KernelLaunch};
 
-    /// Times of the tests begin here: CUPTI has 0 for "no time".
+    /// The tests' times start at this value: CUPTI uses 0 for "no time".
     const EPOCH: u64 = 1;
 
     fn kernel(correlation: u32, name: usize, from: u64, to: u64, in_graph: bool) -> DeviceWork {
@@ -242,7 +243,7 @@ mod tests {
         let mut steps = Steps::default();
         steps.add_id(1, decode(7, Some(instance(Operator::Qkv, Some(0)))));
         steps.add_id(2, decode(7, Some(instance(Operator::Attention, Some(0)))));
-        // Records arrive in any order, work before its external id too.
+        // Records arrive in any order; work may arrive before its external id.
         steps.add_work(&kernel(2, 11, 150, 180, false), &named);
         steps.add_work(&kernel(1, 10, 100, 140, false), &named);
         steps.add_work(&kernel(3, 12, 185, 190, false), &named);

@@ -19,26 +19,26 @@ use super::{
 use crate::profile::listener::{Listener, OperatorInstance, Span};
 use llmprof_event::{Event, EventTx, KernelTrace, Phase, Stamp, TraceState};
 
-/// How often CUPTI's buffers are read.
+/// The interval at which CUPTI's buffers are read.
 const READ_INTERVAL: Duration = Duration::from_millis(250);
 const WINDOW: Duration = Duration::from_secs(1);
 const TIMELINE_INTERVAL: Duration = Duration::from_secs(5);
-/// Launches that are remembered until their kernels are reported: some seconds of the fastest steps.
+/// Launches that are remembered until their kernels are reported: a few seconds of the fastest steps.
 const MAX_LAUNCHES: usize = 1 << 13;
 
-/// Records kernels while that is requested. Called on the engine's thread; reads on a thread of its own.
+/// Records kernels while that is requested. Called on the engine's thread; reads on a separate thread.
 pub struct Tracer {
     shared: Arc<Shared>,
     tx: EventTx,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Shared by the engine's thread, the reader's thread and the thread that switches recording.
+/// Shared by the engine's thread, the reader thread and the thread that switches recording.
 #[derive(Default)]
 struct Shared {
     requested: AtomicBool,
     recording: AtomicBool,
-    /// Recording has stopped, and CUPTI is still in the process. Only the engine's thread may remove it.
+    /// Whether recording has stopped while CUPTI is still in the process. Only the engine's thread may remove CUPTI.
     idle: AtomicBool,
     /// Held while CUPTI is added to the process or removed from it.
     attaching: Mutex<()>,
@@ -50,21 +50,21 @@ struct Shared {
     depth: AtomicU32,
     phase: Mutex<Phase>,
     graphs: Mutex<Vec<Vec<OperatorInstance>>>,
-    /// How many were captured.
+    /// The number of captured graphs.
     known_graphs: AtomicU32,
     /// When steps began on the host, the newest last.
     launches: Mutex<VecDeque<(u32, Stamp)>>,
 }
 
 impl Tracer {
-    /// Recording starts with [`begin`](Self::begin) where it is `requested`, otherwise with [`request`](Self::request).
+    /// Recording starts with [`begin`](Self::begin) if it is `requested`, otherwise with [`request`](Self::request).
     pub fn new(tx: EventTx, requested: bool) -> Tracer {
         let shared = Arc::new(Shared::default());
         shared.requested.store(requested, Ordering::Release);
         Tracer { shared, tx, thread: Mutex::new(None) }
     }
 
-    /// Call it before the engine is made: where recording is requested and possible, it has started when this returns.
+    /// Call it before the engine is created: if recording is requested and possible, it has started when this returns.
     pub fn begin(&self) {
         let mut reader = Reader::new(self.tx.clone(), Arc::clone(&self.shared));
         reader.switch();
@@ -82,7 +82,8 @@ impl Tracer {
         self.shared.wake();
     }
 
-    /// Reports the rest and stops. Call it before the engine is dropped: names of kernels belong to its modules.
+    /// Reports the remaining records and stops. Call it before the engine is dropped: names of kernels belong to its
+    /// modules.
     pub fn finish(&self) {
         self.shared.finished.store(true, Ordering::Release);
         self.shared.wake();
@@ -96,7 +97,7 @@ impl Tracer {
     fn begin_step(&self, phase: Phase) {
         let shared = &self.shared;
         let step = shared.step.fetch_add(1, Ordering::Relaxed);
-        // Removed from a process with several graphs, CUPTI makes the next launch fail.
+        // If CUPTI is removed from a process with several graphs, the next launch fails.
         if shared.idle.load(Ordering::Relaxed)
             && shared.known_graphs.load(Ordering::Relaxed) < 2
             && let Some(tool) = shared.detach()
@@ -110,7 +111,7 @@ impl Tracer {
         }
     }
 
-    /// What is launched belongs to the next step, as one operator.
+    /// The draft's launches belong to the next step, as one operator.
     fn begin_draft(&self) {
         let shared = &self.shared;
         if shared.recording.load(Ordering::Acquire) {
@@ -122,7 +123,7 @@ impl Tracer {
 
     fn begin_operator(&self, operator: OperatorInstance) {
         let shared = &self.shared;
-        // Only within a step that has an id.
+        // Only inside a step that has an id.
         if shared.depth.load(Ordering::Relaxed) == 1 {
             let phase = *shared.phase.lock().unwrap_or_else(PoisonError::into_inner);
             let step = shared.step.load(Ordering::Relaxed).wrapping_sub(1);
@@ -143,7 +144,7 @@ impl Shared {
         self.changed.1.notify_all();
     }
 
-    /// Removes CUPTI, unless it has been started again; returns its name if it did. Called between two steps.
+    /// Removes CUPTI unless it has been started again; returns its name if it was removed. Called between two steps.
     fn detach(&self) -> Option<String> {
         let _guard = self.attaching.lock().unwrap_or_else(PoisonError::into_inner);
         let cupti = self.idle.swap(false, Ordering::Relaxed).then(Cupti::get)?.ok()?;
@@ -215,7 +216,7 @@ impl Listener for Tracer {
     }
 }
 
-/// The reader's thread.
+/// The reader thread.
 struct Reader {
     tx: EventTx,
     shared: Arc<Shared>,
@@ -288,7 +289,7 @@ impl Reader {
         }
     }
 
-    /// Steps wait while CUPTI starts: what is late then must be known as recorded before it arrives.
+    /// Steps wait while CUPTI starts: a delayed step must be marked as recorded before it arrives.
     fn start(&self) -> Result<&'static Cupti, Refusal> {
         let cupti = Cupti::get()?;
         self.report(cupti.name(), TraceState::Starting);
@@ -332,7 +333,7 @@ impl Reader {
                 self.tx.send(Event::Kernels(Box::new(window)));
             }
             let timelines = self.steps.timelines();
-            // Both clocks at once: the GPU runs behind the host, so the time of the launch would be too early.
+            // Both clocks are read at once: the GPU lags behind the host, so the time of the launch would be too early.
             let both_now = cupti.now_ns().map(|by_records| (by_records, self.tx.clock().now()));
             for RecordedStep { step, first_ns, mut timeline } in timelines {
                 self.timeline_at = Some(Instant::now());
@@ -343,8 +344,8 @@ impl Reader {
     }
 }
 
-/// The time of a record by the run's clock, where both clocks show `now`. Never before its launch: a difference between the
-/// clocks could give that.
+/// The time of a record by the run's clock; `now` is the same moment by both clocks. Never before the record's launch,
+/// which a difference between the clocks could cause.
 fn run_time(ns: u64, now: (u64, Stamp), launch: Option<Stamp>) -> Stamp {
     let (by_records, by_run) = now;
     let at = Stamp(by_run.0.saturating_sub(by_records.saturating_sub(ns)));

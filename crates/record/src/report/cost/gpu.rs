@@ -3,7 +3,7 @@
 use llmprof_analysis::peaks::{GPUS, GpuPeaks, MemoryBasis};
 use llmprof_event::GpuInfo;
 
-/// A GPU and its memory, where that is known.
+/// A GPU and its memory, if that is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CostGpu {
     pub name: String,
@@ -11,7 +11,7 @@ pub struct CostGpu {
 }
 
 impl CostGpu {
-    /// As the driver describes it: its memory is what the driver reports, else that of the table.
+    /// The GPU as the driver describes it: its memory is the driver's figure, else that of the table.
     pub fn reported(info: &GpuInfo) -> CostGpu {
         let known = GpuPeaks::matching(&info.name, info.mem_total_bytes);
         let name = known.map_or_else(|| info.name.clone(), |gpu| gpu.name.to_owned());

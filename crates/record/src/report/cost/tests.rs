@@ -79,7 +79,7 @@ fn there_is_one_lower_bound() {
     query.prompt_tokens = 16_384;
     let text = CostEstimate::new(query).text();
     assert!(text.contains("unfused") && !text.contains("at least"), "{text}");
-    // The rows sum up to the total, which is not below the bound.
+    // The rows add up to the total, which is not below the bound.
     let ms = |line: &str| -> f64 {
         let cells: Vec<&str> = line.split("  ").filter(|cell| !cell.is_empty()).map(str::trim).collect();
         let cell = cells[cells.len() - 2];
@@ -104,7 +104,7 @@ fn an_h200_holds_a_70b_in_bf16() {
 }
 
 #[test]
-fn the_memory_of_a_present_gpu_is_the_drivers() {
+fn the_memory_of_an_installed_gpu_comes_from_its_driver() {
     let info =
         GpuInfo { name: "NVIDIA A40".to_owned(), mem_total_bytes: Some(49_140 << 20), ..GpuInfo::default() };
     let gpu = CostGpu::reported(&info);
@@ -125,7 +125,7 @@ fn a_model_that_does_not_fit_is_reported() {
 }
 
 #[test]
-fn pictures_are_a_phase_before_the_prefill() {
+fn images_are_encoded_before_the_prefill() {
     let mut query = query(&["model=qwen2_5_vl_7b"], Some("h200"));
     query.images = vec![(1240, 1754)];
     query.prompt_tokens = 100;

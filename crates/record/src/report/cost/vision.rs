@@ -1,4 +1,4 @@
-//! The phase before a prefill in which images become rows of the decoder.
+//! The phase before a prefill in which images become embeddings.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use llmprof_base::units::{grouped, scaled};
 /// The images of a query and their cost.
 pub(super) struct Vision {
     images: Vec<(u32, u32)>,
-    /// The images of one prompt, as the encoders get them.
+    /// The images of one prompt, as input of the encoders.
     encoded: Encoded,
     batch: u64,
     /// The cost of the whole batch.
@@ -21,8 +21,8 @@ pub(super) struct Vision {
 }
 
 impl Vision {
-    /// `None` without images, or where the model has no known encoders.
-    pub(super) fn of(query: &CostQuery) -> Option<Vision> {
+    /// `None` without images, or if the model has no known encoders.
+    pub(super) fn from_query(query: &CostQuery) -> Option<Vision> {
         let shape = query.shape.vision.as_ref().filter(|_| !query.images.is_empty())?;
         let encoded = shape.encoded(&query.images, query.preprocess.as_ref());
         let cost = query.shape.vision_cost(&encoded.of_batch(query.batch))?;
@@ -71,7 +71,7 @@ impl Vision {
         )
     }
 
-    /// The encoders and the projector, where there is more than one encoder.
+    /// The encoders and the projector, if there is more than one encoder.
     pub(super) fn parts(&self) -> Option<String> {
         let of = |part: &PartCost| {
             let (flops, parameters) = (scaled(part.all.flops(), "FLOP"), grouped(part.all.parameters as i64));
@@ -99,5 +99,5 @@ impl Vision {
     }
 }
 
-/// Images whose tokens are listed.
+/// Maximum number of images whose tokens are listed.
 const MAX_LISTED: usize = 8;

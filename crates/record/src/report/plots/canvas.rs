@@ -1,4 +1,4 @@
-//! Shared by all plots: formats, colours, headline, axes, legend, values under the pointer.
+//! Common parts of all plots: formats, colours, headline, axes, legend, values under the pointer.
 
 use plotters::{
     coord::Shift,
@@ -34,12 +34,12 @@ pub const ON_DARK: [(RGBColor, &str); 8] = [
     (GRID, "#2b313a"),
 ];
 
-/// As the plots write it.
+/// The colour as it appears in the SVG.
 pub fn hex(RGBColor(red, green, blue): RGBColor) -> String {
     format!("#{red:02X}{green:02X}{blue:02X}")
 }
 
-/// Characters of a label.
+/// Maximum characters of a label.
 const MAX_TEXT: usize = 200;
 /// Columns of a chart over time.
 pub const COLUMNS: usize = 450;
@@ -50,7 +50,7 @@ pub const LINE: i32 = 20;
 /// The mean width of a character of text.
 const CHAR: f64 = 8.3;
 
-/// Where a plot is shown. Text has the same size everywhere.
+/// The place of a plot. Text has the same size everywhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// A file of its own, with a headline.
@@ -66,7 +66,7 @@ impl Format {
         self.pick(1000, 360)
     }
 
-    /// The first except on a phone.
+    /// `narrow` on a phone, otherwise `wide`.
     pub fn pick<T>(self, wide: T, narrow: T) -> T {
         match self {
             Format::File | Format::Page => wide,
@@ -115,7 +115,7 @@ impl Hovers {
         }
     }
 
-    /// Puts the areas on top of a plot.
+    /// Adds the areas on top of a plot.
     fn put_on(self, svg: String) -> String {
         if self.0.is_empty() {
             return svg;
@@ -162,7 +162,7 @@ pub fn label(text: impl Into<String>, at: (i32, i32), colour: RGBColor) -> Text<
     Text::new(line(&text.into(), MAX_TEXT), at, ("sans-serif", TEXT).into_font().color(&colour))
 }
 
-/// A label that ends at its position.
+/// A label that ends at the given position.
 pub fn label_before(
     text: impl Into<String>,
     at: (i32, i32),
@@ -172,7 +172,7 @@ pub fn label_before(
     Text::new(line(&text.into(), MAX_TEXT), at, style)
 }
 
-/// As much of a name as fits into a width.
+/// The part of a name that fits into a width.
 pub fn fitted(name: &str, width: i32) -> String {
     let mut short = name.to_owned();
     while text_width(&short) > width && short.pop().is_some() {}
@@ -212,13 +212,13 @@ pub fn with_margin(low: f64, high: f64) -> std::ops::Range<f64> {
     (if low >= 0.0 { (low - room).max(0.0) } else { low - room })..high + room
 }
 
-/// How a value is printed at its axis; by default with the digits that distinguish its ticks.
+/// The format of values at an axis; by default with the digits that distinguish its ticks.
 pub type Tick = Option<fn(f64) -> String>;
 
 /// A count at an axis.
 pub const COUNT: Tick = Some(|n| grouped(n.round() as i64));
 
-/// Values of `range` with as many digits as a tenth of it has.
+/// Values of `range` with the number of digits that a tenth of it needs.
 fn in_few_digits(range: &std::ops::Range<f64>) -> impl Fn(f64) -> String + use<> {
     let step = (range.end - range.start) / 10.0;
     let digits = (-step.log10().floor()).clamp(0.0, 6.0) as usize;

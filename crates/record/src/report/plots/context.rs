@@ -67,7 +67,7 @@ fn lower_bound(state: &RunState, from: u64, to: u64) -> Vec<(f64, f64)> {
     contexts(from, to).map(point).filter(|(_, ms)| ms.is_finite()).collect()
 }
 
-/// ITL if every byte took its mean time.
+/// ITL at the mean bandwidth that was reached.
 fn mean_speed(state: &RunState, measured: &[AtContext], from: u64, to: u64) -> Vec<(f64, f64)> {
     let Some(shape) = state.run.as_ref().and_then(|run| run.shape.as_ref()) else { return Vec::new() };
     let batch = u64::from(state.batch());

@@ -7,7 +7,7 @@ use crate::state::RunState;
 use llmprof_base::units::percent;
 use llmprof_event::kernels::{KernelRow, KernelTable, Kind, counters::Known};
 
-/// Bins of ten percent; what exceeds 100 is in the last.
+/// Bins of ten percent; values above 100 are in the last.
 const BINS: usize = 10;
 const BAR: i32 = 70;
 
@@ -25,7 +25,7 @@ const COUNTERS: [Percentage; 4] = [
 #[derive(Debug, PartialEq)]
 struct Weighted {
     name: &'static str,
-    /// 0 to 1, of the time of the kernels that have the counter.
+    /// From 0 to 1, relative to the time of the kernels that have the counter.
     shares: [f64; BINS],
     mean_pct: f64,
 }

@@ -15,7 +15,7 @@ pub fn latency_svg(state: &RunState, format: Format) -> Option<String> {
     let itl = &state.total.itl;
     let summary = itl.summary();
     let (min, max) = (summary.min?, summary.max?);
-    // The slowest few would squeeze all others into one bin; a label counts them.
+    // The slowest tokens would compress all others into one bin; a label counts them.
     let to = summary.p99.map_or(max, |p99| max.min(p99 + (p99 - min).max(p99 * 0.02)));
     let margin = ((to - min) * 0.02).max(to * 0.002).max(1e-6);
     let (from, to) = ((min - margin).max(0.0), to + margin);

@@ -45,7 +45,7 @@ const PLOTS: [(&str, &str, Draw); 7] = [
     ("roofline.svg", "Roofline", roofline::svg),
 ];
 
-/// The roofline as a file of its own.
+/// The roofline as a separate file.
 pub fn roofline_svg(state: &RunState) -> Option<String> {
     roofline::svg(state, Format::File)
 }
@@ -56,7 +56,7 @@ pub fn drawn(state: &RunState, name: &str, format: Format) -> Option<String> {
     draw(state, format)
 }
 
-/// Every plot there is data for.
+/// Every plot for which there is data.
 pub fn all(state: &RunState) -> Vec<Plot> {
     PLOTS
         .into_iter()

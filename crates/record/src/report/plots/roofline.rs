@@ -111,7 +111,7 @@ struct Labels {
 impl Labels {
     const HEIGHT: i32 = 16;
 
-    /// The offset of a number with so many digits from its point; `None` if there is no space on any side.
+    /// The offset of a number with `digits` digits from its point; `None` if there is no space on any side.
     fn offset(&mut self, (x, y): (i32, i32), digits: usize) -> Option<(i32, i32)> {
         let width = 9 * digits as i32 + 1;
         let sides =
@@ -131,7 +131,7 @@ impl Labels {
     }
 }
 
-/// Rises along the memory bandwidth, then flat. It starts within the plot.
+/// Rises along the memory bandwidth, then is flat. It starts within the plot.
 fn roof_line(roof: &Roof, xs: [f64; 2], ys: [f64; 2]) -> Vec<(f64, f64)> {
     let lowest = 10f64.powf(ys[0]) / roof.bytes_per_s;
     let (from, to) = (10f64.powf(xs[0]).max(lowest), 10f64.powf(xs[1]));

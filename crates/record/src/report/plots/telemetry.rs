@@ -1,4 +1,4 @@
-//! Power, SM clock and temperature of the GPU over time, and what limited its clock.
+//! Power, SM clock and temperature of the GPU over time, and the limits of its clock.
 
 use plotters::prelude::*;
 
@@ -14,7 +14,7 @@ use llmprof_base::units::three_digits;
 use llmprof_event::{Stamp, readings::Reading, reasons};
 
 const LANE: u32 = 170;
-/// A name, and the time in which it was active below.
+/// The height of a reason: its name, with its active time below.
 const REASON: i32 = LINE + 18;
 /// A sample is valid for this long at most.
 const HOLD_NS: u64 = 3_000_000_000;

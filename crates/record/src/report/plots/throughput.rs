@@ -46,7 +46,7 @@ pub fn throughput_svg(state: &RunState, format: Format) -> Option<String> {
             let band = Rectangle::new([(from, 0.0), (to, top)], PURPLE.mix(0.16).filled());
             chart.draw_series([band])?;
         }
-        // The slowest token of a column, then its mean. The fastest is no rate: it may follow a late one.
+        // The slowest token of a column, then the mean. The fastest token is not a rate: it may follow a late one.
         for (i, bucket) in known() {
             let ends = [rate(bucket.max), rate(bucket.mean())].map(|rate| (x(i), rate));
             chart.draw_series(LineSeries::new(ends, BLUE.mix(0.25)))?;
@@ -77,8 +77,8 @@ pub fn throughput_svg(state: &RunState, format: Format) -> Option<String> {
     })
 }
 
-/// Segments of columns without a gap. Two values are in one segment if they are at most as many columns apart as the
-/// `reach` of either allows.
+/// Segments of columns without a gap. Two values are in one segment if their distance in columns is at most the `reach`
+/// of either.
 pub(super) fn segments<T: Copy>(columns: &[Option<T>], reach: impl Fn(&T) -> usize) -> Vec<Vec<(usize, T)>> {
     let mut segments: Vec<Vec<(usize, T)>> = Vec::new();
     let known = columns.iter().enumerate().filter_map(|(i, value)| Some((i, (*value)?)));

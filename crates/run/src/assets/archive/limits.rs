@@ -1,4 +1,4 @@
-//! How much an archive may become on disk: a small one can claim any size.
+//! Limits on the extracted size of an archive: a small one can claim any size.
 
 use std::{
     cell::Cell,
@@ -16,7 +16,7 @@ pub struct Limits {
     pub(super) bytes: u64,
     /// The size of the content divided by that of the archive.
     pub(super) ratio: u64,
-    /// So much may come from an archive of any size.
+    /// An archive of any size may have this many bytes.
     pub(super) any_ratio_bytes: u64,
 }
 
@@ -85,7 +85,7 @@ impl Total {
     }
 }
 
-/// The longest headers of an entry: long names, extended attributes, the map of a sparse file. They are kept in memory.
+/// Maximum headers of an entry: long names, extended attributes, the map of a sparse file. They are kept in memory.
 const MAX_HEADERS: u64 = 16_000_000;
 
 /// A stream that limits the headers between two contents.
@@ -94,7 +94,7 @@ pub(super) struct Headers<R> {
     left: Rc<Cell<u64>>,
 }
 
-/// Tells a [`Headers`] what is read from it.
+/// Tells a [`Headers`] when the content of an entry is read.
 pub(super) struct Meter(Rc<Cell<u64>>);
 
 impl<R: Read> Headers<R> {

@@ -106,7 +106,7 @@ fn entries_outside_of_the_target_are_refused_and_nothing_is_written() {
 
 #[test]
 fn links_through_links_are_refused() {
-    // By its names `a/b/x/..` is inside of the target, but through the link `x` it is outside.
+    // The path `a/b/x/..` is inside of the target by its components, but outside through the link `x`.
     for (name, bytes) in all_formats(&[("a/b/x", Err("../..")), ("y", Err("a/b/x/.."))]) {
         let (_dir, archive, into) = write_archive(name, &bytes);
         assert!(
@@ -183,7 +183,7 @@ proptest! {
     }
 }
 
-/// A GNU sparse file of `size` bytes, all of them a hole.
+/// A GNU sparse file of `size` bytes without data.
 fn sparse(size: u64) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(tar::EntryType::GNUSparse);
@@ -225,7 +225,7 @@ fn archives_beyond_the_limits_leave_no_files() {
 }
 
 #[test]
-fn every_limit_has_its_words() {
+fn every_limit_has_a_message() {
     let total = |limits: Limits| Total::new(limits, 10);
     let few = Limits { entries: 2, ..Limits::NONE };
     let mut counted = total(few);

@@ -46,7 +46,7 @@ impl<'a> Source<'a> {
         Source { hub, repo, repository, cancelled: AtomicBool::new(false) }
     }
 
-    /// Ends all downloads from this source. Their partial files stay.
+    /// Ends all downloads from this source. Their partial files are kept.
     pub(in crate::assets) fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
@@ -60,7 +60,7 @@ impl<'a> Source<'a> {
         partial: &Path,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Digests, AssetError> {
-        // Below `third_party/` the directory may be somebody else's.
+        // The directory below `third_party/` may be untrusted.
         let no_link = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
         let opened =
             OpenOptions::new().create(true).read(true).append(true).custom_flags(no_link).open(partial);

@@ -1,6 +1,5 @@
-//! The Hugging Face hub: what a repository contains at a revision, and its files.
-//!
-//! `hf-hub` provides addresses, the token, request headers and the layout of the cache. This module adds the file
+//! The Hugging Face hub: the content of a repository at a revision, and its files.
+//! / `hf-hub` provides addresses, the token, request headers and the layout of the cache. This module adds the file
 //! listing with sizes and hashes, resumed downloads, verification, time limits and `HF_HUB_OFFLINE`.
 
 mod cache;
@@ -30,7 +29,7 @@ const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 /// Longest wait for a connection, for a response, and for the next bytes of one.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// A page has up to a thousand files.
+/// Maximum number of pages; a page has up to a thousand files.
 const MAX_PAGES: usize = 1000;
 
 /// A validated `org/name`.
@@ -83,7 +82,7 @@ pub(super) struct Listing {
 /// The hub that the environment selects.
 pub struct Hub {
     api: Api,
-    /// Without a slash at the end.
+    /// Without a trailing slash.
     endpoint: String,
     uri: Uri,
     cache: Cache,
@@ -231,7 +230,7 @@ impl Hub {
     }
 }
 
-/// Checks that `bytes` more fit below `dir`. Passes where the free space is unknown.
+/// Checks that `bytes` more fit below `dir`. Passes if the free space is unknown.
 pub(super) fn check_free_space(dir: &Path, bytes: u64) -> Result<(), AssetError> {
     let existing = dir.ancestors().find(|d| d.exists()).unwrap_or(dir);
     let Ok(disk) = rustix::fs::statvfs(existing) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Requests to the hub: headers, redirects, time limits, and what a failed request means.
+//! Requests to the hub: headers, redirects, time limits, and the meaning of a failed request.
 
 use std::io;
 use std::ops::Range;
@@ -34,11 +34,11 @@ pub(super) enum RequestError {
     Transport(ureq::Error),
     /// The body is not the JSON that a hub sends.
     Malformed(serde_json::Error),
-    /// An address that is not valid, such as the target of a redirect.
+    /// An invalid address, e.g. the target of a redirect.
     BadAddress,
 }
 
-/// What a request asks for.
+/// The object of a request.
 #[derive(Clone, Copy)]
 pub(super) enum Target<'a> {
     Revision(&'a str),
@@ -256,7 +256,7 @@ fn origin(uri: &Uri) -> (Option<&str>, Option<&str>, u16) {
     (uri.scheme_str(), uri.host(), uri.port_u16().unwrap_or(default_port))
 }
 
-/// The address that `location` means in a response from `uri`.
+/// The address of `location` in a response from `uri`.
 fn redirect_target(uri: &Uri, location: &str) -> Option<Uri> {
     let (scheme, authority) = (uri.scheme_str()?, uri.authority()?);
     let address = if location.starts_with("//") {
@@ -269,7 +269,7 @@ fn redirect_target(uri: &Uri, location: &str) -> Option<Uri> {
     address.parse().ok().filter(|uri: &Uri| uri.host().is_some())
 }
 
-/// The query of the next page in a `Link` header. The rest of the address is known, and the token belongs there only.
+/// The query of the next page in a `Link` header. The rest of the address is known, and the token must go nowhere else.
 fn next_page(link: &str) -> Option<String> {
     let next = link.split(',').find(|part| part.contains("rel=\"next\""))?;
     let (address, _) = next.trim().strip_prefix('<')?.split_once('>')?;

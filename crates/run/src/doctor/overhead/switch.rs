@@ -1,4 +1,4 @@
-//! A sampler that can be switched on and off, and measures the time it uses while on.
+//! A sampler that can be switched on and off, and measures its time while on.
 
 use std::{
     sync::{
@@ -24,7 +24,7 @@ pub(super) struct SamplerSwitch {
     total: Usage,
 }
 
-/// Time on, and CPU time of the sampler thread in it.
+/// Time on, and the CPU time of the sampler thread during it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Usage {
     on: Duration,
@@ -110,7 +110,7 @@ mod tests {
     use llmprof_event::{Clock, channel};
     use llmprof_sources::telemetry::{absent::Absence, host::HostReader};
 
-    /// After this the sampler is taken to hang.
+    /// A sampler that takes longer is assumed to hang.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     #[test]
@@ -129,7 +129,7 @@ mod tests {
             assert_eq!(received(), 0);
             switch.on().unwrap();
             let (asked, mut samples) = (Instant::now(), 0);
-            // Its thread may wake up late. It counts its time from before the first sample.
+            // Its thread may wake up late, so its time counts from before the first sample.
             let mut first: Option<Instant> = None;
             while samples < 2 || first.is_none_or(|first| first.elapsed() < rest) {
                 assert!(asked.elapsed() < PATIENCE, "{samples} samples");

@@ -1,8 +1,8 @@
-//! What comes from the remote host: frames, news, events, files.
+//! Input from the remote host: frames, news, events, files.
 
 use std::{io, time::Instant};
 
-use super::{BATCH_EVENTS, BATCH_FRAMES, Begun, Fetch, MAX_SAID, RemoteRun, Said, link::State};
+use super::{BATCH_EVENTS, BATCH_FRAMES, Begun, Fetch, MAX_SAID, RemoteMessage, RemoteRun, link::State};
 use crate::remote::{
     connection::Incoming,
     mirror::Mirror,
@@ -11,13 +11,13 @@ use crate::remote::{
 use llmprof_base::foreign::{line, message};
 use llmprof_event::{Envelope, Event, Outcome, RunFinished};
 
-/// Runs that a far end may begin: each has a local directory.
+/// Maximum runs that a remote end may begin: each has a local directory.
 const MAX_RUNS: u32 = 256;
-/// Ends of one run: each is followed by its files.
+/// Maximum ends of one run: each is followed by its files.
 const MAX_ENDS: u32 = 16;
 
 impl RemoteRun {
-    /// Takes what has come, but not for long. Returns how much that was.
+    /// Processes the frames that have arrived, for a limited time. Returns their number.
     pub(super) fn take_frames(&mut self, first: Option<Incoming>) -> usize {
         let mut next = first.unwrap_or(Incoming::Ended(String::new()));
         for n in 1..=BATCH_FRAMES {
@@ -97,7 +97,7 @@ impl RemoteRun {
                     self.done =
                         Some(Ended { finished, loss: None, tool_failures: Vec::new(), exit_code: None });
                     self.want_files();
-                    self.say(Said::Message(cause));
+                    self.say(RemoteMessage::Message(cause));
                 }
                 self.left = true;
             }
@@ -142,15 +142,15 @@ impl RemoteRun {
                 let orders = self.orders.len();
                 self.orders.retain(|(id, _)| *id != order);
                 if self.orders.len() == orders {
-                    // To an order of another screen.
+                    // The answer to a command of another screen.
                     return Ok(());
                 }
                 let spoken = !self.unspoken.remove(&order);
                 if let Some(error) = error {
                     self.restarts = false;
-                    self.say(Said::Error(message(&error)));
+                    self.say(RemoteMessage::Error(message(&error)));
                 } else if let Some(text) = text.filter(|_| spoken) {
-                    self.say(Said::Message(message(&text)));
+                    self.say(RemoteMessage::Message(message(&text)));
                 }
                 if self.done.is_some() {
                     self.want_files();
@@ -170,7 +170,7 @@ impl RemoteRun {
         Ok(())
     }
 
-    pub(super) fn say(&mut self, said: Said) {
+    pub(super) fn say(&mut self, said: RemoteMessage) {
         self.said.truncate(MAX_SAID - 1);
         self.said.push_back(said);
     }
@@ -187,7 +187,7 @@ impl RemoteRun {
         }
     }
 
-    /// Applies events that have come. Returns how many there were.
+    /// Applies the events that have arrived. Returns their number.
     pub(super) fn take_events(&mut self) -> usize {
         let Some(begun) = &mut self.begun else { return 0 };
         if begun.mirror.is_read {

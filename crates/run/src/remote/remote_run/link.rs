@@ -1,4 +1,4 @@
-//! The connection of a run as this end keeps it: pings, what is lost, attempts to connect again.
+//! The connection of a run as the local end manages it: pings, losses, reconnecting.
 
 use std::{
     thread,
@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::{RemoteRun, Said, Start};
+use super::{RemoteMessage, RemoteRun, Start};
 use crate::remote::{
     connection::{Connection, Patience},
     files::Inbox,
@@ -15,20 +15,20 @@ use crate::remote::{
     trouble::Trouble,
 };
 
-/// After so long without an answer the screen reports that.
+/// After this time without an answer the screen reports it.
 const SILENT: Duration = Duration::from_secs(3);
-/// After so long the connection is given up.
+/// After this time without an answer the connection is dropped.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Between two attempts to connect again: the first, and the longest.
+/// The first and the longest wait between two attempts to reconnect.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// While the connection is lost, the time since is shown.
+/// While the connection is lost, the time since then is redrawn at this interval.
 const REDRAW: Duration = Duration::from_millis(250);
 
 /// The connection, for the screen.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Link {
-    /// How far this end is behind, once it was measured.
+    /// With the lag, once it was measured.
     Up {
         behind_ms: Option<f64>,
     },
@@ -41,7 +41,7 @@ pub enum Link {
         next: Option<Duration>,
         reason: String,
     },
-    /// Nothing more comes.
+    /// Nothing more arrives.
     Closed,
 }
 
@@ -49,7 +49,7 @@ pub(super) enum State {
     Up(Box<Connection>),
     Opening(oneshot::Receiver<Result<Connection, Trouble>>),
     Waiting,
-    /// Trying again by itself does not help.
+    /// Further attempts are useless.
     GivenUp,
 }
 
@@ -72,8 +72,8 @@ impl RemoteRun {
         }
     }
 
-    /// Takes what has come: keeps it, then applies its events to the state. Connects again where that is due. Returns how much
-    /// has changed.
+    /// Processes the input: stores it, then applies its events to the state. Reconnects if that is due. Returns the
+    /// number of changes.
     pub async fn pump(&mut self) -> usize {
         tokio::task::yield_now().await;
         let is_read = self.begun.as_ref().is_none_or(|begun| begun.mirror.is_read);
@@ -138,7 +138,7 @@ impl RemoteRun {
                     Err(e) => {
                         let text = format!("{}: {e}: the files of the run stay there", fetch.dir.display());
                         self.fetches.pop_front();
-                        self.say(Said::Message(text));
+                        self.say(RemoteMessage::Message(text));
                     }
                 }
             }
@@ -151,7 +151,7 @@ impl RemoteRun {
         }
     }
 
-    /// Connects again now, in the background and without questions.
+    /// Reconnects now, in the background and without questions.
     pub fn reconnect(&mut self) {
         if matches!(self.connection, State::Up(_) | State::Opening(_)) {
             return;
@@ -162,7 +162,7 @@ impl RemoteRun {
         self.connection = State::Opening(rx);
     }
 
-    /// Sends which run this is about, and what was not answered.
+    /// Sends the name of the run, and the unanswered commands.
     pub(super) fn connected(&mut self, connection: Connection) {
         let join = |id: &String, events: u64, run: u32| {
             Request::Join(Join { id: id.clone(), news: self.news_at, run, events })
@@ -183,11 +183,11 @@ impl RemoteRun {
                 self.host.short(),
                 since.elapsed().as_secs_f64()
             );
-            self.say(Said::Message(text));
+            self.say(RemoteMessage::Message(text));
         }
         self.attempts = 0;
         self.lag.begin(Instant::now());
-        // What came of a file is not kept; it is sent again.
+        // A partially received file is discarded; it is sent again.
         self.fetches.iter_mut().for_each(|fetch| fetch.inbox = None);
     }
 
@@ -204,14 +204,14 @@ impl RemoteRun {
         self.lose(trouble.to_string());
     }
 
-    /// The connection is gone; the run is not.
+    /// The connection is lost; the run continues.
     pub(super) fn lose(&mut self, reason: String) {
         let since = self.lost.as_ref().map_or_else(Instant::now, |(since, _)| *since);
         self.lost = Some((since, reason));
         let wait = FIRST_WAIT.saturating_mul(1 << self.attempts.min(5)).min(LONGEST_WAIT);
         self.attempts += 1;
         if let State::Up(connection) = std::mem::replace(&mut self.connection, State::Waiting) {
-            // A connection that hangs takes a moment to end.
+            // A hanging connection takes a moment to end.
             thread::spawn(move || drop(connection));
         }
         self.next_attempt = Instant::now() + wait;
@@ -233,6 +233,6 @@ impl RemoteRun {
         if self.begun.is_none() {
             self.failed.get_or_insert((reason.clone(), false));
         }
-        self.say(Said::Error(reason));
+        self.say(RemoteMessage::Error(reason));
     }
 }

@@ -1,4 +1,5 @@
-//! The arrays of a sweep: which jobs were submitted under which id. Kept in `slurm.json`, so that the jobs are found again.
+//! The arrays of a sweep: the submitted jobs with their ids. Stored in `slurm.json`, so that the jobs can be found
+//! again.
 
 use std::{
     collections::HashMap,
@@ -24,11 +25,11 @@ pub(super) struct Arrays {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct StoredArray {
-    /// Written before it is submitted: an array without an id may have been.
+    /// Written before the submission: an array without an id may have been submitted.
     pub(super) script: PathBuf,
     pub(super) id: Option<u64>,
     pub(super) cluster: Option<String>,
-    /// Numbers of jobs, from 0; the place in this list is the number of the task.
+    /// Indexes of jobs, from 0; the position in this list is the index of the task.
     pub(super) jobs: Vec<usize>,
 }
 
@@ -60,7 +61,7 @@ impl Arrays {
         written.map_err(|source| SweepError::Io { path, source })
     }
 
-    /// The array and the number there of each job that was submitted; of the last array, where there are several.
+    /// The array and the task index of each submitted job; of the last array, if there are several.
     pub(super) fn tasks(&self) -> HashMap<usize, (u64, u32)> {
         let numbered = |array: &StoredArray| {
             let id = array.id?;

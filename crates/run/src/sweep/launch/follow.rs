@@ -1,5 +1,4 @@
-//! Follows the jobs of a sweep in a thread: what the launcher sees, and what the directories of the jobs
-//! contain.
+//! Follows the jobs of a sweep in a thread: the launcher's view of them, and the content of their directories.
 
 use std::{
     collections::BTreeMap,
@@ -16,19 +15,19 @@ use std::{
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::{End, Launcher, Look, Seen, result_of};
+use super::{End, Launcher, LauncherReport, ReportedState, result_of};
 use crate::sweep::{
-    jobs::{JobResult, LiveFigures, Place},
+    jobs::{JobResult, LiveFigures, Placement},
     store::result_in,
 };
 use llmprof_event::Outcome;
 use llmprof_record::rundir::{Following, RunDir};
 
 pub(super) enum Update {
-    Waiting(usize, Place),
-    Running(usize, Place),
+    Waiting(usize, Placement),
+    Running(usize, Placement),
     Live(usize, Box<LiveFigures>),
-    Ended(usize, Option<Place>, Box<JobResult>),
+    Ended(usize, Option<Placement>, Box<JobResult>),
     Trouble(Option<String>),
     Remark(String),
 }
@@ -38,18 +37,18 @@ pub(super) enum Order {
     Leave,
 }
 
-/// A job that has not been settled.
+/// A job that has not ended.
 struct Watched {
     dir: PathBuf,
-    place: Option<Place>,
+    placement: Option<Placement>,
     running: bool,
     /// Its recording, while it runs.
     recording: Option<Following>,
-    /// Its end as the launcher knows it, and when it was first seen.
+    /// Its end as reported by the launcher, and the time of the first report.
     ended: Option<(Instant, End)>,
 }
 
-/// How often recordings of running jobs are read, and how many of them.
+/// The interval at which recordings of running jobs are read, and their maximum number.
 const FIGURES_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_READ: usize = 16;
 
@@ -63,7 +62,8 @@ pub(super) fn start(
 ) -> io::Result<Parts> {
     let (orders, taken) = mpsc::channel();
     let (updates, received) = unbounded_channel();
-    let watched = |dir: PathBuf| Watched { dir, place: None, running: false, recording: None, ended: None };
+    let watched =
+        |dir: PathBuf| Watched { dir, placement: None, running: false, recording: None, ended: None };
     let open = jobs.into_iter().map(|(job, dir)| (job, watched(dir))).collect();
     let follower = Follower { launcher, open, updates, trouble: None, figures_at: Instant::now() };
     let thread = thread::Builder::new().name("jobs".into()).spawn(move || follower.run(&taken, &stop))?;
@@ -75,7 +75,7 @@ struct Follower {
     open: BTreeMap<usize, Watched>,
     updates: UnboundedSender<Update>,
     trouble: Option<String>,
-    /// When running jobs were last read.
+    /// The time at which running jobs were last read.
     figures_at: Instant,
 }
 
@@ -83,7 +83,7 @@ impl Follower {
     fn run(mut self, orders: &Receiver<Order>, stop: &AtomicBool) {
         while !self.open.is_empty() && !stop.load(Ordering::Acquire) {
             let look = self.launcher.look();
-            // Commands that were ended by the stop report trouble that is none.
+            // Errors of commands that were cancelled by the stop are not reported.
             if stop.load(Ordering::Acquire) {
                 break;
             }
@@ -104,7 +104,7 @@ impl Follower {
             }
         }
         let jobs = self.launcher.leave();
-        self.report(Look { jobs, trouble: self.trouble.clone(), remarks: Vec::new() });
+        self.report(LauncherReport { jobs, trouble: self.trouble.clone(), remarks: Vec::new() });
         self.settle(Instant::now());
     }
 
@@ -113,7 +113,7 @@ impl Follower {
         let _ = self.updates.send(update);
     }
 
-    fn report(&mut self, look: Look) {
+    fn report(&mut self, look: LauncherReport) {
         if look.trouble != self.trouble {
             self.trouble.clone_from(&look.trouble);
             self.send(Update::Trouble(look.trouble));
@@ -121,11 +121,11 @@ impl Follower {
         look.remarks.into_iter().for_each(|remark| self.send(Update::Remark(remark)));
         for (job, seen) in look.jobs {
             let Some(watched) = self.open.get_mut(&job) else { continue };
-            let (place, running) = match seen {
-                Seen::Waiting(place) => (place, false),
-                Seen::Running(place) => (place, true),
-                Seen::Ended(place, end) => {
-                    watched.place = Some(place);
+            let (placement, running) = match seen {
+                ReportedState::Waiting(placement) => (placement, false),
+                ReportedState::Running(placement) => (placement, true),
+                ReportedState::Ended(placement, end) => {
+                    watched.placement = Some(placement);
                     match &mut watched.ended {
                         // More may be known now: an exit code, a cause.
                         Some((_, known)) => *known = end,
@@ -134,15 +134,19 @@ impl Follower {
                     continue;
                 }
             };
-            let changed = watched.place.as_ref() != Some(&place) || watched.running != running;
-            (watched.place, watched.running, watched.ended) = (Some(place.clone()), running, None);
+            let changed = watched.placement.as_ref() != Some(&placement) || watched.running != running;
+            (watched.placement, watched.running, watched.ended) = (Some(placement.clone()), running, None);
             if changed {
-                self.send(if running { Update::Running(job, place) } else { Update::Waiting(job, place) });
+                self.send(if running {
+                    Update::Running(job, placement)
+                } else {
+                    Update::Waiting(job, placement)
+                });
             }
         }
     }
 
-    /// Reads what running jobs have recorded since the last time.
+    /// Reads the new events of running jobs.
     fn read_figures(&mut self) {
         if self.figures_at.elapsed() < FIGURES_INTERVAL {
             return;
@@ -153,14 +157,14 @@ impl Follower {
             let run = || Following::new(&RunDir::open(&job.dir));
             let recording = job.recording.get_or_insert_with(run);
             if recording.read() {
-                let figures = Box::new(LiveFigures::of(&recording.state));
+                let figures = Box::new(LiveFigures::from_state(&recording.state));
                 // Without a receiver the program ends anyway.
                 let _ = self.updates.send(Update::Live(*number, figures));
             }
         }
     }
 
-    /// Ends the jobs whose end is known.
+    /// Sets the results of the jobs whose end is known.
     fn settle(&mut self, now: Instant) {
         let by_files = self.launcher.ends_by_files();
         let results: Vec<(usize, JobResult)> = self
@@ -170,16 +174,16 @@ impl Follower {
             .filter_map(|(number, job)| Some((*number, job.result(now)?)))
             .collect();
         for (number, result) in results {
-            let place = self.open.remove(&number).and_then(|job| job.place);
+            let placement = self.open.remove(&number).and_then(|job| job.placement);
             self.launcher.settled(number);
-            self.send(Update::Ended(number, place, Box::new(result)));
+            self.send(Update::Ended(number, placement, Box::new(result)));
         }
     }
 }
 
 impl Watched {
-    /// The directory counts first: a job that is recorded as completed is completed. An interrupted one has a
-    /// cause that the launcher may know better.
+    /// The directory decides first: a job that is recorded as completed is completed. The launcher may know the cause
+    /// of an interrupted one better.
     fn result(&self, now: Instant) -> Option<JobResult> {
         let recorded = result_in(&self.dir).filter(JobResult::is_final);
         match (recorded, &self.ended) {
@@ -205,7 +209,7 @@ mod tests {
             End { outcome: Outcome::Failed, reason: "TIMEOUT".into(), wait: Duration::from_secs(wait_s) };
         Watched {
             dir: dir.to_owned(),
-            place: None,
+            placement: None,
             running: false,
             recording: None,
             ended: Some((Instant::now(), end)),
@@ -215,8 +219,8 @@ mod tests {
     struct NoLauncher;
 
     impl Launcher for NoLauncher {
-        fn look(&mut self) -> Look {
-            Look::default()
+        fn look(&mut self) -> LauncherReport {
+            LauncherReport::default()
         }
 
         fn settled(&mut self, _: usize) {}
@@ -225,7 +229,7 @@ mod tests {
             Ok(())
         }
 
-        fn leave(&mut self) -> Vec<(usize, Seen)> {
+        fn leave(&mut self) -> Vec<(usize, ReportedState)> {
             Vec::new()
         }
 
@@ -242,7 +246,7 @@ mod tests {
             let dir = root.path().join(name);
             fs::create_dir(&dir).unwrap();
             fs::copy(&demo, dir.join("events.ndjson")).unwrap();
-            Watched { dir, place: None, running, recording: None, ended: None }
+            Watched { dir, placement: None, running, recording: None, ended: None }
         };
         let (updates, mut received) = unbounded_channel();
         let open = BTreeMap::from([(3, job("a", true)), (4, job("b", false))]);
@@ -271,7 +275,7 @@ mod tests {
             (given_up.outcome, given_up.reason.as_deref(), given_up.dir),
             (Outcome::Failed, Some("TIMEOUT"), None)
         );
-        // The directory is there, and its end is not.
+        // The directory exists, but not its end.
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join("events.ndjson"), "").unwrap();
         assert_eq!(job.result(now), None);

@@ -1,4 +1,4 @@
-//! The GPUs that a sweep uses at once, and what they share.
+//! The GPUs that a sweep uses concurrently, and their shared resources.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(super) struct Gpu {
     pub(super) board: Option<u32>,
 }
 
-/// The GPUs of this machine that CUDA would see; none where there is no driver.
+/// The GPUs of this machine that CUDA can see; none without a driver.
 pub(super) fn here(visible: Option<&str>) -> Vec<Gpu> {
     use llmprof_sources::telemetry::{GpuProbe, visible::nvml_index};
     let Ok(probe) = NvmlProbe::open() else { return Vec::new() };
@@ -27,7 +27,7 @@ pub(super) fn here(visible: Option<&str>) -> Vec<Gpu> {
     .collect()
 }
 
-/// The GPUs of `there` that the launcher is to use.
+/// The GPUs of `there` that the launcher uses.
 pub(super) fn chosen(launcher: &LocalLauncher, there: &[Gpu]) -> Result<Vec<Gpu>, String> {
     let named = match &launcher.gpus {
         Gpus::Named(_) => return Ok(there.to_vec()),
@@ -52,7 +52,7 @@ pub(super) fn chosen(launcher: &LocalLauncher, there: &[Gpu]) -> Result<Vec<Gpu>
     Ok(chosen)
 }
 
-/// What jobs at once on these GPUs share, and what that means for their timings.
+/// The resources that concurrent jobs on these GPUs share, and the effect on their timings.
 pub(super) fn shared(gpus: &[Gpu], jobs_at_once: usize) -> Option<String> {
     if jobs_at_once < 2 {
         return None;
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_is_said() {
+    fn shared_gpus_are_reported() {
         let warning = |boards: [Option<u32>; 3], jobs| {
             let gpus: Vec<Gpu> = (0..).zip(boards).map(|(index, board)| gpu(index, board)).collect();
             shared(&gpus, jobs)

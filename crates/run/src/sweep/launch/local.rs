@@ -1,5 +1,5 @@
-//! Jobs of a sweep in processes of this machine: several at once, one on each GPU or on the CPU; or one after another, each of which follows
-//! its run on another machine.
+//! Jobs of a sweep in processes of this machine: several at once, one per GPU or on the CPU; or one after another, each
+//! of which follows its run on a remote host.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -12,24 +12,24 @@ use std::{
 };
 
 use super::{
-    End, LaunchError, Launcher, Look, Seen,
+    End, LaunchError, Launcher, LauncherReport, ReportedState,
     gpus::{self, Gpu},
     last_words,
 };
-use crate::sweep::{CooldownRule, Place, Runner};
+use crate::sweep::{CooldownRule, Placement, Runner};
 use llmprof_base::tools::process::Running;
 use llmprof_config::{HardwareConfig, LocalLauncher};
 use llmprof_event::{Device, Event, Outcome};
 use llmprof_record::rundir::{EventReader, Next, RunDir};
 
 const INTERVAL: Duration = Duration::from_millis(200);
-/// For a job that was asked to end: its recording is completed, and copied from another machine.
+/// Time for a cancelled job to complete its recording, and to copy it from a remote host.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 const END_TIMEOUT_THERE: Duration = Duration::from_secs(40);
-/// The directory of the jobs' logs, in the sweep's directory.
+/// The directory of the jobs' logs in the sweep's directory.
 const FOLDER: &str = ".jobs";
 
-/// Another machine, as the process of a job reaches it.
+/// A remote host, as the process of a job reaches it.
 #[derive(Debug, Clone)]
 pub struct Machine {
     pub name: String,
@@ -37,13 +37,13 @@ pub struct Machine {
     pub arguments: Vec<String>,
 }
 
-/// Room for one job.
+/// A slot for one job.
 struct Slot {
     name: String,
     /// The UUID of the slot's GPU, if it has one.
     uuid: Option<String>,
     job: Option<Started>,
-    /// The next job waits until then: the GPU cools.
+    /// The next job waits until then, for the GPU to cool.
     free_at: Instant,
 }
 
@@ -137,8 +137,8 @@ impl LocalJobs {
         Ok(Started { number, process, log, dir })
     }
 
-    /// Ends the jobs that have ended, and returns how.
-    fn reap(&mut self) -> Vec<(usize, Seen)> {
+    /// Reaps the jobs that have ended, and returns their results.
+    fn reap(&mut self) -> Vec<(usize, ReportedState)> {
         let mut seen = Vec::new();
         for slot in &mut self.slots {
             let Some(mut job) = slot.job.take_if(|job| job.process.has_ended()) else { continue };
@@ -155,17 +155,17 @@ impl LocalJobs {
                 }
             };
             if let Some((_, hardware)) = &self.machine {
-                // Its process has no thermometer for a remote GPU.
+                // The process of the job cannot read the temperature of a remote GPU.
                 let pause = CooldownRule::new(hardware, &device_of(&job.dir)).min;
                 slot.free_at = Instant::now() + pause;
             }
-            seen.push((job.number, Seen::Ended(place(&job, &slot.name), end)));
+            seen.push((job.number, ReportedState::Ended(placement(&job, &slot.name), end)));
         }
         seen
     }
 }
 
-/// What a recorded job has run on.
+/// The device of a recorded job.
 fn device_of(dir: &Path) -> Device {
     let first = EventReader::open(&RunDir::open(dir).events()).and_then(|mut events| events.read_next());
     match first {
@@ -177,11 +177,11 @@ fn device_of(dir: &Path) -> Device {
     }
 }
 
-fn place(job: &Started, on: &str) -> Place {
-    Place { id: job.process.id().to_string(), on: Some(on.to_owned()), note: None }
+fn placement(job: &Started, on: &str) -> Placement {
+    Placement { id: job.process.id().to_string(), on: Some(on.to_owned()), note: None }
 }
 
-/// One for each GPU, or as many processes as are asked for.
+/// One slot per GPU, or the configured number of processes.
 fn slots(options: &LocalLauncher, gpus: &[Gpu], jobs: usize) -> Vec<Slot> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     let wanted = match options.n_jobs {
@@ -203,7 +203,7 @@ fn slot(name: String, uuid: Option<&String>) -> Slot {
 }
 
 impl Launcher for LocalJobs {
-    fn look(&mut self) -> Look {
+    fn look(&mut self) -> LauncherReport {
         let mut jobs = self.reap();
         if self.cancelled {
             let end = End {
@@ -211,7 +211,11 @@ impl Launcher for LocalJobs {
                 reason: "cancelled before it started".into(),
                 wait: Duration::ZERO,
             };
-            jobs.extend(self.waiting.drain(..).map(|job| (job, Seen::Ended(Place::default(), end.clone()))));
+            jobs.extend(
+                self.waiting
+                    .drain(..)
+                    .map(|job| (job, ReportedState::Ended(Placement::default(), end.clone()))),
+            );
         }
         for at in 0..self.slots.len() {
             if self.slots[at].job.is_some() || Instant::now() < self.slots[at].free_at {
@@ -223,14 +227,16 @@ impl Launcher for LocalJobs {
                 Err(reason) => {
                     let reason = format!("it cannot be started: {reason}");
                     let end = End { outcome: Outcome::Failed, reason, wait: Duration::ZERO };
-                    jobs.push((number, Seen::Ended(Place::default(), end)));
+                    jobs.push((number, ReportedState::Ended(Placement::default(), end)));
                 }
             }
         }
         for slot in &self.slots {
-            jobs.extend(slot.job.as_ref().map(|job| (job.number, Seen::Running(place(job, &slot.name)))));
+            jobs.extend(
+                slot.job.as_ref().map(|job| (job.number, ReportedState::Running(placement(job, &slot.name)))),
+            );
         }
-        Look { jobs, ..Look::default() }
+        LauncherReport { jobs, ..LauncherReport::default() }
     }
 
     fn settled(&mut self, _job: usize) {}
@@ -241,7 +247,7 @@ impl Launcher for LocalJobs {
         Ok(())
     }
 
-    fn leave(&mut self) -> Vec<(usize, Seen)> {
+    fn leave(&mut self) -> Vec<(usize, ReportedState)> {
         let _ = self.cancel();
         let limit = if self.machine.is_some() { END_TIMEOUT_THERE } else { END_TIMEOUT };
         let until = Instant::now() + limit;
@@ -251,14 +257,14 @@ impl Launcher for LocalJobs {
             seen.extend(self.reap());
         }
         for slot in &mut self.slots {
-            // It does not end in time: it is killed when it is dropped.
+            // A job that does not end in time is killed when it is dropped.
             if let Some(job) = slot.job.take() {
                 let end = End {
                     outcome: Outcome::Interrupted,
                     reason: "killed with the sweep".into(),
                     wait: Duration::ZERO,
                 };
-                seen.push((job.number, Seen::Ended(place(&job, &slot.name), end)));
+                seen.push((job.number, ReportedState::Ended(placement(&job, &slot.name), end)));
             }
         }
         seen
@@ -268,7 +274,7 @@ impl Launcher for LocalJobs {
         INTERVAL
     }
 
-    /// The files of a run on another machine come after its end.
+    /// The files of a run on a remote host arrive after its end.
     fn ends_by_files(&self) -> bool {
         self.machine.is_none()
     }

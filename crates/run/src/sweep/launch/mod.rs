@@ -1,7 +1,6 @@
 //! Jobs of a sweep in other processes: several at once on this machine, or as a Slurm job array.
-//!
-//! A [`Launcher`] starts jobs and sees where they are, `follow` reads their directories and decides how they ended, in a thread of its
-//! own, and [`Launch`] folds what that thread reports into the sweep.
+//! / A [`Launcher`] starts jobs and reports their states, `follow` reads their directories and decides their results in
+//! its own thread, and [`Launch`] folds the updates of that thread into the sweep.
 
 mod arrays;
 mod follow;
@@ -28,7 +27,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use self::follow::{Order, Update};
 use super::{
     error::SweepError,
-    jobs::{JobResult, LiveFigures, Place},
+    jobs::{JobResult, LiveFigures, Placement},
     runner::Runner,
 };
 use crate::slurm::{ScriptError, SlurmError};
@@ -54,12 +53,12 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// The same jobs can be started later, or with other options.
+    /// Whether the same jobs can be started later, or with other options.
     pub fn is_remediable(&self) -> bool {
         matches!(self, LaunchError::Slurm(_))
     }
 
-    /// The error is in the command, not on the machine.
+    /// Whether the error is in the command, not on the machine.
     pub fn is_usage(&self) -> bool {
         match self {
             LaunchError::Sweep(error) => error.is_usage(),
@@ -70,56 +69,56 @@ impl LaunchError {
     }
 }
 
-/// Starts jobs and sees where they are.
+/// Starts jobs and reports their states.
 trait Launcher: Send {
-    /// Starts what can start now, and looks where the jobs are that have not been settled.
-    fn look(&mut self) -> Look;
-    /// The job needs no more attention.
+    /// Starts jobs for which there is room, and reports the states of those that have not ended.
+    fn look(&mut self) -> LauncherReport;
+    /// The result of the job is set; it needs no more attention.
     fn settled(&mut self, job: usize);
     /// Ends all jobs, and starts no more.
     fn cancel(&mut self) -> Result<(), String>;
     /// The program ends. Returns the jobs that end with it.
-    fn leave(&mut self) -> Vec<(usize, Seen)>;
-    /// Until the next look.
+    fn leave(&mut self) -> Vec<(usize, ReportedState)>;
+    /// The time until the next look.
     fn interval(&self) -> Duration;
-    /// A job that runs has ended as soon as its directory shows it; else only with its process.
+    /// Whether a running job has ended as soon as its directory shows it; otherwise it ends with its process.
     fn ends_by_files(&self) -> bool {
         true
     }
 }
 
-/// What a launcher has seen.
+/// The observations of a launcher.
 #[derive(Default)]
-struct Look {
-    jobs: Vec<(usize, Seen)>,
-    /// Why less is known than should be.
+struct LauncherReport {
+    jobs: Vec<(usize, ReportedState)>,
+    /// The error that prevents a complete look.
     trouble: Option<String>,
     remarks: Vec<String>,
 }
 
-enum Seen {
-    Waiting(Place),
-    Running(Place),
-    Ended(Place, End),
+enum ReportedState {
+    Waiting(Placement),
+    Running(Placement),
+    Ended(Placement, End),
 }
 
-/// How a job ended, if its directory does not show it.
+/// The end of a job whose directory does not show it.
 #[derive(Debug, Clone, PartialEq)]
 struct End {
     outcome: Outcome,
     reason: String,
-    /// How long its files may take to appear.
+    /// The maximum wait for its files.
     wait: Duration,
 }
 
 /// A sweep whose jobs run in other processes.
 pub struct Launch {
     pub runner: Runner,
-    /// A message about what keeps the jobs from being seen.
+    /// The error that prevents following the jobs.
     pub trouble: Option<String>,
-    /// The jobs continue without this program.
+    /// Whether the jobs continue without this program.
     pub goes_on: bool,
-    /// They were cancelled on request.
+    /// Whether they were cancelled on request.
     pub cancelled: bool,
     /// Figures of running jobs whose recordings can be read locally.
     pub live: BTreeMap<usize, LiveFigures>,
@@ -131,8 +130,8 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Starts the jobs that are not completed with the launcher that is configured, or finds them again. With `cancel`, those that are
-    /// found are cancelled, and none is started.
+    /// Starts the incomplete jobs with the configured launcher, or finds them again. With `cancel`, the found jobs are
+    /// cancelled, and none is started.
     pub fn start(mut runner: Runner, launcher: Configured, cancel: bool) -> Result<Launch, LaunchError> {
         let stop: Arc<AtomicBool> = Arc::default();
         let mut jobs = runner.sweep.waiting();
@@ -156,7 +155,7 @@ impl Launch {
         Ok(launch)
     }
 
-    /// Starts the jobs that are not completed on another machine, one after another.
+    /// Starts the incomplete jobs on a remote host, one after another.
     pub fn on_machine(mut runner: Runner, machine: Machine) -> Result<Launch, LaunchError> {
         let jobs = runner.sweep.waiting();
         let launcher = Box::new(local::LocalJobs::on_machine(&mut runner, machine, &jobs)?);
@@ -186,7 +185,7 @@ impl Launch {
         })
     }
 
-    /// Waits for news of the jobs. `None` once there will be none.
+    /// Waits for updates of the jobs. `None` after the last one.
     pub async fn pump(&mut self) -> Option<Vec<usize>> {
         if self.over {
             return None;
@@ -202,13 +201,14 @@ impl Launch {
         Some(ended)
     }
 
-    /// Returns a job that has ended with this.
+    /// Returns the job that ended with this update.
     fn apply(&mut self, update: Update) -> Option<usize> {
         match update {
-            Update::Waiting(job, place) => self.runner.sweep.wait(job, place),
-            Update::Running(job, place) => self.runner.sweep.run_at(job, place),
-            Update::Ended(job, place, result) => {
-                self.runner.sweep.jobs[job].place = place.or(self.runner.sweep.jobs[job].place.take());
+            Update::Waiting(job, placement) => self.runner.sweep.wait(job, placement),
+            Update::Running(job, placement) => self.runner.sweep.run_at(job, placement),
+            Update::Ended(job, placement, result) => {
+                self.runner.sweep.jobs[job].placement =
+                    placement.or(self.runner.sweep.jobs[job].placement.take());
                 self.live.remove(&job);
                 self.runner.set_result(job, *result);
                 return Some(job);
@@ -253,7 +253,7 @@ impl Drop for Launch {
     }
 }
 
-/// The last line of a job's log, if it reports what went wrong.
+/// The last line of a job's log, if it reports an error.
 fn last_words(log: &Path) -> Option<String> {
     use std::io::{Read, Seek, SeekFrom};
     const TAIL_BYTES: u64 = 16 << 10;
@@ -265,12 +265,12 @@ fn last_words(log: &Path) -> Option<String> {
     let text = String::from_utf8_lossy(&bytes).into_owned();
     let rows = || text.lines().map(str::trim).filter(|row| !row.is_empty());
     let error = rows().rev().find_map(|row| row.strip_prefix("error: "));
-    // Slurm's own remarks on the end of a job report less than its state does.
+    // Slurm's own remarks on the end of a job say less than its state.
     let last = rows().rev().find(|row| !row.starts_with("slurmstepd:"));
     error.or(last).map(|row| line(row, 300))
 }
 
-/// The result of a job that its launcher knows about, and its directory does not.
+/// The result of a job that is known only to its launcher.
 fn result_of(end: &End, dir: &Path) -> JobResult {
     let dir = dir.is_dir().then(|| dir.to_owned());
     JobResult { outcome: end.outcome, reason: Some(end.reason.clone()), lossy: false, metrics: None, dir }

@@ -9,13 +9,13 @@ use std::{
 };
 
 use super::{
-    End, LaunchError, Launcher, Look, Seen,
+    End, LaunchError, Launcher, LauncherReport, ReportedState,
     arrays::{Arrays, StoredArray},
     last_words,
 };
 use crate::{
     slurm::{ExitCode, Script, Slurm, SlurmError, TaskEnd, TaskState, folder_of, waiting_reason},
-    sweep::{Place, Runner},
+    sweep::{Placement, Runner},
 };
 use llmprof_base::dir;
 use llmprof_config::SlurmLauncher;
@@ -23,19 +23,20 @@ use llmprof_event::Outcome;
 
 /// The number of tasks of an array if Slurm does not report its limit.
 const USUAL_ARRAY_SIZE: usize = 1001;
-/// The pause between looks grows from the first to the second while nothing changes: many users share a controller.
+/// The interval between looks grows from the first to the second value while nothing changes: many users share a
+/// controller.
 const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(15);
-/// Where Slurm accepts no more jobs.
+/// The interval between submissions while Slurm accepts no more jobs.
 const SUBMIT_AGAIN: Duration = Duration::from_secs(30);
-/// Where one of its jobs has ended since.
+/// The same after one of its jobs has ended.
 const SUBMIT_SOON: Duration = Duration::from_secs(2);
-/// For the files of a job that failed: there may be none.
+/// The wait for the files of a failed job, which may have none.
 const FAILED_WAIT: Duration = Duration::from_secs(5);
-/// A job that Slurm does not list may have been submitted a moment ago.
+/// A job that Slurm does not list may just have been submitted.
 const LOOKS_BEFORE_UNKNOWN: u32 = 3;
 
-/// Where the program was started and what it was started as, absolute: the nodes start elsewhere.
+/// The working directory and the program as absolute paths: the nodes start elsewhere.
 struct Paths {
     program: PathBuf,
     working_dir: PathBuf,
@@ -48,19 +49,19 @@ pub(super) struct SlurmJobs {
     options: SlurmLauncher,
     paths: Paths,
     arrays: Arrays,
-    /// The array of each submitted job, and its number in the array.
+    /// The array of each submitted job, and its task index.
     tasks: HashMap<usize, (u64, u32)>,
-    /// Jobs that are followed.
+    /// Jobs that are being followed.
     open: BTreeSet<usize>,
     unsubmitted: VecDeque<usize>,
-    /// Jobs that an array can have.
+    /// The maximum number of jobs in an array.
     max_array_size: usize,
-    /// Jobs of the next array: fewer where Slurm accepts no more.
+    /// Jobs of the next array: fewer if Slurm accepts no more.
     array_size: usize,
     submit_at: Option<Instant>,
     why_unsubmitted: Option<String>,
     ends: HashMap<(u64, u32), TaskEnd>,
-    /// Looks at which Slurm did not list a job.
+    /// The number of looks at which Slurm did not list a job.
     unlisted: HashMap<usize, u32>,
     cancelled: bool,
     last: Vec<(usize, String)>,
@@ -69,7 +70,7 @@ pub(super) struct SlurmJobs {
 }
 
 impl SlurmJobs {
-    /// Finds the jobs again that were submitted, and submits the others. With `find_only` those stay as they are.
+    /// Finds the submitted jobs again, and submits the others unless `find_only` is set.
     pub(super) fn begin(
         runner: &mut Runner,
         options: SlurmLauncher,
@@ -133,7 +134,7 @@ impl SlurmJobs {
         while !this.unsubmitted.is_empty() {
             match this.submit_next() {
                 Ok(()) => {}
-                // Some are on their way; the others wait.
+                // Some jobs are submitted; the others wait.
                 Err(LaunchError::Slurm(error)) if error.may_pass() && this.submit_at.is_some() => break,
                 Err(error) => return Err(error),
             }
@@ -145,12 +146,12 @@ impl SlurmJobs {
         Ok(this)
     }
 
-    /// The jobs that Slurm does not run, and will not. Asks until the answer is certain: a job must not run twice.
+    /// The jobs that Slurm does not and will not run. Asks until the answer is certain: a job must not run twice.
     fn missing(&mut self) -> Result<Vec<usize>, LaunchError> {
         let lost: Vec<usize> =
             (0..self.arrays.arrays.len()).filter(|at| self.arrays.arrays[*at].id.is_none()).collect();
         for at in lost.iter().copied() {
-            // The program was ended while it submitted.
+            // The program was ended during a submission.
             self.arrays.arrays[at].id = self.slurm.array_of(&self.arrays.arrays[at].script)?;
         }
         if !lost.is_empty() {
@@ -164,13 +165,13 @@ impl SlurmJobs {
             queue.into_iter().map(|task| ((task.array, task.task), task.state)).collect();
         let is_there = |job: &usize| {
             let Some(task) = self.tasks.get(job) else { return false };
-            // What has completed may only lack files that come late.
+            // Completed jobs may only lack files that arrive late.
             queue.get(task).is_some_and(|state| !state.is_over() || *state == TaskState::Completed)
         };
         Ok(self.open.iter().copied().filter(|job| !is_there(job)).collect())
     }
 
-    /// The jobs that are followed.
+    /// The jobs that are being followed.
     pub(super) fn open(&self) -> Vec<usize> {
         self.open.iter().copied().collect()
     }
@@ -181,7 +182,7 @@ impl SlurmJobs {
         ids.into_iter().collect()
     }
 
-    /// Submits one array of jobs that were not submitted. Where Slurm accepts no more, smaller arrays are tried.
+    /// Submits one array of jobs that were not submitted. If Slurm accepts no more, smaller arrays are tried.
     fn submit_next(&mut self) -> Result<(), LaunchError> {
         let jobs: Vec<usize> = self.unsubmitted.iter().copied().take(self.array_size).collect();
         match self.submit(&jobs) {
@@ -214,7 +215,7 @@ impl SlurmJobs {
             .unwrap_or_default();
         let (script, job_list) =
             (folder.join(format!("array-{number}.sh")), folder.join(format!("array-{number}.jobs")));
-        // So that no more than array_parallelism jobs of the sweep run at once, arrays follow each other.
+        // Arrays follow each other, so that at most array_parallelism jobs of the sweep run at once.
         let after =
             self.arrays.arrays.iter().rev().find_map(|array| array.id).filter(|_| !self.ids().is_empty());
         let (launcher, count) = (&self.options, jobs.len());
@@ -236,7 +237,7 @@ impl SlurmJobs {
                 self.slurm.cluster = self.slurm.cluster.take().or(cluster);
                 Ok(self.arrays.write(sweep)?)
             }
-            // It may have been accepted: the entry stays, and --resume looks for it.
+            // It may have been accepted: the entry is kept, and --resume looks for it.
             Err(error @ SlurmError::Silent { .. }) => Err(error.into()),
             Err(error) => {
                 self.arrays.arrays.pop();
@@ -246,12 +247,12 @@ impl SlurmJobs {
         }
     }
 
-    fn place(&self, job: usize) -> Place {
+    fn placement(&self, job: usize) -> Placement {
         let id = self.tasks.get(&job).map(|(array, task)| format!("{array}_{task}"));
-        Place { id: id.unwrap_or_default(), on: None, note: None }
+        Placement { id: id.unwrap_or_default(), on: None, note: None }
     }
 
-    /// A message about how an ended job ended.
+    /// A message about the end of a job.
     fn end(&self, end: &TaskEnd) -> End {
         let log = |kind: &str| self.paths.folder.join(format!("{}_{}_0_log.{kind}", end.array, end.task));
         let words = last_words(&log(if self.options.stderr_to_stdout { "out" } else { "err" }));
@@ -296,7 +297,7 @@ impl SlurmJobs {
         End { outcome: Outcome::Failed, reason, wait: FAILED_WAIT.min(files_wait) }
     }
 
-    /// A job that is in no list of Slurm any more.
+    /// A job that Slurm no longer lists.
     fn unknown(&mut self, job: usize) -> Option<End> {
         let looks = self.unlisted.entry(job).or_default();
         *looks += 1;
@@ -307,12 +308,12 @@ impl SlurmJobs {
         })
     }
 
-    /// The ends of jobs that are over, asked for once.
+    /// Asks once for the ends of jobs that are over.
     fn learn_ends(&mut self, over: &[(u64, u32)]) {
         let arrays: BTreeSet<u64> =
             over.iter().filter(|task| !self.ends.contains_key(*task)).map(|(array, _)| *array).collect();
         for array in arrays {
-            // Without an answer the state in the queue has to do, until the next look.
+            // Without an answer the state in the queue is used, until the next look.
             for end in
                 self.slurm.ends(array).unwrap_or_default().into_iter().filter(|end| end.state.is_over())
             {
@@ -321,7 +322,7 @@ impl SlurmJobs {
         }
     }
 
-    fn see(&mut self) -> Result<Vec<(usize, Seen)>, SlurmError> {
+    fn see(&mut self) -> Result<Vec<(usize, ReportedState)>, SlurmError> {
         let ids = self.ids();
         let queue = if ids.is_empty() { Vec::new() } else { self.slurm.queue(&ids)? };
         let queued: HashMap<(u64, u32), _> =
@@ -333,52 +334,58 @@ impl SlurmJobs {
         self.learn_ends(&over);
         let mut seen = Vec::new();
         for (job, task) in open {
-            let mut place = self.place(job);
+            let mut placement = self.placement(job);
             let Some(task) = task else {
-                place = Place { id: String::new(), on: None, note: self.why_unsubmitted.clone() };
+                placement = Placement { id: String::new(), on: None, note: self.why_unsubmitted.clone() };
                 seen.push((
                     job,
                     match self.cancelled {
-                        true => Seen::Ended(
-                            place,
+                        true => ReportedState::Ended(
+                            placement,
                             End {
                                 outcome: Outcome::Interrupted,
                                 reason: "cancelled on request before it was submitted".into(),
                                 wait: Duration::ZERO,
                             },
                         ),
-                        false => Seen::Waiting(place),
+                        false => ReportedState::Waiting(placement),
                     },
                 ));
                 continue;
             };
             let queued = queued.get(&task);
-            place.on = queued.and_then(|queued| queued.nodes.clone());
+            placement.on = queued.and_then(|queued| queued.nodes.clone());
             match queued.map(|queued| (&queued.state, queued.reason.as_str())) {
                 Some((TaskState::Pending | TaskState::Other(_), reason)) => {
-                    place.note = Some(waiting_reason(reason));
-                    seen.push((job, Seen::Waiting(place)));
+                    placement.note = Some(waiting_reason(reason));
+                    seen.push((job, ReportedState::Waiting(placement)));
                 }
                 Some((TaskState::Suspended, _)) => {
-                    place.note = Some("suspended".into());
-                    seen.push((job, Seen::Running(place)));
+                    placement.note = Some("suspended".into());
+                    seen.push((job, ReportedState::Running(placement)));
                 }
                 Some((TaskState::Running | TaskState::Completing, _)) => {
-                    seen.push((job, Seen::Running(place)))
+                    seen.push((job, ReportedState::Running(placement)))
                 }
                 state => {
                     let known = self.ends.get(&task).cloned().or_else(|| {
                         let (state, exit) = (state?.0.clone(), None);
-                        Some(TaskEnd { array: task.0, task: task.1, state, exit, nodes: place.on.clone() })
+                        Some(TaskEnd {
+                            array: task.0,
+                            task: task.1,
+                            state,
+                            exit,
+                            nodes: placement.on.clone(),
+                        })
                     });
                     let end = match known {
                         Some(end) => {
-                            place.on = place.on.take().or_else(|| end.nodes.clone());
+                            placement.on = placement.on.take().or_else(|| end.nodes.clone());
                             Some(self.end(&end))
                         }
                         None => self.unknown(job),
                     };
-                    seen.extend(end.map(|end| (job, Seen::Ended(place, end))));
+                    seen.extend(end.map(|end| (job, ReportedState::Ended(placement, end))));
                 }
             }
         }
@@ -392,7 +399,7 @@ fn counted(jobs: usize) -> String {
 }
 
 impl Launcher for SlurmJobs {
-    fn look(&mut self) -> Look {
+    fn look(&mut self) -> LauncherReport {
         let mut remarks = Vec::new();
         if self.submit_at.is_some_and(|at| Instant::now() >= at) && !self.cancelled {
             let before = self.unsubmitted.len();
@@ -413,20 +420,22 @@ impl Launcher for SlurmJobs {
         };
         self.in_trouble = trouble.is_some();
         let states = jobs.iter().map(|(job, seen)| {
-            let (Seen::Waiting(place) | Seen::Running(place) | Seen::Ended(place, _)) = seen;
-            (*job, format!("{}{place:?}", matches!(seen, Seen::Ended(..))))
+            let (ReportedState::Waiting(placement)
+            | ReportedState::Running(placement)
+            | ReportedState::Ended(placement, _)) = seen;
+            (*job, format!("{}{placement:?}", matches!(seen, ReportedState::Ended(..))))
         });
         let states: Vec<(usize, String)> = states.collect();
         if states != self.last {
             (self.last, self.changed) = (states, Instant::now());
         }
-        Look { jobs, trouble, remarks }
+        LauncherReport { jobs, trouble, remarks }
     }
 
     fn settled(&mut self, job: usize) {
         self.open.remove(&job);
         self.changed = Instant::now();
-        // There may be room for another one.
+        // Another job may be accepted now.
         self.submit_at = self.submit_at.map(|at| at.min(Instant::now() + SUBMIT_SOON));
     }
 
@@ -434,8 +443,8 @@ impl Launcher for SlurmJobs {
         self.cancelled = true;
         self.submit_at = None;
         let ids: Vec<String> =
-            self.open.iter().map(|job| self.place(*job).id).filter(|id| !id.is_empty()).collect();
-        // A command line has room for some thousand ids.
+            self.open.iter().map(|job| self.placement(*job).id).filter(|id| !id.is_empty()).collect();
+        // A command line has room for a few thousand ids.
         for ids in ids.chunks(1000) {
             self.slurm.cancel(ids).map_err(|error| error.to_string())?;
         }
@@ -444,7 +453,7 @@ impl Launcher for SlurmJobs {
     }
 
     /// The jobs continue.
-    fn leave(&mut self) -> Vec<(usize, Seen)> {
+    fn leave(&mut self) -> Vec<(usize, ReportedState)> {
         Vec::new()
     }
 

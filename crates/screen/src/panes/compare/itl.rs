@@ -1,4 +1,4 @@
-//! The gaps between tokens of both sides as two histograms, one over the other.
+//! The gaps between tokens of both sides as two overlaid histograms.
 
 use ratatui::{
     buffer::Buffer,
@@ -16,7 +16,7 @@ use crate::{
 use llmprof_analysis::distribution::Counts;
 use llmprof_base::units::{grouped, three_digits};
 
-/// A and B over the same bins, as shares of each.
+/// A and B in the same bins, as shares of each side.
 pub struct ItlHistograms<'a> {
     pub theme: &'a Theme,
     pub names: &'a Names,
@@ -48,7 +48,7 @@ impl Widget for ItlHistograms<'_> {
 }
 
 impl ItlHistograms<'_> {
-    /// What each colour is, in a line where that fits, otherwise in one for each side.
+    /// The meaning of each colour, on one line if that fits, otherwise one line per side.
     fn legend<'l>(&self, width: u16) -> Vec<Line<'l>> {
         let theme = self.theme;
         let [a, b] = [0, 1].map(|side| self.side(side, width));
@@ -90,7 +90,7 @@ impl ItlHistograms<'_> {
         });
         let most = shares.iter().flatten().copied().fold(0.0, f64::max).max(f64::MIN_POSITIVE);
         let eighths = |share: f64| {
-            // A square root shows the tail beside the peak.
+            // A square root makes the tail visible next to the peak.
             let height = ((share / most).sqrt() * f64::from(area.height) * 8.0).round() as usize;
             if share > 0.0 { height.max(1) } else { 0 }
         };
@@ -171,12 +171,13 @@ fn indented<'l>(mut spans: Vec<Text<'l>>) -> Line<'l> {
     Line::from(spans)
 }
 
-/// From a little below the 1st percentiles to a little above the 99th, or the extremes of few values; `None` where a side has too few values.
+/// From a little below the 1st percentiles to a little above the 99th, or the extremes of few values; `None` if a side
+/// has too few values.
 fn range(itl: &[Counts; 2]) -> Option<(f64, f64)> {
     if itl.iter().any(|counts| counts.n() < 2) {
         return None;
     }
-    // Two tokens may arrive at once: one such gap would be half of the range.
+    // Two tokens may arrive at once: one such gap would take half of the range.
     let low = itl.iter().filter_map(|counts| match counts.n() {
         100.. => counts.percentile_ms(1.0),
         _ => counts.min_ms(),
@@ -187,7 +188,7 @@ fn range(itl: &[Counts; 2]) -> Option<(f64, f64)> {
     Some(((from - 0.1 * span).max(0.0), from + 1.15 * span))
 }
 
-/// The cells of a bin: with few values, narrow bins would show noise.
+/// The number of cells of a bin: with few values, narrow bins would show noise.
 fn bin_width(itl: &[Counts; 2], width: u16) -> u16 {
     let fewest = itl.iter().map(Counts::n).min().unwrap_or(0) as f64;
     let bins = (4.0 * fewest.sqrt()).max(1.0);

@@ -55,7 +55,7 @@ pub const PANE: Spec = Spec {
     row: None,
 };
 
-/// A line of the table: name, unit, and the value in a snapshot.
+/// A row of the table: name, unit, and the value in a snapshot.
 pub type Row = (&'static str, &'static str, fn(&Snapshot) -> Option<f64>);
 
 pub const ROWS: [Row; 14] = [
@@ -79,11 +79,11 @@ const CELSIUS: &str = "°C";
 
 /// From this width on, the charts are next to the table.
 const SIDE_BY_SIDE: u16 = 156;
-/// The width of the table there: as wide as all of its columns.
+/// The width of the table in that case: that of all its columns.
 const TABLE: u16 = 118;
 /// The minimum height of a chart.
 const CHART: u16 = 9;
-/// Beyond this, a histogram shows no more.
+/// A higher histogram shows nothing more.
 const TALL_CHART: u16 = 20;
 /// From this width on, two charts are next to each other.
 const TWO_CHARTS: u16 = 100;
@@ -99,7 +99,7 @@ impl Widget for ComparePane<'_> {
                 return jobs::Jobs { view, sweep }.render(area, buf);
             }
             Some(SweepView { sweep, .. }) => {
-                // A row for each job and the selected one as text, in at most half of the pane.
+                // A row per job and the selected one as text, in at most half of the pane.
                 let wanted = (sweep.jobs.len() + 5).min(usize::from(area.height / 2)) as u16;
                 let [above, below] =
                     Layout::vertical([Constraint::Length(wanted), Constraint::Min(0)]).areas(area);
@@ -117,7 +117,7 @@ impl Widget for ComparePane<'_> {
             part => format!("compare · {}", part.name()),
         };
         let inner = draw_box(theme, (&title, aside), area, buf);
-        match Compared::of(view) {
+        match Compared::from_view(view) {
             Some(compared) => compared.draw(view.ui.compare_part, inner, buf),
             None => {
                 let text = if view.replay.is_some() {
@@ -132,7 +132,7 @@ impl Widget for ComparePane<'_> {
     }
 }
 
-/// The last two snapshots, or the only one and the time since; `None` without any.
+/// The last two snapshots, or the only one and the time since then; `None` without any.
 pub fn side_by_side<'a>(view: &View<'a>) -> Option<(Cow<'a, Snapshot>, Cow<'a, Snapshot>)> {
     match view.snapshots {
         [] => None,
@@ -155,11 +155,11 @@ pub fn unjudged_rows(view: &View<'_>, comparison: &Comparison) -> Vec<UnjudgedRo
     rows.map(|(name, unit, value)| UnjudgedRow { name, unit, a: value(a), b: value(b) }).collect()
 }
 
-/// B against A: in percent, temperatures in degrees. `None` where a side is not known, or nothing to refer to.
+/// B relative to A: in percent, temperatures in degrees. `None` if a side is not known, or if A is zero.
 fn change(unit: &str, a: Option<f64>, b: Option<f64>) -> Option<String> {
     let (a, b) = a.zip(b)?;
     match unit {
-        // The zero of the scale is arbitrary: a percentage would have no meaning.
+        // The zero of the scale is arbitrary, so a percentage would be meaningless.
         CELSIUS => {
             let degrees = b - a;
             Some(match degrees.abs() {
@@ -176,7 +176,7 @@ fn change(unit: &str, a: Option<f64>, b: Option<f64>) -> Option<String> {
 pub struct Names([String; 2]);
 
 impl Names {
-    /// `A before` in at most `width` cells. Of a long name its end is kept: runs are named by their time.
+    /// `A before` in at most `width` cells. The end of a long name is kept: runs are named by their time.
     fn labelled(&self, side: usize, width: usize, glyphs: Glyphs) -> String {
         let (letter, name) = (["A", "B"][side], glyphs.plain(&self.0[side]));
         let room = width.saturating_sub(2);
@@ -195,7 +195,7 @@ fn short(side: &Side) -> String {
     side.name.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-/// What is compared, with a verdict or without one.
+/// The comparison, with a verdict or without one.
 struct Compared<'v> {
     theme: &'v Theme,
     of: Numbers<'v>,
@@ -210,7 +210,7 @@ enum Numbers<'v> {
 }
 
 impl<'v> Compared<'v> {
-    fn of(view: &View<'v>) -> Option<Compared<'v>> {
+    fn from_view(view: &View<'v>) -> Option<Compared<'v>> {
         let theme = view.theme;
         if let Some(comparison) = view.comparison {
             return Some(Compared {
@@ -253,7 +253,7 @@ impl<'v> Compared<'v> {
         }
     }
 
-    /// The text above, the charts below where they fit.
+    /// The text above, the charts below if they fit.
     fn stacked(&self, area: Rect, buf: &mut Buffer) {
         let (numbers, notes) =
             (self.numbers(area.width).len() as u16, self.notes(area.width).concat().len() as u16);
@@ -261,7 +261,7 @@ impl<'v> Compared<'v> {
         if left < CHART {
             return self.text(area, &[ComparePart::Itl, ComparePart::Operators], buf);
         }
-        // All of the notes where both fit, otherwise as many as leave a small chart.
+        // All of the notes if both fit, otherwise as many as leave a small chart.
         let height = left.saturating_sub(notes + 1).max(CHART);
         let [above, below] =
             Layout::vertical([Constraint::Min(0), Constraint::Length(height)]).spacing(1).areas(area);
@@ -274,7 +274,7 @@ impl<'v> Compared<'v> {
         self.histograms(below, buf);
     }
 
-    /// Both charts in their parts of the area, or one in all of it.
+    /// Both charts in their parts of the area, or one in the whole area.
     fn charts(&self, [first, second]: [Rect; 2], all: Rect, buf: &mut Buffer) {
         if self.waterfall.is_none() {
             return self.histograms(all, buf);
@@ -283,7 +283,7 @@ impl<'v> Compared<'v> {
         self.operators(second, buf);
     }
 
-    /// Numbers and as many of the notes as fit; the last line names what is left out, `hidden` among it.
+    /// Numbers and as many of the notes as fit; the last line names the omitted parts, including `hidden`.
     fn text(&self, area: Rect, hidden: &[ComparePart], buf: &mut Buffer) {
         let mut lines = self.numbers(area.width);
         let height = area.height as usize;
@@ -319,7 +319,7 @@ impl<'v> Compared<'v> {
         }
     }
 
-    /// In paragraphs.
+    /// The notes in paragraphs.
     fn notes<'l>(&self, width: u16) -> Vec<Vec<Line<'l>>> {
         let mut notes = match &self.of {
             Numbers::Judged { comparison, .. } => verdict::notes(self.theme, comparison, width),
@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_long_name_the_end_is_kept() {
+    fn the_end_of_a_long_name_is_kept() {
         let names = Names(["before".into(), "2026-11-16_06-22-03".into()]);
         for (side, width, wanted) in
             [(0, 13, "A before"), (1, 13, "B …6_06-22-03"), (1, 21, "B 2026-11-16_06-22-03"), (1, 2, "B …")]

@@ -1,4 +1,4 @@
-//! The waterfall: which operators make a decode step longer or shorter, as bars around zero.
+//! The waterfall: the operators that make a decode step longer or shorter, as bars around zero.
 
 use ratatui::{
     buffer::Buffer,
@@ -70,7 +70,7 @@ impl Operators<'_> {
                 cut(&theme.glyphs.plain(&text), (area.width as usize).saturating_sub(2), theme.glyphs.ascii)
             })
             .collect();
-        // The largest changes come first, kernels that appeared only where there is room for them.
+        // The largest changes come first, kernels that appeared only if there is room for them.
         let below = families.len().min(room.saturating_sub(4));
         let fitting = room - below;
         let shown = if waterfall.parts.len() > fitting { fitting.saturating_sub(1) } else { fitting };

@@ -64,7 +64,7 @@ pub fn table<'a>(theme: &Theme, a: &Snapshot, b: &Snapshot, width: u16) -> Vec<L
     lines
 }
 
-/// What was run in each.
+/// The workload of each.
 pub fn notes<'a>(theme: &Theme, a: &Snapshot, b: &Snapshot, width: u16) -> Vec<Vec<Line<'a>>> {
     let of = |(side, snapshot): (&str, &Snapshot)| {
         let overrides =

@@ -1,4 +1,4 @@
-//! A comparison: the sentence, a line for each metric, both sides and what differs between them, reasons and advice.
+//! A comparison: the sentence, a row per metric, both sides and their differences, reasons and advice.
 
 use ratatui::{
     style::Style,
@@ -57,7 +57,7 @@ pub fn numbers<'a>(
     lines.extend(sentence.map(|line| Line::styled(format!(" {line}"), theme.text)));
     lines.push(Line::default());
     let shown = columns(width);
-    let scale = Scale::of(comparison);
+    let scale = Scale::new(comparison);
     let name_width = if width >= 46 { 13 } else { 10 };
     let [side_a, side_b] = theme.sides();
     let heading = shown.iter().map(|(column, wide)| {
@@ -83,8 +83,8 @@ pub fn numbers<'a>(
     lines
 }
 
-/// The full names of both sides, what differs between them, what to do, what was measured, why rows are undecided, and
-/// the method.
+/// The full names of both sides, their differences, the advice, the sample sizes, why rows are undecided, and the
+/// method.
 pub fn notes<'a>(theme: &Theme, comparison: &Comparison, width: u16) -> Vec<Vec<Line<'a>>> {
     let mut notes: Vec<Vec<Line<'a>>> = Vec::new();
     let room = (width as usize).saturating_sub(4);
@@ -122,17 +122,17 @@ pub fn notes<'a>(theme: &Theme, comparison: &Comparison, width: u16) -> Vec<Vec<
     notes
 }
 
-/// What the whiskers of a comparison are drawn on.
+/// The scale of the whiskers.
 #[derive(Clone, Copy)]
 struct Scale {
-    /// The change at both ends: the largest of all intervals, within reason.
+    /// The change at both ends: the largest of all intervals, up to a limit.
     reach: f64,
-    /// Changes within this are none.
+    /// Changes within this margin count as none.
     margin: f64,
 }
 
 impl Scale {
-    fn of(comparison: &Comparison) -> Scale {
+    fn new(comparison: &Comparison) -> Scale {
         let ratios = comparison.rows.iter().filter_map(|row| row.ratio);
         let ends = ratios.flat_map(|ratio| [ratio.low, ratio.high]).map(|end| (end - 1.0).abs());
         let margin = comparison.margin;
@@ -140,7 +140,7 @@ impl Scale {
     }
 }
 
-/// An interval around zero: its ends, its middle, and the band in which a change is none.
+/// An interval around zero: its ends, its middle, and the band of the margin.
 fn whisker<'a>(theme: &Theme, row: &Row, width: usize, scale: Scale) -> Vec<Text<'a>> {
     let inside = width - 2;
     let place = |change: f64| {

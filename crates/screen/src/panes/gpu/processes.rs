@@ -1,4 +1,4 @@
-//! The processes on a GPU: who uses it, and how much of it.
+//! The processes on a GPU: users, and their share of it.
 
 use ratatui::{buffer::Buffer, layout::Rect, style::Style, text::Line, widgets::Widget};
 
@@ -13,7 +13,7 @@ use llmprof_base::{
 use llmprof_event::{GpuProcess, Query};
 use llmprof_record::state::GpuState;
 
-/// More are counted.
+/// Maximum listed processes; the others are counted.
 const MAX_LISTED: usize = 6;
 /// Characters of a name.
 const MAX_NAME: usize = 60;
@@ -40,7 +40,7 @@ fn name(process: &GpuProcess) -> String {
     }
 }
 
-/// One line for each process, below a heading.
+/// One line per process, below a heading.
 pub(super) fn draw(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     if area.height < 2 {
@@ -76,7 +76,7 @@ pub(super) fn draw(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer
     }
 }
 
-/// All of it in one line, where there is no room for the list.
+/// A summary on one line, if there is no room for the list.
 pub(super) fn summary<'a>(view: &View<'_>, gpu: &GpuState, width: u16) -> Option<Line<'a>> {
     let theme = view.theme;
     let mut parts = Vec::new();

@@ -22,7 +22,7 @@ use llmprof_base::{
 use llmprof_event::{readings::Reading, reasons};
 use llmprof_record::state::{Bucket, GpuState};
 
-/// The columns with a chart: their heading and the width their values need.
+/// The columns with a chart: their heading and the width of their values.
 const READINGS: [(Reading, &str, u16); 5] = [
     (Reading::GpuUtil, "use", 7),
     (Reading::Power, "power", 11),
@@ -34,22 +34,22 @@ const INDEX: u16 = 4;
 const NAME: u16 = 11;
 const MAX_NAME: u16 = 26;
 const LIMIT: u16 = 12;
-/// The most characters of a GPU's name or an error message, which are untrusted text.
+/// Maximum characters of a GPU's name or an error message, which are untrusted.
 const MAX_CHARS: usize = 80;
 
-/// The most lines of a row: its values, charts and a free one.
+/// Maximum lines of a row: its values, charts and a blank one.
 const MAX_ROW: u16 = 7;
-/// From this height on, a row ends with a free line.
+/// Rows of at least this height end with a blank line.
 const SPACED: u16 = 4;
 
-/// The height the table needs: values, and a line of charts where there is room for it.
+/// The height the table needs: values, and a line of charts if there is room for it.
 pub(super) fn least_height(view: &View<'_>, area: Rect) -> u16 {
     let gpus = view.state.gpus.len() as u16;
     let frame = 3;
     if 2 * gpus + frame < area.height { 2 * gpus + frame } else { gpus + frame }
 }
 
-/// The areas of a row, from left to right: index, name, readings, limit. Those there is no room for are empty.
+/// The areas of a row, from left to right: index, name, readings, limit. Those that do not fit are empty.
 fn columns(area: Rect) -> [Rect; 8] {
     let mut widths = READINGS.map(|(.., width)| width);
     let mut limit = LIMIT;
@@ -79,7 +79,7 @@ fn columns(area: Rect) -> [Rect; 8] {
     .areas(area)
 }
 
-/// Draws the table; the selected GPU is always on it.
+/// Draws the table, which always includes the selected GPU.
 pub(super) fn draw(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let gpus = &view.state.gpus;
@@ -157,7 +157,7 @@ fn draw_gpu(view: &View<'_>, (i, gpu): (usize, &GpuState), area: Rect, buf: &mut
     }
 }
 
-/// What the row of a GPU shows beside its readings.
+/// The text of a GPU's row in addition to its readings.
 fn about(gpu: &GpuState) -> String {
     let mut parts = Vec::new();
     if gpu.info.profiled {

@@ -1,4 +1,4 @@
-//! What changed against the last snapshot.
+//! The changes since the last snapshot.
 
 use super::source::{Source, StepUnit};
 use crate::{view::View, widgets::cut};
@@ -10,7 +10,7 @@ use llmprof_event::{
 };
 use llmprof_record::state::{StepTable, WindowKernels};
 
-/// The rows since the last snapshot against those of the snapshot.
+/// The rows since the last snapshot compared with those of the snapshot.
 pub struct Against {
     snapshot: String,
     /// The unit of the times; `None` for a call.
@@ -18,12 +18,12 @@ pub struct Against {
     changes: Changes,
 }
 
-/// Longer names of snapshots are cut.
+/// Longer names of snapshots are truncated.
 const NAME: usize = 24;
 
 impl Against {
     /// `None` without a snapshot that has kernels of the same kind of source.
-    pub fn of(view: &View<'_>, source: &Source<'_>) -> Option<Against> {
+    pub fn from_view(view: &View<'_>, source: &Source<'_>) -> Option<Against> {
         let snapshot = view.snapshots.last()?;
         let group = source.group(&view.ui.kernels);
         let (before, now) = (&snapshot.kernels, view.state.window_kernels());
@@ -44,7 +44,7 @@ impl Against {
     }
 
     pub fn of_row(&self, row: &KernelRow) -> Option<Change> {
-        self.changes.of(row)
+        self.changes.get(row)
     }
 
     /// For the title of the table: "change per token against snap-1".
@@ -66,7 +66,7 @@ impl Against {
         })
     }
 
-    /// Rows of the snapshot that did not run since.
+    /// Rows of the snapshot that have not run since.
     pub fn gone(&self) -> Option<String> {
         let gone = &self.changes.gone;
         let noun = if gone.len() == 1 { "row" } else { "rows" };
@@ -79,7 +79,7 @@ fn profiled(StepTable { steps, table }: &StepTable) -> Profiled<'_> {
     Profiled { table, steps: Some(*steps) }
 }
 
-/// The table of the same tool, phase and kind in the newest report of a snapshot; `None` if the report is itself a part of it.
+/// The table of the same tool, phase and kind in the newest report of a snapshot; `None` if that is the same report.
 fn earlier<'s>(
     snapshot: &'s WindowKernels,
     report: &KernelReport,

@@ -1,4 +1,4 @@
-//! What bounds a row: by its own counters, otherwise by the cost of its operator and its time.
+//! The bound of a row: by its own counters, otherwise by the cost of its operator and its time.
 
 use super::source::Source;
 use crate::view::View;
@@ -8,14 +8,14 @@ use llmprof_analysis::{
 };
 use llmprof_event::kernels::{Group, KernelRow, Kind};
 
-/// The operators of the phase that is shown; none for reports.
+/// The operators of the displayed phase; none for reports.
 pub struct Bounds {
     operators: Vec<OperatorRow>,
     group: Group,
 }
 
 impl Bounds {
-    pub fn of(view: &View<'_>, source: &Source<'_>) -> Bounds {
+    pub fn from_view(view: &View<'_>, source: &Source<'_>) -> Bounds {
         let operators = match source {
             Source::Live { phase, .. } | Source::Timed { phase, .. } => view.state.operator_rows(*phase),
             Source::Table { .. } => Vec::new(),
@@ -23,7 +23,7 @@ impl Bounds {
         Bounds { operators, group: source.group(&view.ui.kernels) }
     }
 
-    /// What bounds a row, or why that is unknown.
+    /// The bound of a row, or why it is unknown.
     pub fn verdict(&self, row: &KernelRow) -> Result<Verdict, String> {
         match self.operator(row) {
             // A row that is a whole operator has the operator's class.
@@ -34,7 +34,7 @@ impl Bounds {
         }
     }
 
-    /// The operator that a row is a part of.
+    /// The operator to which a row belongs.
     pub fn operator(&self, row: &KernelRow) -> Option<&OperatorRow> {
         self.operators.iter().find(|known| known.operator.is_some() && known.operator == row.operator)
     }

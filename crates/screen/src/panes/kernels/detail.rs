@@ -1,4 +1,4 @@
-//! The details of a row: its times in every source, launch, what bounds it, counters and the advice of ncu.
+//! The details of a row: its times in every source, launch, bound, counters and the advice of ncu.
 
 use ratatui::{
     buffer::Buffer,
@@ -28,9 +28,9 @@ use llmprof_analysis::classify::{self, Verdict};
 use llmprof_base::units::{millis, percent, scaled, share_percent, three_digits};
 use llmprof_event::kernels::{Advice, Group, KernelRow, Kind, Platform, counters::Known, names};
 
-/// Stall reasons that are listed.
+/// Maximum listed stall reasons.
 const STALLS: usize = 6;
-/// Kernels of a group that are listed.
+/// Maximum listed kernels of a group.
 const PARTS: usize = 12;
 const BAR: usize = 20;
 const MIN_BAR: usize = 5;
@@ -80,7 +80,7 @@ impl<'l> Page<'_, 'l> {
         self.names(row);
         self.text(&format!("{}, {}", source.title(), source.tool()), self.theme.accent);
         self.times(source, shown, row);
-        if let Some(text) = Against::of(view, source).and_then(|against| against.describe(row)) {
+        if let Some(text) = Against::from_view(view, source).and_then(|against| against.describe(row)) {
             self.fact("change", &text);
         }
         others.iter().for_each(|other| self.elsewhere(other));
@@ -96,7 +96,7 @@ impl<'l> Page<'_, 'l> {
         };
         if source.kind() == Kind::Kernels {
             let known = counted.known();
-            self.bounds(row, (counted, &of), &known, &Bounds::of(view, source));
+            self.bounds(row, (counted, &of), &known, &Bounds::from_view(view, source));
             self.units(counted, &known, &of);
             self.stalls(&known, &of);
             self.advice(&counted.advice);
@@ -130,7 +130,7 @@ impl<'l> Page<'_, 'l> {
         self.fact(&source.title(), &parts.join(", "));
     }
 
-    /// Sources that have nothing about this kernel, and the key that gets it.
+    /// Sources without this kernel, and the key that records it.
     fn missing(&mut self, view: &View<'_>, source: &Source<'_>, row: &KernelRow, others: &[Elsewhere<'_>]) {
         if source.kind() != Kind::Kernels || matches!(source, Source::Timed { .. }) {
             return;
@@ -158,7 +158,7 @@ impl<'l> Page<'_, 'l> {
         self.text(text, self.theme.accent);
     }
 
-    /// Wrapped text behind a prefix; the lines after the first are indented.
+    /// Wrapped text after a prefix; the lines after the first are indented.
     fn paragraph(&mut self, prefix: Vec<Text<'l>>, text: &str, indent: usize) {
         let indent = indent.min(self.width / 3);
         let taken = prefix.iter().map(Text::width).sum::<usize>().saturating_sub(indent);
@@ -246,7 +246,7 @@ impl<'l> Page<'_, 'l> {
         }
     }
 
-    /// The calls by their duration, as bars. Their lengths are square roots, so that a few late calls are seen.
+    /// The calls by their duration, as bars. Their lengths are square roots, so that a few late calls are visible.
     fn durations(&mut self, row: &KernelRow) {
         let bins = row.durations.bins(DURATION_BINS);
         if bins.len() < 2 {
@@ -361,7 +361,7 @@ impl<'l> Page<'_, 'l> {
         if let Some(waves) = known.waves_per_sm {
             self.fact("waves per SM", &three_digits(waves));
         }
-        // Unless they are in the launch.
+        // Unless they are part of the launch.
         if let Some(n) = known.registers.filter(|_| row.registers.is_none()) {
             self.fact("registers", &format!("{} per thread", three_digits(n)));
         }
@@ -406,7 +406,7 @@ impl<'l> Page<'_, 'l> {
         }
     }
 
-    /// The operands of its operator, and the heap that a call allocates.
+    /// The operands of its operator, and the heap allocated per call.
     fn operator(&mut self, view: &View<'_>, source: &Source<'_>, row: &KernelRow) {
         let (phase, host) = match source {
             Source::Live { phase, .. } => (*phase, None),
@@ -455,7 +455,7 @@ impl<'l> Page<'_, 'l> {
         }
     }
 
-    /// The full name, if the title is cut.
+    /// The full name, if the title is truncated.
     fn names(&mut self, row: &KernelRow) {
         let full = names::demangled(&row.name);
         if full.width() > self.width.min(40) {
@@ -477,7 +477,7 @@ impl<'l> Page<'_, 'l> {
     }
 }
 
-/// What is known of how a kernel is launched.
+/// The launch parameters of a kernel.
 fn launch(row: &KernelRow) -> Vec<String> {
     let known = [
         row.grid.map(|grid| format!("grid {}", extent(grid))),

@@ -16,9 +16,9 @@ use llmprof_analysis::{launches::LaunchMeter, program::Activity};
 use llmprof_base::units::{millis, percent, percent_change, percent_digits, three_digits};
 use llmprof_event::{Phase, ToolRun, ToolState, TraceState};
 
-/// The progress of a run under a tool; nothing once its report is there.
+/// The progress of a run under a tool; nothing once its report exists.
 pub fn tool_run<'a>(theme: &Theme, run: &ToolRun, width: u16) -> Vec<Line<'a>> {
-    // A tool that captures all phases has none.
+    // A tool that captures all phases has no phase.
     let what = match run.phase {
         Phase::Idle => run.tool.clone(),
         phase => format!("{} {}", run.tool, phase.name()),
@@ -39,7 +39,7 @@ pub fn tool_run<'a>(theme: &Theme, run: &ToolRun, width: u16) -> Vec<Line<'a>> {
     lines.into_iter().map(|line| Line::styled(format!(" {line}"), style)).collect()
 }
 
-/// The source in numbers, as many as fit.
+/// The numbers of the source, as many as fit.
 pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a> {
     let theme = view.theme;
     let parts = match source {
@@ -75,7 +75,7 @@ pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a>
                     "of a step",
                 ));
             }
-            if let Some(activity) = Activity::of(&live.total).filter(|_| *phase == Phase::Idle) {
+            if let Some(activity) = Activity::from_window(&live.total).filter(|_| *phase == Phase::Idle) {
                 let busy = activity.busy_ns as f64 / activity.recorded_ns.max(1) as f64;
                 parts.push(label_value(theme, "", &count(activity.kernels), "kernels"));
                 parts.push(label_value(
@@ -118,7 +118,7 @@ pub fn numbers<'a>(view: &View<'_>, source: &Source<'_>, width: u16) -> Line<'a>
 }
 
 fn live_numbers<'a>(theme: &Theme, meter: &LaunchMeter, unit: StepUnit) -> Vec<Vec<Text<'a>>> {
-    // A mean below a nanosecond is none.
+    // A mean below a nanosecond is shown as zero.
     let time = |ns: f64| if ns < 1.0 { "0 ms".to_owned() } else { millis(ns / 1e6) };
     let mut parts =
         vec![label_value(theme, "", &three_digits(meter.launches), &format!("kernels per {unit}"))];
@@ -132,7 +132,7 @@ fn live_numbers<'a>(theme: &Theme, meter: &LaunchMeter, unit: StepUnit) -> Vec<V
     parts
 }
 
-/// What the source shows, the most important first.
+/// The hints of the source, the most important first.
 pub fn hints(view: &View<'_>, source: &Source<'_>, shown: &TableView) -> Vec<String> {
     match source {
         Source::Live { phase, .. } | Source::Timed { phase, .. } => view.state.kernel_hints(*phase),

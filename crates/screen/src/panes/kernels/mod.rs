@@ -90,7 +90,7 @@ impl Widget for KernelsPane<'_> {
     }
 }
 
-/// How far keys can move.
+/// The limits of moving by keys.
 pub fn extent(view: &View<'_>) -> KernelsExtent {
     let Some(sources) = Sources::of(view) else { return KernelsExtent::default() };
     let settings = &view.ui.kernels;
@@ -110,10 +110,10 @@ pub fn extent(view: &View<'_>) -> KernelsExtent {
 /// The rows on the screen, for an export.
 pub struct KernelRows {
     pub source: String,
-    /// Steps that calls and times are divided by.
+    /// The number of steps that divides calls and times.
     pub steps: Option<u64>,
     pub shown: TableView,
-    /// One for each row.
+    /// One per row.
     pub classes: Vec<Option<Class>>,
 }
 
@@ -121,7 +121,7 @@ pub struct KernelRows {
 pub fn rows(view: &View<'_>) -> Option<KernelRows> {
     let source = Sources::of(view)?.shown();
     let shown = source.shown(&view.ui.kernels);
-    let bounds = Bounds::of(view, &source);
+    let bounds = Bounds::from_view(view, &source);
     // As in the table: only kernels have a class.
     let known = bounds.are_known(&source, &shown.table.rows);
     let class = |row| bounds.verdict(row).ok().map(|verdict| verdict.class).filter(|_| known);
@@ -146,18 +146,18 @@ fn split(timeline: Option<&StepTimeline>, area: Rect) -> (Rect, Rect) {
     if room < min {
         return (area, Rect::default());
     }
-    // A lane for each operator, if that leaves half of the area to the table.
+    // A lane per operator, if that leaves half of the area to the table.
     let height = if wanted <= room.min(area.height / 2) { wanted } else { min };
     let [above, below] = Layout::vertical([Constraint::Min(0), Constraint::Length(height)]).areas(area);
     (above, below)
 }
 
-/// The source in numbers and hints, and its rows.
+/// The numbers and hints of the source, and its rows.
 fn table_box(view: &View<'_>, sources: &Sources<'_>, shown: &TableView, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let source = &sources.shown();
     let what = if matches!(source, Source::Timed { .. }) { "operators" } else { "kernels" };
-    let against = Against::of(view, source);
+    let against = Against::from_view(view, source);
     let mut title = match sources.all.len() {
         1 => format!("{what} · {}", source.title()),
         n => format!("{what} · {} · {} of {n}", source.title(), sources.index + 1),
@@ -204,12 +204,12 @@ fn table_box(view: &View<'_>, sources: &Sources<'_>, shown: &TableView, area: Re
     table::draw(view, (source, against.as_ref()), shown, room, buf);
 }
 
-/// Lines of the table that the foot leaves to it.
+/// The number of table lines that the foot must leave.
 const MIN_ROWS: u16 = 6;
 /// Lines for the name of the selected row.
 const NAME_LINES: usize = 2;
 
-/// The full name of the selected row, or the kernels it is made of; and what the last snapshot had that is gone.
+/// The full name of the selected row, or the kernels in it; and the kernels of the last snapshot that are gone.
 fn foot<'a>(
     view: &View<'_>,
     source: &Source<'_>,
@@ -300,7 +300,7 @@ fn count(n: u64) -> String {
     grouped(i64::try_from(n).unwrap_or(i64::MAX))
 }
 
-/// Why there are no kernels, and how to get some.
+/// Why there are no kernels, and how to record them.
 fn empty(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let inner = draw_box(theme, ("kernels", ""), area, buf).inner(Margin::new(1, 0));
@@ -313,7 +313,7 @@ fn empty(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     }
     let run = view.state.run.as_ref();
     let on_gpu = run.is_some_and(|run| run.device.is_cuda());
-    // Nothing can be started from a recording.
+    // A recording cannot start anything.
     let may = |command: RunCommand| {
         view.replay.is_none() && view.obstacle(&Action::Do(Effect::Run(command))).is_none()
     };

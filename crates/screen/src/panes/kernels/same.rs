@@ -1,4 +1,4 @@
-//! The same kernels in other sources: as they ran, and in the reports of nsys and ncu.
+//! The same kernels in other sources: live, and in the reports of nsys and ncu.
 
 use super::source::{Source, Sources};
 use llm_cost::Operator;
@@ -7,17 +7,17 @@ use llmprof_event::kernels::{Group, KernelRow, KernelTable, Kind, names};
 /// The kernels of a row in another source.
 pub struct Elsewhere<'a> {
     pub source: Source<'a>,
-    /// All of them together.
+    /// All of them as one row.
     pub row: KernelRow,
     /// Their share of the other source's total, in percent.
     pub share: Option<f64>,
-    /// They were launched on other grids there.
+    /// Whether they have other grids in that source.
     pub other_grid: bool,
-    /// Operators with the same kernel on the same grid, which a report without operators does not separate.
+    /// Operators with the same kernel on the same grid, which a report without operators cannot separate.
     pub shared_with: Vec<Operator>,
 }
 
-/// The rows of a table that a combined row is made of.
+/// The rows of a table in a combined row.
 pub fn rows_of<'t>(table: &'t KernelTable, group: Group, row: &KernelRow) -> Vec<&'t KernelRow> {
     let same = |part: &&KernelRow| {
         let single = group != Group::None
@@ -27,14 +27,14 @@ pub fn rows_of<'t>(table: &'t KernelTable, group: Group, row: &KernelRow) -> Vec
     table.rows.iter().filter(same).collect()
 }
 
-/// The kernels of a row of the shown source in all others, those of the same phase only.
+/// The kernels of a row of the displayed source in all others, only those of the same phase.
 pub fn elsewhere<'a>(sources: &Sources<'a>, group: Group, row: &KernelRow) -> Vec<Elsewhere<'a>> {
     let shown = sources.shown();
     if !has_kernels(&shown) {
         return Vec::new();
     }
     let table = shown.table();
-    let parts: Vec<Named<'_>> = rows_of(&table, group, row).into_iter().map(Named::of).collect();
+    let parts: Vec<Named<'_>> = rows_of(&table, group, row).into_iter().map(Named::new).collect();
     let others = sources.all.iter().enumerate().filter(|(index, other)| {
         let same_phase = shown.phase().zip(other.phase()).is_none_or(|(a, b)| a == b);
         *index != sources.index && has_kernels(other) && same_phase
@@ -50,14 +50,14 @@ fn found<'a>(shown: &KernelTable, parts: &[Named<'_>], source: Source<'a>) -> Op
     let table = source.table();
     let mut named: Vec<(Named<'_>, bool)> = Vec::new();
     for row in &table.rows {
-        let other = Named::of(row);
+        let other = Named::new(row);
         let same: Vec<&Named<'_>> = parts.iter().filter(|part| part.is_named_as(&other)).collect();
         if !same.is_empty() {
             let on_grid = same.iter().any(|part| part.may_have_grid_of(&other));
             named.push((other, on_grid));
         }
     }
-    // Another grid is another size of the problem: only where there is nothing else.
+    // Another grid is another problem size: used only if there is nothing else.
     let other_grid = !named.iter().any(|(_, on_grid)| *on_grid);
     named.retain(|(_, on_grid)| other_grid || *on_grid);
     let (first, rest) = named.split_first()?;
@@ -72,7 +72,7 @@ fn found<'a>(shown: &KernelTable, parts: &[Named<'_>], source: Source<'a>) -> Op
     Some(Elsewhere { row, share, other_grid, shared_with, source })
 }
 
-/// The operators of other rows of the shown table with the kernels that were found.
+/// The operators of other rows of the displayed table with the found kernels.
 fn operators_beside(shown: &KernelTable, parts: &[Named<'_>], found: &[(Named<'_>, bool)]) -> Vec<Operator> {
     let own: Vec<Option<Operator>> = parts.iter().map(|part| part.row.operator).collect();
     let mut others: Vec<Operator> = Vec::new();
@@ -80,7 +80,7 @@ fn operators_beside(shown: &KernelTable, parts: &[Named<'_>], found: &[(Named<'_
         let Some(operator) = row.operator.filter(|operator| !own.contains(&Some(*operator))) else {
             continue;
         };
-        let named = Named::of(row);
+        let named = Named::new(row);
         let is_found =
             |(other, _): &(Named<'_>, bool)| named.is_named_as(other) && named.may_have_grid_of(other);
         if !others.contains(&operator) && found.iter().any(is_found) {
@@ -90,7 +90,7 @@ fn operators_beside(shown: &KernelTable, parts: &[Named<'_>], found: &[(Named<'_
     others
 }
 
-/// A row with its name in the forms that tools write it.
+/// A row with its name in the forms that tools use.
 struct Named<'t> {
     row: &'t KernelRow,
     full: String,
@@ -98,11 +98,11 @@ struct Named<'t> {
 }
 
 impl<'t> Named<'t> {
-    fn of(row: &'t KernelRow) -> Named<'t> {
+    fn new(row: &'t KernelRow) -> Named<'t> {
         Named { row, full: names::demangled(&row.name).into_owned(), function: names::function(&row.name) }
     }
 
-    /// The full names are equal; where a tool has written only the function, that.
+    /// Whether the full names are equal; if a tool has written only the function, that is compared.
     fn is_named_as(&self, other: &Named<'_>) -> bool {
         let is_bare = |named: &Named<'_>| named.full == named.function;
         self.full == other.full || ((is_bare(self) || is_bare(other)) && self.function == other.function)
@@ -138,12 +138,12 @@ mod tests {
             ("skinny_8_bf16", "skinny_gated_8_bf16", false),
         ] {
             let (x, y) = (row(a, None, None), row(b, None, None));
-            assert_eq!(Named::of(&x).is_named_as(&Named::of(&y)), same, "{a} and {b}");
+            assert_eq!(Named::new(&x).is_named_as(&Named::new(&y)), same, "{a} and {b}");
         }
     }
 
     #[test]
-    fn kernels_are_joined_by_grid_and_what_is_not_separated_is_named() {
+    fn kernels_are_joined_by_grid_and_ambiguous_ones_are_named() {
         let live = KernelTable {
             rows: vec![
                 row("skinny", Some(224), Some(Operator::Down)),
@@ -169,7 +169,7 @@ mod tests {
         };
         let of = |operator: Operator| {
             let parts: Vec<Named<'_>> =
-                live.rows.iter().filter(|row| row.operator == Some(operator)).map(Named::of).collect();
+                live.rows.iter().filter(|row| row.operator == Some(operator)).map(Named::new).collect();
             found(&live, &parts, Source::Table { report: &report, table: &report.tables[0] })
         };
         let down = of(Operator::Down).unwrap();

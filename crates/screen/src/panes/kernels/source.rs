@@ -1,4 +1,4 @@
-//! The sources of the pane: live phases and tables of reports. On the CPU, operators take the place of kernels.
+//! The sources of the pane: live phases and tables of reports. On the CPU, operators replace kernels.
 
 use std::{borrow::Cow, fmt};
 
@@ -31,7 +31,7 @@ pub enum Source<'a> {
     },
 }
 
-/// All sources and which one is shown.
+/// All sources and the displayed one.
 pub struct Sources<'a> {
     pub all: Vec<Source<'a>>,
     pub index: usize,
@@ -52,12 +52,12 @@ impl<'a> Sources<'a> {
         Some(Sources { all, index })
     }
 
-    /// The one that is shown.
+    /// The displayed source.
     pub fn shown(&self) -> Source<'a> {
         self.all[self.index]
     }
 
-    /// For a list. Reports of the same tool are distinguished by their files.
+    /// For the list. Reports of the same tool are distinguished by their files.
     pub fn titles(&self) -> Vec<String> {
         let titles: Vec<String> = self.all.iter().map(Source::title).collect();
         let is_ambiguous = |title: &String| titles.iter().filter(|other| *other == title).count() > 1;
@@ -82,7 +82,7 @@ fn sources(state: &RunState) -> Vec<Source<'_>> {
         _ => StepUnit::Prefill,
     };
     let phases = || Phase::WORK.into_iter();
-    // Work outside of steps is shown where there are no steps.
+    // Work outside of steps is shown if there are no steps.
     let outside = kernels.without_steps().filter(|_| state.follows()).map(|_| Phase::Idle);
     let live = outside.into_iter().chain(phases()).filter_map(|phase| {
         let live = kernels.live(phase).filter(|live| !live.is_empty())?;
@@ -98,7 +98,7 @@ fn sources(state: &RunState) -> Vec<Source<'_>> {
     live.chain(timed).chain(tables).collect()
 }
 
-/// What calls and times are divided by.
+/// The unit that divides calls and times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepUnit {
     Token,
@@ -121,7 +121,7 @@ impl fmt::Display for StepUnit {
 }
 
 impl<'a> Source<'a> {
-    /// Tool, phase and kind of table; with several GPUs, which one.
+    /// Tool, phase and kind of table; with several GPUs, the GPU.
     pub fn title(&self) -> String {
         match self {
             Source::Live { phase: Phase::Idle, .. } => "live kernels".to_owned(),
@@ -151,7 +151,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The tool that measured it, with its version where that is known.
+    /// The tool that measured it, with its version if that is known.
     pub fn tool(&self) -> String {
         match self {
             Source::Live { trace, .. } => {
@@ -162,7 +162,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// `None` where it has all phases, or the phase is not known.
+    /// `None` if it has all phases, or the phase is not known.
     pub fn phase(&self) -> Option<Phase> {
         match self {
             Source::Live { phase, .. } | Source::Timed { phase, .. } => Some(*phase),
@@ -194,7 +194,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// What a row is.
+    /// The kind of a row.
     pub fn noun(&self) -> &'static str {
         match self {
             Source::Timed { .. } => "operator",
@@ -211,7 +211,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The number of steps that calls and times are divided by.
+    /// The number of steps that divides calls and times.
     pub fn steps(&self) -> Option<(u64, StepUnit)> {
         match self {
             Source::Live { unit, live, .. } => (live.total.steps > 0).then_some((live.total.steps, *unit)),

@@ -49,7 +49,7 @@ enum Column {
     Operator,
 }
 
-/// From left to right: each with its width and its rank. The highest rank is dropped first.
+/// From left to right, each with its width and its rank. The highest rank is dropped first.
 const COLUMNS: [(Column, usize, u8); 15] = [
     (Column::Share, 8, 0),
     (Column::Bar, 11, 7),
@@ -68,15 +68,15 @@ const COLUMNS: [(Column, usize, u8); 15] = [
     (Column::Operator, 16, 6),
 ];
 
-/// The minimum for a name.
+/// The minimum width of a name.
 const MIN_NAME: usize = 14;
-/// Beyond this, another column is worth more than a longer name.
+/// With a wider name, another column is worth more.
 const GOOD_NAME: usize = 30;
 const BAR: usize = 9;
 /// Smaller changes are dimmed.
 const SAME: f64 = 0.01;
 
-/// What the cells of a table are made from.
+/// The input of a table's cells.
 struct Cells<'t, 'v> {
     view: &'t View<'v>,
     source: &'t Source<'v>,
@@ -85,7 +85,7 @@ struct Cells<'t, 'v> {
     against: Option<&'t Against>,
 }
 
-/// Draws as many rows as fit, the selected one among them.
+/// Draws as many rows as fit, including the selected one.
 pub fn draw<'v>(
     view: &View<'v>,
     (source, against): (&Source<'v>, Option<&Against>),
@@ -105,11 +105,11 @@ pub fn draw<'v>(
         };
         return note(theme, &text).render(area, buf);
     }
-    let cells = Cells { view, source, shown, bounds: Bounds::of(view, source), against };
+    let cells = Cells { view, source, shown, bounds: Bounds::from_view(view, source), against };
     let columns = cells.fitting(area.width as usize);
     let taken: usize = columns.iter().map(|(_, width)| width).sum();
     let name_width = (area.width as usize).saturating_sub(taken + 3);
-    // With one line only, a row instead of the heading.
+    // With only one line, a row replaces the heading.
     let titled = area.height > 1;
     if titled {
         let place = Rect { height: 1, ..area };
@@ -188,7 +188,7 @@ impl Cells<'_, '_> {
         match column {
             Column::Share => (shown.share(row).map(share_percent), theme.number),
             Column::Bar => {
-                // Scaled to the largest: the share beside it is of the whole.
+                // Scaled to the largest; the share next to it is relative to the total.
                 let largest = shown.table.rows.iter().filter_map(|row| shown.share(row)).fold(0.0, f64::max);
                 let bar = bar(theme, shown.share(row).unwrap_or(0.0) / largest.max(1e-9), BAR);
                 (Some(bar), theme.operator(row.operator.map(Operator::kind)))
@@ -255,7 +255,7 @@ impl Column {
     }
 }
 
-/// Makes the titles that sort the table known to the mouse.
+/// Registers the titles that sort the table with the mouse.
 fn sort_by_click(view: &View<'_>, columns: &[(Column, usize)], heading: Rect) {
     let mut x = heading.x;
     for (column, width) in columns {
@@ -317,7 +317,7 @@ fn is_word(column: Column) -> bool {
     matches!(column, Column::Bar | Column::Class | Column::Operator)
 }
 
-/// Numbers right-aligned, text left-aligned behind two blanks; wide characters take two cells.
+/// Numbers right-aligned, text left-aligned after two blanks; wide characters take two cells.
 fn padded(text: &str, width: usize, word: bool) -> String {
     let blank = |n: usize| " ".repeat(n);
     match word {

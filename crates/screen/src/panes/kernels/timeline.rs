@@ -1,4 +1,4 @@
-//! One step as lanes over time: when each operator runs, and when none does.
+//! One step as lanes over time: each operator, and the gaps.
 
 use ratatui::{
     buffer::Buffer,
@@ -20,11 +20,11 @@ use llmprof_event::{KernelSpan, StepTimeline, kernels::names};
 
 const LABEL: u16 = 16;
 const READOUT: u16 = 18;
-/// Layers in view at each zoom; the first is the whole step.
+/// The number of visible layers at each zoom; the first is the whole step.
 const LAYERS_IN_VIEW: [usize; 3] = [usize::MAX, 4, 1];
 /// Parts of a step without layers, at each zoom.
 const EQUAL_PARTS: [u64; 3] = [1, 8, 64];
-/// Rows besides the lanes: the box, the idle lane, the axis.
+/// Rows in addition to the lanes: the box, the idle lane, the axis.
 const OTHER_ROWS: u16 = 4;
 
 /// Zoom levels.
@@ -105,12 +105,12 @@ struct Lane {
     belongs: Box<dyn Fn(&KernelSpan) -> bool>,
 }
 
-/// The height for a lane for each operator.
+/// The height for one lane per operator.
 pub fn wanted_height(timeline: &StepTimeline) -> u16 {
     operators(timeline).len() as u16 + OTHER_ROWS + 1
 }
 
-/// The height for a lane for each kind of operator.
+/// The height for one lane per kind of operator.
 pub fn min_height(timeline: &StepTimeline) -> u16 {
     kinds(timeline).len() as u16 + OTHER_ROWS
 }
@@ -264,7 +264,7 @@ fn draw_lane(
     Line::styled(theme.glyphs.plain(&text), theme.text).right_aligned().render(place, buf);
 }
 
-/// Where layers begin, with their numbers as far as they fit; the first shows what they are.
+/// The starts of layers, with as many of their numbers as fit; the first has a label.
 fn axis(theme: &Theme, timeline: &StepTimeline, part: &Part, area: Rect, buf: &mut Buffer) {
     let length = part.ns();
     if length == 0 || area.is_empty() {
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn the_axis_says_that_its_numbers_are_layers() {
+    fn the_axis_labels_its_numbers_as_layers() {
         use crate::theme::{Depth, Glyphs};
         use llmprof_config::ThemeName;
         let timeline = step((0..4).map(|l| span(Some(l), u64::from(l) * 100, 100)).collect());

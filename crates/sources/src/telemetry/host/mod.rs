@@ -21,12 +21,12 @@ use llmprof_base::own_children::own_children;
 use llmprof_engine::profile::heap;
 use llmprof_event::{AllocatorSample, HostInfo, HostSample, Stamp};
 
-/// Reading a core's clock may wake the core: on machines with many cores a few represent all.
+/// Maximum clock files: reading a core's clock may wake the core, so on machines with many cores a few represent all.
 const MAX_FREQ_FILES: usize = 8;
 /// `/proc/cpuinfo` takes about 20 µs per core.
 const MAX_CPUINFO_CORES: usize = 16;
 
-/// Reads `/proc` and `/sys` where they exist; elsewhere the operating system provides less.
+/// Reads `/proc` and `/sys` if they exist; elsewhere the operating system provides less.
 pub struct HostReader {
     proc: PathBuf,
     info: HostInfo,
@@ -56,7 +56,7 @@ impl HostReader {
         HostReader::with_roots(Path::new("/proc"), Path::new("/sys"))
     }
 
-    /// As [`HostReader::open`], with other paths for `/proc` and `/sys`.
+    /// Like [`HostReader::open`], with other paths for `/proc` and `/sys`.
     pub fn with_roots(proc: &Path, sys: &Path) -> HostReader {
         let package = PackagePower::open(&sys.join("class/powercap"));
         let system = System::new_with_specifics(
@@ -83,7 +83,7 @@ impl HostReader {
         read_into(&mut self.text, path)
     }
 
-    /// Over this process and those that it has started for the run; `None` where this one cannot be read.
+    /// The sum over this process and those that it has started for the run; `None` if this one cannot be read.
     fn sum_of_own(&mut self, file: &str, value: fn(&str) -> Option<u64>) -> Option<u64> {
         let own = self.proc.join("self").join(file);
         let mut sum = self.read(&own).and_then(value)?;

@@ -1,4 +1,4 @@
-//! Parsers for `/proc`: what cannot be parsed is omitted, never guessed.
+//! Parsers for `/proc`: invalid values are omitted, never guessed.
 
 /// The unit of CPU time in `/proc`, the same on all architectures with GPUs.
 pub const TICKS_PER_S: f64 = 100.0;
@@ -27,7 +27,7 @@ fn core_line(line: &str) -> Option<CoreTicks> {
     Some(CoreTicks { core, busy: total - idle.min(total), total })
 }
 
-/// The utilisation of every core, 0–100. Empty when one of them is not known, so that an index always refers to the same
+/// The utilisation of every core, 0–100. Empty if one of them is not known, so that an index always refers to the same
 /// core.
 pub fn busy_pct(before: &[CoreTicks], after: &[CoreTicks]) -> Vec<f32> {
     after
@@ -53,7 +53,7 @@ pub fn process_ticks(stat: &str) -> Option<u64> {
     Some(user.saturating_add(system))
 }
 
-/// Total less available memory in `/proc/meminfo`.
+/// Total minus available memory in `/proc/meminfo`.
 pub fn mem_used_bytes(meminfo: &str) -> Option<u64> {
     kib(meminfo, "MemTotal:")?.checked_sub(kib(meminfo, "MemAvailable:")?)?.checked_mul(1024)
 }

@@ -14,7 +14,7 @@ pub(super) enum Column {
     Seconds,
     /// A date and a time of day.
     Date,
-    /// A date alone.
+    /// Only a date.
     Day,
     TimeOfDay,
     Gpu,
@@ -189,7 +189,7 @@ pub(super) fn has_other_unit(cell: &str, unit: &str) -> bool {
     number(cell).is_some() && found.is_some_and(|found| found != unit)
 }
 
-/// A cell that is no mask of clock event reasons but a number of something else.
+/// A cell whose number is not a mask of clock event reasons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NotAMask;
 
@@ -205,12 +205,12 @@ pub(super) fn mask(cell: &str) -> Result<Option<u64>, NotAMask> {
     }
 }
 
-/// Whether nvidia-smi writes into a cell that the GPU no longer responds.
+/// Whether nvidia-smi reports in a cell that the GPU no longer responds.
 pub(super) fn says_lost(cell: &str) -> bool {
     matches!(cell.trim_matches(['[', ']']), "GPU is lost" | "GPU requires reset")
 }
 
-/// The text of a cell; `None` where it is empty or an error in brackets, such as `[N/A]`.
+/// The text of a cell; `None` if it is empty or an error in brackets, such as `[N/A]`.
 pub(super) fn text(cell: &str) -> Option<&str> {
     Some(cell).filter(|cell| !cell.is_empty() && !cell.starts_with('[') && *cell != "N/A")
 }
@@ -228,12 +228,12 @@ pub(super) fn seconds_of_date(cell: &str) -> Option<f64> {
     Some(date.duration_since(EPOCH).as_secs_f64())
 }
 
-/// The date and time so many seconds after the fixed start.
+/// The date and time this many seconds after the fixed start.
 pub(super) fn date_of_seconds(secs: f64) -> Option<DateTime> {
     EPOCH.checked_add(SignedDuration::try_from_secs_f64(secs).ok()?).ok()
 }
 
-/// Seconds of a date alone: `20260131`, or as in [`seconds_of_date`].
+/// Seconds of only a date: `20260131`, or as in [`seconds_of_date`].
 pub(super) fn seconds_of_day(cell: &str) -> Option<f64> {
     let date: Date = year_first(cell).parse().ok()?;
     Some(date.to_datetime(Time::midnight()).duration_since(EPOCH).as_secs_f64())

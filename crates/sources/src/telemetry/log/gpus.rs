@@ -1,4 +1,4 @@
-//! Which GPU a row of a log belongs to.
+//! The GPU of a row of a log.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,12 +11,12 @@ use super::{
     header::{Clock, Header, Row},
 };
 
-/// What the GPUs of a log are identified by.
+/// How the GPUs of a log are identified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IdentifiedBy {
     /// The column with this name.
     Column(String),
-    /// Each poll has a row for each GPU, always in the same order.
+    /// Each poll has a row per GPU, always in the same order.
     Order,
     /// There is one GPU.
     Nothing,
@@ -40,12 +40,12 @@ pub(super) enum GpuKey {
     Text(String),
 }
 
-/// How the GPU of a row is found.
+/// The rule for the GPU of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GpuOfRow {
     Index(usize),
     Text(usize),
-    /// Row `first` is the first GPU's, then one row for each of the `gpus`.
+    /// Row `first` is the first GPU's, followed by one row per GPU.
     Order {
         gpus: u64,
         first: u64,
@@ -53,7 +53,7 @@ pub(super) enum GpuOfRow {
     Single,
 }
 
-/// More rows per poll are not looked for.
+/// Maximum rows per poll.
 const MAX_PER_POLL: u64 = 16;
 /// nvidia-smi writes the rows of a poll faster than this, in seconds.
 const MAX_ROW_GAP_S: f64 = 0.05;
@@ -61,7 +61,7 @@ const MAX_ROW_GAP_S: f64 = 0.05;
 const POLL_RATIO: f64 = 4.0;
 
 impl GpuOfRow {
-    /// Decides by the first rows of a log.
+    /// Decides from the first rows of a log.
     pub(super) fn find(name: &str, header: &Header, rows: &[Row]) -> Result<GpuOfRow, LogError> {
         let with_text = |wanted: fn(&Column) -> bool| {
             let columns = header.fields.iter().enumerate();
@@ -71,7 +71,7 @@ impl GpuOfRow {
         let index = with_text(|column| matches!(column, Column::Gpu));
         let identity = with_text(|column| matches!(column, Column::Identity));
         match (index, identity) {
-            // Logs of several machines that were joined have index 0 more than once.
+            // Joined logs of several machines have index 0 more than once.
             (Some(index), Some(identity)) if names_several(rows, index, identity) => {
                 return Ok(GpuOfRow::Text(identity));
             }
@@ -85,7 +85,7 @@ impl GpuOfRow {
         let order = rows_per_poll(rows).filter(|(gpus, _)| *gpus > names.len() as u64);
         let same_time = rows.windows(2).any(|pair| pair[0].secs == pair[1].secs);
         match (order, name_column) {
-            // Whole seconds do not separate the rows of one GPU from each other.
+            // Times in whole seconds do not separate the rows of one GPU from each other.
             (Some((gpus, first)), _) if rows.iter().any(|row| row.secs.fract() != 0.0) => {
                 Ok(GpuOfRow::Order { gpus, first })
             }
@@ -97,7 +97,7 @@ impl GpuOfRow {
         }
     }
 
-    /// The GPU of a row; `None` where its cell does not name one, as on a lost GPU.
+    /// The GPU of a row; `None` if its cell does not name one, as on a lost GPU.
     pub(super) fn key(self, row: &Row) -> Option<GpuKey> {
         match self {
             GpuOfRow::Index(column) => number(&row.cells[column]).map(|index| GpuKey::Index(index as u32)),
@@ -128,7 +128,7 @@ fn names_several(rows: &[Row], index: usize, identity: usize) -> bool {
         .any(|(index, identity)| *known.entry(index).or_insert(identity) != identity)
 }
 
-/// The number of rows that are written together at each poll, and the first row of a poll; `None` where every row is a poll.
+/// The number of rows per poll, and the first row of a poll; `None` if every row is a poll.
 fn rows_per_poll(rows: &[Row]) -> Option<(u64, u64)> {
     let candidates = (2..=MAX_PER_POLL).flat_map(|n| (0..n).map(move |first| (n, first)));
     candidates.into_iter().find(|(n, first)| {

@@ -13,7 +13,7 @@ use super::{
 };
 use llmprof_event::{readings::Reading, reasons};
 
-/// What `nvidia-smi dmon` waits between two polls, unless it is given `-d`.
+/// The default interval of `nvidia-smi dmon`.
 const DMON_INTERVAL_S: f64 = 1.0;
 
 /// A column of the log.
@@ -23,7 +23,7 @@ pub(super) struct Field {
     pub(super) unit: Option<String>,
 }
 
-/// Where the time of a row is.
+/// The source of a row's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Clock {
     Seconds(usize),
@@ -51,14 +51,14 @@ impl Header {
         has_date.then(|| date_of_seconds(row.secs)).flatten()
     }
 
-    /// The limits that no column shows, where some column shows one. What the hardware does shows as its slowdown.
+    /// The limits without a column, if some limit has one. The causes of a hardware slowdown are covered by its column.
     pub(super) fn unread_reasons(&self) -> u64 {
         let hardware = reasons::HW_THERMAL | reasons::HW_POWER_BRAKE;
         let seen = self.fields.iter().filter_map(|field| {
             Some(match field.column.as_ref()? {
                 Column::Mask => u64::MAX,
                 Column::PowerCapPct | Column::Reading(Reading::PowerCapNs, _) => reasons::SW_POWER_CAP,
-                // dmon's thermal violations are those of the hardware too.
+                // dmon's thermal violations include those of the hardware.
                 Column::Bit(_) if self.dmon => reasons::SW_THERMAL | reasons::HW_SLOWDOWN,
                 Column::Bit(bit) => *bit,
                 Column::Reading(Reading::SwThermalNs, _) => reasons::SW_THERMAL,
@@ -82,7 +82,7 @@ impl Header {
         }
         let dmon = line.trim_start().starts_with('#');
         let text = line.trim_start().trim_start_matches('#');
-        let separator = Separator::of(text);
+        let separator = Separator::detect(text);
         let mut cells = separator.split(text);
         while cells.last().is_some_and(String::is_empty) {
             cells.pop();
@@ -99,7 +99,7 @@ impl Header {
             return Err(LogError::Processes { name });
         }
         let clock = match has(|column| matches!(column, Column::Seconds | Column::Date)) {
-            // Our own logs have two time columns; the one that starts with the run is more precise.
+            // The program's own logs have two time columns; the one that starts with the run is more precise.
             Some(time) if matches!(fields[time].column, Some(Column::Date)) => Some(Clock::Date(time)),
             Some(time) => Some(Clock::Seconds(time)),
             None => {
@@ -120,7 +120,7 @@ impl Header {
         Ok(Header { line: line.trim().to_owned(), separator, dmon, fields, clock })
     }
 
-    /// A header in the middle of the log; dmon repeats its own, and a log may have been continued.
+    /// A header in the middle of the log: dmon repeats its own, and a log may have been continued.
     fn is_repeated(&self, line: &str) -> bool {
         let line = line.trim();
         line == self.line || self.dmon && line.starts_with('#')
@@ -130,7 +130,7 @@ impl Header {
 /// A row with a valid time.
 pub(super) struct Row {
     pub(super) line: u64,
-    /// Its number among all rows, readable or not.
+    /// Its index among all rows, readable or not.
     pub(super) number: u64,
     pub(super) secs: f64,
     pub(super) cells: Vec<String>,
@@ -141,7 +141,7 @@ pub(super) struct Rows<R> {
     lines: Lines<R>,
     pub(super) header: Header,
     number: u64,
-    /// The polls so far, and the GPU of the last row, where the log has no time.
+    /// The polls so far, and the GPU of the last row, if the log has no time.
     polls: (u64, Option<f64>),
     pub(super) skipped: u64,
     pub(super) first_skipped: Option<Unreadable>,
@@ -164,8 +164,8 @@ impl<R: Read> Rows<R> {
         })
     }
 
-    /// The next row with a value for every column and a valid time. A row with more values is an error: which column they
-    /// belong to is not known.
+    /// The next row with a value for every column and a valid time. A row with more values is an error, because they
+    /// cannot be assigned to columns.
     pub(super) fn read_next(&mut self) -> Result<Option<Row>, LogError> {
         loop {
             let next = self.lines.read_next();
@@ -208,7 +208,7 @@ impl<R: Read> Rows<R> {
             Clock::Polls(gpu) => {
                 let gpu = number(&cells[gpu])?;
                 let (polls, last) = self.polls;
-                // The first GPU again: a new poll.
+                // The first GPU again, so a new poll.
                 let polls = if last.is_some_and(|last| gpu <= last) { polls + 1 } else { polls };
                 self.polls = (polls, Some(gpu));
                 Some(polls as f64 * DMON_INTERVAL_S)

@@ -31,7 +31,7 @@ impl<R: Read> Lines<R> {
         Ok(Lines { input, encoding, number: 0 })
     }
 
-    /// The next line that is not blank, with its number. Bytes that are no text become U+FFFD.
+    /// The next line that is not blank, with its number. Invalid bytes become U+FFFD.
     pub(super) fn read_next(&mut self) -> io::Result<Option<(u64, String)>> {
         loop {
             let line = match self.encoding {
@@ -65,7 +65,7 @@ impl<R: Read> Lines<R> {
         Ok((!units.is_empty()).then(|| String::from_utf16_lossy(&units)))
     }
 
-    /// Two bytes; a single one at the end is left out.
+    /// Two bytes; a single one at the end is dropped.
     fn read_unit(&mut self, big_endian: bool) -> io::Result<Option<u16>> {
         let mut pair = [0; 2];
         match self.input.read_exact(&mut pair) {
@@ -87,7 +87,7 @@ impl<R: Read> Lines<R> {
     }
 }
 
-/// What is between two cells of a line.
+/// The separator of the cells of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Separator {
     Char(char),
@@ -97,7 +97,7 @@ pub(super) enum Separator {
 
 impl Separator {
     /// The separator of a header: the most frequent of `,`, `;` and tab.
-    pub(super) fn of(header: &str) -> Separator {
+    pub(super) fn detect(header: &str) -> Separator {
         let count = |separator: char| header.matches(separator).count();
         match [',', ';', '\t'].into_iter().max_by_key(|separator| count(*separator)) {
             Some(separator) if count(separator) > 0 => Separator::Char(separator),
@@ -157,7 +157,7 @@ mod tests {
             ("a,b", "\"torn, line", &["torn, line"]),
         ];
         for (header, line, cells) in cases {
-            assert_eq!(Separator::of(header).split(line), *cells, "{line}");
+            assert_eq!(Separator::detect(header).split(line), *cells, "{line}");
         }
     }
 }

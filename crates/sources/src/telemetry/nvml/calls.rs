@@ -1,4 +1,4 @@
-//! The calls of a sample: what each reads, how often it is made, and its overhead.
+//! The calls of a sample: the readings of each, the tier, and the overhead.
 
 use std::{
     collections::HashMap,
@@ -75,11 +75,11 @@ struct Call {
     name: &'static str,
     tier: Tier,
     durations: Distribution,
-    /// How many times in a row it took too long for its tier.
+    /// The number of consecutive calls that took too long for the tier.
     too_long: u32,
 }
 
-/// After so many times in a row, a call moves to a slower tier.
+/// After this many consecutive long calls, a call moves to a slower tier.
 const MAX_TOO_LONG: u32 = 5;
 
 /// The maximum duration of a call in a tier.
@@ -91,7 +91,7 @@ fn allowance(tier: Tier) -> Duration {
     }
 }
 
-/// The time that the use by a process covers.
+/// The time range of the utilisation by a process.
 const PROCESS_WINDOW: Duration = Duration::from_secs(1);
 
 /// All calls on one GPU.
@@ -133,7 +133,7 @@ impl Calls {
         self.calls.iter().filter(|call| call.tier == tier).count()
     }
 
-    /// Makes the calls of `tier` and adds their readings to `sample`; with `only`, the call at that index among them.
+    /// Makes the calls of `tier` and adds their readings to `sample`; with `only`, just the call at that index.
     pub(super) fn make(
         &mut self,
         tier: Tier,
@@ -205,7 +205,7 @@ pub(super) struct QuerySession<'a> {
     pub(super) device: Device<'static>,
     pub(super) info: &'a mut GpuInfo,
     pub(super) wsl: bool,
-    /// The worst error that was not a refusal.
+    /// The most severe error that was not a refusal.
     pub(super) failure: Option<NvmlError>,
 }
 
@@ -326,7 +326,7 @@ impl QuerySession<'_> {
         }
     }
 
-    /// The mean use of the SMs by each process in percent; absent where the GPU does not report it. Idle processes may be
+    /// The mean use of the SMs by each process in percent; absent if the GPU does not report it. Idle processes may be
     /// missing.
     pub(super) fn process_utilisation(&mut self) -> Option<HashMap<u32, u32>> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -351,7 +351,7 @@ impl QuerySession<'_> {
         }
         let ids: Vec<FieldId> = wanted.iter().map(|(id, _)| FieldId(id.0)).collect();
         match self.device.field_values_for(&ids) {
-            // The wrapper returns translated ids, so answers are identified by their order.
+            // The wrapper returns translated ids, so answers are matched by their order.
             Ok(answers) => {
                 for ((_, reading), answer) in wanted.into_iter().zip(answers) {
                     let value = answer.and_then(|answer| answer.value).map(|value| number(&value));

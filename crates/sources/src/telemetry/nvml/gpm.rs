@@ -11,9 +11,9 @@ use nvml_wrapper::{
 
 use llmprof_event::readings::Reading;
 
-/// At shorter intervals, everything reads zero.
+/// At shorter intervals, all metrics read zero.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
-/// A longer interval does not describe the present.
+/// Metrics over a longer interval do not describe the present.
 const MAX_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The metrics and their readings. Rates are in MiB/s.

@@ -58,7 +58,7 @@ impl NvmlProbe {
         Err(first_failure.unwrap_or(Absence::NoDevices))
     }
 
-    /// As [`NvmlProbe::open`], from one library file.
+    /// Like [`NvmlProbe::open`], from one library file.
     pub fn open_library(path: &OsStr) -> Result<NvmlProbe, Absence> {
         let nvml = opened(path).map_err(absence)?;
         let driver = nvml.sys_driver_version().unwrap_or_else(|_| "unknown".to_owned());
@@ -73,7 +73,7 @@ impl NvmlProbe {
         self.nvml.sys_cuda_driver_version().ok().and_then(|version| u32::try_from(version).ok())
     }
 
-    /// A number that GPUs on one board have in common; `None` if NVML does not report it.
+    /// An id that GPUs on one board share; `None` if NVML does not report it.
     pub fn board(&self, gpu: u32) -> Option<u32> {
         let device = self.nvml.device_by_index(gpu).ok()?;
         device.board_id().ok()
@@ -157,7 +157,7 @@ impl GpuProbe for NvmlProbe {
         running.dedup_by_key(|process| process.pid);
         let card = self.card_mut(gpu).ok()?;
         let mut session = QuerySession { nvml, device, info: &mut card.info, wsl, failure: None };
-        // Several milliseconds of work for the driver: a run that is alone on the GPU does without.
+        // The call takes several milliseconds, so it is not made for a run that is alone on the GPU.
         let shared = running.iter().any(|process| !is_of_same_run(process.pid));
         let used = if shared { session.process_utilisation() } else { None };
         card.calls.listed(started.elapsed());
@@ -189,7 +189,7 @@ impl GpuProbe for NvmlProbe {
     }
 }
 
-/// The name of a process, where it is known.
+/// The name of a process, if it is known.
 fn process_name(pid: u32) -> Option<String> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())

@@ -10,7 +10,7 @@ const ARGUMENT_VERSION_MISMATCH: u32 = 25;
 const DEPRECATED: u32 = 26;
 const GPU_NOT_FOUND: u32 = 28;
 
-/// The error is permanent.
+/// Whether the error is permanent.
 pub(super) fn is_refusal(error: &NvmlError) -> bool {
     use NvmlError as E;
     matches!(
@@ -30,7 +30,7 @@ pub(super) fn is_lost(error: &NvmlError) -> bool {
     matches!(error, E::GpuLost | E::ResetRequired | E::Uninitialized | E::UnexpectedVariant(GPU_NOT_FOUND))
 }
 
-/// Why this GPU refuses.
+/// The reason of a refusal by this GPU.
 pub(super) fn refusal(error: &NvmlError, gpu: &GpuInfo, wsl: bool) -> Refusal {
     use NvmlError as E;
     match error {

@@ -1,4 +1,4 @@
-//! The GPUs' part of the sampler: which tier is due, and which GPUs are lost.
+//! The GPU part of the sampler: the due tiers, and the lost GPUs.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ pub(super) struct GpuSampler {
 pub(super) struct SampledGpu {
     pub(super) info: GpuInfo,
     lost: bool,
-    /// A failed sample was reported.
+    /// Whether a failed sample was reported.
     reported_failure: bool,
     /// As last sent; `None` until they were listed.
     processes: Option<Vec<GpuProcess>>,
@@ -76,7 +76,7 @@ impl GpuSampler {
             .unwrap()
     }
 
-    /// Sends what is due at `now`. Fails when the last GPU is lost.
+    /// Sends the samples that are due at `now`. Fails when the last GPU is lost.
     pub(super) fn sample_due(&mut self, now: Stamp, tx: &EventTx) -> Result<(), Absence> {
         let mut selections = Vec::new();
         for (due, tier) in

@@ -143,7 +143,8 @@ fn without_anything_to_sample_there_is_no_due_time() {
 
 #[test]
 fn a_thread_samples_by_the_wall_clock_and_stops_immediately() {
-    /// Runs a sampler until it has sent two samples of both GPUs, and returns how many there were when it had stopped.
+    /// Runs a sampler until it has sent two samples of both GPUs, and returns the number of samples when it had
+    /// stopped.
     fn samples(interval_ms: u32, wanted: usize) -> usize {
         let (tx, mut rx) = channel(Clock::wall());
         let stop = Arc::new(AtomicBool::new(false));
@@ -167,6 +168,6 @@ fn a_thread_samples_by_the_wall_clock_and_stops_immediately() {
     let sampled = samples(20, 4);
     let at_most = started.elapsed().as_millis() as usize / 20 + 1;
     assert!((4..=at_most).contains(&sampled), "{sampled} of {at_most}");
-    // The next sample would be in an hour: it does not wait for it.
+    // The next sample would be in an hour; stopping does not wait for it.
     assert_eq!(samples(3_600_000, 1), 1);
 }

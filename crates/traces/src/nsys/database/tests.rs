@@ -1,4 +1,4 @@
-//! Recordings made for one question each.
+//! Recordings made for one case each.
 
 use super::*;
 
@@ -97,7 +97,7 @@ fn graphs_without_nodes_are_reported() {
 }
 
 #[test]
-fn calls_alone_are_shown_with_a_note() {
+fn calls_without_kernels_are_shown_with_a_note() {
     let (_dir, path) = made(&format!(
         "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
          INSERT INTO StringIds VALUES (1, 'cudaMalloc_v3020');
@@ -148,7 +148,7 @@ fn nothing_recorded_and_no_database_are_errors() {
     assert!(e.contains("x.sqlite") && e.contains("nsys export"), "{e}");
 }
 
-/// A view computes what it likes, without end: only what lies in the file is read.
+/// A view could compute without end: only stored tables are read.
 #[test]
 fn views_are_no_recordings() {
     let endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS start, x + 1 AS end, x AS correlationId, \
@@ -182,7 +182,7 @@ fn the_time_of_copies_is_that_of_their_gpu() {
     assert_eq!(tables[1].copying, None, "the second GPU copies nothing");
 }
 
-/// Whatever a file makes SQLite do: it ends.
+/// Reading ends, whatever a file makes SQLite compute.
 #[test]
 fn a_file_that_takes_too_many_operations_is_an_error() {
     let (_dir, path) = made(&format!(
@@ -194,7 +194,7 @@ fn a_file_that_takes_too_many_operations_is_an_error() {
         Database::open_within(&path, operations).and_then(|database| database.works()).map(drop)
     };
     assert_eq!(works_within(FEW_OPERATIONS), Ok(()));
-    // Each row takes several.
+    // Each row takes several operations.
     let error = works_within(10_000).unwrap_err();
     assert_eq!(error.sqlite_error_code(), Some(rusqlite::ErrorCode::OperationInterrupted), "{error}");
 }

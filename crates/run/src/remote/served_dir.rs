@@ -1,5 +1,5 @@
-//! What a run that is served over ssh keeps on its machine: what is run, orders to it, and news of it. Orders and news are only
-//! appended to, so that a place in each is all that a new connection needs.
+//! The files of a served run on its machine: the work, commands to the run, and its news. Commands and news are only
+//! appended, so that a new connection needs only an offset in each.
 
 use std::{
     collections::hash_map::RandomState,
@@ -19,17 +19,17 @@ use super::{
 };
 use llmprof_base::{foreign::line, read, user_data::user_data_dir};
 
-/// Characters of a name: those that are not confused when read aloud.
+/// Characters of a name, without those that are easily confused.
 const LETTERS: &[u8] = b"abcdefghjkmnpqrstuvwxyz23456789";
 const NAME_LENGTH: usize = 6;
-/// A run that has ended can be fetched for so long.
+/// An ended run can be fetched for this long.
 const KEPT: Duration = Duration::from_secs(14 * 24 * 3600);
-/// In a list.
+/// Maximum number of runs in a list.
 const MAX_LISTED: usize = 100;
 
 /// The directory of a served run.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct ServedDir {
     dir: PathBuf,
 }
 
@@ -40,9 +40,9 @@ pub struct Tail {
     pub at: u64,
 }
 
-impl Place {
-    /// A new one, below the data of the user. Old ones are removed.
-    pub fn create(work: &Work) -> io::Result<Place> {
+impl ServedDir {
+    /// Creates a new one below the user's data directory. Old ones are removed.
+    pub fn create(work: &Work) -> io::Result<ServedDir> {
         let root = root()?;
         DirBuilder::new().recursive(true).mode(0o700).create(&root)?;
         remove_old(&root);
@@ -52,23 +52,23 @@ impl Place {
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => continue,
                 created => created?,
             }
-            let place = Place { dir };
-            fs::write(place.dir.join("work.json"), serde_json::to_vec(work)?)?;
+            let served_dir = ServedDir { dir };
+            fs::write(served_dir.dir.join("work.json"), serde_json::to_vec(work)?)?;
             for name in ["orders.ndjson", "news.ndjson", "alive", "watched"] {
-                OpenOptions::new().create(true).append(true).mode(0o600).open(place.dir.join(name))?;
+                OpenOptions::new().create(true).append(true).mode(0o600).open(served_dir.dir.join(name))?;
             }
-            return Ok(place);
+            return Ok(served_dir);
         }
     }
 
-    /// An existing one by its name, or the only one that is in progress if the name is empty.
-    pub fn find(name: &str) -> Result<Place, String> {
+    /// The existing one with this name; if the name is empty, the only one in progress.
+    pub fn find(name: &str) -> Result<ServedDir, String> {
         let refused = |e: io::Error| format!("the runs there cannot be listed: {e}");
         if name.is_empty() {
             let alive: Vec<Listed> =
-                Place::list().map_err(refused)?.into_iter().filter(|run| run.alive).collect();
+                ServedDir::list().map_err(refused)?.into_iter().filter(|run| run.alive).collect();
             return match &alive[..] {
-                [only] => Place::find(&only.id),
+                [only] => ServedDir::find(&only.id),
                 [] => Err("no run goes on there".to_owned()),
                 several => {
                     let names: Vec<&str> = several.iter().map(|run| run.id.as_str()).collect();
@@ -79,7 +79,7 @@ impl Place {
         let dir = root().map_err(refused)?.join(name);
         let is_name = name.len() == NAME_LENGTH && name.bytes().all(|b| LETTERS.contains(&b));
         match is_name && dir.join("work.json").is_file() {
-            true => Ok(Place { dir }),
+            true => Ok(ServedDir { dir }),
             false => Err(format!("there is no run {}; list them with --reconnect list", line(name, 40))),
         }
     }
@@ -92,22 +92,23 @@ impl Place {
             entries => entries?,
         };
         for entry in entries.flatten() {
-            let place = Place { dir: entry.path() };
-            let (Ok(work), Ok(made)) =
-                (place.work(), fs::metadata(place.dir.join("work.json")).and_then(|m| m.modified()))
-            else {
+            let served_dir = ServedDir { dir: entry.path() };
+            let (Ok(work), Ok(made)) = (
+                served_dir.work(),
+                fs::metadata(served_dir.dir.join("work.json")).and_then(|m| m.modified()),
+            ) else {
                 continue;
             };
             let mut listed = Listed {
-                id: place.name(),
+                id: served_dir.name(),
                 dir: None,
                 overrides: work.overrides,
                 command: work.command,
                 age_s: made.elapsed().unwrap_or_default().as_secs(),
-                alive: place.is_alive(),
+                alive: served_dir.is_alive(),
                 outcome: None,
             };
-            for news in place.news().read::<News>().unwrap_or_default() {
+            for news in served_dir.news().read::<News>().unwrap_or_default() {
                 match news {
                     News::Began { dir, overrides, .. } => {
                         (listed.dir, listed.overrides, listed.outcome) = (Some(dir), overrides, None);
@@ -125,8 +126,8 @@ impl Place {
         Ok(found)
     }
 
-    pub fn open(dir: &Path) -> Place {
-        Place { dir: dir.to_owned() }
+    pub fn open(dir: &Path) -> ServedDir {
+        ServedDir { dir: dir.to_owned() }
     }
 
     pub fn name(&self) -> String {
@@ -153,10 +154,10 @@ impl Place {
         self.dir.join("output.log")
     }
 
-    /// Held by the process of the run for as long as it exists.
+    /// The process of the run holds this lock while it exists.
     pub fn hold(&self) -> io::Result<File> {
         let file = File::open(self.dir.join("alive"))?;
-        // A process that asks whether the run is in progress holds it for a moment.
+        // A process that asks whether the run is in progress holds the lock for a moment.
         file.lock()?;
         Ok(file)
     }
@@ -170,11 +171,11 @@ impl Place {
     pub fn watch(&self) {
         let touch =
             || File::options().append(true).open(self.dir.join("watched"))?.set_modified(SystemTime::now());
-        // The run only ends a little earlier after its end.
+        // On failure the run only ends a little earlier after its end.
         let _: io::Result<()> = touch();
     }
 
-    /// How long ago a screen was connected.
+    /// The time since a screen was connected.
     pub fn unwatched(&self) -> Duration {
         let seen = fs::metadata(self.dir.join("watched")).and_then(|about| about.modified());
         seen.ok().and_then(|seen| seen.elapsed().ok()).unwrap_or_default()
@@ -182,12 +183,12 @@ impl Place {
 }
 
 impl Tail {
-    /// The whole lines that were appended since. One that cannot be read is passed over.
+    /// The complete lines that were appended since the last call. Unreadable ones are skipped.
     pub fn read<T: DeserializeOwned>(&mut self) -> io::Result<Vec<T>> {
         Ok(self.read_placed()?.into_iter().map(|(_, value)| value).collect())
     }
 
-    /// The same, each with the place after it.
+    /// The same, each with the offset after it.
     pub fn read_placed<T: DeserializeOwned>(&mut self) -> io::Result<Vec<(u64, T)>> {
         let mut file = File::open(&self.path)?;
         if file.metadata()?.len() <= self.at {
@@ -234,12 +235,12 @@ fn random_name() -> String {
 
 fn remove_old(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
-        let place = Place { dir: entry.path() };
-        let age = fs::metadata(place.dir.join("news.ndjson")).and_then(|about| about.modified());
+        let served_dir = ServedDir { dir: entry.path() };
+        let age = fs::metadata(served_dir.dir.join("news.ndjson")).and_then(|about| about.modified());
         let is_old = age.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > KEPT));
-        if is_old && place.work().is_ok() && !place.is_alive() {
-            // What is left of it is removed another time.
-            let _ = fs::remove_dir_all(&place.dir);
+        if is_old && served_dir.work().is_ok() && !served_dir.is_alive() {
+            // The rest is removed another time.
+            let _ = fs::remove_dir_all(&served_dir.dir);
         }
     }
 }
@@ -270,18 +271,18 @@ mod tests {
     fn a_process_holds_its_run() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("alive"), "").unwrap();
-        let place = Place::open(dir.path());
-        assert!(!place.is_alive());
-        let held = place.hold().unwrap();
-        assert!(place.is_alive());
+        let served_dir = ServedDir::open(dir.path());
+        assert!(!served_dir.is_alive());
+        let held = served_dir.hold().unwrap();
+        assert!(served_dir.is_alive());
         drop(held);
-        assert!(!place.is_alive());
+        assert!(!served_dir.is_alive());
     }
 
     #[test]
     fn a_name_is_no_path() {
         for name in ["../..", "/etc/x", "abc", "abcde/"] {
-            assert!(Place::find(name).unwrap_err().starts_with("there is no run"), "{name}");
+            assert!(ServedDir::find(name).unwrap_err().starts_with("there is no run"), "{name}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Peers: GPUs of one model that do the same work, and which of them is far from the others.
+//! Peers: GPUs of one model that do the same work, and those that deviate from the others.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ use llmprof_event::readings::Reading;
 
 /// Below this utilisation a GPU is idle.
 pub const BUSY_PCT: f64 = 10.0;
-/// Among fewer, none is called slow.
-pub const MIN_EQUALS: usize = 4;
-/// A GPU is slow below the median by so many standard deviations, estimated from the MAD.
+/// With fewer peers, none is called slow.
+pub const MIN_PEERS: usize = 4;
+/// A GPU is slow if it is this many standard deviations, estimated from the MAD, below the median.
 const DEVIATIONS: f64 = 3.0;
 /// The standard deviation of normal values, in MADs.
 const MAD_TO_SIGMA: f64 = 1.4826;
-/// And below it by at least this share: clocks move in steps of 15 MHz.
+/// It must also be below the median by at least this share: clocks move in steps of 15 MHz.
 const LEAST_SHARE: f64 = 0.03;
-/// The faster group of two is the measure if it has at least a quarter of the GPUs, and the slower one so many that the median of all
-/// no longer tells them apart: a third.
+/// The faster of two groups is the reference if it has at least a quarter of the GPUs, and if the slower one is so
+/// large that the median of all no longer separates them: a third.
 const FASTER_SHARE: usize = 4;
 const SLOWER_SHARE: usize = 3;
-/// Without a label that names the work, a GPU whose utilisation or tensor activity is so many points from the median of its
-/// model does other work.
+/// Without a label for the work, a GPU does other work if its utilisation or tensor activity differs from the median of
+/// its model by this many points.
 const OTHER_WORK_POINTS: f64 = 25.0;
 
 pub fn median(values: &[f64]) -> Option<f64> {
@@ -42,14 +42,14 @@ pub fn mad(values: &[f64]) -> Option<f64> {
     median(&values.iter().map(|value| (value - centre).abs()).collect::<Vec<_>>())
 }
 
-/// What a GPU is compared with.
+/// The reference of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Basis {
-    /// The GPU itself is one of them.
+    /// The number of peers, including the GPU itself.
     pub equals: usize,
-    /// How many of them are the measure: all, or the faster ones where they are in two groups.
+    /// The number of peers in the reference: all, or the faster ones if they are in two groups.
     pub measured_by: usize,
-    /// The median of those that are the measure.
+    /// The median of the reference.
     pub median_mhz: f64,
     pub mad_mhz: f64,
     /// Below this a GPU is slow.
@@ -57,9 +57,9 @@ pub struct Basis {
 }
 
 impl Basis {
-    /// `None` for too few.
-    pub fn of(mhz: &[f64]) -> Option<Basis> {
-        if mhz.len() < MIN_EQUALS {
+    /// `None` for too few values.
+    pub fn from_clocks(mhz: &[f64]) -> Option<Basis> {
+        if mhz.len() < MIN_PEERS {
             return None;
         }
         let mut sorted = mhz.to_vec();
@@ -80,14 +80,14 @@ impl Basis {
         mhz < self.threshold_mhz
     }
 
-    /// The share of speed that is lost if speed grows with the clock, in percent.
+    /// The loss of speed in percent, if speed is proportional to the clock.
     pub fn lost_pct(&self, mhz: f64) -> f64 {
         100.0 * (1.0 - mhz / self.median_mhz).max(0.0)
     }
 }
 
-/// The faster ones where the clocks, in ascending order, are in two groups with a gap between them that is wider than either group. A
-/// median alone sees none slow as soon as half of them are.
+/// The faster group, if the clocks, in ascending order, are in two groups with a gap between them that is wider than
+/// either group. A median alone calls none slow as soon as half of them are.
 fn faster_group(sorted: &[f64]) -> Option<&[f64]> {
     let gaps = sorted.windows(2).map(|pair| pair[1] - pair[0]).enumerate();
     let (last_slow, gap) = gaps.max_by(|(_, a), (_, b)| a.total_cmp(b))?;
@@ -103,11 +103,11 @@ pub fn is_busy(gpu: &Gpu) -> Option<bool> {
     gpu.get(Reading::GpuUtil).map(|pct| pct >= BUSY_PCT)
 }
 
-/// Model, part of a GPU, and work.
+/// Model, MIG profile, and work.
 type Kind<'a> = (Option<&'a str>, Option<&'a str>, Option<&'a str>);
 
-/// The GPUs that can be compared with each other, by their place in the snapshot; each is in one group at most. Those that are
-/// idle or silent, or do other work than most of their model, are in none.
+/// The GPUs that can be compared with each other, by their index in the snapshot; each is in at most one group. Idle
+/// and silent GPUs, and those that do other work than most of their model, are in none.
 pub fn groups(snapshot: &Snapshot) -> Vec<Vec<usize>> {
     let gpus = &snapshot.gpus;
     let mut kinds: BTreeMap<Kind<'_>, Vec<usize>> = BTreeMap::new();
@@ -120,7 +120,7 @@ pub fn groups(snapshot: &Snapshot) -> Vec<Vec<usize>> {
     kinds.iter().map(|(kind, all)| if named(kind) { all.clone() } else { alike(gpus, all) }).collect()
 }
 
-/// Those of `all` whose activity is near the median of all.
+/// The GPUs of `all` whose activity is near the median of all.
 fn alike(gpus: &[Gpu], all: &[usize]) -> Vec<usize> {
     let centre = |reading| {
         let values: Vec<f64> = all.iter().filter_map(|i| gpus[*i].get(reading)).collect();
@@ -147,7 +147,7 @@ mod tests {
         // Sorted: 1410 1950 1965 1980 1980; distances from 1965: 0 15 15 15 555.
         let clocks = [1980.0, 1410.0, 1965.0, 1950.0, 1980.0];
         assert_eq!((median(&clocks), mad(&clocks)), (Some(1965.0), Some(15.0)));
-        let basis = Basis::of(&clocks).unwrap();
+        let basis = Basis::from_clocks(&clocks).unwrap();
         // 3 × 1.4826 × 15 = 66.717 is more than 3 % of 1965 = 58.95.
         assert!((basis.threshold_mhz - (1965.0 - 66.717)).abs() < 1e-9);
         assert!(basis.is_slow(1410.0) && !basis.is_slow(1950.0));
@@ -156,35 +156,35 @@ mod tests {
     }
 
     #[test]
-    fn half_of_them_may_be_slow() {
+    fn half_of_the_peers_may_be_slow() {
         for slow in [8, 10, 12] {
             let clocks: Vec<f64> =
                 (0..16).map(|i| if i < slow { 1410.0 + i as f64 } else { 1965.0 + i as f64 }).collect();
-            let basis = Basis::of(&clocks).unwrap();
+            let basis = Basis::from_clocks(&clocks).unwrap();
             assert_eq!((basis.equals, basis.measured_by), (16, 16 - slow));
             assert_eq!(clocks.iter().filter(|mhz| basis.is_slow(**mhz)).count(), slow);
         }
-        // One that is faster than all others is no measure, and values without a gap have no groups.
+        // One GPU that is faster than all others is not a reference, and values without a gap have no groups.
         let mut one = vec![1800.0; 15];
         one.push(1980.0);
-        assert_eq!(Basis::of(&one).unwrap().measured_by, 16);
+        assert_eq!(Basis::from_clocks(&one).unwrap().measured_by, 16);
         let even: Vec<f64> = (0..16).map(|i| 1500.0 + 30.0 * f64::from(i)).collect();
-        assert_eq!(Basis::of(&even).unwrap().measured_by, 16);
+        assert_eq!(Basis::from_clocks(&even).unwrap().measured_by, 16);
     }
 
     #[test]
     fn equal_clocks_need_a_difference_that_matters() {
         let mut clocks = vec![1980.0; 7];
         clocks.push(1950.0);
-        let basis = Basis::of(&clocks).unwrap();
+        let basis = Basis::from_clocks(&clocks).unwrap();
         assert_eq!((basis.mad_mhz, basis.is_slow(1950.0), basis.is_slow(1900.0)), (0.0, false, true));
-        assert_eq!(Basis::of(&clocks[..3]), None);
+        assert_eq!(Basis::from_clocks(&clocks[..3]), None);
     }
 
     proptest! {
         #[test]
-        fn those_that_are_the_measure_are_mostly_not_slow(clocks in prop::collection::vec(1.0f64..4000.0, 4..200)) {
-            let basis = Basis::of(&clocks).unwrap();
+        fn the_reference_gpus_are_mostly_not_slow(clocks in prop::collection::vec(1.0f64..4000.0, 4..200)) {
+            let basis = Basis::from_clocks(&clocks).unwrap();
             let slow = clocks.iter().filter(|mhz| basis.is_slow(**mhz)).count();
             let others = clocks.len() - basis.measured_by;
             prop_assert!(2 * slow < basis.measured_by + 2 * others);
@@ -194,9 +194,9 @@ mod tests {
 
         #[test]
         fn the_order_does_not_matter(mut clocks in prop::collection::vec(1.0f64..4000.0, 4..50)) {
-            let before = Basis::of(&clocks);
+            let before = Basis::from_clocks(&clocks);
             clocks.reverse();
-            prop_assert_eq!(Basis::of(&clocks), before);
+            prop_assert_eq!(Basis::from_clocks(&clocks), before);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What must not stop a run, lose it or keep it from ending: terminals that are not read, signals, limits.
+//! Conditions that must not stop a run, lose it or keep it from ending: terminals that are not read, signals, limits.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use llmprof::{
     state::RunState,
 };
 
-/// Goes on for longer than any test.
+/// Runs longer than any test.
 const ENDLESS: [&str; 4] = ["runtime=sim", "runtime.warmup=0", "runtime.requests=100000", "infer=long"];
 /// As fast as the machine simulates.
 const UNPACED: &str = "runtime.sim.speed=0";
@@ -61,7 +61,7 @@ fn a_terminal_that_is_not_read_stops_neither_the_recording_nor_signals() {
         advance(&run, 10);
     }
     advance(&run, 500);
-    // It catches up.
+    // The screen catches up.
     terminal.set_unread(false);
     terminal.press("1", "decode, mean");
     terminal.press("8", "ready after");
@@ -208,15 +208,15 @@ fn a_run_that_is_killed_at_once_has_its_start_on_disk() {
     let dir = tempfile::tempdir().unwrap();
     let args: Vec<&str> = ENDLESS.into_iter().chain(["output.flush_ms=60000"]).collect();
     let mut run = headless(dir.path(), &args);
-    // Tokens, not only the start.
+    // Tokens, not only the start of the run.
     let recorded = run_with_events(dir.path(), 20);
     run.kill().unwrap();
     run.wait().unwrap();
     assert!(matches!(events(&recorded)[0].event, Event::RunStarted(_)));
 }
 
-/// The lines of stderr that no user should see.
-fn assert_words(said: &crate::common::Said, expected: &str) {
+/// Checks the lines of stderr that a user should see.
+fn assert_words(said: &crate::common::ProgramOutput, expected: &str) {
     assert_eq!(said.code, 1, "{}{}", said.out, said.err);
     assert!(said.err.contains(expected), "{}", said.err);
     for bug in ["panicked", "bug in the program"] {
@@ -225,7 +225,7 @@ fn assert_words(said: &crate::common::Said, expected: &str) {
 }
 
 #[test]
-fn the_memory_check_knows_the_limit_on_address_space() {
+fn the_memory_check_respects_the_limit_on_address_space() {
     let dir = tempfile::tempdir().unwrap();
     let args = ["run", "--quiet", "model=smollm2_135m", "runtime.device=cpu"];
     let said = limited(dir.path(), "-v 400000", &args);
@@ -234,7 +234,7 @@ fn the_memory_check_knows_the_limit_on_address_space() {
 }
 
 #[test]
-fn few_descriptors_are_reported_in_words() {
+fn a_lack_of_descriptors_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let args = ["run", "--quiet", "runtime=sim", UNPACED, "runtime.requests=2"];
     for limit in (4..24).step_by(3) {
