@@ -618,6 +618,16 @@ fn unknown_names_are_answered_with_the_valid_ones() {
 }
 
 #[test]
+fn the_help_of_commands_for_servers_names_urls() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(run(dir.path(), &["--help"]).out.contains("Monitor GPUs and servers (watch URL…)"));
+    for command in ["watch", "knee"] {
+        let help = run(dir.path(), &[command, "--help"]).out;
+        assert!(help.contains(&format!("llmprof-tui {command} http://localhost:8000")), "{help}");
+    }
+}
+
+#[test]
 fn commands_for_developers_have_a_separate_heading() {
     let dir = tempfile::tempdir().unwrap();
     let help = run(dir.path(), &["--help"]).out;

@@ -363,40 +363,34 @@ fn an_impossible_server_is_reported_immediately() {
 /// A server dies during a run: the remaining requests are not sent, and the run fails and reports since when.
 #[test]
 fn a_server_that_stops_answering_fails_the_run() {
-    let server = known();
-    let dir = tempfile::tempdir().unwrap();
-    let url = format!("runtime.server.url=http://{}", server.address);
-    let mut run = llmprof(
-        dir.path(),
-        &[
-            "run",
-            "--quiet",
-            "--json",
-            "runtime=openai",
-            "telemetry=none",
-            "profiling=none",
-            "hydra.run.dir=run",
-            "infer.max_new_tokens=8",
-            "runtime.requests=100000",
-            "runtime.load.concurrency=4",
-            "runtime.load.gives_up_s=0.5",
-            "dataset.prompt_tokens=16",
-            &url,
-        ],
-    );
-    let run = run.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
-    crate::common::eventually("answers", || (server.chunks.load(Ordering::Relaxed) > 100).then_some(()));
-    drop(server);
-    let output = run.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
-    let said = text(&output.stderr);
-    assert!(said.contains("the server stopped answering at") && said.contains("were not sent"), "{said}");
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let failed = result["server"]["failed"].as_u64().unwrap();
-    assert!(failed < 100 && result["server"]["requests"].as_u64().unwrap() > 0, "{failed} of 100,000 failed");
-    assert_eq!(result["outcome"], "failed");
-    let report = std::fs::read_to_string(dir.path().join("run/report.md")).unwrap();
-    assert!(report.contains("**The run failed: the server stopped answering at"), "{report}");
+    let closed = ["runtime.load.concurrency=4"];
+    // At this rate the requests would take more than an hour.
+    let open = ["runtime.load.arrivals=constant", "runtime.load.rate=25"];
+    for load in [&closed[..], &open] {
+        let server = known();
+        let dir = tempfile::tempdir().unwrap();
+        let more = [
+            &["runtime.requests=100000", "runtime.load.gives_up_s=0.5", "runtime.load.max_failures=1"],
+            load,
+        ];
+        let mut run = load_command(dir.path(), &format!("http://{}", server.address), &more.concat());
+        let run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        crate::common::eventually("answers", || (server.chunks.load(Ordering::Relaxed) > 100).then_some(()));
+        drop(server);
+        let output = run.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{load:?}: {}", text(&output.stderr));
+        let said = text(&output.stderr);
+        assert!(said.contains("the server stopped answering at") && said.contains("were not sent"), "{said}");
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let failed = result["server"]["failed"].as_u64().unwrap();
+        assert!(failed < 100_000 && result["server"]["requests"].as_u64().unwrap() > 0, "{failed} failed");
+        if load == closed {
+            assert!(failed < 100, "{failed} of 100,000: the rest of the loop waits");
+        }
+        assert_eq!(result["outcome"], "failed");
+        let report = fs::read_to_string(dir.path().join("run/report.md")).unwrap();
+        assert!(report.contains("**The run failed: the server stopped answering at"), "{report}");
+    }
 }
 
 /// A server that is restarted within the wait: the requests meanwhile have failed, the run has not.
@@ -977,6 +971,47 @@ fn queueing(queued: u32) -> String {
             send_page(stream, &format!("vllm:num_requests_running 1\nvllm:num_requests_waiting {queued}\n"));
         }
     })
+}
+
+/// A monitored server that ends and is started again: both are lines, and the readings continue.
+#[test]
+fn a_watched_server_that_comes_back_is_a_line() {
+    // No other test listens at this address: nothing takes it while the server is gone.
+    let listener = TcpListener::bind("127.0.0.10:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let answered = Arc::new(AtomicU32::new(0));
+    let serve = |listener: TcpListener, connections: usize| {
+        let answered = Arc::clone(&answered);
+        thread::spawn(move || {
+            let script = |stream: &mut TcpStream, _: &str| {
+                send_page(stream, "vllm:num_requests_running 1\n");
+                answered.fetch_add(1, Ordering::Relaxed);
+            };
+            listener.incoming().take(connections).for_each(|stream| answer(stream.unwrap(), &script));
+        })
+    };
+    let first = serve(listener, 3);
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("http://{address}");
+    let arguments = ["watch", "telemetry=none", "--record", "--for", "600", &url, "output.flush_ms=50"];
+    let mut command = llmprof(dir.path(), &arguments);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let recorded = |words: &str| {
+        crate::common::eventually(words, || {
+            let run = crate::common::run_dirs(dir.path()).pop()?;
+            fs::read_to_string(run.join("events.ndjson")).ok()?.contains(words).then_some(())
+        });
+    };
+    first.join().unwrap();
+    recorded(&format!("the metrics of {url} cannot be read: connection refused"));
+    let again = crate::common::eventually("the address", || TcpListener::bind(address).ok());
+    serve(again, usize::MAX);
+    recorded(&format!("the metrics of {url} can be read again"));
+    let before = answered.load(Ordering::Relaxed);
+    crate::common::eventually("readings", || (answered.load(Ordering::Relaxed) > before + 2).then_some(()));
+    crate::common::signal(child.id(), "INT");
+    let output = child.wait_with_output().unwrap();
+    assert!(!text(&output.stderr).contains("no answer for"), "it answers: {}", text(&output.stderr));
 }
 
 /// Each of the two causes separately, and neither. If a watch was too short for a busy machine to read everything, it

@@ -223,7 +223,7 @@ fn with_runtimes(error: ConfigError) -> Failure {
             if key.starts_with("runtime.load") || key.starts_with("runtime.server") =>
         {
             Failure::usage(format_args!(
-                "{error}; it is a key of the runtimes that put load on a server: runtime=openai, vllm, sglang, llamacpp or tensorrtllm"
+                "{error}; it is a key of the runtimes that load-test a server: runtime=openai, vllm, sglang, llamacpp or tensorrtllm"
             ))
         }
         _ => Failure::usage(error),

@@ -159,6 +159,28 @@ fn a_silent_monitored_server_shows_since_when() {
     }
 }
 
+/// A run whose server died: the outcome is in every header, and the first sentences name the cause.
+#[test]
+fn every_pane_of_a_run_whose_server_died_shows_the_failure() {
+    let mut state = serving();
+    let cause =
+        "the server stopped answering at 1.3 s (connection refused): 4 requests failed, 8 were not sent";
+    let finished = RunFinished { outcome: Outcome::Failed, cause: Some(cause.into()) };
+    state.apply(&Envelope { t: state.now, event: Event::RunFinished(finished) });
+    for pane in Pane::ALL {
+        for size in [(80, 24), (200, 50)] {
+            let screen = drawn(&state, &showing(pane), Glyphs::UNICODE, size);
+            let header = screen.lines().next().unwrap_or_default();
+            assert!(header.contains("● failed"), "{pane:?} {size:?}: {header}");
+            for claim in ["serving", "completed", "monitoring"] {
+                assert!(!header.contains(claim), "{pane:?} {size:?}: {header}");
+            }
+        }
+    }
+    let overview = drawn(&state, &showing(Pane::Overview), Glyphs::UNICODE, (200, 50));
+    assert!(overview.contains("The run failed: the server stopped answering at 1.3 s"), "{overview}");
+}
+
 #[test]
 fn the_outcome_in_the_header_has_its_colour() {
     let (ui, theme) = (showing(Pane::Server), Theme::new(ThemeName::Dark, Depth::True, Glyphs::UNICODE));

@@ -105,6 +105,31 @@ mod tests {
     }
 
     #[test]
+    fn every_risky_setting_is_found_in_a_file() {
+        // The options that have the setting, and a value that a file may give it.
+        let of_key = |key: &str| match key {
+            "runtime.pytorch.trust_remote_code" => ("runtime=pytorch", "true"),
+            "hydra.launcher.setup" => ("hydra/launcher=slurm", "[evil]"),
+            "hydra.launcher.additional_parameters" => ("hydra/launcher=slurm", "{wrap: evil}"),
+            _ if key.starts_with("runtime.pytorch.") => ("runtime=pytorch", "evil"),
+            _ if key.starts_with("runtime.server.") => ("runtime=vllm", "evil"),
+            "telemetry.server" | "telemetry.dcgm" => ("telemetry=nvml", "http://evil"),
+            "output.metrics" => ("output=default", "0.0.0.0:9464"),
+            _ => panic!("{key} has no case"),
+        };
+        for key in KEYS {
+            let (option, value) = of_key(key);
+            let nested = key.split('.').collect::<Vec<_>>();
+            let mut text = "# @package _global_\n".to_owned();
+            for (depth, part) in nested.iter().enumerate() {
+                text += &format!("{}{part}:", "  ".repeat(depth));
+                text += &if depth + 1 == nested.len() { format!(" {value}\n") } else { "\n".to_owned() };
+            }
+            assert_eq!(keys(&[("experiment/x.yaml", &text)], &[option, "+experiment=x"]), [key], "{text}");
+        }
+    }
+
+    #[test]
     fn the_program_asks_for_nothing_of_its_own() {
         let tree = built_in();
         for group in ["runtime", "telemetry", "output", "profiling"] {

@@ -477,6 +477,26 @@ mod tests {
         assert!(!text(&table).contains("graphs may help"), "{}", text(&table));
     }
 
+    /// 900 of 1,000 launches are short and take a hundredth of the time.
+    #[test]
+    fn short_kernels_count_by_their_time_and_not_by_their_launches() {
+        let row = |name: &str, calls: u64, mean_ns: f64| KernelRow {
+            calls,
+            total_ns: Some(calls as f64 * mean_ns),
+            mean_ns: Some(mean_ns),
+            ..KernelRow::named(name)
+        };
+        let text = |long_ns: f64| {
+            let rows = vec![row("long", 100, long_ns), row("short", 900, 1_000.0)];
+            let table = KernelTable { rows, ..KernelTable::new("test", Kind::Kernels) };
+            TableView::new(&table, &RowQuery::default()).text()
+        };
+        let hint = "of the time is in kernels shorter than";
+        assert!(!text(1e6).contains(hint), "{}", text(1e6));
+        let mostly = text(4_000.0 + SHORT_NS);
+        assert!(mostly.contains(hint) && mostly.contains("(90 % of the launches)"), "{mostly}");
+    }
+
     #[test]
     fn the_busy_share_is_stated() {
         let mut table = read_raw("raw", RAW).unwrap();

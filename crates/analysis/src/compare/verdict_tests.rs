@@ -62,7 +62,7 @@ fn runs_that_cannot_be_trusted_or_compared_have_no_verdict() {
     };
     assert_eq!(spoilt(&|_| {}).verdict, Verdict::Better);
     type Spoil = fn(&mut Sample);
-    let cases: [(Spoil, &str); 9] = [
+    let cases: [(Spoil, &str); 12] = [
         (|b| b.conditions.other_gpu_processes = 1, "B cannot be trusted: another process used the GPU"),
         (|b| b.conditions.external_cpu_share = Some(0.6), "other processes used 60 % of the CPU"),
         (|b| b.conditions.events_lost = 3, "3 events were lost"),
@@ -70,6 +70,9 @@ fn runs_that_cannot_be_trusted_or_compared_have_no_verdict() {
         (|b| b.facts.outcome = Some(Outcome::Failed), "the run failed"),
         (|b| b.facts.run.dtype = "f32".into(), "the runs differ in dtype (bf16 and f32)"),
         (|b| b.facts.run.batch = 4, "batch (1 and 4)"),
+        (|b| b.facts.run.model = "qwen3_4b".into(), "the runs differ in model ("),
+        (|b| b.facts.run.prompt_tokens += 1, "the runs differ in prompt tokens ("),
+        (|b| b.facts.gpu.as_mut().unwrap().name = "NVIDIA A100".into(), "the runs differ in gpu ("),
         (|b| b.requests.truncate(3), "B has 3 requests, 5 are needed"),
         (
             |b| b.requests.iter_mut().enumerate().for_each(|(i, r)| r.decode_ns += i as u64 * 4_000_000),

@@ -24,6 +24,8 @@ pub enum NotReady {
     UnknownHost { url: String, host: String, cause: String },
     #[error("{url}: this port does not speak TLS. Use http:// in runtime.server.url")]
     NotTls { url: String },
+    #[error("{url}: {cause}. {}", remedy(.cause))]
+    Untrusted { url: String, cause: Untrusted },
     #[error(
         "{url} answers, but not with HTTP: {cause}. If it speaks TLS, use https:// in runtime.server.url"
     )]
@@ -62,11 +64,25 @@ impl Obstacle {
                 Obstacle::Final(NotReady::NotTls { url })
             }
             HttpError::NotHttp(cause) => Obstacle::Final(NotReady::NotHttp { url, cause }),
-            error if error.untrusted() == Some(&Untrusted::UnknownAuthority) => Obstacle::Passing(format!(
-                "{error}; runtime.server.ca_file names a file with the certificate to trust (PEM)"
-            )),
-            error => Obstacle::Passing(error.brief()),
+            error => match error.untrusted().cloned() {
+                Some(cause) => Obstacle::Final(NotReady::Untrusted { url, cause }),
+                None => Obstacle::Passing(error.brief()),
+            },
         }
+    }
+}
+
+/// What to do about a certificate that is not accepted.
+fn remedy(cause: &Untrusted) -> &'static str {
+    match cause {
+        Untrusted::UnknownAuthority => {
+            "Name a file with the certificate to trust (PEM) in runtime.server.ca_file"
+        }
+        Untrusted::OtherName(_) => "Use a name that the certificate is for in runtime.server.url",
+        Untrusted::Expired | Untrusted::NotYetValid => {
+            "Renew it on the server, or correct the clock of this machine"
+        }
+        Untrusted::Other(_) => "Replace it on the server",
     }
 }
 
@@ -137,4 +153,41 @@ pub async fn wait(client: &Client, plan: &LoadPlan, tx: &EventTx) -> Result<Serv
     tx.notice(Level::Info, "server", format!("{url} answers with the model {model}{by}"));
     let load = plan.arrivals.offered();
     Ok(ServerFound { server: 0, url, kind: plan.kind.clone(), model: Some(model), metrics: None, load })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_obstacles_that_may_pass_are_waited_for() {
+        let obstacle = |error| Obstacle::from_error(error, "https://box:8000", "box");
+        let of_tls = |cause: Untrusted| {
+            obstacle(HttpError::Io { step: HttpStep::Tls, cause: io::Error::other(cause) })
+        };
+        for (cause, words) in [
+            (
+                Untrusted::UnknownAuthority,
+                "not of a known authority. Name a file with the certificate to trust (PEM) in runtime.server.ca_file",
+            ),
+            (
+                Untrusted::OtherName(vec!["node1".into()]),
+                "is for node1 only. Use a name that the certificate is for",
+            ),
+            (Untrusted::Expired, "has expired. Renew it on the server"),
+        ] {
+            let Obstacle::Final(error) = of_tls(cause) else { panic!("{words}: waited for") };
+            let text = error.to_string();
+            assert!(text.starts_with("https://box:8000: its certificate ") && text.contains(words), "{text}");
+        }
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        for error in [
+            HttpError::Io { step: HttpStep::Connect, cause: refused },
+            HttpError::Timeout(HttpStep::Head),
+            HttpError::Closed(HttpStep::Head),
+        ] {
+            let text = error.to_string();
+            assert!(matches!(obstacle(error), Obstacle::Passing(_)), "{text}");
+        }
+    }
 }
