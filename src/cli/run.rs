@@ -21,10 +21,10 @@ use llmprof_base::{
     table::aligned,
     units::{grouped, millis, three_digits},
 };
-use llmprof_event::Outcome;
+use llmprof_event::{Outcome, WorkKind};
 use llmprof_record::{
     report::{kernels_text, run_json},
-    state::RunState,
+    state::{RunState, ServerState},
 };
 use llmprof_run::{
     headless,
@@ -191,8 +191,8 @@ pub(super) fn report_end(ended: &SessionSummary) -> u8 {
 }
 
 /// A server: its model, kind and address. Empty for one that never answered: the error reports that.
-fn server_line(state: &RunState) -> String {
-    match &state.server.found {
+fn server_line(server: &ServerState) -> String {
+    match &server.found {
         Some(found) => {
             let model = found.model.as_deref().unwrap_or("a model");
             format!("{}, {} at {}\n\n", line(model, 100), found.kind, found.url)
@@ -205,17 +205,17 @@ fn server_line(state: &RunState) -> String {
 pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
     let mut out = String::new();
     if let Some(run) = &state.run {
-        out += &match run.simulated {
-            false if state.serves() => server_line(state),
-            true => format!("{}, {}, simulated\n\n", run.model, run.dtype),
-            false => {
+        out += &match &run.kind {
+            _ if run.simulated => format!("{}, {}, simulated\n\n", run.model, run.dtype),
+            WorkKind::Server => server_line(&state.server),
+            WorkKind::Model(_) | WorkKind::Sim | WorkKind::Python | WorkKind::Program | WorkKind::Watch => {
                 let dtype = if run.dtype.is_empty() { String::new() } else { format!(", {}", run.dtype) };
                 let device = state.device().map_or_else(String::new, |device| format!(", on {device}"));
-                format!("{}{dtype}{device} ({})\n\n", run.model, run.engine)
+                format!("{}{dtype}{device} ({})\n\n", run.model, run.kind)
             }
         };
     }
-    if state.follows() && state.total.itl.n() == 0 {
+    if state.found_no_steps() {
         // None of the values of these tables was measured.
         let said = state.verdict().into_iter().chain(state.workload_diagnosis().map(|d| d.verdict));
         out += &said.map(|sentence| format!("{sentence}\n")).collect::<String>();
@@ -238,7 +238,7 @@ pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
     let rate = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), |v| format!("{} tok/s", three_digits(v)));
     let [output, prefill, decode] =
         [total.output_tok_s(), total.prefill_tok_s(), total.decode_tok_s()].map(rate);
-    out += &match state.follows() {
+    out += &match state.kind().infers_steps() {
         true => {
             let decode = total.decode_tok_s().map_or_else(|| "–".to_owned(), three_digits);
             format!("\n\ndecode {decode} steps/s; how many tokens a step makes is not known\n")

@@ -149,7 +149,7 @@ impl Session {
             false => event::channel(Clock::wall()),
         };
         let started = plan.started();
-        let tracer = (plan.device.is_cuda() && matches!(plan.work, Work::Model)).then(|| {
+        let tracer = (plan.device.is_cuda() && matches!(plan.work, Work::Model(_))).then(|| {
             let enable = plan.composed.config.profiling.cupti.enable;
             Arc::new(Tracer::new(tx.clone(), enable))
         });
@@ -257,7 +257,7 @@ impl Session {
                 return self.follow(target, Role::Observed);
             }
             Work::Python(worker) => return self.start_worker(*worker),
-            Work::Model | Work::Sim | Work::Program(ProgramWork { target: None, .. }) => {}
+            Work::Model(_) | Work::Sim | Work::Program(ProgramWork { target: None, .. }) => {}
         }
         let engine = EngineThread {
             plan,

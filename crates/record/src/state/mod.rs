@@ -5,6 +5,7 @@ mod diagnosis;
 mod efficiency;
 mod incidents;
 mod kernels;
+mod kind;
 mod loading;
 mod log;
 mod operators;
@@ -52,8 +53,8 @@ use llmprof_analysis::{
     throttle::Work,
 };
 use llmprof_event::{
-    AlertChanged, Device, EngineKind, Envelope, Event, ExpertUse, GpuAbsent, GpuSource, ImagesEncoded, Level,
-    Notice, ObserverSample, Outcome, Phase, RequestFinished, RunFinished, RunStarted, SamplerCost, Stamp,
+    AlertChanged, Device, Envelope, Event, ExpertUse, GpuAbsent, GpuSource, ImagesEncoded, Level, Notice,
+    ObserverSample, Outcome, Phase, RequestFinished, RunFinished, RunStarted, SamplerCost, Stamp, WorkKind,
     readings::Reading, reasons,
 };
 
@@ -172,12 +173,12 @@ impl RunState {
         let under_tool = self.kernels.working().is_some();
         let phase = if under_tool { Phase::Idle } else { self.phase };
         // In another program, only the steps that were recognised have a phase.
-        let follows = self.follows();
+        let infers_steps = self.kind().infers_steps();
         for gpu in self.gpus.iter_mut().filter(|gpu| gpu.info.profiled) {
             if let Event::ProcessStopped(stop) = &envelope.event {
                 gpu.ledger.phase(stop.since, Phase::Idle);
             }
-            gpu.ledger.works_outside_phases = follows;
+            gpu.ledger.works_outside_phases = infers_steps;
             gpu.ledger.phase(t, phase);
         }
         match &envelope.event {
@@ -231,7 +232,7 @@ impl RunState {
                 }
             }
             Event::ServerSample(sample) => {
-                let measures = self.counted_to.is_some() || !self.serves();
+                let measures = self.counted_to.is_some() || self.load_tested().is_none();
                 if let Some(server) = self.server_at(sample.server) {
                     server.sample(t, sample, measures);
                 }
@@ -259,7 +260,7 @@ impl RunState {
             Event::Observer(sample) => self.observer = Some(*sample),
             Event::RequestStarted(started) => {
                 self.first_request_at.get_or_insert(t);
-                if !self.serves() {
+                if !self.kind().has_concurrent_requests() {
                     self.active.clear();
                 }
                 self.active.start(ActiveRequest::new(t, started.clone()));
@@ -283,7 +284,7 @@ impl RunState {
                 match self.workload_paused_at.take() {
                     // Earlier requests to a server continue during a pause: only the time without any token is left
                     // out.
-                    Some(paused_at) if self.serves() => {
+                    Some(paused_at) if self.kind().has_concurrent_requests() => {
                         self.counted_to = self.counted_to.map(|to| to + t.since(to.max(paused_at)));
                     }
                     Some(paused_at) => self.leave_out(t.since(paused_at), ActiveRequest::leave_out),
@@ -302,8 +303,9 @@ impl RunState {
                 self.run = Some((**run).clone());
             }
             Event::Preparing(preparing) => {
-                if self.serves() || self.follows() {
-                    self.startup.begin(t);
+                match self.kind() {
+                    WorkKind::Program | WorkKind::Server => self.startup.begin(t),
+                    WorkKind::Model(_) | WorkKind::Sim | WorkKind::Python | WorkKind::Watch => {}
                 }
                 Loading::update(&mut self.loading, t, preparing);
             }
@@ -437,8 +439,8 @@ impl RunState {
     }
 
     fn token(&mut self, t: Stamp, token: llmprof_event::Token) {
-        let serves = self.serves();
-        let follows = self.follows();
+        let serves = self.kind().has_concurrent_requests();
+        let follows = self.kind().infers_steps();
         let Some(active) = self.active.of(token.request) else { return };
         let first = active.first_token.is_none();
         let Gap { ns: gap_ns, tokens, is_latency } =
@@ -584,7 +586,7 @@ impl RunState {
             None => active.recorded,
         };
         // Requests of another program are inferred in parts, so the duration of a whole request is not known.
-        let e2e_ns = active.e2e_ns().filter(|_| !self.follows());
+        let e2e_ns = active.e2e_ns().filter(|_| !self.kind().infers_steps());
         for trace in self.full_trace.as_deref_mut().into_iter().chain([&mut self.trace]) {
             trace.of(recorded).request_ended(sample);
             trace.of(!recorded).request_ended(None);
@@ -648,14 +650,18 @@ impl RunState {
     /// The energy by phase, per token if tokens are counted.
     pub fn energy(&self, gpu: &GpuState) -> Option<Energy> {
         let energy = energy(&gpu.ledger)?;
-        Some(if self.follows() { energy.without_tokens() } else { energy })
+        Some(if self.kind().infers_steps() { energy.without_tokens() } else { energy })
     }
 
     /// Whether the workload runs on it, or may: without a workload of this program any GPU does, and a server's GPUs
     /// are those of its machine.
     pub fn is_of_workload(&self, gpu: &GpuState) -> bool {
-        let serves_there = || self.server.is_local() || gpu.info.source == GpuSource::Dcgm;
-        gpu.info.profiled || self.watches() || self.serves() && serves_there()
+        gpu.info.profiled
+            || match self.kind() {
+                WorkKind::Watch => true,
+                WorkKind::Server => self.server.is_local() || gpu.info.source == GpuSource::Dcgm,
+                WorkKind::Model(_) | WorkKind::Sim | WorkKind::Python | WorkKind::Program => false,
+            }
     }
 
     /// The GPU to show first: the workload's, else the one with the highest load.
@@ -671,19 +677,9 @@ impl RunState {
         self.run.is_none() && (!self.kernels.reports.is_empty() || self.ranks.is_there())
     }
 
-    /// The GPU is monitored without running a workload.
-    pub fn watches(&self) -> bool {
-        self.run.as_ref().is_some_and(|run| run.engine == EngineKind::None)
-    }
-
-    /// Another program is followed: what is known of its steps was inferred.
-    pub fn follows(&self) -> bool {
-        self.run.as_ref().is_some_and(|run| run.engine == EngineKind::Program)
-    }
-
     /// The device of the workload; `None` if it is unknown: of a program, until one of its processes has started CUDA.
     pub fn device(&self) -> Option<&Device> {
-        let uses_it = !self.follows() || self.programs.has_cuda();
+        let uses_it = self.followed().is_none_or(Programs::has_cuda);
         self.run.as_ref().map(|run| &run.device).filter(|device| uses_it && **device != Device::None)
     }
 
@@ -691,11 +687,6 @@ impl RunState {
     pub fn device_name(&self) -> Option<String> {
         let device = self.device()?;
         Some(self.profiled_gpu().map_or_else(|| device.to_string(), |gpu| gpu.info.name.clone()))
-    }
-
-    /// Load is put on a server.
-    pub fn serves(&self) -> bool {
-        self.run.as_ref().is_some_and(|run| run.engine == EngineKind::Server)
     }
 
     /// Sequences per request.
@@ -741,7 +732,7 @@ impl RunState {
     /// followed program only once its output shows that it is a server.
     pub fn starting(&self) -> Option<(Stage, f64, &str)> {
         let (stage, seconds) = self.startup.current(self.now).filter(|_| self.finished.is_none())?;
-        let is_server = self.serves() || stage > Stage::Imports;
+        let is_server = self.load_tested().is_some() || stage > Stage::Imports;
         self.startup.last_line().filter(|_| is_server).map(|line| (stage, seconds, line))
     }
 

@@ -340,9 +340,9 @@ impl Overhead {
     }
 
     pub fn text(&self) -> String {
-        let RunStarted { model, dtype, device, engine, batch, prompt_tokens, output_tokens, .. } = &self.run;
+        let RunStarted { model, dtype, device, kind, batch, prompt_tokens, output_tokens, .. } = &self.run;
         let mut out = format!(
-            "{model}, {dtype}, on {device} ({engine}), batch {batch}, {prompt_tokens} prompt and {output_tokens} output tokens\n"
+            "{model}, {dtype}, on {device} ({kind}), batch {batch}, {prompt_tokens} prompt and {output_tokens} output tokens\n"
         );
         out += &format!("sampled: {}\n\n", self.sampled_text());
         if let Some((on, off)) = self.tpot_ms() {
@@ -376,7 +376,7 @@ impl Overhead {
         json!({
             "schema": 1,
             "program": run.program,
-            "model": run.model, "dtype": run.dtype, "device": run.device, "engine": run.engine,
+            "model": run.model, "dtype": run.dtype, "device": run.device, "engine": run.kind,
             "batch": run.batch, "prompt_tokens": run.prompt_tokens, "output_tokens": run.output_tokens,
             "seconds": self.duration.as_secs_f64(),
             "sampled": {
