@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::{
     Failure,
-    args::{ConfigArgs, runs_root, time_of},
+    args::{ConfigArgs, ConfigRequest, runs_root, time_of},
     print_data, print_json,
     profile::{report_exit, require_terminal},
     remote,
@@ -22,6 +22,7 @@ use llmprof_base::{
     process::{eprint_line, eprint_lines, shutdown::Shutdown},
     shell::quoted,
 };
+use llmprof_config::Override;
 use llmprof_record::report::{kernels_text, ranks_text, run_json};
 use llmprof_run::{
     headless,
@@ -125,7 +126,9 @@ pub(super) async fn exec(args: ExecArgs) -> Result<u8, Failure> {
     let FollowArgs { json, seconds, .. } = args.follow;
     let shown =
         Shown { headless: args.follow.is_headless(), json, seconds, program: true, ..Shown::default() };
-    if let Some(code) = remote::profile(&args.remote, &args.config, Some(&args.command), shown).await? {
+    if let Some(code) =
+        remote::profile(&args.remote, &args.config.request()?, Some(&args.command), shown).await?
+    {
         return Ok(code);
     }
     let output = match (args.follow.is_headless(), args.follow.json) {
@@ -170,40 +173,40 @@ pub(super) fn planned_there(config: ConfigArgs, command: &[String]) -> Result<Pl
     let command: Vec<OsString> = command.iter().map(OsString::from).collect();
     let model = model_of(&command, std::env::current_dir().ok().as_deref());
     let target = Target::Start { command, output: OutputTo::Log };
-    Ok(planned(config, &target, model)?.plan)
+    Ok(planned(&config, &target, model)?.plan)
 }
 
 /// The plan of a followed program.
 struct Planned {
-    config: ConfigArgs,
+    request: ConfigRequest,
     plan: Plan,
     /// Whether the shape of its model is known.
     is_known: bool,
 }
 
-fn planned(mut config: ConfigArgs, target: &Target, model: Option<PathBuf>) -> Result<Planned, Failure> {
-    let has_model = config.typed_overrides().iter().any(|o| gives_shape(o));
-    config.overrides.insert(0, "runtime=program".to_owned());
-    let named = config.overrides.iter().any(|o| o.starts_with("model.name="));
-    if !has_model && !named {
+fn planned(config: &ConfigArgs, target: &Target, model: Option<PathBuf>) -> Result<Planned, Failure> {
+    let mut request = config.request_with(&["runtime=program"])?;
+    let has_model = request.overrides.iter().any(gives_shape);
+    if !has_model && !request.sets("model.name") {
         // The run is stored under the name of the program.
-        config.overrides.push(format!("model.name={}", target.file_name()));
+        request.overrides.push(Override::of_text("model.name", &target.file_name()));
     }
-    let shape = model.filter(|_| !has_model).map(|path| format!("model.config_json={}", path.display()));
-    let mut with_shape = config.clone();
+    let shape = model.filter(|_| !has_model);
+    let shape = shape.map(|path| Override::of_text("model.config_json", &path.display().to_string()));
+    let mut with_shape = request.clone();
     with_shape.overrides.extend(shape.clone());
-    let (config, plan, is_known) = match (with_shape.plan(), shape) {
+    let (request, plan, is_known) = match (with_shape.plan(), shape) {
         (Ok(plan), shape) => (with_shape, plan, has_model || shape.is_some()),
         // An unreadable shape does not prevent following the program.
         (Err(failure), Some(shape)) => {
-            let mut plan = config.plan()?;
+            let mut plan = request.plan()?;
             plan.remarks.push(format!("the model's shape is not used ({shape}): {failure}"));
-            (config, plan, false)
+            (request, plan, false)
         }
         (Err(failure), None) => return Err(failure),
     };
     let plan = plan.following(target.clone(), is_known);
-    Ok(Planned { config, plan, is_known })
+    Ok(Planned { request, plan, is_known })
 }
 
 async fn follow(
@@ -213,10 +216,10 @@ async fn follow(
     args: &FollowArgs,
 ) -> Result<u8, Failure> {
     let time = args.seconds.map(time_of).transpose()?;
-    let Planned { config, plan, is_known } = planned(config, &target, model)?;
+    let Planned { request, plan, is_known } = planned(&config, &target, model)?;
     if !args.is_headless() {
         require_terminal("llmprof-tui exec --headless")?;
-        return on_screen(config, plan, target, is_known).await;
+        return on_screen(request, plan, target, is_known).await;
     }
     let finished = headless::follow(plan, time).await?;
     let dir = finished.summary.dir.as_deref();
@@ -243,12 +246,17 @@ async fn follow(
     }
 }
 
-async fn on_screen(config: ConfigArgs, plan: Plan, target: Target, is_known: bool) -> Result<u8, Failure> {
+async fn on_screen(
+    request: ConfigRequest,
+    plan: Plan,
+    target: Target,
+    is_known: bool,
+) -> Result<u8, Failure> {
     let tui = plan.composed.config.output.tui.clone();
     let root = runs_root(&plan.composed);
     let replan = move |overrides: &[String]| {
-        let config = ConfigArgs { model: None, overrides: overrides.to_vec(), ..config.clone() };
-        let plan = config.plan_again().map_err(|failure| failure.to_string())?;
+        let plan = request.with_texts(overrides).and_then(|request| request.plan_again());
+        let plan = plan.map_err(|failure| failure.to_string())?;
         Ok(plan.following(target.clone(), is_known))
     };
     let shutdown = Shutdown::listen()?;

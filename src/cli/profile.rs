@@ -2,7 +2,7 @@
 
 use super::{
     Failure,
-    args::{ConfigArgs, runs_root},
+    args::{ConfigArgs, ConfigRequest, runs_root},
     remote,
     remote::{RemoteArgs, RemoteSessionArgs, Shown},
     run, sweep,
@@ -27,7 +27,7 @@ pub(super) async fn run(
         return Ok(code);
     }
     if !sweep.is_asked()
-        && let Some(code) = remote::profile(remote, &config, None, Shown::default()).await?
+        && let Some(code) = remote::profile(remote, &config.request()?, None, Shown::default()).await?
     {
         return Ok(code);
     }
@@ -37,13 +37,13 @@ pub(super) async fn run(
             Started::Here(runner) => profile_sweep(*runner).await,
             Started::Elsewhere(launch) => profile_launch(*launch).await,
         },
-        None => profile(config, None).await,
+        None => profile(config.request()?, None).await,
     }
 }
 
 /// One live run in the TUI; the remark is shown in its Log.
-pub(super) async fn profile(config: ConfigArgs, remark: Option<String>) -> Result<u8, Failure> {
-    let mut plan = config.plan()?;
+pub(super) async fn profile(request: ConfigRequest, remark: Option<String>) -> Result<u8, Failure> {
+    let mut plan = request.plan()?;
     plan.remarks.extend(remark);
     plan.check_machine()?;
     require_terminal(if matches!(plan.work(), Work::Watch) {
@@ -54,8 +54,8 @@ pub(super) async fn profile(config: ConfigArgs, remark: Option<String>) -> Resul
     let tui = plan.composed.config.output.tui.clone();
     let root = runs_root(&plan.composed);
     let replan = move |overrides: &[String]| {
-        let config = ConfigArgs { model: None, overrides: overrides.to_vec(), ..config.clone() };
-        config.plan_again().map_err(|failure| failure.to_string())
+        let plan = request.with_texts(overrides).and_then(|request| request.plan_again());
+        plan.map_err(|failure| failure.to_string())
     };
     // Signals are caught before anything is started that a signal could leave unfinished.
     let shutdown = Shutdown::listen()?;

@@ -15,7 +15,7 @@ use self::follow::{follow, without_screen};
 pub(super) use self::sweep::job;
 use super::{
     Cli, Failure,
-    args::{ConfigArgs, runs_root},
+    args::{ConfigArgs, ConfigRequest, runs_root},
     ask::ask,
     exec, print, print_data,
     profile::require_terminal,
@@ -131,15 +131,14 @@ impl RemoteArgs {
         self.fetch_limit.saturating_mul(1_000_000)
     }
 
-    fn work(&self, config: &ConfigArgs, command: Option<&[OsString]>) -> Result<Work, Failure> {
-        config.reject_bare_words()?;
+    fn work(&self, request: &ConfigRequest, command: Option<&[OsString]>) -> Result<Work, Failure> {
         let text = |word: &OsString| word.to_str().map(str::to_owned);
         let command = command.map(|words| words.iter().map(text).collect::<Option<Vec<String>>>());
         let command =
             command.map(|words| words.ok_or_else(|| Failure::usage("an argument is not UTF-8 text")));
         Ok(Work {
-            overrides: config.typed_overrides(),
-            conf_dir: config.conf_dir.clone(),
+            overrides: request.texts(),
+            conf_dir: request.conf_dir.clone(),
             command: command.transpose()?,
             dir: self.remote_dir.clone(),
         })
@@ -163,16 +162,18 @@ pub(super) struct Shown {
 /// Runs the command on a remote host, if `--host` is given.
 pub(super) async fn profile(
     args: &RemoteArgs,
-    config: &ConfigArgs,
+    request: &ConfigRequest,
     command: Option<&[OsString]>,
     shown: Shown,
 ) -> Result<Option<u8>, Failure> {
     let Some(host) = args.host()? else { return Ok(None) };
-    let work = args.work(config, command)?;
+    let work = args.work(request, command)?;
     if !shown.headless {
         require_terminal("llmprof-tui run --host …")?;
     }
-    follow(args, host, Start::New(work), shown).await.map(Some)
+    let mut screen = ConfigRequest { conf_dir: None, ..request.clone() };
+    screen.overrides.retain(|given| given.sets_within("output.tui"));
+    follow(args, host, Start::New(work), &screen, shown).await.map(Some)
 }
 
 /// Options without a command: install, list, reconnect, end.
@@ -193,7 +194,7 @@ pub(super) async fn session(
     };
     let start = Start::Again(id.clone());
     if !cancel && llmprof_screen::terminal::is_there() {
-        return follow(args, host, start, Shown::default()).await.map(Some);
+        return follow(args, host, start, &ConfigRequest::default(), Shown::default()).await.map(Some);
     }
     let shown = Shown { headless: true, ..Shown::default() };
     let mut run = begin(args, host, start)?;

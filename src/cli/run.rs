@@ -72,7 +72,7 @@ pub(super) async fn run(args: RunArgs) -> Result<u8, Failure> {
     }
     let shown = Shown { headless: true, json: args.json, quiet: args.quiet, ..Shown::default() };
     if !args.sweep.is_asked()
-        && let Some(code) = remote::profile(&args.remote, &args.config, None, shown).await?
+        && let Some(code) = remote::profile(&args.remote, &args.config.request()?, None, shown).await?
     {
         return Ok(code);
     }

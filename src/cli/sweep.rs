@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{
     Failure,
-    args::{ConfigArgs, with_model_name},
+    args::{ConfigArgs, ConfigRequest, with_model_name},
     ask::ask,
     conf_consent::MayAsk,
 };
@@ -14,7 +14,7 @@ use llmprof_base::{
     process::{eprint_line, eprint_lines, shutdown::Cause},
     shell::quoted,
 };
-use llmprof_config::{Composed, ConfTree, Launcher, compose, expand_sweep};
+use llmprof_config::{Composed, ConfTree, Launcher, Override, compose, expand_sweep};
 use llmprof_event::Outcome;
 use llmprof_run::sweep::{Consent, Launch, Machine, Runner, SweepError, Task, TaskThere};
 
@@ -49,13 +49,7 @@ impl SweepArgs {
     ) -> Result<Option<Runner>, Failure> {
         if let Some(dir) = &self.resume {
             precondition()?;
-            let of_launcher =
-                |text: &&String| text.starts_with("hydra.launcher.") || text.starts_with("hydra/launcher=");
-            if let Some(other) = config.overrides.iter().find(|text| !of_launcher(text)) {
-                return Err(Failure::usage(format_args!(
-                    "--resume with {other}: a sweep is resumed as it was started; only hydra/launcher and hydra.launcher can be changed"
-                )));
-            }
+            launcher_overrides(&config.overrides)?;
             let runner = Runner::resume(dir, tree_of, |consent| self.confirm(consent))?;
             same_host(runner.host(), host)?;
             if runner.sweep.is_complete() {
@@ -66,15 +60,16 @@ impl SweepArgs {
         if !self.multirun {
             return Ok(None);
         }
-        config.reject_bare_words()?;
-        let (tree, typed) = (config.tree()?, config.typed_overrides());
-        let jobs = expand_sweep(&tree, &typed).map_err(Failure::usage)?;
-        let jobs: Vec<Vec<String>> = jobs.into_iter().map(with_model_name).collect();
+        let request = config.request()?;
+        let tree = request.tree()?;
+        let jobs = expand_sweep(&tree, &request.overrides).map_err(Failure::usage)?;
+        let jobs: Vec<Vec<Override>> = jobs.into_iter().map(with_model_name).collect();
         precondition()?;
         // A job that does not compose has its own error.
         let composed: Vec<Composed> = jobs.iter().filter_map(|job| compose(&tree, job).ok()).collect();
-        config.confirm(&composed.iter().collect::<Vec<_>>(), MayAsk::Yes)?;
-        Ok(Some(Runner::begin(tree, config.conf_dir.clone(), host.map(str::to_owned), typed, jobs)?))
+        request.confirm(&composed.iter().collect::<Vec<_>>(), MayAsk::Yes)?;
+        let ConfigRequest { conf_dir, overrides } = request;
+        Ok(Some(Runner::begin(tree, conf_dir, host.map(str::to_owned), overrides, jobs)?))
     }
 
     /// The sweep with its launcher or remote host; unchanged if its jobs run in this process.
@@ -85,8 +80,9 @@ impl SweepArgs {
         machine: Option<Machine>,
         quiet: bool,
     ) -> Result<Started, Failure> {
-        let overrides = if self.resume.is_some() { &config.overrides[..] } else { &[] };
-        let launcher = runner.launcher(overrides)?;
+        let overrides =
+            if self.resume.is_some() { launcher_overrides(&config.overrides)? } else { Vec::new() };
+        let launcher = runner.launcher(&overrides)?;
         if let Some(machine) = machine {
             if runner.sweep.waiting().is_empty() {
                 return Ok(Started::Here(Box::new(runner)));
@@ -131,6 +127,21 @@ impl SweepArgs {
     }
 }
 
+/// The overrides with which a sweep may be resumed.
+fn launcher_overrides(words: &[String]) -> Result<Vec<Override>, Failure> {
+    let parsed = |word: &String| {
+        let given = Override::parse(word).ok();
+        let is_launcher =
+            |given: &Override| given.sets("hydra/launcher") || given.sets_within("hydra.launcher");
+        given.filter(is_launcher).ok_or_else(|| {
+            Failure::usage(format_args!(
+                "--resume with {word}: a sweep is resumed as it was started; only hydra/launcher and hydra.launcher can be changed"
+            ))
+        })
+    };
+    words.iter().map(parsed).collect()
+}
+
 /// A sweep whose jobs run in this process, or in others.
 pub(super) enum Started {
     Here(Box<Runner>),
@@ -151,7 +162,7 @@ fn same_host(started: Option<&str>, given: Option<&str>) -> Result<(), Failure> 
 }
 
 fn tree_of(conf_dir: Option<&Path>) -> Result<ConfTree, Failure> {
-    ConfigArgs { conf_dir: conf_dir.map(Path::to_owned), ..ConfigArgs::default() }.tree()
+    ConfigRequest { conf_dir: conf_dir.map(Path::to_owned), ..ConfigRequest::default() }.tree()
 }
 
 /// The job for which a launcher has started this process.

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::{
     Failure,
-    args::{ConfigArgs, in_quotes, quoted_list, take_urls, time_of},
+    args::{ConfigArgs, ConfigRequest, in_quotes, quoted_list, take_urls, time_of},
     diagnose, print_data, print_json, profile, remote,
     remote::{RemoteArgs, Shown},
 };
@@ -47,20 +47,19 @@ pub(super) struct WatchArgs {
 
 impl WatchArgs {
     /// The configuration with the overrides of a watch; the user's own come last and take precedence.
-    pub(super) fn watch_config(&self) -> ConfigArgs {
+    pub(super) fn watch_config(&self) -> Result<ConfigRequest, Failure> {
         let mut config = self.config.clone();
-        let watch = ["runtime=watch".to_owned(), format!("output.record={}", self.record)];
         let urls = take_urls(&mut config.overrides);
-        if !urls.is_empty() {
-            config.overrides.push(format!("telemetry.server={}", quoted_list(&urls)));
+        let mut request =
+            config.request_with(&["runtime=watch", &format!("output.record={}", self.record)])?;
+        let servers = (!urls.is_empty()).then(|| format!("telemetry.server={}", quoted_list(&urls)));
+        let alerts =
+            (!self.alerts.is_empty()).then(|| format!("telemetry.alerts={}", quoted_list(&self.alerts)));
+        let dcgm = self.dcgm.as_ref().map(|url| format!("telemetry.dcgm={}", in_quotes(url)));
+        for option in [servers, alerts, dcgm] {
+            request.add(option.as_slice())?;
         }
-        if !self.alerts.is_empty() {
-            config.overrides.push(format!("telemetry.alerts={}", quoted_list(&self.alerts)));
-        }
-        let dcgm = self.dcgm.iter().map(|url| format!("telemetry.dcgm={}", in_quotes(url)));
-        config.overrides.extend(dcgm);
-        config.overrides.splice(0..0, watch);
-        config
+        Ok(request)
     }
 
     /// Watches a program of which only GPU and memory can be seen.
@@ -83,10 +82,10 @@ pub(super) async fn run(args: WatchArgs) -> Result<u8, Failure> {
 
 /// Watches; the remark is shown in Log, or on stderr without a screen.
 pub(super) async fn with_remark(args: WatchArgs, remark: Option<String>) -> Result<u8, Failure> {
-    let mut config = args.watch_config();
+    let mut config = args.watch_config()?;
     if args.remote.host.is_some() {
         // The local screen reads the remote recording.
-        config.overrides.push("output.record=true".to_owned());
+        config.add(&["output.record=true".to_owned()])?;
         let shown = Shown {
             headless: args.seconds.is_some(),
             json: args.json,

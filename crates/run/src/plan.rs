@@ -23,7 +23,7 @@ use crate::{
 };
 use llmprof_analysis::alert::{Alert, AlertError};
 use llmprof_base::{foreign::line, tools::under};
-use llmprof_config::{Composed, Dtype, KvCacheDtype, RunConfig, Runtime};
+use llmprof_config::{Composed, Dtype, KvCacheDtype, Override, RunConfig, Runtime};
 use llmprof_engine::{
     Engine, EngineError, Progress,
     candle::{
@@ -104,7 +104,7 @@ pub struct Plan {
 fn run_dir(composed: &Composed) -> PathBuf {
     let config = &composed.config;
     let dir = PathBuf::from(&config.hydra.run.dir);
-    let names_model = composed.overrides.iter().any(|text| text.starts_with("model"));
+    let names_model = composed.composition.overrides().iter().any(|given| given.sets_within("model"));
     let chosen = composed.composition.choices.get("runtime").cloned().flatten();
     let Some(runtime) = chosen.filter(|_| config.runtime.name.server().is_some() && !names_model) else {
         return dir;
@@ -155,7 +155,7 @@ impl Plan {
         }
         let speculation = SpeculationPlan::new(config, &inputs.model)?;
         remarks.extend(speculation.as_ref().and_then(|plan| plan.remark(&inputs.model)));
-        let names_model = composed.overrides.iter().any(|text| gives_shape(text));
+        let names_model = composed.composition.overrides().iter().any(gives_shape);
         check_limits(&inputs.workload)?;
         let settings =
             EngineSettings { config, inputs: &inputs, device: &device, speculation: speculation.as_ref() };
@@ -315,7 +315,7 @@ impl Plan {
     /// The name of a script whose model the user has not described.
     fn unknown_script(&self) -> Option<String> {
         let script = self.work.worker()?.setup.script.as_ref()?;
-        let is_given = self.composed.overrides.iter().any(|text| gives_shape(text));
+        let is_given = self.composed.composition.overrides().iter().any(gives_shape);
         let name = Path::new(script).file_name().map(|name| line(&name.to_string_lossy(), 60));
         name.filter(|_| !is_given)
     }
@@ -511,10 +511,10 @@ impl EngineSettings<'_> {
 }
 
 /// Whether an override defines the model; a name or a type alone does not.
-pub fn gives_shape(text: &str) -> bool {
-    ["model=", "model.config_json=", "model.weights=", "model.path=", "model.arch"]
-        .iter()
-        .any(|key| text.starts_with(key))
+pub fn gives_shape(given: &Override) -> bool {
+    let is_shape = |key: &str| given.sets(key);
+    ["model", "model.config_json", "model.weights", "model.path"].into_iter().any(is_shape)
+        || given.sets_within("model.arch")
 }
 
 enum EngineOptions {

@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 use super::{RemoteArgs, Shown, begin, print_there};
 use crate::cli::{
     Failure,
-    args::{ConfigArgs, runs_root, time_of},
+    args::{ConfigRequest, runs_root, time_of},
     print, print_json,
     profile::report_exit,
     run, watch,
@@ -31,15 +31,18 @@ use llmprof_screen::{App, Live, Workload};
 /// Time for an ended run to confirm that it is no longer needed.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub(super) async fn follow(args: &RemoteArgs, host: Host, start: Start, shown: Shown) -> Result<u8, Failure> {
-    let overrides = match &start {
-        Start::New(work) => work.overrides.iter().filter(|o| o.starts_with("output.tui.")).cloned().collect(),
-        Start::Again(_) => Vec::new(),
-    };
+/// `screen` has the settings of the screen.
+pub(super) async fn follow(
+    args: &RemoteArgs,
+    host: Host,
+    start: Start,
+    screen: &ConfigRequest,
+    shown: Shown,
+) -> Result<u8, Failure> {
     let run = begin(args, host, start)?;
     match shown.headless {
         true => without_screen(run, shown).await,
-        false => on_screen(run, &overrides).await,
+        false => on_screen(run, screen).await,
     }
 }
 
@@ -62,8 +65,8 @@ async fn begun(run: &mut RemoteRun, shutdown: &mut Shutdown) -> Result<(), Failu
     Ok(())
 }
 
-async fn on_screen(mut run: RemoteRun, overrides: &[String]) -> Result<u8, Failure> {
-    let composed = ConfigArgs::with_overrides(overrides).compose()?;
+async fn on_screen(mut run: RemoteRun, screen: &ConfigRequest) -> Result<u8, Failure> {
+    let composed = screen.compose()?;
     let tui = composed.config.output.tui.clone();
     let mut shutdown = Shutdown::listen()?;
     begun(&mut run, &mut shutdown).await?;

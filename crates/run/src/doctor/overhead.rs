@@ -426,14 +426,14 @@ fn tpot_text(ms: f64) -> String {
 mod tests {
     use super::*;
     use llmprof_base::noise;
-    use llmprof_config::{built_in, compose};
+    use llmprof_config::{Override, built_in, compose};
 
     fn overhead(slower: f64, pairs: usize) -> Overhead {
         let noise = |i: usize, seed| 1.0 + 0.001 * noise::bell(seed, i as u64);
         let pairs: Vec<Pair> = (0..pairs)
             .map(|i| Pair { on_ms: 5.0 * slower * noise(i, 1), off_ms: 5.0 * noise(i, 2) })
             .collect();
-        let composed = compose(&built_in(), &[]).unwrap();
+        let composed = compose(&built_in(), Override::NONE).unwrap();
         Overhead {
             run: plan(composed).unwrap().started(),
             change_pct: change_pct(&pairs, 0),

@@ -128,7 +128,7 @@ impl fmt::Display for Consent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use llmprof_config::{built_in, compose};
+    use llmprof_config::{Override, built_in, compose};
 
     #[test]
     fn files_of_another_user_need_consent() {
@@ -172,7 +172,11 @@ mod tests {
         setup.jobs.push("job 1/1".into());
         assert!(setup.is_needed() && setup.to_string().contains("rm -r /"), "{setup}");
         let mut spoof = Consent { dir: "runs/x\nall is well".into(), ..foreign };
-        spoof.add("job 3/3", &["a=\nall is well".to_owned()], &compose(&built_in(), &[]).unwrap().config);
+        spoof.add(
+            "job 3/3",
+            &["a=\nall is well".to_owned()],
+            &compose(&built_in(), Override::NONE).unwrap().config,
+        );
         assert!(!spoof.to_string().lines().any(|line| line.starts_with("all is well")), "{spoof}");
     }
 }
