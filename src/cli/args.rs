@@ -15,7 +15,8 @@ use super::{
 };
 use llmprof_base::shell::quoted;
 use llmprof_config::{
-    Composed, Composition, ConfTree, ConfigError, Override, RiskySetting, compose, compose_untyped, find_tree,
+    AsOverride, Composed, Composition, ConfTree, ConfigError, Override, RiskySetting, compose,
+    compose_untyped, find_tree,
 };
 use llmprof_record::rundir::find_run;
 use llmprof_run::plan::Plan;
@@ -64,17 +65,11 @@ impl ConfigArgs {
 
     /// The parsed arguments.
     pub(super) fn request(&self) -> Result<ConfigRequest, Failure> {
-        self.request_with(&[])
-    }
-
-    /// The same with `presets`, over which the user's overrides take precedence.
-    pub(super) fn request_with(&self, presets: &[&str]) -> Result<ConfigRequest, Failure> {
         self.reject_bare_words()?;
-        let options = self.options();
-        let words = options.iter().map(String::as_str).chain(presets.iter().copied());
-        let words = words.chain(self.overrides.iter().map(String::as_str));
-        let overrides = words.map(Override::parse).collect::<Result<_, _>>().map_err(Failure::usage)?;
-        Ok(ConfigRequest { conf_dir: self.conf_dir.clone(), overrides })
+        let mut request = ConfigRequest { conf_dir: self.conf_dir.clone(), overrides: Vec::new() };
+        request.add(&self.options())?;
+        request.add(&self.overrides)?;
+        Ok(request)
     }
 
     /// The options that are short for overrides.
@@ -141,10 +136,18 @@ impl ConfigRequest {
     }
 
     /// Adds overrides, which take precedence.
-    pub(super) fn add(&mut self, overrides: &[String]) -> Result<(), Failure> {
-        for text in overrides {
-            self.overrides.push(Override::parse(text).map_err(Failure::usage)?);
+    pub(super) fn add(&mut self, overrides: &[impl AsOverride]) -> Result<(), Failure> {
+        for given in overrides {
+            self.overrides.push(given.as_override().map_err(Failure::usage)?);
         }
+        Ok(())
+    }
+
+    /// Adds overrides over which all others take precedence.
+    pub(super) fn preset(&mut self, overrides: &[impl AsOverride]) -> Result<(), Failure> {
+        let given = std::mem::take(&mut self.overrides);
+        self.add(overrides)?;
+        self.overrides.extend(given);
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::{
     Failure,
     args::{ConfigArgs, ConfigRequest, runs_root, take_url},
+    outcome::report_end,
     print, print_json,
 };
 use llmprof_analysis::{interval::ConfidenceInterval, knee::KneeSearch, server::ServerRemark};
@@ -75,11 +76,11 @@ impl KneeArgs {
     fn server_config(&self) -> Result<ConfigRequest, Failure> {
         let mut config = self.config.clone();
         let has_url = take_url(&mut config.overrides, "runtime.server.url");
-        let request = config.request()?;
-        match has_url && !request.sets("runtime") {
-            true => config.request_with(&["runtime=openai"]),
-            false => Ok(request),
+        let mut request = config.request()?;
+        if has_url && !request.sets("runtime") {
+            request.preset(&["runtime=openai"])?;
         }
+        Ok(request)
     }
 }
 
@@ -127,7 +128,7 @@ pub(super) async fn run(args: KneeArgs) -> Result<u8, Failure> {
             if !steps.is_empty() {
                 show(&search, &steps, args.json)?;
             }
-            return Ok(super::run::report_end(&finished.summary));
+            return Ok(report_end(&finished.summary));
         }
         let share = server.good_share().unwrap_or(ConfidenceInterval { estimate: 0.0, low: 0.0, high: 1.0 });
         let kept = share.estimate >= KEPT_SHARE;

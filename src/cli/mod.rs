@@ -16,10 +16,13 @@ mod fetch;
 mod fleet;
 mod kernels;
 mod knee;
+mod launch;
+mod outcome;
 mod profile;
 mod remote;
 mod replay;
 mod report;
+mod request;
 mod run;
 mod sweep;
 mod third_party;
@@ -343,7 +346,7 @@ fn dispatch(cli: Cli, words: &[OsString]) -> Result<u8, Failure> {
     require_descriptors()?;
     let runtime = runtime()?;
     let Some(command) = cli.command else {
-        return runtime.block_on(profile::run(cli.config, &cli.sweep, &cli.remote, &cli.session));
+        return runtime.block_on(profile::run(&cli.config, &cli.sweep, &cli.remote, &cli.session));
     };
     match command {
         Command::Run(args) => runtime.block_on(run::run(args)),
@@ -394,6 +397,14 @@ fn require_descriptors() -> Result<(), Failure> {
         // A closed stderr says nothing about the limit.
         _ => Ok(()),
     }
+}
+
+/// Refuses to open the TUI without a terminal; `alternative` works without one.
+fn require_terminal(alternative: &str) -> Result<(), Failure> {
+    if llmprof_screen::terminal::is_there() {
+        return Ok(());
+    }
+    Err(Failure::usage(format_args!("not a terminal: the TUI needs one; use {alternative}")))
 }
 
 /// Prints help or an error in the arguments: with colours, unless an argument, which may be the name of a file, has

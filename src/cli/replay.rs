@@ -7,7 +7,8 @@ use clap::{Args, ValueEnum};
 use super::{
     Failure,
     args::{ConfigArgs, resolve_run, runs_root},
-    profile::{report_exit, require_terminal},
+    outcome::report_exit,
+    require_terminal,
 };
 use llmprof_base::{gz, process::shutdown::Shutdown, shell::quoted};
 use llmprof_event::Stamp;

@@ -11,11 +11,10 @@ use super::{
     conf_consent::MayAsk,
 };
 use llmprof_base::{
-    process::{eprint_line, eprint_lines, shutdown::Cause},
+    process::{eprint_line, eprint_lines},
     shell::quoted,
 };
 use llmprof_config::{Composed, ConfTree, Launcher, Override, compose, expand_sweep};
-use llmprof_event::Outcome;
 use llmprof_run::sweep::{Consent, Launch, Machine, Runner, SweepError, Task, TaskThere};
 
 #[derive(Debug, Clone, Default, Args)]
@@ -35,10 +34,6 @@ pub(super) struct SweepArgs {
 }
 
 impl SweepArgs {
-    pub(super) fn is_asked(&self) -> bool {
-        self.multirun || self.resume.is_some()
-    }
-
     /// The requested sweep, if any, with every job validated and the directory created. `precondition` is checked
     /// before anything is written. `host` is the remote host of the sweep, if it has one.
     pub(super) fn runner(
@@ -173,40 +168,6 @@ pub(super) fn task(dir: &Path, number: usize) -> Result<Option<Task>, Failure> {
 /// The same for a job that a remote host runs.
 pub(super) fn task_there(dir: &Path, number: usize) -> Result<Option<TaskThere>, Failure> {
     TaskThere::open(dir, number, tree_of)
-}
-
-/// Like [`report_end`], for jobs in other processes.
-pub(super) fn report_launch(launch: &Launch, cause: Option<&Cause>, command: &str) -> u8 {
-    let sweep = &launch.runner.sweep;
-    let left = sweep.left();
-    if left == 0 || !launch.goes_on {
-        return report_end(&launch.runner, cause, command);
-    }
-    let dir = quoted(&sweep.dir.display().to_string());
-    if let Some(cause) = cause {
-        eprint_line(format_args!("interrupted: {cause}"));
-    }
-    eprint_lines(format_args!(
-        "{left} jobs go on in Slurm\n  follow them again: {command} --resume {dir}\n  cancel them:       llmprof-tui run --resume {dir} --cancel"
-    ));
-    cause.map_or_else(|| launch.runner.exit_code(), Cause::exit_code)
-}
-
-/// Prints how a sweep ended and how to resume it to stderr, and returns the exit code.
-pub(super) fn report_end(runner: &Runner, cause: Option<&Cause>, command: &str) -> u8 {
-    let sweep = &runner.sweep;
-    if let Some(cause) = cause {
-        eprint_line(format_args!("interrupted: {cause}"));
-    }
-    if !sweep.is_complete() {
-        let (total, completed) = (sweep.jobs.len(), sweep.count(Outcome::Completed));
-        let dir = quoted(&sweep.dir.display().to_string());
-        let host = runner.host().map(|host| format!(" --host {}", quoted(host))).unwrap_or_default();
-        eprint_line(format_args!(
-            "{completed} of {total} jobs completed; to run the others: {command}{host} --resume {dir}"
-        ));
-    }
-    cause.map_or_else(|| runner.exit_code(), Cause::exit_code)
 }
 
 impl From<SweepError> for Failure {

@@ -16,7 +16,10 @@ use ratatui::{Terminal, backend::Backend};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use self::{comparison::Compared, event_loop::Left, jobs::Elsewhere, runs::RunList};
-pub use self::{live::Live, workload::Workload};
+pub use self::{
+    live::{Live, Replan},
+    workload::Workload,
+};
 use super::{
     export::Exported,
     input::Input,
