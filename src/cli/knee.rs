@@ -88,7 +88,7 @@ pub(super) async fn run(args: KneeArgs) -> Result<u8, Failure> {
     let server_config = args.server_config()?;
     let plan = server_config.plan()?;
     let config = &plan.composed.config;
-    let Some(load) = config.runtime.load.as_ref().filter(|_| config.runtime.name.server().is_some()) else {
+    let Some(load) = config.runtime.load() else {
         return Err(Failure::usage(
             "knee is for servers: use runtime=openai, vllm, sglang, tensorrtllm or llamacpp",
         ));

@@ -327,7 +327,7 @@ impl Plan {
             Work::Program(ProgramWork { target: Some(target), has_model: false }) => target.name(),
             Work::Watch => "watch".to_owned(),
             Work::Server(server) if !server.has_model => {
-                let server = self.composed.config.runtime.server.as_ref();
+                let server = self.composed.config.runtime.server();
                 server.and_then(|server| server.model.clone()).unwrap_or_else(|| "server".to_owned())
             }
             Work::Python(_) => self.unknown_script().unwrap_or_else(|| name.clone()),

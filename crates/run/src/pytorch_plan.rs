@@ -29,7 +29,7 @@ pub enum PytorchPlanError {
 pub(crate) fn worker(engine: &EngineSettings<'_>, dtype: Dtype) -> Result<WorkerPlan, PytorchPlanError> {
     let EngineSettings { config, inputs, device, .. } = *engine;
     let Model::Python(model) = &inputs.model else { return Err(PytorchPlanError::NoSettings) };
-    let settings = config.runtime.pytorch.as_ref().ok_or(PytorchPlanError::NoSettings)?;
+    let settings = config.runtime.pytorch().ok_or(PytorchPlanError::NoSettings)?;
     check_files(settings)?;
     let python = Interpreter::find(settings.python.as_deref());
     let workload = &inputs.workload;

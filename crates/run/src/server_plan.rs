@@ -76,8 +76,8 @@ pub fn load_plan(
     tokenizer: Option<Arc<Tokenizer>>,
 ) -> Result<LoadPlan, ServerPlanError> {
     let kind = kind_of(runtime);
-    let server = config.runtime.server.as_ref().ok_or(ServerPlanError::NoConfig("server"))?;
-    let load = config.runtime.load.as_ref().ok_or(ServerPlanError::NoConfig("load"))?;
+    let server = config.runtime.server().ok_or(ServerPlanError::NoConfig("server"))?;
+    let load = config.runtime.load().ok_or(ServerPlanError::NoConfig("load"))?;
     let url = match (&server.url, &server.command) {
         (Some(url), _) => url.as_str(),
         (None, Some(_)) => USUAL_URL,
@@ -149,7 +149,7 @@ pub fn served_tokenizer(
     model: &Model,
     names_model: bool,
 ) -> Result<Option<Arc<Tokenizer>>, ServerPlanError> {
-    let tokenizer = match config.runtime.server.as_ref().and_then(|server| server.tokenizer.as_ref()) {
+    let tokenizer = match config.runtime.server().and_then(|server| server.tokenizer.as_ref()) {
         Some(dir) => Some(Tokenizer::from_dir(Path::new(dir)).map_err(ServerPlanError::Tokenizer)?),
         None if names_model => model.tokenizer().and_then(Result::ok),
         None => None,
@@ -159,7 +159,7 @@ pub fn served_tokenizer(
 
 /// The command that starts the server, if there is one.
 pub fn server_program(config: &RunConfig) -> Result<Option<Target>, ServerPlanError> {
-    let command = config.runtime.server.as_ref().and_then(|server| server.command.as_ref());
+    let command = config.runtime.server().and_then(|server| server.command.as_ref());
     let Some(command) = command else { return Ok(None) };
     let words = shlex::split(command).filter(|words| !words.is_empty());
     let words = words.ok_or_else(|| ServerPlanError::Command(command.clone()))?;
