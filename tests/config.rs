@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use llmprof::config::{
-    ComposeContext, Composed, ConfTree, ConfigError, DtypeChoice, Probe, Runtime, ThemeName, Weights,
-    built_in, compose, compose_in, over_built_in,
+    ComposeContext, Composed, ConfTree, ConfigError, DtypeChoice, Override, Probe, Runtime, ThemeName,
+    Weights, built_in, compose, compose_in, over_built_in,
 };
 use llmprof::model::{ModelSpec, Shape, spec::RopeScaling};
 use proptest::prelude::*;
@@ -56,7 +56,8 @@ fn defaults() {
     assert_eq!(run.choices["model"], "smollm2_135m");
     assert_eq!(run.choices["hydra/launcher"], "basic");
     assert_eq!(run.choices.len(), 10);
-    let again = compose(&ConfTree::from_files([("config.yaml", run.to_yaml().as_str())]), &[]).unwrap();
+    let again =
+        compose(&ConfTree::from_files([("config.yaml", run.to_yaml().as_str())]), Override::NONE).unwrap();
     assert_eq!(again.tree, run.tree);
     assert!(run.tree.get("hydra").is_none(), "Hydra's own configuration is not the job's");
 }
@@ -633,7 +634,7 @@ fn errors_name_the_files_of_a_directory() {
     ];
     for (path, text, error, detail) in table {
         let (_dir, tree) = tree_with(&[(path, text)]);
-        let message = compose_in(&tree, &[], &context()).unwrap_err().to_string();
+        let message = compose_in(&tree, Override::NONE, &context()).unwrap_err().to_string();
         for expected in [error, detail, path] {
             assert!(message.contains(expected), "{path} {text:?}: {message}\nexpected: {expected}");
         }
@@ -724,7 +725,7 @@ fn the_position_of_self_decides_which_value_wins() {
     ];
     for (text, expected) in table {
         let (_dir, tree) = tree_with(&[("config.yaml", &text)]);
-        let run = compose(&tree, &[]).unwrap();
+        let run = compose(&tree, Override::NONE).unwrap();
         assert_eq!(run.config.infer.max_new_tokens, expected, "{text}");
     }
 }
@@ -759,6 +760,6 @@ proptest! {
     #[test]
     fn garbage_files_never_panic(text in r"(defaults: |- |a: |model: |\$\{|\}|\[|\]|\n|  |_self_|&x |\*x|<<: |[a-c]|:){0,24}") {
         let tree = ConfTree::from_files([("config.yaml", text.as_str()), ("model/a.yaml", text.as_str())]);
-        let _ = compose_in(&tree, &[], &context());
+        let _ = compose_in(&tree, Override::NONE, &context());
     }
 }

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use crate::common::markup::assert_well_formed;
 use crate::common::{events, record, run};
 use llmprof::{
-    event::{EngineKind, Envelope, Event},
+    event::{Envelope, Event, WorkKind},
     report::{DEFINITIONS, Document, NAMES, documents},
     state::RunState,
 };
@@ -256,7 +256,7 @@ fn a_watch_is_summarised_without_requests() {
     let mut events = demo(DEMOS[0]);
     for envelope in &mut events {
         if let Event::RunStarted(run) = &mut envelope.event {
-            run.engine = EngineKind::None;
+            run.kind = WorkKind::Watch;
         }
     }
     events.retain(|envelope| !matches!(envelope.event, Event::Token(_) | Event::RequestStarted(_)));

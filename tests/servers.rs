@@ -16,8 +16,8 @@ use std::{
 
 use llmprof::{
     event::{
-        ClientSample, EngineKind, Envelope, Event, GpuInfo, GpuSample, Outcome, RequestFinished,
-        RequestStarted, RunFinished, RunStarted, ServerFound, ServerKind, ServerSample, Stamp, Token,
+        ClientSample, Envelope, Event, GpuInfo, GpuSample, Outcome, RequestFinished, RequestStarted,
+        RunFinished, RunStarted, ServerFound, ServerKind, ServerSample, Stamp, Token, WorkKind,
         readings::Reading,
     },
     report::run_json,
@@ -802,7 +802,7 @@ fn troubled(trouble: Trouble) -> Vec<Envelope> {
     events.sort_by(|a, b| a.0.total_cmp(&b.0));
     let begin = [
         Event::RunStarted(Box::new(RunStarted {
-            engine: EngineKind::Server,
+            kind: WorkKind::Server,
             requests: arrivals_ms.len() as u32,
             ..crate::screens::run_started()
         })),

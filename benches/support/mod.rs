@@ -4,7 +4,8 @@ use llmprof::{
     base::noise,
     event::{
         Envelope, Event, GivenPeaks, GpuInfo, GpuSample, HostSample, Level, Notice, ObserverSample, Outcome,
-        RequestFinished, RequestStarted, RunFinished, RunStarted, SCHEMA, Stamp, Token, readings::Reading,
+        RequestFinished, RequestStarted, RunFinished, RunStarted, SCHEMA, Stamp, Token, WorkKind,
+        readings::Reading,
     },
 };
 
@@ -61,7 +62,7 @@ impl MadeUpRun {
             experiment: "made_up".into(),
             model: "qwen2_5_7b".into(),
             dtype: "bf16".into(),
-            engine: "sim".into(),
+            kind: WorkKind::Sim,
             device: "cuda:0".into(),
             synthetic_weights: true,
             simulated: true,

@@ -15,7 +15,8 @@ use super::{
 };
 use llmprof_base::shell::quoted;
 use llmprof_config::{
-    Composed, Composition, ConfTree, ConfigError, RiskySetting, compose, compose_untyped, find_tree,
+    AsOverride, Composed, Composition, ConfTree, ConfigError, Override, RiskySetting, compose,
+    compose_untyped, find_tree,
 };
 use llmprof_record::rundir::find_run;
 use llmprof_run::plan::Plan;
@@ -62,16 +63,97 @@ impl ConfigArgs {
         ConfigArgs { overrides: overrides.to_vec(), ..ConfigArgs::default() }
     }
 
-    /// The overrides as typed, with `--model` first.
-    pub(super) fn typed_overrides(&self) -> Vec<String> {
-        self.model
-            .iter()
-            .map(|model| format!("model={model}"))
-            .chain(
-                self.metrics.iter().map(|address| format!("output.metrics='{}'", address.replace('\'', ""))),
-            )
-            .chain(self.overrides.iter().cloned())
-            .collect()
+    /// The parsed arguments.
+    pub(super) fn request(&self) -> Result<ConfigRequest, Failure> {
+        self.reject_bare_words()?;
+        let mut request = ConfigRequest { conf_dir: self.conf_dir.clone(), overrides: Vec::new() };
+        request.add(&self.options())?;
+        request.add(&self.overrides)?;
+        Ok(request)
+    }
+
+    /// The options that are short for overrides.
+    fn options(&self) -> Vec<String> {
+        let model = self.model.iter().map(|model| format!("model={model}"));
+        let metrics = |address: &String| format!("output.metrics='{}'", address.replace('\'', ""));
+        model.chain(self.metrics.iter().map(metrics)).collect()
+    }
+
+    pub(super) fn compose(&self) -> Result<Composed, Failure> {
+        self.request()?.compose()
+    }
+
+    /// The requested run; see [`ConfigRequest::plan`].
+    pub(super) fn plan(&self) -> Result<Plan, Failure> {
+        self.request()?.plan()
+    }
+
+    /// Refuses a word that is not an override: most often it is a mistyped command.
+    pub(super) fn reject_bare_words(&self) -> Result<(), Failure> {
+        let Some(word) = self.overrides.iter().find(|o| !o.contains('=') && !o.starts_with('~')) else {
+            return Ok(());
+        };
+        let cli = Cli::command();
+        let commands: Vec<&str> =
+            cli.get_subcommands().filter(|command| !command.is_hide_set()).map(|c| c.get_name()).collect();
+        if commands.contains(&word.as_str()) {
+            let rest =
+                self.options().into_iter().chain(self.overrides.iter().filter(|o| *o != word).cloned());
+            let line: Vec<String> =
+                ["llmprof-tui".to_owned(), word.clone()].into_iter().chain(rest).collect();
+            let line = line.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+            return Err(Failure::usage(format_args!(
+                "{word:?} is a command and comes before the overrides: {line}"
+            )));
+        }
+        let near: Vec<&str> =
+            commands.iter().filter(|c| strsim::damerau_levenshtein(c, word) <= 2).copied().collect();
+        let hint =
+            if near.is_empty() { String::new() } else { format!(" Did you mean {}?", near.join(", ")) };
+        let all = commands.join(", ");
+        Err(Failure::usage(format_args!(
+            "{word:?} is neither a command ({all}) nor an override (key=value).{hint}"
+        )))
+    }
+}
+
+/// A configuration that is asked for: parsed overrides, and the directory of the files.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ConfigRequest {
+    pub(super) conf_dir: Option<PathBuf>,
+    pub(super) overrides: Vec<Override>,
+}
+
+impl ConfigRequest {
+    /// The same files with other overrides.
+    pub(super) fn with_texts(&self, overrides: &[String]) -> Result<ConfigRequest, Failure> {
+        ConfigArgs { conf_dir: self.conf_dir.clone(), ..ConfigArgs::with_overrides(overrides) }.request()
+    }
+
+    /// The overrides as they are recorded and sent.
+    pub(super) fn texts(&self) -> Vec<String> {
+        self.overrides.iter().map(|given| given.text.clone()).collect()
+    }
+
+    /// Adds overrides, which take precedence.
+    pub(super) fn add(&mut self, overrides: &[impl AsOverride]) -> Result<(), Failure> {
+        for given in overrides {
+            self.overrides.push(given.as_override().map_err(Failure::usage)?);
+        }
+        Ok(())
+    }
+
+    /// Adds overrides over which all others take precedence.
+    pub(super) fn preset(&mut self, overrides: &[impl AsOverride]) -> Result<(), Failure> {
+        let given = std::mem::take(&mut self.overrides);
+        self.add(overrides)?;
+        self.overrides.extend(given);
+        Ok(())
+    }
+
+    /// Whether an override gives `key` a value.
+    pub(super) fn sets(&self, key: &str) -> bool {
+        self.overrides.iter().any(|given| given.sets(key))
     }
 
     pub(super) fn tree(&self) -> Result<ConfTree, Failure> {
@@ -81,14 +163,12 @@ impl ConfigArgs {
     }
 
     pub(super) fn compose(&self) -> Result<Composed, Failure> {
-        self.reject_bare_words()?;
-        compose(&self.tree()?, &with_model_name(self.typed_overrides())).map_err(with_runtimes)
+        compose(&self.tree()?, &with_model_name(self.overrides.clone())).map_err(with_runtimes)
     }
 
     /// The configuration as it was written: `${…}` unresolved, values of any type.
     pub(super) fn compose_untyped(&self) -> Result<Composition, Failure> {
-        self.reject_bare_words()?;
-        compose_untyped(&self.tree()?, &with_model_name(self.typed_overrides())).map_err(Failure::usage)
+        compose_untyped(&self.tree()?, &with_model_name(self.overrides.clone())).map_err(Failure::usage)
     }
 
     /// The requested run. Settings of `./conf` that start programs or connect are asked for once.
@@ -115,33 +195,6 @@ impl ConfigArgs {
         let settings =
             runs.iter().flat_map(|composed| RiskySetting::find_all(&composed.composition)).collect();
         conf_consent::confirm(Path::new("conf"), settings, may_ask)
-    }
-
-    /// Refuses a word that is not an override: most often it is a mistyped command.
-    pub(super) fn reject_bare_words(&self) -> Result<(), Failure> {
-        let Some(word) = self.overrides.iter().find(|o| !o.contains('=') && !o.starts_with('~')) else {
-            return Ok(());
-        };
-        let cli = Cli::command();
-        let commands: Vec<&str> =
-            cli.get_subcommands().filter(|command| !command.is_hide_set()).map(|c| c.get_name()).collect();
-        if commands.contains(&word.as_str()) {
-            let rest = self.typed_overrides().into_iter().filter(|o| o != word);
-            let line: Vec<String> =
-                ["llmprof-tui".to_owned(), word.clone()].into_iter().chain(rest).collect();
-            let line = line.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
-            return Err(Failure::usage(format_args!(
-                "{word:?} is a command and comes before the overrides: {line}"
-            )));
-        }
-        let near: Vec<&str> =
-            commands.iter().filter(|c| strsim::damerau_levenshtein(c, word) <= 2).copied().collect();
-        let hint =
-            if near.is_empty() { String::new() } else { format!(" Did you mean {}?", near.join(", ")) };
-        let all = commands.join(", ");
-        Err(Failure::usage(format_args!(
-            "{word:?} is neither a command ({all}) nor an override (key=value).{hint}"
-        )))
     }
 }
 
@@ -180,10 +233,11 @@ pub(super) fn time_of(seconds: f64) -> Result<Duration, Failure> {
 }
 
 /// Adds a model name if the shape comes from a file: the default name would be wrong.
-pub(super) fn with_model_name(mut overrides: Vec<String>) -> Vec<String> {
-    let given = |key: &str| overrides.iter().find_map(|o| o.strip_prefix(key)).map(str::to_owned);
-    if let (Some(path), None) = (given("model.config_json="), given("model.name=")) {
-        overrides.push(format!("model.name={}", model_name(Path::new(&path))));
+pub(super) fn with_model_name(mut overrides: Vec<Override>) -> Vec<Override> {
+    let is_named = overrides.iter().any(|given| given.sets("model.name"));
+    let file = overrides.iter().find(|given| given.sets("model.config_json")).and_then(Override::value_text);
+    if let Some(name) = file.filter(|_| !is_named).map(|path| model_name(Path::new(path))) {
+        overrides.push(Override::of_text("model.name", &name));
     }
     overrides
 }

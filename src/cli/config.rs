@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     Failure,
-    args::{ConfigArgs, WhichConfig},
+    args::{ConfigRequest, WhichConfig},
     print, print_data, print_json,
 };
 use llmprof_base::{process::eprint_line, table::aligned};
@@ -35,21 +35,21 @@ pub(super) enum Info {
     Searchpath,
 }
 
-pub(super) fn run(config: &ConfigArgs, args: &PrintArgs) -> Result<u8, Failure> {
-    if args.info.is_none() && config.cfg != Some(WhichConfig::Hydra) && !args.no_resolve {
-        let composed = config.compose()?;
+pub(super) fn run(request: &ConfigRequest, which: WhichConfig, args: &PrintArgs) -> Result<u8, Failure> {
+    if args.info.is_none() && which == WhichConfig::Job && !args.no_resolve {
+        let composed = request.compose()?;
         note_aliases(&composed.composition.aliases);
         let value = composed.package(args.package.as_deref().unwrap_or_default());
         print_value(&value.map_err(Failure::usage)?, args.json)?;
         return Ok(0);
     }
-    let composition = config.compose_untyped()?;
+    let composition = request.compose_untyped()?;
     match args.info {
         Some(Info::Searchpath) if args.json => print_json(&composition.search_path)?,
         Some(Info::Searchpath) => print(&composition.search_path.join("\n"))?,
         Some(Info::Defaults) if args.json => print_json(&defaults_json(&composition))?,
         Some(Info::Defaults) => print(&defaults_table(&composition))?,
-        None if config.cfg == Some(WhichConfig::Hydra) => print_value(&composition.hydra(), args.json)?,
+        None if which == WhichConfig::Hydra => print_value(&composition.hydra(), args.json)?,
         None => {
             note_aliases(&composition.aliases);
             let value = composition.package(args.package.as_deref().unwrap_or_default());

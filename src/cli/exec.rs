@@ -1,35 +1,18 @@
 //! `exec`, `attach` and `inject`: other programs.
 
-use std::{
-    ffi::OsString,
-    path::{Path, PathBuf},
-};
+use std::ffi::OsString;
 
 use clap::Args;
 
 use super::{
     Failure,
-    args::{ConfigArgs, runs_root, time_of},
-    print_data, print_json,
-    profile::{report_exit, require_terminal},
-    remote,
-    remote::{RemoteArgs, Shown},
-    run::summary,
-    watch::{self, WatchArgs},
+    args::ConfigArgs,
+    launch::{launch, launch_here},
+    print_data,
+    remote::RemoteArgs,
+    request::{RunRequest, Shown, Subject, model_of},
 };
-use llmprof_base::{
-    own_children::OwnChild,
-    process::{eprint_line, eprint_lines, shutdown::Shutdown},
-    shell::quoted,
-};
-use llmprof_record::report::{kernels_text, ranks_text, run_json};
-use llmprof_run::{
-    headless,
-    plan::{Plan, gives_shape},
-    session::Session,
-};
-use llmprof_screen as tui;
-use llmprof_screen::{App, Live};
+use llmprof_base::{own_children::OwnChild, shell::quoted};
 use llmprof_sources::attach::{OutputTo, Target, find_processes, library_file, print_environment};
 
 pub(super) const EXEC_EXAMPLES: &str = "\
@@ -54,9 +37,6 @@ pub(super) const INJECT_EXAMPLES: &str = "\
 Examples:
   eval \"$(llmprof-tui inject --print-env)\"; python serve.py &
   llmprof-tui inject --print-env --format systemd    systemd unit file; compose: compose file";
-
-/// Maximum rows of a kernel table.
-const KERNEL_ROWS: usize = 15;
 
 #[derive(Debug, Args)]
 pub(super) struct ExecArgs {
@@ -96,8 +76,9 @@ struct FollowArgs {
 }
 
 impl FollowArgs {
-    fn is_headless(&self) -> bool {
-        self.headless || self.json || self.seconds.is_some()
+    fn shown(&self) -> Shown {
+        let headless = self.headless || self.json || self.seconds.is_some();
+        Shown { headless, json: self.json, quiet: false, seconds: self.seconds }
     }
 }
 
@@ -122,21 +103,14 @@ enum Format {
 }
 
 pub(super) async fn exec(args: ExecArgs) -> Result<u8, Failure> {
-    let FollowArgs { json, seconds, .. } = args.follow;
-    let shown =
-        Shown { headless: args.follow.is_headless(), json, seconds, program: true, ..Shown::default() };
-    if let Some(code) = remote::profile(&args.remote, &args.config, Some(&args.command), shown).await? {
-        return Ok(code);
-    }
-    let output = match (args.follow.is_headless(), args.follow.json) {
+    let shown = args.follow.shown();
+    let output = match (shown.headless, shown.json) {
         (false, _) => OutputTo::Log,
         (true, false) => OutputTo::Same,
         (true, true) => OutputTo::Stderr,
     };
-    let directory = std::env::current_dir().ok();
-    let model = model_of(&args.command, directory.as_deref());
-    let target = Target::Start { command: args.command, output };
-    follow(args.config, target, model, &args.follow).await
+    let subject = Subject::started(args.command, output);
+    launch(RunRequest { config: args.config.request()?, subject, shown, remark: None }, &args.remote).await
 }
 
 pub(super) async fn attach(args: AttachArgs) -> Result<u8, Failure> {
@@ -144,6 +118,7 @@ pub(super) async fn attach(args: AttachArgs) -> Result<u8, Failure> {
     if found.is_empty() {
         return Err(Failure::usage(format_args!("there is no process {}", quoted(&args.process))));
     }
+    let shown = args.follow.shown();
     let (with, without): (Vec<_>, Vec<_>) = found.into_iter().partition(|process| process.library.is_some());
     if with.is_empty() {
         let remark = format!(
@@ -152,125 +127,19 @@ pub(super) async fn attach(args: AttachArgs) -> Result<u8, Failure> {
             without[0].pid,
             without[0].command(),
         );
-        let seconds = args.follow.seconds;
-        if seconds.is_none() && args.follow.is_headless() {
+        if shown.seconds.is_none() && shown.headless {
             return Err(Failure::usage(format_args!("{remark}. Give a time: --for SECONDS")));
         }
-        let watch = WatchArgs::from_outside(args.config, seconds, args.follow.json);
-        return watch::with_remark(watch, Some(remark)).await;
+        let mut config = args.config.request()?;
+        config.preset(&["runtime=watch", "output.record=false"])?;
+        return launch_here(RunRequest { config, subject: Subject::Watch, shown, remark: Some(remark) })
+            .await;
     }
     let model = with.iter().find_map(|process| model_of(&process.arguments, process.directory.as_deref()));
     // Its load and memory count as the run's.
     let _own: Vec<OwnChild> = with.iter().map(|process| OwnChild::new(process.pid)).collect();
-    follow(args.config, Target::Join { processes: with }, model, &args.follow).await
-}
-
-/// The plan for a program on this machine whose screen is on another.
-pub(super) fn planned_there(config: ConfigArgs, command: &[String]) -> Result<Plan, Failure> {
-    let command: Vec<OsString> = command.iter().map(OsString::from).collect();
-    let model = model_of(&command, std::env::current_dir().ok().as_deref());
-    let target = Target::Start { command, output: OutputTo::Log };
-    Ok(planned(config, &target, model)?.plan)
-}
-
-/// The plan of a followed program.
-struct Planned {
-    config: ConfigArgs,
-    plan: Plan,
-    /// Whether the shape of its model is known.
-    is_known: bool,
-}
-
-fn planned(mut config: ConfigArgs, target: &Target, model: Option<PathBuf>) -> Result<Planned, Failure> {
-    let has_model = config.typed_overrides().iter().any(|o| gives_shape(o));
-    config.overrides.insert(0, "runtime=program".to_owned());
-    let named = config.overrides.iter().any(|o| o.starts_with("model.name="));
-    if !has_model && !named {
-        // The run is stored under the name of the program.
-        config.overrides.push(format!("model.name={}", target.file_name()));
-    }
-    let shape = model.filter(|_| !has_model).map(|path| format!("model.config_json={}", path.display()));
-    let mut with_shape = config.clone();
-    with_shape.overrides.extend(shape.clone());
-    let (config, plan, is_known) = match (with_shape.plan(), shape) {
-        (Ok(plan), shape) => (with_shape, plan, has_model || shape.is_some()),
-        // An unreadable shape does not prevent following the program.
-        (Err(failure), Some(shape)) => {
-            let mut plan = config.plan()?;
-            plan.remarks.push(format!("the model's shape is not used ({shape}): {failure}"));
-            (config, plan, false)
-        }
-        (Err(failure), None) => return Err(failure),
-    };
-    let plan = plan.following(target.clone(), is_known);
-    Ok(Planned { config, plan, is_known })
-}
-
-async fn follow(
-    config: ConfigArgs,
-    target: Target,
-    model: Option<PathBuf>,
-    args: &FollowArgs,
-) -> Result<u8, Failure> {
-    let time = args.seconds.map(time_of).transpose()?;
-    let Planned { config, plan, is_known } = planned(config, &target, model)?;
-    if !args.is_headless() {
-        require_terminal("llmprof-tui exec --headless")?;
-        return on_screen(config, plan, target, is_known).await;
-    }
-    let finished = headless::follow(plan, time).await?;
-    let dir = finished.summary.dir.as_deref();
-    if args.json {
-        print_json(&run_json(&finished.state, dir))?;
-    } else {
-        let parts = [
-            kernels_text(&finished.state, KERNEL_ROWS),
-            ranks_text(&finished.state),
-            summary(&finished.state, dir).trim().to_owned(),
-        ];
-        let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        eprint_lines(parts.join("\n\n"));
-    }
-    if let Some(loss) = &finished.summary.loss {
-        eprint_line(format_args!("error: {loss}"));
-    }
-    if let Some(code) = finished.exit_code {
-        return Ok(code);
-    }
-    match &finished.cause {
-        Some(cause) => Ok(cause.exit_code()),
-        None => Ok(super::run::report_end(&finished.summary)),
-    }
-}
-
-async fn on_screen(config: ConfigArgs, plan: Plan, target: Target, is_known: bool) -> Result<u8, Failure> {
-    let tui = plan.composed.config.output.tui.clone();
-    let root = runs_root(&plan.composed);
-    let replan = move |overrides: &[String]| {
-        let config = ConfigArgs { model: None, overrides: overrides.to_vec(), ..config.clone() };
-        let plan = config.plan_again().map_err(|failure| failure.to_string())?;
-        Ok(plan.following(target.clone(), is_known))
-    };
-    let shutdown = Shutdown::listen()?;
-    let session = Session::start(plan);
-    let exit_code = session.program_control();
-    let live = Live { session: session.into(), replan: Box::new(replan), sweep: None };
-    let stopped: tui::Stopped = App::of_run(&tui, live, root).run(tui.mouse, shutdown).await;
-    let code = report_exit(stopped)?;
-    Ok(exit_code.exit_code().unwrap_or(code))
-}
-
-/// The `config.json` in a directory that the command names.
-fn model_of(command: &[OsString], directory: Option<&Path>) -> Option<PathBuf> {
-    let candidates = command.iter().skip(1).flat_map(|word| {
-        let text = word.to_string_lossy().into_owned();
-        let value = text.split_once('=').map(|(_, value)| value.to_owned());
-        [Some(text), value].into_iter().flatten().collect::<Vec<_>>()
-    });
-    candidates.filter(|word| !word.starts_with('-')).find_map(|word| {
-        let path = directory.unwrap_or(Path::new(".")).join(word).join("config.json");
-        path.is_file().then_some(path)
-    })
+    let subject = Subject::Program { target: Target::Join { processes: with }, model };
+    launch_here(RunRequest { config: args.config.request()?, subject, shown, remark: None }).await
 }
 
 pub(super) fn inject(args: &InjectArgs) -> Result<u8, Failure> {

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{
     Failure,
-    args::{ConfigArgs, ProjectArgs},
+    args::{ConfigRequest, ProjectArgs},
     print, print_json,
 };
 use llmprof_base::units::bytes;
@@ -53,7 +53,7 @@ pub(super) struct FetchArgs {
 }
 
 pub(super) fn run(args: &FetchArgs) -> Result<u8, Failure> {
-    let tree = ConfigArgs { conf_dir: args.conf_dir.clone(), ..ConfigArgs::default() }.tree()?;
+    let tree = ConfigRequest { conf_dir: args.conf_dir.clone(), ..ConfigRequest::default() }.tree()?;
     let repo = fetch::repository(&args.model, &tree)?;
     let hub = Hub::from_env()?;
     let fetched = if args.source_only {

@@ -212,7 +212,7 @@ pub(super) async fn run(args: FleetArgs) -> Result<u8, Failure> {
         }
         return args.print(snapshot, &header);
     }
-    super::profile::require_terminal("llmprof-tui fleet --once")?;
+    super::require_terminal("llmprof-tui fleet --once")?;
     let recorder = args.recorder(&header)?;
     let shutdown = Shutdown::listen()?;
     let watch = Watch::start(source, args.interval)?;
@@ -234,7 +234,7 @@ async fn replay(args: &FleetArgs) -> Result<u8, Failure> {
         let snapshot = recorded.snapshot(last)?;
         return args.print(snapshot, &recorded.header);
     }
-    super::profile::require_terminal("llmprof-tui fleet --replay FILE --once")?;
+    super::require_terminal("llmprof-tui fleet --replay FILE --once")?;
     let shutdown = Shutdown::listen()?;
     let source = format!("recorded from {}", recorded.header.prometheus);
     show(args, Feed::Recorded(Box::new(recorded)), source, shutdown).await

@@ -11,9 +11,8 @@ use serde_json::{Value, json};
 use super::{
     Failure,
     args::{ConfigArgs, resolve_run, runs_root},
-    print, print_data,
-    profile::report_exit,
-    read_run,
+    outcome::report_exit,
+    print, print_data, read_run,
 };
 use gpu_traces::{
     KernelsError, open, open_all,

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use super::{
     Failure,
-    args::{ConfigArgs, runs_root, take_url},
+    args::{ConfigArgs, ConfigRequest, runs_root, take_url},
+    outcome::report_end,
     print, print_json,
 };
 use llmprof_analysis::{interval::ConfidenceInterval, knee::KneeSearch, server::ServerRemark};
@@ -72,21 +73,22 @@ impl Step {
 
 impl KneeArgs {
     /// The configuration; a URL is the address of the server.
-    fn server_config(&self) -> ConfigArgs {
+    fn server_config(&self) -> Result<ConfigRequest, Failure> {
         let mut config = self.config.clone();
-        let has_runtime = config.overrides.iter().any(|text| text.starts_with("runtime="));
-        if take_url(&mut config.overrides, "runtime.server.url") && !has_runtime {
-            config.overrides.insert(0, "runtime=openai".to_owned());
+        let has_url = take_url(&mut config.overrides, "runtime.server.url");
+        let mut request = config.request()?;
+        if has_url && !request.sets("runtime") {
+            request.preset(&["runtime=openai"])?;
         }
-        config
+        Ok(request)
     }
 }
 
 pub(super) async fn run(args: KneeArgs) -> Result<u8, Failure> {
-    let server_config = args.server_config();
+    let server_config = args.server_config()?;
     let plan = server_config.plan()?;
     let config = &plan.composed.config;
-    let Some(load) = config.runtime.load.as_ref().filter(|_| config.runtime.name.server().is_some()) else {
+    let Some(load) = config.runtime.load() else {
         return Err(Failure::usage(
             "knee is for servers: use runtime=openai, vllm, sglang, tensorrtllm or llamacpp",
         ));
@@ -109,10 +111,8 @@ pub(super) async fn run(args: KneeArgs) -> Result<u8, Failure> {
     while let Some(rate) = search.next_rate().filter(|_| steps.len() < args.runs as usize) {
         let mut config = server_config.clone();
         let requests = (rate * args.seconds).ceil().max(MIN_REQUESTS);
-        config.overrides.extend(arrivals.clone());
-        config
-            .overrides
-            .extend([format!("runtime.load.rate={rate}"), format!("runtime.requests={requests}")]);
+        config.add(arrivals.as_slice())?;
+        config.add(&[format!("runtime.load.rate={rate}"), format!("runtime.requests={requests}")])?;
         let name = format!("{} requests/s", three_digits(rate));
         let mut finished = headless::run_named(config.plan()?, args.quiet, &name).await?;
         finished.summary.discard_unbegun(&root);
@@ -128,7 +128,7 @@ pub(super) async fn run(args: KneeArgs) -> Result<u8, Failure> {
             if !steps.is_empty() {
                 show(&search, &steps, args.json)?;
             }
-            return Ok(super::run::report_end(&finished.summary));
+            return Ok(report_end(&finished.summary));
         }
         let share = server.good_share().unwrap_or(ConfidenceInterval { estimate: 0.0, low: 0.0, high: 1.0 });
         let kept = share.estimate >= KEPT_SHARE;

@@ -16,10 +16,13 @@ mod fetch;
 mod fleet;
 mod kernels;
 mod knee;
+mod launch;
+mod outcome;
 mod profile;
 mod remote;
 mod replay;
 mod report;
+mod request;
 mod run;
 mod sweep;
 mod third_party;
@@ -41,7 +44,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, builder::StyledSt
 use rustix::io::Errno;
 use serde::Serialize;
 
-use args::ConfigArgs;
+use args::{ConfigArgs, ConfigRequest, WhichConfig};
 use llmprof_base::{
     build::Build,
     foreign::{Lines, is_hidden, visible},
@@ -311,34 +314,39 @@ impl Cli {
     }
 
     /// The configuration to print instead of running the command (`--cfg`), and whether as JSON.
-    fn printed_config(&self) -> Option<(ConfigArgs, bool)> {
+    fn printed_config(&self) -> Result<Option<(WhichConfig, ConfigRequest, bool)>, Failure> {
         let (config, json) = match &self.command {
-            None => (self.config.clone(), false),
-            Some(Command::Run(args)) => (args.config.clone(), args.json),
-            Some(Command::Doctor(args)) => (args.config.clone(), args.json),
-            Some(Command::Cost(args)) => (args.config.clone(), args.json),
-            Some(Command::Watch(args)) => (args.watch_config(), args.json),
-            Some(Command::Knee(args)) => (args.config.clone(), args.json),
-            Some(_) => return None,
+            None => (&self.config, false),
+            Some(Command::Run(args)) => (&args.config, args.json),
+            Some(Command::Doctor(args)) => (&args.config, args.json),
+            Some(Command::Cost(args)) => (&args.config, args.json),
+            Some(Command::Watch(args)) => (&args.config, args.json),
+            Some(Command::Knee(args)) => (&args.config, args.json),
+            Some(_) => return Ok(None),
         };
-        config.cfg.is_some().then_some((config, json))
+        let Some(which) = config.cfg else { return Ok(None) };
+        let request = match &self.command {
+            Some(Command::Watch(args)) => args.watch_config()?,
+            _ => config.request()?,
+        };
+        Ok(Some((which, request, json)))
     }
 }
 
 fn dispatch(cli: Cli, words: &[OsString]) -> Result<u8, Failure> {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
-    if let Some((config, json)) = cli.printed_config() {
+    if let Some((which, request, json)) = cli.printed_config()? {
         let there =
             cli.remote().map(|remote| runtime()?.block_on(remote::command(remote, words))).transpose()?;
         return match there.flatten() {
             Some(code) => Ok(code),
-            None => config::run(&config, &config::PrintArgs { json, ..Default::default() }),
+            None => config::run(&request, which, &config::PrintArgs { json, ..Default::default() }),
         };
     }
     require_descriptors()?;
     let runtime = runtime()?;
     let Some(command) = cli.command else {
-        return runtime.block_on(profile::run(cli.config, &cli.sweep, &cli.remote, &cli.session));
+        return runtime.block_on(profile::run(&cli.config, &cli.sweep, &cli.remote, &cli.session));
     };
     match command {
         Command::Run(args) => runtime.block_on(run::run(args)),
@@ -356,7 +364,9 @@ fn dispatch(cli: Cli, words: &[OsString]) -> Result<u8, Failure> {
         Command::Exec(args) => runtime.block_on(exec::exec(args)),
         Command::Attach(args) => runtime.block_on(exec::attach(args)),
         Command::Inject(args) => exec::inject(&args),
-        Command::Config { config, print } => config::run(&config, &print),
+        Command::Config { config, print } => {
+            config::run(&config.request()?, config.cfg.unwrap_or(WhichConfig::Job), &print)
+        }
         Command::Doctor(args) => match runtime.block_on(remote::command(&args.remote, words))? {
             Some(code) => Ok(code),
             None => runtime.block_on(doctor::run(args)),
@@ -387,6 +397,14 @@ fn require_descriptors() -> Result<(), Failure> {
         // A closed stderr says nothing about the limit.
         _ => Ok(()),
     }
+}
+
+/// Refuses to open the TUI without a terminal; `alternative` works without one.
+fn require_terminal(alternative: &str) -> Result<(), Failure> {
+    if llmprof_screen::terminal::is_there() {
+        return Ok(());
+    }
+    Err(Failure::usage(format_args!("not a terminal: the TUI needs one; use {alternative}")))
 }
 
 /// Prints help or an error in the arguments: with colours, unless an argument, which may be the name of a file, has

@@ -15,10 +15,11 @@ use self::follow::{follow, without_screen};
 pub(super) use self::sweep::job;
 use super::{
     Cli, Failure,
-    args::{ConfigArgs, runs_root},
+    args::{ConfigArgs, ConfigRequest, runs_root},
     ask::ask,
-    exec, print, print_data,
-    profile::require_terminal,
+    print, print_data,
+    request::{RunRequest, Shown, Subject},
+    require_terminal,
 };
 use llmprof_base::{
     foreign::{Lines, line},
@@ -35,6 +36,7 @@ use llmprof_run::{
         ServedDir, Start, Work, install, machine_there, serve, work,
     },
 };
+use llmprof_sources::attach::OutputTo;
 
 /// Options of every command that can run on a remote host.
 #[derive(Debug, Clone, Default, Args)]
@@ -131,48 +133,30 @@ impl RemoteArgs {
         self.fetch_limit.saturating_mul(1_000_000)
     }
 
-    fn work(&self, config: &ConfigArgs, command: Option<&[OsString]>) -> Result<Work, Failure> {
-        config.reject_bare_words()?;
+    fn work(&self, request: &ConfigRequest, command: Option<&[OsString]>) -> Result<Work, Failure> {
         let text = |word: &OsString| word.to_str().map(str::to_owned);
         let command = command.map(|words| words.iter().map(text).collect::<Option<Vec<String>>>());
         let command =
             command.map(|words| words.ok_or_else(|| Failure::usage("an argument is not UTF-8 text")));
         Ok(Work {
-            overrides: config.typed_overrides(),
-            conf_dir: config.conf_dir.clone(),
+            overrides: request.texts(),
+            conf_dir: request.conf_dir.clone(),
             command: command.transpose()?,
             dir: self.remote_dir.clone(),
         })
     }
 }
 
-/// How a remote run is shown locally.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Shown {
-    pub(super) headless: bool,
-    pub(super) json: bool,
-    pub(super) quiet: bool,
-    /// The run ends after this time.
-    pub(super) seconds: Option<f64>,
-    /// Whether a program is followed, whose output and exit code become those of the command.
-    pub(super) program: bool,
-    /// Whether nothing runs: the result is the telemetry of GPUs or of a server.
-    pub(super) watch: bool,
-}
-
-/// Runs the command on a remote host, if `--host` is given.
-pub(super) async fn profile(
-    args: &RemoteArgs,
-    config: &ConfigArgs,
-    command: Option<&[OsString]>,
-    shown: Shown,
-) -> Result<Option<u8>, Failure> {
+/// Runs what a command asks for on the remote host, if `--host` is given.
+pub(super) async fn run(args: &RemoteArgs, request: &RunRequest) -> Result<Option<u8>, Failure> {
     let Some(host) = args.host()? else { return Ok(None) };
-    let work = args.work(config, command)?;
-    if !shown.headless {
+    let work = args.work(&request.config, request.subject.command())?;
+    if !request.shown.headless {
         require_terminal("llmprof-tui run --host …")?;
     }
-    follow(args, host, Start::New(work), shown).await.map(Some)
+    let mut screen = ConfigRequest { conf_dir: None, ..request.config.clone() };
+    screen.overrides.retain(|given| given.sets_within("output.tui"));
+    follow(args, host, Start::New(work), &screen, &request.subject, request.shown).await.map(Some)
 }
 
 /// Options without a command: install, list, reconnect, end.
@@ -193,7 +177,8 @@ pub(super) async fn session(
     };
     let start = Start::Again(id.clone());
     if !cancel && llmprof_screen::terminal::is_there() {
-        return follow(args, host, start, Shown::default()).await.map(Some);
+        let screen = ConfigRequest::default();
+        return follow(args, host, start, &screen, &Subject::Workload, Shown::default()).await.map(Some);
     }
     let shown = Shown { headless: true, ..Shown::default() };
     let mut run = begin(args, host, start)?;
@@ -203,7 +188,7 @@ pub(super) async fn session(
             cause: Some("cancelled by the user".to_owned()),
         });
     }
-    without_screen(run, shown).await.map(Some)
+    without_screen(run, &Subject::Workload, shown).await.map(Some)
 }
 
 fn connect(host: &Host) -> Result<Connection, Failure> {
@@ -362,15 +347,17 @@ pub(super) async fn work_here(dir: &Path) -> Result<u8, Failure> {
 }
 
 fn plan(work: &Work) -> Result<Plan, Refusal> {
-    let config =
-        ConfigArgs { conf_dir: work.conf_dir.clone(), ..ConfigArgs::with_overrides(&work.overrides) };
-    let planned = match &work.command {
-        None => config.plan().and_then(|plan| {
-            plan.check_machine()?;
-            Ok(plan)
-        }),
-        Some(command) => exec::planned_there(config, command),
+    let subject = match &work.command {
+        None => Subject::Workload,
+        Some(command) => Subject::started(command.iter().map(OsString::from).collect(), OutputTo::Log),
     };
+    let files = ConfigRequest { conf_dir: work.conf_dir.clone(), ..ConfigRequest::default() };
+    let planned = files.with_texts(&work.overrides).and_then(|config| {
+        let request = RunRequest { config, subject, shown: Shown::default(), remark: None };
+        let plan = request.plan()?.plan;
+        plan.check_machine()?;
+        Ok(plan)
+    });
     planned.map_err(|failure| Refusal { usage: failure.exit_code() == 2, reason: failure.to_string() })
 }
 

@@ -7,7 +7,8 @@ use clap::{Args, ValueEnum};
 use super::{
     Failure,
     args::{ConfigArgs, resolve_run, runs_root},
-    profile::{report_exit, require_terminal},
+    outcome::report_exit,
+    require_terminal,
 };
 use llmprof_base::{gz, process::shutdown::Shutdown, shell::quoted};
 use llmprof_event::Stamp;
@@ -180,7 +181,7 @@ mod tests {
     #[test]
     fn the_recording_of_vllm_keeps_its_numbers() {
         let state = played(DemoRecording::Vllm);
-        assert!(state.serves() && state.finished.is_some());
+        assert!(state.load_tested().is_some() && state.finished.is_some());
         let tok_s = state.total.output_tok_s().unwrap();
         assert!((2_500.0..2_700.0).contains(&tok_s), "{tok_s}");
         let verdict = state.verdict().unwrap();

@@ -6,16 +6,15 @@ use clap::Args;
 
 use super::{
     Failure,
-    args::{ConfigArgs, with_model_name},
+    args::{ConfigArgs, ConfigRequest, with_model_name},
     ask::ask,
     conf_consent::MayAsk,
 };
 use llmprof_base::{
-    process::{eprint_line, eprint_lines, shutdown::Cause},
+    process::{eprint_line, eprint_lines},
     shell::quoted,
 };
-use llmprof_config::{Composed, ConfTree, Launcher, compose, expand_sweep};
-use llmprof_event::Outcome;
+use llmprof_config::{Composed, ConfTree, Launcher, Override, compose, expand_sweep};
 use llmprof_run::sweep::{Consent, Launch, Machine, Runner, SweepError, Task, TaskThere};
 
 #[derive(Debug, Clone, Default, Args)]
@@ -35,10 +34,6 @@ pub(super) struct SweepArgs {
 }
 
 impl SweepArgs {
-    pub(super) fn is_asked(&self) -> bool {
-        self.multirun || self.resume.is_some()
-    }
-
     /// The requested sweep, if any, with every job validated and the directory created. `precondition` is checked
     /// before anything is written. `host` is the remote host of the sweep, if it has one.
     pub(super) fn runner(
@@ -49,13 +44,7 @@ impl SweepArgs {
     ) -> Result<Option<Runner>, Failure> {
         if let Some(dir) = &self.resume {
             precondition()?;
-            let of_launcher =
-                |text: &&String| text.starts_with("hydra.launcher.") || text.starts_with("hydra/launcher=");
-            if let Some(other) = config.overrides.iter().find(|text| !of_launcher(text)) {
-                return Err(Failure::usage(format_args!(
-                    "--resume with {other}: a sweep is resumed as it was started; only hydra/launcher and hydra.launcher can be changed"
-                )));
-            }
+            launcher_overrides(&config.overrides)?;
             let runner = Runner::resume(dir, tree_of, |consent| self.confirm(consent))?;
             same_host(runner.host(), host)?;
             if runner.sweep.is_complete() {
@@ -66,15 +55,16 @@ impl SweepArgs {
         if !self.multirun {
             return Ok(None);
         }
-        config.reject_bare_words()?;
-        let (tree, typed) = (config.tree()?, config.typed_overrides());
-        let jobs = expand_sweep(&tree, &typed).map_err(Failure::usage)?;
-        let jobs: Vec<Vec<String>> = jobs.into_iter().map(with_model_name).collect();
+        let request = config.request()?;
+        let tree = request.tree()?;
+        let jobs = expand_sweep(&tree, &request.overrides).map_err(Failure::usage)?;
+        let jobs: Vec<Vec<Override>> = jobs.into_iter().map(with_model_name).collect();
         precondition()?;
         // A job that does not compose has its own error.
         let composed: Vec<Composed> = jobs.iter().filter_map(|job| compose(&tree, job).ok()).collect();
-        config.confirm(&composed.iter().collect::<Vec<_>>(), MayAsk::Yes)?;
-        Ok(Some(Runner::begin(tree, config.conf_dir.clone(), host.map(str::to_owned), typed, jobs)?))
+        request.confirm(&composed.iter().collect::<Vec<_>>(), MayAsk::Yes)?;
+        let ConfigRequest { conf_dir, overrides } = request;
+        Ok(Some(Runner::begin(tree, conf_dir, host.map(str::to_owned), overrides, jobs)?))
     }
 
     /// The sweep with its launcher or remote host; unchanged if its jobs run in this process.
@@ -85,8 +75,9 @@ impl SweepArgs {
         machine: Option<Machine>,
         quiet: bool,
     ) -> Result<Started, Failure> {
-        let overrides = if self.resume.is_some() { &config.overrides[..] } else { &[] };
-        let launcher = runner.launcher(overrides)?;
+        let overrides =
+            if self.resume.is_some() { launcher_overrides(&config.overrides)? } else { Vec::new() };
+        let launcher = runner.launcher(&overrides)?;
         if let Some(machine) = machine {
             if runner.sweep.waiting().is_empty() {
                 return Ok(Started::Here(Box::new(runner)));
@@ -131,6 +122,21 @@ impl SweepArgs {
     }
 }
 
+/// The overrides with which a sweep may be resumed.
+fn launcher_overrides(words: &[String]) -> Result<Vec<Override>, Failure> {
+    let parsed = |word: &String| {
+        let given = Override::parse(word).ok();
+        let is_launcher =
+            |given: &Override| given.sets("hydra/launcher") || given.sets_within("hydra.launcher");
+        given.filter(is_launcher).ok_or_else(|| {
+            Failure::usage(format_args!(
+                "--resume with {word}: a sweep is resumed as it was started; only hydra/launcher and hydra.launcher can be changed"
+            ))
+        })
+    };
+    words.iter().map(parsed).collect()
+}
+
 /// A sweep whose jobs run in this process, or in others.
 pub(super) enum Started {
     Here(Box<Runner>),
@@ -151,7 +157,7 @@ fn same_host(started: Option<&str>, given: Option<&str>) -> Result<(), Failure> 
 }
 
 fn tree_of(conf_dir: Option<&Path>) -> Result<ConfTree, Failure> {
-    ConfigArgs { conf_dir: conf_dir.map(Path::to_owned), ..ConfigArgs::default() }.tree()
+    ConfigRequest { conf_dir: conf_dir.map(Path::to_owned), ..ConfigRequest::default() }.tree()
 }
 
 /// The job for which a launcher has started this process.
@@ -162,40 +168,6 @@ pub(super) fn task(dir: &Path, number: usize) -> Result<Option<Task>, Failure> {
 /// The same for a job that a remote host runs.
 pub(super) fn task_there(dir: &Path, number: usize) -> Result<Option<TaskThere>, Failure> {
     TaskThere::open(dir, number, tree_of)
-}
-
-/// Like [`report_end`], for jobs in other processes.
-pub(super) fn report_launch(launch: &Launch, cause: Option<&Cause>, command: &str) -> u8 {
-    let sweep = &launch.runner.sweep;
-    let left = sweep.left();
-    if left == 0 || !launch.goes_on {
-        return report_end(&launch.runner, cause, command);
-    }
-    let dir = quoted(&sweep.dir.display().to_string());
-    if let Some(cause) = cause {
-        eprint_line(format_args!("interrupted: {cause}"));
-    }
-    eprint_lines(format_args!(
-        "{left} jobs go on in Slurm\n  follow them again: {command} --resume {dir}\n  cancel them:       llmprof-tui run --resume {dir} --cancel"
-    ));
-    cause.map_or_else(|| launch.runner.exit_code(), Cause::exit_code)
-}
-
-/// Prints how a sweep ended and how to resume it to stderr, and returns the exit code.
-pub(super) fn report_end(runner: &Runner, cause: Option<&Cause>, command: &str) -> u8 {
-    let sweep = &runner.sweep;
-    if let Some(cause) = cause {
-        eprint_line(format_args!("interrupted: {cause}"));
-    }
-    if !sweep.is_complete() {
-        let (total, completed) = (sweep.jobs.len(), sweep.count(Outcome::Completed));
-        let dir = quoted(&sweep.dir.display().to_string());
-        let host = runner.host().map(|host| format!(" --host {}", quoted(host))).unwrap_or_default();
-        eprint_line(format_args!(
-            "{completed} of {total} jobs completed; to run the others: {command}{host} --resume {dir}"
-        ));
-    }
-    cause.map_or_else(|| runner.exit_code(), Cause::exit_code)
 }
 
 impl From<SweepError> for Failure {

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use llmprof::{
     event::{
-        Allocator, AllocatorSample, Device, EngineKind, HeapGrowth, HostSpan, HostTimeline, KernelReport,
-        KernelSpan, KernelTrace, KernelWindow, OperatorTime, OperatorWindow, Phase, StepTimeline, ToolRun,
-        ToolState, TraceState,
+        Allocator, AllocatorSample, Device, HeapGrowth, HostSpan, HostTimeline, KernelReport, KernelSpan,
+        KernelTrace, KernelWindow, ModelEngine, OperatorTime, OperatorWindow, Phase, StepTimeline, ToolRun,
+        ToolState, TraceState, WorkKind,
         kernels::{Busy, Group, KernelRow, KernelTable, Kind, SortBy},
     },
     kernels::open,
@@ -27,7 +27,8 @@ const SIZES: [(u16, u16); 4] = [(80, 24), (120, 40), (200, 50), (30, 8)];
 
 fn folded(events: Vec<Event>) -> RunState {
     let mut state = RunState::default();
-    let started = RunStarted { device: Device::Cuda(0), engine: EngineKind::Cuda, ..run_started() };
+    let started =
+        RunStarted { device: Device::Cuda(0), kind: WorkKind::Model(ModelEngine::Cuda), ..run_started() };
     state.apply(&Envelope { t: Stamp(0), event: Event::RunStarted(Box::new(started)) });
     events.into_iter().for_each(|event| state.apply(&Envelope { t: Stamp(1_000_000_000), event }));
     state

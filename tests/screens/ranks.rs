@@ -1,8 +1,8 @@
 //! The pane of several GPUs.
 
 use llmprof::event::{
-    EngineKind, Envelope, Event, GpuInfo, GpuSample, Level, Notice, ProcessJoined, ProcessLeft, RunStarted,
-    Stamp,
+    Envelope, Event, GpuInfo, GpuSample, Level, Notice, ProcessJoined, ProcessLeft, RunStarted, Stamp,
+    WorkKind,
     ranks::{Collective, CollectiveWindow, LaneSums, RankLane, RanksWindow},
     readings::Reading,
     reasons::SW_POWER_CAP,
@@ -17,7 +17,7 @@ const MS: u64 = 1_000_000;
 pub fn four_ranks() -> RunState {
     let mut state = RunState::default();
     let mut apply = |ms: u64, event: Event| state.apply(&Envelope { t: Stamp(ms * MS), event });
-    apply(0, Event::RunStarted(Box::new(RunStarted { engine: EngineKind::Program, ..run_started() })));
+    apply(0, Event::RunStarted(Box::new(RunStarted { kind: WorkKind::Program, ..run_started() })));
     for rank in 0..4u32 {
         let process = ProcessJoined {
             pid: 100 + rank,

@@ -161,7 +161,7 @@ fn empty_panes_of_a_watch_have_no_tab() {
     let mut state = RunState::default();
     let t = Stamp(1);
     let mut apply = |event: Event| state.apply(&Envelope { t, event });
-    apply(Event::RunStarted(Box::new(RunStarted { engine: EngineKind::None, ..run_started() })));
+    apply(Event::RunStarted(Box::new(RunStarted { kind: WorkKind::Watch, ..run_started() })));
     apply(Event::GpuFound(Box::new(GpuInfo { name: "NVIDIA H200".into(), ..GpuInfo::default() })));
     let ui = showing(Pane::Gpu);
     let footer = |screen: &str| screen.lines().last().unwrap_or_default().to_owned();

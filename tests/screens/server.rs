@@ -1,9 +1,9 @@
 //! The pane of a server, and the report of its run.
 
 use llmprof::event::{
-    AlertChanged, ClientSample, Connecting, EngineKind, Envelope, Event, GpuInfo, GpuSample, Level, Notice,
-    Outcome, RequestFailure, RequestFinished, RequestStarted, RunFinished, RunStarted, Served, ServerFound,
-    ServerKind, ServerSample, ServerSilent, ServerTimes, Slo, Stamp, Token, readings::Reading,
+    AlertChanged, ClientSample, Connecting, Envelope, Event, GpuInfo, GpuSample, Level, Notice, Outcome,
+    RequestFailure, RequestFinished, RequestStarted, RunFinished, RunStarted, Served, ServerFound,
+    ServerKind, ServerSample, ServerSilent, ServerTimes, Slo, Stamp, Token, WorkKind, readings::Reading,
 };
 use llmprof::{
     config::ThemeName,
@@ -34,7 +34,7 @@ fn serving_as(times: ServerTimes, sample: ServerSample, late_ms: f64) -> RunStat
     apply(
         0.0,
         Event::RunStarted(Box::new(RunStarted {
-            engine: EngineKind::Server,
+            kind: WorkKind::Server,
             slo,
             requests: 12,
             ..run_started()
@@ -138,7 +138,7 @@ fn a_server_has_its_pane() {
 #[test]
 fn a_silent_monitored_server_shows_since_when() {
     let mut state = serving();
-    let watch = RunStarted { engine: EngineKind::None, requests: 0, ..run_started() };
+    let watch = RunStarted { kind: WorkKind::Watch, requests: 0, ..run_started() };
     state.apply(&Envelope { t: state.now, event: Event::RunStarted(Box::new(watch)) });
     let silent = ServerSilent { server: 0, url: None, answers: false, why: "connection refused".into() };
     state.apply(&Envelope { t: state.now, event: Event::ServerSilent(silent) });
@@ -257,7 +257,7 @@ fn the_figures_are_those_of_the_events() {
 fn several_servers_are_a_list() {
     let mut state = RunState::default();
     let mut apply = |s: u64, event: Event| state.apply(&Envelope { t: Stamp(s * 1_000_000_000), event });
-    apply(0, Event::RunStarted(Box::new(RunStarted { engine: EngineKind::None, ..run_started() })));
+    apply(0, Event::RunStarted(Box::new(RunStarted { kind: WorkKind::Watch, ..run_started() })));
     for server in 0..2 {
         let url = format!("http://node{server}:8000");
         apply(

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use hydra_config::{ComposeContext, Composition, ConfTree, ConfigError};
+use hydra_config::{AsOverride, ComposeContext, Composition, ConfTree, ConfigError, Override};
 use include_dir::{Dir, include_dir};
 
 use super::{Composed, RunConfig};
@@ -45,14 +45,14 @@ pub fn current_context() -> ComposeContext {
 }
 
 /// Composes `config.yaml`, the options its defaults list names, and `overrides`.
-pub fn compose(tree: &ConfTree, overrides: &[String]) -> Result<Composed, ConfigError> {
+pub fn compose(tree: &ConfTree, overrides: &[impl AsOverride]) -> Result<Composed, ConfigError> {
     compose_in(tree, overrides, &current_context())
 }
 
 /// [`compose`] with a given time and working directory.
 pub fn compose_in(
     tree: &ConfTree,
-    overrides: &[String],
+    overrides: &[impl AsOverride],
     context: &ComposeContext,
 ) -> Result<Composed, ConfigError> {
     hydra_config::compose(tree, overrides, context)
@@ -61,15 +61,15 @@ pub fn compose_in(
 /// The content of a sweep's `multirun.yaml`; see [`hydra_config::multirun_yaml`].
 pub fn multirun_yaml(
     tree: &ConfTree,
-    overrides: &[String],
-    jobs: &[Vec<String>],
+    overrides: &[Override],
+    jobs: &[Vec<Override>],
     context: &ComposeContext,
 ) -> Result<String, ConfigError> {
     hydra_config::multirun_yaml::<RunConfig>(tree, overrides, jobs, context)
 }
 
 /// The composition as it was written: nothing is resolved, and values may have any type.
-pub fn compose_untyped(tree: &ConfTree, overrides: &[String]) -> Result<Composition, ConfigError> {
+pub fn compose_untyped(tree: &ConfTree, overrides: &[impl AsOverride]) -> Result<Composition, ConfigError> {
     Composition::of::<RunConfig>(tree, overrides, &current_context())
 }
 

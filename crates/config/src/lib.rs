@@ -15,10 +15,10 @@ pub use compose::{
 };
 pub use consent::RiskySetting;
 pub use hydra_config::{
-    Action, Candidate, ComposeContext, Composition, ConfTree, ConfigError, DefaultsItem, DocumentError,
-    Element, FoundAlias, HydraConfig, HydraJob, HydraRun, Names, Origin, Override, OverrideValue, Quote,
-    Sweep, Value as YamlValue, expand_sweep, glob_matches, parse_yaml, read_yaml, to_json, write_yaml,
-    yaml_text,
+    Action, AsOverride, Candidate, ComposeContext, Composition, ConfTree, ConfigError, DefaultsItem,
+    DocumentError, Element, FoundAlias, HydraConfig, HydraJob, HydraRun, Names, Origin, Override,
+    OverrideValue, Quote, Sweep, Value as YamlValue, expand_sweep, glob_matches, parse_yaml, read_yaml,
+    to_json, write_yaml, yaml_text,
 };
 pub use launcher_config::{Gpus, Launcher, LocalLauncher, SlurmLauncher, Text, launcher};
 pub use llm_cost::{Dtype, KvCacheDtype, PreprocessConfig, Scheme};

@@ -266,15 +266,38 @@ pub struct RuntimeConfig {
     /// Speculative decoding, in which the model verifies several draft tokens per step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speculative: Option<SpeculativeConfig>,
-    /// PyTorch in a process of its own; null for other runtimes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pytorch: Option<PytorchConfig>,
-    /// A server; null for other runtimes.
+    pytorch: Option<PytorchConfig>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub server: Option<ServerConfig>,
+    server: Option<ServerConfig>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    load: Option<LoadConfig>,
+}
+
+/// The settings that only one kind of runtime has; those of another kind are not used.
+impl RuntimeConfig {
+    /// PyTorch in a process of its own.
+    pub fn pytorch(&self) -> Option<&PytorchConfig> {
+        match self.name {
+            Runtime::Pytorch => self.pytorch.as_ref(),
+            Runtime::Candle
+            | Runtime::CandleStock
+            | Runtime::Sim
+            | Runtime::Watch
+            | Runtime::Program
+            | Runtime::Server(_) => None,
+        }
+    }
+
+    /// The server to load-test.
+    pub fn server(&self) -> Option<&ServerConfig> {
+        self.name.server().and(self.server.as_ref())
+    }
+
     /// The load on it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub load: Option<LoadConfig>,
+    pub fn load(&self) -> Option<&LoadConfig> {
+        self.name.server().and(self.load.as_ref())
+    }
 }
 
 /// Speculative decoding.

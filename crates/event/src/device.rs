@@ -1,10 +1,8 @@
-//! The device that a workload runs on and the engine that runs it, as recordings name them.
+//! The device that a workload runs on, as recordings name it.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-
-use super::text_enum::text_enum;
 
 /// The device of a workload. A name that this version does not know is preserved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,26 +68,6 @@ impl From<Device> for String {
     }
 }
 
-text_enum! {
-    /// The engine of a run.
-    EngineKind {
-        /// This program's decoder on the CPU.
-        Candle = "candle",
-        /// This program's decoder on an NVIDIA GPU.
-        Cuda = "cuda",
-        CandleTransformers = "candle-transformers",
-        /// A Python process.
-        Pytorch = "pytorch",
-        Sim = "sim",
-        /// Another program, inferred from its kernels.
-        Program = "program",
-        /// A server, known by its answers and its metrics.
-        Server = "server",
-        /// There is no workload.
-        None = "none",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,10 +85,5 @@ mod tests {
             );
         }
         assert_eq!(Device::from("cuda:7"), Device::Cuda(7));
-        for name in ["candle", "cuda", "candle-transformers", "sim", "none", "vllm"] {
-            let kind: EngineKind = serde_json::from_value(name.into()).unwrap();
-            assert_eq!(serde_json::to_value(&kind).unwrap(), name);
-            assert_eq!(matches!(kind, EngineKind::Other(_)), name == "vllm");
-        }
     }
 }

@@ -17,12 +17,13 @@ mod run;
 mod server;
 mod text_enum;
 mod time;
+mod work_kind;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::{
     channel::{EventRx, EventTx, channel, patient_channel},
-    device::{Device, EngineKind},
+    device::Device,
     experts::{ExpertUse, HottestExpert},
     gpu::{
         CallCost, GpuAbsent, GpuInfo, GpuLost, GpuProcess, GpuProcesses, GpuSource, Query, Refusal, Refused,
@@ -47,6 +48,7 @@ pub use self::{
         ServerKind, ServerSample, ServerSilent, ServerTimes, Slo,
     },
     time::{Clock, Stamp},
+    work_kind::{ModelEngine, WorkKind},
 };
 
 /// Version of the recorded form. It is raised when an old reader would misread a new recording.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Device, EngineKind, Stamp};
+use super::{Device, Stamp, WorkKind};
 use llm_cost::Shape;
 
 /// The first event of every recording: the configuration of the run.
@@ -14,7 +14,8 @@ pub struct RunStarted {
     pub experiment: String,
     pub model: String,
     pub dtype: String,
-    pub engine: EngineKind,
+    #[serde(rename = "engine")]
+    pub kind: WorkKind,
     pub device: Device,
     /// The weights are random numbers in the model's shape, not trained ones.
     pub synthetic_weights: bool,

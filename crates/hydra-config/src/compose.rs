@@ -9,7 +9,7 @@ use crate::composition::{Composition, package};
 use crate::conf_tree::ConfTree;
 use crate::error::ConfigError;
 use crate::interpolate::HYDRA;
-use crate::overrides::{Override, OverrideValue};
+use crate::overrides::{Action, AsOverride, Override, OverrideValue, parsed};
 use crate::python_text::str_of;
 use crate::schema::Schema;
 use crate::typed;
@@ -102,15 +102,19 @@ impl ComposeContext {
 /// Composes `config.yaml`, the options its defaults list names, and `overrides`.
 pub fn compose<C: Schema>(
     tree: &ConfTree,
-    overrides: &[String],
+    overrides: &[impl AsOverride],
     context: &ComposeContext,
 ) -> Result<Composed<C>, ConfigError> {
-    match typed_composition(tree, overrides, context) {
+    let overrides = parsed(overrides)?;
+    match typed_composition(tree, &overrides, context) {
         Err(ConfigError::UnknownKey { key, names, origin, add_with: Some(plus) }) => {
             // Suggest the + only if the typed configuration has the key.
-            let added: Vec<String> = overrides
-                .iter()
-                .map(|text| if plus == format!("+{text}") { plus.clone() } else { text.clone() })
+            let added: Vec<Override> = overrides
+                .into_iter()
+                .map(|given| match plus == format!("+{}", given.text) {
+                    true => Override { text: plus.clone(), action: Action::Add, ..given },
+                    false => given,
+                })
                 .collect();
             let still_unknown = matches!(
                 typed_composition::<C>(tree, &added, context),
@@ -125,7 +129,7 @@ pub fn compose<C: Schema>(
 
 fn typed_composition<C: Schema>(
     tree: &ConfTree,
-    overrides: &[String],
+    overrides: &[Override],
     context: &ComposeContext,
 ) -> Result<Composed<C>, ConfigError> {
     let composition = Composition::of::<C>(tree, overrides, context)?;
@@ -145,7 +149,8 @@ fn typed_composition<C: Schema>(
     let config = typed::typed(&full, origins)?;
     let chosen = |(key, option): (&String, &Option<String>)| Some((key.clone(), option.clone()?));
     let choices = composition.choices.iter().filter_map(chosen).collect();
-    Ok(Composed { config, tree: job, choices, overrides: overrides.to_vec(), composition })
+    let overrides = overrides.iter().map(|given| given.text.clone()).collect();
+    Ok(Composed { config, tree: job, choices, overrides, composition })
 }
 
 /// The content of a sweep's `multirun.yaml`: the configuration as written, without the swept overrides.
@@ -153,21 +158,17 @@ fn typed_composition<C: Schema>(
 /// `jobs` is the expansion of `overrides`. If nothing composes without the swept overrides, the first job is written.
 pub fn multirun_yaml<C: Schema>(
     tree: &ConfTree,
-    overrides: &[String],
-    jobs: &[Vec<String>],
+    overrides: &[Override],
+    jobs: &[Vec<Override>],
     context: &ComposeContext,
 ) -> Result<String, ConfigError> {
-    let parsed = overrides.iter().map(|text| Override::parse(text)).collect::<Result<Vec<_>, _>>()?;
-    let single: Vec<String> = parsed
-        .iter()
-        .filter(|given| !matches!(given.value, Some(OverrideValue::Sweep(_))))
-        .map(|given| given.text.to_string())
-        .collect();
+    let is_single = |given: &&Override| !matches!(given.value, Some(OverrideValue::Sweep(_)));
+    let single: Vec<Override> = overrides.iter().filter(is_single).cloned().collect();
     let first_job = || jobs.first().cloned().unwrap_or_default();
     let composition = Composition::of::<C>(tree, &single, context)
         .or_else(|_| Composition::of::<C>(tree, &first_job(), context))?;
     let mut hydra = composition.hydra();
-    let job_overrides = parsed.iter().filter(|given| !given.is_hydra());
+    let job_overrides = overrides.iter().filter(|given| !given.is_hydra());
     let job_overrides = job_overrides.map(|given| Value::from(given.text.as_str())).collect();
     if let Some(task) = hydra.get_mut("overrides").and_then(|overrides| overrides.get_mut("task")) {
         *task = Value::Sequence(job_overrides);

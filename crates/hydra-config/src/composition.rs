@@ -11,7 +11,7 @@ use crate::defaults::{DefaultsItem, defaults_list};
 use crate::error::{ConfigError, Names, Origin};
 use crate::hydra_node;
 use crate::interpolate::{HYDRA, resolve};
-use crate::overrides::{Action, Element, Override, OverrideValue};
+use crate::overrides::{Action, AsOverride, Element, Override, OverrideValue, parsed};
 use crate::schema::Schema;
 use crate::typed::described;
 use crate::value_tree::{Keys, MISSING, ValueTree, child_path, keys_of, keys_to_suggest, value_at};
@@ -39,7 +39,7 @@ impl Composition {
     /// Composes `config.yaml`, the files its defaults list names, and `overrides`.
     pub fn new(
         conf: &ConfTree,
-        overrides: &[String],
+        overrides: &[impl AsOverride],
         context: &ComposeContext,
     ) -> Result<Composition, ConfigError> {
         Composition::of::<Value>(conf, overrides, context)
@@ -48,10 +48,10 @@ impl Composition {
     /// [`new`](Self::new) with the aliases of `C`.
     pub fn of<C: Schema>(
         conf: &ConfTree,
-        overrides: &[String],
+        overrides: &[impl AsOverride],
         context: &ComposeContext,
     ) -> Result<Composition, ConfigError> {
-        let overrides = overrides.iter().map(|text| Override::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        let overrides = parsed(overrides)?;
         for given in &overrides {
             refuse_sweep(given)?;
         }
@@ -203,6 +203,10 @@ impl Composition {
     /// The resolved value at `key` of Hydra's own configuration (`run.dir`); null if absent.
     pub fn resolved_hydra(&self, key: &str) -> Result<Value, ConfigError> {
         self.resolve(&child_path(HYDRA, key))
+    }
+
+    pub fn overrides(&self) -> &[Override] {
+        &self.overrides
     }
 
     /// The overrides of the job as they were typed, without those of Hydra itself.

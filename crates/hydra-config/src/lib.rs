@@ -30,6 +30,8 @@ pub use defaults::DefaultsItem;
 pub use documents::{DocumentError, parse_yaml, read_yaml, write_yaml};
 pub use error::{ConfigError, Names, Origin};
 pub use json::{json_value, to_json};
-pub use overrides::{Action, Element, Override, OverrideValue, Quote, Sweep, expand_sweep, glob_matches};
+pub use overrides::{
+    Action, AsOverride, Element, Override, OverrideValue, Quote, Sweep, expand_sweep, glob_matches,
+};
 pub use schema::{HydraConfig, HydraJob, HydraRun, OutOfRange, Schema, text_or_scalar};
 pub use serde_yaml_ng::Value;

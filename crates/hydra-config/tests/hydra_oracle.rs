@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use hydra_config::{ComposeContext, Composition, ConfTree, ConfigError, expand_sweep};
+use hydra_config::{ComposeContext, Composition, ConfTree, ConfigError, Override, expand_sweep};
 use serde_json::{Value as Json, json};
 use serde_yaml_ng::Value;
 
@@ -129,7 +129,9 @@ fn ours(tree: &ConfTree, overrides: &[&str]) -> Result<Json, ConfigError> {
 }
 
 fn our_runs(tree: &ConfTree, overrides: &[&str]) -> Result<Json, ConfigError> {
-    expand_sweep(tree, &texts(overrides)).map(|runs| json!({ "runs": runs }))
+    let words = |run: Vec<Override>| run.into_iter().map(|given| given.text).collect::<Vec<_>>();
+    let runs = expand_sweep(tree, &texts(overrides))?;
+    Ok(json!({ "runs": runs.into_iter().map(words).collect::<Vec<_>>() }))
 }
 
 /// Sorts the choices, whose order has no meaning.

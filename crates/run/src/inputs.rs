@@ -16,7 +16,7 @@ use thiserror::Error;
 use crate::assets::sampling::{self, Sampling};
 use llm_cost::SpecError;
 use llmprof_base::read::{self, MAX_DOCUMENT};
-use llmprof_config::{DatasetSampling, ImagesConfig, PromptsConfig, RunConfig, Runtime, Scheme};
+use llmprof_config::{DatasetSampling, ImagesConfig, PromptsConfig, RunConfig, Scheme};
 use llmprof_engine::{
     candle::{CheckpointError, stock::StockError},
     profile::heap,
@@ -191,13 +191,12 @@ fn read_pictures(images: &ImagesConfig, config: &RunConfig) -> Result<Pictures, 
 
 /// Whether code other than transformers' prepares the images.
 fn has_own_code(config: &RunConfig) -> bool {
-    let settings = config.runtime.pytorch.as_ref().filter(|_| config.runtime.name == Runtime::Pytorch);
-    settings.is_some_and(|settings| settings.script.is_some() || settings.trust_remote_code)
+    config.runtime.pytorch().is_some_and(|settings| settings.script.is_some() || settings.trust_remote_code)
 }
 
 /// Whether Python decodes the tokens itself.
 fn has_own_text(config: &RunConfig) -> bool {
-    config.runtime.pytorch.as_ref().is_some_and(|settings| settings.script.is_some())
+    config.runtime.pytorch().is_some_and(|settings| settings.script.is_some())
 }
 
 /// The tokenizer that knows the end-of-text tokens, if the model has one.

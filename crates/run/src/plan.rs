@@ -23,7 +23,7 @@ use crate::{
 };
 use llmprof_analysis::alert::{Alert, AlertError};
 use llmprof_base::{foreign::line, tools::under};
-use llmprof_config::{Composed, Dtype, KvCacheDtype, Runtime};
+use llmprof_config::{Composed, Dtype, KvCacheDtype, Override, RunConfig, Runtime};
 use llmprof_engine::{
     Engine, EngineError, Progress,
     candle::{
@@ -35,7 +35,7 @@ use llmprof_engine::{
     speculation::{Draft, Proposer, Speculator},
     workload::Workload,
 };
-use llmprof_event::{Device, EngineKind, GivenPeaks, RunStarted, SCHEMA, Slo};
+use llmprof_event::{Device, GivenPeaks, ModelEngine, RunStarted, SCHEMA, Slo};
 use llmprof_record::rundir::{NoNewDir, RunDir};
 use llmprof_sources::{
     attach::Target,
@@ -104,7 +104,7 @@ pub struct Plan {
 fn run_dir(composed: &Composed) -> PathBuf {
     let config = &composed.config;
     let dir = PathBuf::from(&config.hydra.run.dir);
-    let names_model = composed.overrides.iter().any(|text| text.starts_with("model"));
+    let names_model = composed.composition.overrides().iter().any(|given| given.sets_within("model"));
     let chosen = composed.composition.choices.get("runtime").cloned().flatten();
     let Some(runtime) = chosen.filter(|_| config.runtime.name.server().is_some() && !names_model) else {
         return dir;
@@ -153,23 +153,27 @@ impl Plan {
         if config.runtime.name == Runtime::Candle && !device.is_cuda() {
             inputs.model = inputs.model.for_cpu()?;
         }
-        let dtype = config.model.nominal_dtype();
         let speculation = SpeculationPlan::new(config, &inputs.model)?;
         remarks.extend(speculation.as_ref().and_then(|plan| plan.remark(&inputs.model)));
-        let names_model = composed.overrides.iter().any(|text| gives_shape(text));
-        let tokenizer = served_tokenizer(config, &inputs.model, names_model)?;
-        let work = match (config.runtime.name, load_plan(config, &inputs.workload, tokenizer)?) {
-            (_, Some(load)) => {
+        let names_model = composed.composition.overrides().iter().any(gives_shape);
+        check_limits(&inputs.workload)?;
+        let settings =
+            EngineSettings { config, inputs: &inputs, device: &device, speculation: speculation.as_ref() };
+        let chosen = settings.choose_dtype();
+        let work = match config.runtime.name {
+            Runtime::Candle if device.is_cuda() => Work::Model(ModelEngine::Cuda),
+            Runtime::Candle => Work::Model(ModelEngine::Candle),
+            Runtime::CandleStock => Work::Model(ModelEngine::CandleTransformers),
+            Runtime::Sim => Work::Sim,
+            Runtime::Pytorch => Work::Python(Box::new(pytorch_plan::worker(&settings, chosen.dtype)?)),
+            Runtime::Server(server) => {
+                let tokenizer = served_tokenizer(config, &inputs.model, names_model)?;
+                let load = load_plan(config, server, &inputs.workload, tokenizer)?;
                 let program = server_program(config)?;
                 Work::Server(Box::new(ServerWork { load, program, has_model: names_model }))
             }
-            (Runtime::Sim, None) => Work::Sim,
-            (Runtime::Watch, None) => Work::Watch,
-            (Runtime::Program, None) => Work::Program(ProgramWork { target: None, has_model: false }),
-            // A worker needs the rest of the plan.
-            (Runtime::Candle | Runtime::CandleStock | Runtime::Pytorch | Runtime::Server(_), None) => {
-                Work::Model
-            }
+            Runtime::Program => Work::Program(ProgramWork { target: None, has_model: false }),
+            Runtime::Watch => Work::Watch,
         };
         let watched_servers = watched_servers(config)?;
         let alerts = config.telemetry.alerts.iter().map(|alert| alert.parse()).collect::<Result<_, _>>()?;
@@ -178,8 +182,10 @@ impl Plan {
             None => None,
             Some(text) => Some(text.parse().map_err(|_| PlanError::MetricsAddress(text.clone()))?),
         };
-        let mut plan = Plan {
-            choices: inputs.choices.clone(),
+        let choice = chosen.remark().filter(|_| work.kind().runs_model());
+        Ok(Plan {
+            choices: inputs.choices.iter().cloned().chain(choice).collect(),
+            dtype: chosen.dtype,
             composed,
             remarks,
             dir,
@@ -190,19 +196,8 @@ impl Plan {
             metrics_address,
             inputs,
             device,
-            dtype,
             speculation,
-        };
-        plan.check_limits()?;
-        let chosen = plan.choose_dtype();
-        plan.dtype = chosen.dtype;
-        if plan.work.runs_model() {
-            plan.choices.extend(chosen.remark());
-        }
-        if let Some(worker) = pytorch_plan::worker(&plan)? {
-            plan.work = Work::Python(Box::new(worker));
-        }
-        Ok(plan)
+        })
     }
 
     /// The same run for another program. Its model's shape is known only if the user gives one.
@@ -220,61 +215,35 @@ impl Plan {
         &self.inputs.workload
     }
 
-    fn choose_dtype(&self) -> ChosenDtype {
-        let model = &self.composed.config.model;
-        ChosenDtype::new(
-            model.dtype,
-            &Circumstances {
-                published: model.published_dtype(),
-                device: &self.device,
-                capability: device::compute_capability(&self.device),
-                fastest_on_cpu: self.inputs.model.fastest_on_cpu(),
-                fits: &|dtype| self.check_with(dtype).is_ok(),
-            },
-        )
-    }
-
     /// The size of the weights in memory.
     pub(crate) fn weight_bytes(&self) -> u64 {
         self.inputs.model.weight_bytes(self.dtype)
     }
 
-    fn check_limits(&self) -> Result<(), PlanError> {
-        let w = &self.inputs.workload;
-        let prompt = u64::from(w.batch) * u64::from(w.prompt_tokens());
-        let limits = [
-            ("runtime.requests", u64::from(w.requests), 10_000_000),
-            ("runtime.warmup", u64::from(w.warmup), 10_000_000),
-            ("runtime.batch_size", u64::from(w.batch), 65_536),
-            ("runtime.batch_size × dataset.prompt_tokens", prompt, 1 << 30),
-        ];
-        match limits.into_iter().find(|(_, got, limit)| got > limit) {
-            Some((key, got, limit)) => Err(PlanError::TooMany { key, got, limit }),
-            None => Ok(()),
-        }
-    }
-
     /// Checks device and memory, before anything is allocated.
     pub fn check_machine(&self) -> Result<(), EngineError> {
-        if matches!(self.work, Work::Program(ProgramWork { target: None, .. })) {
-            return Err(EngineError::Backend(NO_PROGRAM.to_owned()));
+        match &self.work {
+            Work::Model(_) => self.engine_settings().check(self.dtype),
+            Work::Program(ProgramWork { target: None, .. }) => {
+                Err(EngineError::Backend(NO_PROGRAM.to_owned()))
+            }
+            // PyTorch itself reports insufficient memory.
+            Work::Python(_) | Work::Sim | Work::Program(_) | Work::Server(_) | Work::Watch => Ok(()),
         }
-        self.check_with(self.dtype)
     }
 
-    fn check_with(&self, dtype: Dtype) -> Result<(), EngineError> {
-        match self.options(dtype) {
-            _ if matches!(self.work, Work::Sim) || !self.work.runs_model() => Ok(()),
-            EngineOptions::Own(options) => device::check(&self.device, &options),
-            EngineOptions::Stock(options) => options.check(),
-            // PyTorch itself reports insufficient memory.
-            EngineOptions::Elsewhere => Ok(()),
+    fn engine_settings(&self) -> EngineSettings<'_> {
+        EngineSettings {
+            config: &self.composed.config,
+            inputs: &self.inputs,
+            device: &self.device,
+            speculation: self.speculation.as_ref(),
         }
     }
 
     /// Creates the engine of a run that is not simulated. `progress` may cancel that.
     pub(crate) fn make_engine(&self, progress: Progress<'_>) -> Result<Box<dyn Engine>, EngineError> {
-        match self.options(self.dtype) {
+        match self.engine_settings().options(self.dtype) {
             EngineOptions::Own(options) => self.own_engine(*options, progress),
             EngineOptions::Stock(options) => Ok(Box::new(StockEngine::new(&options, progress)?)),
             EngineOptions::Elsewhere => Err(EngineError::Cancelled),
@@ -311,54 +280,9 @@ impl Plan {
 
     /// The options of the program's engines; `None` for models of candle-transformers.
     pub fn engine_options(&self) -> Option<CandleOptions> {
-        match self.options(self.dtype) {
+        match self.engine_settings().options(self.dtype) {
             EngineOptions::Own(options) => Some(*options),
             EngineOptions::Stock(_) | EngineOptions::Elsewhere => None,
-        }
-    }
-
-    fn options(&self, dtype: Dtype) -> EngineOptions {
-        let config = &self.composed.config;
-        let workload = &self.inputs.workload;
-        let (threads, seed) = (config.runtime.threads, config.runtime.seed);
-        let batch = workload.batch as usize;
-        let positions = workload.prompt_tokens() + workload.output_tokens;
-        let max_positions = config.runtime.max_context.unwrap_or(positions).max(positions) as usize;
-        let prompt_tokens = workload.prompt_tokens() as usize;
-        let sampling = Sampling::from_config(&config.infer, seed);
-        let name = config.model.name.clone();
-        match &self.inputs.model {
-            Model::Own { spec, checkpoint, scheme } => EngineOptions::Own(Box::new(CandleOptions {
-                model: name,
-                spec: spec.as_ref().clone(),
-                checkpoint: checkpoint.clone(),
-                scheme: *scheme,
-                dtype,
-                threads,
-                batch,
-                max_positions,
-                prompt_tokens,
-                seed,
-                sampling,
-                cuda_graphs: config.runtime.cuda_graphs,
-                cublas: config.runtime.cublas,
-                fused_step: config.runtime.fused_step,
-                kv_cache: config.runtime.kv_cache_dtype,
-                step_positions: 1 + self.speculation.as_ref().map_or(0, |plan| plan.tokens),
-            })),
-            Model::Stock(model) => EngineOptions::Stock(StockOptions {
-                model: model.clone(),
-                name,
-                device: self.device.clone(),
-                dtype,
-                threads,
-                batch,
-                max_positions,
-                prompt_tokens,
-                seed,
-                sampling,
-            }),
-            Model::Python(_) => EngineOptions::Elsewhere,
         }
     }
 
@@ -391,7 +315,7 @@ impl Plan {
     /// The name of a script whose model the user has not described.
     fn unknown_script(&self) -> Option<String> {
         let script = self.work.worker()?.setup.script.as_ref()?;
-        let is_given = self.composed.overrides.iter().any(|text| gives_shape(text));
+        let is_given = self.composed.composition.overrides().iter().any(gives_shape);
         let name = Path::new(script).file_name().map(|name| line(&name.to_string_lossy(), 60));
         name.filter(|_| !is_given)
     }
@@ -403,18 +327,18 @@ impl Plan {
             Work::Program(ProgramWork { target: Some(target), has_model: false }) => target.name(),
             Work::Watch => "watch".to_owned(),
             Work::Server(server) if !server.has_model => {
-                let server = self.composed.config.runtime.server.as_ref();
+                let server = self.composed.config.runtime.server();
                 server.and_then(|server| server.model.clone()).unwrap_or_else(|| "server".to_owned())
             }
             Work::Python(_) => self.unknown_script().unwrap_or_else(|| name.clone()),
-            Work::Model | Work::Sim | Work::Server(_) | Work::Program(_) => name.clone(),
+            Work::Model(_) | Work::Sim | Work::Server(_) | Work::Program(_) => name.clone(),
         }
     }
 
     /// The model's shape is known: the configuration names it, not only the program or the server.
     fn is_model_known(&self) -> bool {
         match &self.work {
-            Work::Model | Work::Sim => true,
+            Work::Model(_) | Work::Sim => true,
             Work::Python(_) => self.unknown_script().is_none(),
             Work::Server(server) => server.has_model,
             Work::Program(program) => program.has_model,
@@ -426,18 +350,9 @@ impl Plan {
         let config = &self.composed.config;
         let Inputs { model, workload, .. } = &self.inputs;
         let dtype = self.dtype;
-        let engine = match self.work {
-            Work::Model if config.runtime.name == Runtime::CandleStock => EngineKind::CandleTransformers,
-            Work::Model if self.device.is_cuda() => EngineKind::Cuda,
-            Work::Model => EngineKind::Candle,
-            Work::Python(_) => EngineKind::Pytorch,
-            Work::Sim => EngineKind::Sim,
-            Work::Watch => EngineKind::None,
-            Work::Program(_) => EngineKind::Program,
-            Work::Server(_) => EngineKind::Server,
-        };
+        let kind = self.work.kind();
         let is_model_known = self.is_model_known();
-        let runs_model = self.work.runs_model();
+        let runs_model = kind.runs_model();
         // Models of candle-transformers have a cache of their own.
         let kv_cache = match model {
             Model::Own { .. } => config.runtime.kv_cache_dtype,
@@ -451,7 +366,7 @@ impl Plan {
             experiment: config.experiment.clone(),
             model: self.title(),
             dtype: if is_model_known { model.type_name(dtype) } else { String::new() },
-            engine,
+            kind,
             device: self.device.clone(),
             synthetic_weights: runs_model && is_model_known && model.weights_path().is_none(),
             simulated: self.simulated(),
@@ -495,11 +410,111 @@ impl Plan {
     }
 }
 
+/// Limits of the workload, which keep counters and buffers in range.
+fn check_limits(workload: &Workload) -> Result<(), PlanError> {
+    let prompt = u64::from(workload.batch) * u64::from(workload.prompt_tokens());
+    let limits = [
+        ("runtime.requests", u64::from(workload.requests), 10_000_000),
+        ("runtime.warmup", u64::from(workload.warmup), 10_000_000),
+        ("runtime.batch_size", u64::from(workload.batch), 65_536),
+        ("runtime.batch_size × dataset.prompt_tokens", prompt, 1 << 30),
+    ];
+    match limits.into_iter().find(|(_, got, limit)| got > limit) {
+        Some((key, got, limit)) => Err(PlanError::TooMany { key, got, limit }),
+        None => Ok(()),
+    }
+}
+
+/// What determines the options of an engine, apart from the type of the weights.
+#[derive(Clone, Copy)]
+pub(crate) struct EngineSettings<'a> {
+    pub(crate) config: &'a RunConfig,
+    pub(crate) inputs: &'a Inputs,
+    pub(crate) device: &'a Device,
+    speculation: Option<&'a SpeculationPlan>,
+}
+
+impl EngineSettings<'_> {
+    fn choose_dtype(&self) -> ChosenDtype {
+        let model = &self.config.model;
+        ChosenDtype::new(
+            model.dtype,
+            &Circumstances {
+                published: model.published_dtype(),
+                device: self.device,
+                capability: device::compute_capability(self.device),
+                fastest_on_cpu: self.inputs.model.fastest_on_cpu(),
+                fits: &|dtype| match self.config.runtime.name {
+                    Runtime::Candle | Runtime::CandleStock => self.check(dtype).is_ok(),
+                    Runtime::Pytorch
+                    | Runtime::Sim
+                    | Runtime::Watch
+                    | Runtime::Program
+                    | Runtime::Server(_) => true,
+                },
+            },
+        )
+    }
+
+    fn check(&self, dtype: Dtype) -> Result<(), EngineError> {
+        match self.options(dtype) {
+            EngineOptions::Own(options) => device::check(self.device, &options),
+            EngineOptions::Stock(options) => options.check(),
+            EngineOptions::Elsewhere => Ok(()),
+        }
+    }
+
+    fn options(&self, dtype: Dtype) -> EngineOptions {
+        let EngineSettings { config, inputs, device, speculation } = *self;
+        let workload = &inputs.workload;
+        let (threads, seed) = (config.runtime.threads, config.runtime.seed);
+        let batch = workload.batch as usize;
+        let positions = workload.prompt_tokens() + workload.output_tokens;
+        let max_positions = config.runtime.max_context.unwrap_or(positions).max(positions) as usize;
+        let prompt_tokens = workload.prompt_tokens() as usize;
+        let sampling = Sampling::from_config(&config.infer, seed);
+        let name = config.model.name.clone();
+        match &inputs.model {
+            Model::Own { spec, checkpoint, scheme } => EngineOptions::Own(Box::new(CandleOptions {
+                model: name,
+                spec: spec.as_ref().clone(),
+                checkpoint: checkpoint.clone(),
+                scheme: *scheme,
+                dtype,
+                threads,
+                batch,
+                max_positions,
+                prompt_tokens,
+                seed,
+                sampling,
+                cuda_graphs: config.runtime.cuda_graphs,
+                cublas: config.runtime.cublas,
+                fused_step: config.runtime.fused_step,
+                kv_cache: config.runtime.kv_cache_dtype,
+                step_positions: 1 + speculation.map_or(0, |plan| plan.tokens),
+            })),
+            Model::Stock(model) => EngineOptions::Stock(StockOptions {
+                model: model.clone(),
+                name,
+                device: device.clone(),
+                dtype,
+                threads,
+                batch,
+                max_positions,
+                prompt_tokens,
+                seed,
+                sampling,
+            }),
+            Model::Python(_) => EngineOptions::Elsewhere,
+        }
+    }
+}
+
 /// Whether an override defines the model; a name or a type alone does not.
-pub fn gives_shape(text: &str) -> bool {
-    ["model=", "model.config_json=", "model.weights=", "model.path=", "model.arch"]
-        .iter()
-        .any(|key| text.starts_with(key))
+pub fn gives_shape(given: &Override) -> bool {
+    let is_shape = |key: &str| given.sets(key);
+    ["model", "model.config_json", "model.weights", "model.path"].into_iter().any(is_shape)
+        || given.sets_within("model.arch")
 }
 
 enum EngineOptions {

@@ -18,8 +18,7 @@ pub fn progress(state: &RunState) -> (String, Option<f64>) {
     if let Some(PrefillProgress { layer, layers }) = prefill_progress(state) {
         text += &format!(", layer {}/{layers}", layer + 1);
     }
-    // The warm-up requests of a server are sent one by one, the others concurrently.
-    let is_known = state.active.count() > 0 && !(state.serves() && state.requests_done == 0);
+    let is_known = state.active.count() > 0 && state.has_steady_progress();
     (text, is_known.then(|| state.request_share_done()))
 }
 

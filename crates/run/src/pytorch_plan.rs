@@ -5,9 +5,9 @@ use std::{env, path::PathBuf, sync::Arc, time::Duration};
 use serde_json::json;
 use thiserror::Error;
 
-use crate::{inputs::Model, plan::Plan};
+use crate::{inputs::Model, plan::EngineSettings};
 use llmprof_base::user_data::user_data_dir;
-use llmprof_config::{Compile, Dtype, NvtxDetail, PytorchConfig, Runtime};
+use llmprof_config::{Compile, Dtype, NvtxDetail, PytorchConfig};
 use llmprof_sources::pytorch::{Interpreter, ProfileOrder, Setup, WorkerPlan, command};
 
 /// Errors in the settings of `runtime=pytorch`.
@@ -25,17 +25,14 @@ pub enum PytorchPlanError {
     NotWritten(std::io::Error),
 }
 
-/// The worker of `plan`; `None` for other runtimes.
-pub fn worker(plan: &Plan) -> Result<Option<WorkerPlan>, PytorchPlanError> {
-    let config = &plan.composed.config;
-    let Model::Python(model) = &plan.inputs.model else { return Ok(None) };
-    if config.runtime.name != Runtime::Pytorch {
-        return Ok(None);
-    }
-    let settings = config.runtime.pytorch.as_ref().ok_or(PytorchPlanError::NoSettings)?;
+/// The worker of `runtime=pytorch`.
+pub(crate) fn worker(engine: &EngineSettings<'_>, dtype: Dtype) -> Result<WorkerPlan, PytorchPlanError> {
+    let EngineSettings { config, inputs, device, .. } = *engine;
+    let Model::Python(model) = &inputs.model else { return Err(PytorchPlanError::NoSettings) };
+    let settings = config.runtime.pytorch().ok_or(PytorchPlanError::NoSettings)?;
     check_files(settings)?;
     let python = Interpreter::find(settings.python.as_deref());
-    let workload = &plan.inputs.workload;
+    let workload = &inputs.workload;
     let positions = workload.prompt_tokens().saturating_add(workload.output_tokens);
     let profile = config.profiling.torch.enable.then(|| ProfileOrder {
         steps: config.profiling.torch.steps,
@@ -47,11 +44,11 @@ pub fn worker(plan: &Plan) -> Result<Option<WorkerPlan>, PytorchPlanError> {
         prompt: None,
     });
     let command = command(&python, &data_dir()).map_err(PytorchPlanError::NotWritten)?;
-    Ok(Some(WorkerPlan {
+    Ok(WorkerPlan {
         setup: Setup {
-            device: plan.device.to_string(),
+            device: device.to_string(),
             threads: config.runtime.threads,
-            dtype: torch_name(plan.dtype),
+            dtype: torch_name(dtype),
             script: settings.script.clone(),
             weights: model.weights.as_ref().map(|path| path.display().to_string()),
             model: config.model.name.clone(),
@@ -79,11 +76,11 @@ pub fn worker(plan: &Plan) -> Result<Option<WorkerPlan>, PytorchPlanError> {
         command,
         workload: workload.clone(),
         images: Arc::default(),
-        question: plan.inputs.pictures.as_ref().map(|pictures| pictures.question.clone()).unwrap_or_default(),
+        question: inputs.pictures.as_ref().map(|pictures| pictures.question.clone()).unwrap_or_default(),
         profile,
         timeout: Duration::from_secs_f64(settings.timeout_s),
         answers: config.output.predictions.enable,
-    }))
+    })
 }
 
 fn check_files(settings: &PytorchConfig) -> Result<(), PytorchPlanError> {

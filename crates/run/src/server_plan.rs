@@ -68,15 +68,16 @@ fn kind_of(runtime: ServerRuntime) -> ServerKind {
     }
 }
 
-/// `None` if the run does not load-test a server.
+/// The load on the server of a runtime.
 pub fn load_plan(
     config: &RunConfig,
+    runtime: ServerRuntime,
     workload: &Workload,
     tokenizer: Option<Arc<Tokenizer>>,
-) -> Result<Option<LoadPlan>, ServerPlanError> {
-    let Some(kind) = config.runtime.name.server().map(kind_of) else { return Ok(None) };
-    let server = config.runtime.server.as_ref().ok_or(ServerPlanError::NoConfig("server"))?;
-    let load = config.runtime.load.as_ref().ok_or(ServerPlanError::NoConfig("load"))?;
+) -> Result<LoadPlan, ServerPlanError> {
+    let kind = kind_of(runtime);
+    let server = config.runtime.server().ok_or(ServerPlanError::NoConfig("server"))?;
+    let load = config.runtime.load().ok_or(ServerPlanError::NoConfig("load"))?;
     let url = match (&server.url, &server.command) {
         (Some(url), _) => url.as_str(),
         (None, Some(_)) => USUAL_URL,
@@ -103,7 +104,7 @@ pub fn load_plan(
     // Strict servers refuse fields that the protocol does not have.
     let is_lenient = kind != ServerKind::OpenAi;
     let infer = &config.infer;
-    Ok(Some(LoadPlan {
+    Ok(LoadPlan {
         metrics: metrics_at(server, &endpoint)?,
         endpoint,
         continuous_usage: matches!(kind, ServerKind::Vllm | ServerKind::TensorRtLlm),
@@ -139,7 +140,7 @@ pub fn load_plan(
         seed: workload.seed,
         predictions: config.output.predictions.enable,
         tokenizer,
-    }))
+    })
 }
 
 /// The tokenizer of the server's model: the named one, else that of the model's weights if the user names the model.
@@ -148,11 +149,7 @@ pub fn served_tokenizer(
     model: &Model,
     names_model: bool,
 ) -> Result<Option<Arc<Tokenizer>>, ServerPlanError> {
-    let Some(server) = config.runtime.server.as_ref().filter(|_| config.runtime.name.server().is_some())
-    else {
-        return Ok(None);
-    };
-    let tokenizer = match &server.tokenizer {
+    let tokenizer = match config.runtime.server().and_then(|server| server.tokenizer.as_ref()) {
         Some(dir) => Some(Tokenizer::from_dir(Path::new(dir)).map_err(ServerPlanError::Tokenizer)?),
         None if names_model => model.tokenizer().and_then(Result::ok),
         None => None,
@@ -162,8 +159,8 @@ pub fn served_tokenizer(
 
 /// The command that starts the server, if there is one.
 pub fn server_program(config: &RunConfig) -> Result<Option<Target>, ServerPlanError> {
-    let command = config.runtime.server.as_ref().and_then(|server| server.command.as_ref());
-    let Some(command) = command.filter(|_| config.runtime.name.server().is_some()) else { return Ok(None) };
+    let command = config.runtime.server().and_then(|server| server.command.as_ref());
+    let Some(command) = command else { return Ok(None) };
     let words = shlex::split(command).filter(|words| !words.is_empty());
     let words = words.ok_or_else(|| ServerPlanError::Command(command.clone()))?;
     Ok(Some(Target::Start {

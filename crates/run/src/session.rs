@@ -1,56 +1,48 @@
 //! One live run: starts and stops its threads, and is the only consumer of its events.
 
 mod engine_thread;
+mod inbox;
+mod kernels;
+mod monitors;
 mod recording;
 mod stopped;
 mod tool_work;
 
 use std::{
-    collections::{HashSet, VecDeque},
     fs, io,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
+    sync::{Arc, atomic::Ordering, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use tempfile::TempDir;
 
-use self::{engine_thread::EngineThread, recording::Recording, tool_work::ToolWork};
+use self::{
+    engine_thread::EngineThread,
+    inbox::Inbox,
+    kernels::KernelSwitches,
+    monitors::Monitors,
+    recording::Recording,
+    tool_work::{ToolWork, Tools},
+};
 use crate::{
-    metrics_endpoint::MetricsEndpoint,
-    observer::Observer,
     plan::Plan,
     probes,
-    rerun::Tool,
     work::{ProgramWork, Work},
 };
-use llmprof_analysis::{
-    alert::{Alerts, Figure},
-    metrics::MetricsSummary,
-};
-use llmprof_base::{
-    process::{crash, stops::Stops},
-    tools::under,
-};
-use llmprof_config::Until;
-use llmprof_engine::{Engine, driver::Control, profile::live::Tracer};
-use llmprof_event as event;
+use llmprof_analysis::metrics::MetricsSummary;
+use llmprof_base::{process::crash, tools::under};
+use llmprof_engine::{Engine, driver::Control};
 use llmprof_event::{
-    AlertChanged, Clock, Envelope, Event, EventRx, EventTx, KernelTrace, Level, Notice, Outcome, Phase,
-    ProcessStopped, RunFinished, SnapshotTaken, Stamp, TraceState,
+    Envelope, Event, Level, Notice, Outcome, Phase, ProcessStopped, RunFinished, SnapshotTaken, Stamp,
 };
 use llmprof_record::{
-    report::prometheus_text,
     rundir::{Loss, RunDir, snapshot_file},
     state::RunState,
 };
 use llmprof_sources::{
-    attach::{Follower, OutputTo, ProcessInfo, ProgramControl, Role, Target},
+    attach::{Follower, OutputTo, ProgramControl, Role, Target},
     pytorch::{Worker, WorkerError, WorkerPlan},
     server::{self, LoadError, LoadPlan},
 };
@@ -59,33 +51,15 @@ use llmprof_sources::{
 pub struct Session {
     pub state: RunState,
     pub control: Control,
-    /// Records kernels of a run on a GPU.
-    tracer: Option<Arc<Tracer>>,
-    /// Whether a simulated run records kernels.
-    sim_kernels: Arc<AtomicBool>,
-    /// Controls a followed program.
-    program_control: Arc<ProgramControl>,
     plan: Plan,
-    rx: EventRx,
-    tx: EventTx,
-    batch: Vec<Envelope>,
-    /// The earliest time of the next batch.
-    next_batch: Instant,
+    inbox: Inbox,
     recording: Recording,
-    observer: Observer,
-    threads: Vec<JoinHandle<()>>,
-    /// The re-run in progress, and the tools whose re-runs follow the workload.
-    tool_work: Option<ToolWork>,
-    tools_left: VecDeque<Tool>,
-    tool_failures: Vec<String>,
     /// For the files of tools if the run is not recorded.
     scratch: Option<TempDir>,
-    loss_reported: bool,
-    stops: Stops,
-    /// Processes on a monitored GPU that were reported.
-    offered: HashSet<u32>,
-    alerts: Alerts,
-    endpoint: Option<MetricsEndpoint>,
+    threads: Vec<JoinHandle<()>>,
+    kernels: KernelSwitches,
+    tools: Tools,
+    monitors: Monitors,
     closed: bool,
 }
 
@@ -122,16 +96,8 @@ impl SessionSummary {
 
 /// The longest wait for threads that were asked to stop. A long prefill cannot be interrupted.
 const STOP_TIMEOUT: Duration = Duration::from_millis(1500);
-/// Maximum number of reported processes: a GPU may have any number.
-const MAX_OFFERS: usize = 16;
 /// The time that a program may take to end, and a margin.
 const STOP_PROGRAM_TIMEOUT: Duration = Duration::from_secs(5);
-/// A GPU that has reported no temperature by then has none.
-const TEMPERATURE_TIMEOUT_S: f64 = 30.0;
-/// Maximum events per batch, so that signals, keys and frames are processed in between.
-const BATCH_EVENTS: usize = 1024;
-/// Events are collected for this time: a wake-up for every token costs more than processing it.
-const GATHER: Duration = Duration::from_millis(20);
 
 impl Session {
     pub fn start(plan: Plan) -> Session {
@@ -144,38 +110,19 @@ impl Session {
     }
 
     fn launch(plan: Plan, engine: Option<Box<dyn Engine + Send>>) -> Session {
-        let (tx, rx) = match plan.simulated() {
-            true => event::patient_channel(Clock::virtual_clock()),
-            false => event::channel(Clock::wall()),
-        };
+        let inbox = Inbox::new(plan.simulated());
         let started = plan.started();
-        let tracer = (plan.device.is_cuda() && matches!(plan.work, Work::Model)).then(|| {
-            let enable = plan.composed.config.profiling.cupti.enable;
-            Arc::new(Tracer::new(tx.clone(), enable))
-        });
         let mut session = Session {
             state: RunState::default(),
             control: Control::default(),
-            tracer,
-            sim_kernels: Arc::new(AtomicBool::new(plan.composed.config.profiling.cupti.enable)),
-            program_control: Arc::default(),
             recording: Recording::open(&plan, started.started_unix_ms),
-            tools_left: plan.tools().into(),
-            alerts: Alerts::new(plan.alerts.clone()),
-            plan,
-            rx,
-            tx,
-            batch: Vec::with_capacity(BATCH_EVENTS),
-            next_batch: Instant::now(),
-            observer: Observer::default(),
-            threads: Vec::new(),
-            tool_work: None,
-            tool_failures: Vec::new(),
             scratch: None,
-            loss_reported: false,
-            stops: Stops::default(),
-            offered: HashSet::new(),
-            endpoint: None,
+            threads: Vec::new(),
+            kernels: KernelSwitches::new(&plan, &inbox.tx),
+            tools: Tools::new(&plan),
+            monitors: Monitors::new(&plan),
+            plan,
+            inbox,
             closed: false,
         };
         session.emit(Event::RunStarted(Box::new(started)));
@@ -194,41 +141,22 @@ impl Session {
         session
     }
 
-    fn serve_metrics(&mut self) {
-        let Some(address) = self.plan.metrics_address else { return };
-        match MetricsEndpoint::start(address) {
-            Ok(endpoint) => {
-                let bound = endpoint.address;
-                self.endpoint = Some(endpoint);
-                let text = format!("metrics for Prometheus are at http://{bound}/metrics");
-                self.notice(Level::Info, "metrics", text);
-                if !bound.ip().is_loopback() {
-                    let text = format!("{bound} can be reached from other machines");
-                    self.notice(Level::Warn, "metrics", text);
-                }
-            }
-            Err(e) => {
-                self.notice(Level::Error, "metrics", format!("output.metrics={address} cannot be used: {e}"))
-            }
-        }
-    }
-
     fn spawn(&mut self, ready: Option<Box<dyn Engine + Send>>) {
         if matches!(self.plan.work, Work::Watch) {
             // The load on a simulated GPU is a decode.
-            self.tx.activity().set(Phase::Decode);
+            self.inbox.tx.activity().set(Phase::Decode);
         }
         let plan = self.plan.clone();
-        let sampler = probes::sampler_for(&plan, self.tx.activity());
+        let sampler = probes::sampler_for(&plan, self.inbox.tx.activity());
         let mut inline = None;
         match sampler {
             Err(unknown) => self.notice(Level::Error, "telemetry", unknown.to_string()),
             Ok(sampler) if plan.simulated() => {
-                sampler.announce(&self.tx);
+                sampler.announce(&self.inbox.tx);
                 inline = Some(sampler);
             }
             Ok(mut sampler) => {
-                let (tx, stop) = (self.tx.clone(), self.control.cancel_flag());
+                let (tx, stop) = (self.inbox.tx.clone(), self.control.cancel_flag());
                 self.start_beside("llmprof-sampler", "telemetry", move || {
                     crash::fault_point("sampler");
                     sampler.announce(&tx);
@@ -238,11 +166,11 @@ impl Session {
         }
         if !plan.watched_servers.is_empty() {
             let (tx, stop, pages) =
-                (self.tx.clone(), self.control.cancel_flag(), plan.watched_servers.clone());
+                (self.inbox.tx.clone(), self.control.cancel_flag(), plan.watched_servers.clone());
             self.start_beside("llmprof-metrics", "server", move || server::watch(pages, tx, stop));
         }
         if let Some(at) = plan.watched_gpus.clone() {
-            let (tx, stop) = (self.tx.clone(), self.control.cancel_flag());
+            let (tx, stop) = (self.inbox.tx.clone(), self.control.cancel_flag());
             self.start_beside("llmprof-dcgm", "telemetry", move || server::watch_gpus(at, tx, stop));
         }
         match plan.work.clone() {
@@ -257,21 +185,21 @@ impl Session {
                 return self.follow(target, Role::Observed);
             }
             Work::Python(worker) => return self.start_worker(*worker),
-            Work::Model | Work::Sim | Work::Program(ProgramWork { target: None, .. }) => {}
+            Work::Model(_) | Work::Sim | Work::Program(ProgramWork { target: None, .. }) => {}
         }
         let engine = EngineThread {
             plan,
             control: self.control.clone(),
-            tx: self.tx.clone(),
-            tracer: self.tracer.clone(),
-            sim_kernels: self.sim_kernels.clone(),
+            tx: self.inbox.tx.clone(),
+            tracer: self.kernels.tracer.clone(),
+            sim_kernels: self.kernels.simulated.clone(),
             sampler: inline,
         };
         self.start_work("llmprof-engine", move || engine.run(ready));
     }
 
     fn put_load(&mut self, load: LoadPlan) {
-        let (tx, control) = (self.tx.clone(), self.control.clone());
+        let (tx, control) = (self.inbox.tx.clone(), self.control.clone());
         self.start_work("llmprof-load", move || {
             let finished = match server::run(load, tx.clone(), control) {
                 Ok(()) => RunFinished { outcome: Outcome::Completed, cause: None },
@@ -323,13 +251,13 @@ impl Session {
         self.follow(target, Role::Worker { pipes: send });
         let worker = Worker {
             plan: worker,
-            tx: self.tx.clone(),
+            tx: self.inbox.tx.clone(),
             control: self.control.clone(),
-            program: Arc::clone(&self.program_control),
+            program: Arc::clone(&self.kernels.program),
             pipes,
             tokenizer: self.plan.inputs.tokenizer.clone(),
         };
-        let tx = self.tx.clone();
+        let tx = self.inbox.tx.clone();
         self.start_work("llmprof-pytorch", move || {
             let finished = match worker.run() {
                 Ok(()) => RunFinished { outcome: Outcome::Completed, cause: None },
@@ -385,9 +313,9 @@ impl Session {
 
     fn follow(&mut self, target: Target, role: Role) {
         let follower = Follower {
-            tx: self.tx.clone(),
+            tx: self.inbox.tx.clone(),
             target,
-            control: Arc::clone(&self.program_control),
+            control: Arc::clone(&self.kernels.program),
             duty: self.duty(),
             records: self
                 .dir()
@@ -412,12 +340,12 @@ impl Session {
 
     /// Requests the end of the started program.
     pub fn end_program(&self) {
-        self.program_control.end.store(true, Ordering::Relaxed);
+        self.kernels.program.end.store(true, Ordering::Relaxed);
     }
 
     /// The control of the program, with its exit code once it has ended.
     pub fn program_control(&self) -> Arc<ProgramControl> {
-        Arc::clone(&self.program_control)
+        Arc::clone(&self.kernels.program)
     }
 
     pub fn plan(&self) -> &Plan {
@@ -434,12 +362,9 @@ impl Session {
         }
         // Signals and keys are processed between two batches, however many events wait.
         tokio::task::yield_now().await;
-        tokio::time::sleep_until(self.next_batch.into()).await;
         let flush_ms = u64::from(self.plan.composed.config.output.flush_ms);
         let wait = Duration::from_millis(flush_ms.clamp(10, 1000));
-        let received = self.rx.recv_many(&mut self.batch, BATCH_EVENTS);
-        let received = tokio::time::timeout(wait, received).await.unwrap_or(0);
-        self.next_batch = Instant::now() + if received < BATCH_EVENTS { GATHER } else { Duration::ZERO };
+        let received = self.inbox.receive(wait).await;
         self.take_in();
         self.tick();
         received
@@ -447,7 +372,7 @@ impl Session {
 
     /// Adds an event of the session itself, after all earlier ones.
     fn emit(&mut self, event: Event) {
-        self.tx.send_as_consumer(event);
+        self.inbox.tx.send_as_consumer(event);
         self.drain();
     }
 
@@ -464,7 +389,7 @@ impl Session {
 
     /// Processes all events that have been sent so far.
     fn drain(&mut self) {
-        self.rx.take_waiting(&mut self.batch);
+        self.inbox.rx.take_waiting(&mut self.inbox.batch);
         self.take_in();
         if self.closed {
             // Ticks may have stopped.
@@ -474,7 +399,7 @@ impl Session {
 
     fn take_in(&mut self) {
         self.mark_stop();
-        for mut envelope in std::mem::take(&mut self.batch).drain(..) {
+        for mut envelope in std::mem::take(&mut self.inbox.batch).drain(..) {
             if self.state.finished.is_some() {
                 // A thread that is stopping may still send its last reading.
                 if envelope.event.is_telemetry() {
@@ -505,9 +430,9 @@ impl Session {
         if self.closed || self.plan.simulated() {
             return;
         }
-        let Some(ago) = self.stops.unreported() else { return };
-        let continued = Stamp(self.tx.clock().now().0.saturating_sub(ago.as_nanos() as u64));
-        let times: Vec<Stamp> = self.batch.iter().map(|envelope| envelope.t).collect();
+        let Some(ago) = self.monitors.stops.unreported() else { return };
+        let continued = Stamp(self.inbox.tx.clock().now().0.saturating_sub(ago.as_nanos() as u64));
+        let times: Vec<Stamp> = self.inbox.batch.iter().map(|envelope| envelope.t).collect();
         let (at, since, t) = stopped::between(self.state.now, &times, continued);
         let text = format!(
             "the process was stopped for {:.1} s; the tokens of that time are left out of all latencies",
@@ -517,135 +442,17 @@ impl Session {
             Event::ProcessStopped(ProcessStopped { since }),
             Event::Notice(Notice { level: Level::Warn, source: "process".to_owned(), text }),
         ];
-        self.batch.splice(at..at, events.map(|event| Envelope { t, event }));
-    }
-
-    fn tick(&mut self) {
-        if let Some(recorder) = self.recording.recorder() {
-            recorder.tick();
-        }
-        if !self.loss_reported
-            && let Some(loss) = self.loss()
-        {
-            self.loss_reported = true;
-            self.notice(Level::Error, "recorder", loss.to_string());
-        }
-        self.follow_tool();
-        if self.closed {
-            return;
-        }
-        if let Some(endpoint) = &mut self.endpoint {
-            endpoint.update(|| prometheus_text(&self.state));
-        }
-        self.finish_when_steady();
-        self.offer_to_follow();
-        self.check_alerts();
-        let unwritten = self.recording.recorder().map_or(0, |recorder| recorder.lost());
-        let lost = unwritten + self.rx.lost();
-        if let Some(sample) = self.observer.due(self.rx.len() as u64, lost) {
-            self.emit(Event::Observer(sample));
-        }
-    }
-
-    /// Reports changed alerts.
-    fn check_alerts(&mut self) {
-        if self.alerts.is_empty() {
-            return;
-        }
-        for changed in changed_alerts(&mut self.alerts, &self.state) {
-            self.emit(Event::AlertChanged(changed));
-        }
-    }
-
-    /// While a GPU is monitored: reports how to profile the programs on it.
-    fn offer_to_follow(&mut self) {
-        if !matches!(self.plan.work, Work::Watch) {
-            return;
-        }
-        let on_card = self.state.gpus.iter().flat_map(|gpu| &gpu.processes).filter(|process| !process.own);
-        let new: Vec<u32> =
-            on_card.map(|process| process.pid).filter(|pid| !self.offered.contains(pid)).collect();
-        for pid in new {
-            self.offered.insert(pid);
-            if let Some(process) = ProcessInfo::read(pid).filter(|_| self.offered.len() <= MAX_OFFERS) {
-                self.notice(Level::Info, "watch", process.offer());
-            }
-        }
-    }
-
-    /// Ends a run with `runtime.until=steady` once the GPU's temperature is steady.
-    fn finish_when_steady(&mut self) {
-        let runtime = &self.plan.composed.config.runtime;
-        if runtime.until != Some(Until::Steady) || self.control.is_finishing() {
-            return;
-        }
-        let heat = self.state.profiled_gpu().and_then(|gpu| gpu.heat());
-        let is_ready = self.state.prepare_ms.is_some();
-        let text = match heat {
-            Some(heat) if heat.steady => heat.describe().unwrap_or_default(),
-            _ if self.state.now.secs() >= runtime.until_max_s => {
-                format!(
-                    "the GPU did not reach steady state within runtime.until_max_s={}",
-                    runtime.until_max_s
-                )
-            }
-            None if is_ready && self.state.now.secs() > TEMPERATURE_TIMEOUT_S => {
-                "runtime.until=steady needs a GPU that reports its temperature; there is none".to_owned()
-            }
-            _ => return,
-        };
-        self.control.finish();
-        self.notice(Level::Info, "gpu", format!("{text}: the run ends with this request"));
+        self.inbox.batch.splice(at..at, events.map(|event| Envelope { t, event }));
     }
 
     /// Adds the time of a frame to the overhead.
     pub fn drew(&mut self, elapsed: Duration) {
-        self.observer.frame(elapsed);
+        self.monitors.observer.frame(elapsed);
     }
 
     /// Pauses or resumes the workload.
     pub fn toggle_pause(&mut self) {
         self.control.set_paused(!self.control.is_paused());
-    }
-
-    /// Starts or stops recording single kernels. Returns a message for the user. An event reports the result.
-    pub fn toggle_kernels(&mut self) -> String {
-        if self.state.finished.is_some() {
-            return "the run has ended; r starts it again".to_owned();
-        }
-        let message = |enable: bool| match enable {
-            true => "recording kernels".to_owned(),
-            false => "no longer recording kernels".to_owned(),
-        };
-        if self.plan.simulated() {
-            return message(!self.sim_kernels.fetch_xor(true, Ordering::Relaxed));
-        }
-        // A worker on the CPU has no kernels.
-        if self.plan.work.has_program() && (self.plan.work.worker().is_none() || self.plan.uses_gpu()) {
-            if !self.state.programs.uses_cuda() {
-                return "no process of the program uses CUDA now: there are no kernels to record".to_owned();
-            }
-            let everything = !self.program_control.everything.fetch_xor(true, Ordering::Relaxed);
-            return match everything {
-                true => "recording every kernel for 10 s".to_owned(),
-                false => "recording kernels in bursts again".to_owned(),
-            };
-        }
-        let Some(tracer) = &self.tracer else {
-            let (reason, remedy) = match self.plan.work.load() {
-                Some(_) => (
-                    "the server was started by others",
-                    "runtime.server.command starts one whose kernels are seen",
-                ),
-                None => ("this run has no kernels on a GPU", "run it on an NVIDIA GPU"),
-            };
-            let state = TraceState::Refused { reason: reason.to_owned(), remedy: remedy.to_owned() };
-            self.emit(Event::KernelTrace(KernelTrace { tool: "CUPTI".to_owned(), state }));
-            return format!("{reason}; {remedy}");
-        };
-        let enable = !tracer.is_requested();
-        tracer.request(enable);
-        message(enable)
     }
 
     /// Names the current window and starts the next one. The snapshot is written to the run directory. Returns a
@@ -684,7 +491,7 @@ impl Session {
 
     /// The losses of the recording.
     pub fn loss(&self) -> Option<Loss> {
-        let dropped = || match self.rx.lost() {
+        let dropped = || match self.inbox.rx.lost() {
             0 => None,
             lost => Some(Loss::Events { lost }),
         };
@@ -700,7 +507,7 @@ impl Session {
             metrics: self.state.total.summary(),
             dir: self.dir().filter(|_| !matches!(loss, Some(Loss::Displaced { .. }))).map(Path::to_owned),
             loss,
-            tool_failures: self.tool_failures.clone(),
+            tool_failures: self.tools.failures.clone(),
             began: self.began(),
         }
     }
@@ -713,20 +520,20 @@ impl Session {
 
     /// Failures of tools that the configuration requests.
     pub fn tool_failures(&self) -> &[String] {
-        &self.tool_failures
+        &self.tools.failures
     }
 
     /// Requests the end of the work, without waiting for it.
     pub fn cancel(&mut self) {
         self.control.cancel();
-        self.tool_work.iter().for_each(ToolWork::cancel);
-        self.tools_left.clear();
+        self.tools.work.iter().for_each(ToolWork::cancel);
+        self.tools.left.clear();
     }
 
     /// Whether no thread of this run is working.
     pub fn is_idle(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
-            && self.tool_work.as_ref().is_none_or(ToolWork::is_idle)
+            && self.tools.work.as_ref().is_none_or(ToolWork::is_idle)
     }
 
     fn stop(&mut self, outcome: Outcome, cause: Option<String>) {
@@ -743,7 +550,7 @@ impl Session {
         if let Some(tool) = self.tool().filter(|_| !self.is_idle()) {
             under::kill_runs(tool.name());
         }
-        self.tool_work = None;
+        self.tools.work = None;
         self.drain();
         if self.state.finished.is_none() {
             self.emit(Event::RunFinished(RunFinished { outcome, cause }));
@@ -757,7 +564,7 @@ impl Session {
             return;
         }
         self.control.cancel();
-        self.endpoint = None;
+        self.monitors.endpoint = None;
         // Before the documents, so that the recording is complete once they exist.
         self.flush();
         self.recording.write_environment(&self.state);
@@ -774,33 +581,10 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if !self.closed || self.tool_work.is_some() {
+        if !self.closed || self.tools.work.is_some() {
             self.stop(Outcome::Interrupted, crash::first_panic());
         }
     }
-}
-
-/// The alerts that have changed with the latest values of servers and GPUs. A server that does not answer has only its
-/// silence.
-fn changed_alerts(alerts: &mut Alerts, state: &RunState) -> Vec<AlertChanged> {
-    let mut changed = Vec::new();
-    for server in state.servers() {
-        let Some(url) = server.url() else { continue };
-        let silent = server.silent_for(state.now);
-        let latest = server.latest.as_ref().filter(|_| silent.is_none());
-        changed.extend(alerts.update(url, |figure| match figure {
-            Figure::Silent => Some(silent.unwrap_or_default().as_secs_f64()),
-            _ => figure.in_sample(latest?),
-        }));
-    }
-    for gpu in &state.gpus {
-        let of = format!("GPU {}", gpu.info.index);
-        changed.extend(alerts.update(&of, |figure| match figure {
-            Figure::Gpu(reading) => gpu.series(reading).last().map(|(_, value)| f64::from(value)),
-            _ => None,
-        }));
-    }
-    changed
 }
 
 /// Starts a thread, or reports why the system refuses it.

@@ -1,11 +1,12 @@
 //! The kind of a run, with what it needs.
 
+use llmprof_event::{ModelEngine, WorkKind};
 use llmprof_sources::{attach::Target, pytorch::WorkerPlan, server::LoadPlan};
 
 #[derive(Debug, Clone)]
 pub enum Work {
     /// A model in this process: the program's decoder or one of candle-transformers.
-    Model,
+    Model(ModelEngine),
     /// The simulated engine.
     Sim,
     /// A model of transformers, or a script, in a Python process.
@@ -35,11 +36,14 @@ pub struct ProgramWork {
 }
 
 impl Work {
-    /// This program runs the model itself, in a process of its own, or simulates it.
-    pub fn runs_model(&self) -> bool {
+    pub fn kind(&self) -> WorkKind {
         match self {
-            Work::Model | Work::Sim | Work::Python(_) => true,
-            Work::Server(_) | Work::Program(_) | Work::Watch => false,
+            Work::Model(engine) => WorkKind::Model(engine.clone()),
+            Work::Sim => WorkKind::Sim,
+            Work::Python(_) => WorkKind::Python,
+            Work::Server(_) => WorkKind::Server,
+            Work::Program(_) => WorkKind::Program,
+            Work::Watch => WorkKind::Watch,
         }
     }
 
@@ -71,7 +75,7 @@ impl Work {
             Work::Python(_) => true,
             Work::Server(server) => server.program.is_some(),
             Work::Program(program) => program.target.is_some(),
-            Work::Model | Work::Sim | Work::Watch => false,
+            Work::Model(_) | Work::Sim | Work::Watch => false,
         }
     }
 }

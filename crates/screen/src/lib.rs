@@ -18,5 +18,5 @@ pub mod ui;
 pub mod view;
 pub mod widgets;
 
-pub use app::{App, Live, Stopped, Workload};
+pub use app::{App, Live, Replan, Stopped, Workload};
 pub use input::Input;

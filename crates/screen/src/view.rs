@@ -17,7 +17,7 @@ use crate::{
     widgets::TimeAxis,
 };
 use llmprof_analysis::compare::Comparison;
-use llmprof_event::Stamp;
+use llmprof_event::{Stamp, WorkKind};
 use llmprof_record::{
     rundir::{Loss, Position},
     state::{GpuState, Incident, RunState, Series, ServerState, Snapshot},
@@ -151,7 +151,7 @@ impl<'a> View<'a> {
     pub fn panes(&self) -> Panes {
         let fills_up = self.replay.is_none()
             && self.mode() != Mode::Jobs
-            && !self.state.watches()
+            && self.state.kind().has_workload()
             && !self.state.is_of_files();
         let may_fill = |pane: Pane| fills_up && !pane.is_special();
         Panes::those(|pane| may_fill(pane) || pane == self.ui.pane || self.has_content(pane))
@@ -172,26 +172,30 @@ impl<'a> View<'a> {
             _ => return None,
         };
         match effect {
-            Effect::Run(RunCommand::TogglePause | RunCommand::ToggleKernels | RunCommand::RunUnder(_))
-                if self.state.watches() =>
-            {
-                Some("nothing runs here: the GPU is monitored without a workload")
-            }
-            Effect::Run(RunCommand::TogglePause) if self.state.follows() => {
-                Some("another program cannot be paused here")
-            }
-            Effect::Run(RunCommand::RunUnder(_)) if self.state.follows() => {
+            Effect::Run(command) => self.obstacle_on_run(command),
+            Effect::Runs(command) => self.obstacle_on_runs(command),
+            _ => None,
+        }
+    }
+
+    fn obstacle_on_run(&self, command: &RunCommand) -> Option<&'static str> {
+        match (command, self.state.kind()) {
+            (
+                RunCommand::TogglePause | RunCommand::ToggleKernels | RunCommand::RunUnder(_),
+                WorkKind::Watch,
+            ) => Some("nothing runs here: the GPU is monitored without a workload"),
+            (RunCommand::TogglePause, WorkKind::Program) => Some("another program cannot be paused here"),
+            (RunCommand::RunUnder(_), WorkKind::Program) => {
                 Some("nsys and ncu cannot re-run another program; its kernels are recorded while it runs")
             }
-            Effect::Run(RunCommand::TogglePause) if self.state.finished.is_some() => match self.sweep {
+            (RunCommand::TogglePause, _) if self.state.finished.is_some() => match self.sweep {
                 Some(_) => Some("the job has finished"),
                 None => Some("the run has finished; press r to start it again"),
             },
-            Effect::Run(RunCommand::Reconnect) => match self.remote.map(|remote| &remote.link) {
+            (RunCommand::Reconnect, _) => match self.remote.map(|remote| &remote.link) {
                 Some(Link::Up { .. }) => Some("the machine is connected"),
                 _ => None,
             },
-            Effect::Runs(command) => self.obstacle_on_runs(command),
             _ => None,
         }
     }

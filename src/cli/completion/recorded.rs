@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::paths;
 use crate::cli::args::runs_root;
-use llmprof_config::{Candidate, ConfTree, compose};
+use llmprof_config::{Candidate, ConfTree, Override, compose};
 use llmprof_record::rundir::{LATEST, list_runs};
 use llmprof_run::compare::baseline_names;
 
@@ -29,7 +29,8 @@ fn or_paths(found: Vec<Candidate>, partial: &str, cwd: &Path) -> Vec<Candidate> 
 }
 
 fn recorded(partial: &str, tree: &ConfTree, cwd: &Path) -> Vec<Candidate> {
-    let root = compose(tree, &[]).map_or_else(|_| PathBuf::from("runs"), |composed| runs_root(&composed));
+    let root =
+        compose(tree, Override::NONE).map_or_else(|_| PathBuf::from("runs"), |composed| runs_root(&composed));
     let runs = list_runs(&cwd.join(&root));
     let latest = !runs.is_empty() && LATEST.starts_with(partial);
     let mut found: Vec<Candidate> =

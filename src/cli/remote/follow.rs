@@ -2,13 +2,13 @@
 
 use std::{path::Path, time::Duration};
 
-use super::{RemoteArgs, Shown, begin, print_there};
+use super::{RemoteArgs, begin, print_there};
 use crate::cli::{
     Failure,
-    args::{ConfigArgs, runs_root, time_of},
+    args::{ConfigRequest, runs_root, time_of},
+    outcome::{has_failed, print_watched, report_end, report_exit, result_text},
     print, print_json,
-    profile::report_exit,
-    run, watch,
+    request::{Shown, Subject},
 };
 use llmprof_base::{
     process::{
@@ -19,7 +19,7 @@ use llmprof_base::{
     units::bytes,
 };
 use llmprof_event::Outcome;
-use llmprof_record::report::{kernels_text, run_json};
+use llmprof_record::report::run_json;
 use llmprof_run::{
     headless,
     progress_line::ProgressLine,
@@ -31,15 +31,19 @@ use llmprof_screen::{App, Live, Workload};
 /// Time for an ended run to confirm that it is no longer needed.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub(super) async fn follow(args: &RemoteArgs, host: Host, start: Start, shown: Shown) -> Result<u8, Failure> {
-    let overrides = match &start {
-        Start::New(work) => work.overrides.iter().filter(|o| o.starts_with("output.tui.")).cloned().collect(),
-        Start::Again(_) => Vec::new(),
-    };
+/// `screen` has the settings of the screen.
+pub(super) async fn follow(
+    args: &RemoteArgs,
+    host: Host,
+    start: Start,
+    screen: &ConfigRequest,
+    subject: &Subject,
+    shown: Shown,
+) -> Result<u8, Failure> {
     let run = begin(args, host, start)?;
     match shown.headless {
-        true => without_screen(run, shown).await,
-        false => on_screen(run, &overrides).await,
+        true => without_screen(run, subject, shown).await,
+        false => on_screen(run, screen).await,
     }
 }
 
@@ -62,8 +66,8 @@ async fn begun(run: &mut RemoteRun, shutdown: &mut Shutdown) -> Result<(), Failu
     Ok(())
 }
 
-async fn on_screen(mut run: RemoteRun, overrides: &[String]) -> Result<u8, Failure> {
-    let composed = ConfigArgs::with_overrides(overrides).compose()?;
+async fn on_screen(mut run: RemoteRun, screen: &ConfigRequest) -> Result<u8, Failure> {
+    let composed = screen.compose()?;
     let tui = composed.config.output.tui.clone();
     let mut shutdown = Shutdown::listen()?;
     begun(&mut run, &mut shutdown).await?;
@@ -161,7 +165,12 @@ fn report_left(run: &RemoteRun) {
 }
 
 /// Prints progress on stderr, and the result as `run` and `exec` do.
-pub(super) async fn without_screen(mut run: RemoteRun, shown: Shown) -> Result<u8, Failure> {
+pub(super) async fn without_screen(
+    mut run: RemoteRun,
+    subject: &Subject,
+    shown: Shown,
+) -> Result<u8, Failure> {
+    let is_program = matches!(subject, Subject::Program { .. });
     let time = shown.seconds.map(time_of).transpose()?;
     let mut shutdown = Shutdown::listen()?;
     begun(&mut run, &mut shutdown).await?;
@@ -169,7 +178,7 @@ pub(super) async fn without_screen(mut run: RemoteRun, shown: Shown) -> Result<u
     let mut line = ProgressLine::new(shown.quiet, "");
     let time_left = TimeLeft::start();
     let (mut cause, mut timed_out) = (None, false);
-    if shown.program {
+    if is_program {
         run.keep_output();
     }
     while !run.is_complete() && run.failed().is_none() {
@@ -217,25 +226,16 @@ pub(super) async fn without_screen(mut run: RemoteRun, shown: Shown) -> Result<u
         return Ok(cause.map_or(1, |cause| cause.exit_code()));
     };
     let dir = run.dir().map(Path::to_owned);
-    if shown.watch {
-        watch::print_watched(&run.state, shown.json)?;
-    } else if shown.json {
-        print_json(&run_json(&run.state, dir.as_deref()))?;
-    } else {
-        let text = match run.is_for_tools_alone() {
-            true => run::recorded_in(dir.as_deref()),
-            false => run::summary(&run.state, dir.as_deref()),
-        };
-        let parts = [kernels_text(&run.state, run::KERNEL_ROWS), text.trim().to_owned()];
-        let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        match shown.program {
-            true => eprint_lines(parts.join("\n\n")),
-            false => print(&parts.join("\n\n"))?,
-        }
+    let text = || result_text(&run.state, dir.as_deref(), run.is_for_tools_alone());
+    match subject {
+        Subject::Watch => print_watched(&run.state, shown.json)?,
+        _ if shown.json => print_json(&run_json(&run.state, dir.as_deref()))?,
+        Subject::Program { .. } => eprint_lines(text()),
+        Subject::Workload => print(&text())?,
     }
-    let code = run.summaries().last().map_or(0, run::report_end).max(u8::from(!run.is_complete()));
-    let code = code.max(u8::from(shown.watch && watch::has_failed(&run.state)));
-    match (&cause, ended.exit_code.filter(|_| shown.program)) {
+    let code = run.summaries().last().map_or(0, report_end).max(u8::from(!run.is_complete()));
+    let code = code.max(u8::from(matches!(subject, Subject::Watch) && has_failed(&run.state)));
+    match (&cause, ended.exit_code.filter(|_| is_program)) {
         (_, Some(code)) => Ok(code),
         (Some(cause), None) => {
             eprint_line(format_args!("interrupted: {cause}"));

@@ -1,7 +1,10 @@
 //! Sweeps on a remote host.
 
-use super::{RemoteArgs, Shown, follow::without_screen};
-use crate::cli::Failure;
+use super::{RemoteArgs, follow::without_screen};
+use crate::cli::{
+    Failure,
+    request::{Shown, Subject},
+};
 use llmprof_base::process::eprint_line;
 use llmprof_run::{
     remote::{Connection, Copies, Patience, RemoteRun, Start, Work},
@@ -57,5 +60,5 @@ pub(in crate::cli) async fn job(args: &RemoteArgs, task: TaskThere) -> Result<u8
     let copies = Copies::At(task.dir);
     let run = RemoteRun::new(host, connection, Start::New(work), copies, args.limit_bytes());
     let shown = Shown { headless: true, quiet: true, ..Shown::default() };
-    without_screen(run, shown).await
+    without_screen(run, &Subject::Workload, shown).await
 }

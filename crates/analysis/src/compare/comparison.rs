@@ -16,7 +16,7 @@ use crate::{
     interval::ConfidenceInterval,
     trust::{Severity, TrustIssue, coefficient_of_variation},
 };
-use llmprof_event::{EngineKind, Outcome, Phase};
+use llmprof_event::{Outcome, Phase, WorkKind};
 
 /// The metrics to compare, and the strictness.
 #[derive(Debug, Clone, PartialEq)]
@@ -192,7 +192,7 @@ impl Side {
             name: sample.name.clone(),
             what: match &run.command {
                 Some(command) => format!("{command} on {device}; its steps are inferred"),
-                None if run.engine == EngineKind::Server => {
+                None if run.kind == WorkKind::Server => {
                     format!(
                         "load test of a server, {} prompt and {} output tokens",
                         run.prompt_tokens, run.output_tokens
@@ -200,7 +200,7 @@ impl Side {
                 }
                 None => format!(
                     "{} as {} on {device} ({}), batch {}, {} prompt and {} output tokens",
-                    run.model, run.dtype, run.engine, run.batch, run.prompt_tokens, run.output_tokens
+                    run.model, run.dtype, run.kind, run.batch, run.prompt_tokens, run.output_tokens
                 ),
             },
             requests: sample.measured,
@@ -216,8 +216,8 @@ impl Side {
 /// Limitations of a comparison of two engines, one of them PyTorch.
 pub(super) fn caveats(a: &Sample, b: &Sample) -> Vec<String> {
     let [x, y] = [a, b].map(|sample| &sample.facts.run);
-    let is_python = |engine: &EngineKind| *engine == EngineKind::Pytorch;
-    let name = match (is_python(&x.engine), is_python(&y.engine)) {
+    let is_python = |kind: &WorkKind| *kind == WorkKind::Python;
+    let name = match (is_python(&x.kind), is_python(&y.kind)) {
         (true, false) => "A",
         (false, true) => "B",
         _ => return Vec::new(),

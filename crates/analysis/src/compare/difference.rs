@@ -52,7 +52,7 @@ const FACTS: [Fact; 21] = [
     ("weights", true, &["model"], |f| {
         Some(if f.run.synthetic_weights { "synthetic" } else { "trained" }.to_owned())
     }),
-    ("engine", true, &["runtime=", "runtime.device"], |f| Some(f.run.engine.to_string())),
+    ("engine", true, &["runtime=", "runtime.device"], |f| Some(f.run.kind.to_string())),
     ("device", false, &["runtime=", "runtime.device", "hardware"], |f| Some(f.run.device.to_string())),
     (BATCH, true, &["runtime.batch_size", "runtime="], |f| Some(f.run.batch.to_string())),
     ("prompt tokens", true, &["dataset"], |f| Some(f.run.prompt_tokens.to_string())),

@@ -3,7 +3,7 @@
 use super::*;
 use crate::trust::Conditions;
 use llmprof_base::noise;
-use llmprof_event::{Outcome, Phase, RunStarted};
+use llmprof_event::{ModelEngine, Outcome, Phase, RunStarted, WorkKind};
 
 pub(super) fn facts(overrides: &[&str], gpu: bool) -> Facts {
     let run = RunStarted {
@@ -13,7 +13,7 @@ pub(super) fn facts(overrides: &[&str], gpu: bool) -> Facts {
         experiment: "baseline".into(),
         model: "qwen2_5_7b".into(),
         dtype: "bf16".into(),
-        engine: "cuda".into(),
+        kind: WorkKind::Model(ModelEngine::Cuda),
         device: "cuda:0".into(),
         synthetic_weights: true,
         simulated: false,

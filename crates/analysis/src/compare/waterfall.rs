@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::sample::{KernelProfile, Sample};
-use llmprof_event::EngineKind;
+use llmprof_event::WorkKind;
 
 /// The time of an operator in one decode step.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -91,8 +91,8 @@ pub fn waterfall(a: &Sample, b: &Sample) -> Option<Waterfall> {
     // torch.profiler makes the steps that it records longer: for it, the gaps are the remainder of a measured step.
     let gaps = |sample: &Sample, profile: &KernelProfile| {
         let tpots = sample.tpots_ns();
-        match (clock, &sample.facts.run.engine) {
-            (OperatorClock::Kernels, EngineKind::Pytorch) if !tpots.is_empty() => {
+        match (clock, &sample.facts.run.kind) {
+            (OperatorClock::Kernels, WorkKind::Python) if !tpots.is_empty() => {
                 let mean_us = tpots.iter().sum::<f64>() / tpots.len() as f64 / 1e3;
                 (mean_us - per_step(profile, profile.busy_ns)).max(0.0)
             }

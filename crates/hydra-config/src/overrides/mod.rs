@@ -5,7 +5,7 @@ mod function;
 mod grammar;
 mod sweep;
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 pub use element::{Element, Quote};
 pub use sweep::{Sweep, expand_sweep, glob_matches};
@@ -79,7 +79,71 @@ impl OverrideValue {
     }
 }
 
+/// An override, or text that is parsed as one.
+pub trait AsOverride {
+    fn as_override(&self) -> Result<Override, ConfigError>;
+}
+
+impl AsOverride for Override {
+    fn as_override(&self) -> Result<Override, ConfigError> {
+        Ok(self.clone())
+    }
+}
+
+impl AsOverride for &str {
+    fn as_override(&self) -> Result<Override, ConfigError> {
+        Override::parse(self)
+    }
+}
+
+impl AsOverride for String {
+    fn as_override(&self) -> Result<Override, ConfigError> {
+        Override::parse(self)
+    }
+}
+
+/// The overrides, parsed where they are text.
+pub(crate) fn parsed(overrides: &[impl AsOverride]) -> Result<Vec<Override>, ConfigError> {
+    overrides.iter().map(AsOverride::as_override).collect()
+}
+
 impl Override {
+    pub const NONE: &'static [Override] = &[];
+
+    /// `key=text`, in quotes if the grammar would read anything else than this text without them.
+    pub fn of_text(key: &str, text: &str) -> Override {
+        let bare = Override::parse(&format!("{key}={text}"));
+        bare.ok().filter(|bare| bare.value_text() == Some(text)).unwrap_or_else(|| {
+            let element = Element::Quoted(text.to_owned(), Quote::Single);
+            Override {
+                text: format!("{key}={}", element.to_text()),
+                action: Action::Change,
+                key: key.to_owned(),
+                package: None,
+                value: Some(OverrideValue::Single(element)),
+            }
+        })
+    }
+
+    /// The value, if it is text.
+    pub fn value_text(&self) -> Option<&str> {
+        match &self.value {
+            Some(OverrideValue::Single(element)) => element.as_text(),
+            Some(OverrideValue::Sweep(_)) | None => None,
+        }
+    }
+
+    /// Whether it gives the key `key` a value, or selects an option of the group `key`.
+    pub fn sets(&self, key: &str) -> bool {
+        self.action != Action::Remove && self.package.is_none() && self.key == key
+    }
+
+    /// Whether it sets `key` or a key below it.
+    pub fn sets_within(&self, key: &str) -> bool {
+        let is_below = self.key.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'));
+        self.sets(key) || (self.action != Action::Remove && self.package.is_none() && is_below)
+    }
+
     /// Parses an override by Hydra's grammar.
     pub fn parse(text: &str) -> Result<Override, ConfigError> {
         let bad = |message: String| ConfigError::BadOverride { text: shortened(text), message };
@@ -108,6 +172,12 @@ impl Override {
     /// Whether the key belongs to Hydra's own configuration.
     pub(crate) fn is_hydra(&self) -> bool {
         self.key.starts_with("hydra.") || self.key.starts_with("hydra/")
+    }
+}
+
+impl fmt::Display for Override {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.text)
     }
 }
 
@@ -152,6 +222,39 @@ mod tests {
             let parsed = Override::parse(text).unwrap();
             assert_eq!((parsed.action, parsed.key.as_str()), (action, key), "{text}");
             assert_eq!(parsed.package.as_deref(), package, "{text}");
+        }
+    }
+
+    #[test]
+    fn text_is_quoted_if_necessary() {
+        for (text, expected) in [
+            ("a/b.json", "k=a/b.json"),
+            ("my model", "k=my model"),
+            ("true", "k='true'"),
+            ("1e3", "k='1e3'"),
+            (" a", "k=' a'"),
+            ("a,b", "k='a,b'"),
+            ("it's", r"k='it\'s'"),
+            ("é", "k='é'"),
+            ("", "k="),
+        ] {
+            let made = Override::of_text("k", text);
+            assert_eq!(made.text, expected);
+            assert_eq!(made.value_text(), Some(text));
+            assert_eq!(Override::parse(&made.text).unwrap(), made);
+        }
+    }
+
+    #[test]
+    fn keys_that_are_set() {
+        let set = |text: &str| Override::parse(text).unwrap();
+        assert!(set("model=a").sets("model") && set("++model.arch=a").sets("model.arch"));
+        for other in ["~model", "model@draft=a", "model.arch=a", "models=a"] {
+            assert!(!set(other).sets("model"), "{other}");
+        }
+        assert!(set("model=a").sets_within("model") && set("+model.arch.x=a").sets_within("model"));
+        for other in ["~model.arch", "models.arch=a", "model@draft=a"] {
+            assert!(!set(other).sets_within("model"), "{other}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Sweeps: several values for one key, and the runs of all combinations.
 
 use super::element::Element;
-use super::{Override, OverrideValue};
+use super::{AsOverride, Override, OverrideValue, parsed};
 use crate::conf_tree::ConfTree;
 use crate::error::ConfigError;
 use crate::python_text::float_text;
@@ -193,10 +193,12 @@ fn char_class(pattern: &[char], c: char) -> Option<(bool, usize)> {
 /// The overrides of each run of a sweep: all combinations, with the last key varying fastest.
 ///
 /// As in Hydra, values are normalised, and the later of two overrides of one key wins.
-pub fn expand_sweep(tree: &ConfTree, overrides: &[String]) -> Result<Vec<Vec<String>>, ConfigError> {
-    let mut axes: Vec<(String, Vec<String>)> = Vec::new();
-    for text in overrides {
-        let given = Override::parse(text)?;
+pub fn expand_sweep(
+    tree: &ConfTree,
+    overrides: &[impl AsOverride],
+) -> Result<Vec<Vec<Override>>, ConfigError> {
+    let mut axes: Vec<(String, Vec<Override>)> = Vec::new();
+    for given in parsed(overrides)? {
         let key = format!("{}{}", given.action.prefix(), given.choice_key());
         let values = match &given.value {
             Some(OverrideValue::Single(element)) => vec![element.to_text()],
@@ -208,10 +210,11 @@ pub fn expand_sweep(tree: &ConfTree, overrides: &[String]) -> Result<Vec<Vec<Str
             }
             None => vec!["null".to_owned()],
         };
-        let texts = values.iter().map(|value| format!("{key}={value}")).collect();
+        let values = values.iter().map(|value| Override::parse(&format!("{key}={value}")));
+        let values = values.collect::<Result<_, _>>()?;
         match axes.iter_mut().find(|(known, _)| *known == key) {
-            Some(axis) => axis.1 = texts,
-            None => axes.push((key, texts)),
+            Some(axis) => axis.1 = values,
+            None => axes.push((key, values)),
         }
         let runs = axes.iter().try_fold(1usize, |runs, (_, values)| runs.checked_mul(values.len()));
         if runs.is_none_or(|runs| runs > MAX_RUNS) {
@@ -222,7 +225,7 @@ pub fn expand_sweep(tree: &ConfTree, overrides: &[String]) -> Result<Vec<Vec<Str
     for (_, values) in &axes {
         runs = runs
             .iter()
-            .flat_map(|run: &Vec<String>| {
+            .flat_map(|run: &Vec<Override>| {
                 values.iter().map(move |value| run.iter().cloned().chain([value.clone()]).collect())
             })
             .collect();
@@ -245,7 +248,8 @@ mod tests {
 
     fn runs(overrides: &[&str]) -> Result<Vec<String>, ConfigError> {
         let overrides: Vec<String> = overrides.iter().map(|text| text.to_string()).collect();
-        Ok(expand_sweep(&tree(), &overrides)?.into_iter().map(|run| run.join(" ")).collect())
+        let words = |run: Vec<Override>| run.into_iter().map(|given| given.text).collect::<Vec<_>>();
+        Ok(expand_sweep(&tree(), &overrides)?.into_iter().map(|run| words(run).join(" ")).collect())
     }
 
     #[test]

@@ -14,8 +14,8 @@ use self::{
     track::Track,
 };
 use llmprof_event::{
-    Allocator, AllocatorSample, EngineKind, Envelope, Event, GpuSample, HostSample, HostTimeline, Level,
-    Notice, Phase, RequestStarted, Stamp, StepTimeline, ToolState, TraceState, readings::Reading, reasons,
+    Allocator, AllocatorSample, Envelope, Event, GpuSample, HostSample, HostTimeline, Level, Notice, Phase,
+    RequestStarted, Stamp, StepTimeline, ToolState, TraceState, readings::Reading, reasons,
 };
 
 const REQUESTS: TrackId = TrackId { process: 1, thread: 1 };
@@ -105,9 +105,9 @@ impl ChromeTrace {
         let t = envelope.t;
         match &envelope.event {
             Event::RunStarted(run) => {
-                self.served = (run.engine == EngineKind::Server).then(ServedLanes::default);
+                self.served = run.kind.has_concurrent_requests().then(ServedLanes::default);
                 let name = format!("{} on {}", run.model, run.device);
-                self.lines.instant(MARKS, t, &name, &[("engine", Arg::Text(&run.engine.to_string()))]);
+                self.lines.instant(MARKS, t, &name, &[("engine", Arg::Text(&run.kind.to_string()))]);
             }
             Event::Preparing(_) if !self.requests.is_open() => self.begin(t, "preparing", &[]),
             Event::Ready(_) => self.end_all(t),

@@ -44,7 +44,7 @@ fn workload(state: &RunState) -> Vec<String> {
     if let Some(tool) = &run.perturbed {
         lines.push(format!("it ran under {tool}, whose overhead is part of every time"));
     }
-    if state.follows() {
+    if state.kind().infers_steps() {
         lines.push("steps, phases and operators of the program are inferred from its kernels".to_owned());
         lines.push("a step counts as one token: how many sequences it has is not known".to_owned());
         return lines;
@@ -58,7 +58,7 @@ fn workload(state: &RunState) -> Vec<String> {
 
 fn times(state: &RunState) -> Vec<String> {
     let mut lines = vec![
-        match state.follows() {
+        match state.kind().infers_steps() {
             true => "a step is timed at the end of its last kernel, or of the copy that marks it".to_owned(),
             false => "a token is timed when its id reaches the host".to_owned(),
         },

@@ -13,7 +13,7 @@ use llmprof_analysis::{
     throttle::{Tone, Work},
 };
 use llmprof_base::units::{binary_bytes, bytes, grouped, millis, three_digits};
-use llmprof_event::RunStarted;
+use llmprof_event::{RunStarted, WorkKind};
 
 /// A fact with its name.
 pub(super) type Fact = (&'static str, String);
@@ -29,7 +29,7 @@ pub(super) fn facts(state: &RunState) -> Vec<Fact> {
             host.mem_total_bytes.map_or_else(String::new, |total| format!(", {}", binary_bytes(total)));
         facts.push(("Host", format!("{}, {} cores{memory}, {}", host.cpu, host.cores, host.os)));
     }
-    let watched = || state.main_gpu().filter(|_| state.watches() || state.server.is_local());
+    let watched = || state.main_gpu().filter(|_| !state.kind().has_workload() || state.server.is_local());
     match state.profiled_gpu().filter(|_| state.device().is_some()).or_else(watched) {
         Some(gpu) => {
             let info = &gpu.info;
@@ -41,11 +41,13 @@ pub(super) fn facts(state: &RunState) -> Vec<Fact> {
         }
         None => facts.extend(state.device().map(|device| ("Device", device.to_string()))),
     }
-    match state.run.as_ref().filter(|_| !state.watches()) {
-        Some(run) if state.follows() => facts.extend(program(run, state)),
-        Some(run) if state.serves() => facts.extend(server(run, state)),
-        Some(run) => facts.extend(workload(run)),
-        None => {}
+    if let Some(run) = &state.run {
+        match run.kind {
+            WorkKind::Program => facts.extend(program(run, state)),
+            WorkKind::Server => facts.extend(server(run, state)),
+            WorkKind::Model(_) | WorkKind::Sim | WorkKind::Python => facts.extend(workload(run)),
+            WorkKind::Watch => {}
+        }
     }
     let cause = state.finished.as_ref().and_then(|finished| finished.cause.as_deref());
     let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
@@ -124,7 +126,7 @@ fn workload(run: &RunStarted) -> Vec<Fact> {
             "Configuration",
             format!(
                 "engine {}, batch {}, {prompt} prompt tokens, {output} output tokens, {} requests (warm-up: {}), seed {}",
-                run.engine, run.batch, run.requests, run.warmup, run.seed
+                run.kind, run.batch, run.requests, run.warmup, run.seed
             ),
         ),
     ];
@@ -195,7 +197,7 @@ pub(super) struct Tile {
 
 /// The most important numbers; none for a run without requests.
 pub(super) fn tiles(state: &RunState) -> Vec<Tile> {
-    if state.run.is_none() || state.watches() {
+    if !state.run.as_ref().is_some_and(|run| run.kind.has_workload()) {
         return Vec::new();
     }
     let metrics = state.total.summary();
@@ -259,5 +261,5 @@ fn trust(state: &RunState) -> Tile {
 
 /// The name of the workload, or its kind if it has no name.
 pub(super) fn heading(state: &RunState) -> String {
-    if state.watches() { "GPU monitoring".to_owned() } else { title(state) }
+    if state.kind().has_workload() { title(state) } else { "GPU monitoring".to_owned() }
 }

@@ -24,11 +24,12 @@ pub fn kernels_text(state: &RunState, rows: usize) -> String {
     let asked = RowQuery { rows: Some(rows), ..RowQuery::default() };
     let mut parts = Vec::new();
     // All kernels of a followed program come first, because the user asked for them.
-    if let Some(live) = state.kernels.without_steps().filter(|_| state.follows()) {
+    let is_followed = state.followed().is_some();
+    if let Some(live) = state.kernels.without_steps().filter(|_| is_followed) {
         parts.push("all recorded work:".to_owned());
         parts.push(TableView::new(&live.table("as recorded"), &asked).text());
     }
-    for phase in Phase::WORK.into_iter().filter(|_| state.follows()) {
+    for phase in Phase::WORK.into_iter().filter(|_| is_followed) {
         let Some(live) = state.kernels.live(phase).filter(|live| live.total.steps > 0) else { continue };
         let by_operator = RowQuery { group: Group::Operator, ..asked.clone() };
         let steps = grouped(i64::try_from(live.total.steps).unwrap_or(i64::MAX));
@@ -76,8 +77,9 @@ fn head_md(state: &RunState) -> String {
 
 /// Latencies and rates: the part before the plots.
 pub(super) fn latencies_md(state: &RunState) -> String {
-    let is_empty = state.has_no_tokens() && (state.follows() || state.failure().is_some());
-    if state.run.is_none() || state.watches() || is_empty {
+    let Some(run) = state.run.as_ref().filter(|run| run.kind.has_workload()) else { return String::new() };
+    let is_inferred = run.kind.infers_steps();
+    if state.has_no_tokens() && (is_inferred || state.failure().is_some()) {
         return String::new();
     }
     let mut out = String::new();
@@ -100,7 +102,7 @@ pub(super) fn latencies_md(state: &RunState) -> String {
     out += &table::markdown(&rows, |column| column > 0);
     let rate = |tok_s: Option<f64>| tok_s.map_or_else(none, |v| format!("{} tok/s", three_digits(v)));
     let total = &state.total;
-    let _ = match state.follows() {
+    let _ = match is_inferred {
         // Steps are observed only part of the time, and the number of tokens per step is not known.
         true => {
             let decode = total.decode_tok_s().map_or_else(none, three_digits);

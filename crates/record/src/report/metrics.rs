@@ -6,7 +6,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::markdown::all_hints;
-use crate::state::{MeanOf, Measured, RecordedSpan, RunState, SpeculationTally, Used, VisionTally};
+use crate::state::{
+    MeanOf, Measured, Programs, RecordedSpan, RunState, ServerState, SpeculationTally, Used, VisionTally,
+};
 use gpu_traces::show::{RowQuery, TableView};
 use llmprof_analysis::{
     distribution::{Distribution, Summary},
@@ -233,10 +235,9 @@ pub fn metrics_json(state: &RunState) -> Value {
     })
 }
 
-/// The output of `run --json`. Unknown values are null, never zero.
 /// Another program: what it is, how its steps are known, and what limits them.
-fn program_json(state: &RunState) -> Value {
-    let processes = state.programs.all().iter().map(|known| &known.process).collect::<Vec<_>>();
+fn program_json(state: &RunState, programs: &Programs) -> Value {
+    let processes = programs.all().iter().map(|known| &known.process).collect::<Vec<_>>();
     let recorded =
         |phase| state.kernels.live(phase).map(|live| &live.total).filter(|window| window.steps > 0);
     let kernels = |phase| {
@@ -250,7 +251,7 @@ fn program_json(state: &RunState) -> Value {
     json!({
         "command": state.run.as_ref().and_then(|run| run.command.as_deref()),
         "processes": processes,
-        "steps": state.programs.finding,
+        "steps": programs.finding,
         "prefill": kernels(Phase::Prefill),
         "mixed": kernels(Phase::Mixed),
         "decode": kernels(Phase::Decode),
@@ -263,6 +264,7 @@ fn program_json(state: &RunState) -> Value {
     })
 }
 
+/// The output of `run --json`. Unknown values are null, never zero.
 pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
     let run = state.run.as_ref();
     let metrics = state.total.summary();
@@ -276,13 +278,13 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "cause": state.finished.as_ref().and_then(|f| f.cause.clone()),
         "model": run.map(|r| &r.model),
         "dtype": run.map(|r| &r.dtype),
-        "engine": run.map(|r| &r.engine),
+        "engine": run.map(|r| &r.kind),
         "device": state.device(),
         "simulated": run.map(|r| r.simulated),
         "perturbed": run.and_then(|r| r.perturbed.as_deref()),
-        "program": state.follows().then(|| program_json(state)),
+        "program": state.followed().map(|programs| program_json(state, programs)),
         "ranks": super::ranks::ranks_json(state),
-        "server": state.serves().then(|| server_json(state)),
+        "server": state.load_tested().map(|server| server_json(state, server)),
         "requests": metrics.requests,
         "ttft_ms": latency(metrics.ttft_ms),
         "tpot_ms": latency(metrics.tpot_ms),
@@ -342,8 +344,7 @@ fn latency(s: Summary) -> Value {
 }
 
 /// A load-tested server: its requests, by the client's clock and by its own.
-fn server_json(state: &RunState) -> Value {
-    let server = &state.server;
+fn server_json(state: &RunState, server: &ServerState) -> Value {
     let latency = |d: &Distribution| latency(d.summary());
     let seconds = state.total.wall_ns as f64 / 1e9;
     let rate = |n: u64| (seconds > 0.0).then(|| n as f64 / seconds);

@@ -79,8 +79,8 @@ pub fn documents(state: &RunState) -> Vec<Document> {
         "assumptions.md" => Some(assumptions::assumptions_md(state)),
         "static_compute.json" => cost.as_ref().map(|cost| json_text(&cost.json())),
         "static_compute.md" => cost.as_ref().map(CostEstimate::markdown),
-        "profile_export_aiperf.json" => state.serves().then(|| json_text(&exports::aiperf_json(state))),
-        "vllm_bench.json" => state.serves().then(|| json_text(&exports::vllm_json(state))),
+        "profile_export_aiperf.json" => state.load_tested().map(|_| json_text(&exports::aiperf_json(state))),
+        "vllm_bench.json" => state.load_tested().map(|_| json_text(&exports::vllm_json(state))),
         plot => plots.iter().find(|made| made.name == plot).map(|made| made.svg.clone()),
     };
     NAMES

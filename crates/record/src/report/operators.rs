@@ -13,7 +13,7 @@ use llmprof_base::{
     table,
     units::{bytes, grouped, millis, percent, scaled, three_digits},
 };
-use llmprof_event::{EngineKind, HeapGrowth, Phase};
+use llmprof_event::{HeapGrowth, ModelEngine, Phase, WorkKind};
 
 /// `None` if neither kernels nor a shape were recorded.
 pub(super) fn operators_md(state: &RunState) -> Option<String> {
@@ -175,8 +175,8 @@ fn on_host(out: &mut String, state: &RunState, phase: Phase, host: &HostOperator
 }
 
 fn no_operators_because(state: &RunState) -> &'static str {
-    match state.run.as_ref().map(|run| &run.engine) {
-        Some(EngineKind::CandleTransformers) => {
+    match state.kind() {
+        WorkKind::Model(ModelEngine::CandleTransformers) => {
             "models of candle-transformers do not report operators; runtime=candle does"
         }
         _ => {

@@ -12,7 +12,7 @@ pub fn prometheus_text(state: &RunState) -> String {
     if let Some(run) = &state.run {
         let labels = [
             ("model", run.model.as_str()),
-            ("engine", &run.engine.to_string()),
+            ("engine", &run.kind.to_string()),
             ("device", &state.device().map_or_else(String::new, ToString::to_string)),
         ];
         page.family("llmprof_run_info", "gauge", "The run that is measured.");
@@ -52,7 +52,7 @@ pub fn prometheus_text(state: &RunState) -> String {
     gpus(&mut page, state);
     let server = &state.server;
     if server.is_there() {
-        if state.serves() {
+        if state.load_tested().is_some() {
             page.value(
                 "llmprof_request_failures_total",
                 "counter",

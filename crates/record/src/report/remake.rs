@@ -104,7 +104,7 @@ fn remarks(state: &RunState, skipped: u64, torn: bool) -> Vec<String> {
             three_digits(state.now.secs())
         ));
     }
-    if state.total.output_tokens == 0 && !state.watches() {
+    if state.total.output_tokens == 0 && state.kind().has_workload() {
         remarks.push("nothing was measured".to_owned());
     }
     if skipped > 0 {

@@ -99,10 +99,7 @@ fn server_json(state: &RunState, server: &ServerState) -> Value {
 
 /// The section of `report.md` on a load-tested server.
 pub(super) fn server_md(state: &RunState) -> String {
-    let server = &state.server;
-    if !state.serves() || server.ended == 0 {
-        return String::new();
-    }
+    let Some(server) = state.load_tested().filter(|server| server.ended > 0) else { return String::new() };
     let text = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), millis);
     let mut rows = vec![["part of TTFT", "mean", "p50", "p90", "p99", "n"].map(str::to_owned)];
     let parts = server.ttft_parts();

@@ -24,19 +24,19 @@ use llmprof_event::{
 
 /// The measurement, the speed, its limit, the energy, trust, and what to do.
 pub(super) fn summary_md(state: &RunState) -> String {
-    let watched = state.watches();
-    let heading = if watched { "Graphics card".to_owned() } else { heading(state) };
+    let has_workload = state.kind().has_workload();
+    let heading = if has_workload { heading(state) } else { "Graphics card".to_owned() };
     let mut out = format!("# {heading}: summary\n\n");
     let lead = lead(state);
     if !lead.is_empty() {
         out += &paragraph(&format!("**{}**", lead.join(" ")));
     }
     section(&mut out, "What was measured", &what_was_measured(state));
-    if !watched {
+    if has_workload {
         section(&mut out, "Is it fast?", &is_it_fast(state));
     }
     section(&mut out, "What limits it?", &limits(state));
-    if !watched {
+    if has_workload {
         section(&mut out, "What does it cost?", &costs(state));
         section(&mut out, "Can the numbers be trusted?", &trust(state));
     }
@@ -59,7 +59,7 @@ const READING_TOK_S: f64 = 5.0;
 /// The answer in at most three sentences.
 fn lead(state: &RunState) -> Vec<String> {
     let speed = each_tok_s(state).map(|rate| {
-        let subject = if state.follows() { "Each text of the program" } else { "An answer" };
+        let subject = if state.kind().infers_steps() { "Each text of the program" } else { "An answer" };
         format!("{subject} grows by {} tokens per second, {}.", three_digits(rate), as_fast_as_reading(rate))
     });
     let limit = match (main_cause(state), state.mbu()) {
@@ -90,7 +90,7 @@ fn what_was_measured(state: &RunState) -> Vec<String> {
     let Some(run) = &state.run else {
         return vec!["There was no run: these are files of another measuring tool.".to_owned()];
     };
-    if state.watches() {
+    if !run.kind.has_workload() {
         return vec![
             "The graphics card was watched while other programs used it. No model was run.".to_owned(),
         ];
@@ -109,7 +109,7 @@ fn what_was_measured(state: &RunState) -> Vec<String> {
         1 => ("one prompt".to_owned(), ""),
         batch => (format!("{batch} prompts at once"), " for each"),
     };
-    if let Some(command) = run.command.as_ref().filter(|_| state.follows()) {
+    if let Some(command) = run.command.as_ref().filter(|_| run.kind.infers_steps()) {
         return vec![
             format!("The program `{}` on {card}, observed while it ran.", command.replace('`', "'")),
             format!(

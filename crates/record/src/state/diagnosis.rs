@@ -11,7 +11,7 @@ use llmprof_analysis::{
     verdict,
 };
 use llmprof_base::units::{clock, three_digits};
-use llmprof_event::{GpuProcess, Outcome, Stamp, readings::Reading};
+use llmprof_event::{GpuProcess, Outcome, Stamp, WorkKind, readings::Reading};
 
 /// Maximum remarks of the verdict; more are on the Kernels pane.
 const VERDICT_REMARKS: usize = 2;
@@ -60,8 +60,8 @@ impl RunState {
     }
 
     fn served_conditions(&self) -> Option<Served> {
-        let facts = self.serves().then(|| self.server_facts(&self.server))?;
-        let server = &self.server;
+        let server = self.load_tested()?;
+        let facts = self.server_facts(server);
         let (ended, failed) = (server.ended, server.failed);
         let chunks_for_tokens = facts.chunks_for_tokens;
         Some(Served { ended, failed, late_ms: facts.late_client_ms(), chunks_for_tokens })
@@ -74,7 +74,11 @@ impl RunState {
 
     /// The limit of decode on a GPU, unless it is a lowered clock; `None` for a server and on the CPU.
     pub fn limit(&self) -> Option<Limit> {
-        if self.serves() || self.watches() || self.total.itl.n() == 0 {
+        match self.kind() {
+            WorkKind::Server | WorkKind::Watch => return None,
+            WorkKind::Model(_) | WorkKind::Sim | WorkKind::Python | WorkKind::Program => {}
+        }
+        if self.total.itl.n() == 0 {
             return None;
         }
         let on_gpu = self.profiled_gpu().is_some() && self.run.as_ref().is_some_and(|run| !run.simulated);
@@ -106,10 +110,10 @@ impl RunState {
     /// The summary of the run so far; `None` until something was measured.
     pub fn verdict(&self) -> Option<String> {
         let run = self.run.as_ref()?;
-        if self.serves() {
+        if self.load_tested().is_some() {
             return self.server_verdict();
         }
-        if self.follows() && self.total.itl.n() == 0 {
+        if self.found_no_steps() {
             return self.program_verdict();
         }
         // For another program, the remarks explain why the GPU is idle.
@@ -129,7 +133,7 @@ impl RunState {
                 .taken_by_others(self.total.from, self.now)
                 .filter(|_| run.device.is_cpu()),
             simulated: run.simulated,
-            inferred: self.follows(),
+            inferred: run.kind.infers_steps(),
         });
         summary.map(|summary| summary + &why)
     }
@@ -220,7 +224,7 @@ impl RunState {
     /// The current diagnosis of a GPU: over the whole run for a workload, over the last minute or two for external
     /// load.
     pub fn diagnosis_now(&self, gpu: &GpuState) -> Option<Diagnosis> {
-        self.diagnosis_by(gpu, if self.watches() { gpu.recent_ledger() } else { &gpu.ledger })
+        self.diagnosis_by(gpu, if self.kind().has_workload() { &gpu.ledger } else { gpu.recent_ledger() })
     }
 
     pub fn diagnosis_of(&self, gpu: &GpuState) -> Option<Diagnosis> {

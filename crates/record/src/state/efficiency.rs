@@ -34,13 +34,14 @@ impl RunState {
     pub fn peaks(&self) -> Result<Peaks, String> {
         let run = self.run.as_ref().ok_or("no run has begun")?;
         let dtype = run.shape.as_ref().map_or(run.dtype.as_str(), |shape| shape.dtype.as_str());
-        let gpu = match self.serves() {
-            true => self.main_gpu().map(|gpu| &gpu.info),
-            false => self.profiled_gpu().map(|gpu| &gpu.info),
+        let gpu = match self.load_tested() {
+            Some(server) if run.peaks.is_empty() && !server.is_local() => {
+                return Err(format!("the server is on another machine; set {OVERRIDE}"));
+            }
+            Some(_) => self.main_gpu(),
+            None => self.profiled_gpu(),
         };
-        if run.peaks.is_empty() && self.serves() && !self.server.is_local() {
-            return Err(format!("the server is on another machine; set {OVERRIDE}"));
-        }
+        let gpu = gpu.map(|gpu| &gpu.info);
         match peaks_of(gpu, dtype, run.peaks) {
             Err(_) if gpu.is_none() && run.device.is_cuda() => {
                 Err(format!("the GPU is not known: set profiling.nvml.enable=true, or {OVERRIDE}"))
@@ -53,14 +54,14 @@ impl RunState {
     pub fn step_cost(&self, phase: Phase) -> Option<StepCost> {
         let run = self.run.as_ref()?;
         let shape = run.shape.as_ref()?;
-        if self.serves() {
+        if self.load_tested().is_some() {
             return self.served_step(phase).map(|step| shape.cost(step));
         }
         let batch = u64::from(run.batch);
         let measured = self.total.prompt_tokens.checked_div(self.total.ttft.n() * batch);
         let prompt = measured.unwrap_or(u64::from(run.prompt_tokens));
         match phase {
-            Phase::Prefill if self.follows() => {
+            Phase::Prefill if run.kind.infers_steps() => {
                 Some(shape.cost(Step::prefill(batch, self.tokens_per_prefill()?)))
             }
             Phase::Prefill => Some(shape.cost(Step::prefill(batch, prompt))),
@@ -117,9 +118,9 @@ impl RunState {
     /// Model FLOPs utilisation: FLOP/s of the prefills over the dense peak.
     pub fn mfu(&self) -> Option<Used> {
         let flops = self.step_cost(Phase::Prefill)?.total().flops();
-        if self.serves() {
+        if let Some(server) = self.load_tested() {
             // TTFT includes the queue.
-            let secs = self.server.part(TtftPart::Prefill).mean_ms()? / 1e3;
+            let secs = server.part(TtftPart::Prefill).mean_ms()? / 1e3;
             return Used::of(flops / secs, self.peaks().ok()?.flops).filter(|_| secs > 0.0);
         }
         let secs = self.total.prefill_secs() / self.total.ttft.n().max(1) as f64;
@@ -130,8 +131,8 @@ impl RunState {
     /// peak.
     pub fn mbu_at(&self, decode_tok_s: f64) -> Option<Used> {
         let cost = self.step_cost(Phase::Decode);
-        if self.serves() {
-            let steps_s = 1e3 / self.server.late.usual_ms().filter(|_| self.server.gaps_are_itl())?;
+        if let Some(server) = self.load_tested() {
+            let steps_s = 1e3 / server.late.usual_ms().filter(|_| server.gaps_are_itl())?;
             return Used::of(cost?.total().certain_bytes() * steps_s, self.peaks().ok()?.bytes_per_s);
         }
         // Recordings without a shape have the bytes only.
@@ -217,12 +218,12 @@ impl RunState {
             self.experts.filter(|_| phase == Phase::Decode).map(|experts| format!("decode: {experts}"));
         let mut hints = match kernels {
             None => Vec::new(),
-            Some(_) if self.follows() => self.program_hints(phase),
+            Some(_) if self.followed().is_some() => self.program_hints(phase),
             Some((window, meter)) => kernel_hints::hints(&PhaseKernels {
                 window,
                 meter,
                 operators: &self.operator_rows(phase),
-                several_tokens: self.speculation.is_some() || self.serves(),
+                several_tokens: self.speculation.is_some() || self.kind().has_concurrent_requests(),
             }),
         };
         hints.extend(experts);
@@ -272,7 +273,7 @@ impl RunState {
         let (ms, basis) = match (by_device.mean_ms(), by_host) {
             (Some(ms), _) => (ms, PointBasis::DeviceClock),
             // TTFT of a server includes the prompts of other clients.
-            (None, _) if phase == Phase::Prefill && self.serves() => return None,
+            (None, _) if phase == Phase::Prefill && self.kind().has_concurrent_requests() => return None,
             (None, Some(ms)) if phase != Phase::Decode => (ms, PointBasis::Ttft),
             (None, Some(ms)) => (ms, PointBasis::Itl),
             (None, None) => return None,

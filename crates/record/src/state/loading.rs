@@ -2,7 +2,7 @@
 
 use super::RunState;
 use llmprof_base::units::{rough_seconds, three_digits};
-use llmprof_event::{Preparing, Stamp};
+use llmprof_event::{Preparing, Stamp, WorkKind};
 
 /// Earlier, a rate is mostly noise.
 const MIN_ELAPSED_S: f64 = 0.5;
@@ -63,10 +63,12 @@ impl RunState {
     /// What the run waits for before the first request.
     pub fn loading_text(&self) -> Option<String> {
         let (loading, run) = (self.loading.as_ref()?, self.run.as_ref()?);
-        Some(match self.follows() || self.serves() {
-            // Another program or a server loads its model itself.
-            true => format!("{}.", loading.step),
-            false => loading.describe(run.weight_bytes),
+        Some(match run.kind {
+            // It loads its model itself.
+            WorkKind::Program | WorkKind::Server => format!("{}.", loading.step),
+            WorkKind::Model(_) | WorkKind::Sim | WorkKind::Python | WorkKind::Watch => {
+                loading.describe(run.weight_bytes)
+            }
         })
     }
 
@@ -83,8 +85,7 @@ impl RunState {
             return None;
         }
         let elapsed = self.now.since(self.first_request_at?).as_secs_f64();
-        // The warm-up requests of a server are sent one by one, the others concurrently.
-        if self.serves() && self.requests_done == 0 {
+        if !self.has_steady_progress() {
             return None;
         }
         if self.requests_done + self.warmup_done == 0 {

@@ -1,12 +1,13 @@
-//! The active requests.
+//! The active requests, and the fold of their start and end.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
+use super::RunState;
 use llmprof_analysis::compare::RequestSample;
-use llmprof_event::{PrefillProgress, RequestStarted, Served, Stamp};
+use llmprof_event::{ImagesEncoded, PrefillProgress, RequestFinished, RequestStarted, Served, Stamp};
 
 /// A recording may start any number of requests.
 const MAX_ACTIVE: usize = 1 << 16;
@@ -99,6 +100,11 @@ impl ActiveRequests {
         self.answered -= usize::from(ended.first_token.is_some());
         self.free.insert(ended.stream);
         Some(ended)
+    }
+
+    /// A report of the prefill in progress.
+    pub(super) fn prefill_progress(&mut self, progress: PrefillProgress) {
+        self.all().for_each(|active| active.prefill = Some(progress));
     }
 
     pub(super) fn all(&mut self) -> impl Iterator<Item = &mut ActiveRequest> {
@@ -206,5 +212,77 @@ impl ActiveRequest {
             decode_mcycles: None,
             decode_j: None,
         })
+    }
+}
+
+impl RunState {
+    pub(super) fn request_started(&mut self, t: Stamp, started: &RequestStarted) {
+        self.first_request_at.get_or_insert(t);
+        if !self.kind().has_concurrent_requests() {
+            self.active.clear();
+        }
+        self.active.start(ActiveRequest::new(t, started.clone()));
+        let measured = self.active.iter().filter(|active| active.started.is_measured()).count();
+        self.server.most_at_a_time = self.server.most_at_a_time.max(measured);
+        if started.is_measured() && self.counted_to.is_none() {
+            // Measurement starts here; earlier time belongs to no window.
+            self.metrics().for_each(|metrics| metrics.from = t);
+            self.counted_to = Some(t);
+        }
+    }
+
+    pub(super) fn images_encoded(&mut self, t: Stamp, encoded: &ImagesEncoded) {
+        let Some(active) = self.active.of(encoded.request) else { return };
+        if active.vision_ns.is_some() || active.tokens > 0 {
+            return;
+        }
+        let ns = t.since(active.start()).as_nanos() as u64;
+        active.vision_ns = Some(ns);
+        active.vision_device_ns = encoded.device_ns;
+        if active.started.is_measured() {
+            let (batch, shape) =
+                (active.started.batch, self.run.as_ref().and_then(|run| run.shape.as_deref()));
+            self.vision.get_or_insert_default().add(encoded, batch, shape);
+        }
+    }
+
+    pub(super) fn request_finished(&mut self, t: Stamp, finished: &RequestFinished) {
+        let RequestFinished { request, complete, served } = finished;
+        let Some(mut active) = self.active.end(*request) else { return };
+        let complete = *complete;
+        let uncounted = served.as_deref().map_or(0, |served| active.counted(served));
+        if let Some(served) = served.as_deref() {
+            self.server.served(t, &active, served);
+        }
+        if !active.started.is_measured() {
+            self.warmup_done += u32::from(active.started.warmup);
+            return;
+        }
+        let measured = complete && !active.stopped;
+        let sample = active.sample().filter(|_| measured);
+        let recorded = match served {
+            Some(_) => self.kernels.recording.dominates(active.start, t),
+            None => active.recorded,
+        };
+        // Requests of another program are inferred in parts, so the duration of a whole request is not known.
+        let e2e_ns = active.e2e_ns().filter(|_| !self.kind().infers_steps());
+        for trace in self.full_trace.as_deref_mut().into_iter().chain([&mut self.trace]) {
+            trace.of(recorded).request_ended(sample);
+            trace.of(!recorded).request_ended(None);
+        }
+        if complete {
+            self.requests_done += 1;
+            let tpots_ns = self.tpots_ns.of(recorded);
+            sample.and_then(|sample| sample.tpot_ns()).into_iter().for_each(|ns| tpots_ns.push(ns));
+            for metrics in [&mut self.total, &mut self.window].map(|metrics| metrics.of(recorded)) {
+                metrics.requests += 1;
+                metrics.unmeasured_tokens(u64::from(uncounted));
+                if !measured {
+                    continue;
+                }
+                active.tpot_ns().into_iter().for_each(|ns| metrics.tpot.record(ns));
+                e2e_ns.into_iter().for_each(|ns| metrics.e2e.record(ns));
+            }
+        }
     }
 }

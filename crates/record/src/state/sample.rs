@@ -112,7 +112,7 @@ impl RunState {
             }),
             conditions: self.conditions(from, trace.is_recorded().then(|| metrics.recorded_share())),
             // For a server, the peak would be the client's.
-            peak_mem_bytes: peak.filter(|bytes| *bytes > 0 && !self.serves()),
+            peak_mem_bytes: peak.filter(|bytes| *bytes > 0 && self.load_tested().is_none()),
             decode: None,
             decode_on_cpu: None,
             requests,

@@ -429,7 +429,7 @@ fn the_length_of_a_run_is_known_from_its_first_tokens() {
 
 #[test]
 fn kernels_of_another_program_are_compared_with_the_last_snapshot() {
-    let run = RunStarted { engine: EngineKind::Program, simulated: false, ..run_started() };
+    let run = RunStarted { kind: WorkKind::Program, simulated: false, ..run_started() };
     let window = |ns: f64| {
         let row = KernelRow {
             calls: 10,
@@ -462,7 +462,7 @@ fn kernels_of_another_program_are_compared_with_the_last_snapshot() {
 /// out.
 #[test]
 fn a_pause_does_not_change_requests_to_a_server() {
-    let run = RunStarted { engine: EngineKind::Server, simulated: false, ..run_started() };
+    let run = RunStarted { kind: WorkKind::Server, simulated: false, ..run_started() };
     let state = fold(&[
         envelope(0, Event::RunStarted(Box::new(run))),
         request(100, 0, false),
@@ -482,7 +482,7 @@ fn a_pause_does_not_change_requests_to_a_server() {
 
 #[test]
 fn bursts_do_not_split_requests_to_a_server() {
-    let run = RunStarted { engine: EngineKind::Server, simulated: false, ..run_started() };
+    let run = RunStarted { kind: WorkKind::Server, simulated: false, ..run_started() };
     let of = |on: u64, off: u64| {
         fold(&[
             envelope(0, Event::RunStarted(Box::new(run.clone()))),
@@ -506,7 +506,7 @@ fn bursts_do_not_split_requests_to_a_server() {
 /// A stream is the lowest free row.
 #[test]
 fn requests_take_the_lowest_free_stream() {
-    let run = RunStarted { engine: EngineKind::Server, simulated: false, ..run_started() };
+    let run = RunStarted { kind: WorkKind::Server, simulated: false, ..run_started() };
     let served = |ms, request| {
         let served = Served {
             late_ns: 0,
@@ -549,7 +549,7 @@ fn requests_take_the_lowest_free_stream() {
 /// Preemptions before the first measured request belong to other requests.
 #[test]
 fn preemptions_per_minute_are_those_since_the_first_measured_request() {
-    let run = RunStarted { engine: EngineKind::Server, simulated: false, ..run_started() };
+    let run = RunStarted { kind: WorkKind::Server, simulated: false, ..run_started() };
     let sample = |ms, preemptions| {
         let sample = ServerSample { preemptions: Some(preemptions), ..ServerSample::default() };
         envelope(ms, Event::ServerSample(Box::new(sample)))
@@ -587,7 +587,7 @@ mod ttft_parts {
     type Own = (Option<f64>, Option<f64>, f64);
 
     fn folded(requests: &[Timed], own: &[Own]) -> RunState {
-        let run = RunStarted { engine: EngineKind::Server, simulated: false, ..run_started() };
+        let run = RunStarted { kind: WorkKind::Server, simulated: false, ..run_started() };
         let mut events = vec![envelope(0, Event::RunStarted(Box::new(run)))];
         let mut at_us = 1000;
         for (n, (connect_us, send_us, ttft_us, queue_ms, prefill_ms)) in (0..).zip(requests) {
@@ -705,7 +705,7 @@ mod ttft_parts {
 /// A loop of kernels is not inference, but has a summary.
 #[test]
 fn a_program_without_steps_has_a_summary() {
-    let run = RunStarted { engine: EngineKind::Program, simulated: false, ..run_started() };
+    let run = RunStarted { kind: WorkKind::Program, simulated: false, ..run_started() };
     let row = KernelRow {
         calls: 900,
         total_ns: Some(0.9e9),

@@ -340,9 +340,9 @@ impl Overhead {
     }
 
     pub fn text(&self) -> String {
-        let RunStarted { model, dtype, device, engine, batch, prompt_tokens, output_tokens, .. } = &self.run;
+        let RunStarted { model, dtype, device, kind, batch, prompt_tokens, output_tokens, .. } = &self.run;
         let mut out = format!(
-            "{model}, {dtype}, on {device} ({engine}), batch {batch}, {prompt_tokens} prompt and {output_tokens} output tokens\n"
+            "{model}, {dtype}, on {device} ({kind}), batch {batch}, {prompt_tokens} prompt and {output_tokens} output tokens\n"
         );
         out += &format!("sampled: {}\n\n", self.sampled_text());
         if let Some((on, off)) = self.tpot_ms() {
@@ -376,7 +376,7 @@ impl Overhead {
         json!({
             "schema": 1,
             "program": run.program,
-            "model": run.model, "dtype": run.dtype, "device": run.device, "engine": run.engine,
+            "model": run.model, "dtype": run.dtype, "device": run.device, "engine": run.kind,
             "batch": run.batch, "prompt_tokens": run.prompt_tokens, "output_tokens": run.output_tokens,
             "seconds": self.duration.as_secs_f64(),
             "sampled": {
@@ -426,14 +426,14 @@ fn tpot_text(ms: f64) -> String {
 mod tests {
     use super::*;
     use llmprof_base::noise;
-    use llmprof_config::{built_in, compose};
+    use llmprof_config::{Override, built_in, compose};
 
     fn overhead(slower: f64, pairs: usize) -> Overhead {
         let noise = |i: usize, seed| 1.0 + 0.001 * noise::bell(seed, i as u64);
         let pairs: Vec<Pair> = (0..pairs)
             .map(|i| Pair { on_ms: 5.0 * slower * noise(i, 1), off_ms: 5.0 * noise(i, 2) })
             .collect();
-        let composed = compose(&built_in(), &[]).unwrap();
+        let composed = compose(&built_in(), Override::NONE).unwrap();
         Overhead {
             run: plan(composed).unwrap().started(),
             change_pct: change_pct(&pairs, 0),

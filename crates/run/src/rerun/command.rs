@@ -246,7 +246,7 @@ pub fn config_yaml(config: &RunConfig, run_dir: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use llmprof_config::{ClockControl, Replay, built_in, compose, over_built_in};
+    use llmprof_config::{ClockControl, Override, Replay, built_in, compose, over_built_in};
 
     fn target() -> Target<'static> {
         Target {
@@ -365,7 +365,7 @@ mod tests {
             let run_dir = dir.path().join("child ${x}");
             std::fs::write(dir.path().join("config.yaml"), config_yaml(&wanted, &run_dir)).unwrap();
             let tree = over_built_in(dir.path()).unwrap();
-            let mut child = compose(&tree, &[]).unwrap().config;
+            let mut child = compose(&tree, Override::NONE).unwrap().config;
             assert_eq!(child.hydra.run.dir, run_dir.display().to_string());
             child.hydra = wanted.hydra.clone();
             assert_eq!(child, wanted, "{model}");

@@ -99,8 +99,7 @@ impl EngineThread {
         let engine: Box<dyn Engine> = match self.plan.composed.config.runtime.name {
             Runtime::Sim => Box::new(self.simulated()?),
             // These have no engine.
-            Runtime::Watch | Runtime::Program | Runtime::Pytorch => return Err(EngineError::Cancelled),
-            Runtime::Server(_) => {
+            Runtime::Watch | Runtime::Program | Runtime::Pytorch | Runtime::Server(_) => {
                 return Err(EngineError::Cancelled);
             }
             Runtime::Candle | Runtime::CandleStock => {

@@ -1,6 +1,7 @@
 //! The re-run under a tool, while the workload is paused.
 
 use std::{
+    collections::VecDeque,
     io,
     path::Path,
     sync::{
@@ -12,6 +13,7 @@ use std::{
 
 use super::{Session, spawn_thread};
 use crate::{
+    plan::Plan,
     rerun::{Rerun, Tool, Trouble, TroubleKind},
     work::Work,
 };
@@ -20,6 +22,22 @@ use llmprof_base::tools::System;
 use llmprof_config::{ToolPhase, read_yaml};
 use llmprof_engine::device;
 use llmprof_event::{Event, Level, Outcome, Phase, RunFinished, ToolState, kernels::Kind};
+
+/// The re-runs of a run under tools.
+pub(super) struct Tools {
+    /// The re-run in progress.
+    pub(super) work: Option<ToolWork>,
+    /// The tools whose re-runs follow the workload.
+    pub(super) left: VecDeque<Tool>,
+    /// Failures of tools that the configuration requests.
+    pub(super) failures: Vec<String>,
+}
+
+impl Tools {
+    pub(super) fn new(plan: &Plan) -> Tools {
+        Tools { work: None, left: plan.tools().into(), failures: Vec::new() }
+    }
+}
 
 /// A re-run in progress, or about to start.
 pub(super) struct ToolWork {
@@ -54,7 +72,7 @@ impl ToolWork {
 impl Session {
     /// The tool of the re-run in progress.
     pub fn tool(&self) -> Option<Tool> {
-        self.tool_work.as_ref().map(|work| work.tool)
+        self.tools.work.as_ref().map(|work| work.tool)
     }
 
     /// Whether the run has ended, and no re-run is in progress or left.
@@ -63,12 +81,12 @@ impl Session {
     }
 
     pub(super) fn has_tools(&self) -> bool {
-        self.tool_work.is_some() || !self.tools_left.is_empty()
+        self.tools.work.is_some() || !self.tools.left.is_empty()
     }
 
     /// Starts a re-run under `tool`, or cancels the one in progress. Returns a message for the user, if there is one.
     pub fn rerun(&mut self, tool: Tool) -> Option<String> {
-        match &self.tool_work {
+        match &self.tools.work {
             Some(work) if work.tool == tool => {
                 work.cancel();
                 return Some(format!("cancelling {tool}"));
@@ -107,7 +125,7 @@ impl Session {
         }
         let stop = Arc::clone(&rerun.system.stop);
         let stage = Stage::Waiting(Box::new(rerun));
-        self.tool_work = Some(ToolWork { tool, stop, stage, resume, configured });
+        self.tools.work = Some(ToolWork { tool, stop, stage, resume, configured });
         self.follow_tool();
     }
 
@@ -177,7 +195,7 @@ impl Session {
     fn refuse_tool(&mut self, tool: Tool, trouble: Trouble, configured: bool) {
         self.notice(Level::Error, tool.name(), trouble.to_string());
         if configured {
-            self.tool_failures.push(format!("{tool}: {trouble}"));
+            self.tools.failures.push(format!("{tool}: {trouble}"));
         }
         self.emit_tool_state(tool, trouble.into());
     }
@@ -189,21 +207,21 @@ impl Session {
     /// Starts a re-run once the workload is paused, resumes the workload afterwards, and ends a run that is only for
     /// tools after the last one.
     pub(super) fn follow_tool(&mut self) {
-        match self.tool_work.take() {
+        match self.tools.work.take() {
             Some(work) if work.stop.load(Ordering::Acquire) && matches!(work.stage, Stage::Waiting(_)) => {
                 self.emit_tool_state(work.tool, ToolState::Cancelled);
                 self.resume_after(&work);
             }
             Some(ToolWork { tool, stop, stage: Stage::Waiting(rerun), resume, configured }) => {
                 let waits = self.computes() && self.state.workload_paused_at.is_none();
-                let tx = self.tx.clone();
+                let tx = self.inbox.tx.clone();
                 let stage = match waits {
                     true => Ok(Stage::Waiting(rerun)),
                     false => spawn_thread("llmprof-tool", move || drop(rerun.run(&tx))).map(Stage::Running),
                 };
                 match stage {
                     Ok(stage) => {
-                        self.tool_work = Some(ToolWork { tool, stop, stage, resume, configured });
+                        self.tools.work = Some(ToolWork { tool, stop, stage, resume, configured });
                     }
                     Err(refused) => {
                         let remedy = "then run it again";
@@ -220,14 +238,14 @@ impl Session {
                 self.drain();
                 let last = self.state.kernels.tool_run.as_ref().map(|run| run.state.clone());
                 if let (Some(ToolState::Failed { reason, remedy }), true) = (last, work.configured) {
-                    self.tool_failures.push(format!("{}: {reason}; {remedy}", work.tool));
+                    self.tools.failures.push(format!("{}: {reason}; {remedy}", work.tool));
                 }
                 self.resume_after(&work);
                 if self.closed {
                     self.recording.write_reports(&self.state);
                 }
             }
-            work @ Some(_) => self.tool_work = work,
+            work @ Some(_) => self.tools.work = work,
             None if !self.computes() => self.next_tool(),
             None => {}
         }
@@ -236,14 +254,14 @@ impl Session {
     fn next_tool(&mut self) {
         let failed = self.state.finished.as_ref().is_some_and(|f| f.outcome != Outcome::Completed);
         if failed {
-            self.tools_left.clear();
+            self.tools.left.clear();
         }
-        if let Some(tool) = self.tools_left.pop_front() {
+        if let Some(tool) = self.tools.left.pop_front() {
             return self.begin_tool(tool, true);
         }
         if self.plan.is_for_tools_alone() && self.state.finished.is_none() {
             self.drain();
-            let cause = Some(self.tool_failures.join("; ")).filter(|cause| !cause.is_empty());
+            let cause = Some(self.tools.failures.join("; ")).filter(|cause| !cause.is_empty());
             let last = self.state.kernels.tool_run.as_ref().map(|run| &run.state);
             let outcome = match (&cause, last) {
                 (Some(_), _) => Outcome::Failed,

@@ -13,7 +13,7 @@ use llmprof_base::{
     foreign::{MAX_LINE, line},
     shell::quoted,
 };
-use llmprof_config::{RunConfig, Runtime};
+use llmprof_config::RunConfig;
 
 /// Maximum number of jobs in the question.
 const MAX_JOBS: usize = 20;
@@ -55,8 +55,8 @@ impl Consent {
             }
         }
         let runtime = &config.runtime;
-        let server = runtime.server.as_ref().filter(|_| runtime.name.server().is_some());
-        if let Some(url) = server.and_then(|server| server.url.as_ref()).map(|url| line(url, MAX_LINE))
+        if let Some(url) =
+            runtime.server().and_then(|server| server.url.as_ref()).map(|url| line(url, MAX_LINE))
             && !self.servers.contains(&url)
         {
             self.servers.push(url);
@@ -78,9 +78,9 @@ impl Consent {
 /// Programs and code that the configuration itself names.
 fn own_programs(config: &RunConfig) -> Vec<String> {
     let runtime = &config.runtime;
-    let server = runtime.server.as_ref().filter(|_| runtime.name.server().is_some());
-    let mut programs: Vec<String> = server.and_then(|server| server.command.clone()).into_iter().collect();
-    if let Some(settings) = runtime.pytorch.as_ref().filter(|_| runtime.name == Runtime::Pytorch) {
+    let command = runtime.server().and_then(|server| server.command.clone());
+    let mut programs: Vec<String> = command.into_iter().collect();
+    if let Some(settings) = runtime.pytorch() {
         let python = settings.python.as_deref().unwrap_or("python3");
         programs
             .extend(settings.script.as_ref().map(|script| format!("{} {}", quoted(python), quoted(script))));
@@ -128,7 +128,7 @@ impl fmt::Display for Consent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use llmprof_config::{built_in, compose};
+    use llmprof_config::{Override, built_in, compose};
 
     #[test]
     fn files_of_another_user_need_consent() {
@@ -172,7 +172,11 @@ mod tests {
         setup.jobs.push("job 1/1".into());
         assert!(setup.is_needed() && setup.to_string().contains("rm -r /"), "{setup}");
         let mut spoof = Consent { dir: "runs/x\nall is well".into(), ..foreign };
-        spoof.add("job 3/3", &["a=\nall is well".to_owned()], &compose(&built_in(), &[]).unwrap().config);
+        spoof.add(
+            "job 3/3",
+            &["a=\nall is well".to_owned()],
+            &compose(&built_in(), Override::NONE).unwrap().config,
+        );
         assert!(!spoof.to_string().lines().any(|line| line.starts_with("all is well")), "{spoof}");
     }
 }

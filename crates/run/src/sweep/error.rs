@@ -1,6 +1,6 @@
 //! Errors of a sweep.
 
-use std::{error::Error, io, path::PathBuf};
+use std::{error::Error, fmt, io, path::PathBuf};
 
 use llmprof_config::ConfigError;
 use llmprof_record::rundir::NoNewDir;
@@ -52,9 +52,10 @@ impl SweepError {
     /// For an error of one job, counted from 0.
     pub(super) fn of_job<E: Error + Send + Sync + 'static>(
         job: usize,
-        overrides: &[String],
+        overrides: &[impl fmt::Display],
     ) -> impl FnOnce(E) -> SweepError {
-        move |source| SweepError::Job { job: job + 1, overrides: overrides.join(" "), source: source.into() }
+        let words = move || overrides.iter().map(ToString::to_string).collect::<Vec<_>>();
+        move |source| SweepError::Job { job: job + 1, overrides: words().join(" "), source: source.into() }
     }
 
     /// Whether the error is in the command, not on the machine.

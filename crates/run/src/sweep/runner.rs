@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     fs::File,
     io,
     path::{Path, PathBuf},
@@ -21,7 +22,8 @@ use crate::{
     session::{Session, SessionSummary},
 };
 use llmprof_config::{
-    ComposeContext, Composed, ConfTree, Launcher, compose_in, current_context, launcher, multirun_yaml,
+    AsOverride, ComposeContext, Composed, ConfTree, Launcher, Override, compose_in, current_context,
+    launcher, multirun_yaml,
 };
 use llmprof_event::{Outcome, Stamp, readings::Reading};
 use llmprof_record::rundir::RunDir;
@@ -52,8 +54,8 @@ impl Runner {
         tree: ConfTree,
         conf_dir: Option<PathBuf>,
         host: Option<String>,
-        overrides: Vec<String>,
-        jobs: Vec<Vec<String>>,
+        overrides: Vec<Override>,
+        jobs: Vec<Vec<Override>>,
     ) -> Result<Runner, SweepError> {
         let context = current_context();
         let yaml = multirun_yaml(&tree, &overrides, &jobs, &context)?;
@@ -62,6 +64,7 @@ impl Runner {
         let mut wanted: Option<String> = None;
         for (job, overrides) in jobs.into_iter().enumerate() {
             let composed = composed(&tree, &context, job, &overrides)?;
+            let overrides = texts(overrides);
             let subdir = subdir(&composed, job, &mut wanted)?;
             let sha256 = fingerprint(&composed);
             // A remote host has its own weights and tools: it validates its jobs.
@@ -82,6 +85,7 @@ impl Runner {
         let wanted = PathBuf::from(wanted.ok_or(SweepError::NoJobs)?);
         RunDir::name_in(&wanted)?;
         let started = context.now.to_string();
+        let overrides = texts(overrides);
         let stored = StoredSweep { schema: SCHEMA, started, conf_dir, host, overrides, jobs: stored_jobs };
         let dir = RunDir::create(&wanted).map_err(|source| SweepError::Io { path: wanted, source })?;
         let lock = stored.write(dir.path(), &yaml)?;
@@ -321,9 +325,10 @@ impl Runner {
     }
 
     /// The launcher of the jobs, with additional `overrides` of the launcher.
-    pub fn launcher(&self, overrides: &[String]) -> Result<Launcher, SweepError> {
+    pub fn launcher(&self, overrides: &[Override]) -> Result<Launcher, SweepError> {
         let job = self.sweep.next().unwrap_or(0);
-        let all: Vec<String> = self.sweep.jobs[job].overrides.iter().chain(overrides).cloned().collect();
+        let added = overrides.iter().map(|given| &given.text);
+        let all: Vec<String> = self.sweep.jobs[job].overrides.iter().chain(added).cloned().collect();
         let composed = composed(&self.tree, &self.context, job, &all)?;
         launcher(&composed).map_err(SweepError::of_job(job, &all))
     }
@@ -347,10 +352,15 @@ pub(super) fn composed(
     tree: &ConfTree,
     context: &ComposeContext,
     job: usize,
-    overrides: &[String],
+    overrides: &[impl AsOverride + fmt::Display],
 ) -> Result<Composed, SweepError> {
     let context = ComposeContext { job: Some(job), ..context.clone() };
     compose_in(tree, overrides, &context).map_err(SweepError::of_job(job, overrides))
+}
+
+/// The overrides as they are stored.
+fn texts(overrides: Vec<Override>) -> Vec<String> {
+    overrides.into_iter().map(|given| given.text).collect()
 }
 
 /// The directory of a job below the sweep's, which is `dir` and must be the same for all jobs.

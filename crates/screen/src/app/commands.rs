@@ -49,7 +49,7 @@ impl App {
         let Some(live) = &self.live else { return false };
         let in_sweep = live.sweep.as_ref().is_some_and(|runner| runner.sweep.left() > 0);
         let Workload::Here(session) = &live.session else { return false };
-        let runs = session.state.finished.is_none() && !session.state.watches();
+        let runs = session.state.finished.is_none() && session.state.kind().has_workload();
         in_sweep || runs || session.tool().is_some() || self.next.is_some()
     }
 

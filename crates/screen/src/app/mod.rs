@@ -16,7 +16,10 @@ use ratatui::{Terminal, backend::Backend};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use self::{comparison::Compared, event_loop::Left, jobs::Elsewhere, runs::RunList};
-pub use self::{live::Live, workload::Workload};
+pub use self::{
+    live::{Live, Replan},
+    workload::Workload,
+};
 use super::{
     export::Exported,
     input::Input,
@@ -27,7 +30,7 @@ use super::{
 };
 use llmprof_base::process::shutdown::{Cause, Shutdown};
 use llmprof_config::TuiConfig;
-use llmprof_event::Outcome;
+use llmprof_event::{Outcome, WorkKind};
 use llmprof_record::{
     rundir::{Player, RunDir},
     state::{RunState, Snapshot},
@@ -86,10 +89,13 @@ pub struct App {
 fn first_pane(player: &mut Player) -> Pane {
     // An error is reported when the rest of the recording is read.
     let _ = player.load(Duration::ZERO);
-    match player.end_state() {
-        state if state.watches() && state.servers().any(|server| server.url().is_some()) => Pane::Server,
-        state if state.watches() => Pane::Gpu,
-        _ => Pane::Overview,
+    let state = player.end_state();
+    match state.kind() {
+        WorkKind::Watch if state.servers().any(|server| server.url().is_some()) => Pane::Server,
+        WorkKind::Watch => Pane::Gpu,
+        WorkKind::Model(_) | WorkKind::Sim | WorkKind::Python | WorkKind::Program | WorkKind::Server => {
+            Pane::Overview
+        }
     }
 }
 
@@ -140,7 +146,7 @@ impl App {
         let mut app = App::new(config, runs_root);
         if live.session.is_for_tools_alone() {
             app.ui.pane = Pane::Kernels;
-        } else if live.session.watches() {
+        } else if !live.session.kind().has_workload() {
             app.ui.pane = if live.session.watches_server() { Pane::Server } else { Pane::Gpu };
             app.runs.refresh();
         }

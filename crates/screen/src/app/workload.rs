@@ -3,7 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use crate::view::RemoteView;
-use llmprof_event::Outcome;
+use llmprof_event::{Outcome, WorkKind};
 use llmprof_record::{
     rundir::Loss,
     state::{RunState, Snapshot},
@@ -12,7 +12,6 @@ use llmprof_run::{
     remote::{Order, RemoteRun},
     rerun::Tool,
     session::Session,
-    work::Work,
 };
 
 pub enum Workload {
@@ -64,10 +63,10 @@ impl Workload {
         }
     }
 
-    pub fn watches(&self) -> bool {
+    pub fn kind(&self) -> &WorkKind {
         match self {
-            Workload::Here(session) => matches!(session.plan().work(), Work::Watch),
-            Workload::There(run) => run.state.watches(),
+            Workload::Here(session) => session.state.kind(),
+            Workload::There(run) => run.state.kind(),
         }
     }
 

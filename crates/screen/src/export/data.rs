@@ -76,7 +76,7 @@ pub fn overview(view: &View<'_>) -> Table {
         for (name, value) in [
             ("model", run.model.clone()),
             ("dtype", run.dtype.clone()),
-            ("engine", run.engine.to_string()),
+            ("engine", run.kind.to_string()),
             ("device", state.device().map_or_else(String::new, ToString::to_string)),
         ] {
             add("run", name, "", "", value);
@@ -86,7 +86,7 @@ pub fn overview(view: &View<'_>) -> Table {
     add("run", "time", "", "s", number(state.now.secs()));
     let (now, rate) = headline(view);
     if rate == Rate::Now {
-        let what = if state.serves() { "output" } else { "decode" };
+        let what = if state.kind().has_concurrent_requests() { "output" } else { "decode" };
         add("throughput", what, "now", "tok/s", number(now));
     }
     add("throughput", "decode", "mean", "tok/s", number(state.total.decode_tok_s()));

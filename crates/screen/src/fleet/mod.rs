@@ -549,7 +549,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use llmprof_config::{built_in, compose};
+    use llmprof_config::{Override, built_in, compose};
     use llmprof_sources::fleet::read_recording;
 
     #[test]
@@ -566,7 +566,7 @@ mod tests {
     fn a_recording_is_played_from_the_beginning_and_stops_at_its_end() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/fleet/recording.ndjson");
         let recorded = read_recording(Path::new(path)).unwrap();
-        let config = compose(&built_in(), &[]).unwrap().config.output.tui;
+        let config = compose(&built_in(), Override::NONE).unwrap().config.output.tui;
         let feed = Feed::Recorded(Box::new(recorded));
         let mut app = FleetApp::new(&config, feed, String::new(), Order::Lost);
         assert_eq!((app.at, app.playing), (1, false), "the last refresh is shown first");

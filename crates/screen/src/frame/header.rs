@@ -16,7 +16,7 @@ use crate::{
 };
 use llmprof_analysis::trust::Severity;
 use llmprof_base::units::{clock, grouped, millis, percent, rough_seconds, three_digits};
-use llmprof_event::{Phase, RunStarted, Stamp};
+use llmprof_event::{Phase, RunStarted, Stamp, WorkKind};
 use llmprof_record::rundir::Loss;
 
 /// Cells for the activity of a tool.
@@ -74,7 +74,7 @@ fn identity<'a>(view: &View<'_>, width: u16) -> Line<'a> {
     };
     let mut line = Line::from(vec![Span::styled(brand, theme.badge), Span::raw(" ")]);
     if let Some(run) = &view.state.run {
-        let found = view.state.server.found.as_ref().filter(|_| view.state.serves());
+        let found = view.state.load_tested().and_then(|server| server.found.as_ref());
         let served = found.and_then(|found| found.model.as_deref());
         // Some servers report the file of their model.
         let served =
@@ -82,20 +82,22 @@ fn identity<'a>(view: &View<'_>, width: u16) -> Line<'a> {
         line.push_span(Span::styled(served.unwrap_or_else(|| run.model.clone()), theme.number));
         let mut facts: Vec<String> =
             Some(run.dtype.clone()).filter(|dtype| !dtype.is_empty()).into_iter().collect();
-        if view.state.watches() {
-            facts.clear();
-        } else if let Some(found) = found {
-            facts.extend([found.kind.to_string(), found.url.clone()]);
-        } else if view.state.serves() {
-            let card =
-                view.state.main_gpu().map(|gpu| gpu.info.name.trim_start_matches("NVIDIA ").to_owned());
-            facts.extend(card);
-            facts.push("waiting for the server".to_owned());
-        } else if !run.simulated {
-            facts.extend(run.synthetic_weights.then(|| SYNTHETIC.to_owned()));
-            facts.extend(view.state.device_name().map(|name| name.trim_start_matches("NVIDIA ").to_owned()));
-            facts.push(run.engine.to_string());
-            facts.extend((run.batch > 1).then(|| format!("batch {}", run.batch)));
+        let short = |name: &str| name.trim_start_matches("NVIDIA ").to_owned();
+        match (&run.kind, found) {
+            (WorkKind::Watch, _) => facts.clear(),
+            (WorkKind::Server, Some(found)) => facts.extend([found.kind.to_string(), found.url.clone()]),
+            (WorkKind::Server, None) => {
+                facts.extend(view.state.main_gpu().map(|gpu| short(&gpu.info.name)));
+                facts.push("waiting for the server".to_owned());
+            }
+            (WorkKind::Model(_) | WorkKind::Sim | WorkKind::Python | WorkKind::Program, _)
+                if run.simulated => {}
+            (WorkKind::Model(_) | WorkKind::Sim | WorkKind::Python | WorkKind::Program, _) => {
+                facts.extend(run.synthetic_weights.then(|| SYNTHETIC.to_owned()));
+                facts.extend(view.state.device_name().map(|name| short(&name)));
+                facts.push(run.kind.to_string());
+                facts.extend((run.batch > 1).then(|| format!("batch {}", run.batch)));
+            }
         }
         // The right half of the line is reserved for the status.
         let room = width.saturating_sub(52).max(22) as usize;
@@ -192,7 +194,7 @@ fn progress_and_time<'a>(view: &View<'_>) -> Vec<Vec<Span<'a>>> {
     let mut parts = Vec::new();
     match &state.run {
         // Requests of another program are inferred in parts.
-        Some(_) if state.follows() => {
+        Some(run) if run.kind.infers_steps() => {
             let steps = grouped(state.total.all_output_tokens() as i64);
             parts.push(label_value(theme, "", &format!("{steps:>7}"), "steps"));
         }
@@ -243,9 +245,11 @@ fn progress<'a>(view: &View<'_>, run: &RunStarted) -> Vec<Vec<Span<'a>>> {
         label_value(theme, label, &format!("{:>1$}", format!("{done}/{of}"), 2 * wide + 1), "")
     };
     let mut parts = Vec::new();
-    if state.finished.is_some() || state.serves() {
-        let of = if state.serves() && state.finished.is_none() { run.requests } else { requests };
-        parts.push(ratio("requests", state.requests_done, of));
+    let serves_now = run.kind.has_concurrent_requests() && state.finished.is_none();
+    if serves_now {
+        parts.push(ratio("requests", state.requests_done, run.requests));
+    } else if state.finished.is_some() {
+        parts.push(ratio("requests", state.requests_done, requests));
     } else if state.active.latest().is_some_and(|active| active.started.warmup) {
         parts.push(ratio("warm-up", state.warmup_done + 1, run.warmup));
     } else if state.active.count() > 0 || state.requests_done > 0 {
@@ -254,7 +258,7 @@ fn progress<'a>(view: &View<'_>, run: &RunStarted) -> Vec<Vec<Span<'a>>> {
         parts.push(blank("request ".len() + 2 * wide + 1));
     }
     let longest = 2 * digits(run.output_tokens) + 1;
-    if state.serves() && state.finished.is_none() {
+    if serves_now {
         parts.push(label_value(theme, "", &format!("{:>3}", state.active.count()), "in flight"));
     } else if let Some(active) = state.active.latest() {
         let of = format!("{}/{}", active.tokens, active.started.output_tokens);
@@ -284,24 +288,28 @@ fn phase(view: &View<'_>) -> (String, Style) {
         return ("paused".to_owned(), theme.warn);
     }
     // Under load only its metrics may be late: while it answers requests, it is not silent.
-    let is_idle = state.serves() && state.active.count() == 0 && state.requests_done > 0;
-    if let Some(text) = state.silence().filter(|_| state.watches() || is_idle) {
+    let shows_silence = match state.kind() {
+        WorkKind::Watch => true,
+        WorkKind::Server => state.active.count() == 0 && state.requests_done > 0,
+        WorkKind::Model(_) | WorkKind::Sim | WorkKind::Python | WorkKind::Program => false,
+    };
+    if let Some(text) = state.silence().filter(|_| shows_silence) {
         return (text, theme.bad);
     }
     let share = |share: f64| format!("{:.0} %", (100.0 * share).floor());
     let prefill = state.active.latest().filter(|active| active.tokens == 0).and_then(|active| active.prefill);
-    let text = match (&state.loading, state.phase, prefill) {
-        _ if state.watches() => "monitoring".to_owned(),
-        (Some(loading), Phase::Preparing, _) if state.follows() || state.serves() => loading.step.clone(),
-        (Some(loading), Phase::Preparing, _) => match loading.share() {
+    let text = match (state.kind(), &state.loading, state.phase, prefill) {
+        (WorkKind::Watch, ..) => "monitoring".to_owned(),
+        (WorkKind::Program | WorkKind::Server, Some(loading), Phase::Preparing, _) => loading.step.clone(),
+        (_, Some(loading), Phase::Preparing, _) => match loading.share() {
             Some(done) => format!("loading {} {}", loading.step, share(done)),
             None => format!("loading {}", loading.step),
         },
-        (_, Phase::Prefill | Phase::Decode, _) if state.serves() => "serving".to_owned(),
-        (_, Phase::Prefill, Some(prefill)) => {
+        (WorkKind::Server, _, Phase::Prefill | Phase::Decode, _) => "serving".to_owned(),
+        (_, _, Phase::Prefill, Some(prefill)) => {
             format!("prefill {}", share(f64::from(prefill.layer) / f64::from(prefill.layers.max(1))))
         }
-        (_, phase, _) => phase.name().to_owned(),
+        (_, _, phase, _) => phase.name().to_owned(),
     };
     (text, theme.phase(state.phase))
 }

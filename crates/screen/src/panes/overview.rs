@@ -23,7 +23,7 @@ use super::{
 };
 use llmprof_analysis::{distribution::Distribution, heat::Forecast, startup::Stage, throttle::Tone};
 use llmprof_base::units::{grouped, millis, percent, scaled, three_digits};
-use llmprof_event::{Outcome, Phase, readings::Reading};
+use llmprof_event::{Outcome, Phase, WorkKind, readings::Reading};
 use llmprof_record::state::{Bucket, GpuState, Series};
 
 pub struct OverviewPane<'a>(pub View<'a>);
@@ -34,7 +34,7 @@ pub const PANE: Spec = Spec {
     help: "Overview: throughput, latency, and what limits them",
     is_special: false,
     why_empty: "no workload was measured",
-    has_content: |_, state| state.run.is_some() && !state.watches(),
+    has_content: |_, state| state.run.is_some() && state.kind().has_workload(),
     draw: |view, area, buf| OverviewPane(view).render(area, buf),
     table: data::overview,
     select: Spec::without_rows,
@@ -144,7 +144,7 @@ fn verdict<'a>(view: &View<'a>) -> Line<'a> {
     sentences.extend(limit.map(|text| Text::styled(plain(&text), theme.text)));
     let speed = view.state.verdict().map(|sentence| Text::styled(plain(&format!("{sentence} ")), theme.text));
     // For a server, and for a program with unknown steps, the speed comes before the GPU.
-    match view.state.serves() || (view.state.follows() && view.state.total.itl.n() == 0) {
+    match view.state.load_tested().is_some() || view.state.found_no_steps() {
         true => sentences.extend(speed.into_iter().chain(gpu_verdict(view))),
         false => sentences.extend(gpu_verdict(view).into_iter().chain(speed)),
     }
@@ -161,7 +161,7 @@ fn verdict<'a>(view: &View<'a>) -> Line<'a> {
     let reason = match view.state.phase {
         Phase::Preparing => "Preparing: no measurements yet.",
         _ if warming_up => "Warming up: these tokens are not counted.",
-        _ if view.state.watches() => "No GPU sample yet.",
+        _ if !view.state.kind().has_workload() => "No GPU sample yet.",
         _ => "No measurements yet.",
     };
     note(theme, reason)
@@ -201,18 +201,17 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let inner = draw_box(theme, ("throughput", rate_unit(view)), area, buf);
     let number = |value: Option<f64>| value.map_or_else(|| theme.glyphs.none.to_owned(), three_digits);
     let (now, _) = headline(view);
-    let decode = if view.state.serves() { "one stream, mean" } else { "decode, mean" };
-    let mut rows = vec![
-        (decode, number(view.state.total.decode_tok_s()), String::new()),
-        ("output, wall clock", number(view.state.total.output_tok_s()), String::new()),
-    ];
-    if view.state.follows() {
+    let decode = |label| (label, number(view.state.total.decode_tok_s()), String::new());
+    let output = ("output, wall clock", number(view.state.total.output_tok_s()), String::new());
+    let mut rows = match view.state.kind() {
+        WorkKind::Server => vec![output, decode("one stream, mean")],
         // The number of tokens per step is not known.
-        rows.truncate(1);
-    }
-    if view.state.serves() {
-        rows.swap(0, 1);
-        let server = &view.state.server;
+        WorkKind::Program => vec![decode("decode, mean")],
+        WorkKind::Model(_) | WorkKind::Sim | WorkKind::Python | WorkKind::Watch => {
+            vec![decode("decode, mean"), output]
+        }
+    };
+    if let Some(server) = view.state.load_tested() {
         let latest = server.latest.as_ref();
         let streams = view.state.active.count();
         let age = server.silent_for(view.state.now);
@@ -237,7 +236,7 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         None => {
             let images = view.state.vision.as_ref().and_then(|tally| tally.tokens_per_image());
             rows.extend(images.map(|tokens| ("tokens an image", three_digits(tokens), String::new())));
-            if !view.state.follows() {
+            if !view.state.kind().infers_steps() {
                 rows.push(("prefill", number(view.state.total.prefill_tok_s()), String::new()));
             }
             let mfu = view.state.mfu();
@@ -247,7 +246,7 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     if let Some(mbu) = now.and_then(|rate| view.state.mbu_at(rate)) {
         rows.push(("MBU", percent(mbu.share * 100.0), format!("of {}", scaled(mbu.peak, "B/s"))));
     } else if let (Some(bytes), Some(rate)) =
-        (view.state.decode_step_bytes(), now.filter(|_| !view.state.serves()))
+        (view.state.decode_step_bytes(), now.filter(|_| !view.state.kind().has_concurrent_requests()))
     {
         let bytes_s = bytes as f64 * rate / (f64::from(view.state.batch()) * view.state.tokens_per_step());
         rows.push(("reads, estimate", scaled(bytes_s, "B/s"), String::new()));
@@ -284,27 +283,25 @@ impl Rate {
 
 /// The unit of a rate: the number of tokens per step of another program is not known.
 pub fn rate_unit(view: &View<'_>) -> &'static str {
-    if view.state.follows() { "steps/s" } else { "tok/s" }
+    if view.state.kind().infers_steps() { "steps/s" } else { "tok/s" }
 }
 
 /// The current decode rate, for a server of all streams; of the whole run once it has finished.
 pub fn headline(view: &View<'_>) -> (Option<f64>, Rate) {
-    match view.state.finished {
-        Some(_) if view.state.serves() => (view.state.total.output_tok_s(), Rate::Mean),
-        None if view.state.serves() => (view.state.recent_output_tok_s(2.0), Rate::Now),
-        Some(_) => (view.state.total.decode_tok_s(), Rate::Mean),
-        None => (view.state.recent_decode_tok_s(2.0), Rate::Now),
+    let state = view.state;
+    match (&state.finished, state.kind().has_concurrent_requests()) {
+        (Some(_), true) => (state.total.output_tok_s(), Rate::Mean),
+        (None, true) => (state.recent_output_tok_s(2.0), Rate::Now),
+        (Some(_), false) => (state.total.decode_tok_s(), Rate::Mean),
+        (None, false) => (state.recent_decode_tok_s(2.0), Rate::Now),
     }
 }
 
 /// The tokens per second of this program's requests. Servers report theirs too, some of them in blocks or at the end of
 /// a request.
 fn output_of_server<'a>(view: &View<'a>) -> Option<&'a Series> {
-    let server = &view.state.server;
-    let known = [server.tokens_per_s.over(), &server.output_tok_s]
-        .into_iter()
-        .find(|series| series.range().is_some());
-    known.filter(|_| view.state.serves())
+    let server = view.state.load_tested()?;
+    [server.tokens_per_s.over(), &server.output_tok_s].into_iter().find(|series| series.range().is_some())
 }
 
 /// Decode tokens per second over the time range, two values per cell of `cells`.
@@ -526,7 +523,7 @@ fn latency(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         (false, true) => "ms, without recording",
         (false, false) => "ms",
     };
-    let title = if view.state.follows() { "latency, inferred" } else { "latency" };
+    let title = if view.state.kind().infers_steps() { "latency, inferred" } else { "latency" };
     let inner = draw_box(theme, (title, aside), area, buf);
     let total = &view.state.total;
     let by_gpu = total.device_step.n() > 0;

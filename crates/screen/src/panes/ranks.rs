@@ -20,7 +20,6 @@ use ratatui::{
 
 use llmprof_analysis::ranks::{LaneColumn, Late, Totals, collective_rows};
 use llmprof_base::units::{clock, millis, percent};
-use llmprof_event::EngineKind;
 
 pub struct RanksPane<'a>(pub View<'a>);
 
@@ -70,9 +69,7 @@ impl Widget for RanksPane<'_> {
         let (totals, late, span) = shown(view);
         if !view.state.ranks.is_there() {
             let inner = draw_box(theme, ("ranks", ""), area, buf);
-            let is_followed = view.state.run.as_ref().is_some_and(|run| run.engine == EngineKind::Program)
-                && !is_over(view);
-            let text = match is_followed {
+            let text = match view.state.followed().is_some() && !is_over(view) {
                 true => " nothing of several GPUs, and no collective, was recorded yet",
                 false => {
                     " no ranks: llmprof-tui exec -- torchrun --nproc-per-node 2 PROGRAM, or kernels TRACE TRACE…"

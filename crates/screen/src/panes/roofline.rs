@@ -23,7 +23,7 @@ use llmprof_analysis::{
     roofline::{Point, PointKind, Roof, Roofline},
 };
 use llmprof_base::units::{percent, scaled, three_digits};
-use llmprof_event::Phase;
+use llmprof_event::{Phase, WorkKind};
 
 pub struct RooflinePane<'a>(pub View<'a>);
 
@@ -33,7 +33,7 @@ pub const PANE: Spec = Spec {
     help: "Roofline: operators and kernels against the GPU's peaks",
     is_special: false,
     why_empty: "no operators or kernels were timed",
-    has_content: |_, state| !state.watches() && !state.roofline().points.is_empty(),
+    has_content: |_, state| state.kind().has_workload() && !state.roofline().points.is_empty(),
     draw: |view, area, buf| RooflinePane(view).render(area, buf),
     table: data::points,
     select: |ui, by, extent| ui.point = moved(ui.point, by, extent.points),
@@ -83,19 +83,21 @@ impl Widget for RooflinePane<'_> {
 }
 
 fn why_empty(view: &View<'_>) -> String {
-    match &view.state.run {
-        None => "No data recorded yet.".to_owned(),
-        Some(_) if view.state.watches() => {
+    let Some(run) = &view.state.run else { return "No data recorded yet.".to_owned() };
+    match &run.kind {
+        WorkKind::Watch => {
             "No workload, so that operations cannot be counted. Kernels with ncu counters are shown here."
                 .to_owned()
         }
-        Some(run) if run.shape.is_none() && (view.state.serves() || view.state.follows()) => {
+        _ if run.shape.is_some() => {
+            "No measurements yet: the first request adds its prefill and its decode steps.".to_owned()
+        }
+        WorkKind::Program | WorkKind::Server => {
             "The shape of the model is not known. Name it with --model, e.g. --model qwen2_5_7b.".to_owned()
         }
-        Some(run) if run.shape.is_none() => {
+        WorkKind::Model(_) | WorkKind::Sim | WorkKind::Python => {
             format!("The FLOPs and bytes of {} are not known: its architecture is not supported.", run.model)
         }
-        Some(_) => "No measurements yet: the first request adds its prefill and its decode steps.".to_owned(),
     }
 }
 

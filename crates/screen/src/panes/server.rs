@@ -46,7 +46,9 @@ pub const PANE: Spec = Spec {
     help: "Server: queue, cache, batch, TTFT by part, requests",
     is_special: true,
     why_empty: "no server was asked or watched",
-    has_content: |_, state| state.servers().any(|server| server.url().is_some()) || state.serves(),
+    has_content: |_, state| {
+        state.servers().any(|server| server.url().is_some()) || state.load_tested().is_some()
+    },
     draw: |view, area, buf| ServerPane(view).render(area, buf),
     table: data::requests,
     select: |ui, by, extent| ui.server = moved(ui.server, by, extent.servers),
@@ -60,10 +62,10 @@ impl Widget for ServerPane<'_> {
         let server = view.server();
         let Some(found) = &server.found else {
             let inner = draw_box(view.theme, (server.url().unwrap_or("server"), ""), area, buf);
-            let text = match (server.silence(view.state.now), view.state.serves()) {
+            let text = match (server.silence(view.state.now), view.state.load_tested()) {
                 (Some(silence), _) => format!(" {silence}"),
-                (None, true) => " the server does not answer yet".to_owned(),
-                (None, false) => {
+                (None, Some(_)) => " the server does not answer yet".to_owned(),
+                (None, None) => {
                     " no server: llmprof-tui run runtime=openai runtime.server.url=http://HOST:PORT, or watch URL"
                         .to_owned()
                 }
@@ -116,7 +118,7 @@ impl Widget for ServerPane<'_> {
 fn remarks(view: &View<'_>) -> Vec<String> {
     let (state, server) = (view.state, view.server());
     match &server.silent {
-        Some((since, why)) if state.watches() => {
+        Some((since, why)) if !state.kind().has_workload() => {
             let age = state.now.since(*since).as_secs_f64();
             vec![format!(
                 "The server has not answered for {age:.0} s ({}). The values are from before that; it is asked again until it answers.",
@@ -218,7 +220,7 @@ fn rows<'a>(view: &View<'a>) -> Vec<Row<'a>> {
             "none yet, or none that are known here",
         ));
     }
-    if view.state.serves() {
+    if view.state.load_tested().is_some() {
         let p99 = |ms: f64| format!("{} p99", millis(ms));
         let lag = row("client lag", &server.lag_ms, None, theme.dim, p99, "not measured yet");
         // The client's own value, which is measured while the server is silent too.

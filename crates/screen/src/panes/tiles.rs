@@ -15,7 +15,7 @@ use crate::{
 };
 use llmprof_analysis::{distribution::Distribution, trust::Severity};
 use llmprof_base::units::{GIB, percent_digits, three_digits};
-use llmprof_event::{readings::Reading, reasons};
+use llmprof_event::{WorkKind, readings::Reading, reasons};
 use llmprof_record::state::GpuState;
 
 /// Rows of a tile with its frame.
@@ -98,9 +98,9 @@ impl Tile {
 
 fn tiles(view: &View<'_>) -> Vec<Tile> {
     let mut tiles = Vec::new();
-    if !view.state.watches() {
+    if view.state.kind().has_workload() {
         tiles.push(rate(view));
-        let [ttft, tpot] = match view.state.follows() {
+        let [ttft, tpot] = match view.state.kind().infers_steps() {
             true => ["TTFT, inferred", "TPOT, inferred"],
             false => ["TTFT", "TPOT"],
         };
@@ -119,13 +119,14 @@ fn rate(view: &View<'_>) -> Tile {
     let (rate, kind) = headline(view);
     let none = || view.theme.glyphs.none.to_owned();
     let total = &view.state.total;
-    let serves = view.state.serves();
-    let mean = if serves { total.output_tok_s() } else { total.decode_tok_s() }.map(three_digits);
-    let (title, narrow) = match (serves, view.state.follows()) {
-        (true, _) => ("output tok/s", "output"),
-        (false, true) => ("decode steps/s", "decode"),
-        (false, false) => ("decode tok/s", "decode"),
+    let (title, narrow, mean) = match view.state.kind() {
+        WorkKind::Server => ("output tok/s", "output", total.output_tok_s()),
+        WorkKind::Program => ("decode steps/s", "decode", total.decode_tok_s()),
+        WorkKind::Model(_) | WorkKind::Sim | WorkKind::Python | WorkKind::Watch => {
+            ("decode tok/s", "decode", total.decode_tok_s())
+        }
     };
+    let mean = mean.map(three_digits);
     Tile {
         title,
         value: rate.map_or_else(none, three_digits),

@@ -114,10 +114,10 @@ fn median_of_trail(view: &View<'_>) -> Option<f64> {
     (!gaps.is_empty()).then(|| *gaps.select_nth_unstable(middle).1 as f64 / 1e6)
 }
 
-/// A server has several streams at a time: a strip of all their tokens would be meaningless.
+/// Concurrent requests are several streams: a strip of all their tokens would be meaningless.
 fn has_streams(view: &View<'_>) -> bool {
     let streams = || view.state.trail.window(0, 256).map(|mark| mark.stream).max();
-    view.state.serves() && streams().is_some_and(|highest| highest > 0)
+    view.state.kind().has_concurrent_requests() && streams().is_some_and(|highest| highest > 0)
 }
 
 /// Every stream as a row over time, with power and clock below.
@@ -455,7 +455,7 @@ fn cursor_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         label_value(theme, "request", &mark.request.to_string(), if mark.warmup { "(warm-up)" } else { "" }),
     ];
     // Servers and other programs do not report token ids.
-    if !view.state.serves() && !view.state.follows() {
+    if view.state.kind().runs_model() {
         parts.push(label_value(theme, "id", &mark.id.to_string(), ""));
     }
     if !mark.first {

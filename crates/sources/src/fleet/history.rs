@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::gpu::{Gpu, Snapshot};
 use llmprof_event::{
-    Device, EngineKind, Envelope, Event, GivenPeaks, GpuInfo, GpuSample, GpuSource, Query, Refusal, Refused,
-    RunStarted, SCHEMA, Stamp,
+    Device, Envelope, Event, GivenPeaks, GpuInfo, GpuSample, GpuSource, Query, Refusal, Refused, RunStarted,
+    SCHEMA, Stamp, WorkKind,
 };
 
 /// Charts connect samples that are no further apart: a value is valid until the next scrape.
@@ -86,7 +86,7 @@ fn started(gpu: &Gpu, begin: f64) -> RunStarted {
         experiment: String::new(),
         model: gpu.node.clone(),
         dtype: String::new(),
-        engine: EngineKind::None,
+        kind: WorkKind::Watch,
         device: Device::None,
         synthetic_weights: false,
         simulated: false,

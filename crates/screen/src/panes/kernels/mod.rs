@@ -35,7 +35,7 @@ use gpu_traces::show::TableView;
 use llmprof_analysis::classify::Class;
 use llmprof_base::units::grouped;
 use llmprof_event::{
-    EngineKind, StepTimeline, TraceState,
+    StepTimeline, TraceState, WorkKind,
     kernels::{Group, Sort, SortBy, names as kernel_names},
 };
 use llmprof_run::rerun::Tool;
@@ -327,7 +327,9 @@ fn empty(view: &View<'_>, area: Rect, buf: &mut Buffer) {
             lines.push(Line::styled(plain(reason), theme.text));
             (remedy.clone(), vec![tools])
         }
-        _ if has_ended && view.state.follows() => (view.state.verdict().unwrap_or_default(), Vec::new()),
+        _ if has_ended && view.state.followed().is_some() => {
+            (view.state.verdict().unwrap_or_default(), Vec::new())
+        }
         Some((tool, TraceState::Starting | TraceState::On)) => {
             (format!("{tool} is recording; the first kernels appear within seconds."), vec![tools])
         }
@@ -336,27 +338,30 @@ fn empty(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         None if run.is_some_and(|run| run.simulated) => {
             ("A simulation runs no kernels.".to_owned(), Vec::new())
         }
-        None if view.state.watches() => {
-            let reason = "No workload: `llmprof-tui exec` and `attach` record the kernels of other programs.";
-            (reason.to_owned(), Vec::new())
-        }
-        None if view.state.serves() && view.state.device().is_none() => {
-            let reason = "No kernels recorded. Those of a server are recorded if runtime.server.command starts it, or if \
-                          `llmprof-tui attach` joins it.";
-            (reason.to_owned(), Vec::new())
-        }
-        None if view.state.follows() && !view.state.programs.has_cuda() => {
-            ("The program has not started CUDA.".to_owned(), Vec::new())
-        }
-        None if run.is_some_and(|run| run.engine == EngineKind::Pytorch) && !has_ended => {
-            let reason = "Operators appear after the last measured request: PyTorch is profiled then.";
-            (reason.to_owned(), if on_gpu { vec![live, tools] } else { Vec::new() })
-        }
-        None if run.is_some() && !on_gpu => {
-            ("This run uses the CPU: there are no GPU kernels.".to_owned(), Vec::new())
-        }
-        None if has_ended => ("No kernels were recorded.".to_owned(), vec![tools]),
-        None => ("No kernels recorded yet.".to_owned(), vec![live, tools]),
+        None => match view.state.kind() {
+            WorkKind::Watch => {
+                let reason =
+                    "No workload: `llmprof-tui exec` and `attach` record the kernels of other programs.";
+                (reason.to_owned(), Vec::new())
+            }
+            WorkKind::Server if view.state.device().is_none() => {
+                let reason = "No kernels recorded. Those of a server are recorded if runtime.server.command starts it, or if \
+                              `llmprof-tui attach` joins it.";
+                (reason.to_owned(), Vec::new())
+            }
+            WorkKind::Program if !view.state.programs.has_cuda() => {
+                ("The program has not started CUDA.".to_owned(), Vec::new())
+            }
+            WorkKind::Python if !has_ended => {
+                let reason = "Operators appear after the last measured request: PyTorch is profiled then.";
+                (reason.to_owned(), if on_gpu { vec![live, tools] } else { Vec::new() })
+            }
+            _ if run.is_some() && !on_gpu => {
+                ("This run uses the CPU: there are no GPU kernels.".to_owned(), Vec::new())
+            }
+            _ if has_ended => ("No kernels were recorded.".to_owned(), vec![tools]),
+            _ => ("No kernels recorded yet.".to_owned(), vec![live, tools]),
+        },
     };
     if !reason.is_empty() {
         lines.push(Line::styled(plain(&reason), theme.text));

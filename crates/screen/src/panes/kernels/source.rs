@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt};
 use crate::{ui::KernelsSettings, view::View};
 use gpu_traces::show::{RowQuery, TableView};
 use llmprof_event::{
-    KernelReport, KernelTrace, Phase,
+    KernelReport, KernelTrace, Phase, WorkKind,
     kernels::{Group, KernelTable, Kind, Platform},
 };
 use llmprof_record::state::{HostOperators, LiveKernels, RunState};
@@ -74,16 +74,20 @@ impl<'a> Sources<'a> {
 /// Live sources first, then reports in order.
 fn sources(state: &RunState) -> Vec<Source<'_>> {
     let kernels = &state.kernels;
+    let decode_unit = match state.kind() {
+        WorkKind::Program | WorkKind::Server => StepUnit::Step,
+        _ if state.speculation.is_some() => StepUnit::Step,
+        WorkKind::Model(_) | WorkKind::Sim | WorkKind::Python | WorkKind::Watch => StepUnit::Token,
+    };
     let unit = |phase| match phase {
         Phase::Mixed => StepUnit::Step,
-        Phase::Decode if state.speculation.is_some() || state.serves() || state.follows() => StepUnit::Step,
-        Phase::Decode => StepUnit::Token,
+        Phase::Decode => decode_unit,
         Phase::Vision => StepUnit::Images,
         _ => StepUnit::Prefill,
     };
     let phases = || Phase::WORK.into_iter();
     // Work outside of steps is shown if there are no steps.
-    let outside = kernels.without_steps().filter(|_| state.follows()).map(|_| Phase::Idle);
+    let outside = kernels.without_steps().filter(|_| state.followed().is_some()).map(|_| Phase::Idle);
     let live = outside.into_iter().chain(phases()).filter_map(|phase| {
         let live = kernels.live(phase).filter(|live| !live.is_empty())?;
         Some(Source::Live { phase, live, unit: unit(phase), trace: kernels.trace.as_ref() })

@@ -1,0 +1,208 @@
+//! Starts what a command asks for: a run or a sweep, on this machine or on a remote host, in the TUI or without it.
+
+use std::time::Duration;
+
+use super::{
+    Failure,
+    args::{ConfigArgs, runs_root, time_of},
+    outcome::{
+        failures, has_failed, print_program, print_watched, report_end, report_exit, report_launch,
+        report_sweep, result_text, sweep_text, unseen,
+    },
+    print, print_json,
+    remote::{self, RemoteArgs},
+    request::{Planned, RunRequest, Shown, Subject},
+    require_terminal,
+    sweep::{Started, SweepArgs},
+};
+use llmprof_base::process::{eprint_line, eprint_lines, shutdown::Shutdown};
+use llmprof_config::Urls;
+use llmprof_record::report::run_json;
+use llmprof_run::{
+    headless,
+    plan::Plan,
+    session::Session,
+    sweep::{Launch, Runner, sweep_json, table_text},
+    work::Work,
+};
+use llmprof_screen::{App, Live, Replan};
+
+/// Starts a run: on the remote host if there is one, else here.
+pub(super) async fn launch(request: RunRequest, remote: &RemoteArgs) -> Result<u8, Failure> {
+    match remote::run(remote, &request).await? {
+        Some(code) => Ok(code),
+        None => launch_here(request).await,
+    }
+}
+
+pub(super) async fn launch_here(request: RunRequest) -> Result<u8, Failure> {
+    let time = request.shown.seconds.map(time_of).transpose()?;
+    let Planned { plan, replan } = request.plan()?;
+    let RunRequest { subject, shown, remark, .. } = request;
+    match (subject, shown.headless) {
+        (subject, false) => on_screen(plan, replan, &subject, remark).await,
+        (Subject::Workload, true) => workload(plan, shown).await,
+        (Subject::Program { .. }, true) => program(plan, time, shown).await,
+        (Subject::Watch, true) => watch(plan, time.unwrap_or_default(), remark, shown).await,
+    }
+}
+
+/// A run in the TUI.
+async fn on_screen(
+    mut plan: Plan,
+    replan: Replan,
+    subject: &Subject,
+    remark: Option<String>,
+) -> Result<u8, Failure> {
+    plan.remarks.extend(remark);
+    plan.check_machine()?;
+    require_terminal(match plan.work() {
+        Work::Watch => "llmprof-tui watch --for SECONDS",
+        Work::Program(_) => "llmprof-tui exec --headless",
+        Work::Model(_) | Work::Sim | Work::Python(_) | Work::Server(_) => "llmprof-tui run",
+    })?;
+    let tui = plan.composed.config.output.tui.clone();
+    let root = runs_root(&plan.composed);
+    // Signals are caught before anything is started that a signal could leave unfinished.
+    let shutdown = Shutdown::listen()?;
+    let session = Session::start(plan);
+    let control = session.program_control();
+    let live = Live { session: session.into(), replan, sweep: None };
+    let mut stopped = App::of_run(&tui, live, root.clone()).run(tui.mouse, shutdown).await;
+    stopped.runs.iter_mut().for_each(|run| run.discard_unbegun(&root));
+    let code = report_exit(stopped)?;
+    Ok(match subject {
+        Subject::Program { .. } => control.exit_code().unwrap_or(code),
+        Subject::Workload | Subject::Watch => code,
+    })
+}
+
+/// The workload without the TUI.
+async fn workload(plan: Plan, shown: Shown) -> Result<u8, Failure> {
+    plan.check_machine()?;
+    for remark in plan.remarks.iter().chain(&plan.choices) {
+        eprint_line(format_args!("note: {remark}"));
+    }
+    let only_tools = plan.is_for_tools_alone();
+    let root = runs_root(&plan.composed);
+    let mut finished = headless::run(plan, shown.quiet).await?;
+    finished.summary.discard_unbegun(&root);
+    let dir = finished.summary.dir.as_deref();
+    match shown.json {
+        true => print_json(&run_json(&finished.state, dir))?,
+        false => print(&result_text(&finished.state, dir, only_tools))?,
+    }
+    let code = report_end(&finished.summary);
+    if let Some(cause) = &finished.cause {
+        eprint_line(format_args!("interrupted: {cause}"));
+        return Ok(cause.exit_code());
+    }
+    Ok(code)
+}
+
+/// Another program without the TUI.
+async fn program(plan: Plan, time: Option<Duration>, shown: Shown) -> Result<u8, Failure> {
+    let finished = headless::follow(plan, time).await?;
+    let dir = finished.summary.dir.as_deref();
+    match shown.json {
+        true => print_json(&run_json(&finished.state, dir))?,
+        false => print_program(&finished.state, dir),
+    }
+    if let Some(loss) = &finished.summary.loss {
+        eprint_line(format_args!("error: {loss}"));
+    }
+    if let Some(code) = finished.exit_code {
+        return Ok(code);
+    }
+    match &finished.cause {
+        Some(cause) => Ok(cause.exit_code()),
+        None => Ok(report_end(&finished.summary)),
+    }
+}
+
+/// GPUs and servers without the TUI.
+async fn watch(plan: Plan, time: Duration, remark: Option<String>, shown: Shown) -> Result<u8, Failure> {
+    let urls: Vec<String> =
+        plan.composed.config.telemetry.server.as_ref().map_or(Vec::new(), |urls| Urls::all(urls).to_vec());
+    remark.iter().for_each(eprint_line);
+    let watched = headless::watch(plan, time).await?;
+    let state = &watched.state;
+    if let Some(first) = urls.first().filter(|_| state.servers().all(|server| !server.is_there())) {
+        return Err(unseen(first, state));
+    }
+    print_watched(state, shown.json)?;
+    failures(&urls, state).iter().for_each(|failure| eprint_line(format_args!("error: {failure}")));
+    if has_failed(state) {
+        return Ok(1);
+    }
+    Ok(watched.cause.map_or(0, |cause| cause.exit_code()))
+}
+
+/// Starts the sweep that is asked for, else a single run of the workload.
+pub(super) async fn launch_jobs(
+    config: &ConfigArgs,
+    sweep: &SweepArgs,
+    remote: &RemoteArgs,
+    shown: Shown,
+) -> Result<u8, Failure> {
+    let possible = || {
+        if !shown.headless {
+            require_terminal("llmprof-tui run")?;
+        }
+        remote.can_run_sweeps()
+    };
+    let Some(runner) = sweep.runner(config, remote.host.as_deref(), possible)? else {
+        let request =
+            RunRequest { config: config.request()?, subject: Subject::Workload, shown, remark: None };
+        return launch(request, remote).await;
+    };
+    match (sweep.launched(runner, config, remote.machine()?, shown.quiet)?, shown.headless) {
+        (Started::Here(runner), true) => run_sweep(*runner, shown).await,
+        (Started::Here(runner), false) => show_sweep(*runner).await,
+        (Started::Elsewhere(launch), true) => run_launch(*launch, shown).await,
+        (Started::Elsewhere(launch), false) => show_launch(*launch).await,
+    }
+}
+
+async fn run_sweep(mut runner: Runner, shown: Shown) -> Result<u8, Failure> {
+    let cause = headless::sweep(&mut runner, shown.quiet).await?;
+    if shown.json {
+        print_json(&sweep_json(&runner.sweep))?;
+    } else {
+        print(&sweep_text(&runner.sweep))?;
+    }
+    Ok(report_sweep(&runner, cause.as_ref(), "llmprof-tui run"))
+}
+
+async fn run_launch(mut launch: Launch, shown: Shown) -> Result<u8, Failure> {
+    let cause = headless::launch(&mut launch, shown.quiet).await?;
+    launch.leave();
+    let sweep = &launch.runner.sweep;
+    if shown.json {
+        print_json(&sweep_json(sweep))?;
+    } else {
+        print(&sweep_text(sweep))?;
+    }
+    Ok(report_launch(&launch, cause.as_ref(), "llmprof-tui run"))
+}
+
+async fn show_sweep(mut runner: Runner) -> Result<u8, Failure> {
+    let shutdown = Shutdown::listen()?;
+    let Some(session) = runner.start_next() else {
+        runner.take_remarks().iter().for_each(eprint_line);
+        eprint_lines(table_text(&runner.sweep));
+        return Ok(report_sweep(&runner, None, "llmprof-tui"));
+    };
+    let composed = &session.plan().composed;
+    let (tui, root) = (composed.config.output.tui.clone(), runs_root(composed));
+    let live =
+        Live { session: session.into(), replan: Box::new(|_| Err(String::new())), sweep: Some(runner) };
+    report_exit(App::of_run(&tui, live, root).run(tui.mouse, shutdown).await)
+}
+
+async fn show_launch(launch: Launch) -> Result<u8, Failure> {
+    let shutdown = Shutdown::listen()?;
+    let composed = launch.runner.first()?;
+    let (tui, root) = (composed.config.output.tui.clone(), runs_root(&composed));
+    report_exit(App::of_jobs(&tui, launch, root).run(tui.mouse, shutdown).await)
+}
