@@ -163,8 +163,7 @@ fn a_silent_monitored_server_shows_since_when() {
 #[test]
 fn every_pane_of_a_run_whose_server_died_shows_the_failure() {
     let mut state = serving();
-    let cause =
-        "the server stopped answering at 1.3 s (connection refused): 4 requests failed, 8 were not sent";
+    let cause = "the server stopped answering at 1.3 s (connection refused): 4 of 12 requests failed, 1,988 were not sent";
     let finished = RunFinished { outcome: Outcome::Failed, cause: Some(cause.into()) };
     state.apply(&Envelope { t: state.now, event: Event::RunFinished(finished) });
     for pane in Pane::ALL {

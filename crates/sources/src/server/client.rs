@@ -125,7 +125,7 @@ impl Client {
             }
             Err(error) => {
                 served.failure = Some(failure_of(&error));
-                Some(error.to_string())
+                Some(error.brief())
             }
         };
         let message = message.map(|text| foreign::line(&self.without_key(text), 300));

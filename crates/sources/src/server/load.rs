@@ -26,7 +26,7 @@ use super::{
     words::words,
 };
 use llmprof_analysis::distribution::Distribution;
-use llmprof_base::secret::Secret;
+use llmprof_base::{secret::Secret, units::grouped};
 use llmprof_config::Api;
 use llmprof_engine::{driver::Control, text::Tokenizer};
 use llmprof_event::{
@@ -62,9 +62,10 @@ pub enum LoadError {
     #[error("{failed} of {ended} requests failed; the last: {message}")]
     ManyFailed { failed: u32, ended: u32, message: String },
     #[error(
-        "the server stopped answering at {at_s:.1} s ({message}): {failed} requests failed, {unsent} were not sent"
+        "the server stopped answering at {at_s:.1} s ({message}): {} of {} requests failed, {} were not sent",
+        grouped((*failed).into()), grouped((*ended).into()), grouped((*unsent).into())
     )]
-    Gone { at_s: f64, message: String, failed: u32, unsent: u32 },
+    Gone { at_s: f64, message: String, failed: u32, ended: u32, unsent: u32 },
     #[error("cancelled")]
     Cancelled,
 }
@@ -258,7 +259,7 @@ async fn load(plan: LoadPlan, tls: Tls, tx: EventTx, control: Control) -> Result
     let message = work.last_failure.borrow().clone();
     if let Some(at) = work.gone.get() {
         let unsent = work.plan.requests.saturating_sub(ended);
-        return Err(LoadError::Gone { at_s: at.secs(), message, failed, unsent });
+        return Err(LoadError::Gone { at_s: at.secs(), message, failed, ended, unsent });
     }
     match failed {
         0 => Ok(()),
