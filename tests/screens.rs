@@ -122,6 +122,7 @@ pub fn run_started() -> RunStarted {
         peaks: GivenPeaks::default(),
         command: None,
         slo: None,
+        gpu_hour: None,
         perturbed: None,
     }
 }

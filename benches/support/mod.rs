@@ -81,6 +81,7 @@ impl MadeUpRun {
             peaks: GivenPeaks::default(),
             command: None,
             slo: None,
+            gpu_hour: None,
             perturbed: None,
         }
     }

@@ -21,10 +21,9 @@ const GROWN: f64 = 1.25;
 /// A reading of the GPU applies to this time around it.
 const AROUND: Duration = Duration::from_millis(150);
 
-/// The cause of a late chunk. The first that applies counts.
+/// The cause of a late chunk. Each explains at most what it can cost; the next explains the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LateCause {
-    /// The client's delay was at least half of the lost time.
     ClientLag,
     Throttling,
     Preemption,
@@ -81,6 +80,7 @@ impl fmt::Display for LateCause {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lost {
+    /// Chunks of which it is the largest cause.
     pub chunks: u64,
     /// The time beyond the median gap.
     pub ns: u64,
@@ -92,7 +92,15 @@ struct LateChunk {
     from: Stamp,
     to: Stamp,
     usual_ns: u64,
+    /// Streams at its end.
+    streams: usize,
     has_grown: bool,
+}
+
+impl LateChunk {
+    fn overlaps(&self, from: Stamp, to: Stamp) -> bool {
+        self.from < to && self.to > from
+    }
 }
 
 /// A fact about the time between two moments.
@@ -107,9 +115,14 @@ struct Fact {
 enum What {
     /// The maximum factor by which work takes longer at this clock.
     Throttled(f64),
-    Preempted,
+    /// The number of requests that were preempted.
+    Preempted(u64),
     FullCache,
-    FirstChunk(u32),
+    /// Of a request that started at `since`.
+    FirstChunk {
+        request: u32,
+        since: Stamp,
+    },
     ClientLag(Duration),
 }
 
@@ -122,10 +135,19 @@ pub struct LateChunks {
     total_ns: u64,
     waiting: VecDeque<LateChunk>,
     facts: VecDeque<Fact>,
+    /// Late chunks around those that wait, attributed or not.
+    recent: VecDeque<LateChunk>,
+    /// The time between readings of the server, and the part of it with a full cache.
+    read_ns: u64,
+    full_ns: u64,
     last_server: Option<Stamp>,
     last_client: Option<Stamp>,
     last_gpu: Option<Stamp>,
     lost: [Lost; LateCause::ALL.len()],
+    /// First chunks, the steps that they came from, and the time of the last one.
+    firsts: u64,
+    first_steps: u64,
+    last_first: Option<Stamp>,
 }
 
 impl LateChunks {
@@ -138,7 +160,9 @@ impl LateChunks {
             && gap_ns > usual_ns + LATE.as_nanos() as u64
         {
             let has_grown = streams as f64 >= GROWN * self.usual_streams;
-            self.waiting.push_back(LateChunk { request, from, to, usual_ns, has_grown });
+            let late = LateChunk { request, from, to, usual_ns, streams, has_grown };
+            self.waiting.push_back(late);
+            self.recent.push_back(late);
         }
         self.gaps.record(gap_ns);
         let n = self.gaps.n();
@@ -150,19 +174,27 @@ impl LateChunks {
         self.settle(to);
     }
 
-    pub fn first_chunk(&mut self, t: Stamp, request: u32) {
-        // Other chunks of the same step arrive a moment later.
-        let until = t + Duration::from_nanos(self.usual_ns.unwrap_or(0) / 2);
-        self.fact(t, until, What::FirstChunk(request));
+    /// The first chunk of `request`, which started at `since`.
+    pub fn first_chunk(&mut self, t: Stamp, request: u32, since: Stamp) {
+        let together = Duration::from_nanos(self.usual_ns.unwrap_or(0) / 2).max(Duration::from_millis(1));
+        let is_same_step = self.last_first.replace(t).is_some_and(|last| t.since(last) <= together);
+        self.firsts += 1;
+        self.first_steps += u64::from(!is_same_step);
+        // Other chunks of the same step arrive a moment earlier or later.
+        let moment = Duration::from_nanos(self.usual_ns.unwrap_or(0) / 2);
+        self.fact(t - moment, t + moment, What::FirstChunk { request, since });
     }
 
     /// A reading of the server's own metrics: preemptions and cache.
     pub fn server(&mut self, t: Stamp, preemptions: Option<f64>, kv_used: Option<f64>) {
         let from = self.last_server.replace(t).unwrap_or(t - Duration::from_secs(1));
-        if preemptions.is_some_and(|n| n > 0.0) {
-            self.fact(from, t, What::Preempted);
+        if let Some(n) = preemptions.filter(|n| *n > 0.0) {
+            self.fact(from, t, What::Preempted(n.ceil() as u64));
         }
+        let ns = t.since(from).as_nanos() as u64;
+        self.read_ns += ns;
         if kv_used.is_some_and(|share| share >= FULL_CACHE) {
+            self.full_ns += ns;
             self.fact(from, t, What::FullCache);
         }
     }
@@ -206,6 +238,9 @@ impl LateChunks {
         while self.facts.front().is_some_and(|fact| fact.to < keep) {
             self.facts.pop_front();
         }
+        while self.recent.front().is_some_and(|late| late.to < keep || self.recent.len() > KEPT) {
+            self.recent.pop_front();
+        }
     }
 
     /// Ends the fold: no more facts will arrive.
@@ -217,28 +252,81 @@ impl LateChunks {
 
     fn attribute(&mut self, chunk: LateChunk) {
         let lost_ns = (chunk.to.since(chunk.from).as_nanos() as u64).saturating_sub(chunk.usual_ns);
-        let causes = self.facts.iter().filter(|fact| fact.from < chunk.to && fact.to > chunk.from);
-        let causes = causes.filter_map(|fact| match fact.what {
-            // A clock that is 1 % lower does not explain a chunk that is late by half.
-            What::Throttled(slower) => {
-                let most_ns = (slower - 1.0) * chunk.usual_ns as f64;
-                (2.0 * most_ns >= lost_ns as f64).then_some(LateCause::Throttling)
+        let mut most_ns = [0; LateCause::ALL.len()];
+        let mut claim = |cause: LateCause, ns: u64| {
+            let most = &mut most_ns[cause as usize];
+            *most = ns.max(*most);
+        };
+        let late_at =
+            |from: Stamp, to: Stamp| self.recent.iter().filter(|late| late.overlaps(from, to)).count();
+        // A full cache that is usual does not explain what is not.
+        let is_cache_usually_full = self.full_ns * 2 > self.read_ns;
+        let mut preempted_by = None;
+        for (i, fact) in self.facts.iter().enumerate().filter(|(_, fact)| chunk.overlaps(fact.from, fact.to))
+        {
+            match fact.what {
+                // The usual work takes longer at a lower clock.
+                What::Throttled(slower) => {
+                    claim(LateCause::Throttling, ((slower - 1.0).max(0.0) * chunk.usual_ns as f64) as u64);
+                }
+                // It stops the preempted requests, not the others.
+                What::Preempted(left)
+                    if left > 0 && 2 * late_at(chunk.from, chunk.to) <= chunk.streams.max(2) =>
+                {
+                    preempted_by.get_or_insert(i);
+                    claim(LateCause::Preemption, lost_ns);
+                }
+                What::FullCache if !is_cache_usually_full => claim(LateCause::KvPressure, lost_ns),
+                // It stops all streams, since its request was there.
+                What::FirstChunk { request, since }
+                    if request != chunk.request && 2 * late_at(fact.from, fact.to) >= chunk.streams =>
+                {
+                    let ns = chunk.to.since(since.max(chunk.from)).as_nanos() as u64;
+                    claim(LateCause::Prefill, ns.min(lost_ns));
+                }
+                // The longest delay of a second was at another moment, unless it explains most of the loss.
+                What::ClientLag(lag) if 2 * lag.as_nanos() as u64 >= lost_ns => {
+                    claim(LateCause::ClientLag, lag.as_nanos() as u64);
+                }
+                What::Preempted(_) | What::FullCache | What::FirstChunk { .. } | What::ClientLag(_) => {}
             }
-            What::Preempted => Some(LateCause::Preemption),
-            What::FullCache => Some(LateCause::KvPressure),
-            What::FirstChunk(other) => (other != chunk.request).then_some(LateCause::Prefill),
-            What::ClientLag(lag) => (2 * lag.as_nanos() as u64 >= lost_ns).then_some(LateCause::ClientLag),
-        });
-        let grown = chunk.has_grown.then_some(LateCause::BatchGrowth);
-        let cause = causes.chain(grown).min().unwrap_or(LateCause::Unknown);
-        let lost = &mut self.lost[cause as usize];
-        lost.chunks += 1;
-        lost.ns += lost_ns;
+        }
+        if chunk.has_grown {
+            claim(LateCause::BatchGrowth, lost_ns);
+        }
+        if let Some(Fact { what: What::Preempted(left), .. }) =
+            preempted_by.and_then(|i| self.facts.get_mut(i))
+        {
+            *left -= 1;
+        }
+        most_ns[LateCause::Unknown as usize] = lost_ns;
+        let mut left_ns = lost_ns;
+        let mut largest = (0, LateCause::Unknown);
+        for cause in LateCause::ALL {
+            let ns = most_ns[cause as usize].min(left_ns);
+            left_ns -= ns;
+            self.lost[cause as usize].ns += ns;
+            if ns > largest.0 {
+                largest = (ns, cause);
+            }
+        }
+        self.lost[largest.1 as usize].chunks += 1;
     }
 
     /// The sum of all gaps of all streams: elapsed time times concurrent streams.
     pub fn total_ns(&self) -> u64 {
         self.total_ns
+    }
+
+    /// The share of the prompts of a prefill that are the request's own, as a mean over requests: one of several whose
+    /// first chunks arrive together.
+    pub fn own_prompt_share(&self) -> Option<f64> {
+        (self.firsts > 0).then(|| self.first_steps as f64 / self.firsts as f64)
+    }
+
+    /// The number of gaps.
+    pub fn gaps(&self) -> u64 {
+        self.gaps.n()
     }
 
     /// The median gap.
@@ -250,7 +338,7 @@ impl LateChunks {
     pub fn by_cause(&self) -> Vec<(LateCause, Lost)> {
         let mut all: Vec<_> =
             LateCause::ALL.into_iter().map(|cause| (cause, self.lost[cause as usize])).collect();
-        all.retain(|(_, lost)| lost.chunks > 0);
+        all.retain(|(_, lost)| lost.ns > 0);
         all.sort_by_key(|(_, lost)| std::cmp::Reverse(lost.ns));
         all
     }
@@ -288,35 +376,67 @@ mod tests {
 
     #[test]
     fn each_cause_is_found() {
-        for (expected, meanwhile, streams) in [
-            (LateCause::Unknown, (|_| {}) as fn(&mut LateChunks), 2),
-            (LateCause::Throttling, |late| late.gpu(at(2050), Some(4.0)), 2),
-            (LateCause::Unknown, |late| late.gpu(at(2050), Some(1.015)), 2),
-            (LateCause::Preemption, |late| late.server(at(2500), Some(1.0), Some(0.99)), 2),
-            (LateCause::KvPressure, |late| late.server(at(2500), Some(0.0), Some(0.99)), 2),
-            (LateCause::Prefill, |late| late.first_chunk(at(2058), 7), 2),
-            (LateCause::BatchGrowth, |_| {}, 4),
-            (LateCause::ClientLag, |late| late.client(at(2500), Duration::from_millis(40)), 2),
+        let full = |late: &mut LateChunks, preemptions| {
+            late.server(at(1000), Some(0.0), Some(0.5));
+            late.server(at(2000), Some(0.0), Some(0.5));
+            late.server(at(2500), Some(preemptions), Some(0.99));
+        };
+        // The cause, and the milliseconds of 50 that it explains.
+        for (expected, ms, meanwhile, streams) in [
+            (LateCause::Unknown, 50, &(|_: &mut LateChunks| {}) as &dyn Fn(&mut LateChunks), 2),
+            // The usual 10 ms take 40 at a quarter of the clock.
+            (LateCause::Throttling, 30, &|late| late.gpu(at(2050), Some(4.0)), 2),
+            (LateCause::Throttling, 0, &|late| late.gpu(at(2050), Some(1.015)), 2),
+            (LateCause::Preemption, 50, &|late| full(late, 1.0), 2),
+            (LateCause::KvPressure, 50, &|late| full(late, 0.0), 2),
+            (LateCause::Prefill, 50, &|late| late.first_chunk(at(2058), 7, at(1900)), 2),
+            // Its request came later.
+            (LateCause::Prefill, 20, &|late| late.first_chunk(at(2058), 7, at(2040)), 2),
+            // One late stream of four: the others got their tokens meanwhile.
+            (LateCause::Prefill, 0, &|late| late.first_chunk(at(2058), 7, at(1900)), 5),
+            (LateCause::BatchGrowth, 50, &|_| {}, 4),
+            (LateCause::ClientLag, 40, &|late| late.client(at(2500), Duration::from_millis(40)), 2),
         ] {
             let late = late(meanwhile, streams);
-            let ns = 50_000_000;
             let found = late.by_cause();
-            assert_eq!(found.len(), 1, "{expected}: {found:?}");
-            assert_eq!((found[0].0, found[0].1.chunks), (expected, 1));
-            assert!(found[0].1.ns.abs_diff(ns) < 200_000, "{found:?}");
+            let of = |cause| found.iter().find(|(known, _)| *known == cause).map_or(0, |(_, lost)| lost.ns);
+            assert!(of(expected).abs_diff(ms * 1_000_000) < 400_000, "{expected}: {found:?}");
+            let sum: u64 = found.iter().map(|(_, lost)| lost.ns).sum();
+            assert!(sum.abs_diff(50_000_000) < 200_000, "{found:?}");
+            assert_eq!(found.iter().map(|(_, lost)| lost.chunks).sum::<u64>(), 1);
         }
+    }
+
+    #[test]
+    fn a_cache_that_is_always_full_explains_nothing() {
+        let full = |late: &mut LateChunks| (0..4).for_each(|s| late.server(at(1000 * s), None, Some(1.0)));
+        assert_eq!(late(full, 2).by_cause()[0].0, LateCause::Unknown);
+    }
+
+    #[test]
+    fn a_preemption_stops_one_request() {
+        let mut late = LateChunks::default();
+        for n in 0..200 {
+            (0..8).for_each(|request| late.chunk(at(10 * n), at(10 * n + 10), request, 8));
+        }
+        // Two requests stop, one preemption is counted.
+        late.server(at(2500), Some(1.0), None);
+        late.chunk(at(2000), at(2100), 0, 8);
+        late.chunk(at(2000), at(2200), 1, 8);
+        late.end();
+        let found = late.by_cause();
+        assert_eq!(found.iter().map(|(_, lost)| lost.chunks).collect::<Vec<_>>(), [1, 1], "{found:?}");
     }
 
     #[test]
     fn events_at_another_time_are_no_cause() {
         let elsewhere = |late: &mut LateChunks| {
             late.gpu(at(1500), Some(3.0));
-            late.first_chunk(at(1990), 7);
+            late.first_chunk(at(1990), 7, at(1900));
             // A request's own first chunk is not another request's.
-            late.first_chunk(at(2050), 0);
+            late.first_chunk(at(2050), 0, at(2000));
             late.server(at(1900), Some(3.0), None);
             late.client(at(1950), Duration::from_millis(80));
-            // The delay is too small to explain the lost time.
             late.client(at(2800), Duration::from_millis(3));
         };
         assert_eq!(late(elsewhere, 2).by_cause()[0].0, LateCause::Unknown);
@@ -340,7 +460,7 @@ mod tests {
                 t += gap;
                 match fact {
                     0 => late.gpu(at(t), Some(3.0)),
-                    1 => late.first_chunk(at(t), request),
+                    1 => late.first_chunk(at(t), request, at(t.saturating_sub(50))),
                     2 => late.server(at(t), Some(1.0), Some(1.0)),
                     3 => late.client(at(t), Duration::from_millis(gap)),
                     _ => {}

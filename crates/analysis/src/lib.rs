@@ -1,6 +1,8 @@
 #![doc = include_str!("../README.md")]
 
+pub mod account;
 pub mod alert;
+pub mod bill;
 pub mod classify;
 pub mod compare;
 pub mod distribution;
@@ -11,7 +13,7 @@ pub mod kernel_hints;
 pub mod knee;
 pub mod late;
 pub mod launches;
-pub mod limit;
+
 pub mod metrics;
 pub mod operators;
 pub mod peaks;

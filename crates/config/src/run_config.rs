@@ -34,9 +34,19 @@ pub struct RunConfig {
     /// The latencies that a service must keep.
     #[serde(default)]
     pub slo: SloConfig,
+    /// Prices, for the cost of requests.
+    #[serde(default)]
+    pub cost: CostConfig,
     /// Hydra's own configuration, which is not part of the job's and is not written with it.
     #[serde(skip_serializing)]
     pub hydra: HydraConfig,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CostConfig {
+    /// The price of an hour of the GPU, in any currency.
+    pub gpu_hour: Option<f64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -48,6 +48,9 @@ pub struct RunStarted {
     /// The SLOs, if the run load-tests a server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slo: Option<super::Slo>,
+    /// The price of an hour of the GPU, in the user's currency.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_hour: Option<f64>,
     /// The tool under which the run was made, whose overhead is part of every measured time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub perturbed: Option<String>,

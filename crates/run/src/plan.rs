@@ -405,6 +405,7 @@ impl Plan {
                 tpot_p99_ms: config.slo.tpot_p99_ms,
                 e2e_p99_ms: config.slo.e2e_p99_ms,
             }),
+            gpu_hour: config.cost.gpu_hour,
             perturbed: under::attached(|name| std::env::var(name).ok()),
         }
     }

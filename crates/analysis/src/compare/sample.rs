@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{blocks::BlockHistogram, token_blocks::TokenBlocks};
 use crate::{
+    account::OwnerTimes,
     distribution::Counts,
     interval::MIN_VALUES,
     trust::{Conditions, Trust, TrustInput, trust},
@@ -58,6 +59,9 @@ pub struct Sample {
     /// The operators of the decode by wall time, if it runs on the CPU.
     #[serde(default)]
     pub decode_on_cpu: Option<KernelProfile>,
+    /// The owners of the time between tokens.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub owners: OwnerTimes,
 }
 
 /// One completed request.

@@ -32,6 +32,7 @@ pub(super) fn facts(overrides: &[&str], gpu: bool) -> Facts {
         peaks: Default::default(),
         command: None,
         slo: None,
+        gpu_hour: None,
         perturbed: None,
     };
     let gpu = gpu.then(|| GpuFacts {
@@ -138,6 +139,7 @@ impl SimulatedRun {
             peak_mem_bytes: Some(16 << 30),
             decode: None,
             decode_on_cpu: None,
+            owners: Vec::new(),
         }
     }
 }

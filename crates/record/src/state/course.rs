@@ -28,6 +28,11 @@ impl RunState {
         self.prepare_ms = Some(ready.prepare_ms);
     }
 
+    pub(super) fn workload_paused(&mut self, t: Stamp) {
+        self.workload_paused_at = Some(t);
+        self.idle.paused();
+    }
+
     pub(super) fn workload_resumed(&mut self, t: Stamp) {
         let Some(paused_at) = self.workload_paused_at.take() else { return };
         match self.kind().has_concurrent_requests() {
@@ -85,6 +90,7 @@ impl RunState {
     }
 
     pub(super) fn run_finished(&mut self, t: Stamp, finished: &RunFinished) {
+        self.bill.end(t);
         self.active.clear();
         self.loading = None;
         self.workload_paused_at = None;

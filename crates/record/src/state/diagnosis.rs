@@ -3,15 +3,14 @@
 use super::{GpuState, RunState, Series, ServerState, TtftPart};
 use llmprof_analysis::{
     gpu_idle::GpuIdle,
-    limit::Limit,
-    program::Activity,
+    program::{Activity, Remark},
     server::{Goodput, ServerFacts, ServerRemark},
     throttle::{Diagnosis, Evidence, Ledger, Workload, diagnose},
     trust::{Conditions, Served, Trust, TrustInput, evenness, trust},
     verdict,
 };
 use llmprof_base::units::{clock, three_digits};
-use llmprof_event::{GpuProcess, Outcome, Stamp, WorkKind, readings::Reading};
+use llmprof_event::{GpuProcess, Outcome, Stamp, readings::Reading};
 
 /// Maximum remarks of the verdict; more are on the Kernels pane.
 const VERDICT_REMARKS: usize = 2;
@@ -72,24 +71,6 @@ impl RunState {
         GpuIdle::find(self.kernels.decode.launch_meter().as_ref(), self.total.device_share())
     }
 
-    /// The limit of decode on a GPU, unless it is a lowered clock; `None` for a server and on the CPU.
-    pub fn limit(&self) -> Option<Limit> {
-        match self.kind() {
-            WorkKind::Server | WorkKind::Watch => return None,
-            WorkKind::Model(_) | WorkKind::Sim | WorkKind::Python | WorkKind::Program => {}
-        }
-        if self.total.itl.n() == 0 {
-            return None;
-        }
-        let on_gpu = self.profiled_gpu().is_some() && self.run.as_ref().is_some_and(|run| !run.simulated);
-        let diagnosis = self.workload_diagnosis();
-        let costs =
-            diagnosis.iter().filter(|diagnosis| diagnosis.throttled).flat_map(|diagnosis| &diagnosis.causes);
-        let lost = costs.filter_map(|cause| cause.cost_pct).fold(0.0, f64::max) / 100.0;
-        let bandwidth = self.mbu().map(|used| used.share).filter(|_| self.batch() == 1);
-        on_gpu.then(|| Limit::find(self.gpu_idle(), bandwidth, lost)).flatten()
-    }
-
     /// The verdict on a program without known steps: what it did, or why nothing is known.
     fn program_verdict(&self) -> Option<String> {
         if let Some(activity) =
@@ -116,13 +97,17 @@ impl RunState {
         if self.found_no_steps() {
             return self.program_verdict();
         }
-        // For another program, the remarks explain why the GPU is idle.
-        let remarks = self.kernels.decode.remarks();
+        // For another program, the remarks say more about its kernels. Its gaps are in the account.
+        let mut remarks = self.kernels.decode.remarks();
+        let accounted = self.limit().is_some();
+        remarks.retain(|remark| {
+            !accounted || !matches!(remark, Remark::LaunchBound { .. } | Remark::IdleBetweenGraphs { .. })
+        });
         let why = remarks.iter().take(VERDICT_REMARKS).map(|remark| format!(" {remark}")).collect::<String>();
         let summary = verdict::summary(&verdict::Measurements {
             metrics: &self.total,
             tpot: evenness(self.tpots_ns.values()),
-            idle: self.gpu_idle().filter(|_| why.is_empty() && !matches!(self.limit(), Some(Limit::Cpu(_)))),
+            idle: self.gpu_idle().filter(|_| why.is_empty() && !accounted),
             recorded: self.total.left_out(),
             recording_cost: self.kernels.recording.cost(),
             batch: run.batch,

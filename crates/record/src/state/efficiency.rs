@@ -94,6 +94,15 @@ impl RunState {
         }
     }
 
+    /// The prefill of a server's mean prompt, without its cached part, alone in a step.
+    pub(super) fn served_prompt_cost(&self) -> Option<StepCost> {
+        let server = &self.server;
+        let done = server.ended.checked_sub(server.failed).filter(|done| *done > 0)?;
+        let prompt = server.prompt_tokens.saturating_sub(server.cached_tokens.unwrap_or(0)) / done;
+        let shape = self.run.as_ref()?.shape.as_ref()?;
+        (prompt > 0).then(|| shape.cost(Step::prefill(1, prompt)))
+    }
+
     /// Tokens of a mean prefill whose kernels were recorded.
     fn tokens_per_prefill(&self) -> Option<u64> {
         let prefill = &self.kernels.prefill.total;

@@ -53,6 +53,7 @@ impl RunState {
             }
             self.flight.gpu_sample(t, sample, self.trail.count());
         }
+        self.bill_sample(t, sample);
         let Some(gpu) = self.gpu_mut(sample.gpu) else { return };
         gpu.record(t, sample);
         if gpu.info.profiled {

@@ -1,10 +1,13 @@
 //! The state of a run for screens and reports: a pure fold over events.
 
+mod account;
+mod billing;
 mod by_context;
 mod course;
 mod diagnosis;
 mod efficiency;
 mod gpus;
+mod idle;
 mod incidents;
 mod kernels;
 mod kind;
@@ -27,6 +30,7 @@ mod vision;
 
 use std::{collections::VecDeque, sync::Arc};
 
+pub use account::Accounts;
 pub use by_context::{AtContext, ByContext};
 pub use efficiency::Used;
 pub use incidents::{FlightRecorder, Incident, IncidentKind, KeptSample};
@@ -47,7 +51,9 @@ pub use telemetry::{GpuState, HostState};
 pub use trail::{TokenMark, TokenTrail};
 pub use vision::VisionTally;
 
+use idle::Idle;
 use llmprof_analysis::{
+    bill::Bill,
     compare::{RequestTrace, Sample, Thinned},
     distribution::Distribution,
     metrics::{Metrics, MetricsSummary},
@@ -86,6 +92,10 @@ pub struct RunState {
     pub active: ActiveRequests,
     /// Excludes the pauses since then.
     first_request_at: Option<Stamp>,
+    /// Measured time without any request.
+    idle: Idle,
+    /// The GPU's time and energy by request.
+    pub bill: Bill,
     pub warmup_done: u32,
     pub requests_done: u32,
     /// The run so far.
@@ -181,7 +191,7 @@ impl RunState {
             Event::RunStarted(run) => self.run_started(t, run),
             Event::Preparing(preparing) => self.preparing(t, preparing),
             Event::Ready(ready) => self.ready(t, ready),
-            Event::WorkloadPaused => self.workload_paused_at = Some(t),
+            Event::WorkloadPaused => self.workload_paused(t),
             Event::WorkloadResumed => self.workload_resumed(t),
             Event::ProcessStopped(stop) => self.process_stopped(t, stop),
             Event::Notice(notice) => self.notice(t, notice),

@@ -221,6 +221,7 @@ impl RunState {
         if !self.kind().has_concurrent_requests() {
             self.active.clear();
         }
+        self.idle.began(t);
         self.active.start(ActiveRequest::new(t, started.clone()));
         let measured = self.active.iter().filter(|active| active.started.is_measured()).count();
         self.server.most_at_a_time = self.server.most_at_a_time.max(measured);
@@ -228,6 +229,10 @@ impl RunState {
             // Measurement starts here; earlier time belongs to no window.
             self.metrics().for_each(|metrics| metrics.from = t);
             self.counted_to = Some(t);
+            self.bill_starts();
+        }
+        if started.is_measured() {
+            self.bill.began(t, started.request);
         }
     }
 
@@ -249,11 +254,15 @@ impl RunState {
     pub(super) fn request_finished(&mut self, t: Stamp, finished: &RequestFinished) {
         let RequestFinished { request, complete, served } = finished;
         let Some(mut active) = self.active.end(*request) else { return };
+        if self.active.count() == 0 && active.started.is_measured() {
+            self.idle.ended(t);
+        }
         let complete = *complete;
         let uncounted = served.as_deref().map_or(0, |served| active.counted(served));
         if let Some(served) = served.as_deref() {
             self.server.served(t, &active, served);
         }
+        self.bill.ended(t, *request, active.started.prompt_tokens, active.tokens);
         if !active.started.is_measured() {
             self.warmup_done += u32::from(active.started.warmup);
             return;

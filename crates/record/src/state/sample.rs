@@ -1,7 +1,8 @@
 //! The sample of a run that is compared with others, from its state.
 
-use super::{HostOperators, RunState, Split};
+use super::{HostOperators, RunState, Split, idle::Idle};
 use llmprof_analysis::{
+    account::OwnerTimes,
     compare::{
         Clocks, Facts, GpuFacts, KernelProfile, LimitShare, RequestTrace, SAMPLE_SCHEMA, Sample, Thinned,
     },
@@ -35,6 +36,8 @@ impl RunState {
         self.operators.forget();
         let now = self.now;
         self.counted_to = self.counted_to.map(|_| now);
+        self.idle = Idle::default();
+        self.bill.restart();
         self.total.both_mut().into_iter().for_each(|metrics| metrics.restart(now));
     }
 
@@ -44,6 +47,7 @@ impl RunState {
         sample.kept_slos = self.server.kept_slos().cloned();
         sample.decode = profile(&self.kernels.decode.total);
         sample.decode_on_cpu = self.operators_on_cpu(Phase::Decode).and_then(host_profile);
+        sample.owners = self.decode_account().as_ref().map(OwnerTimes::from).unwrap_or_default();
         Some(sample)
     }
 
@@ -115,6 +119,7 @@ impl RunState {
             peak_mem_bytes: peak.filter(|bytes| *bytes > 0 && self.load_tested().is_none()),
             decode: None,
             decode_on_cpu: None,
+            owners: OwnerTimes::new(),
             requests,
         })
     }

@@ -1,3 +1,5 @@
+mod account;
+
 use super::*;
 use llmprof_analysis::server::ServerRemark;
 use llmprof_event::{

@@ -22,6 +22,8 @@ struct TimedToken {
     /// Kernels were recorded during the gap.
     recorded: bool,
     request: u32,
+    /// The start of its request.
+    began: Stamp,
     stream: u32,
     id: u32,
     batch: u64,
@@ -37,6 +39,7 @@ struct TimedToken {
 impl RunState {
     pub(super) fn token(&mut self, t: Stamp, token: &Token) {
         let Some(timed) = self.timed(t, token) else { return };
+        self.token_on_bill(&timed);
         self.token_of_server(&timed);
         self.token_on_gpus(&timed);
         self.token_in_trail(&timed);
@@ -76,6 +79,7 @@ impl RunState {
             warmup: !active.started.is_measured(),
             recorded,
             request: token.request,
+            began: active.start(),
             stream: active.stream,
             id: token.id,
             batch: u64::from(active.started.batch),
@@ -91,6 +95,14 @@ impl RunState {
         Some(timed)
     }
 
+    fn token_on_bill(&mut self, token: &TimedToken) {
+        let TimedToken { request, gap_ns, context, tokens, .. } = *token;
+        match token.first {
+            true => self.bill.first_token(request, token.prompt as u32, gap_ns),
+            false => self.bill.tokens(request, tokens, context, gap_ns, self.active.answered()),
+        }
+    }
+
     fn token_of_server(&mut self, token: &TimedToken) {
         if self.load_tested().is_none() {
             return;
@@ -101,7 +113,7 @@ impl RunState {
         }
         match token.first {
             _ if !token.is_latency => {}
-            true => self.server.late.first_chunk(t, request),
+            true => self.server.late.first_chunk(t, request, token.began),
             false if token.warmup || token.recorded => {}
             false => self.server.late.chunk(from, t, request, self.active.answered()),
         }

@@ -105,6 +105,7 @@ fn started(gpu: &Gpu, begin: f64) -> RunStarted {
         peaks: GivenPeaks::default(),
         command: None,
         slo: None,
+        gpu_hour: None,
         perturbed: None,
     }
 }
