@@ -180,7 +180,9 @@ const DOCUMENTED: [&str; 19] = [
     "trust",
 ];
 /// The other keys.
-const OTHER_KEYS: [&str; 21] = [
+const OTHER_KEYS: [&str; 23] = [
+    "account",
+    "bill",
     "vision",
     "program",
     "ranks",

@@ -291,7 +291,7 @@ fn a_page_starts_with_the_facts_the_verdict_and_the_numbers() {
     let at: Vec<usize> = labels.iter().map(|label| tiles.find(label).expect(label)).collect();
     assert!(at.is_sorted(), "{tiles}");
     assert_eq!(tiles.matches("n = ").count(), 5, "each has its n: {tiles}");
-    let order = ["<dl", "<p class=\"verdict", "<strong>", "<ul class=\"tiles", "<table", "<figure", "<h2>"];
+    let order = ["<dl", "<p class=\"verdict", "<strong>", "<ul class=\"tiles", "<table", "<h2>", "<figure"];
     let at: Vec<usize> = order.iter().map(|tag| html.find(tag).expect(tag)).collect();
     assert!(at.is_sorted(), "{at:?}");
     assert!(html.contains("Content-Security-Policy\" content=\"default-src 'none'"));

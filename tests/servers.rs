@@ -757,6 +757,8 @@ fn troubled(trouble: Trouble) -> Vec<Envelope> {
         let stands = match trouble {
             Trouble::Prefill => has_new,
             Trouble::LargerBatch => false,
+            // A cache that is always full explains nothing.
+            Trouble::FullCache => steps % 200 == 30,
             _ => steps % 40 == 30,
         };
         let others = answers.len().saturating_sub(1) as f64;
@@ -783,7 +785,7 @@ fn troubled(trouble: Trouble) -> Vec<Envelope> {
         let stalls = stalls_ms.iter().filter(|at| (from..to).contains(*at)).count();
         let sample = ServerSample {
             running: Some(1.0),
-            kv_used: Some(if trouble == Trouble::FullCache { 0.99 } else { 0.2 }),
+            kv_used: Some(if trouble == Trouble::FullCache && stalls > 0 { 0.99 } else { 0.2 }),
             preemptions: Some(if trouble == Trouble::Preempts { stalls as f64 } else { 0.0 }),
             ..ServerSample::default()
         };

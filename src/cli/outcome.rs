@@ -12,7 +12,7 @@ use llmprof_base::{
 };
 use llmprof_event::{Outcome, WorkKind};
 use llmprof_record::{
-    report::{kernels_text, ranks_text, watched_server_json, watched_server_text},
+    report::{account_text, bill_text, kernels_text, ranks_text, watched_server_json, watched_server_text},
     state::{RunState, ServerState},
 };
 use llmprof_run::{
@@ -120,8 +120,12 @@ pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
     if let Some(tally) = state.speculation {
         out += &format!("{tally}\n");
     }
+    out += &account_text(state).lines().map(|line| format!("{line}\n")).collect::<String>();
     if let Some(limit) = state.limit() {
-        out += &format!("{limit}\n");
+        out += &format!("\n{limit}\n");
+    }
+    if let Some(bill) = bill_text(state).filter(|_| state.load_tested().is_some()) {
+        out += &format!("{bill}\n");
     }
     if let Some(sentence) = state.verdict() {
         out += &format!("{sentence}\n");

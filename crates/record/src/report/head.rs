@@ -182,7 +182,7 @@ pub(super) fn verdict(state: &RunState) -> Vec<Paragraph> {
     if failed.is_some() && state.has_no_tokens() {
         return failed.into_iter().collect();
     }
-    let limit = state.limit().map(|limit| Paragraph::new(&limit.to_string(), Tone::Note));
+    let limit = state.limit().map(|limit| Paragraph::new(&limit, Tone::Note));
     let speed = state.verdict().map(|text| Paragraph::new(&text, Tone::Note));
     let limits = state.diagnosis().map(|diagnosis| Paragraph::new(&diagnosis.verdict, diagnosis.tone));
     failed.into_iter().chain(limit).chain(speed).chain(limits).collect()

@@ -1,9 +1,12 @@
 //! `report.html`: the report as one file with its plots in it. No scripts, no external resources.
 
 use super::{
+    account::account_md,
+    bill::bill_md,
     head::{Tile, facts, heading, tiles, verdict, warnings},
     markdown::{details_md, latencies_md},
     plots::{Format, ON_DARK, Plot, drawn, hex},
+    server::server_md,
 };
 use crate::state::RunState;
 use llmprof_analysis::throttle::Tone;
@@ -35,7 +38,9 @@ figcaption{color:var(--text);font-weight:600;margin-bottom:.4rem}figure svg>rect
 pub(super) fn report_html(state: &RunState, plots: &[Plot]) -> String {
     let heading = heading(state);
     let mut body = head(state, &heading);
-    body += &html_from_markdown(&latencies_md(state));
+    body += &html_from_markdown(
+        &(latencies_md(state) + &account_md(state) + &bill_md(state) + &server_md(state)),
+    );
     body.extend(plots.iter().map(|plot| figure(state, plot)));
     body += &html_from_markdown(&details_md(state));
     html_page(&heading, &format!("{STYLE}{}", dark_plots()), &body)

@@ -53,6 +53,8 @@ pub(super) fn report_with_plots(state: &RunState, plots: &[Plot]) -> String {
     let images: String = plots.iter().map(|plot| format!("![{}]({})\n\n", plot.title, plot.name)).collect();
     head_md(state)
         + &latencies_md(state)
+        + &super::account::account_md(state)
+        + &super::bill::bill_md(state)
         + &super::server::server_md(state)
         + &super::ranks::ranks_md(state)
         + &images

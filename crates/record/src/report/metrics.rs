@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::markdown::all_hints;
+use super::{account::account_json, bill::bill_json, markdown::all_hints};
 use crate::state::{
     MeanOf, Measured, Programs, RecordedSpan, RunState, ServerState, SpeculationTally, Used, VisionTally,
 };
@@ -271,7 +271,7 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
     let diagnosis = state.workload_diagnosis();
     let energy = energy_of(state);
     let phase_energy = |phase: Work| energy.as_ref().and_then(|energy| energy.of(phase)?.j_per_token);
-    json!({
+    let mut object = json!({
         "schema": RUN_SCHEMA,
         "run_dir": run_dir,
         "outcome": outcome(state),
@@ -306,13 +306,16 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "causes": diagnosis.as_ref().map(|diagnosis| &diagnosis.causes),
         "advice": diagnosis.as_ref().map(|diagnosis| &diagnosis.advice),
         "gpu_idle": state.gpu_idle().map(|idle| idle.share),
-        "limit": state.limit().map(|limit| limit.to_string()),
+        "limit": state.limit(),
         "experts": state.experts,
         "speculation": state.speculation.map(speculation_json),
         "vision": state.vision.as_ref().map(|tally| vision_json(tally, metrics)),
         "trust": state.trust(),
         "kernel_reports": state.kernels.reports.iter().map(|report| kernel_report(report)).collect::<Vec<_>>(),
-    })
+    });
+    object["account"] = account_json(state);
+    object["bill"] = bill_json(state);
+    object
 }
 
 /// The images of measured requests.

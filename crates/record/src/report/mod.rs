@@ -1,7 +1,9 @@
 //! A run as documents, plots and numbers: pure functions of its state, so that a live run, a replay and `report RUN`
 //! write identical files.
 
+mod account;
 mod assumptions;
+mod bill;
 pub mod cost;
 mod exports;
 mod head;
@@ -18,6 +20,8 @@ mod remake;
 mod server;
 mod stakeholder;
 
+pub use account::account_text;
+pub use bill::bill_text;
 pub use markdown::{kernels_text, report_md};
 pub use metrics::{DEFINITIONS, metrics_json, run_json};
 pub use ops_csv::COLUMNS as OPS_COLUMNS;
@@ -42,17 +46,19 @@ pub struct Document {
 }
 
 /// Every document a run can have, in reading order.
-pub const NAMES: [&str; 19] = [
+pub const NAMES: [&str; 21] = [
     "report.md",
     "report.html",
     "stakeholder_summary.md",
     "operators.md",
     "ops.csv",
+    "requests.csv",
     "metrics.json",
     "inputs.yaml",
     "assumptions.md",
     "static_compute.json",
     "static_compute.md",
+    "account.svg",
     "throughput.svg",
     "latency.svg",
     "telemetry.svg",
@@ -74,6 +80,7 @@ pub fn documents(state: &RunState) -> Vec<Document> {
         "stakeholder_summary.md" => Some(stakeholder::summary_md(state)),
         "operators.md" => operators::operators_md(state),
         "ops.csv" => ops_csv::ops_csv(state),
+        "requests.csv" => bill::requests_csv(state),
         "metrics.json" => Some(json_text(&metrics_json(state))),
         "inputs.yaml" => inputs::inputs_yaml(state),
         "assumptions.md" => Some(assumptions::assumptions_md(state)),

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::state::{RunState, Used};
 use llmprof_analysis::{
+    account::Group,
     classify::Class,
     distribution::Summary,
     roofline::PointKind,
@@ -240,9 +241,9 @@ fn while_working(work: Work) -> &'static str {
 }
 
 fn limits(state: &RunState) -> Vec<String> {
-    let mut lines: Vec<String> = causes(state)
-        .iter()
-        .map(|cause| {
+    let mut lines: Vec<String> = where_time_goes(state)
+        .into_iter()
+        .chain(causes(state).iter().map(|cause| {
             let cost = cause.cost.map_or_else(String::new, |cost| cost.to_string());
             let about = if cause.cost_range_pct.is_some() { "" } else { "about " };
             format!(
@@ -251,7 +252,7 @@ fn limits(state: &RunState) -> Vec<String> {
                 limited_by(cause.limit),
                 percent(100.0 * cause.time_share),
             )
-        })
+        }))
         .collect();
     let points = state.roofline().points;
     for (phase, work) in [("prefill", Work::Prefill), ("decode", Work::Decode)] {
@@ -282,6 +283,28 @@ fn limits(state: &RunState) -> Vec<String> {
         });
     }
     lines
+}
+
+/// How the time of a token is divided, the largest part first; `None` before the first token.
+fn where_time_goes(state: &RunState) -> Option<String> {
+    let account = state.decode_account().filter(|account| account.total_ns > 0.0)?;
+    let mut groups = account.groups();
+    groups.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let part = |(group, ns): (Group, f64)| {
+        let what = match group {
+            Group::Bound => "the least that this model needs on this card",
+            Group::Gpu => "further work of the card",
+            Group::Clock => "a lowered clock",
+            Group::Gaps => "the card waiting for the computer",
+            Group::Others => "other requests",
+            Group::Outside => "the network and the measurement",
+            Group::Unexplained => "not explained by what was measured",
+        };
+        format!("{} are {what}", percent(100.0 * account.share(ns)))
+    };
+    let shown = groups.into_iter().filter(|(_, ns)| account.share(*ns) >= 0.01).map(part);
+    let parts: Vec<String> = shown.collect();
+    (!parts.is_empty()).then(|| format!("Of the time of a token, {}.", parts.join(", ")))
 }
 
 fn programs(n: usize) -> String {

@@ -1,5 +1,6 @@
 //! Plots of a run as SVG.
 
+mod account;
 mod canvas;
 mod context;
 mod counters;
@@ -23,7 +24,8 @@ pub struct Plot {
 
 type Draw = fn(&RunState, Format) -> Option<String>;
 
-const PLOTS: [(&str, &str, Draw); 7] = [
+const PLOTS: [(&str, &str, Draw); 8] = [
+    ("account.svg", "Where the time goes: each nanosecond has one owner", account::account_svg),
     (
         "throughput.svg",
         "Tokens per second over time, with prefills and incidents",

@@ -1,0 +1,106 @@
+//! The accounts of a run: as text, as a section of `report.md`, and as JSON.
+
+use serde_json::{Map, Value, json};
+
+use crate::state::{Accounts, RunState};
+use llmprof_analysis::account::{Account, Does, Entry, Figure, SCHEMA, remedy};
+use llmprof_base::{
+    table::{aligned, markdown},
+    units::{grouped, millis, percent},
+};
+use llmprof_event::Phase;
+
+/// `account` of `metrics.json`; null without one.
+pub(super) fn account_json(state: &RunState) -> Value {
+    let accounts = state.accounts();
+    if accounts.is_empty() {
+        return Value::Null;
+    }
+    let mut object = Map::new();
+    object.insert("schema".to_owned(), json!(SCHEMA));
+    for account in accounts.all() {
+        object.insert(account.figure.key().to_owned(), one_json(account, &state.does(phase(account))));
+    }
+    Value::Object(object)
+}
+
+/// `does` decides which remedies apply.
+fn one_json(account: &Account, does: &Does) -> Value {
+    let entry = |entry: &Entry| {
+        json!({
+            "owner": entry.owner.key(),
+            "name": entry.owner.to_string(),
+            "group": entry.owner.group().key(),
+            "ms": entry.ns / 1e6,
+            "share": account.share(entry.ns),
+            "basis": entry.basis.to_string(),
+            "remedy": remedy(entry.owner, does),
+        })
+    };
+    json!({
+        "figure": account.figure,
+        "total_ms": account.total_ns / 1e6,
+        "n": account.n,
+        "owners": account.entries.iter().map(entry).collect::<Vec<_>>(),
+    })
+}
+
+/// The phase whose properties decide on the remedies.
+fn phase(account: &Account) -> Phase {
+    if account.figure == Figure::Ttft { Phase::Prefill } else { Phase::Decode }
+}
+
+/// `TPOT 5.44 ms (n = 9,984)`.
+fn title(account: &Account) -> String {
+    let n = if account.n > 1 { format!(" (mean, n = {})", grouped(account.n as i64)) } else { String::new() };
+    format!("{} {}{n}", account.figure.name(), millis(account.total_ns / 1e6))
+}
+
+fn rows(account: &Account) -> Vec<[String; 4]> {
+    let (shown, small, small_ns) = account.considerable();
+    let share = |ns: f64| percent(100.0 * account.share(ns));
+    let mut rows: Vec<[String; 4]> = shown
+        .into_iter()
+        .map(|entry| {
+            [entry.owner.to_string(), millis(entry.ns / 1e6), share(entry.ns), entry.basis.to_string()]
+        })
+        .collect();
+    if small > 0 {
+        rows.push([format!("{small} smaller"), millis(small_ns / 1e6), share(small_ns), String::new()]);
+    }
+    rows
+}
+
+/// For a terminal: a table for each account; empty without one.
+pub fn account_text(state: &RunState) -> String {
+    let table = |account: &Account| {
+        let mut table = vec![[title(account), String::new(), String::new(), String::new()]];
+        table.extend(rows(account));
+        aligned(&table, |column| column == 1 || column == 2)
+    };
+    state.accounts().all().map(table).collect::<Vec<_>>().join("\n\n")
+}
+
+/// The section of `report.md`.
+pub(super) fn account_md(state: &RunState) -> String {
+    let accounts: Accounts = state.accounts();
+    if accounts.is_empty() {
+        return String::new();
+    }
+    let mut out =
+        "## Where the time goes\n\nEach nanosecond has one owner; the times add up to the mean.\n\n"
+            .to_owned();
+    for account in accounts.all() {
+        let mut table = vec![["owner", "time", "share", "basis", "remedy"].map(str::to_owned)];
+        let does = state.does(phase(account));
+        let (entries, ..) = account.considerable();
+        let remedies = entries.iter().map(|entry| remedy(entry.owner, &does).unwrap_or_default());
+        let remedies = remedies.chain(std::iter::once(String::new()));
+        for ([owner, time, share, basis], remedy) in rows(account).into_iter().zip(remedies) {
+            table.push([owner, time, share, basis, remedy]);
+        }
+        out +=
+            &format!("### {}\n\n{}\n", title(account), markdown(&table, |column| column == 1 || column == 2));
+    }
+    out
+}

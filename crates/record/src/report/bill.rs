@@ -1,0 +1,147 @@
+//! What requests cost: the section of `report.md`, `requests.csv`, and JSON.
+
+use serde_json::{Value, json};
+
+use crate::state::RunState;
+use llmprof_analysis::{
+    bill::{BillSummary, Billed, Charge, Method},
+    distribution::Distribution,
+};
+use llmprof_base::{
+    table::markdown,
+    units::{grouped, millis, percent, three_digits},
+};
+
+/// Upper edges of the groups of lengths, in tokens.
+const LENGTHS: [u32; 6] = [128, 512, 2048, 8192, 32768, u32::MAX];
+
+/// `bill` of `metrics.json`; null without complete requests on a sampled GPU.
+pub(super) fn bill_json(state: &RunState) -> Value {
+    let Some(summary) = state.bill.summary() else { return Value::Null };
+    let price = |charge: Charge| state.gpu_hour().map(|per_hour| charge.price(per_hour));
+    let charge =
+        |charge: Charge| json!({"gpu_ms": charge.gpu_ms, "joules": charge.joules, "price": price(charge)});
+    json!({
+        "method": summary.method,
+        "requests": summary.requests(),
+        "total": charge(summary.total),
+        "prompt": charge(summary.prompt),
+        "output": charge(summary.output),
+        "idle": charge(summary.idle),
+        "per_request": charge(summary.per_request()),
+        "per_million_prompt_tokens": summary.per_million_prompt().map(charge),
+        "per_million_output_tokens": summary.per_million_output().map(charge),
+    })
+}
+
+/// One line for a terminal and for the Server pane.
+pub fn bill_text(state: &RunState) -> Option<String> {
+    let summary = state.bill.summary()?;
+    let mean = summary.per_request();
+    let price = |charge: Charge| state.gpu_hour().map(|per_hour| charge.price(per_hour));
+    let money =
+        |charge: Charge| price(charge).map_or_else(String::new, |price| format!(", {}", three_digits(price)));
+    let mut text = format!(
+        "A request takes {} of GPU time and {} J{} (mean of {})",
+        millis(mean.gpu_ms),
+        three_digits(mean.joules),
+        money(mean),
+        grouped(summary.requests() as i64)
+    );
+    if let Some(output) = summary.per_million_output().filter(|_| state.gpu_hour().is_some()) {
+        let prompt = summary.per_million_prompt().and_then(price).map(three_digits);
+        let prompt =
+            prompt.map_or_else(String::new, |prompt| format!("{prompt} per million prompt tokens, "));
+        text += &format!(
+            "; {prompt}{} per million output tokens",
+            price(output).map_or_else(String::new, three_digits)
+        );
+    }
+    text += &format!(". The GPU was idle {} of the time.", idle_share(&summary));
+    Some(text)
+}
+
+fn idle_share(summary: &BillSummary) -> String {
+    percent(100.0 * summary.idle.gpu_ms / summary.total.gpu_ms.max(f64::MIN_POSITIVE))
+}
+
+/// The section of `report.md`.
+pub(super) fn bill_md(state: &RunState) -> String {
+    let Some(summary) = state.bill.summary() else { return String::new() };
+    let per_hour = state.gpu_hour();
+    let row = |name: &str, charge: Charge| {
+        let share = 100.0 * charge.gpu_ms / summary.total.gpu_ms.max(f64::MIN_POSITIVE);
+        let price = per_hour.map_or_else(String::new, |per_hour| three_digits(charge.price(per_hour)));
+        let time = three_digits(charge.gpu_ms / 1e3);
+        [name.to_owned(), time, percent(share), three_digits(charge.joules), price]
+    };
+    let mut rows = vec![["", "GPU seconds", "share", "joules", "price"].map(str::to_owned)];
+    rows.push(row("prompts", summary.prompt));
+    rows.push(row("output", summary.output));
+    rows.push(row("idle", summary.idle));
+    rows.push(row("total", summary.total));
+    let mut out = format!("## What requests cost\n\n{}\n", markdown(&rows, |column| column > 0));
+    out += match summary.method {
+        Method::Shape => {
+            "Time and energy of a moment are shared among the requests in progress: prompt tokens by their FLOPs, output tokens by the bytes that they read. Estimated from the model's shape.\n\n"
+        }
+        Method::Time => {
+            "Time and energy of a moment are shared among the requests in progress by the time between their tokens, because the model's shape is not known.\n\n"
+        }
+    };
+    if let Some(text) = bill_text(state) {
+        out += &format!("{text}\n\n");
+    }
+    out + &by_length(state)
+}
+
+/// The cost of requests by the length of their prompts and of their output.
+fn by_length(state: &RunState) -> String {
+    let mut rows = vec![["tokens", "requests", "GPU ms, mean", "p50", "p90", "J, mean"].map(str::to_owned)];
+    for (name, tokens) in [
+        ("prompt", (|billed: &Billed| billed.prompt_tokens) as fn(&Billed) -> u32),
+        ("output", |billed: &Billed| billed.output_tokens),
+    ] {
+        let mut from = 0;
+        for to in LENGTHS {
+            let (mut times, mut joules) = (Distribution::default(), 0.0);
+            for billed in state.bill.requests().filter(|billed| (from..to).contains(&tokens(billed))) {
+                times.record((billed.total().gpu_ms * 1e6) as u64);
+                joules += billed.total().joules;
+            }
+            if times.n() > 0 {
+                let range =
+                    if to == u32::MAX { format!("{from} or more") } else { format!("{from}–{}", to - 1) };
+                let ms = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), millis);
+                rows.push([
+                    format!("{name} {range}"),
+                    grouped(times.n() as i64),
+                    ms(times.mean_ms()),
+                    ms(times.percentile_ms(50.0)),
+                    ms(times.percentile_ms(90.0)),
+                    three_digits(joules / times.n() as f64),
+                ]);
+            }
+            from = to;
+        }
+    }
+    format!("{}\n", markdown(&rows, |column| column > 0))
+}
+
+/// `requests.csv`: what each kept request cost.
+pub(super) fn requests_csv(state: &RunState) -> Option<String> {
+    state.bill.summary()?;
+    let mut out =
+        "request,prompt_tokens,output_tokens,gpu_ms,prompt_gpu_ms,output_gpu_ms,joules,prompt_joules,output_joules,price\n".to_owned();
+    for billed in state.bill.requests() {
+        let Billed { request, prompt_tokens, output_tokens, prompt, output } = billed;
+        let total = billed.total();
+        let price =
+            state.gpu_hour().map_or_else(String::new, |per_hour| format!("{:.9}", total.price(per_hour)));
+        out += &format!(
+            "{request},{prompt_tokens},{output_tokens},{:.6},{:.6},{:.6},{:.6},{:.6},{:.6},{price}\n",
+            total.gpu_ms, prompt.gpu_ms, output.gpu_ms, total.joules, prompt.joules, output.joules
+        );
+    }
+    Some(out)
+}
