@@ -6,6 +6,7 @@ use super::{
     difference::{BATCH, Difference},
     estimate::SampleSize,
     metric::{DEFAULT_METRICS, HEADLINE, Metric},
+    owners::OwnerChange,
     sample::Sample,
     spread::{RunDeviation, RunSpread},
     verdict::Verdict,
@@ -145,6 +146,9 @@ pub struct Comparison {
     pub b: Side,
     pub differences: Vec<Difference>,
     pub rows: Vec<Row>,
+    /// The change of each owner of the time between tokens.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub owners: Vec<OwnerChange>,
     pub waterfall: Option<Waterfall>,
     /// Limitations that do not follow from the rows, if the sides have different engines.
     #[serde(skip_serializing_if = "Vec::is_empty")]

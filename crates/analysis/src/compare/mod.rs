@@ -8,6 +8,7 @@ mod estimate;
 mod gate;
 mod holm;
 mod metric;
+mod owners;
 mod rows;
 mod sample;
 mod sentence;
@@ -33,6 +34,7 @@ pub use difference::{Difference, OVERRIDE, fact_names, same_workload};
 pub use estimate::SampleSize;
 pub use gate::{Gate, GateError, GateOutcome};
 pub use metric::{DEFAULT_METRICS, HEADLINE, Metric, Statistic, UnknownMetric};
+pub use owners::{OwnerChange, owner_changes};
 pub use rows::{compare, compare_pairs};
 pub use sample::{
     BROKEN_SLO, Clocks, Facts, GpuFacts, KEPT_SLO, KernelProfile, LimitShare, RequestSample, SAMPLE_SCHEMA,

@@ -7,6 +7,7 @@ use super::{
     estimate::Estimated,
     holm,
     metric::Metric,
+    owners::{OwnerChange, owner_changes},
     ratio,
     sample::Sample,
     sentence::{unknown_clock, verdict_word},
@@ -20,7 +21,8 @@ use crate::interval::{ALPHA, ConfidenceInterval, SamplingDistribution};
 pub fn compare(a: &Sample, b: &Sample, options: &Options) -> Comparison {
     let spread = &options.spread;
     let copies = [a, b].into_iter().all(Sample::has_equal_requests);
-    Comparer::new(a, b, options, None, copies).comparison(&|metric| {
+    let owners = owner_changes(&[(a, b)]);
+    Comparer::new(a, b, options, None, copies).comparison(owners, &|metric| {
         let mut estimated = metric.estimate(a, b, options.seed);
         estimated.log_ratio = estimated.log_ratio.map(|log_ratio| spread.widened(metric, log_ratio));
         let ratio = estimated.log_ratio.as_ref().ok().and_then(ratio::interval);
@@ -35,7 +37,8 @@ pub fn compare_pairs(pairs: &[(Sample, Sample)], options: &Options) -> Option<Co
     let is_copy = |pair: &[Sample]| pair[0].requests == pair[1].requests;
     let copies = [&a, &b].into_iter().all(|side| side.windows(2).all(is_copy));
     let (a, b) = (Sample::pooled(&a)?, Sample::pooled(&b)?);
-    Some(Comparer::new(&a, &b, options, Some(pairs.len()), copies).comparison(&|metric| {
+    let owners = owner_changes(&pairs.iter().map(|(a, b)| (a, b)).collect::<Vec<_>>());
+    Some(Comparer::new(&a, &b, options, Some(pairs.len()), copies).comparison(owners, &|metric| {
         (metric.estimate_in_pairs(pairs, options.seed), metric.cycles_ratio_in_pairs(pairs, options.seed))
     }))
 }
@@ -72,7 +75,11 @@ impl<'a> Comparer<'a> {
     }
 
     /// `estimate` returns a metric of both sides, and its ratio in cycles.
-    fn comparison(self, estimate: &dyn Fn(Metric) -> (Estimated, Option<ConfidenceInterval>)) -> Comparison {
+    fn comparison(
+        self,
+        owners: Vec<OwnerChange>,
+        estimate: &dyn Fn(Metric) -> (Estimated, Option<ConfidenceInterval>),
+    ) -> Comparison {
         let metrics = &self.options.metrics;
         let mut judged: Vec<JudgedRow> =
             metrics.iter().map(|metric| self.judge(*metric, estimate(*metric))).collect();
@@ -98,6 +105,7 @@ impl<'a> Comparer<'a> {
             a,
             b,
             rows,
+            owners,
             waterfall: waterfall(self.a, self.b),
             caveats: caveats(self.a, self.b),
             itl: self.a.itl.clone().zip(self.b.itl.clone()).map(|(a, b)| [a, b]),

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::GatedComparison;
 use llmprof_analysis::{
     compare::{
-        Comparison, Difference, Gate, GateOutcome, Metric, OVERRIDE, OperatorChange, OperatorClock, Row,
-        SampleSize, Side, Statistic, Verdict, Waterfall,
+        Comparison, Difference, Gate, GateOutcome, Metric, OVERRIDE, OperatorChange, OperatorClock,
+        OwnerChange, Row, SampleSize, Side, Statistic, Verdict, Waterfall,
     },
     interval::MIN_VALUES,
 };
@@ -182,6 +182,28 @@ pub fn changed_families(waterfall: &Waterfall) -> Vec<String> {
         .collect()
 }
 
+/// The changes of owners, the largest first, with the interval over pairs of runs.
+fn owner_lines(comparison: &Comparison) -> Vec<String> {
+    const MAX_OWNERS: usize = 10;
+    let width = comparison.owners.iter().map(|change| change.owner.chars().count()).max().unwrap_or(0);
+    let line = |change: &OwnerChange| {
+        let (a, b) = (three_digits(change.a_us), three_digits(change.b_us));
+        let interval = change
+            .interval_us
+            .map_or_else(String::new, |[low, high]| format!("  95 % CI {low:+.2} to {high:+.2}"));
+        format!("{:<width$}  {a:>7} → {b:>7}  {:>+9.2}{interval}", change.owner, change.delta_us)
+    };
+    let (shown, rest) = comparison.owners.split_at(comparison.owners.len().min(MAX_OWNERS));
+    let mut lines: Vec<String> = shown.iter().map(line).collect();
+    if !rest.is_empty() {
+        let rest_us: f64 = rest.iter().map(|change| change.delta_us).sum();
+        lines.push(format!("… and {} more, {rest_us:+.2}", rest.len()));
+    }
+    lines
+}
+
+const OWNERS_TITLE: &str = "Change per owner of the time between tokens, µs per token";
+
 /// The clock of the operators, if it is not that of their kernels.
 fn waterfall_unit(waterfall: &Waterfall) -> &'static str {
     match waterfall.clock {
@@ -219,6 +241,12 @@ pub fn text(gated: &GatedComparison) -> String {
         let _ = writeln!(out, "\nDifferences:");
         for (kind, difference) in comparison.differences.iter().map(describe_difference) {
             let _ = writeln!(out, "  {kind:<12}{}", one_line(&difference));
+        }
+    }
+    if !comparison.owners.is_empty() {
+        let _ = writeln!(out, "\n{OWNERS_TITLE}:");
+        for line in owner_lines(comparison) {
+            let _ = writeln!(out, "  {line}");
         }
     }
     if let Some(waterfall) = waterfall_of(comparison) {
@@ -280,6 +308,10 @@ pub(super) fn notes_markdown(gated: &GatedComparison) -> String {
     }
     for (gate, outcome) in &gated.gates {
         let _ = writeln!(out, "- gate `{gate}`: {outcome}");
+    }
+    if !comparison.owners.is_empty() {
+        let lines = owner_lines(comparison).join("\n");
+        let _ = writeln!(out, "\n{OWNERS_TITLE}:\n\n```text\n{lines}\n```");
     }
     if let Some(waterfall) = waterfall_of(comparison) {
         let lines = waterfall_lines(waterfall).join("\n");
