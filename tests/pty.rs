@@ -31,8 +31,9 @@ use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system}
 const ENDLESS: [&str; 4] = ["runtime=sim", "runtime.warmup=0", "runtime.requests=200", "infer=long"];
 
 /// For each pane, a text that only this pane of a live run shows.
-const PANES: [(Pane, &str); 8] = [
+const PANES: [(Pane, &str); 9] = [
     (Pane::Overview, "decode, mean"),
+    (Pane::Why, "owners by cost"),
     (Pane::Gpu, "mem util"),
     (Pane::Tokens, "tokens · "),
     (Pane::Kernels, "╭ kernels"),
@@ -95,8 +96,8 @@ fn quitting_a_run_asks_first() {
 #[test]
 fn panes_are_reached_by_number_tab_and_mouse() {
     let terminal = live();
-    for (i, (_, shows)) in PANES.iter().enumerate().rev() {
-        terminal.press(&(i + 1).to_string(), shows);
+    for (pane, shows) in PANES.iter().rev() {
+        terminal.press(&pane.key().to_string(), shows);
     }
     for i in 1..=PANES.len() {
         terminal.press("\t", PANES[i % PANES.len()].1);
@@ -104,8 +105,8 @@ fn panes_are_reached_by_number_tab_and_mouse() {
     for i in (0..PANES.len()).rev() {
         terminal.press("\x1b[Z", PANES[i].1);
     }
-    for (i, (pane, shows)) in PANES.into_iter().enumerate() {
-        terminal.click(&format!("{} {}", i + 1, pane.title()));
+    for (pane, shows) in PANES {
+        terminal.click(&format!("{} {}", pane.key(), pane.title()));
         terminal.see(shows);
     }
     quit(&terminal);
@@ -462,7 +463,7 @@ fn a_run_is_renamed_and_deleted_after_a_question() {
     terminal.press("7", "runs · 2");
     terminal.press("/", "show only rows that contain");
     terminal.press("baseline\r", "runs · 1");
-    terminal.press("w", "false failed (exit status: 1); open");
+    terminal.press("W", "false failed (exit status: 1); open");
     terminal.press("N", "new name of the directory");
     terminal.press("\x15../mine\r", "a name does not start with '.'");
     terminal.press("\x15mine\r", "renamed to runs/baseline/smollm2_135m/mine");

@@ -166,7 +166,7 @@ fn empty_panes_of_a_watch_have_no_tab() {
     let ui = showing(Pane::Gpu);
     let footer = |screen: &str| screen.lines().last().unwrap_or_default().to_owned();
     let wide = footer(&drawn(&state, &ui, Glyphs::UNICODE, (120, 40)));
-    assert!(wide.contains("2 GPU") && wide.contains("+7 empty"), "{wide}");
+    assert!(wide.contains("2 GPU") && wide.contains("+8 empty"), "{wide}");
     assert!(
         !wide.contains("Overview")
             && !wide.contains("Tokens")
@@ -180,5 +180,5 @@ fn empty_panes_of_a_watch_have_no_tab() {
     let notice = Notice { level: Level::Info, source: "gpu".into(), text: "a message".into() };
     state.apply(&Envelope { t, event: Event::Notice(notice) });
     let footer = footer(&drawn(&state, &ui, Glyphs::UNICODE, (80, 24)));
-    assert!(footer.contains("8 Log") && footer.contains("+6 empty"), "{footer}");
+    assert!(footer.contains("8 Log") && footer.contains("+7 empty"), "{footer}");
 }

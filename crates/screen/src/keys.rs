@@ -245,6 +245,7 @@ static ACTIONS: &[Binding] = &[
     key(&[Char(']')], TOKENS, A::ZoomStreams(1), "", "several streams: zoom in, a shorter time span"),
     key(&[Char('[')], TOKENS, A::ZoomStreams(-1), "", "several streams: zoom out, a longer time span"),
     key(&[Enter], TOKENS, A::ToggleIncident, "incident", "open or close the selected incident"),
+    key(&[Enter], On(Pane::Why), A::OwnerEvidence, "evidence", "show the pane with the evidence of the selected owner"),
     key(&[Char('m')], On(Pane::Compare), A::NextComparePart, "parts", "show ITL histograms, operators or notes alone, or all"),
     key(&[Enter], RUNS, runs(RunsCommand::Open), "open", "open the selected run; fold or unfold a group"),
     key(&[Right, Char('l')], RUNS, runs(RunsCommand::Unfold), "", "unfold the selected group"),
@@ -255,7 +256,7 @@ static ACTIONS: &[Binding] = &[
     key(&[Char('d')], RUNS, runs(RunsCommand::Compare), "diff", "compare the selected run with the marked one"),
     key(&[Char('o')], RUNS, A::Sort, "sort", "sort by date, tok/s, TTFT, TPOT or model"),
     key(&[Char('/')], RUNS, A::AskFilter, "filter", "show only runs that contain a text"),
-    key(&[Char('w')], RUNS, runs(RunsCommand::Report), "report", "open the report of the selected run in a browser"),
+    key(&[Char('W')], RUNS, runs(RunsCommand::Report), "report", "open the report of the selected run in a browser"),
     key(&[Char('N'), F(2)], RUNS, runs(RunsCommand::AskName), "rename", "rename the selected run or sweep"),
     key(&[Char('D'), Delete], RUNS, runs(RunsCommand::AskDelete), "delete", "delete the selected run or sweep; asks first"),
     key(&[Char('R')], RUNS, runs(RunsCommand::Refresh), "", "refresh the list"),
@@ -312,8 +313,13 @@ mod tests {
     }
 
     #[test]
-    fn the_first_ten_panes_have_digits() {
-        for (i, pane) in Pane::ALL.into_iter().take(10).enumerate() {
+    fn panes_have_digits_in_order_and_why_its_letter() {
+        let press = KeyEvent::new(Char('w'), KeyModifiers::NONE);
+        for pane in Pane::ALL {
+            assert_eq!(action(press, pane, Mode::Single), Some(A::Show(Pane::Why)));
+        }
+        let others = Pane::ALL.into_iter().filter(|pane| *pane != Pane::Why);
+        for (i, pane) in others.enumerate() {
             let digit = char::from_digit((i as u32 + 1) % 10, 10).unwrap();
             let press = KeyEvent::new(Char(digit), KeyModifiers::NONE);
             assert_eq!(action(press, Pane::Overview, Mode::Single), Some(A::Show(pane)));

@@ -167,16 +167,26 @@ impl ScreenLayout {
     }
 }
 
-/// The tabs in the footer, by name if there is room for all names, otherwise by number.
+/// The letters of a shortened name.
+const SHORT_NAME: usize = 4;
+/// The width of the key for help.
+const HELP_WIDTH: u16 = 2;
+
+/// The tabs in the footer, by name if there is room for all names beside help, else by shortened names, else by key.
 fn tabs(panes: Panes, footer: Rect) -> Vec<(Pane, Rect)> {
     let padding = if footer.width >= 100 { 4 } else { 3 };
-    let width = |pane: Pane| pane.title().len() as u16 + padding;
-    let named = panes.iter().map(width).sum::<u16>() <= footer.width;
+    let named = |most: usize, padding: u16| {
+        panes.iter().map(|pane| pane.title().len().min(most) as u16 + padding).collect::<Vec<u16>>()
+    };
+    let fits = |widths: &Vec<u16>| widths.iter().sum::<u16>() + HELP_WIDTH <= footer.width;
+    let by_key = || vec![3; panes.iter().count()];
+    let widths =
+        [named(usize::MAX, padding), named(SHORT_NAME, 3)].into_iter().find(fits).unwrap_or_else(by_key);
     let mut x = footer.x;
     panes
         .iter()
-        .map(|pane| {
-            let width = if named { width(pane) } else { 3 };
+        .zip(widths)
+        .map(|(pane, width)| {
             let area = Rect { x, width, height: 1, ..footer }.intersection(footer);
             x += width;
             (pane, area)

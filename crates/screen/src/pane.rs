@@ -63,6 +63,7 @@ macro_rules! panes {
 // In the order of the tabs.
 panes! {
     Overview => overview,
+    Why => why,
     Gpu => gpu,
     Tokens => tokens,
     Kernels => kernels,

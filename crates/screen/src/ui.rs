@@ -135,6 +135,8 @@ pub struct UiState {
     pub reading: usize,
     /// The selected point of the roofline.
     pub point: usize,
+    /// The selected owner of the Why pane, counted over all accounts.
+    pub owner: usize,
     /// Lines between the newest and the last displayed one.
     pub log_back: usize,
     pub log_filter: String,

@@ -7,7 +7,7 @@ use ratatui::layout::Rect;
 use crate::{
     keys::Mode,
     layout::{Hit, Hits},
-    panes::{gpu_rows, kernels_extent},
+    panes::{gpu_rows, kernels_extent, why_extent},
     run_tree::RunTree,
     theme::Theme,
     ui::{
@@ -344,6 +344,11 @@ impl<'a> View<'a> {
     }
 
     pub fn extent(&self) -> Extent {
+        // Other panes do not need it, and it takes a while.
+        let (owners, evidence) = match self.ui.pane {
+            Pane::Why => why_extent(self.state, self.ui.owner),
+            _ => (0, None),
+        };
         Extent {
             mode: self.mode(),
             panes: self.panes(),
@@ -354,6 +359,8 @@ impl<'a> View<'a> {
             column_ns: self.time_axis().column_ns(USUAL_COLUMNS),
             readings: self.gpu().map_or(0, |gpu| gpu_rows(gpu).len()),
             points: self.state.roofline().points.len(),
+            owners,
+            evidence,
             incidents: self.state.flight.incidents.len(),
             incident_at: self.selected_incident().map(|incident| incident.at),
             servers: self.state.servers().count(),

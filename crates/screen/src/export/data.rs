@@ -270,6 +270,27 @@ pub fn kernels(view: &View<'_>) -> Table {
     table
 }
 
+/// The owners of each account.
+pub fn owners(view: &View<'_>) -> Table {
+    let mut table = Table::titled("of,total_ms,n,owner,group,ms,share,basis");
+    let accounts = view.state.accounts();
+    for account in accounts.all() {
+        for entry in &account.entries {
+            table.add(vec![
+                account.figure.key().to_owned(),
+                number(account.total_ns / 1e6),
+                account.n.to_string(),
+                entry.owner.to_string(),
+                entry.owner.group().key().to_owned(),
+                number(entry.ns / 1e6),
+                number(account.share(entry.ns)),
+                entry.basis.to_string(),
+            ]);
+        }
+    }
+    table
+}
+
 /// The ceilings, then the points.
 pub fn points(view: &View<'_>) -> Table {
     let roofline = view.state.roofline();

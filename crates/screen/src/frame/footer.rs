@@ -26,7 +26,8 @@ pub fn draw(view: &View<'_>, layout: &ScreenLayout, buf: &mut Buffer) {
         let (number, title) = if selected { (theme.badge, theme.badge) } else { (theme.accent, theme.dim) };
         let name = match area.width {
             0..=3 => " ".to_owned(),
-            width => format!(" {:<1$}", pane.title(), width as usize - 3),
+            // A name that does not fit is shortened.
+            width => format!(" {:<1$.1$}", pane.title(), width as usize - 3),
         };
         Line::from(vec![
             Span::styled(format!(" {}", key_name(pane.key(), theme.glyphs.ascii)), number),
@@ -96,7 +97,7 @@ fn short(view: &View<'_>, b: &Binding) -> &'static str {
     }
 }
 
-/// As many keys as fit; help and quit always.
+/// As many keys as fit; help always, and quit unless only help fits.
 fn keys(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let label = |b: &Binding| key_name(b.keys[0], theme.glyphs.ascii);
@@ -134,6 +135,8 @@ fn keys(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         let key = |text| Span::styled(text, theme.accent);
         let line = Line::from(vec![key(" ? "), key("q"), Span::styled(" quit", theme.dim)]);
         line.right_aligned().render(area, buf);
+    } else if area.width >= 2 {
+        Line::styled(" ?", theme.accent).right_aligned().render(area, buf);
     }
 }
 

@@ -18,6 +18,7 @@ mod streams;
 mod tiles;
 mod token_window;
 pub(crate) mod tokens;
+pub(crate) mod why;
 
 pub use compare::{ComparePane, ROWS as SNAPSHOT_ROWS, side_by_side, unjudged_rows};
 pub use evidence::evidence;
@@ -31,3 +32,4 @@ pub use runs::{RunsPane, list as runs_list};
 pub use server::ServerPane;
 pub use token_window::TokenWindow;
 pub use tokens::TokensPane;
+pub use why::{WhyPane, extent as why_extent};

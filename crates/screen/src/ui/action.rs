@@ -56,6 +56,8 @@ pub enum Action {
     PageKernels(isize),
     StepTimelinePart(isize),
     NextComparePart,
+    /// Show the pane with the evidence of the selected owner.
+    OwnerEvidence,
 }
 
 /// A column whose title sorts its table.
@@ -167,6 +169,9 @@ pub struct Extent {
     pub readings: usize,
     /// Points of the roofline.
     pub points: usize,
+    /// Owners of all accounts, and the pane with the evidence of the selected one.
+    pub owners: usize,
+    pub evidence: Option<Pane>,
     pub incidents: usize,
     /// The time of the selected incident.
     pub incident_at: Option<Stamp>,
@@ -273,6 +278,10 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::PageKernels(by) => ui.kernels.page(by, extent.kernels),
         Action::StepTimelinePart(by) => ui.kernels.step_part(by, extent.kernels),
         Action::NextComparePart => ui.compare_part = ui.compare_part.next(),
+        Action::OwnerEvidence => {
+            let Some(pane) = extent.evidence else { return None };
+            return update(ui, Action::Show(pane), extent);
+        }
     }
     None
 }
@@ -364,6 +373,8 @@ mod tests {
             column_ns: 10,
             readings: 11,
             points: 4,
+            owners: 3,
+            evidence: None,
             incidents: 2,
             incident_at: None,
             servers: 3,
