@@ -13,6 +13,8 @@ pub struct Does {
     /// The numbers of its weights have fewer than 16 bits.
     pub is_quantised: bool,
     pub speculates: bool,
+    /// A server that is load-tested.
+    pub is_server: bool,
     /// The requests run on the CPU.
     pub is_on_cpu: bool,
     /// The built-in engine: its settings are the remedies.
@@ -85,9 +87,10 @@ pub fn remedy(owner: Owner, does: &Does) -> Option<String> {
         Owner::Unexplained if does.is_on_cpu => {
             "Time operators to see what it is (profiling.operators.enable=true)"
         }
-        Owner::Unexplained if does.launches.is_none() => {
-            "Record kernels to see what it is (K; of a server: runtime.server.command, or attach)"
-        }
+        Owner::Unexplained if does.launches.is_none() => match does.is_server {
+            true => "Record its kernels to see what it is: runtime.server.command starts it, attach joins it",
+            false => "Record kernels to see what it is (K)",
+        },
         Owner::Stage(_) | Owner::Unexplained => return None,
     };
     Some(text.to_owned())

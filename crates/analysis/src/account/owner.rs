@@ -206,7 +206,7 @@ impl fmt::Display for Owner {
             Owner::Send => "send".to_owned(),
             Owner::Queue => "server queue".to_owned(),
             Owner::Vision => "images to embeddings".to_owned(),
-            Owner::Prefill => "prefill beyond the bound".to_owned(),
+            Owner::Prefill => "own prefill".to_owned(),
             Owner::NoRequests => "no requests".to_owned(),
             Owner::GpuIdle => "GPU idle".to_owned(),
             Owner::Stage(stage) => stage.to_string(),

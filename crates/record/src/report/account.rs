@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::list_item;
 use crate::state::{Accounts, RunState};
 use llmprof_analysis::account::{Account, Does, Entry, Figure, SCHEMA, remedy};
 use llmprof_base::{
@@ -91,16 +92,30 @@ pub(super) fn account_md(state: &RunState) -> String {
         "## Where the time goes\n\nEach nanosecond has one owner; the times add up to the mean.\n\n"
             .to_owned();
     for account in accounts.all() {
-        let mut table = vec![["owner", "time", "share", "basis", "remedy"].map(str::to_owned)];
-        let does = state.does(phase(account));
-        let (entries, ..) = account.considerable();
-        let remedies = entries.iter().map(|entry| remedy(entry.owner, &does).unwrap_or_default());
-        let remedies = remedies.chain(std::iter::once(String::new()));
-        for ([owner, time, share, basis], remedy) in rows(account).into_iter().zip(remedies) {
-            table.push([owner, time, share, basis, remedy]);
-        }
+        let mut table = vec![["owner", "time", "share", "basis"].map(str::to_owned)];
+        table.extend(rows(account));
         out +=
             &format!("### {}\n\n{}\n", title(account), markdown(&table, |column| column == 1 || column == 2));
+        // Throughput has the owners of TPOT and TTFT.
+        if account.figure != Figure::Throughput {
+            out += &remedies(account, &state.does(phase(account)));
+        }
     }
     out
+}
+
+/// What would make the owners smaller, each remedy once.
+fn remedies(account: &Account, does: &Does) -> String {
+    let mut known: Vec<(String, Vec<String>)> = Vec::new();
+    for entry in account.considerable().0 {
+        let Some(remedy) = remedy(entry.owner, does) else { continue };
+        match known.iter_mut().find(|(text, _)| *text == remedy) {
+            Some((_, owners)) => owners.push(entry.owner.to_string()),
+            None => known.push((remedy, vec![entry.owner.to_string()])),
+        }
+    }
+    let item =
+        |(remedy, owners): &(String, Vec<String>)| list_item(&format!("{}: {remedy}.", owners.join(", ")));
+    let items: String = known.iter().map(item).collect();
+    if items.is_empty() { items } else { items + "\n" }
 }

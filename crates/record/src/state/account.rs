@@ -141,6 +141,7 @@ impl RunState {
                 run.parameters > 0 && (run.weight_bytes as f64) < QUANTISED_BYTES * run.parameters as f64
             }),
             speculates: self.speculation.is_some(),
+            is_server: self.load_tested().is_some(),
             is_on_cpu: run.is_some_and(|run| run.device.is_cpu()),
             is_built_in: matches!(self.kind(), WorkKind::Model(ModelEngine::Cuda | ModelEngine::Candle)),
             is_power_at_maximum: limits.is_some_and(|(limit, max)| limit >= AT_MAXIMUM * max),

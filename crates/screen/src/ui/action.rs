@@ -279,8 +279,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::StepTimelinePart(by) => ui.kernels.step_part(by, extent.kernels),
         Action::NextComparePart => ui.compare_part = ui.compare_part.next(),
         Action::OwnerEvidence => {
-            let Some(pane) = extent.evidence else { return None };
-            return update(ui, Action::Show(pane), extent);
+            return update(ui, Action::Show(extent.evidence?), extent);
         }
     }
     None
