@@ -34,7 +34,8 @@ const H200_KERNELS: &str = "assets/demo/h200_kernels/events.ndjson";
 /// File name, recording, pane, moment in seconds, size, theme. The picture `evidence` has that opened.
 type Picture = (&'static str, &'static str, Pane, f64, (u16, u16), ThemeName);
 
-const PICTURES: [Picture; 10] = [
+const PICTURES: [Picture; 11] = [
+    ("why", H200_KERNELS, Pane::Why, 60.0, (130, 36), ThemeName::Dark),
     ("h200", H200, Pane::Overview, 20.0, (110, 30), ThemeName::Dark),
     ("h200-gpu", H200_PREFILL, Pane::Gpu, 20.0, (110, 34), ThemeName::Dark),
     ("evidence", H200_PREFILL, Pane::Overview, 20.0, (124, 42), ThemeName::Dark),
@@ -48,7 +49,8 @@ const PICTURES: [Picture; 10] = [
 ];
 
 /// Every pane: the recording and the moment that shows it best.
-const PANES: [(&str, &str, Pane, f64); 8] = [
+const PANES: [(&str, &str, Pane, f64); 9] = [
+    ("why", H200_KERNELS, Pane::Why, 60.0),
     ("overview", H200_PREFILL, Pane::Overview, 20.0),
     ("gpu", H200_PREFILL, Pane::Gpu, 20.0),
     ("tokens", DEMO, Pane::Tokens, 65.2),
