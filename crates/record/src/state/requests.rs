@@ -262,7 +262,8 @@ impl RunState {
         if let Some(served) = served.as_deref() {
             self.server.served(t, &active, served);
         }
-        self.bill.ended(t, *request, active.started.prompt_tokens, active.tokens);
+        let all = |tokens: u32| tokens.saturating_mul(active.started.batch.max(1));
+        self.bill.ended(t, *request, all(active.started.prompt_tokens), all(active.tokens));
         if !active.started.is_measured() {
             self.warmup_done += u32::from(active.started.warmup);
             return;

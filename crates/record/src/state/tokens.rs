@@ -96,10 +96,13 @@ impl RunState {
     }
 
     fn token_on_bill(&mut self, token: &TimedToken) {
-        let TimedToken { request, gap_ns, context, tokens, .. } = *token;
+        let TimedToken { request, gap_ns, context, .. } = *token;
+        // All sequences of the request.
+        let batch = token.batch.max(1) as u32;
+        let streams = self.active.answered().saturating_mul(batch as usize);
         match token.first {
-            true => self.bill.first_token(request, token.prompt as u32, gap_ns),
-            false => self.bill.tokens(request, tokens, context, gap_ns, self.active.answered()),
+            true => self.bill.first_token(request, (token.prompt as u32).saturating_mul(batch), gap_ns),
+            false => self.bill.tokens(request, token.tokens.saturating_mul(batch), context, gap_ns, streams),
         }
     }
 

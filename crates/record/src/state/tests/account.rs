@@ -233,6 +233,31 @@ fn throughput_counts_the_time_without_requests() {
 }
 
 #[test]
+fn a_batch_is_billed_with_all_of_its_sequences() {
+    let info = GpuInfo { profiled: true, ..GpuInfo::default() };
+    let sample = |ms| {
+        let sample = GpuSample::of(0).with(llmprof_event::readings::Reading::Power, 500.0);
+        envelope(ms, Event::GpuSample(Box::new(sample)))
+    };
+    let state = fold(&[
+        envelope(0, Event::RunStarted(Box::new(run_started()))),
+        envelope(0, Event::GpuFound(Box::new(info))),
+        sample(0),
+        request(0, 0, false),
+        token(20, 0, 0),
+        token(60, 0, 1),
+        token(100, 0, 2),
+        finished(100, 0),
+        sample(100),
+        sample(200),
+    ]);
+    let billed = *state.bill.requests().next().unwrap();
+    assert_eq!((billed.prompt_tokens, billed.output_tokens), (20, 6), "two sequences");
+    assert!((billed.total().gpu_ms - 100.0).abs() < 1e-6 && (billed.total().joules - 50.0).abs() < 1e-6);
+    assert!((state.bill.summary().unwrap().idle.gpu_ms - 100.0).abs() < 1e-6);
+}
+
+#[test]
 fn a_cold_start_is_divided_by_stages() {
     let line = |ms, text: &str| {
         let notice = Notice { level: Level::Info, source: "stdout".to_owned(), text: text.to_owned() };
