@@ -26,7 +26,10 @@ use llmprof_base::{
     units::{millis, percent, three_digits},
 };
 use llmprof_event::{GpuSource, readings::Reading};
-use llmprof_record::state::{GpuState, MeanOf, PartTimes, Series, ServerState, TtftPart};
+use llmprof_record::{
+    report::bill_text,
+    state::{GpuState, MeanOf, PartTimes, Series, ServerState, TtftPart},
+};
 
 /// The readings below the requests.
 const GPU_ROWS: [(Reading, &str); 2] = [(Reading::SmClock, "SM clock"), (Reading::Power, "power")];
@@ -125,7 +128,11 @@ fn remarks(view: &View<'_>) -> Vec<String> {
                 line(why, MAX_LINE)
             )]
         }
-        _ => state.remarks_on(server).iter().map(ToString::to_string).collect(),
+        _ => {
+            let remarks = state.remarks_on(server).into_iter().map(|remark| remark.to_string());
+            // Only a load test has requests of its own.
+            remarks.chain(state.load_tested().and_then(|_| bill_text(state))).collect()
+        }
     }
 }
 
