@@ -114,14 +114,14 @@ fn ranks_that_die_join_late_or_do_nothing() {
     assert_eq!(seen.len(), 3, "{dies}");
     // It dies after half of the steps, however long they take.
     let shares = |seen: &[Value], rank: usize| number(&seen[rank], "matched") / number(&seen[0], "matched");
-    assert!(shares(&seen, 1) < 0.8, "the others go on: {dies}");
+    assert!(shares(&seen, 1) < 0.8, "the others continue: {seen:?}");
     assert!(number(&seen[1], "span_ns") < number(&seen[0], "span_ns"), "{dies}");
 
     let dir = tempfile::tempdir().unwrap();
     let joins = ranks(dir.path(), &all, &["1500", "0", "3", "1", "10", "l"], 0);
     let seen = lanes(&joins);
     assert_eq!(seen.len(), 3, "{joins}");
-    assert!(shares(&seen, 2) < 0.8, "{joins}");
+    assert!(shares(&seen, 2) < 0.8, "{seen:?}");
     assert!(number(&seen[2], "span_ns") < number(&seen[0], "span_ns"), "{joins}");
 
     let dir = tempfile::tempdir().unwrap();

@@ -120,7 +120,10 @@ pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
     if let Some(tally) = state.speculation {
         out += &format!("{tally}\n");
     }
-    out += &account_text(state).lines().map(|line| format!("{line}\n")).collect::<String>();
+    let account = account_text(state);
+    if !account.is_empty() {
+        out += &format!("\n{account}\n");
+    }
     if let Some(limit) = state.limit() {
         out += &format!("\n{limit}\n");
     }

@@ -145,19 +145,15 @@ impl Bill {
         self.weights = weights;
     }
 
-    pub fn has_weights(&self) -> bool {
-        self.weights.is_some()
-    }
-
-    pub fn method(&self) -> Method {
+    fn method(&self) -> Method {
         if self.weights.is_some() { Method::Shape } else { Method::Time }
     }
 
-    /// Starts at `t`: earlier requests are not billed.
+    /// Starts at the last reading: earlier requests are not billed.
     pub fn restart(&mut self) {
         let (weights, last, open) = (self.weights, self.last, std::mem::take(&mut self.open));
         *self = Bill { weights, last, ..Bill::default() };
-        // Requests in progress go on, without what they had.
+        // Requests in progress keep nothing of their earlier charge.
         for (request, known) in open.into_iter().filter(|(_, known)| !known.ended) {
             let billed = Billed { request, ..Billed::default() };
             self.open.insert(request, Open { billed, pending: Pending::default(), ..known });
@@ -243,15 +239,14 @@ impl Bill {
 
     /// Shares `active` of `whole` among the open requests by their work; returns what they got of it.
     fn distribute(&mut self, whole: Charge, active: f64) -> f64 {
+        if active <= 0.0 || self.open.is_empty() {
+            return 0.0;
+        }
         let weight: f64 = self.open.values().map(|open| open.pending.prompt + open.pending.output).sum();
         // A prefill that takes longer than a sample has no token yet.
         let waiting = self.open.values().filter(|open| !open.has_token && !open.ended).count();
-        if active <= 0.0 || (weight <= 0.0 && waiting == 0) {
-            return if active > 0.0 && !self.open.is_empty() {
-                self.distribute_equally(whole, active)
-            } else {
-                0.0
-            };
+        if weight <= 0.0 && waiting == 0 {
+            return self.distribute_equally(whole, active);
         }
         for open in self.open.values_mut() {
             let pending = std::mem::take(&mut open.pending);

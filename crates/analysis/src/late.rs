@@ -95,12 +95,15 @@ struct LateChunk {
     /// Streams at its end.
     streams: usize,
     has_grown: bool,
+    /// The number of its stall, counted from the first.
+    stall: u64,
 }
 
-impl LateChunk {
-    fn overlaps(&self, from: Stamp, to: Stamp) -> bool {
-        self.from < to && self.to > from
-    }
+/// Late chunks that arrive together: a step that took long is late for all of its streams.
+#[derive(Debug, Clone, Copy)]
+struct Stall {
+    last: Stamp,
+    late: usize,
 }
 
 /// A fact about the time between two moments.
@@ -135,8 +138,9 @@ pub struct LateChunks {
     total_ns: u64,
     waiting: VecDeque<LateChunk>,
     facts: VecDeque<Fact>,
-    /// Late chunks around those that wait, attributed or not.
-    recent: VecDeque<LateChunk>,
+    /// The stalls of the chunks that wait, and how many came before these.
+    stalls: VecDeque<Stall>,
+    past_stalls: u64,
     /// The time between readings of the server, and the part of it with a full cache.
     read_ns: u64,
     full_ns: u64,
@@ -160,9 +164,8 @@ impl LateChunks {
             && gap_ns > usual_ns + LATE.as_nanos() as u64
         {
             let has_grown = streams as f64 >= GROWN * self.usual_streams;
-            let late = LateChunk { request, from, to, usual_ns, streams, has_grown };
-            self.waiting.push_back(late);
-            self.recent.push_back(late);
+            let stall = self.stall(to);
+            self.waiting.push_back(LateChunk { request, from, to, usual_ns, streams, has_grown, stall });
         }
         self.gaps.record(gap_ns);
         let n = self.gaps.n();
@@ -174,14 +177,29 @@ impl LateChunks {
         self.settle(to);
     }
 
+    /// Counts a late chunk that ends at `t`; returns the number of its stall.
+    fn stall(&mut self, t: Stamp) -> u64 {
+        let moment = self.moment();
+        match self.stalls.back_mut().filter(|stall| t.since(stall.last) <= moment) {
+            Some(stall) => *stall = Stall { last: t, late: stall.late + 1 },
+            None => self.stalls.push_back(Stall { last: t, late: 1 }),
+        }
+        self.past_stalls + self.stalls.len() as u64 - 1
+    }
+
+    /// Chunks of one step arrive within this time.
+    fn moment(&self) -> Duration {
+        Duration::from_nanos(self.usual_ns.unwrap_or(0) / 2)
+    }
+
     /// The first chunk of `request`, which started at `since`.
     pub fn first_chunk(&mut self, t: Stamp, request: u32, since: Stamp) {
-        let together = Duration::from_nanos(self.usual_ns.unwrap_or(0) / 2).max(Duration::from_millis(1));
+        let moment = self.moment();
+        let together = moment.max(Duration::from_millis(1));
         let is_same_step = self.last_first.replace(t).is_some_and(|last| t.since(last) <= together);
         self.firsts += 1;
         self.first_steps += u64::from(!is_same_step);
         // Other chunks of the same step arrive a moment earlier or later.
-        let moment = Duration::from_nanos(self.usual_ns.unwrap_or(0) / 2);
         self.fact(t - moment, t + moment, What::FirstChunk { request, since });
     }
 
@@ -238,8 +256,12 @@ impl LateChunks {
         while self.facts.front().is_some_and(|fact| fact.to < keep) {
             self.facts.pop_front();
         }
-        while self.recent.front().is_some_and(|late| late.to < keep || self.recent.len() > KEPT) {
-            self.recent.pop_front();
+        let first =
+            self.waiting.front().map_or(self.past_stalls + self.stalls.len() as u64, |chunk| chunk.stall);
+        // The newest stall may get more chunks.
+        while self.past_stalls < first && self.stalls.len() > 1 {
+            self.stalls.pop_front();
+            self.past_stalls += 1;
         }
     }
 
@@ -257,29 +279,27 @@ impl LateChunks {
             let most = &mut most_ns[cause as usize];
             *most = ns.max(*most);
         };
-        let late_at =
-            |from: Stamp, to: Stamp| self.recent.iter().filter(|late| late.overlaps(from, to)).count();
+        let stall = chunk.stall.checked_sub(self.past_stalls).and_then(|i| self.stalls.get(i as usize));
+        let late = stall.map_or(1, |stall| stall.late);
         // A full cache that is usual does not explain what is not.
         let is_cache_usually_full = self.full_ns * 2 > self.read_ns;
         let mut preempted_by = None;
-        for (i, fact) in self.facts.iter().enumerate().filter(|(_, fact)| chunk.overlaps(fact.from, fact.to))
-        {
+        let meanwhile = |fact: &Fact| fact.from < chunk.to && fact.to > chunk.from;
+        for (i, fact) in self.facts.iter().enumerate().filter(|(_, fact)| meanwhile(fact)) {
             match fact.what {
                 // The usual work takes longer at a lower clock.
                 What::Throttled(slower) => {
                     claim(LateCause::Throttling, ((slower - 1.0).max(0.0) * chunk.usual_ns as f64) as u64);
                 }
                 // It stops the preempted requests, not the others.
-                What::Preempted(left)
-                    if left > 0 && 2 * late_at(chunk.from, chunk.to) <= chunk.streams.max(2) =>
-                {
+                What::Preempted(left) if left > 0 && 2 * late <= chunk.streams.max(2) => {
                     preempted_by.get_or_insert(i);
                     claim(LateCause::Preemption, lost_ns);
                 }
                 What::FullCache if !is_cache_usually_full => claim(LateCause::KvPressure, lost_ns),
                 // It stops all streams, since its request was there.
                 What::FirstChunk { request, since }
-                    if request != chunk.request && 2 * late_at(fact.from, fact.to) >= chunk.streams =>
+                    if request != chunk.request && 2 * late >= chunk.streams =>
                 {
                     let ns = chunk.to.since(since.max(chunk.from)).as_nanos() as u64;
                     claim(LateCause::Prefill, ns.min(lost_ns));

@@ -70,6 +70,7 @@ fn first_out_of_range(config: &RunConfig) -> Option<(&'static str, String, Strin
         ("output.tui.fps", output.tui.fps, 1, 60, "1 to 60"),
     ];
     let floats = [
+        ("cost.gpu_hour", config.cost.gpu_hour.unwrap_or(0.0), 0.0, "null or a finite number, 0 or more"),
         (
             "hardware.expected_power_limit_w",
             hardware.expected_power_limit_w.unwrap_or(1.0),

@@ -1,6 +1,6 @@
 //! The time between tokens.
 
-use super::{Account, Basis, Bound, ClockLoss, Division, Figure, Owner, StepFacts};
+use super::{Account, Basis, Bound, ClockLoss, Division, Figure, Owner, StepFacts, step::WALL};
 use crate::late::LateCause;
 
 /// The loss of late tokens by cause, per token of all.
@@ -34,7 +34,6 @@ pub struct DecodeFacts {
 const LATE: Basis = Basis::Measured("late tokens beyond the median, by what happened at the same time");
 const CLOCK_OF_STEPS: Basis = Basis::Measured("time outside of steps by the GPU's own clock");
 const STEPS: Basis = Basis::Measured("time of steps by the GPU's own clock, beyond their bound");
-const WALL: Basis = Basis::Measured("wall time of operators");
 
 /// Divides the mean time between tokens.
 pub fn decode(facts: &DecodeFacts) -> Account {

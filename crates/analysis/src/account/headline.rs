@@ -1,14 +1,14 @@
 //! An account as its first sentences, and what would make an owner smaller.
 
-use super::{Account, Figure, Group, Owner};
-use crate::{launches::LaunchMeter, startup::Stage};
+use super::{Account, Group, Owner};
+use crate::{launches::LaunchMeter, startup::Stage, throttle::Limit};
 use llm_cost::OperatorKind;
 use llmprof_base::units::{grouped, millis, percent, scaled};
 use llmprof_event::reasons::{HW_POWER_BRAKE, HW_THERMAL, SW_POWER_CAP, SW_THERMAL};
 
-/// What the program does already, and what cannot be changed: no remedy says it again.
+/// What the program uses already, and what cannot be changed: no remedy recommends it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Does {
+pub struct Setup {
     pub uses_graphs: bool,
     /// The numbers of its weights have fewer than 16 bits.
     pub is_quantised: bool,
@@ -17,7 +17,7 @@ pub struct Does {
     pub is_server: bool,
     /// The requests run on the CPU.
     pub is_on_cpu: bool,
-    /// The built-in engine: its settings are the remedies.
+    /// The built-in engine.
     pub is_built_in: bool,
     /// The power limit is the highest that the GPU allows.
     pub is_power_at_maximum: bool,
@@ -27,10 +27,10 @@ pub struct Does {
 }
 
 /// What makes the time of `owner` smaller; `None` if nothing is known to.
-pub fn remedy(owner: Owner, does: &Does) -> Option<String> {
-    let text = match owner {
-        Owner::Bytes if does.is_quantised && does.speculates => return None,
-        Owner::Bytes if does.is_quantised => {
+pub fn remedy(owner: Owner, setup: &Setup) -> Option<&'static str> {
+    Some(match owner {
+        Owner::Bytes if setup.is_quantised && setup.speculates => return None,
+        Owner::Bytes if setup.is_quantised => {
             "Fewer bytes per token: speculative decoding, or a larger batch for more tokens per read"
         }
         Owner::Bytes => {
@@ -38,15 +38,15 @@ pub fn remedy(owner: Owner, does: &Does) -> Option<String> {
         }
         Owner::Flops => "Fewer FLOPs: FP8, a prefix cache for shared prompts, a smaller model",
         Owner::Clock(limit) => match limit {
-            crate::throttle::Limit::Bit(SW_POWER_CAP) if does.is_power_at_maximum => {
+            Limit::Bit(SW_POWER_CAP) if setup.is_power_at_maximum => {
                 "The power limit is the maximum of this GPU: only less work per token helps"
             }
-            crate::throttle::Limit::Bit(SW_POWER_CAP) => "Raise the power limit (nvidia-smi -pl)",
-            crate::throttle::Limit::Bit(SW_THERMAL | HW_THERMAL) => "Improve cooling",
-            crate::throttle::Limit::Bit(HW_POWER_BRAKE) => "Check the power supply of the machine",
+            Limit::Bit(SW_POWER_CAP) => "Raise the power limit (nvidia-smi -pl)",
+            Limit::Bit(SW_THERMAL | HW_THERMAL) => "Improve cooling",
+            Limit::Bit(HW_POWER_BRAKE) => "Check the power supply of the machine",
             _ => "The GPU pane shows when it was active",
         },
-        Owner::Operator(operator) if does.is_on_cpu => match operator.kind() {
+        Owner::Operator(operator) if setup.is_on_cpu => match operator.kind() {
             OperatorKind::Matmul => "Quantised weights, or more threads",
             _ => "More threads",
         },
@@ -57,14 +57,14 @@ pub fn remedy(owner: Owner, does: &Does) -> Option<String> {
         Owner::SmallKernels | Owner::Kernels(_) => {
             "Fuse small kernels (torch.compile, or the engine's fusion passes)"
         }
-        Owner::Work => "Record kernels to see which (K)",
+        Owner::Work => "Record kernels to see which are slow (K)",
         Owner::Communication => "Overlap communication with computation, or use fewer GPUs per model",
         Owner::Copies => "Keep data on the GPU; use pinned memory and copy while kernels run",
-        Owner::KernelGaps if does.uses_graphs => {
+        Owner::KernelGaps if setup.uses_graphs => {
             "The program launches CUDA graphs; fewer kernels per step help further"
         }
         Owner::KernelGaps | Owner::GpuIdle => "CUDA graphs, or torch.compile(mode=\"reduce-overhead\")",
-        Owner::StepGaps if does.is_built_in => "Work of the host between steps: sampling and bookkeeping",
+        Owner::StepGaps if setup.is_built_in => return None,
         Owner::StepGaps => {
             "Overlap the host's work with the GPU (asynchronous scheduling), or less work between steps"
         }
@@ -79,21 +79,21 @@ pub fn remedy(owner: Owner, does: &Does) -> Option<String> {
         Owner::Send => "Smaller requests, or a faster network",
         Owner::Queue => "More capacity, or fewer requests per second",
         Owner::Vision => "Smaller images, or fewer tiles",
+        Owner::Prefill if setup.launches.is_some() => return None,
         Owner::Prefill => "Record kernels of prefills to see which operators are slow",
-        Owner::NoRequests => "The load: more requests at a time would use the server more",
+        Owner::NoRequests => "More requests at a time would use this time",
         Owner::Stage(Stage::Compile) => "Keep the compile cache between starts",
         Owner::Stage(Stage::Capture) => "Capture fewer batch sizes",
         Owner::Stage(Stage::Weights) => "Faster storage, or weights in the page cache",
-        Owner::Unexplained if does.is_on_cpu => {
+        Owner::Unexplained if setup.is_on_cpu => {
             "Time operators to see what it is (profiling.operators.enable=true)"
         }
-        Owner::Unexplained if does.launches.is_none() => match does.is_server {
+        Owner::Unexplained if setup.launches.is_none() => match setup.is_server {
             true => "Record its kernels to see what it is: runtime.server.command starts it, attach joins it",
             false => "Record kernels to see what it is (K)",
         },
         Owner::Stage(_) | Owner::Unexplained => return None,
-    };
-    Some(text.to_owned())
+    })
 }
 
 /// A smaller share is not called a loss.
@@ -103,18 +103,14 @@ const IDLE: f64 = 0.2;
 /// A larger unexplained share is named, if it is larger than every loss.
 const UNEXPLAINED: f64 = 0.1;
 
-/// What limits the speed, how much, and what to do; `None` without any owner.
-pub fn headline(account: &Account, does: &Does) -> Option<String> {
+/// What limits decode, by the account of the time between tokens, how much, and what to do; `None` without any owner.
+pub fn headline(account: &Account, setup: &Setup) -> Option<String> {
     let is_explained = account.entries.iter().any(|entry| entry.owner != Owner::Unexplained);
     if account.total_ns <= 0.0 || !is_explained {
         return None;
     }
     let ms = |ns: f64| millis(ns / 1e6);
     let pct = |ns: f64| percent(100.0 * account.share(ns));
-    let name = match account.figure {
-        Figure::Ttft => "Prefill",
-        _ => "Decode",
-    };
     let gaps_ns = account.group_ns(Group::Gaps);
     let bound_ns = account.group_ns(Group::Bound);
     let is_memory_bound = account.ns(Owner::Bytes) >= account.ns(Owner::Flops);
@@ -127,12 +123,12 @@ pub fn headline(account: &Account, does: &Does) -> Option<String> {
             ms(gaps_ns),
             ms(account.total_ns)
         );
-        if let Some(launches) = does.launches.filter(|launches| !launches.in_graphs()) {
+        if let Some(launches) = setup.launches.filter(|launches| !launches.in_graphs()) {
             text += &format!(", in which it launches {} kernels", grouped(launches.launches.round() as i64));
         }
         text += ".";
         let most = account.entries.iter().filter(|entry| entry.owner.group() == Group::Gaps);
-        let most = most.max_by(|a, b| a.ns.total_cmp(&b.ns)).and_then(|entry| remedy(entry.owner, does));
+        let most = most.max_by(|a, b| a.ns.total_cmp(&b.ns)).and_then(|entry| remedy(entry.owner, setup));
         return Some(with_remedy(text, most));
     }
     let mut text = match bound_ns > 0.0 {
@@ -140,13 +136,13 @@ pub fn headline(account: &Account, does: &Does) -> Option<String> {
             let (limit, what) = match is_memory_bound {
                 true => (
                     "memory limit",
-                    does.peak_bytes_per_s.map(|peak| format!("bytes at {}", scaled(peak, "B/s"))),
+                    setup.peak_bytes_per_s.map(|peak| format!("bytes at {}", scaled(peak, "B/s"))),
                 ),
                 false => ("compute limit", Some("FLOPs at the peak rate".to_owned())),
             };
             let what = what.unwrap_or_else(|| "the bound".to_owned());
             format!(
-                "{name} is at {} of the {limit}: {} of {} are {what}.",
+                "Decode is at {} of the {limit}: {} of {} are {what}.",
                 pct(bound_ns),
                 ms(bound_ns),
                 ms(account.total_ns)
@@ -162,7 +158,7 @@ pub fn headline(account: &Account, does: &Does) -> Option<String> {
             ms(unexplained_ns),
             pct(unexplained_ns)
         );
-        return Some(with_remedy(text, remedy(Owner::Unexplained, does)));
+        return Some(with_remedy(text, remedy(Owner::Unexplained, setup)));
     }
     if let Some(loss) = loss {
         let share = format!("{}, {} ({})", loss.owner, ms(loss.ns), pct(loss.ns));
@@ -171,12 +167,12 @@ pub fn headline(account: &Account, does: &Does) -> Option<String> {
             true => format!("Largest loss: {share}."),
             false => format!("The largest owner of {} per step is {share}.", ms(account.total_ns)),
         };
-        text = with_remedy(text, remedy(loss.owner, does));
+        text = with_remedy(text, remedy(loss.owner, setup));
     }
     (!text.is_empty()).then_some(text)
 }
 
-fn with_remedy(text: String, remedy: Option<String>) -> String {
+fn with_remedy(text: String, remedy: Option<&str>) -> String {
     match remedy {
         Some(remedy) => format!("{text} {remedy}."),
         None => text,

@@ -10,7 +10,7 @@ mod tests;
 mod whole;
 
 pub use decode::{DecodeFacts, Interference, decode};
-pub use headline::{Does, headline, remedy};
+pub use headline::{Setup, headline, remedy};
 pub use owner::{Evidence, Group, Owner};
 pub use sample::{OwnerTime, OwnerTimes};
 pub use step::{Bound, ClockLoss, Part, StepFacts};

@@ -62,17 +62,22 @@ pub enum Group {
     Others,
     /// The client, the network, and recording.
     Outside,
+    /// The start of a server: its weights and kernels, and everything around them.
+    ModelStart,
+    ProcessStart,
     Unexplained,
 }
 
 impl Group {
-    pub const ALL: [Group; 7] = [
+    pub const ALL: [Group; 9] = [
         Group::Bound,
         Group::Gpu,
         Group::Clock,
         Group::Gaps,
         Group::Others,
         Group::Outside,
+        Group::ModelStart,
+        Group::ProcessStart,
         Group::Unexplained,
     ];
 
@@ -84,6 +89,8 @@ impl Group {
             Group::Gaps => "gaps",
             Group::Others => "other requests",
             Group::Outside => "outside",
+            Group::ModelStart => "model start",
+            Group::ProcessStart => "process start",
             Group::Unexplained => "unexplained",
         }
     }
@@ -96,6 +103,8 @@ impl Group {
             Group::Gaps => "gaps",
             Group::Others => "others",
             Group::Outside => "outside",
+            Group::ModelStart => "model_start",
+            Group::ProcessStart => "process_start",
             Group::Unexplained => "unexplained",
         }
     }
@@ -107,13 +116,16 @@ impl Owner {
             Owner::Bytes | Owner::Flops => Group::Bound,
             Owner::Operator(_) | Owner::SmallKernels | Owner::Kernels(_) | Owner::Work => Group::Gpu,
             Owner::Communication | Owner::Copies | Owner::Prefill | Owner::Vision => Group::Gpu,
-            Owner::Stage(Stage::Compile | Stage::Capture | Stage::Weights | Stage::Memory) => Group::Gpu,
+            Owner::Stage(Stage::Compile | Stage::Capture | Stage::Weights | Stage::Memory) => {
+                Group::ModelStart
+            }
+            Owner::Stage(Stage::Imports | Stage::Engine | Stage::Api) => Group::ProcessStart,
             Owner::Clock(_) => Group::Clock,
             Owner::KernelGaps | Owner::StepGaps | Owner::GpuIdle => Group::Gaps,
             Owner::OtherPrefills | Owner::BatchGrowth | Owner::Preemption => Group::Others,
             Owner::KvPressure | Owner::Queue => Group::Others,
             Owner::Recording | Owner::Client | Owner::Connect | Owner::Send => Group::Outside,
-            Owner::NoRequests | Owner::Stage(_) => Group::Outside,
+            Owner::NoRequests => Group::Outside,
             Owner::Unexplained => Group::Unexplained,
         }
     }

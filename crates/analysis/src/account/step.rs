@@ -88,6 +88,7 @@ pub struct ClockLoss {
 
 pub(super) const KERNELS: Basis = Basis::Measured("times of recorded kernels");
 pub(super) const GAPS: Basis = Basis::Measured("gaps between recorded kernels");
+pub(super) const WALL: Basis = Basis::Measured("wall time of operators");
 const BEYOND_BOUND: Basis = Basis::Measured("times of recorded kernels minus their bound");
 pub(super) const BOUND: Basis = Basis::Bounded("the model's shape and the GPU's peaks");
 

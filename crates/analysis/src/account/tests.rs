@@ -90,7 +90,7 @@ fn a_step_of_vllm_is_bytes_then_gemms_then_small_kernels() {
     assert_eq!(account.entries[0].owner, Owner::Bytes, "the bound is first");
     assert_eq!(account.entries.last().unwrap().owner, Owner::Unexplained, "the unexplained time is last");
     assert!(account.unexplained_share() < 0.05, "{}", account.unexplained_share());
-    let text = headline(&account, &Does { peak_bytes_per_s: Some(4.8e12), ..Does::default() });
+    let text = headline(&account, &Setup { peak_bytes_per_s: Some(4.8e12), ..Setup::default() });
     let text = text.unwrap();
     assert!(text.starts_with("Decode is at 5"), "{text}");
     assert!(text.contains("of 5.61 ms are bytes at 4.80 TB/s. Largest loss: "), "{text}");
@@ -135,14 +135,14 @@ fn a_host_that_launches_too_slowly_is_named_with_its_launches() {
         steps: 10,
     };
     let account = decode(&DecodeFacts { mean_ns: 21.5e6, n: 50, step: Some(step), ..DecodeFacts::default() });
-    let does = Does { launches: Some(launches), ..Does::default() };
-    let text = headline(&account, &does).unwrap();
+    let setup = Setup { launches: Some(launches), ..Setup::default() };
+    let text = headline(&account, &setup).unwrap();
     assert_eq!(
         text,
         "The host limits decode: the GPU is idle 71 % of the time, 15.3 ms of 21.5 ms per step, in which it launches \
          1,546 kernels. CUDA graphs, or torch.compile(mode=\"reduce-overhead\")."
     );
-    let graphs = Does { uses_graphs: true, ..does };
+    let graphs = Setup { uses_graphs: true, ..setup };
     assert!(!headline(&account, &graphs).unwrap().contains("torch.compile"), "it has graphs already");
 }
 
@@ -179,10 +179,10 @@ fn a_remote_server_is_unexplained_apart_from_late_tokens() {
     };
     let account = decode(&facts);
     assert_eq!((account.ns(Owner::OtherPrefills), account.ns(Owner::Unexplained)), (2.0e6, 10.0e6));
-    let text = headline(&account, &Does::default()).unwrap();
+    let text = headline(&account, &Setup::default()).unwrap();
     assert!(text.starts_with("10.0 ms (83 %) of the time between tokens are unexplained."), "{text}");
     let nothing = decode(&DecodeFacts { late: Vec::new(), ..facts });
-    assert_eq!(headline(&nothing, &Does::default()), None, "nothing is known");
+    assert_eq!(headline(&nothing, &Setup::default()), None, "nothing is known");
 }
 
 #[test]
@@ -266,7 +266,7 @@ proptest! {
         owners.sort();
         owners.dedup();
         prop_assert_eq!(owners.len(), account.entries.len(), "each owner once");
-        let _ = headline(&account, &Does::default());
+        let _ = headline(&account, &Setup::default());
     }
 
     #[test]

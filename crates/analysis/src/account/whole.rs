@@ -2,7 +2,7 @@
 
 use super::{
     Account, Basis, Bound, ClockLoss, Division, Figure, Owner, StepFacts,
-    step::{GAPS, KERNELS},
+    step::{GAPS, KERNELS, WALL},
 };
 use crate::startup::Startup;
 use llm_cost::Operator;
@@ -40,7 +40,6 @@ const SERVER: Basis = Basis::Measured("the server's clock");
 const BEYOND: Basis = Basis::Measured("the prefill's time beyond its bound");
 const TOGETHER: Basis = Basis::Estimated("prompts whose first tokens arrived together shared the steps");
 const AROUND: Basis = Basis::Measured("TTFT minus the prefill by the GPU's own clock");
-const WALL: Basis = Basis::Measured("wall time of operators");
 
 /// Divides the mean TTFT.
 pub fn ttft(facts: &TtftFacts) -> Account {
@@ -97,7 +96,7 @@ pub struct Load {
     pub idle_ns: f64,
 }
 
-const REQUESTS: Basis = Basis::Measured("the time of each request in progress, with equal weight");
+const REQUESTS: Basis = Basis::Estimated("its share of the time of requests in progress");
 const NO_REQUEST: Basis = Basis::Measured("time without any request");
 
 /// Divides the elapsed time per output token. All requests in progress have the same share of a moment, so an owner has

@@ -4,12 +4,11 @@ use serde_json::{Map, Value, json};
 
 use super::list_item;
 use crate::state::{Accounts, RunState};
-use llmprof_analysis::account::{Account, Does, Entry, Figure, SCHEMA, remedy};
+use llmprof_analysis::account::{Account, Entry, Figure, SCHEMA, Setup, remedy};
 use llmprof_base::{
     table::{aligned, markdown},
     units::{grouped, millis, percent},
 };
-use llmprof_event::Phase;
 
 /// `account` of `metrics.json`; null without one.
 pub(super) fn account_json(state: &RunState) -> Value {
@@ -20,13 +19,13 @@ pub(super) fn account_json(state: &RunState) -> Value {
     let mut object = Map::new();
     object.insert("schema".to_owned(), json!(SCHEMA));
     for account in accounts.all() {
-        object.insert(account.figure.key().to_owned(), one_json(account, &state.does(phase(account))));
+        object.insert(account.figure.key().to_owned(), one_json(account, &state.setup(account.figure)));
     }
     Value::Object(object)
 }
 
-/// `does` decides which remedies apply.
-fn one_json(account: &Account, does: &Does) -> Value {
+/// `setup` decides which remedies apply.
+fn one_json(account: &Account, setup: &Setup) -> Value {
     let entry = |entry: &Entry| {
         json!({
             "owner": entry.owner.key(),
@@ -35,7 +34,7 @@ fn one_json(account: &Account, does: &Does) -> Value {
             "ms": entry.ns / 1e6,
             "share": account.share(entry.ns),
             "basis": entry.basis.to_string(),
-            "remedy": remedy(entry.owner, does),
+            "remedy": remedy(entry.owner, setup),
         })
     };
     json!({
@@ -44,11 +43,6 @@ fn one_json(account: &Account, does: &Does) -> Value {
         "n": account.n,
         "owners": account.entries.iter().map(entry).collect::<Vec<_>>(),
     })
-}
-
-/// The phase whose properties decide on the remedies.
-fn phase(account: &Account) -> Phase {
-    if account.figure == Figure::Ttft { Phase::Prefill } else { Phase::Decode }
 }
 
 /// `TPOT 5.44 ms (n = 9,984)`.
@@ -98,24 +92,24 @@ pub(super) fn account_md(state: &RunState) -> String {
             &format!("### {}\n\n{}\n", title(account), markdown(&table, |column| column == 1 || column == 2));
         // Throughput has the owners of TPOT and TTFT.
         if account.figure != Figure::Throughput {
-            out += &remedies(account, &state.does(phase(account)));
+            out += &remedies(account, &state.setup(account.figure));
         }
     }
     out
 }
 
 /// What would make the owners smaller, each remedy once.
-fn remedies(account: &Account, does: &Does) -> String {
-    let mut known: Vec<(String, Vec<String>)> = Vec::new();
+fn remedies(account: &Account, setup: &Setup) -> String {
+    let mut known: Vec<(&str, Vec<String>)> = Vec::new();
     for entry in account.considerable().0 {
-        let Some(remedy) = remedy(entry.owner, does) else { continue };
+        let Some(remedy) = remedy(entry.owner, setup) else { continue };
         match known.iter_mut().find(|(text, _)| *text == remedy) {
             Some((_, owners)) => owners.push(entry.owner.to_string()),
             None => known.push((remedy, vec![entry.owner.to_string()])),
         }
     }
     let item =
-        |(remedy, owners): &(String, Vec<String>)| list_item(&format!("{}: {remedy}.", owners.join(", ")));
+        |(remedy, owners): &(&str, Vec<String>)| list_item(&format!("{}: {remedy}.", owners.join(", ")));
     let items: String = known.iter().map(item).collect();
     if items.is_empty() { items } else { items + "\n" }
 }

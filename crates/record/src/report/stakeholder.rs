@@ -298,6 +298,7 @@ fn where_time_goes(state: &RunState) -> Option<String> {
             Group::Gaps => "the card waiting for the computer",
             Group::Others => "other requests",
             Group::Outside => "the network and the measurement",
+            Group::ModelStart | Group::ProcessStart => "the start of the server",
             Group::Unexplained => "not explained by what was measured",
         };
         format!("{} are {what}", percent(100.0 * account.share(ns)))

@@ -4,8 +4,8 @@ use super::{GpuState, RunState, TtftPart};
 use llm_cost::Operator;
 use llmprof_analysis::{
     account::{
-        Account, Bound, ClockLoss, DecodeFacts, Does, Interference, Load, PrefillFacts, StepFacts, TtftFacts,
-        cold_start, decode, headline, program, throughput, ttft,
+        Account, Bound, ClockLoss, DecodeFacts, Figure, Interference, Load, PrefillFacts, Setup, StepFacts,
+        TtftFacts, cold_start, decode, headline, program, throughput, ttft,
     },
     roofline::Roof,
     throttle::{Basis, Work},
@@ -125,17 +125,18 @@ impl RunState {
         }
         let account = self.decode_account()?;
         let is_known = self.load_tested().is_none() || account.unexplained_share() < MOSTLY_UNEXPLAINED;
-        headline(&account, &self.does(Phase::Decode)).filter(|_| is_known)
+        headline(&account, &self.setup(account.figure)).filter(|_| is_known)
     }
 
-    /// What the program does already, for the remedies of the accounts of `phase`.
-    pub fn does(&self, phase: Phase) -> Does {
+    /// What the program uses already, for the remedies of the account of `figure`.
+    pub fn setup(&self, figure: Figure) -> Setup {
+        let phase = if figure == Figure::Ttft { Phase::Prefill } else { Phase::Decode };
         let run = self.run.as_ref();
         let launches = self.kernels.live(phase).and_then(|live| live.launch_meter());
         let gpu = self.gpu_of_work().map(|gpu| &gpu.info);
         let limits = gpu.and_then(|gpu| gpu.power_limit_w.zip(gpu.power_limit_max_w));
         let peaks = self.peaks().ok();
-        Does {
+        Setup {
             uses_graphs: launches.is_some_and(|launches| launches.uses_graphs()),
             is_quantised: run.is_some_and(|run| {
                 run.parameters > 0 && (run.weight_bytes as f64) < QUANTISED_BYTES * run.parameters as f64

@@ -20,7 +20,6 @@ use ratatui::{
 
 use llmprof_analysis::account::{Account, Entry, Evidence, Figure, Group, remedy};
 use llmprof_base::units::{grouped, millis, percent};
-use llmprof_event::Phase;
 use llmprof_record::state::{Accounts, RunState};
 
 pub struct WhyPane<'a>(pub View<'a>);
@@ -66,10 +65,6 @@ fn pane_of(state: &RunState, entry: &Entry) -> Pane {
 fn entry_at(accounts: &Accounts, selected: usize) -> Option<(&Account, &Entry)> {
     let shown = |account| Account::considerable(account).0.into_iter().map(move |entry| (account, entry));
     accounts.all().flat_map(shown).nth(selected)
-}
-
-fn phase(account: &Account) -> Phase {
-    if account.figure == Figure::Ttft { Phase::Prefill } else { Phase::Decode }
 }
 
 impl Widget for WhyPane<'_> {
@@ -126,18 +121,10 @@ fn style_of(theme: &Theme, group: Group) -> Style {
         Group::Gaps => theme.warn,
         Group::Others => theme.prefill,
         Group::Outside => theme.power,
+        Group::ModelStart => theme.utilisation,
+        Group::ProcessStart => theme.temperature,
         Group::Unexplained => theme.dim,
     }
-}
-
-/// What a group's segment is called if it has room.
-fn label_of(account: &Account, group: Group, ns: f64) -> String {
-    let name = match (group, account.figure) {
-        (Group::Gpu, Figure::ColdStart) => "model",
-        (Group::Outside, Figure::ColdStart) => "process",
-        _ => group.name(),
-    };
-    format!("{name} {}", millis(ns / 1e6))
 }
 
 /// `TPOT 5.44 ms`, and the number of measurements.
@@ -213,7 +200,7 @@ fn draw_stack(theme: &Theme, account: &Account, row: Rect, buf: &mut Buffer) {
             continue;
         }
         let edge = if theme.glyphs.ascii { "|" } else { "▏" };
-        let label = theme.glyphs.plain(&label_of(account, *group, *ns));
+        let label = theme.glyphs.plain(&format!("{} {}", group.name(), millis(ns / 1e6)));
         let short = theme.glyphs.plain(&millis(ns / 1e6));
         let text =
             [label, short].into_iter().find(|text| text.chars().count() + 2 <= width).unwrap_or_default();
@@ -330,7 +317,7 @@ fn draw_detail(view: &View<'_>, accounts: &Accounts, selected: usize, area: Rect
         percent(100.0 * account.share(entry.ns)),
         entry.basis
     );
-    if let Some(remedy) = remedy(entry.owner, &view.state.does(phase(account))) {
+    if let Some(remedy) = remedy(entry.owner, &view.state.setup(account.figure)) {
         text += &format!(" {remedy}.");
     }
     let width = inner.width.saturating_sub(2) as usize;

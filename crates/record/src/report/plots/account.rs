@@ -62,6 +62,8 @@ fn colour(group: Group) -> RGBColor {
         Group::Gaps => ORANGE,
         Group::Others => PURPLE,
         Group::Outside => INK,
+        Group::ModelStart => BLUE,
+        Group::ProcessStart => ORANGE,
         Group::Unexplained => FAINT,
     }
 }
