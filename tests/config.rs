@@ -211,6 +211,17 @@ fn shapes_equal_the_published_ones() {
             "longrope 1.00 to 2.84 and 1.08 to 64.84, from 4096, by 1.190",
             Some(262_144),
         ),
+        Published(
+            "seed_oss_36b",
+            "ByteDance-Seed/Seed-OSS-36B-Instruct",
+            1e7,
+            1e-6,
+            524_288,
+            false,
+            128,
+            "",
+            None,
+        ),
         Published("gpt_oss_20b", "openai/gpt-oss-20b", 1.5e5, 1e-5, 131072, false, 64, YARN, Some(128)),
         Published("gpt_oss_120b", "openai/gpt-oss-120b", 1.5e5, 1e-5, 131072, false, 64, YARN, Some(128)),
     ];
@@ -322,7 +333,7 @@ fn parameters(arch: &serde_json::Value) -> u64 {
     let head_dim = number("head_dim").unwrap_or(hidden / heads);
     let attention = 2 * hidden * heads * head_dim + 2 * hidden * kv_heads * head_dim;
     let extra = match arch["model_type"].as_str().unwrap() {
-        "qwen2" | "qwen2_moe" => (heads + 2 * kv_heads) * head_dim,
+        "qwen2" | "qwen2_moe" | "seed_oss" => (heads + 2 * kv_heads) * head_dim,
         "qwen3" | "qwen3_moe" => 2 * head_dim,
         // Norms after attention and MLP, and norms of the heads.
         "gemma2" => 2 * hidden,
@@ -379,6 +390,7 @@ fn shapes_have_the_published_parameter_counts() {
         ("gemma3_1b", 999_885_952),
         ("gemma3_4b", 3_880_263_168),
         ("phi3_5_mini", 3_821_079_552),
+        ("seed_oss_36b", 36_151_104_512),
         ("gpt_oss_20b", 20_914_757_184),
         ("gpt_oss_120b", 116_829_156_672),
     ];

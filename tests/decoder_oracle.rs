@@ -70,7 +70,8 @@ impl Oracle {
                 config.sliding_window = config.sliding_window.map(|window| window - 1);
                 Oracle::Mistral(Box::new(mistral::Model::new(&config, vb()).unwrap()))
             }
-            "qwen2" => {
+            // Qwen2's decoder, if queries, keys and values have biases and the output has none.
+            "qwen2" | "seed_oss" => {
                 let config: qwen2::Config = serde_json::from_value(parsed).unwrap();
                 Oracle::Qwen2(Box::new(qwen2::ModelForCausalLM::new(&config, vb()).unwrap()))
             }
@@ -203,6 +204,7 @@ fn shapes() -> Vec<Value> {
         config("qwen2", 4, 4, json!({})),
         config("qwen2", 7, 1, tied.clone()),
         config("qwen2", 14, 2, json!({"rope_theta": 1000000.0})),
+        config("seed_oss", 6, 2, json!({"attention_bias": true})),
         config("qwen3", 3, 3, json!({})),
         config("qwen3", 6, 2, tied),
         config("qwen3", 7, 1, json!({"head_dim": 8})),

@@ -12,6 +12,7 @@ use llmprof::{
 };
 
 const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
+const RUNTIMES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/runtimes.md");
 const GPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/gpus.md");
 const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/tools.md");
 const MANUAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/dist/llmprof-tui.1");
@@ -41,6 +42,11 @@ fn the_keys_are_listed() {
 #[test]
 fn the_keys_of_the_fleet_are_listed() {
     assert_generated(FLEET, "keys", "the key table", &fleet::keys::markdown());
+}
+
+#[test]
+fn the_model_families_are_listed() {
+    assert_generated(RUNTIMES, "families", "the table of decoders", &llmprof::model::architectures::markdown());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 
-mod architectures;
+pub mod architectures;
 #[cfg(test)]
 mod built_in;
 pub mod cost;

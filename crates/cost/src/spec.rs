@@ -13,8 +13,8 @@ pub(super) mod keys;
 #[cfg(test)]
 mod tests;
 
-use super::architectures;
-use keys::{Keys, Sizes, kind_of, text_part};
+use super::architectures::{self, ExpertStyle};
+use keys::{Keys, Sizes, kind_of};
 
 /// Maximum parameter count, far above that of real models.
 pub(super) const MAX_PARAMETERS: u64 = 1_000_000_000_000_000;
@@ -23,51 +23,6 @@ pub(super) const MAX_LAYERS: u64 = 4096;
 const MAX_EXPERTS: u64 = 1 << 16;
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
-
-/// The model families this program can build.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
-    Llama,
-    Mistral,
-    Qwen2,
-    Qwen3,
-    Phi3,
-    Gemma2,
-    /// The text decoder, if the model has other parts.
-    Gemma3,
-    GptOss,
-}
-
-impl Family {
-    pub const ALL: [Family; 8] = [
-        Family::Llama,
-        Family::Mistral,
-        Family::Qwen2,
-        Family::Qwen3,
-        Family::Phi3,
-        Family::Gemma2,
-        Family::Gemma3,
-        Family::GptOss,
-    ];
-
-    /// The `model_type` of a `config.json`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Family::Llama => "llama",
-            Family::Mistral => "mistral",
-            Family::Qwen2 => "qwen2",
-            Family::Qwen3 => "qwen3",
-            Family::Phi3 => "phi3",
-            Family::Gemma2 => "gemma2",
-            Family::Gemma3 => "gemma3_text",
-            Family::GptOss => "gpt_oss",
-        }
-    }
-
-    fn is_gemma(self) -> bool {
-        matches!(self, Family::Gemma2 | Family::Gemma3)
-    }
-}
 
 /// The activation function of the MLP gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,7 +71,6 @@ pub enum RopeScaling {
 /// A validated shape: sizes are positive and divisible, and the parameter count is below the maximum.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSpec {
-    pub family: Family,
     pub vocab: usize,
     pub hidden: usize,
     pub intermediate: usize,
@@ -144,6 +98,8 @@ pub struct ModelSpec {
     pub logit_softcap: Option<f64>,
     /// Whether the output projection is the embedding table.
     pub tied_embeddings: bool,
+    /// Whether checkpoints store queries, keys and values in one matrix, and gate and up in another.
+    pub is_fused: bool,
     pub qkv_bias: bool,
     /// Bias of the attention's output projection.
     pub output_bias: bool,
@@ -270,15 +226,12 @@ pub enum SpecError {
     Unsupported { key: &'static str, found: String, supported: &'static str },
 }
 
-/// The model types that the engine runs.
 fn engine_list() -> String {
     architectures::runnable().collect::<Vec<_>>().join(", ")
 }
 
-/// The others whose cost is known.
 fn cost_list() -> String {
-    let others = architectures::known().filter(|name| architectures::runnable().all(|other| other != *name));
-    others.collect::<Vec<_>>().join(", ")
+    architectures::cost_only().collect::<Vec<_>>().join(", ")
 }
 
 /// Parses a `config.json` without validation.
@@ -296,7 +249,7 @@ pub fn read_config_json(path: &Path) -> Result<Value, SpecError> {
 impl ModelSpec {
     /// Whether the engine runs decoders of this `model_type`.
     pub fn runs(model_type: &str) -> bool {
-        architectures::family(model_type).is_some()
+        architectures::runnable().any(|known| known == model_type)
     }
 
     /// Reads and validates the file at `path`.
@@ -309,8 +262,13 @@ impl ModelSpec {
     /// The shape in a parsed `config.json`. Other keys are ignored.
     pub fn from_hf(config: &Value) -> Result<Self, SpecError> {
         let config = config.as_object().ok_or(SpecError::NotAnObject { found: kind_of(config) })?;
-        let (model_type, family, config) = text_part(config)?;
-        let keys = Keys(&config);
+        let decoder = architectures::decoder(config)?;
+        let architecture = decoder.architecture;
+        if !decoder.runs {
+            let found = Keys(config).text("model_type")?.unwrap_or(architecture.model_type).to_owned();
+            return Err(SpecError::CostOnly { found });
+        }
+        let keys = Keys(&decoder.keys);
         keys.refuse_unsupported()?;
 
         let sizes = keys.sizes()?;
@@ -319,11 +277,10 @@ impl ModelSpec {
             return Err(SpecError::OddHeadDim(head_dim));
         }
         let Sizes { hidden, heads, kv_heads, layers } = sizes;
-        let attention_bias = keys.flag("attention_bias")?.unwrap_or(family == Family::GptOss);
-        let sliding_window = keys.window(family)?;
-        let rope = keys.rope(family, head_dim)?;
+        let bias = architecture.bias(&keys)?;
+        let (window, windowed_layers) = architecture.windows(&keys, layers)?;
+        let rope = keys.rope(architecture.has_local_rope, head_dim)?;
         let spec = ModelSpec {
-            family,
             vocab: keys.size("vocab_size")? as usize,
             hidden: hidden as usize,
             intermediate: keys.size("intermediate_size")? as usize,
@@ -335,30 +292,27 @@ impl ModelSpec {
             rope_theta: rope.theta,
             rope_scaling: rope.scaling,
             local_rope_theta: rope.local_theta,
-            activation: keys.activation(family)?,
-            scaled_embeddings: family.is_gemma(),
-            norm_offset: if family.is_gemma() { 1.0 } else { 0.0 },
-            post_norms: family.is_gemma(),
+            activation: keys.activation(architecture.activation)?,
+            scaled_embeddings: architecture.is_centred,
+            norm_offset: if architecture.is_centred { 1.0 } else { 0.0 },
+            post_norms: architecture.has_post_norms(),
             score_scalar: keys.positive("query_pre_attn_scalar")?.unwrap_or(head_dim as f64),
             score_softcap: keys.positive("attn_logit_softcapping")?,
             logit_softcap: keys.positive("final_logit_softcapping")?,
-            tied_embeddings: keys.flag("tie_word_embeddings")?.unwrap_or(false),
-            qkv_bias: match family {
-                Family::Qwen2 => true,
-                Family::Mistral | Family::Phi3 => false,
-                _ => attention_bias,
-            },
-            output_bias: attention_bias && !matches!(family, Family::Qwen2 | Family::Mistral | Family::Phi3),
-            qk_norm: matches!(family, Family::Qwen3 | Family::Gemma3),
-            sinks: family == Family::GptOss,
+            tied_embeddings: architecture.ties_embeddings(&keys)?,
+            is_fused: architecture.is_fused,
+            qkv_bias: bias.qkv,
+            output_bias: bias.output,
+            qk_norm: architecture.has_head_norms(),
+            sinks: architecture.has_sinks(),
             max_positions: keys.size("max_position_embeddings")? as usize,
-            sliding_window,
-            windowed_layers: keys.windowed_layers(family, layers)?,
+            sliding_window: window.map(|window| window as usize),
+            windowed_layers,
             experts: None,
             expert_layers: vec![false; layers as usize],
         };
-        let spec = match architectures::experts(model_type, &keys, layers)? {
-            Some((experts, expert_layers)) => {
+        let spec = match architecture.experts(&keys)? {
+            Some(experts) => {
                 // Each has tensors of its own, which are listed by name.
                 let value = experts.count.saturating_mul(layers);
                 if value > MAX_EXPERTS {
@@ -368,9 +322,9 @@ impl ModelSpec {
                         limit: MAX_EXPERTS,
                     });
                 }
-                let naming = match family {
-                    Family::Mistral => ExpertNaming::Mixtral,
-                    Family::GptOss => ExpertNaming::GptOss,
+                let naming = match architecture.experts {
+                    ExpertStyle::Mixtral => ExpertNaming::Mixtral,
+                    ExpertStyle::GptOss => ExpertNaming::GptOss,
                     _ => ExpertNaming::Qwen,
                 };
                 let experts = Experts {
@@ -382,6 +336,7 @@ impl ModelSpec {
                     biased: naming == ExpertNaming::GptOss,
                     naming,
                 };
+                let expert_layers = architecture.expert_layers(&keys, layers)?;
                 ModelSpec { experts: Some(experts), expert_layers, ..spec }
             }
             None => spec,
@@ -471,20 +426,15 @@ impl ModelSpec {
         self.post_norms.then_some(["post_attention_layernorm.weight", "post_feedforward_layernorm.weight"])
     }
 
-    /// Whether a checkpoint stores queries, keys and values in one matrix, and gate and up in another.
-    fn is_fused(&self) -> bool {
-        self.family == Family::Phi3
-    }
-
     /// Names of the query, key and value tensors of a layer, to be stacked; `kind` is `weight` or `bias`.
     pub fn qkv_names(&self, layer: usize, kind: &str) -> Vec<String> {
-        let parts: &[&str] = if self.is_fused() { &["qkv_proj"] } else { &["q_proj", "k_proj", "v_proj"] };
+        let parts: &[&str] = if self.is_fused { &["qkv_proj"] } else { &["q_proj", "k_proj", "v_proj"] };
         parts.iter().map(|part| format!("model.layers.{layer}.self_attn.{part}.{kind}")).collect()
     }
 
     /// Names of the gate and up tensors of a layer, to be stacked.
     pub fn gate_up_names(&self, layer: usize) -> Vec<String> {
-        let parts: &[&str] = if self.is_fused() { &["gate_up_proj"] } else { &["gate_proj", "up_proj"] };
+        let parts: &[&str] = if self.is_fused { &["gate_up_proj"] } else { &["gate_proj", "up_proj"] };
         parts.iter().map(|part| format!("model.layers.{layer}.mlp.{part}.weight")).collect()
     }
 
@@ -536,7 +486,7 @@ impl ModelSpec {
             tensors.push(TensorShape { name: format!("model.layers.{layer}.{name}"), shape: shape.to_vec() });
         };
         push("input_layernorm.weight", &[hidden]);
-        if self.is_fused() {
+        if self.is_fused {
             push("self_attn.qkv_proj.weight", &[q + 2 * kv, hidden]);
         } else {
             for (name, rows) in [("q_proj", q), ("k_proj", kv), ("v_proj", kv)] {
@@ -567,7 +517,7 @@ impl ModelSpec {
             }
             return tensors;
         }
-        if self.is_fused() {
+        if self.is_fused {
             push("mlp.gate_up_proj.weight", &[2 * intermediate, hidden]);
         } else {
             push("mlp.gate_proj.weight", &[intermediate, hidden]);

@@ -4,15 +4,15 @@ use serde_json::{Map, Value};
 
 use super::{
     ARCHITECTURES, Architecture, Attention, Bias, ExpertStyle, Mlp, Norms, Positions, QkNorm, RENAMED,
-    WITH_TEXT_PART, Windows,
+    WITH_TEXT, Windows,
 };
 use crate::{
     Dtype, Shape, SpecError,
     quantisation::Quantisation,
     shape::{Experts, Latent, LayerGroup, Linear, add_layer},
     spec::{
-        Family, MAX_PARAMETERS,
-        keys::{Keys, decoder_keys, kind_of, missing, wrong},
+        MAX_PARAMETERS,
+        keys::{Keys, kind_of, missing, wrong},
     },
     vision::VisionShape,
 };
@@ -29,19 +29,31 @@ fn number(keys: &Keys<'_>, key: &str, default: u64) -> Result<u64, SpecError> {
     }
 }
 
-/// The decoder of a model and its keys.
-fn decoder(config: &Map<String, Value>) -> Result<(&'static Architecture, Map<String, Value>), SpecError> {
+/// The decoder of a model.
+pub(crate) struct Decoder {
+    pub architecture: &'static Architecture,
+    /// Its keys, with defaults.
+    pub keys: Map<String, Value>,
+    /// Whether the engine runs it from the files of the model.
+    pub runs: bool,
+}
+
+pub(crate) fn decoder(config: &Map<String, Value>) -> Result<Decoder, SpecError> {
     let keys = Keys(config);
     let outer = keys.text("model_type")?.ok_or(missing("model_type"))?;
-    let part = WITH_TEXT_PART.iter().find(|(name, _)| *name == outer);
-    let inner = match keys.object("text_config")? {
-        Some(inner) => Some(inner),
-        None => keys.object("language_config")?,
-    };
-    let (name, inner) = match (part, inner) {
-        (Some((_, default)), Some(inner)) => (inner.text("model_type")?.unwrap_or(default), inner.0),
-        (Some((_, default)), None) => (*default, config),
-        (None, _) => (outer, config),
+    let whole = WITH_TEXT.iter().find(|one| one.model_type == outer);
+    let (name, inner) = match whole {
+        None => (outer, config),
+        Some(whole) => {
+            let inner = match keys.object("text_config")? {
+                Some(inner) => Some(inner),
+                None => keys.object("language_config")?,
+            };
+            match inner {
+                Some(inner) => (inner.text("model_type")?.unwrap_or(whole.text), inner.0),
+                None => (whole.text, config),
+            }
+        }
     };
     let found = ARCHITECTURES.iter().find(|one| one.model_type == name);
     let architecture = found.ok_or_else(|| SpecError::UnknownFamily { found: name.to_owned() })?;
@@ -50,11 +62,24 @@ fn decoder(config: &Map<String, Value>) -> Result<(&'static Architecture, Map<St
         // Newer configs have it beside the parts.
         inner.entry("tie_word_embeddings").or_insert_with(|| tied.clone());
     }
-    let mut keys = decoder_keys(architecture.like, &inner);
+    let mut keys = with_defaults(inner, (architecture.defaults)());
     if architecture.mlp == Mlp::Plain {
         modernise(&mut keys, architecture.model_type);
     }
-    Ok((architecture, keys))
+    Ok(Decoder { architecture, keys, runs: architecture.runs && whole.is_none_or(|whole| whole.runs) })
+}
+
+/// Keys for which null means "none", while an absent key means the default.
+const NULL_IS_NONE: [&str; 3] = ["attn_logit_softcapping", "final_logit_softcapping", "sliding_window"];
+
+fn with_defaults(mut keys: Map<String, Value>, defaults: Value) -> Map<String, Value> {
+    for (key, default) in defaults.as_object().into_iter().flatten() {
+        let is_set = keys.get(key).is_some_and(|v| !v.is_null() || NULL_IS_NONE.contains(&key.as_str()));
+        if !is_set {
+            keys.insert(key.clone(), default.clone());
+        }
+    }
+    keys
 }
 
 /// Gives the keys of an older decoder their present names, and sizes that follow from others.
@@ -88,8 +113,8 @@ impl Shape {
     /// The shape in a parsed `config.json`.
     pub fn from_hf(config: &Value, dtype: Dtype) -> Result<Shape, SpecError> {
         let config = config.as_object().ok_or(SpecError::NotAnObject { found: kind_of(config) })?;
-        let (architecture, inner) = decoder(config)?;
-        let mut shape = architecture.shape(&Keys(&inner), dtype)?;
+        let decoder = decoder(config)?;
+        let mut shape = decoder.architecture.shape(&Keys(&decoder.keys), dtype)?;
         shape.vision = VisionShape::from_hf(&Keys(config), shape.hidden, dtype)?;
         let parameters = shape.parameters();
         let in_vision = shape.vision.as_ref().map_or(0, VisionShape::parameters);
@@ -105,17 +130,11 @@ impl Shape {
     }
 }
 
-/// The experts of a decoder that has them, and the layers where they are.
-pub(crate) fn experts(
-    model_type: &str,
-    keys: &Keys<'_>,
-    layers: u64,
-) -> Result<Option<(Experts, Vec<bool>)>, SpecError> {
-    let Some(architecture) = ARCHITECTURES.iter().find(|one| one.model_type == model_type) else {
-        return Ok(None);
-    };
-    let Some(experts) = architecture.experts(keys)? else { return Ok(None) };
-    Ok(Some((experts, architecture.expert_layers(keys, layers)?)))
+/// The matrices with biases.
+pub(crate) struct AttentionBias {
+    pub qkv: bool,
+    pub output: bool,
+    everywhere: bool,
 }
 
 impl Architecture {
@@ -127,12 +146,7 @@ impl Architecture {
             Some(latent) => latent.nope_dim + latent.rope_dim,
             None => bounded("head_dim", keys.head_dim(&sizes)?, MAX_HEAD_SIZE)?,
         };
-        let attention_bias = keys.flag("attention_bias")?.unwrap_or(false);
-        let everywhere = match self.bias {
-            Bias::Everywhere => true,
-            Bias::EverywhereIf(key, default) => keys.flag(key)?.unwrap_or(default),
-            _ => false,
-        };
+        let bias = self.bias(keys)?;
         let max_positions = keys.size("max_position_embeddings")?;
         let experts = self.experts(keys)?;
         let linear = self.linear(keys)?;
@@ -156,15 +170,10 @@ impl Architecture {
             experts,
             latent,
             linear,
-            tied_embeddings: keys.flag("tie_word_embeddings")?.unwrap_or(self.is_tied),
-            qkv_bias: match self.bias {
-                Bias::None => false,
-                Bias::Qkv => true,
-                Bias::QkvIfSet | Bias::AllIfSet => attention_bias,
-                Bias::Everywhere | Bias::EverywhereIf(..) => everywhere,
-            },
-            output_bias: everywhere || (attention_bias && matches!(self.bias, Bias::AllIfSet)),
-            mlp_bias: everywhere || keys.flag("mlp_bias")?.unwrap_or(false),
+            tied_embeddings: self.ties_embeddings(keys)?,
+            qkv_bias: bias.qkv,
+            output_bias: bias.output,
+            mlp_bias: bias.everywhere || keys.flag("mlp_bias")?.unwrap_or(false),
             plain_mlp: self.mlp == Mlp::Plain,
             norm_bias: matches!(self.bias, Bias::Everywhere | Bias::EverywhereIf(..)),
             shared_norm: match self.norms {
@@ -184,9 +193,9 @@ impl Architecture {
             },
             qk_norm_by_row: matches!(self.qk_norm, QkNorm::Rows | QkNorm::RowsIfSet),
             output_gate: matches!(self.attention, Attention::Hybrid),
-            sinks: matches!(self.attention, Attention::Sinks),
-            pre_norms: !matches!(self.norms, Norms::After),
-            post_norms: matches!(self.norms, Norms::After | Norms::Both),
+            sinks: self.has_sinks(),
+            pre_norms: self.norms != Norms::After,
+            post_norms: self.has_post_norms(),
             dtype: dtype.name().to_owned(),
             number_bytes: dtype.bytes(),
             weight_bytes: 0,
@@ -194,6 +203,40 @@ impl Architecture {
             part_bytes: None,
             vision: None,
         })
+    }
+
+    pub(crate) fn bias(&self, keys: &Keys<'_>) -> Result<AttentionBias, SpecError> {
+        let is_set = keys.flag("attention_bias")?.unwrap_or(false);
+        let everywhere = match self.bias {
+            Bias::Everywhere => true,
+            Bias::EverywhereIf(key, default) => keys.flag(key)?.unwrap_or(default),
+            _ => false,
+        };
+        let (qkv, output) = match self.bias {
+            Bias::None => (false, false),
+            Bias::Qkv => (true, false),
+            Bias::QkvIfSet => (is_set, false),
+            Bias::AllIfSet => (is_set, is_set),
+            Bias::Everywhere | Bias::EverywhereIf(..) => (everywhere, everywhere),
+        };
+        Ok(AttentionBias { qkv, output, everywhere })
+    }
+
+    pub(crate) fn ties_embeddings(&self, keys: &Keys<'_>) -> Result<bool, SpecError> {
+        Ok(keys.flag("tie_word_embeddings")?.unwrap_or(self.is_tied))
+    }
+
+    pub(crate) fn has_sinks(&self) -> bool {
+        self.attention == Attention::Sinks
+    }
+
+    pub(crate) fn has_post_norms(&self) -> bool {
+        matches!(self.norms, Norms::After | Norms::Both)
+    }
+
+    /// Whether each head of queries and keys has a norm.
+    pub(crate) fn has_head_norms(&self) -> bool {
+        self.qk_norm == QkNorm::Heads
     }
 
     fn latent(&self, keys: &Keys<'_>) -> Result<Option<Latent>, SpecError> {
@@ -227,7 +270,7 @@ impl Architecture {
         }))
     }
 
-    fn experts(&self, keys: &Keys<'_>) -> Result<Option<Experts>, SpecError> {
+    pub(crate) fn experts(&self, keys: &Keys<'_>) -> Result<Option<Experts>, SpecError> {
         let first = |names: &[&'static str]| -> Result<Option<u64>, SpecError> {
             for name in names {
                 if keys.get(name).is_some_and(|value| value.as_u64() == Some(0)) {
@@ -245,15 +288,13 @@ impl Architecture {
         }
         let count = required(&["num_experts", "num_local_experts", "n_routed_experts"])?;
         let intermediate = match self.experts {
-            ExpertStyle::Qwen | ExpertStyle::DeepSeek => {
+            ExpertStyle::Qwen | ExpertStyle::QwenShared | ExpertStyle::DeepSeek => {
                 required(&["moe_intermediate_size", "intermediate_size"])?
             }
             _ => required(&["intermediate_size"])?,
         };
         let shared_intermediate = match self.experts {
-            ExpertStyle::Qwen if self.like != Family::Qwen3 => {
-                first(&["shared_expert_intermediate_size"])?.unwrap_or(0)
-            }
+            ExpertStyle::QwenShared => first(&["shared_expert_intermediate_size"])?.unwrap_or(0),
             ExpertStyle::DeepSeek => first(&["n_shared_experts"])?.unwrap_or(0).saturating_mul(intermediate),
             ExpertStyle::Llama4 => intermediate,
             _ => 0,
@@ -263,7 +304,7 @@ impl Architecture {
             active: required(&["num_experts_per_tok", "experts_per_token"])?.min(count),
             intermediate,
             shared_intermediate: bounded("n_shared_experts", shared_intermediate, MAX_SIZE)?,
-            shared_gate: self.experts == ExpertStyle::Qwen,
+            shared_gate: matches!(self.experts, ExpertStyle::Qwen | ExpertStyle::QwenShared),
             router_bias: match self.experts {
                 ExpertStyle::GptOss => true,
                 // The correction of the scores.
@@ -275,7 +316,7 @@ impl Architecture {
     }
 
     /// The layers with experts.
-    fn expert_layers(&self, keys: &Keys<'_>, count: u64) -> Result<Vec<bool>, SpecError> {
+    pub(crate) fn expert_layers(&self, keys: &Keys<'_>, count: u64) -> Result<Vec<bool>, SpecError> {
         let every = |key: &str| Ok::<u64, SpecError>(number(keys, key, 1)?.max(1));
         let (dense_first, frequency) = (number(keys, "first_k_dense_replace", 0)?, every("moe_layer_freq")?);
         let (sparse_step, interleave) = (every("decoder_sparse_step")?, every("interleave_moe_layer_step")?);
@@ -316,28 +357,27 @@ impl Architecture {
     }
 
     /// The window, and the layers that have it.
-    fn windows(&self, keys: &Keys<'_>, count: u64) -> Result<(Option<u64>, Vec<bool>), SpecError> {
-        let none = || vec![false; count as usize];
+    pub(crate) fn windows(&self, keys: &Keys<'_>, count: u64) -> Result<(Option<u64>, Vec<bool>), SpecError> {
+        let full_every = |n: u64| (0..count).map(|layer| !(layer + 1).is_multiple_of(n)).collect();
+        let listed = keys.windowed_layers(count);
+        let window = keys.optional_size("sliding_window");
         Ok(match self.windows {
-            Windows::None => (None, none()),
-            Windows::OfFamily => {
-                let window = keys.window(self.like)?.map(|window| window as u64);
-                (window, keys.windowed_layers(self.like, count)?)
+            Windows::None => (None, vec![false; count as usize]),
+            Windows::IfUsed if keys.flag("use_sliding_window")? != Some(true) => {
+                (None, vec![false; count as usize])
             }
-            Windows::LayerTypes => {
-                let windowed = keys.layers_of_type("sliding_attention", count)?;
-                // Without a list, all but every n-th layer.
-                let full_every = keys.optional_size("sliding_window_pattern")?.unwrap_or(2);
-                let windowed = windowed.unwrap_or_else(|| {
-                    (0..count).map(|layer| !(layer + 1).is_multiple_of(full_every)).collect()
-                });
-                (keys.optional_size("sliding_window")?, windowed)
+            Windows::All => (window?, listed?.unwrap_or_else(|| vec![true; count as usize])),
+            Windows::IfUsed => {
+                let full = number(keys, "max_window_layers", 0)?;
+                (window?, listed?.unwrap_or_else(|| (0..count).map(|layer| layer >= full).collect()))
+            }
+            Windows::Alternating => {
+                let pattern = keys.optional_size("sliding_window_pattern")?.unwrap_or(2);
+                (window?, listed?.unwrap_or_else(|| full_every(pattern)))
             }
             Windows::Chunks => {
-                let windowed = keys.layers_of_type("chunked_attention", count)?;
-                let windowed =
-                    windowed.unwrap_or_else(|| (0..count).map(|layer| (layer + 1) % 4 != 0).collect());
-                (keys.optional_size("attention_chunk_size")?, windowed)
+                let chunked = keys.layers_of_type("chunked_attention", count)?;
+                (keys.optional_size("attention_chunk_size")?, chunked.unwrap_or_else(|| full_every(4)))
             }
         })
     }

@@ -1,71 +1,12 @@
 //! The keys of a `config.json`, validated and with their defaults.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use super::{Activation, Family, MAX_LAYERS, RopeScaling, SpecError};
-use crate::architectures;
+use super::{Activation, MAX_LAYERS, RopeScaling, SpecError};
+use crate::architectures::Gate;
 
 /// Keeps every product of two sizes inside `u64`.
 const MAX_SIZE: u64 = u32::MAX as u64;
-
-/// Keys for which null means "none", while an absent key means the default.
-const NULL_IS_NONE: [&str; 3] = ["attn_logit_softcapping", "final_logit_softcapping", "sliding_window"];
-
-/// The `model_type`, the family and the keys of the text decoder, with defaults.
-pub(super) fn text_part(
-    config: &Map<String, Value>,
-) -> Result<(&str, Family, Map<String, Value>), SpecError> {
-    let outer = Keys(config);
-    let name = outer.text("model_type")?.ok_or(missing("model_type"))?;
-    let (name, inner) = match outer.object("text_config")? {
-        Some(inner) if name == "gemma3" => (Family::Gemma3.name(), inner.0),
-        _ => (name, config),
-    };
-    let family = architectures::family(name);
-    let found = || name.to_owned();
-    let family = family.ok_or_else(|| match architectures::known().any(|known| known == name) {
-        true => SpecError::CostOnly { found: found() },
-        false => SpecError::UnknownFamily { found: found() },
-    })?;
-    Ok((name, family, decoder_keys(family, inner)))
-}
-
-/// The keys of a decoder with the defaults of its family.
-pub(crate) fn decoder_keys(family: Family, config: &Map<String, Value>) -> Map<String, Value> {
-    let mut keys = config.clone();
-    if let Value::Object(defaults) = defaults(family) {
-        for (key, default) in defaults {
-            let is_set = keys.get(&key).is_some_and(|v| !v.is_null() || NULL_IS_NONE.contains(&key.as_str()));
-            if !is_set {
-                keys.insert(key, default);
-            }
-        }
-    }
-    keys
-}
-
-/// The defaults of Hugging Face.
-fn defaults(family: Family) -> Value {
-    match family {
-        Family::Gemma2 => json!({
-            "vocab_size": 256_000, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
-            "hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 8192,
-            "tie_word_embeddings": true, "query_pre_attn_scalar": 256, "sliding_window": 4096,
-            "sliding_window_pattern": 2, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0
-        }),
-        Family::Gemma3 => json!({
-            "vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
-            "hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 131_072,
-            "tie_word_embeddings": true, "query_pre_attn_scalar": 256, "sliding_window": 4096,
-            "sliding_window_pattern": 6, "rope_theta": 1_000_000.0, "rope_local_base_freq": 10_000.0
-        }),
-        Family::GptOss => json!({
-            "vocab_size": 201_088, "head_dim": 64, "sliding_window": 128, "sliding_window_pattern": 2,
-            "rope_theta": 150_000.0
-        }),
-        _ => json!({}),
-    }
-}
 
 /// The rotary embedding.
 pub(super) struct Rotation {
@@ -181,7 +122,7 @@ impl<'a> Keys<'a> {
             None | Some(1.0) => {}
             Some(factor) => return Err(unsupported("partial_rotary_factor", &factor.to_string(), "1")),
         }
-        for key in ["mlp_bias", "use_bidirectional_attention"] {
+        for key in ["mlp_bias", "attention_out_bias", "use_bidirectional_attention"] {
             if self.flag(key)? == Some(true) {
                 return Err(unsupported(key, "true", "false"));
             }
@@ -189,11 +130,10 @@ impl<'a> Keys<'a> {
         Ok(())
     }
 
-    pub(super) fn activation(&self, family: Family) -> Result<Activation, SpecError> {
-        // Gemma's older key `hidden_act` has "gelu" for the tanh form.
-        let key = if family.is_gemma() { "hidden_activation" } else { "hidden_act" };
+    pub(super) fn activation(&self, gate: Gate) -> Result<Activation, SpecError> {
+        let key = if gate == Gate::HiddenActivation { "hidden_activation" } else { "hidden_act" };
         match self.text(key)? {
-            None | Some("silu") if family == Family::GptOss => match self.positive("swiglu_limit")? {
+            None | Some("silu") if gate == Gate::SwigluOai => match self.positive("swiglu_limit")? {
                 None | Some(7.0) => Ok(Activation::SwigluOai),
                 Some(other) => Err(unsupported("swiglu_limit", &other.to_string(), "7")),
             },
@@ -204,39 +144,13 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The window, if the family has one and uses it.
-    pub(crate) fn window(&self, family: Family) -> Result<Option<usize>, SpecError> {
-        let used = match family {
-            Family::Llama => false,
-            Family::Mistral | Family::Phi3 | Family::Gemma2 | Family::Gemma3 | Family::GptOss => true,
-            Family::Qwen2 | Family::Qwen3 => self.flag("use_sliding_window")? == Some(true),
-        };
-        Ok(if used { self.optional_size("sliding_window")?.map(|w| w as usize) } else { None })
-    }
-
-    /// The windowed layers: those of `layer_types`, else by the rule of the family: all but every n-th layer, all but the
-    /// first n, or all.
-    pub(crate) fn windowed_layers(&self, family: Family, layers: u64) -> Result<Vec<bool>, SpecError> {
-        if let Some(types) = self.get("layer_types").filter(|_| family != Family::Llama) {
-            return layer_types(types, layers);
-        }
-        let (mut full, mut pattern) = (0, u64::MAX);
-        match family {
-            Family::Gemma2 | Family::Gemma3 | Family::GptOss => {
-                pattern = self.size("sliding_window_pattern")?;
-            }
-            Family::Qwen2 | Family::Qwen3 => {
-                if let Some(v) = self.get("max_window_layers") {
-                    full = v.as_u64().ok_or_else(|| wrong("max_window_layers", "an integer", v))?;
-                }
-            }
-            Family::Llama | Family::Mistral | Family::Phi3 => {}
-        }
-        Ok((0..layers).map(|layer| layer >= full && (layer + 1) % pattern != 0).collect())
+    /// The layers that `layer_types` gives a window; `None` without that key.
+    pub(crate) fn windowed_layers(&self, layers: u64) -> Result<Option<Vec<bool>>, SpecError> {
+        self.get("layer_types").map(|types| layer_types(types, layers)).transpose()
     }
 
     /// Newer configs have base and scaling under `rope_parameters`, once or for each layer type.
-    pub(super) fn rope(&self, family: Family, head_dim: u64) -> Result<Rotation, SpecError> {
+    pub(super) fn rope(&self, has_local: bool, head_dim: u64) -> Result<Rotation, SpecError> {
         let parameters = self.object("rope_parameters")?;
         let of_kind = |kind| parameters.as_ref().map_or(Ok(None), |p| p.object(kind));
         let (local, global) = (of_kind("sliding_attention")?, of_kind("full_attention")?);
@@ -246,10 +160,10 @@ impl<'a> Keys<'a> {
             Some(theta) => theta,
             None => self.positive("rope_theta")?.unwrap_or(10_000.0),
         };
-        let local_theta = match (family, theta_in(&local)?) {
-            (Family::Gemma3, Some(theta)) => Some(theta),
-            (Family::Gemma3, None) => self.positive("rope_local_base_freq")?,
-            _ => None,
+        let local_theta = match (has_local, theta_in(&local)?) {
+            (true, Some(theta)) => Some(theta),
+            (true, None) => self.positive("rope_local_base_freq")?,
+            (false, _) => None,
         };
         if let Some(kind) = local.as_ref().map_or(Ok(None), Keys::rope_kind)? {
             return Err(unsupported("rope_parameters.sliding_attention", kind, "default"));

@@ -53,7 +53,7 @@ pub enum CheckpointError {
     #[error("{} has no {key}", file.display())]
     MissingKey { file: PathBuf, key: String },
     #[error("{}: {key} {:?} is not supported; {supported}", file.display(), line(found, MAX_CAUSE))]
-    Unsupported { file: PathBuf, key: String, found: String, supported: &'static str },
+    Unsupported { file: PathBuf, key: String, found: String, supported: String },
     #[error("{}: {cause}", file.display())]
     Shape { file: PathBuf, cause: SpecError },
 }

@@ -25,7 +25,7 @@ use super::{
 use crate::text::Vocabulary;
 use llm_cost::{
     ModelSpec,
-    spec::{Family, TensorShape},
+    spec::TensorShape,
 };
 use llmprof_config::Dtype;
 
@@ -348,7 +348,7 @@ fn gguf_name(spec: &ModelSpec, name: &str) -> String {
         ("mlp.shared_expert_gate.", "ffn_gate_inp_shexp."),
     ];
     // The norm after attention is before the MLP, or, where there is another before it, of attention's output. gpt-oss has the first under the name of the second.
-    let is_named_so = spec.post_norms || spec.family == Family::GptOss;
+    let is_named_so = spec.post_norms || spec.sinks;
     let after_attention = if is_named_so { "post_attention_norm." } else { "ffn_norm." };
     let inner_names = [&INNER[..], &[("post_attention_layernorm.", after_attention)]].concat();
     let renamed = |name: &str, table: &[(&str, &str)]| {

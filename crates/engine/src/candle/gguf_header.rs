@@ -183,7 +183,7 @@ pub(super) fn read_header(path: &Path) -> Result<(BufReader<File>, Header), Chec
             let supported =
                 "f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k to q6_k, iq4_nl, iq4_xs and mxfp4 are";
             let (file, found) = (path.to_owned(), info.kind.name());
-            return Err(CheckpointError::Unsupported { file, key, found, supported });
+            return Err(CheckpointError::Unsupported { file, key, found, supported: supported.to_owned() });
         }
         let dims = &info.shape;
         let columns = dims.last().copied().unwrap_or(1) as u64;
@@ -217,7 +217,7 @@ impl Header {
                 file: path.to_owned(),
                 key: format!("the type of {tensor}"),
                 found: info.kind.name(),
-                supported: "runtime=candle reads it, candle_stock does not",
+                supported: "runtime=candle reads it, candle_stock does not".to_owned(),
             }),
             None => Ok(()),
         }

@@ -5,21 +5,10 @@ use std::{collections::HashMap, path::Path};
 use candle_core::quantized::gguf_file::Value;
 use serde_json::json;
 
+use llm_cost::architectures;
+
 use super::{checkpoint::CheckpointError, gguf_header::TensorInfo};
 use crate::text::Vocabulary;
-
-/// As `general.architecture` names them, and as a `config.json` does.
-const ARCHITECTURES: [(&str, &str); 9] = [
-    ("llama", "llama"),
-    ("qwen2", "qwen2"),
-    ("qwen3", "qwen3"),
-    ("qwen2moe", "qwen2_moe"),
-    ("qwen3moe", "qwen3_moe"),
-    ("phi3", "phi3"),
-    ("gemma2", "gemma2"),
-    ("gemma3", "gemma3_text"),
-    ("gpt-oss", "gpt_oss"),
-];
 
 /// The key/value part of a GGUF header.
 pub(super) struct Metadata<'a> {
@@ -34,24 +23,24 @@ impl Metadata<'_> {
         tensors: &HashMap<String, TensorInfo>,
     ) -> Result<serde_json::Value, CheckpointError> {
         let arch = self.text("general.architecture").ok_or_else(|| self.missing("general.architecture"))?;
-        let Some((_, model_type)) = ARCHITECTURES.iter().find(|(name, _)| *name == arch) else {
-            let supported = "llama, qwen2, qwen3, qwen2moe, qwen3moe, phi3, gemma2, gemma3 and gpt-oss are";
-            return Err(self.unsupported("general.architecture", arch, supported));
-        };
         let key = |name: &str| format!("{arch}.{name}");
         let size = |name: &str| self.number(&key(name)).ok_or_else(|| self.missing(&key(name)));
         let real = |name: &str| self.real(&key(name)).ok_or_else(|| self.missing(&key(name)));
         let experts = self.number(&key("expert_count")).filter(|&n| n > 0);
-        let model_type = match (arch, experts) {
-            ("llama", Some(_)) => "mixtral",
-            ("llama" | "qwen2moe" | "qwen3moe" | "gpt-oss", _) | (_, None) => model_type,
-            (_, Some(experts)) => {
+        let model_type = match (architectures::model_type_of_gguf(arch, experts.is_some()), experts) {
+            (Some(Ok(model_type)), _) => model_type,
+            (Some(Err(())), Some(experts)) => {
                 let experts = experts.to_string();
                 return Err(self.unsupported(
                     &key("expert_count"),
                     &experts,
                     "dense models of this kind are",
                 ));
+            }
+            (Some(Err(())), None) => return Err(self.missing(&key("expert_count"))),
+            (None, _) => {
+                let supported = format!("{} are", architectures::gguf_names().join(", "));
+                return Err(self.unsupported("general.architecture", arch, &supported));
             }
         };
         let (hidden, heads) = (size("embedding_length")?, size("attention.head_count")?);
@@ -177,9 +166,9 @@ impl Metadata<'_> {
         CheckpointError::MissingKey { file: self.file.to_owned(), key: key.to_owned() }
     }
 
-    fn unsupported(&self, key: &str, found: &str, supported: &'static str) -> CheckpointError {
+    fn unsupported(&self, key: &str, found: &str, supported: &str) -> CheckpointError {
         let (file, key, found) = (self.file.to_owned(), key.to_owned(), found.to_owned());
-        CheckpointError::Unsupported { file, key, found, supported }
+        CheckpointError::Unsupported { file, key, found, supported: supported.to_owned() }
     }
 }
 
