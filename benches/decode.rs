@@ -1,5 +1,6 @@
 //! Decode speed of SmolLM2-135M's shape on the CPU: llmprof-tui, and candle-transformers' llama with the same weights.
-//! / The two are interleaved (A B B A …), so that external load affects both alike.
+//!
+//! The two are interleaved (A B B A …), so that external load affects both alike.
 
 use std::{hint::black_box, time::Instant};
 
@@ -10,8 +11,9 @@ use llmprof::{
     config::{Dtype, KvCacheDtype},
     engine::{
         Engine, Prompts,
-        candle::{CandleEngine, CandleOptions, SyntheticWeights, WeightSource},
+        candle::{CandleEngine, CandleOptions, Tensors},
         sampling::Sampling,
+        weights::SyntheticWeights,
     },
     model::ModelSpec,
 };
@@ -41,7 +43,7 @@ impl SimpleBackend for Checkpoint {
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
         let tensor = self.0.tensors().into_iter().find(|t| t.name == name).expect("a tensor of the model");
-        SyntheticWeights::new(SEED).tensor(&tensor, Dtype::F32)
+        SyntheticWeights::new(SEED).tensor(&tensor, Dtype::F32).map_err(candle_core::Error::wrap)
     }
 
     fn contains_tensor(&self, name: &str) -> bool {

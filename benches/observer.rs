@@ -1,5 +1,6 @@
 //! Profiler overhead: decode tok/s without the profiler, and with sampler, recording and screen.
-//! / The two are interleaved (A B B A …) on one engine, so that external load affects both alike.
+//!
+//! The two are interleaved (A B B A …) on one engine, so that external load affects both alike.
 
 use std::{
     io,

@@ -13,7 +13,15 @@ type Rooms = &'static [(&'static str, &'static [&'static str])];
 /// listed room belongs to the room with the name of the crate. The crates that a crate may use are in its `Cargo.toml`.
 const ROOMS: [(&str, Rooms); 5] = [
     ("base", &[("base", &[]), ("process", &["base"]), ("tools", &["base"])]),
-    ("engine", &[("text", &[]), ("profile", &[]), ("engine", &["text", "profile"])]),
+    (
+        "engine",
+        &[
+            ("text", &[]),
+            ("weights", &["text"]),
+            ("profile", &[]),
+            ("engine", &["text", "weights", "profile"]),
+        ],
+    ),
     (
         "sources",
         &[
@@ -47,9 +55,9 @@ const ROOMS: [(&str, Rooms); 5] = [
     ),
 ];
 
-/// Vendor crates, and the one place where each is used.
+/// Vendor crates, and the place where each is used; candle's tensors in two.
 const VENDORS: [(&str, &str); 30] = [
-    ("candle_core", "engine/candle"),
+    ("candle_core", "engine/candle engine/weights"),
     ("candle_nn", "engine/candle"),
     ("candle_transformers", "engine/candle"),
     ("cudarc", "engine/cuda"),
@@ -271,7 +279,7 @@ fn architecture_md_lists_what_each_crate_uses() {
 fn vendor_crates_stay_in_their_place() {
     for (file, text) in sources() {
         for (vendor, place) in VENDORS {
-            let allowed = file.starts_with(place);
+            let allowed = place.split(' ').any(|place| file.starts_with(place));
             let path = format!("{vendor}::");
             let is_name = |before: &str| before.ends_with(|c: char| c.is_alphanumeric() || c == '_');
             let uses = text.match_indices(&path).any(|(index, _)| !is_name(&text[..index]));

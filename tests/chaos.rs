@@ -1,6 +1,7 @@
 //! Runs under random kills, signals, sizes, stalls and full disks: the recording can be replayed, little of it is lost,
 //! the terminal is restored, no process remains.
-//! / `LLMPROF_CHAOS_SEED` repeats a printed seed, `LLMPROF_CHAOS_SECONDS` sets the duration.
+//!
+//! `LLMPROF_CHAOS_SEED` repeats a printed seed, `LLMPROF_CHAOS_SECONDS` sets the duration.
 
 use std::{
     env, fs,
@@ -102,7 +103,8 @@ fn has_started(dir: &Path) -> bool {
 }
 
 /// The whole recording can be folded, and its events are in order.
-/// / Events of two threads may be out of order by as much as a thread is interrupted between its clock and its event.
+///
+/// Events of two threads may be out of order by as much as a thread is interrupted between its clock and its event.
 fn assert_replays(dir: &Path, may_lose_lines: bool, late: &Lateness) -> Vec<Envelope> {
     let disorder_ns = late.allowance().as_nanos() as u64;
     let (events, skipped) = recording(dir);

@@ -16,7 +16,10 @@ use candle_core::{
 use llmprof::{
     base::noise,
     config::Dtype,
-    engine::candle::{Checkpoint, Decoder, SyntheticWeights, WeightSource, stock::StockModel},
+    engine::{
+        candle::{Decoder, Tensors, stock::StockModel},
+        weights::{Checkpoint, SyntheticWeights, Values, WeightError, WeightSource},
+    },
     model::{ModelSpec, spec::TensorShape},
 };
 use serde_json::{Value, json};
@@ -718,8 +721,8 @@ fn experts_of_gpt_oss_are_read_from_one_tensor() {
 struct Dequantised<'a>(&'a Checkpoint);
 
 impl WeightSource for Dequantised<'_> {
-    fn stacked(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Tensor> {
-        self.0.stacked(parts, dtype)
+    fn values(&self, parts: &[TensorShape], dtype: Dtype) -> Result<Values, WeightError> {
+        self.0.values(parts, dtype)
     }
 }
 

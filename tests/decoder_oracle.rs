@@ -8,7 +8,10 @@ use candle_transformers::models::{
 };
 use llmprof::{
     config::Dtype,
-    engine::candle::{Decoder, SyntheticWeights, WeightSource},
+    engine::{
+        candle::{Decoder, Tensors},
+        weights::{SyntheticWeights, Values, WeightError, WeightSource},
+    },
     model::{ModelSpec, spec::TensorShape},
 };
 use serde_json::{Value, json};
@@ -29,7 +32,10 @@ impl SimpleBackend for Checkpoint {
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
         let tensors = self.0.tensors();
         let tensor = tensors.iter().find(|t| t.name == name).unwrap_or_else(|| panic!("no tensor {name}"));
-        SyntheticWeights::new(SEED).for_model(&self.0).tensor(tensor, Dtype::F32)
+        SyntheticWeights::new(SEED)
+            .for_model(&self.0)
+            .tensor(tensor, Dtype::F32)
+            .map_err(candle_core::Error::wrap)
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
@@ -318,8 +324,8 @@ fn half_precision_stays_near_the_same_rounded_weights_in_f32() {
     /// The weights rounded to `dtype`, as f32.
     struct Rounded(Dtype);
     impl WeightSource for Rounded {
-        fn stacked(&self, parts: &[TensorShape], _: Dtype) -> Result<Tensor> {
-            SyntheticWeights::new(SEED).stacked(parts, self.0)?.to_dtype(DType::F32)
+        fn values(&self, parts: &[TensorShape], _: Dtype) -> std::result::Result<Values, WeightError> {
+            Ok(Values::F32(SyntheticWeights::new(SEED).values(parts, self.0)?.widened()))
         }
     }
     let config = config("qwen2", 6, 2, json!({}));

@@ -46,7 +46,12 @@ fn the_keys_of_the_fleet_are_listed() {
 
 #[test]
 fn the_model_families_are_listed() {
-    assert_generated(RUNTIMES, "families", "the table of decoders", &llmprof::model::architectures::markdown());
+    assert_generated(
+        RUNTIMES,
+        "families",
+        "the table of decoders",
+        &llmprof::model::architectures::markdown(),
+    );
 }
 
 #[test]

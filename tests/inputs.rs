@@ -5,10 +5,7 @@ use std::{collections::HashMap, fs, path::Path};
 use llmprof::{
     assets::sampling::Sampling,
     config::{Dtype, RunConfig, Weights, built_in, compose},
-    engine::{
-        candle::{SyntheticWeights, WeightSource},
-        workload::PromptSet,
-    },
+    engine::{candle::Tensors, weights::SyntheticWeights, workload::PromptSet},
     model::ModelSpec,
     run::inputs::Inputs,
 };

@@ -1,5 +1,6 @@
 //! Kernel files: tables of this program compared with nsys's own reports of the same recording, and the command.
-//! / `fixtures/nsys/kernels.sqlite` has the schema of nsys 2022.4; the CSV and JSON files next to it are the reports of
+//!
+//! `fixtures/nsys/kernels.sqlite` has the schema of nsys 2022.4; the CSV and JSON files next to it are the reports of
 //! that nsys (`nsys stats -r REPORT -f csv kernels.sqlite`).
 
 use std::{

@@ -109,7 +109,7 @@ fn ranks_are_recorded_at_the_same_time_in_bursts() {
 fn ranks_that_die_join_late_or_do_nothing() {
     let all = ["profiling.cupti.duty=1.0"];
     let dir = tempfile::tempdir().unwrap();
-    let dies = ranks(dir.path(), &all, &["700", "0", "3", "1", "10", "d"], 0);
+    let dies = ranks(dir.path(), &all, &["70", "0", "3", "1", "10", "dp"], 0);
     let seen = lanes(&dies);
     assert_eq!(seen.len(), 3, "{dies}");
     // It dies after half of the steps, however long they take.
@@ -118,14 +118,14 @@ fn ranks_that_die_join_late_or_do_nothing() {
     assert!(number(&seen[1], "span_ns") < number(&seen[0], "span_ns"), "{dies}");
 
     let dir = tempfile::tempdir().unwrap();
-    let joins = ranks(dir.path(), &all, &["1500", "0", "3", "1", "10", "l"], 0);
+    let joins = ranks(dir.path(), &all, &["150", "0", "3", "1", "10", "lp"], 0);
     let seen = lanes(&joins);
     assert_eq!(seen.len(), 3, "{joins}");
     assert!(shares(&seen, 2) < 0.8, "{seen:?}");
     assert!(number(&seen[2], "span_ns") < number(&seen[0], "span_ns"), "{joins}");
 
     let dir = tempfile::tempdir().unwrap();
-    let silent = ranks(dir.path(), &all, &["700", "0", "3", "1", "10", "s"], 0);
+    let silent = ranks(dir.path(), &all, &["70", "0", "3", "1", "10", "sp"], 0);
     assert_eq!((lanes(&silent).len(), &silent["ranks"]["silent_ranks"]), (2, &json!([2])), "{silent}");
 }
 

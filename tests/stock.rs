@@ -12,10 +12,11 @@ use llmprof::{
     engine::{
         Engine, EngineError, PrepareStep, Prompts,
         candle::{
-            CandleEngine, CandleOptions, Checkpoint, Decoder, SyntheticWeights, WeightSource,
+            CandleEngine, CandleOptions, Decoder, Tensors,
             stock::{StockEngine, StockModel, StockOptions, model_types},
         },
         sampling::Sampling,
+        weights::{Checkpoint, SyntheticWeights},
     },
     event,
     model::{ModelSpec, Operator, SpecError, Step, spec::TensorShape},
@@ -598,8 +599,7 @@ fn every_model_of_conf_is_the_same_for_both_runtimes() {
     let tree = built_in();
     for option in tree.options("model").into_iter().filter(|option| option != "local") {
         let arch = compose(&tree, &[format!("model={option}")]).unwrap().config.model.arch;
-        // candle-transformers has no gpt-oss.
-        if arch["model_type"] == "gpt_oss"
+        if !model_types().any(|name| arch["model_type"] == name)
             || matches!(ModelSpec::from_hf(&arch), Err(SpecError::CostOnly { .. }))
         {
             continue;

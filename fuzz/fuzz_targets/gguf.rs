@@ -4,7 +4,10 @@
 use libfuzzer_sys::fuzz_target;
 use llmprof::{
     config::Dtype,
-    engine::candle::{Checkpoint, WeightSource, stock::StockModel},
+    engine::{
+        candle::stock::StockModel,
+        weights::{Checkpoint, WeightSource},
+    },
     text::Tokenizer,
 };
 
@@ -13,7 +16,7 @@ fuzz_target!(|bytes: &[u8]| {
     let path = llmprof_fuzz::file("any.gguf", bytes);
     if let Ok(checkpoint) = Checkpoint::open(&path, None) {
         for tensor in checkpoint.spec().tensors() {
-            let _ = checkpoint.stacked(&[tensor], Dtype::F32);
+            let _ = checkpoint.values(&[tensor], Dtype::F32);
         }
         let _ = checkpoint.rope_divisors();
         if let Some(Ok(tokenizer)) = checkpoint.vocabulary().map(Tokenizer::from_vocabulary) {

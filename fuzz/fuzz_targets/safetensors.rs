@@ -6,7 +6,10 @@ use std::fs;
 use libfuzzer_sys::fuzz_target;
 use llmprof::{
     config::Dtype,
-    engine::candle::{Checkpoint, WeightSource, stock::StockModel},
+    engine::{
+        candle::stock::StockModel,
+        weights::{Checkpoint, WeightSource},
+    },
 };
 
 const CONFIG: &[u8] = br#"{"model_type": "llama", "vocab_size": 4, "hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 1,
@@ -23,7 +26,7 @@ fuzz_target!(|bytes: &[u8]| {
     let read = || {
         if let Ok(checkpoint) = Checkpoint::open(dir, None) {
             for tensor in checkpoint.spec().tensors() {
-                let _ = checkpoint.stacked(&[tensor], Dtype::F32);
+                let _ = checkpoint.values(&[tensor], Dtype::F32);
             }
         }
         let _ = StockModel::open(dir, None);

@@ -2,7 +2,8 @@
 // Rank SLOW computes EXTRA_US longer in each of 16 layers. Times are planned, not measured: rank 0 sets the start of each step in shared
 // memory, one period after the last one, or later where the machine was too busy to keep up. Under a profiler, nothing begins before it records.
 // Letters: h the host of the slow rank is late instead, d it dies by SIGKILL in the middle, l the last rank joins late, s the last rank
-// launches nothing, g one process drives all GPUs, v two sizes of messages, n NCCL's log on stdout.
+// launches nothing, g one process drives all GPUs, v two sizes of messages, n NCCL's log on stdout, p each step is followed by a pause of
+// nine times its length, so that the slowest reader can follow.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
@@ -207,7 +208,7 @@ int main(int count, char **arguments) {
         await("the plan of rank 0", &plan->step, steps - 1);
         return code;
     }
-    uint64_t period = (LAYERS * (COMPUTE_US + TRANSFER_US + GAP_US + extra) + 300) * 1000ull;
+    uint64_t period = (LAYERS * (COMPUTE_US + TRANSFER_US + GAP_US + extra) + 300) * 1000ull * (strchr(letters, 'p') ? 10 : 1);
     for (int step = first; step < steps; step++) {
         uint64_t at = start_of(rank, one_process ? 1 : world, step, joins_at, period);
         sleep_until(at + period);

@@ -1,5 +1,6 @@
 //! The options that `profiling.nsys.extra` and `profiling.ncu.extra` may add to a tool's command line.
-//! / A configuration may be untrusted. An option is accepted only if it is listed here, and none of these names a
+//!
+//! A configuration may be untrusted. An option is accepted only if it is listed here, and none of these names a
 //! program, a file or another option, so that only this program decides what a tool starts and where it writes.
 
 use std::fmt;

@@ -271,12 +271,8 @@ const DEEPSEEK: Architecture = Architecture {
     attention: Attention::Latent,
     ..like_llama("deepseek_v2")
 };
-const COHERE: Architecture = Architecture {
-    norms: Norms::Shared,
-    qk_norm: QkNorm::RowsIfSet,
-    is_tied: true,
-    ..like_llama("cohere")
-};
+const COHERE: Architecture =
+    Architecture { norms: Norms::Shared, qk_norm: QkNorm::RowsIfSet, is_tied: true, ..like_llama("cohere") };
 
 /// Every decoder that is known.
 const ARCHITECTURES: &[Architecture] = &[
@@ -289,7 +285,12 @@ const ARCHITECTURES: &[Architecture] = &[
     GEMMA2,
     GEMMA3,
     Architecture { model_type: "mixtral", gguf: Some("llama"), experts: ExpertStyle::Mixtral, ..MISTRAL },
-    Architecture { model_type: "qwen2_moe", gguf: Some("qwen2moe"), experts: ExpertStyle::QwenShared, ..QWEN2 },
+    Architecture {
+        model_type: "qwen2_moe",
+        gguf: Some("qwen2moe"),
+        experts: ExpertStyle::QwenShared,
+        ..QWEN2
+    },
     Architecture { model_type: "qwen3_moe", gguf: Some("qwen3moe"), experts: ExpertStyle::Qwen, ..QWEN3 },
     GPT_OSS,
     Architecture {
@@ -319,11 +320,7 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { model_type: "glm4_moe", experts: ExpertStyle::DeepSeek, qk_norm: QkNorm::IfSet, ..GLM },
     COHERE,
     Architecture { model_type: "cohere2", windows: Windows::Alternating, qk_norm: QkNorm::None, ..COHERE },
-    Architecture {
-        bias: Bias::EverywhereIf("bias", false),
-        norms: Norms::Falcon,
-        ..like_gpt2("falcon")
-    },
+    Architecture { bias: Bias::EverywhereIf("bias", false), norms: Norms::Falcon, ..like_gpt2("falcon") },
     Architecture { positions: Positions::Learned(0), ..like_gpt2("gpt2") },
     Architecture { positions: Positions::Learned(0), ..like_gpt2("gpt_bigcode") },
     Architecture { is_tied: false, ..like_gpt2("gpt_neox") },

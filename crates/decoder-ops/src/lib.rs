@@ -21,4 +21,5 @@ pub use ops::{
 pub use panels::Panels;
 pub use quantised::{quantised_linear, quantised_rows};
 pub use random_blocks::random_blocks;
+pub use simd::Stored;
 pub use uniform::{Uniform, mix64, uniform};

@@ -1,5 +1,6 @@
 //! Quantised weights in the order in which the vector code of this machine multiplies them.
-//! / A panel has sixteen rows. For each group of 32 columns it has the scales of all rows side by side and the codes as
+//!
+//! A panel has sixteen rows. For each group of 32 columns it has the scales of all rows side by side and the codes as
 //! quads: four columns of sixteen rows, 64 bytes. No bit is added to a code; small scales that a format packs into six
 //! bits become bytes.
 
@@ -142,7 +143,8 @@ pub(crate) const fn parts(bits: usize) -> [usize; 2] {
 }
 
 /// The 64-byte plane that has `bits` bits of quad `quad`, and their position in its bytes.
-/// / The quads of a half are at the same position of consecutive planes, or side by side in one plane.
+///
+/// The quads of a half are at the same position of consecutive planes, or side by side in one plane.
 pub(crate) const fn plane(bits: usize, quad: usize) -> (usize, usize) {
     match bits {
         8 => (quad, 0),

@@ -20,7 +20,7 @@ pub(crate) fn vectorised(body: impl FnMut()) {
 }
 
 /// A storage type of weights and caches; arithmetic is in `f32`.
-pub(crate) trait Stored: Copy + Send + Sync + Default + 'static {
+pub trait Stored: Copy + Send + Sync + Default + 'static {
     /// Exact for finite values.
     fn widen(self) -> f32;
     /// Rounds to nearest, ties to even.

@@ -1,7 +1,5 @@
 //! Random matrices, reproducible from a key.
 
-use candle_core::{DType, Device, Result, Tensor, WithDType, bail};
-use half::{bf16, f16};
 use rayon::prelude::*;
 
 use crate::simd::{Stored, vectorised};
@@ -20,17 +18,8 @@ pub struct Uniform {
     pub columns: usize,
 }
 
-/// The values of `parts`, one after the other, as a tensor of `shape` on the CPU.
-pub fn uniform(parts: &[Uniform], shape: &[usize], dtype: DType) -> Result<Tensor> {
-    match dtype {
-        DType::F32 => stacked::<f32>(parts, shape),
-        DType::F16 => stacked::<f16>(parts, shape),
-        DType::BF16 => stacked::<bf16>(parts, shape),
-        other => bail!("random weights: {other:?} is not supported"),
-    }
-}
-
-fn stacked<T: Stored + WithDType>(parts: &[Uniform], shape: &[usize]) -> Result<Tensor> {
+/// The values of `parts`, one after the other: f32, f16 or bf16.
+pub fn uniform<T: Stored>(parts: &[Uniform]) -> Vec<T> {
     let mut values = vec![T::default(); parts.iter().map(|part| part.rows * part.columns).sum()];
     let mut rest = values.as_mut_slice();
     for part in parts {
@@ -38,7 +27,7 @@ fn stacked<T: Stored + WithDType>(parts: &[Uniform], shape: &[usize]) -> Result<
         fill(part, mine);
         rest = others;
     }
-    Tensor::from_vec(values, shape, &Device::Cpu)
+    values
 }
 
 fn fill<T: Stored>(part: &Uniform, out: &mut [T]) {

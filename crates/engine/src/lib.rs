@@ -12,6 +12,7 @@ mod routing;
 pub mod sampling;
 pub mod speculation;
 pub mod text;
+pub mod weights;
 pub mod workload;
 
 use std::{fmt, time::Duration};

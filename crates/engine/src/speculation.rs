@@ -1,5 +1,6 @@
 //! Speculative decoding: draft tokens are cheap to compute, and the model verifies several of them in one step.
-//! / A draft token is accepted if the model samples the same one, so the answer is the same as the model's own. After
+//!
+//! A draft token is accepted if the model samples the same one, so the answer is the same as the model's own. After
 //! the last accepted token, the model's own token follows.
 
 use std::time::Duration;

@@ -9,7 +9,8 @@ use serde_yaml_ng::Value;
 use crate::alias::Alias;
 
 /// A type that a configuration is deserialised into.
-/// / In addition to the keys of the job it gets `hydra`, with the part of Hydra's own configuration that a job needs;
+///
+/// In addition to the keys of the job it gets `hydra`, with the part of Hydra's own configuration that a job needs;
 /// see [`HydraConfig`]. The user's own keys at the top level, to which other values refer, are not passed to it unless
 /// they are misspelled keys of the schema.
 pub trait Schema: DeserializeOwned {

@@ -1,5 +1,6 @@
 //! Compares this composition with that of Hydra, value by value.
-//! / Hydra runs in a virtual environment under the target directory, which is created at the first run.
+//!
+//! Hydra runs in a virtual environment under the target directory, which is created at the first run.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

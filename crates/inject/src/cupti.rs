@@ -4,7 +4,6 @@
 use std::{
     alloc::{Layout, alloc, dealloc},
     ffi::{CStr, CString, c_char, c_int, c_void},
-    mem,
     path::Path,
     ptr,
     sync::{
@@ -15,17 +14,13 @@ use std::{
 
 use crate::{
     WORK, c,
+    functions::{Activities, ERROR_IN_USE, Status, Subscription},
     layout::{self, Activity, ActivityKind, kind},
     ring::Writer,
     session,
     wire::{Launch, Mode, Obstacle, Record, Work, WorkKind},
 };
 
-type Status = c_int;
-type OnRequest = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
-type OnComplete = extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
-
-const ERROR_IN_USE: Status = 39;
 /// Small buffers are returned soon.
 const BUFFER_BYTES: usize = 256 << 10;
 const SPARE_BUFFERS: usize = 8;
@@ -44,23 +39,12 @@ pub fn kinds(mode: Mode) -> &'static [u32] {
     }
 }
 
-/// CUPTI's functions. The library is never unloaded.
+/// The library is never unloaded.
 #[derive(Clone, Copy)]
 pub struct Cupti {
     pub version: u32,
-    enable: unsafe extern "C" fn(u32) -> Status,
-    disable: unsafe extern "C" fn(u32) -> Status,
-    register: unsafe extern "C" fn(OnRequest, OnComplete) -> Status,
-    flush_all: unsafe extern "C" fn(u32) -> Status,
-    next_record: unsafe extern "C" fn(*mut u8, usize, *mut *mut u8) -> Status,
-    dropped: unsafe extern "C" fn(*mut c_void, u32, *mut usize) -> Status,
-    timestamp: unsafe extern "C" fn(*mut u64) -> Status,
-    subscribe: unsafe extern "C" fn(
-        *mut *mut c_void,
-        extern "C" fn(*mut c_void, u32, u32, *const c_void),
-        *mut c_void,
-    ) -> Status,
-    unsubscribe: unsafe extern "C" fn(*mut c_void) -> Status,
+    activities: Activities,
+    subscription: Subscription,
 }
 
 /// The library in use: CUPTI's callbacks carry no context.
@@ -178,10 +162,10 @@ impl Cupti {
             let mut subscriber = ptr::null_mut();
             // SAFETY: it writes a handle; the function lives as long as the program, and is never called because
             // nothing is enabled.
-            let status = unsafe { (self.subscribe)(&mut subscriber, ignore, ptr::null_mut()) };
+            let status = unsafe { (self.subscription.subscribe)(&mut subscriber, ignore, ptr::null_mut()) };
             if status == 0 {
                 // SAFETY: the handle from above.
-                unsafe { (self.unsubscribe)(subscriber) };
+                unsafe { (self.subscription.unsubscribe)(subscriber) };
             }
             status == ERROR_IN_USE
         };
@@ -196,22 +180,22 @@ impl Cupti {
     fn switch_kinds(&self, from: Mode, to: Mode) -> Result<(), Obstacle> {
         if from == Mode::Nothing {
             // SAFETY: both functions live as long as the program.
-            check(unsafe { (self.register)(on_request, on_complete) })?;
+            check(unsafe { (self.activities.register)(on_request, on_complete) })?;
         }
         for unwanted in kinds(from).iter().filter(|kind| !kinds(to).contains(kind)) {
             // SAFETY: a number.
-            let _ = unsafe { (self.disable)(*unwanted) };
+            let _ = unsafe { (self.activities.disable)(*unwanted) };
         }
         for wanted in kinds(to).iter().filter(|kind| !kinds(from).contains(kind)) {
             // SAFETY: a number.
-            check(unsafe { (self.enable)(*wanted) })?;
+            check(unsafe { (self.activities.enable)(*wanted) })?;
         }
         Ok(())
     }
 
     /// Switches records of host waits. Their overhead remains after they are switched off.
     pub fn record_waits(&self, wanted: bool) {
-        let function = if wanted { self.enable } else { self.disable };
+        let function = if wanted { self.activities.enable } else { self.activities.disable };
         // SAFETY: a number.
         call(|| unsafe { function(kind::SYNCHRONIZATION) });
     }
@@ -219,27 +203,27 @@ impl Cupti {
     /// Returns complete buffers, or all.
     pub fn flush(&self, all: bool) {
         // SAFETY: a flag. Buffers come through `on_complete`.
-        call(|| unsafe { (self.flush_all)(u32::from(all)) });
+        call(|| unsafe { (self.activities.flush_all)(u32::from(all)) });
     }
 
     pub fn take_dropped(&self) -> u64 {
         let mut dropped = 0;
         // SAFETY: it writes one number; a null context and stream 0 mean all.
-        let status = call(|| unsafe { (self.dropped)(ptr::null_mut(), 0, &mut dropped) });
+        let status = call(|| unsafe { (self.activities.dropped)(ptr::null_mut(), 0, &mut dropped) });
         if status == Some(0) { dropped as u64 } else { 0 }
     }
 
     pub fn now_ns(&self) -> u64 {
         let mut now = 0;
         // SAFETY: it writes one number.
-        call(|| unsafe { (self.timestamp)(&mut now) });
+        call(|| unsafe { (self.activities.timestamp)(&mut now) });
         now
     }
 
     fn drain(&self, base: *mut u8, valid: usize, writer: &mut Writer<'_>) {
         let mut record = ptr::null_mut();
         // SAFETY: CUPTI has written `valid` bytes of the buffer.
-        while unsafe { (self.next_record)(base, valid, &mut record) } == 0 {
+        while unsafe { (self.activities.next_record)(base, valid, &mut record) } == 0 {
             let Some(offset) = (record as usize).checked_sub(base as usize).filter(|at| *at < valid) else {
                 return;
             };
@@ -336,33 +320,14 @@ fn open() -> Option<*mut c_void> {
     given.iter().map(String::as_str).chain(names).find_map(|path| open(path, c::RTLD_NOW))
 }
 
-// Reason: the type of each function is that of its field.
-#[allow(clippy::missing_transmute_annotations)]
 fn bind(library: *mut c_void) -> Option<Cupti> {
-    macro_rules! function {
-        ($name:literal) => {{
-            // SAFETY: a name that ends with 0. The type is that of the function in CUPTI's header.
-            let address = unsafe { c::dlsym(library, concat!($name, "\0").as_ptr().cast()) };
-            if address.is_null() {
-                return None;
-            }
-            unsafe { mem::transmute::<*mut c_void, _>(address) }
-        }};
-    }
-    let get_version: unsafe extern "C" fn(*mut u32) -> Status = function!("cuptiGetVersion");
+    // SAFETY: a library that is loaded, and a name that ends with 0.
+    let address = |name: &CStr| unsafe { c::dlsym(library, name.as_ptr()) };
+    // SAFETY: the library is CUPTI and is never unloaded.
+    let (activities, subscription) =
+        unsafe { (Activities::find(address).ok()?, Subscription::find(address).ok()?) };
     let mut version = 0;
     // SAFETY: it writes one number.
-    unsafe { get_version(&mut version) };
-    Some(Cupti {
-        version,
-        enable: function!("cuptiActivityEnable"),
-        disable: function!("cuptiActivityDisable"),
-        register: function!("cuptiActivityRegisterCallbacks"),
-        flush_all: function!("cuptiActivityFlushAll"),
-        next_record: function!("cuptiActivityGetNextRecord"),
-        dropped: function!("cuptiActivityGetNumDroppedRecords"),
-        timestamp: function!("cuptiGetTimestamp"),
-        subscribe: function!("cuptiSubscribe"),
-        unsubscribe: function!("cuptiUnsubscribe"),
-    })
+    unsafe { (activities.version)(&mut version) };
+    Some(Cupti { version, activities, subscription })
 }

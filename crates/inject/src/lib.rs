@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod functions;
 pub mod layout;
 pub mod wire;
 

@@ -7,6 +7,8 @@ mod c;
 mod cupti;
 mod devices;
 #[allow(dead_code)] // the built-in engine's half
+mod functions;
+#[allow(dead_code)] // the built-in engine's half
 mod layout;
 mod nvtx;
 mod payload;

@@ -51,7 +51,8 @@ static RANGE_IDS: AtomicU64 = AtomicU64::new(1);
 const MAX_REGISTERED: u32 = 1 << 16;
 
 /// Installs the tool's functions. NVTX calls this once for every copy of its header.
-/// / # Safety
+///
+/// # Safety
 /// `export_table` is NVTX's.
 pub unsafe fn install(export_table: unsafe extern "C" fn(u32) -> *const c_void) -> Option<()> {
     // SAFETY: table 1 is that of the callbacks.

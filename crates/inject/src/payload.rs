@@ -121,7 +121,8 @@ fn bytes_of(kind: u64) -> Option<usize> {
 }
 
 /// Installs the tool's function. NVTX calls this once for each copy of the extension.
-/// / # Safety
+///
+/// # Safety
 /// `info` is NVTX's.
 pub unsafe fn install(info: *const ModuleInfo) {
     // SAFETY: as above; slots are indexed by function.
@@ -179,7 +180,8 @@ unsafe fn keep(domain: usize, attributes: *const LayoutAttributes) -> u64 {
 }
 
 /// The fields of a payload; `None` if no field is known.
-/// / # Safety
+///
+/// # Safety
 /// `data` describes a content of the stated size.
 pub unsafe fn read(domain: usize, data: *const Data) -> Option<Payload> {
     // SAFETY: as above.

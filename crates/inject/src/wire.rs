@@ -1,8 +1,10 @@
 //! The protocol between the library and the profiler.
-//! / The profiler listens on a socket. The library connects and sends [`hello`]. The profiler answers with one byte and
+//!
+//! The profiler listens on a socket. The library connects and sends [`hello`]. The profiler answers with one byte and
 //! the descriptor of shared memory, which has two rings of 64-byte slots: one for work of the GPU, one for ranges. Then
 //! the profiler sends [`Command`]s, one per line. When the socket closes, the library stops recording.
-//! / A record is one slot; a text follows its slot in as many slots as it needs. The reader copies slots before it
+//!
+//! A record is one slot; a text follows its slot in as many slots as it needs. The reader copies slots before it
 //! reads them: the program at the other end may write anything, at any time.
 
 use std::{sync::atomic::AtomicU64, time::Duration};

@@ -18,12 +18,13 @@ use llm_cost::SpecError;
 use llmprof_base::read::{self, MAX_DOCUMENT};
 use llmprof_config::{DatasetSampling, ImagesConfig, PromptsConfig, RunConfig, Scheme};
 use llmprof_engine::{
-    candle::{CheckpointError, stock::StockError},
+    candle::stock::StockError,
     profile::heap,
     text::{
         TextError, Tokenizer,
         prompts::{self, Sample},
     },
+    weights::CheckpointError,
     workload::{Prompt, PromptSet, Workload},
 };
 

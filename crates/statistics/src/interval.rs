@@ -67,7 +67,8 @@ impl ConfidenceInterval {
 
     /// By how much the first of each pair exceeds the second, in percent of the second; `None` for fewer than
     /// [`MIN_VALUES`] pairs, or if a value is not above zero.
-    /// / The values of a pair were measured close together, so what slows both cancels. The estimate is the ratio of
+    ///
+    /// The values of a pair were measured close together, so what slows both cancels. The estimate is the ratio of
     /// the geometric means: the mean of the log ratios.
     pub fn of_change_pct(pairs: &[(f64, f64)], seed: u64) -> Option<ConfidenceInterval> {
         let log_ratios: Vec<f64> = pairs.iter().map(|(a, b)| a.ln() - b.ln()).collect();

@@ -1,5 +1,6 @@
 //! Rows of CSV in the output of a tool: quoted cells, ragged rows, one row in memory at a time.
-//! / The `csv` crate does not fit: it skips the blank lines that separate the tables of nsys, has no limit on the
+//!
+//! The `csv` crate does not fit: it skips the blank lines that separate the tables of nsys, has no limit on the
 //! length of a row, and reads ncu's raw page at two thirds of the speed.
 
 use std::io::{self, BufRead};

@@ -28,7 +28,8 @@ impl Decimal {
     }
 
     /// The number in a cell. Thousands may be separated; text in parentheses after it is dropped.
-    /// / `None` for `n/a`, `nan`, `inf` and words, and if the marks contradict this locale: a missing value is neither
+    ///
+    /// `None` for `n/a`, `nan`, `inf` and words, and if the marks contradict this locale: a missing value is neither
     /// zero nor a wrong number.
     pub fn number(self, cell: &[u8]) -> Option<f64> {
         let cell = cell.trim_ascii();

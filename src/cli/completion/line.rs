@@ -17,7 +17,8 @@ pub(super) struct Line {
 
 impl Line {
     /// The text that replaces the word in bash's sense; `None` for a candidate that does not continue it.
-    /// / The shell reads it as exactly the candidate: names of files are not the user's own input. A finished word is
+    ///
+    /// The shell reads it as exactly the candidate: names of files are not the user's own input. A finished word is
     /// followed by a space, except within quotes, which the user closes.
     pub(super) fn insertion(&self, candidate: &Candidate) -> Option<String> {
         let rest = candidate.text.strip_prefix(&self.current[..self.kept])?;

@@ -1,5 +1,6 @@
 //! Completion with TAB: the candidates for the word at the cursor.
-//! / The scripts that `llmprof-tui completion SHELL` prints call the program (`llmprof-tui __complete …`), which reads
+//!
+//! The scripts that `llmprof-tui completion SHELL` prints call the program (`llmprof-tui __complete …`), which reads
 //! the commands, `conf/` and the words already on the line. `clap_complete` does not fit: its bash script receives the
 //! line split at `=` and `:`, its completers cannot see earlier arguments (`--conf-dir`, overrides), and it adds a
 //! space after unfinished words such as `runtime.`.

@@ -22,7 +22,8 @@ impl ClockEffect {
     }
 
     /// The part of a ratio of times that the clocks cannot explain. For a ratio of rates the effect is inverted.
-    /// / If the clocks differ by more than half the margin, the interval is first doubled and the margin is added:
+    ///
+    /// If the clocks differ by more than half the margin, the interval is first doubled and the margin is added:
     /// attributing heat to the code in one of twenty comparisons would be too often.
     pub fn remove_from(self, ratio: ConfidenceInterval, of_rates: bool, margin: f64) -> ConfidenceInterval {
         let (min, max) = if of_rates { (1.0 / self.max, 1.0 / self.min) } else { (self.min, self.max) };

@@ -1,5 +1,6 @@
 //! Several GPUs of one program, side by side: the activity of each, who waited for whom, and why.
-//! / - `matching`: the same collective on all of its ranks
+//!
+//! - `matching`: the same collective on all of its ranks
 //! - `window`: sums and timelines of the lanes in a time in which all of them were recorded
 //! - `totals`: sums of windows
 //! - `show`: lanes and collectives as tables

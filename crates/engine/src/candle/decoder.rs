@@ -11,13 +11,15 @@ use decoder_ops::{
 
 use super::{
     cache::LayerCache,
-    checkpoint::candle_dtype,
+    candle_dtype,
     experts::{Experts, Mlp, Mode, Shared},
-    matrix::Matrix,
+    matrix::{Matrix, Tensors},
     rope::{self, Rope},
+};
+use crate::{
+    EngineError, PrepareStep, Progress, kv::KvShape, profile::listener::Listeners, routing::Tally,
     weights::WeightSource,
 };
-use crate::{EngineError, PrepareStep, Progress, kv::KvShape, profile::listener::Listeners, routing::Tally};
 use llm_cost::{
     ModelSpec, Operator,
     spec::{self, TensorShape},
@@ -398,8 +400,8 @@ impl<'a> Loader<'a> {
     /// In the storage type of the source, otherwise in the model's type.
     fn matrix(&mut self, names: &[impl AsRef<str>]) -> std::result::Result<Matrix, EngineError> {
         let parts = self.parts(names)?;
-        let matrix = self.source.matrix(&parts, self.dtype)?;
-        let matrix = if self.in_panels { matrix.in_panels()? } else { matrix };
+        let blocks = if self.in_panels { Matrix::from_blocks } else { Matrix::candle_blocks };
+        let matrix = self.source.matrix(&parts, self.dtype, blocks)?;
         Ok(matrix.to_device(self.device)?)
     }
 

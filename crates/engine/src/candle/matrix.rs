@@ -2,10 +2,66 @@
 
 use std::sync::Arc;
 
-use candle_core::{Result, Tensor, quantized::QTensor};
+use candle_core::{
+    Device, Result, Tensor,
+    quantized::{QStorage, QTensor},
+};
 use decoder_ops::{Panels, quantised_linear, quantised_rows};
 
-use super::{gguf_header::Kind, weights::QuantisedRows};
+use crate::{
+    EngineError,
+    weights::{Kind, QuantisedRows, Values, WeightSource},
+};
+use llm_cost::spec::TensorShape;
+use llmprof_config::Dtype;
+
+/// The tensors of a source as candle's.
+pub trait Tensors: WeightSource {
+    /// The named tensors, stacked along the first dimension; the rest of their shapes is the same.
+    fn stacked(&self, parts: &[TensorShape], dtype: Dtype) -> std::result::Result<Tensor, EngineError> {
+        let mut shape = parts[0].shape.clone();
+        shape[0] = parts.iter().map(|part| part.shape[0]).sum();
+        Ok(match self.values(parts, dtype)? {
+            Values::F32(values) => Tensor::from_vec(values, shape, &Device::Cpu),
+            Values::F16(values) => Tensor::from_vec(values, shape, &Device::Cpu),
+            Values::Bf16(values) => Tensor::from_vec(values, shape, &Device::Cpu),
+        }?)
+    }
+
+    fn tensor(&self, tensor: &TensorShape, dtype: Dtype) -> std::result::Result<Tensor, EngineError> {
+        self.stacked(std::slice::from_ref(tensor), dtype)
+    }
+
+    /// The named tensors, stacked, as a weight matrix. Quantised ones stay so, regardless of `dtype`: `blocks` makes a
+    /// matrix of them.
+    fn matrix(
+        &self,
+        parts: &[TensorShape],
+        dtype: Dtype,
+        blocks: fn(&[QuantisedRows], usize) -> Result<Matrix>,
+    ) -> std::result::Result<Matrix, EngineError> {
+        let quantised = |parts: &[TensorShape]| match self.blocks(parts)? {
+            Some(runs) => Ok(Some(blocks(&runs, parts[0].shape[1])?)),
+            None => Ok(None),
+        };
+        if let Some(matrix) = quantised(parts)? {
+            return Ok(matrix);
+        }
+        // Some of them may be quantised.
+        let each = parts.iter().map(|part| quantised(std::slice::from_ref(part)));
+        let each = each.collect::<std::result::Result<Vec<_>, EngineError>>()?;
+        if each.iter().all(Option::is_none) {
+            return self.stacked(parts, dtype).map(Matrix::plain);
+        }
+        let whole = each.into_iter().zip(parts).map(|(matrix, part)| match matrix {
+            Some(matrix) => Ok(matrix),
+            None => self.tensor(part, dtype).map(Matrix::plain),
+        });
+        Ok(Matrix::stacked(whole.collect::<std::result::Result<Vec<_>, EngineError>>()?))
+    }
+}
+
+impl<S: WeightSource + ?Sized> Tensors for S {}
 
 /// A matrix (rows, columns) that activations are multiplied with. It may consist of several parts, stacked by
 /// rows: quantised parts of different types cannot be joined.
@@ -26,38 +82,30 @@ impl Matrix {
         Matrix(vec![Part::Plain(tensor)])
     }
 
-    pub fn quantised(blocks: QTensor) -> Matrix {
-        Matrix(vec![Part::Blocks(Arc::new(blocks))])
-    }
-
-    pub fn panels(panels: Panels) -> Matrix {
-        Matrix(vec![Part::Panels(Arc::new(panels))])
+    /// Rows of several types, each of `columns`, for candle's own GEMMs.
+    pub(super) fn candle_blocks(runs: &[QuantisedRows], columns: usize) -> Result<Matrix> {
+        let part = |run: &QuantisedRows| {
+            let Some(dtype) = Kind::Quantised(run.format).candle() else {
+                return Matrix::panels(run, columns);
+            };
+            let storage = QStorage::from_data((&run.bytes).into(), &Device::Cpu, dtype)?;
+            Ok(Part::Blocks(Arc::new(QTensor::new(storage, (run.rows, columns))?)))
+        };
+        Ok(Matrix(runs.iter().map(part).collect::<Result<_>>()?))
     }
 
     /// Rows of several types, each of `columns`.
     pub fn from_blocks(runs: &[QuantisedRows], columns: usize) -> Result<Matrix> {
-        let panels = |run: &QuantisedRows| Panels::new(run.format, &run.bytes, columns).map(Matrix::panels);
-        Ok(Matrix::stacked(runs.iter().map(panels).collect::<Result<Vec<_>>>()?))
+        Ok(Matrix(runs.iter().map(|run| Matrix::panels(run, columns)).collect::<Result<_>>()?))
+    }
+
+    fn panels(run: &QuantisedRows, columns: usize) -> Result<Part> {
+        Ok(Part::Panels(Arc::new(Panels::new(run.format, &run.bytes, columns)?)))
     }
 
     /// All of `matrices`, stacked by rows.
     pub fn stacked(matrices: impl IntoIterator<Item = Matrix>) -> Matrix {
         Matrix(matrices.into_iter().flat_map(|matrix| matrix.0).collect())
-    }
-
-    /// With quantised parts in our own order, where we multiply their type ourselves.
-    pub(super) fn in_panels(self) -> Result<Matrix> {
-        let parts = self.0.into_iter().map(|part| match &part {
-            Part::Blocks(w) => match Kind::format_of(w.dtype()) {
-                Some(format) => {
-                    let columns = w.shape().dims2()?.1;
-                    Ok(Part::Panels(Arc::new(Panels::new(format, &w.data()?, columns)?)))
-                }
-                None => Ok(part),
-            },
-            Part::Plain(_) | Part::Panels(_) => Ok(part),
-        });
-        Ok(Matrix(parts.collect::<Result<_>>()?))
     }
 
     /// `x · wᵀ + bias`, for `x` (b, t, columns).
@@ -91,10 +139,10 @@ impl Matrix {
         }
     }
 
-    pub(super) fn to_device(&self, device: &candle_core::Device) -> Result<Matrix> {
+    pub(super) fn to_device(&self, device: &Device) -> Result<Matrix> {
         let moved = self.0.iter().map(|part| match part {
             Part::Plain(w) => Ok(Part::Plain(w.to_device(device)?)),
-            // Blocks are read directly into their final buffer.
+            // These are on the CPU.
             Part::Blocks(_) | Part::Panels(_) => Ok(part.clone()),
         });
         Ok(Matrix(moved.collect::<Result<_>>()?))
@@ -103,7 +151,8 @@ impl Matrix {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{Device, quantized::GgmlDType};
+    use candle_core::quantized::GgmlDType;
+    use decoder_ops::Format;
 
     use super::*;
     use llmprof_base::noise;
@@ -120,11 +169,15 @@ mod tests {
         let (above, below) = (rows(1, 40), rows(2, 8));
         let x = Tensor::from_vec(random(3, 2 * 3 * 64, 1.5), (2, 3, 64), &Device::Cpu).unwrap();
         let bias = Tensor::from_vec(random(4, 48, 1.0), 48, &Device::Cpu).unwrap();
-        let blocks = |w: &Tensor, dtype| Matrix::quantised(QTensor::quantize(w, dtype).unwrap());
-        let matrix = Matrix::stacked([blocks(&above, GgmlDType::Q8_0), blocks(&below, GgmlDType::Q5_1)]);
+        let blocks = |w: &Tensor, dtype, format| {
+            let bytes = QTensor::quantize(w, dtype).unwrap().data().unwrap().to_vec();
+            QuantisedRows { format, bytes, rows: w.dim(0).unwrap() }
+        };
+        let runs =
+            [blocks(&above, GgmlDType::Q8_0, Format::Q8_0), blocks(&below, GgmlDType::Q5_1, Format::Q5_1)];
         let whole = Matrix::plain(Tensor::cat(&[above, below], 0).unwrap());
         let plain = whole.linear(&x, Some(&bias)).unwrap();
-        for matrix in [matrix.clone(), matrix.in_panels().unwrap()] {
+        for matrix in [Matrix::from_blocks(&runs, 64).unwrap(), Matrix::candle_blocks(&runs, 64).unwrap()] {
             let diff = (matrix.linear(&x, Some(&bias)).unwrap() - &plain).unwrap().abs().unwrap();
             assert!(diff.max_all().unwrap().to_scalar::<f32>().unwrap() < 0.1);
         }

@@ -1,35 +1,22 @@
 //! Our own decoder on candle's tensors, on the CPU.
 
 mod cache;
-mod checkpoint;
 mod decoder;
 mod experts;
-pub mod fp8;
-mod gguf;
-mod gguf_header;
-mod gguf_metadata;
-mod gpt_oss;
-pub mod host_values;
 mod load;
 mod matrix;
 pub mod memory;
-mod packed;
 pub(super) mod rope;
-mod safetensors;
-mod scheme;
 pub mod stock;
-mod weights;
 
 use std::sync::Arc;
 
-use candle_core::{D, Device};
+use candle_core::{D, DType, Device};
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
-pub use checkpoint::{Checkpoint, CheckpointError};
 pub use decoder::{Answered, Decoder};
 pub use load::LoadedCpu;
-pub use matrix::Matrix;
-pub use weights::{QuantisedRows, SyntheticWeights, WeightSource};
+pub use matrix::{Matrix, Tensors};
 
 use super::{
     Engine, EngineError, Progress, Prompts,
@@ -37,11 +24,26 @@ use super::{
     routing::expert_use,
     sampling::{Picker, Sampling},
     speculation::Revisable,
+    weights::{Checkpoint, SyntheticWeights, WeightError, WeightSource},
 };
 use crate::profile::listener::{Listeners, Span};
 use llm_cost::{ModelSpec, Operator, spec::TensorShape};
 use llmprof_config::{Dtype, KvCacheDtype, Scheme};
 use llmprof_event::{ExpertUse, Phase};
+
+fn candle_dtype(dtype: Dtype) -> DType {
+    match dtype {
+        Dtype::F32 => DType::F32,
+        Dtype::F16 => DType::F16,
+        Dtype::Bf16 => DType::BF16,
+    }
+}
+
+impl From<WeightError> for EngineError {
+    fn from(error: WeightError) -> Self {
+        EngineError::Backend(error.to_string())
+    }
+}
 
 impl From<candle_core::Error> for EngineError {
     fn from(error: candle_core::Error) -> Self {

@@ -21,8 +21,6 @@ use super::{
 use crate::{
     EngineError, PrepareStep, Progress,
     candle::{
-        Checkpoint, SyntheticWeights, WeightSource,
-        host_values::{HostValues, host_values, widened},
         memory::{Footprint, product},
         rope,
     },
@@ -30,6 +28,7 @@ use crate::{
     launch::{Heads, Launch},
     profile::listener::Listeners,
     routing::Tally,
+    weights::{Checkpoint, SyntheticWeights, Values as HostValues, WeightSource},
 };
 use llm_cost::{
     ModelSpec, Operator,
@@ -369,7 +368,8 @@ impl Decoder {
     }
 
     /// Runs prompts, sequence after sequence; the results are the logits of each sequence's last position.
-    /// / # Safety
+    ///
+    /// # Safety
     /// The position on the device is 0, the ids are below the vocabulary, and each sequence fits into the capacity.
     pub unsafe fn prefill(&self, ids: &[u32]) -> Result<(), CudaError> {
         self.kernels.gpu.upload(&self.activations.ids, ids)?;
@@ -379,7 +379,8 @@ impl Decoder {
     }
 
     /// Extends every sequence by its last sampled token.
-    /// / # Safety
+    ///
+    /// # Safety
     /// The position on the device is below the capacity when the launches run.
     pub unsafe fn decode(&self) -> Result<(), CudaError> {
         let step = Step { length: 1, is_prompt: false };
@@ -389,7 +390,9 @@ impl Decoder {
 
     /// Extends the one sequence by the tokens of `sampling`, starting at its position; the results are the logits after
     /// each of them.
-    /// / # Safety The tokens are below the vocabulary. The position on the device plus their number is at most the
+    ///
+    /// # Safety
+    /// The tokens are below the vocabulary. The position on the device plus their number is at most the
     /// capacity when the launches run.
     pub unsafe fn extend(&self, sampling: &SamplingBuffers) -> Result<(), CudaError> {
         let launch = Launch::new("a step of several positions");
@@ -942,7 +945,7 @@ impl Loader<'_> {
                 }
             }
             Weights::Checkpoint(checkpoint) => {
-                self.upload(&values, &host_values(*checkpoint, shapes, dtype)?)?;
+                self.upload(&values, &checkpoint.values(shapes, dtype)?)?;
             }
         }
         Ok(Matrix { values: Values::Plain(values), rows, columns })
@@ -951,7 +954,7 @@ impl Loader<'_> {
     /// The named vectors, one after the other, in the model's own type.
     fn bias(&mut self, names: &[impl AsRef<str>]) -> Result<Buffer, EngineError> {
         let shapes = self.shapes(names)?;
-        let values = host_values(self.weights.source(), &shapes, self.kernels.dtype)?;
+        let values = self.weights.source().values(&shapes, self.kernels.dtype)?;
         let len: usize = shapes.iter().map(|shape| shape.shape[0]).sum();
         let buffer = self.kernels.gpu.alloc("the weights", len * self.kernels.dtype.bytes() as usize)?;
         self.upload(&buffer, &values)?;
@@ -974,7 +977,7 @@ impl Loader<'_> {
     /// A vector plus an offset, in f32.
     fn wide_vector(&mut self, name: &str, offset: f32) -> Result<Buffer, EngineError> {
         let shapes = self.shapes(&[name])?;
-        let mut values = widened(self.weights.source(), &shapes, self.kernels.dtype)?;
+        let mut values = self.weights.source().values(&shapes, self.kernels.dtype)?.widened();
         values.iter_mut().for_each(|weight| *weight += offset);
         let buffer = self.kernels.gpu.alloc("the weights", values.len() * 4)?;
         self.kernels.gpu.upload(&buffer, &values)?;

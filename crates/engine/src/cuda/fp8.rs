@@ -10,8 +10,8 @@ use super::{
     kernels::{FEW_ROWS, Kernels},
 };
 use crate::{
-    candle::fp8::{Fp8Rows, SCALED},
     launch::{Arg, Launch},
+    weights::fp8::{Fp8Rows, SCALED},
 };
 use llmprof_config::Dtype;
 

@@ -268,7 +268,9 @@ impl Kernels {
     }
 
     /// Copies the rows of the table selected by `rows` ids, times `scale`.
-    /// / # Safety The ids are below the number of the table's rows.
+    ///
+    /// # Safety
+    /// The ids are below the number of the table's rows.
     pub unsafe fn embed(
         &self,
         out: &Buffer,
@@ -581,7 +583,9 @@ impl Kernels {
 
     /// Bias, norm and rotation of each head; keys and values go to the cache. Rows are `length` positions of each
     /// sequence, starting at the position in `progress`.
-    /// / # Safety The position in `progress` plus `length` is at most the capacity.
+    ///
+    /// # Safety
+    /// The position in `progress` plus `length` is at most the capacity.
     pub unsafe fn rope(
         &self,
         qkv: &Buffer,
@@ -700,7 +704,9 @@ impl Kernels {
     /// Attention of `length` new positions of each sequence. Their heads have been transformed and written to the
     /// cache; or, for one position with a `transform`, this kernel does that if
     /// [`rotates_in_attention`](Self::rotates_in_attention) is true.
-    /// / # Safety The position in `progress` plus `length` is at most the capacity.
+    ///
+    /// # Safety
+    /// The position in `progress` plus `length` is at most the capacity.
     // Reason: the operands of a kernel.
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn decode_attention(

@@ -281,7 +281,9 @@ impl FusedLayers {
 
 impl Kernels {
     /// Computes all layers on x in place, at the position in `progress`; keys and values go to the caches.
-    /// / # Safety The position in `progress` is below the capacity, and the layers of `fused` live.
+    ///
+    /// # Safety
+    /// The position in `progress` is below the capacity, and the layers of `fused` live.
     pub unsafe fn decode_layers(
         &self,
         fused: &FusedLayers,

@@ -1,5 +1,6 @@
 //! The decoder on NVIDIA GPUs: built-in kernels, a decode step as one CUDA graph, steps queued ahead.
-//! / Token and position are in device memory. A step reads the token of the previous step, writes its own, and advances
+//!
+//! Token and position are in device memory. A step reads the token of the previous step, writes its own, and advances
 //! the position; so the next step is queued before the host has read this step's token, and the GPU never waits for the
 //! host. The host reads ids from a ring buffer in its own memory that the device writes.
 

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     EngineError,
-    candle::QuantisedRows,
     launch::{Arg, Launch},
+    weights::QuantisedRows,
 };
 use llmprof_config::Dtype;
 

@@ -19,10 +19,11 @@ use super::{
     *,
 };
 use crate::{
-    candle::{CandleEngine, SyntheticWeights, WeightSource, rope},
+    candle::{CandleEngine, Tensors, rope},
     kv::SPARE_POSITIONS,
     launch::Heads,
     speculation::{Draft, Proposer, Speculator},
+    weights::SyntheticWeights,
 };
 use llm_cost::{
     ModelSpec,

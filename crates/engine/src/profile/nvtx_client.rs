@@ -1,6 +1,7 @@
 //! A client of NVTX: passes ranges to the tool named in the environment. Without a tool, a range costs a load and a
 //! branch.
-//! / The protocol is that of NVTX 3's headers. `NVTX_INJECTION64_PATH` is the tool's library. Its
+//!
+//! The protocol is that of NVTX 3's headers. `NVTX_INJECTION64_PATH` is the tool's library. Its
 //! `InitializeInjectionNvtx2` gets a function that returns tables; the tool writes the addresses of its own functions
 //! to them, which are called from then on.
 

@@ -1,5 +1,6 @@
 //! Records of device work as text, as the library in another program wrote them, for tests and bug reports.
-//! / A line has the kind, the start since the previous line, the duration, the correlation id since the previous line,
+//!
+//! A line has the kind, the start since the previous line, the duration, the correlation id since the previous line,
 //! the stream and the graph; then grid, block and the number of the name (followed by the name at its first use), or
 //! direction and bytes. Other kinds of lines: `on` and `off` with the time when recording of kernels was switched,
 //! `burst` with both, `range` with times, thread, domain and text, `dropped` with a count.

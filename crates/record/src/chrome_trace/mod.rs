@@ -1,5 +1,6 @@
 //! A run as a trace for Chrome and Perfetto: `trace.json`, written line by line during the run.
-//! / The format is the array of Chrome's trace events. It is closed at the end of the run. After a kill it stays open,
+//!
+//! The format is the array of Chrome's trace events. It is closed at the end of the run. After a kill it stays open,
 //! which both programs accept. Events after the end of a run are not part of it.
 
 mod lines;

@@ -34,7 +34,8 @@ struct Entry {
 }
 
 /// Extracts `archive` to the directory `into`, which must not exist yet.
-/// / All entries are checked before the first one is written. An entry outside of `into` is an error. The directory is
+///
+/// All entries are checked before the first one is written. An entry outside of `into` is an error. The directory is
 /// created only if all entries are extracted.
 pub(super) fn extract(archive: &Path, into: &Path, limits: Limits) -> Result<(), AssetError> {
     check(archive, limits)?;

@@ -1,5 +1,6 @@
 //! Git checkouts of reference sources.
-//! / A checkout and its pin may be untrusted. Settings, hooks and addresses can make git start programs, so it runs
+//!
+//! A checkout and its pin may be untrusted. Settings, hooks and addresses can make git start programs, so it runs
 //! without them: hooks are off, protocols are limited, `GIT_*` is unset, and a checkout with settings that this program
 //! did not write is not used.
 

@@ -24,7 +24,8 @@ impl Default for Sampling {
 
 impl Sampling {
     /// The sample indices of each pass, out of `count`.
-    /// / Equal settings, count and seed give equal indices on every machine. A pass has no duplicates; if there are
+    ///
+    /// Equal settings, count and seed give equal indices on every machine. A pass has no duplicates; if there are
     /// fewer samples than requested, it has all of them.
     pub fn indexes(&self, count: u64, seed: u64) -> Vec<Vec<u64>> {
         self.epochs(count, seed).collect()

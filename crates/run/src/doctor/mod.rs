@@ -1,5 +1,6 @@
 //! Checks of this machine: what works, what does not, and how to fix it.
-//! / A check reads a [`Machine`], never the system itself, and has its own time limit.
+//!
+//! A check reads a [`Machine`], never the system itself, and has its own time limit.
 
 pub mod client;
 mod cuda;

@@ -14,11 +14,9 @@ use llm_cost::{
 };
 use llmprof_config::{Dtype, KvCacheDtype, PreprocessConfig, RunConfig, Runtime, Scheme, Weights};
 use llmprof_engine::{
-    candle::{
-        Checkpoint, CheckpointError, SyntheticWeights,
-        stock::{self, StockModel},
-    },
+    candle::stock::{self, StockModel},
     text::{TextError, Tokenizer, Vocabulary},
+    weights::{Checkpoint, CheckpointError, SyntheticWeights},
 };
 
 /// A model and its source.

@@ -1,5 +1,6 @@
 //! Sweeps: several runs from one command line, one after another.
-//! / [`Sweep`] has the jobs and their results, `store` writes and reads them, `table` prints them as text, CSV and
+//!
+//! [`Sweep`] has the jobs and their results, `store` writes and reads them, `table` prints them as text, CSV and
 //! JSON, `consent` has what the user must agree to, `cooldown` decides the pause between jobs, and [`Runner`] runs the
 //! jobs in this process. [`Launch`] runs them in other processes, each of which is a [`Task`].
 

@@ -1,5 +1,6 @@
 //! Other programs: starts them with the library of `crates/inject`, or joins them, and turns its records into events.
-//! / The library connects to a socket and writes records into shared memory. Everything in that memory is untrusted: it
+//!
+//! The library connects to a socket and writes records into shared memory. Everything in that memory is untrusted: it
 //! is copied, then checked.
 
 mod descendants;

@@ -1,6 +1,7 @@
 //! Models in PyTorch: a Python process of the user's environment runs requests and reports them, and this room turns
 //! its reports into events.
-//! / The process runs `worker.py`, a file of this program. Times are those of the worker's clock, which both processes
+//!
+//! The process runs `worker.py`, a file of this program. Times are those of the worker's clock, which both processes
 //! share (`CLOCK_MONOTONIC`), so communication between them is not part of a latency.
 
 mod environment;

@@ -3,7 +3,8 @@
 use llmprof_event::GpuInfo;
 
 /// The NVML index of the GPU with the CUDA index `ordinal`.
-/// / `uuid` is CUDA's own id of that GPU, if it is known, and takes precedence. `visible` is the value of
+///
+/// `uuid` is CUDA's own id of that GPU, if it is known, and takes precedence. `visible` is the value of
 /// `CUDA_VISIBLE_DEVICES`. Both may be the id of a MIG slice, which belongs to the GPU in MIG mode if there is only
 /// one. `None` if no GPU matches.
 pub fn nvml_index(gpus: &[GpuInfo], ordinal: u32, uuid: Option<&str>, visible: Option<&str>) -> Option<u32> {

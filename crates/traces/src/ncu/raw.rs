@@ -88,7 +88,8 @@ impl Header {
 }
 
 /// Reads the page, one launch in memory at a time.
-/// / Values keep the names that ncu gives them, and are converted to base units by the row of units. Percentages above
+///
+/// Values keep the names that ncu gives them, and are converted to base units by the row of units. Percentages above
 /// 100 are kept; `n/a` and `nan` are missing values.
 pub fn read_raw(file: &str, input: impl BufRead) -> Result<KernelTable, KernelsError> {
     let is_header = |row: Row| row.iter().any(|cell| cell == b"Kernel Name").then(|| row.texts());

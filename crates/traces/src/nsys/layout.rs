@@ -1,5 +1,6 @@
 //! The human-readable output of `nsys stats`: aligned columns (`-f column`), or a grid of lines (`-f table`).
-//! / Both have a line of dashes below the titles, with a run of dashes per column. The cells of a row are below the
+//!
+//! Both have a line of dashes below the titles, with a run of dashes per column. The cells of a row are below the
 //! runs.
 
 use std::io::{self, BufRead, Read};

@@ -1,5 +1,6 @@
 //! Traces of PyTorch's profiler (Kineto) in the format of Chrome's traces.
-//! / A trace has gigabytes. It is read event by event; memory does not grow with it, except for the links between
+//!
+//! A trace has gigabytes. It is read event by event; memory does not grow with it, except for the links between
 //! operators, calls and kernels, which have a limit.
 
 mod device;
@@ -55,7 +56,8 @@ pub fn read_compressed(
 }
 
 /// Reads a trace: an object with `traceEvents`, or a list of events.
-/// / A truncated or damaged file is read up to the error, with a note.
+///
+/// A truncated or damaged file is read up to the error, with a note.
 pub fn read_trace(file: &str, input: impl BufRead) -> Result<Vec<KernelTable>, KernelsError> {
     Ok(read_trace_and_ranks(file, input)?.0)
 }

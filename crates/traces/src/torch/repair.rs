@@ -1,5 +1,6 @@
 //! JSON as profilers write it, made valid while it is read.
-//! / Numbers that are not finite (`nan`, `-inf`) and bare words become empty strings of the same length. Strings have a
+//!
+//! Numbers that are not finite (`nan`, `-inf`) and bare words become empty strings of the same length. Strings have a
 //! limit: an endless string would fill the memory.
 
 use std::io::{self, BufRead, Read};

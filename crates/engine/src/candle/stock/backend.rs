@@ -8,8 +8,11 @@ use std::sync::{
 use candle_core::{DType, Device, Result, Shape, Tensor};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
-use super::super::{SyntheticWeights, WeightSource, safetensors::SafetensorsFiles};
-use crate::{PrepareStep, Progress};
+use super::super::Tensors;
+use crate::{
+    PrepareStep, Progress,
+    weights::{SafetensorsFiles, SyntheticWeights},
+};
 use llm_cost::spec::TensorShape;
 use llmprof_config::Dtype;
 
@@ -109,9 +112,11 @@ impl SimpleBackend for Feeding<'_> {
                     _ => vec![shape.elem_count() / columns, columns],
                 };
                 let flat = TensorShape { name: wanted.name, shape: flat };
-                weights.tensor(&flat, stored(dtype)?)?.reshape(&shape)?
+                weights.tensor(&flat, stored(dtype)?).map_err(candle_core::Error::wrap)?.reshape(&shape)?
             }
-            Values::Files(files) => files.stacked(&[wanted], stored(dtype)?)?,
+            Values::Files(files) => {
+                files.tensor(&wanted, stored(dtype)?).map_err(candle_core::Error::wrap)?
+            }
         };
         tensor.to_device(device)
     }

@@ -14,16 +14,18 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::{
-    super::{
-        CheckpointError, SyntheticWeights, checkpoint::candle_dtype, gguf_header::read_header,
-        gguf_metadata::Metadata, safetensors::SafetensorsFiles,
-    },
+    super::candle_dtype,
     backend::{Counting, Feeding, Values},
     config::Config,
     families::{CausalLm, FAMILIES, Family, Parts, family},
     quantised::{ARCHITECTURES, Architecture},
 };
-use crate::{EngineError, PrepareStep, Progress, candle::memory::Footprint, text::Vocabulary};
+use crate::{
+    EngineError, PrepareStep, Progress,
+    candle::memory::Footprint,
+    text::Vocabulary,
+    weights::{CheckpointError, Metadata, SafetensorsFiles, SyntheticWeights, read_header},
+};
 use llm_cost::{
     ModelSpec, Shape, SpecError,
     spec::{self, TensorShape},
@@ -194,7 +196,7 @@ impl StockModel {
         for (tensor, info) in &header.tensors {
             let numbers = info.numbers();
             parameters += numbers;
-            let (kept_as, bytes) = match info.kind.is_plain() {
+            let (kept_as, bytes) = match info.kind.plain().is_some() {
                 true => ("f32".to_owned(), 4 * numbers),
                 false => (info.kind.name(), info.size().unwrap_or(u64::MAX)),
             };

@@ -7,10 +7,8 @@ use candle_transformers::models::{
     quantized_gemma3, quantized_llama, quantized_phi3, quantized_qwen2, quantized_qwen3,
 };
 
-use super::{
-    super::gguf_header::read_header,
-    families::{CausalLm, Renewed, told_the_position},
-};
+use super::families::{CausalLm, Renewed, told_the_position};
+use crate::weights::read_header;
 
 type Made = Result<Box<dyn CausalLm>>;
 

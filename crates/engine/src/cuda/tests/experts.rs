@@ -14,7 +14,7 @@ use super::{
     },
     *,
 };
-use crate::candle::QuantisedRows;
+use crate::weights::QuantisedRows;
 use llm_cost::spec::{ExpertNaming, Experts};
 
 /// The matrices of all experts, and their weights as f32.

@@ -10,7 +10,7 @@ use super::{
     },
     *,
 };
-use crate::candle::{Decoder, QuantisedRows};
+use crate::{candle::Decoder, weights::QuantisedRows};
 use llmprof_config::Scheme;
 
 /// A matrix and its weights as f32.
@@ -270,7 +270,7 @@ fn quantised_logits_equal_those_of_the_cpu() {
 #[ignore = "needs a GPU"]
 fn fp8_matches() {
     use super::super::fp8::Fp8Matrix;
-    use crate::candle::fp8::{Fp8Rows, SCALED, number};
+    use crate::weights::fp8::{Fp8Rows, SCALED, number};
     for dtype in TYPES {
         for (n, columns, scale_rows) in [
             (48, 144, 16),

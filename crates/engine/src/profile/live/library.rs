@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // a C library, loaded at run time
 
 use std::{
-    ffi::{CStr, c_char, c_int, c_void},
+    ffi::{CStr, c_char, c_void},
     path::{Path, PathBuf},
     ptr,
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
@@ -17,6 +17,7 @@ use super::{
     records::{EXTERNAL_KIND, Record, kind, read},
 };
 use llmprof_base::tools::{System, libraries::CUPTI};
+use llmprof_inject::functions::{Activities, ERROR_IN_USE, ERROR_NO_PERMISSION, External, Status};
 
 /// Why kernels cannot be recorded, with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -52,25 +53,12 @@ impl Refusal {
     }
 }
 
-type Status = c_int;
-type OnRequest = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
-type OnComplete = extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
-
 /// The functions of CUPTI. The library stays loaded until the program ends.
 pub struct Cupti {
     /// The version as in CUPTI's header: 19 to 28 for CUDA 12, 130001 for 13.0.
     version: u32,
-    enable: unsafe extern "C" fn(u32) -> Status,
-    disable: unsafe extern "C" fn(u32) -> Status,
-    register: unsafe extern "C" fn(OnRequest, OnComplete) -> Status,
-    finalize: unsafe extern "C" fn() -> Status,
-    flush_all: unsafe extern "C" fn(u32) -> Status,
-    next_record: unsafe extern "C" fn(*mut u8, usize, *mut *mut u8) -> Status,
-    dropped: unsafe extern "C" fn(*mut c_void, u32, *mut usize) -> Status,
-    push: unsafe extern "C" fn(u32, u64) -> Status,
-    pop: unsafe extern "C" fn(u32, *mut u64) -> Status,
-    result_string: unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
-    timestamp: unsafe extern "C" fn(*mut u64) -> Status,
+    activities: Activities,
+    external: External,
     _library: Library,
 }
 
@@ -84,8 +72,6 @@ const KINDS: [(u32, &str); 6] = [
     (kind::DRIVER, "driver calls"),
     (kind::RUNTIME, "runtime calls"),
 ];
-const ERROR_IN_USE: Status = 39;
-const ERROR_NO_PERMISSION: Status = 35;
 
 /// CUPTI's callbacks carry no context.
 static BUFFERS: Mutex<Buffers> = Mutex::new(Buffers::new());
@@ -137,35 +123,24 @@ impl Cupti {
     fn bind(library: Library, path: &Path) -> Result<Cupti, Refusal> {
         let file = path.display().to_string();
         let unsupported = |problem: String| Refusal::Unsupported { file: file.clone(), problem };
-        macro_rules! function {
-            ($name:literal) => {{
-                // SAFETY: the type is that of the function in CUPTI's header.
-                let found = unsafe { library.get(concat!($name, "\0").as_bytes()) };
-                *found.map_err(|_| unsupported(format!("it has no {}", $name)))?
-            }};
-        }
-        let get_version: unsafe extern "C" fn(*mut u32) -> Status = function!("cuptiGetVersion");
+        let address = |name: &CStr| {
+            // SAFETY: only the address is taken.
+            let symbol = unsafe { library.get::<*mut c_void>(name.to_bytes_with_nul()) };
+            // SAFETY: as above.
+            symbol.ok().and_then(|symbol| unsafe { symbol.try_as_raw_ptr() }).unwrap_or(ptr::null_mut())
+        };
+        let lacks = |name: &str| unsupported(format!("it has no {name}"));
+        // SAFETY: the addresses are those of a library that stays loaded.
+        let activities = unsafe { Activities::find(address) }.map_err(lacks)?;
         let mut version = 0;
         // SAFETY: it writes one number.
-        unsafe { get_version(&mut version) };
+        unsafe { (activities.version)(&mut version) };
         if cuda_version(version).is_none() {
             return Err(unsupported(format!("its version is {version}")));
         }
-        let cupti = Cupti {
-            version,
-            enable: function!("cuptiActivityEnable"),
-            disable: function!("cuptiActivityDisable"),
-            register: function!("cuptiActivityRegisterCallbacks"),
-            finalize: function!("cuptiFinalize"),
-            flush_all: function!("cuptiActivityFlushAll"),
-            next_record: function!("cuptiActivityGetNextRecord"),
-            dropped: function!("cuptiActivityGetNumDroppedRecords"),
-            push: function!("cuptiActivityPushExternalCorrelationId"),
-            pop: function!("cuptiActivityPopExternalCorrelationId"),
-            result_string: function!("cuptiGetResultString"),
-            timestamp: function!("cuptiGetTimestamp"),
-            _library: library,
-        };
+        // SAFETY: as above.
+        let external = unsafe { External::find(address) }.map_err(lacks)?;
+        let cupti = Cupti { version, activities, external, _library: library };
         buffers().reserve();
         Ok(cupti)
     }
@@ -186,11 +161,11 @@ impl Cupti {
 
     fn enable_all(&self) -> Result<(), Refusal> {
         // SAFETY: both functions live as long as the program, and so does the library.
-        let status = unsafe { (self.register)(on_request, on_complete) };
+        let status = unsafe { (self.activities.register)(on_request, on_complete) };
         self.check("its buffer callbacks", status)?;
         for (kind, name) in KINDS {
             // SAFETY: a number.
-            self.check(name, unsafe { (self.enable)(kind) })?;
+            self.check(name, unsafe { (self.activities.enable)(kind) })?;
         }
         Ok(())
     }
@@ -198,15 +173,16 @@ impl Cupti {
     pub fn stop(&self) {
         for (kind, _) in KINDS {
             // SAFETY: a number. An error for a kind that was not enabled does not matter.
-            let _ = unsafe { (self.disable)(kind) };
+            let _ = unsafe { (self.activities.disable)(kind) };
         }
     }
 
     /// Removes CUPTI from the process until the next [`start`](Self::start): even when disabled, it slows launches.
-    /// / Call it on the thread that calls CUDA, between two calls.
+    ///
+    /// Call it on the thread that calls CUDA, between two calls.
     pub fn detach(&self) {
         // SAFETY: no call of CUDA is in progress, so no code of CUPTI is running that this removes.
-        let status = unsafe { (self.finalize)() };
+        let status = unsafe { (self.external.finalize)() };
         if let Err(refusal) = self.check("its removal", status) {
             tracing::warn!("{refusal}");
         }
@@ -215,7 +191,7 @@ impl Cupti {
     /// Makes CUPTI return its complete buffers, or all of them.
     pub fn flush(&self, forced: bool) {
         // SAFETY: a flag. Buffers come through `on_complete`.
-        let _ = unsafe { (self.flush_all)(u32::from(forced)) };
+        let _ = unsafe { (self.activities.flush_all)(u32::from(forced)) };
     }
 
     /// Calls `each` with every returned record and a function that reads a kernel's name. Returns the number of dropped records.
@@ -232,7 +208,7 @@ impl Cupti {
             let Some(buffer) = buffers().next_full() else { break };
             let mut record = ptr::null_mut();
             // SAFETY: CUPTI has written the buffer's valid bytes.
-            while unsafe { (self.next_record)(buffer.base(), buffer.valid(), &mut record) } == 0 {
+            while unsafe { (self.activities.next_record)(buffer.base(), buffer.valid(), &mut record) } == 0 {
                 let Some(bytes) = buffer.bytes_from(record) else { break };
                 if let Some(record) = read(bytes) {
                     each(record, &name_at);
@@ -241,7 +217,7 @@ impl Cupti {
         }
         let mut dropped = 0;
         // SAFETY: it writes one number; a null context and stream 0 mean all.
-        unsafe { (self.dropped)(ptr::null_mut(), 0, &mut dropped) };
+        unsafe { (self.activities.dropped)(ptr::null_mut(), 0, &mut dropped) };
         let Lost { records, foreign_buffers } = buffers().take_lost();
         if foreign_buffers > 0 {
             tracing::warn!(
@@ -254,19 +230,19 @@ impl Cupti {
     /// Launches of this thread get the external id `id` until [`pop_id`](Self::pop_id).
     pub fn push_id(&self, id: u64) {
         // SAFETY: numbers.
-        let _ = unsafe { (self.push)(EXTERNAL_KIND, id) };
+        let _ = unsafe { (self.external.push)(EXTERNAL_KIND, id) };
     }
 
     pub fn pop_id(&self) {
         // SAFETY: nothing is written to a null pointer.
-        let _ = unsafe { (self.pop)(EXTERNAL_KIND, ptr::null_mut()) };
+        let _ = unsafe { (self.external.pop)(EXTERNAL_KIND, ptr::null_mut()) };
     }
 
     /// The time now, by the clock of the records.
     pub fn now_ns(&self) -> Option<u64> {
         let mut now = 0;
         // SAFETY: it writes one number.
-        let status = unsafe { (self.timestamp)(&mut now) };
+        let status = unsafe { (self.activities.timestamp)(&mut now) };
         (status == 0 && now > 0).then_some(now)
     }
 
@@ -282,7 +258,7 @@ impl Cupti {
     fn reason(&self, status: Status) -> String {
         let mut text = ptr::null();
         // SAFETY: it writes a pointer to a string that lives as long as the library.
-        let known = unsafe { (self.result_string)(status, &mut text) } == 0 && !text.is_null();
+        let known = unsafe { (self.external.result_string)(status, &mut text) } == 0 && !text.is_null();
         match known {
             // SAFETY: as above.
             true => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),

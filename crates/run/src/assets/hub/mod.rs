@@ -1,5 +1,6 @@
 //! The Hugging Face hub: the content of a repository at a revision, and its files.
-//! / `hf-hub` provides addresses, the token, request headers and the layout of the cache. This module adds the file
+//!
+//! `hf-hub` provides addresses, the token, request headers and the layout of the cache. This module adds the file
 //! listing with sizes and hashes, resumed downloads, verification, time limits and `HF_HUB_OFFLINE`.
 
 mod cache;

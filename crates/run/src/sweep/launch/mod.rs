@@ -1,5 +1,6 @@
 //! Jobs of a sweep in other processes: several at once on this machine, or as a Slurm job array.
-//! / A [`Launcher`] starts jobs and reports their states, `follow` reads their directories and decides their results in
+//!
+//! A [`Launcher`] starts jobs and reports their states, `follow` reads their directories and decides their results in
 //! its own thread, and [`Launch`] folds the updates of that thread into the sweep.
 
 mod arrays;

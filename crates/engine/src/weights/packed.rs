@@ -6,7 +6,8 @@ use decoder_ops::Format;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use super::weights::QuantisedRows;
+use super::{QuantisedRows, values::wide};
+use llmprof_config::Dtype;
 
 const BITS: usize = 4;
 /// Codes of a word.
@@ -32,7 +33,24 @@ impl Stored<'_> {
         matches!(self.dtype, Some(DType::I32 | DType::U32)) && self.holds(4)
     }
 
-    pub(super) fn holds(&self, bytes: usize) -> bool {
+    /// The type of unquantised values.
+    pub fn plain(&self) -> Option<Dtype> {
+        match self.dtype? {
+            DType::F32 => Some(Dtype::F32),
+            DType::F16 => Some(Dtype::F16),
+            DType::BF16 => Some(Dtype::Bf16),
+            _ => None,
+        }
+    }
+
+    /// Unquantised values in a range.
+    pub fn numbers(&self, range: std::ops::Range<usize>) -> Option<Vec<f32>> {
+        let dtype = self.plain()?;
+        let bytes = dtype.bytes() as usize;
+        Some(wide(dtype, self.data.get(range.start * bytes..range.end * bytes)?))
+    }
+
+    pub fn holds(&self, bytes: usize) -> bool {
         let count = self.shape.iter().try_fold(bytes, |all, size| all.checked_mul(*size));
         count == Some(self.data.len())
     }
@@ -83,11 +101,7 @@ impl<'a> Packed<'a> {
             && rows.is_multiple_of(PER_WORD)
             && codes.is_words()
             && zeros.is_words()
-            && match scales.dtype {
-                Some(DType::F16 | DType::BF16) => scales.holds(2),
-                Some(DType::F32) => scales.holds(4),
-                _ => false,
-            };
+            && scales.plain().is_some_and(|dtype| scales.holds(dtype.bytes() as usize));
         let groups = match groups {
             None => None,
             Some(listed) if listed.is_words() && listed.shape == [columns] => {
@@ -191,10 +205,6 @@ fn number(stored: &Stored<'_>, at: usize) -> f32 {
         Some(DType::BF16) => bf16::from_le_bytes(two()).to_f32(),
         _ => f32::from_bits(word(data, at)),
     }
-}
-
-pub(super) fn numbers(stored: &Stored<'_>, range: std::ops::Range<usize>) -> Vec<f32> {
-    range.map(|at| number(stored, at)).collect()
 }
 
 fn awq_nibble(row: usize) -> usize {

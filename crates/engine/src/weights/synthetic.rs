@@ -1,54 +1,13 @@
-//! Sources of weights; among them random ones of the right shape, reproducible from a seed.
+//! Random weights of the right shape, reproducible from a seed.
 
-use candle_core::Tensor;
 use decoder_ops::{Format, Panels, Uniform, mix64, random_blocks, uniform};
 
 use super::{
-    checkpoint::candle_dtype,
-    fp8::{self, Fp8Rows},
-    matrix::Matrix,
+    QuantisedRows, Values, WeightError, WeightSource, fp8, joined,
     scheme::{format_of, stays_fp8},
 };
 use llm_cost::{ModelSpec, spec::TensorShape};
 use llmprof_config::{Dtype, Scheme};
-
-/// Rows of quantised weights, in blocks as a GGUF file has them.
-pub struct QuantisedRows {
-    pub format: Format,
-    pub bytes: Vec<u8>,
-    pub rows: usize,
-}
-
-/// Gives the tensors of a checkpoint by their Hugging Face names.
-pub trait WeightSource: Sync {
-    /// The named tensors, stacked along the first dimension; the rest of their shapes is the same.
-    fn stacked(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Tensor>;
-
-    fn tensor(&self, tensor: &TensorShape, dtype: Dtype) -> candle_core::Result<Tensor> {
-        self.stacked(std::slice::from_ref(tensor), dtype)
-    }
-
-    /// The named tensors, stacked, as a weight matrix. A source with quantised blocks returns those, regardless of
-    /// `dtype`.
-    fn matrix(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Matrix> {
-        self.stacked(parts, dtype).map(Matrix::plain)
-    }
-
-    /// The named tensors as blocks, stacked by rows; neighbours of one type are one. `None` where one of them is not quantised.
-    fn blocks(&self, _parts: &[TensorShape]) -> candle_core::Result<Option<Vec<QuantisedRows>>> {
-        Ok(None)
-    }
-
-    /// The named tensors in FP8 (e4m3), below each other. `None` where one of them is not stored so.
-    fn fp8(&self, _parts: &[TensorShape]) -> Option<Fp8Rows> {
-        None
-    }
-
-    /// Divisors of the rotary frequencies, where a checkpoint lists them.
-    fn rope_divisors(&self) -> candle_core::Result<Option<Vec<f32>>> {
-        Ok(None)
-    }
-}
 
 /// Random weights. A value is a function of (seed, tensor name, row, column) alone, so it does not
 /// depend on the number of threads or on earlier draws, and any device can compute it.
@@ -75,21 +34,16 @@ pub struct Architecture {
 }
 
 impl WeightSource for SyntheticWeights {
-    fn stacked(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Tensor> {
-        let uniforms: Vec<Uniform> = parts.iter().map(|part| self.uniform(part)).collect();
-        let mut shape = parts[0].shape.clone();
-        shape[0] = parts.iter().map(|part| part.shape[0]).sum();
-        uniform(&uniforms, &shape, candle_dtype(dtype))
+    fn values(&self, parts: &[TensorShape], dtype: Dtype) -> Result<Values, WeightError> {
+        let parts: Vec<Uniform> = parts.iter().map(|part| self.uniform(part)).collect();
+        Ok(match dtype {
+            Dtype::F32 => Values::F32(uniform(&parts)),
+            Dtype::F16 => Values::F16(uniform(&parts)),
+            Dtype::Bf16 => Values::Bf16(uniform(&parts)),
+        })
     }
 
-    fn matrix(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Matrix> {
-        let Some(runs) = self.blocks(parts)? else {
-            return self.stacked(parts, dtype).map(Matrix::plain);
-        };
-        Matrix::from_blocks(&runs, parts[0].shape[1])
-    }
-
-    fn blocks(&self, parts: &[TensorShape]) -> candle_core::Result<Option<Vec<QuantisedRows>>> {
+    fn blocks(&self, parts: &[TensorShape]) -> Result<Option<Vec<QuantisedRows>>, WeightError> {
         let Some(formats) = parts.iter().map(|part| self.format(part)).collect::<Option<Vec<_>>>() else {
             return Ok(None);
         };
@@ -99,21 +53,6 @@ impl WeightSource for SyntheticWeights {
         };
         Ok(Some(joined(parts.iter().zip(formats).map(of_part))))
     }
-}
-
-/// Neighbours of one type as one.
-pub(super) fn joined(parts: impl Iterator<Item = QuantisedRows>) -> Vec<QuantisedRows> {
-    let mut runs: Vec<QuantisedRows> = Vec::new();
-    for part in parts {
-        match runs.last_mut() {
-            Some(last) if last.format == part.format => {
-                last.bytes.extend_from_slice(&part.bytes);
-                last.rows += part.rows;
-            }
-            _ => runs.push(part),
-        }
-    }
-    runs
 }
 
 impl SyntheticWeights {
@@ -191,6 +130,8 @@ impl SyntheticWeights {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn shape(name: &str, shape: &[usize]) -> TensorShape {
@@ -198,8 +139,7 @@ mod tests {
     }
 
     fn values(seed: u64, tensor: &TensorShape, dtype: Dtype) -> Vec<f32> {
-        let tensor = SyntheticWeights::new(seed).tensor(tensor, dtype).unwrap();
-        tensor.to_dtype(candle_core::DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+        SyntheticWeights::new(seed).values(std::slice::from_ref(tensor), dtype).unwrap().widened()
     }
 
     #[test]
@@ -218,10 +158,9 @@ mod tests {
     #[test]
     fn stacking_keeps_each_parts_values() {
         let (a, b) = (shape("a.weight", &[3, 40]), shape("b.weight", &[5, 40]));
-        let stacked = SyntheticWeights::new(7).stacked(&[a.clone(), b.clone()], Dtype::F32).unwrap();
-        assert_eq!(stacked.dims(), [8, 40]);
+        let stacked = SyntheticWeights::new(7).values(&[a.clone(), b.clone()], Dtype::F32).unwrap();
         let expected = [values(7, &a, Dtype::F32), values(7, &b, Dtype::F32)].concat();
-        assert_eq!(stacked.flatten_all().unwrap().to_vec1::<f32>().unwrap(), expected);
+        assert_eq!(stacked.widened(), expected);
     }
 
     #[test]
@@ -250,6 +189,33 @@ mod tests {
             let n = v.len() - lag;
             let correlation: f32 = (0..n).map(|i| v[i] * v[i + lag]).sum::<f32>() * 256.0 / n as f32;
             assert!(correlation.abs() < 0.02, "lag {lag}: {correlation}");
+        }
+    }
+
+    /// The sizes that llama.cpp states for its files of Llama 3.1 8B are 4.8944 and 4.4597 bits per weight.
+    #[test]
+    fn quantised_synthetic_weights_are_as_large_as_a_file_of_llama_cpp() {
+        let spec = ModelSpec::from_hf(&json!({
+            "model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+            "max_position_embeddings": 131072, "tie_word_embeddings": false
+        }))
+        .unwrap();
+        let parameters: u64 = spec.tensors().iter().map(TensorShape::elements).sum();
+        let of_file = |scheme: Scheme| -> f64 {
+            let architecture = Architecture { layers: 32, group: 4, tied: false, experts: 0 };
+            let bytes = |tensor: &TensorShape| match format_of(scheme, &architecture, tensor) {
+                Some(format) => tensor.elements() / format.weights() as u64 * format.bytes() as u64,
+                None => 4 * tensor.elements(),
+            };
+            spec.tensors().iter().map(|tensor| bytes(tensor) as f64).sum()
+        };
+        for (scheme, bits, at_most) in [(Scheme::Q4KM, 4.8944, 0.04), (Scheme::Iq4Xs, 4.4597, 0.075)] {
+            let file = of_file(scheme);
+            assert!((file * 8.0 / parameters as f64 - bits).abs() < 1e-4, "{scheme:?}: {file}");
+            let weights = SyntheticWeights::new(1).quantised(Some(scheme), &spec);
+            let more = weights.weight_bytes(&spec, Dtype::F32) as f64 / file - 1.0;
+            assert!((0.0..=at_most).contains(&more), "{scheme:?}: {more}");
         }
     }
 }

@@ -9,24 +9,21 @@ use std::{
 };
 
 use candle_core::{
-    Device, Result, Tensor,
+    Device,
     quantized::{QStorage, QTensor},
 };
-use decoder_ops::{Format, Panels, quantised_rows};
+use decoder_ops::{Format, Panels};
 use serde_json::json;
 
 use super::{
-    Matrix,
-    checkpoint::{CheckpointError, below_each_other, candle_dtype},
+    CheckpointError, QuantisedRows, Values, WeightError, dequantised,
     gguf_header::{Kind, TensorInfo, read_header},
     gguf_metadata::Metadata,
-    weights::{QuantisedRows, joined},
+    joined,
+    values::wide,
 };
 use crate::text::Vocabulary;
-use llm_cost::{
-    ModelSpec,
-    spec::TensorShape,
-};
+use llm_cost::{ModelSpec, spec::TensorShape};
 use llmprof_config::Dtype;
 
 /// Divisors of the rotary frequencies: Llama 3's rotary scaling in GGUF.
@@ -64,7 +61,7 @@ struct Blocks {
 
 impl GgufFile {
     /// Reads the header; tensors are read on request.
-    pub fn open(path: &Path) -> std::result::Result<Self, CheckpointError> {
+    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let (file, header) = read_header(path)?;
         let metadata = Metadata { file: path, entries: &header.metadata };
         let config = metadata.hf_config(&header.tensors)?;
@@ -81,7 +78,7 @@ impl GgufFile {
         if ROPE_FACTORS.iter().all(|(_, tensor)| opened.tensors.contains_key(*tensor)) {
             let mut scaling = json!({"rope_type": "longrope", "attention_factor": attention_factor});
             for (key, tensor) in ROPE_FACTORS {
-                let unreadable = |e: candle_core::Error| CheckpointError::Corrupt {
+                let unreadable = |e: WeightError| CheckpointError::Corrupt {
                     file: path.to_owned(),
                     format: "GGUF",
                     cause: e.to_string(),
@@ -94,7 +91,7 @@ impl GgufFile {
     }
 
     /// The shape from the metadata.
-    pub fn spec(&self) -> std::result::Result<ModelSpec, CheckpointError> {
+    pub fn spec(&self) -> Result<ModelSpec, CheckpointError> {
         ModelSpec::from_hf(&self.config)
             .map_err(|cause| CheckpointError::Shape { file: self.path.clone(), cause })
     }
@@ -104,7 +101,7 @@ impl GgufFile {
     }
 
     /// Checks that every tensor of `spec` exists and has its shape.
-    pub fn check(&self, spec: &ModelSpec) -> std::result::Result<(), CheckpointError> {
+    pub fn check(&self, spec: &ModelSpec) -> Result<(), CheckpointError> {
         let file = || self.path.clone();
         for TensorShape { name, shape } in spec.tensors() {
             let Place { tensor, expert } = place(spec, &name);
@@ -153,51 +150,47 @@ impl GgufFile {
             (Kind::Quantised(format), &[rows, columns]) => {
                 (info.kind.name(), Panels::size(format, rows, columns) as u64)
             }
-            (kind, _) if kind.is_plain() => (dtype.name().to_owned(), tensor.elements() * dtype.bytes()),
-            (kind, _) => (kind.name(), info.size().unwrap_or(u64::MAX)),
+            (kind, _) if kind.plain().is_some() => {
+                (dtype.name().to_owned(), tensor.elements() * dtype.bytes())
+            }
+            // Other types are dequantised.
+            (kind, _) => (kind.name(), tensor.elements() * dtype.bytes()),
         })
     }
 
-    /// The tensors, dequantised.
-    pub fn stacked(&self, spec: &ModelSpec, parts: &[TensorShape], dtype: Dtype) -> Result<Tensor> {
-        let read = |part: &TensorShape| {
-            let plain = self.blocks(spec, part)?.plain(&part.shape, dtype)?;
-            // The file has scales of norms with the model's offset added.
-            match part.name.ends_with("norm.weight") && spec.norm_offset != 0.0 {
-                true => plain - f64::from(spec.norm_offset),
-                false => Ok(plain),
-            }
-        };
-        below_each_other(parts.iter().map(read).collect::<Result<_>>()?)
-    }
-
-    /// The tensors in the types the file has; neighbours of one type become one matrix.
-    pub fn matrix(&self, spec: &ModelSpec, parts: &[TensorShape], dtype: Dtype) -> Result<Matrix> {
-        let columns = parts[0].shape.last().copied().unwrap_or(1);
-        let mut runs: Vec<Blocks> = Vec::with_capacity(parts.len());
+    /// The values of `parts`, one after the other, dequantised.
+    pub fn values(
+        &self,
+        spec: &ModelSpec,
+        parts: &[TensorShape],
+        dtype: Dtype,
+    ) -> Result<Values, WeightError> {
+        let count = parts.iter().map(TensorShape::elements).sum::<u64>() as usize;
+        let mut values = Values::with_capacity(dtype, count);
         for part in parts {
-            let next = self.blocks(spec, part)?;
-            match runs.last_mut() {
-                Some(last) if last.kind == next.kind => {
-                    last.bytes.extend_from_slice(&next.bytes);
-                    last.rows += next.rows;
-                }
-                _ => runs.push(next),
+            let blocks = self.blocks(spec, part)?;
+            // The file has scales of norms with the model's offset added.
+            if part.name.ends_with("norm.weight") && spec.norm_offset != 0.0 {
+                let mut scales = Values::with_capacity(dtype, 0);
+                scales.extend(&blocks.values(&part.shape)?);
+                let scales: Vec<f32> =
+                    scales.widened().iter().map(|scale| scale - spec.norm_offset).collect();
+                values.extend(&scales);
+            } else if let Some(stored) = blocks.kind.plain() {
+                values.extend_from_bytes(stored, &blocks.bytes);
+            } else {
+                values.extend(&blocks.values(&part.shape)?);
             }
         }
-        let matrices = runs.iter().map(|run| match run.kind {
-            kind if kind.is_plain() => run.plain(&[run.rows, columns], dtype).map(Matrix::plain),
-            // candle does not know all types.
-            Kind::Quantised(format) if run.kind.candle().is_none() => {
-                Panels::new(format, &run.bytes, columns).map(Matrix::panels)
-            }
-            _ => run.tensor(&[run.rows, columns]).map(Matrix::quantised),
-        });
-        Ok(Matrix::stacked(matrices.collect::<Result<Vec<_>>>()?))
+        Ok(values)
     }
 
     /// The tensors as blocks, where all are of a type that we multiply ourselves.
-    pub fn blocks_of(&self, spec: &ModelSpec, parts: &[TensorShape]) -> Result<Option<Vec<QuantisedRows>>> {
+    pub fn blocks_of(
+        &self,
+        spec: &ModelSpec,
+        parts: &[TensorShape],
+    ) -> Result<Option<Vec<QuantisedRows>>, WeightError> {
         let format = |part: &TensorShape| match self.tensors.get(&place(spec, &part.name).tensor)?.kind {
             Kind::Quantised(format) => Some(format),
             _ => None,
@@ -207,44 +200,49 @@ impl GgufFile {
             let Blocks { bytes, rows, .. } = self.blocks(spec, part)?;
             Ok(QuantisedRows { format, bytes, rows })
         };
-        let parts = parts.iter().zip(formats).map(read).collect::<Result<Vec<_>>>()?;
+        let parts = parts.iter().zip(formats).map(read).collect::<Result<Vec<_>, WeightError>>()?;
         Ok(Some(joined(parts.into_iter())))
     }
 
-    pub fn rope_divisors(&self) -> Result<Option<Vec<f32>>> {
+    pub fn rope_divisors(&self) -> Result<Option<Vec<f32>>, WeightError> {
         self.tensors.contains_key(ROPE_DIVISORS).then(|| self.vector(ROPE_DIVISORS)).transpose()
     }
 
     /// All values of a small tensor.
-    fn vector(&self, name: &str) -> Result<Vec<f32>> {
-        let Some(info) = self.tensors.get(name) else { candle_core::bail!("no tensor {name}") };
+    fn vector(&self, name: &str) -> Result<Vec<f32>, WeightError> {
+        let Some(info) = self.tensors.get(name) else { return failed(format!("no tensor {name}")) };
         if info.numbers() > MAX_FACTORS {
-            candle_core::bail!("{name} has {} values, at most {MAX_FACTORS} are expected", info.numbers());
+            let count = info.numbers();
+            return failed(format!("{name} has {count} values, at most {MAX_FACTORS} are expected"));
         }
         let blocks = Blocks { kind: info.kind, bytes: self.read(info, None)?, rows: 1 };
-        blocks.plain(&info.shape, Dtype::F32)?.flatten_all()?.to_vec1()
+        blocks.values(&info.shape)
     }
 
     /// The bytes of a tensor, or of one expert of it. The header was checked against the file's length.
-    fn read(&self, info: &TensorInfo, expert: Option<usize>) -> Result<Vec<u8>> {
-        let Some(whole) = info.size() else { candle_core::bail!("a tensor of an unknown size") };
+    fn read(&self, info: &TensorInfo, expert: Option<usize>) -> Result<Vec<u8>, WeightError> {
+        let Some(whole) = info.size() else { return failed("a tensor of an unknown size".to_owned()) };
         let (size, first) = match (expert, info.shape.first()) {
             (Some(expert), Some(&count)) if expert < count => {
                 (whole / count as u64, whole / count as u64 * expert as u64)
             }
-            (Some(expert), _) => candle_core::bail!("no expert {expert}"),
+            (Some(expert), _) => return failed(format!("no expert {expert}")),
             (None, _) => (whole, 0),
         };
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        file.seek(SeekFrom::Start(self.data_offset + info.offset + first))?;
         let mut bytes = vec![0; size as usize];
-        file.read_exact(&mut bytes)?;
-        Ok(bytes)
+        let read = file
+            .seek(SeekFrom::Start(self.data_offset + info.offset + first))
+            .and_then(|_| file.read_exact(&mut bytes));
+        match read {
+            Ok(()) => Ok(bytes),
+            Err(e) => failed(format!("cannot read {}: {e}", self.path.display())),
+        }
     }
 
-    fn blocks(&self, spec: &ModelSpec, part: &TensorShape) -> Result<Blocks> {
+    fn blocks(&self, spec: &ModelSpec, part: &TensorShape) -> Result<Blocks, WeightError> {
         let Place { tensor, expert } = place(spec, &part.name);
-        let Some(info) = self.tensors.get(&tensor) else { candle_core::bail!("no tensor {tensor}") };
+        let Some(info) = self.tensors.get(&tensor) else { return failed(format!("no tensor {tensor}")) };
         let rows = part.shape.first().copied().unwrap_or(1);
         let bytes = self.read(info, expert)?;
         let turned = part.name.contains("self_attn.q_proj") || part.name.contains("self_attn.k_proj");
@@ -257,27 +255,25 @@ impl GgufFile {
 }
 
 impl Blocks {
-    fn tensor(&self, shape: &[usize]) -> Result<QTensor> {
+    /// The values of a tensor of this shape.
+    fn values(&self, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+        if let Some(dtype) = self.kind.plain() {
+            return Ok(wide(dtype, &self.bytes));
+        }
+        if let Kind::Quantised(format) = self.kind {
+            return dequantised(format, &self.bytes, shape.last().copied().unwrap_or(1));
+        }
         let Some(dtype) = self.kind.candle() else {
-            candle_core::bail!("candle has no {}", self.kind.name())
+            return failed(format!("{} is not supported", self.kind.name()));
         };
         let storage = QStorage::from_data((&self.bytes).into(), &Device::Cpu, dtype)?;
-        QTensor::new(storage, shape)
+        let tensor = QTensor::new(storage, shape)?;
+        Ok(tensor.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1()?)
     }
+}
 
-    /// The dequantised tensor.
-    fn plain(&self, shape: &[usize], dtype: Dtype) -> Result<Tensor> {
-        let plain = match self.kind {
-            Kind::Quantised(format) if self.kind.candle().is_none() => {
-                let columns = shape.last().copied().unwrap_or(1);
-                let panels = Panels::new(format, &self.bytes, columns)?;
-                let rows: Vec<u32> = (0..panels.shape().0 as u32).collect();
-                quantised_rows(&rows, &panels)?.reshape(shape)?
-            }
-            _ => self.tensor(shape)?.dequantize(&Device::Cpu)?,
-        };
-        plain.to_dtype(candle_dtype(dtype))
-    }
+fn failed<T>(message: String) -> Result<T, WeightError> {
+    Err(WeightError(message))
 }
 
 /// Puts the rows of each head back into the order of a Hugging Face checkpoint. GGUF's llama rotates rows 2i and

@@ -2,12 +2,9 @@
 //! in four bits (MXFP4), or unquantised, by column.
 
 use candle_core::DType;
-use decoder_ops::{Format, Panels, quantised_rows};
+use decoder_ops::Format;
 
-use super::{
-    packed::{Stored, numbers},
-    weights::QuantisedRows,
-};
+use super::{QuantisedRows, WeightError, dequantised, packed::Stored};
 use llm_cost::spec::TensorShape;
 
 /// Weights of a block.
@@ -136,17 +133,16 @@ impl<'a> OfExpert<'a> {
     }
 
     /// Dequantised, in rows.
-    pub fn values(&self) -> candle_core::Result<Vec<f32>> {
-        if let Some(QuantisedRows { format, bytes, rows }) = self.blocks() {
-            let panels = Panels::new(format, &bytes, self.columns)?;
-            let all: Vec<u32> = (0..rows as u32).collect();
-            return quantised_rows(&all, &panels)?.flatten_all()?.to_vec1();
+    pub fn values(&self) -> Result<Vec<f32>, WeightError> {
+        if let Some(QuantisedRows { format, bytes, .. }) = self.blocks() {
+            return dequantised(format, &bytes, self.columns);
         }
         let Values::Plain(plain) = &self.values else { return Ok(Vec::new()) };
         let Place { expert, first, step, .. } = self.place;
         let width = self.rows * step;
         // The numbers of the expert, column by column.
-        let own = numbers(plain, expert * width * self.columns..(expert + 1) * width * self.columns);
+        let own = expert * width * self.columns..(expert + 1) * width * self.columns;
+        let own = plain.numbers(own).unwrap_or_default();
         let rows = (0..self.rows).map(|row| first + row * step);
         Ok(rows
             .flat_map(|row| (0..self.columns).map(move |column| (row, column)))
@@ -161,10 +157,6 @@ impl Stored<'_> {
     }
 
     fn is_plain(&self) -> bool {
-        match self.dtype {
-            Some(DType::F32) => self.holds(4),
-            Some(DType::F16 | DType::BF16) => self.holds(2),
-            _ => false,
-        }
+        self.plain().is_some_and(|dtype| self.holds(dtype.bytes() as usize))
     }
 }

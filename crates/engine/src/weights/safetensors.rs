@@ -6,17 +6,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use candle_core::{DType, Device, Tensor, safetensors::MmapedSafetensors};
+use candle_core::{DType, safetensors::MmapedSafetensors};
 use decoder_ops::Format;
 use serde::Deserialize;
 
 use super::{
-    checkpoint::{CheckpointError, below_each_other, candle_dtype},
+    CheckpointError, QuantisedRows, Values, WeightError, WeightSource,
     fp8::{Fp8, Fp8Rows, stacked},
     gpt_oss::{OfExpert, Place},
+    joined,
     packed::{Packed, Stored},
     scheme::stays_fp8,
-    weights::{QuantisedRows, joined},
 };
 use llm_cost::spec::TensorShape;
 use llmprof_base::read::{self, MAX_DOCUMENT};
@@ -26,7 +26,7 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// Files whose headers have been read, and which of them holds which tensor.
-pub(super) struct SafetensorsFiles {
+pub(crate) struct SafetensorsFiles {
     files: Vec<(PathBuf, MmapedSafetensors)>,
     /// Tensor name to its index in `files`.
     home: HashMap<String, usize>,
@@ -225,28 +225,27 @@ impl SafetensorsFiles {
         };
         Some(joined(parts.iter().map(blocks).collect::<Option<Vec<_>>>()?.into_iter()))
     }
+}
 
-    pub fn stacked(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Tensor> {
-        let read = |part: &TensorShape| {
+impl WeightSource for SafetensorsFiles {
+    fn values(&self, parts: &[TensorShape], dtype: Dtype) -> Result<Values, WeightError> {
+        let count = parts.iter().map(TensorShape::elements).sum::<u64>() as usize;
+        let mut values = Values::with_capacity(dtype, count);
+        for part in parts {
+            let unreadable = || WeightError(format!("{} cannot be read", part.name));
             if self.is_packed(part) {
-                let Some(packed) = self.packed(part) else {
-                    candle_core::bail!("{} is not as AWQ and GPTQ store it", part.name)
-                };
-                let plain = Tensor::from_vec(packed.values(), part.shape.as_slice(), &Device::Cpu)?;
-                return plain.to_dtype(candle_dtype(dtype));
+                values.extend(&self.packed(part).ok_or_else(unreadable)?.values());
+            } else if let Some(of_expert) = self.of_expert(part) {
+                values.extend(&of_expert.values()?);
+            } else if let Some(fp8) = self.fp8_of(part) {
+                values.extend(&fp8.values());
+            } else {
+                let stored = self.stored(&part.name).ok_or_else(unreadable)?;
+                let dtype = stored.plain().filter(|_| stored.shape == part.shape);
+                values.extend_from_bytes(dtype.ok_or_else(unreadable)?, stored.data);
             }
-            if let Some(of_expert) = self.of_expert(part) {
-                let plain = Tensor::from_vec(of_expert.values()?, part.shape.as_slice(), &Device::Cpu)?;
-                return plain.to_dtype(candle_dtype(dtype));
-            }
-            if let Some(fp8) = self.fp8_of(part) {
-                let plain = Tensor::from_vec(fp8.values(), part.shape.as_slice(), &Device::Cpu)?;
-                return plain.to_dtype(candle_dtype(dtype));
-            }
-            let (kept_as, place) = self.place_of(&part.name).unwrap_or_else(|| (part.name.clone(), 0));
-            self.files[place].1.load(&kept_as, &Device::Cpu)?.to_dtype(candle_dtype(dtype))
-        };
-        below_each_other(parts.iter().map(read).collect::<candle_core::Result<_>>()?)
+        }
+        Ok(values)
     }
 }
 

@@ -1,9 +1,6 @@
 //! FP8 (e4m3) weights and their scales, as published checkpoints have them.
 
-use candle_core::DType;
-use half::{bf16, f16};
-
-use super::packed::Stored;
+use super::{packed::Stored, values::wide};
 
 /// Columns that share a scale.
 pub const SCALED: usize = 128;
@@ -51,18 +48,7 @@ enum Scaling {
 impl<'a> Fp8<'a> {
     /// `None` where the shapes or types do not fit together.
     pub fn new([rows, columns]: [usize; 2], codes: &'a [u8], scales: &Stored<'_>) -> Option<Fp8<'a>> {
-        let values: Vec<f32> = match scales.dtype? {
-            DType::F32 => {
-                scales.data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-            }
-            DType::BF16 => {
-                scales.data.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
-            }
-            DType::F16 => {
-                scales.data.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
-            }
-            _ => return None,
-        };
+        let values = wide(scales.plain()?, scales.data);
         let of = match *scales.shape.as_slice() {
             [] | [1] | [1, 1] if rows > 1 => Scaling::Matrix,
             [n] | [n, 1] if n == rows => Scaling::Row,
@@ -125,6 +111,7 @@ pub(super) fn stacked(parts: &[Fp8<'_>]) -> Option<Fp8Rows> {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::DType;
     use float8::F8E4M3;
 
     use super::*;

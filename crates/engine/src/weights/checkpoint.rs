@@ -2,12 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use candle_core::Tensor;
 use decoder_ops::{Format, Panels};
 use thiserror::Error;
 
 use super::{
-    Matrix, QuantisedRows, WeightSource,
+    QuantisedRows, Values, WeightError, WeightSource,
     fp8::{self, Fp8Rows},
     gguf::GgufFile,
     safetensors::SafetensorsFiles,
@@ -187,24 +186,14 @@ impl Checkpoint {
 }
 
 impl WeightSource for Checkpoint {
-    fn stacked(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Tensor> {
+    fn values(&self, parts: &[TensorShape], dtype: Dtype) -> Result<Values, WeightError> {
         match &self.files {
-            Files::Safetensors(files) => files.stacked(parts, dtype),
-            Files::Gguf(file) => file.stacked(&self.spec, parts, dtype),
+            Files::Safetensors(files) => files.values(parts, dtype),
+            Files::Gguf(file) => file.values(&self.spec, parts, dtype),
         }
     }
 
-    fn matrix(&self, parts: &[TensorShape], dtype: Dtype) -> candle_core::Result<Matrix> {
-        match &self.files {
-            Files::Gguf(file) if !self.dequantised => file.matrix(&self.spec, parts, dtype),
-            _ => match self.blocks(parts)? {
-                Some(runs) => Matrix::from_blocks(&runs, parts[0].shape[1]),
-                None => self.stacked(parts, dtype).map(Matrix::plain),
-            },
-        }
-    }
-
-    fn blocks(&self, parts: &[TensorShape]) -> candle_core::Result<Option<Vec<QuantisedRows>>> {
+    fn blocks(&self, parts: &[TensorShape]) -> Result<Option<Vec<QuantisedRows>>, WeightError> {
         match &self.files {
             Files::Gguf(file) if !self.dequantised => file.blocks_of(&self.spec, parts),
             Files::Safetensors(files) if !self.dequantised => Ok(files.blocks(parts)),
@@ -219,26 +208,10 @@ impl WeightSource for Checkpoint {
         }
     }
 
-    fn rope_divisors(&self) -> candle_core::Result<Option<Vec<f32>>> {
+    fn rope_divisors(&self) -> Result<Option<Vec<f32>>, WeightError> {
         match &self.files {
             Files::Safetensors(_) => Ok(None),
             Files::Gguf(file) => file.rope_divisors(),
         }
-    }
-}
-
-/// `parts`, stacked by rows.
-pub(super) fn below_each_other(parts: Vec<Tensor>) -> candle_core::Result<Tensor> {
-    match parts.as_slice() {
-        [one] => Ok(one.clone()),
-        many => Tensor::cat(many, 0),
-    }
-}
-
-pub(super) fn candle_dtype(dtype: Dtype) -> candle_core::DType {
-    match dtype {
-        Dtype::F32 => candle_core::DType::F32,
-        Dtype::F16 => candle_core::DType::F16,
-        Dtype::Bf16 => candle_core::DType::BF16,
     }
 }

@@ -3,7 +3,7 @@
 
 use decoder_ops::Format;
 
-use super::weights::Architecture;
+use super::synthetic::Architecture;
 use llm_cost::spec::TensorShape;
 use llmprof_config::Scheme;
 

@@ -7,11 +7,11 @@ use serde_json::json;
 
 use llm_cost::architectures;
 
-use super::{checkpoint::CheckpointError, gguf_header::TensorInfo};
+use super::{CheckpointError, gguf_header::TensorInfo};
 use crate::text::Vocabulary;
 
 /// The key/value part of a GGUF header.
-pub(super) struct Metadata<'a> {
+pub(crate) struct Metadata<'a> {
     pub file: &'a Path,
     pub entries: &'a HashMap<String, Value>,
 }

@@ -16,8 +16,9 @@ use candle_core::{
 };
 use decoder_ops::Format;
 
-use super::checkpoint::CheckpointError;
+use super::CheckpointError;
 use llmprof_base::{read, units};
+use llmprof_config::Dtype;
 
 /// A vocabulary of 262,000 tokens with its merges has 12 MB. Lists take 32 times their size in memory.
 const MAX_HEADER: u64 = 100_000_000;
@@ -29,7 +30,7 @@ const ALIGNMENT: u64 = 32;
 
 /// What a tensor's values are stored as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     F32,
     F16,
     Bf16,
@@ -62,8 +63,14 @@ impl Kind {
         }
     }
 
-    pub fn is_plain(self) -> bool {
-        matches!(self, Kind::F32 | Kind::F16 | Kind::Bf16)
+    /// The type of unquantised values.
+    pub fn plain(self) -> Option<Dtype> {
+        match self {
+            Kind::F32 => Some(Dtype::F32),
+            Kind::F16 => Some(Dtype::F16),
+            Kind::Bf16 => Some(Dtype::Bf16),
+            Kind::Quantised(_) | Kind::Other(_) => None,
+        }
     }
 
     /// As candle has it.
@@ -89,11 +96,6 @@ impl Kind {
             Kind::Other(15) => GgmlDType::Q8K,
             Kind::Other(_) => return None,
         })
-    }
-
-    /// The format of one of candle's types, where we multiply it ourselves.
-    pub fn format_of(dtype: GgmlDType) -> Option<Format> {
-        Format::ALL.into_iter().find(|&format| Kind::Quantised(format).candle() == Some(dtype))
     }
 
     /// As llama.cpp writes it, in lower case: `q4_1`, `q6_k`.
@@ -137,7 +139,7 @@ impl Kind {
 
 /// A tensor of a file.
 #[derive(Debug, Clone)]
-pub(super) struct TensorInfo {
+pub(crate) struct TensorInfo {
     pub kind: Kind,
     /// Rows first.
     pub shape: Vec<usize>,
@@ -161,7 +163,7 @@ impl TensorInfo {
     }
 }
 
-pub(super) struct Header {
+pub(crate) struct Header {
     pub metadata: HashMap<String, Value>,
     pub tensors: HashMap<String, TensorInfo>,
     /// Where tensors begin.
@@ -169,7 +171,7 @@ pub(super) struct Header {
 }
 
 /// Opens `path` and reads its header. All tensors together fit the file.
-pub(super) fn read_header(path: &Path) -> Result<(BufReader<File>, Header), CheckpointError> {
+pub(crate) fn read_header(path: &Path) -> Result<(BufReader<File>, Header), CheckpointError> {
     let unreadable = |cause| CheckpointError::Unreadable { file: path.to_owned(), cause };
     let corrupt = |cause| CheckpointError::Corrupt { file: path.to_owned(), format: "GGUF", cause };
     let file = BufReader::new(read::open(path).map_err(unreadable)?);
