@@ -2,9 +2,11 @@
 
 use std::{collections::VecDeque, fmt, time::Duration};
 
-use super::{distribution::Distribution, server::FULL_CACHE};
+use super::distribution::Distribution;
 use llmprof_event::Stamp;
 
+/// A cache above this utilisation makes requests wait or be preempted.
+pub(super) const FULL_CACHE: f64 = 0.95;
 /// A chunk is late if its gap is this many times the median gap, and longer by at least `LATE`.
 pub const FACTOR: f64 = 1.5;
 pub const LATE: Duration = Duration::from_millis(2);

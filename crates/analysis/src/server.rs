@@ -2,14 +2,15 @@
 
 use std::fmt;
 
-use crate::{interval::ConfidenceInterval, late::LateCause};
+use crate::{
+    interval::ConfidenceInterval,
+    late::{FULL_CACHE, LateCause},
+};
 use llmprof_base::units::{grouped, millis, percent, three_digits};
 use llmprof_event::{RequestFailure, ServerKind};
 
 /// The minimum share of TTFT for reporting a part of it.
 const LARGE_PART: f64 = 0.3;
-/// A cache above this utilisation makes requests wait or be preempted.
-pub(super) const FULL_CACHE: f64 = 0.95;
 /// The minimum share of the time for reporting late chunks.
 const LATE_SHARE: f64 = 0.02;
 /// If a larger share of chunks arrives together, the answer is not streamed.

@@ -3,6 +3,7 @@
 mod compose;
 mod consent;
 mod launcher_config;
+mod numbers;
 mod pytorch_config;
 mod run_config;
 mod schema;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::run_config::above_zero;
+use super::numbers::above_zero;
 
 /// How a Python process runs the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -3,12 +3,13 @@
 use std::{num::NonZeroU32, path::PathBuf};
 
 use hydra_config::{HydraConfig, json_value, text_or_scalar};
-use serde::de::{Deserializer, Error, Unexpected};
+use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize, Serializer};
 
 use llm_cost::{Dtype, KvCacheDtype, PreprocessConfig, Scheme};
 
 use super::{
+    numbers::{above_zero, optional_seconds, probability, seconds},
     pytorch_config::{ImagesConfig, PytorchConfig, TorchConfig},
     server_config::{LoadConfig, ServerConfig, SloConfig},
     tool_config::{NcuConfig, NsysConfig},
@@ -725,48 +726,4 @@ fn default_arch() -> serde_json::Value {
 
 fn default_one() -> f64 {
     1.0
-}
-
-pub(super) fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    validated(deserializer, |x| (0.0..=1e9).contains(&x), "a number of seconds, 0 or more")
-}
-
-fn optional_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
-    #[derive(Deserialize)]
-    struct Seconds(#[serde(deserialize_with = "seconds")] f64);
-
-    Ok(Option::<Seconds>::deserialize(deserializer)?.map(|Seconds(secs)| secs))
-}
-
-pub(super) fn above_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    validated(deserializer, |x| x > 0.0, "a number above 0")
-}
-
-pub(super) fn optional_above_zero<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<f64>, D::Error> {
-    #[derive(Deserialize)]
-    struct AboveZero(#[serde(deserialize_with = "above_zero")] f64);
-
-    Ok(Option::<AboveZero>::deserialize(deserializer)?.map(|AboveZero(x)| x))
-}
-
-pub(super) fn probability_or_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    validated(deserializer, |x| (0.0..=1.0).contains(&x), "a number from 0 to 1")
-}
-
-fn probability<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    validated(deserializer, |x| x > 0.0 && x <= 1.0, "a number above 0, at most 1")
-}
-
-fn validated<'de, D: Deserializer<'de>>(
-    deserializer: D,
-    is_valid: fn(f64) -> bool,
-    expected: &'static str,
-) -> Result<f64, D::Error> {
-    let x = f64::deserialize(deserializer)?;
-    match x.is_finite() && is_valid(x) {
-        true => Ok(x),
-        false => Err(D::Error::invalid_value(Unexpected::Float(x), &expected)),
-    }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::run_config::{above_zero, optional_above_zero, probability_or_zero, seconds};
+use super::numbers::{above_zero, optional_above_zero, probability_or_zero, seconds};
 
 /// The address of a server or the command that starts it, and its protocol.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    run_config::seconds,
+    numbers::seconds,
     tool_options::{NCU_OPTIONS, NSYS_OPTIONS, expected_option, is_metric, is_name},
 };
 

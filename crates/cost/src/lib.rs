@@ -4,6 +4,7 @@ pub mod architectures;
 #[cfg(test)]
 mod built_in;
 pub mod cost;
+mod defaults;
 mod dtype;
 mod operand_shapes;
 pub mod operator;

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::defaults::{is_false, is_true, is_zero, yes};
 use super::{
     ModelSpec,
     quantisation::{Part, Quantisation},
@@ -121,22 +122,6 @@ fn part_of(tensor: &TensorShape) -> Part {
         2 if (is_in(".mlp.") || is_in(".block_sparse_moe.")) && !tensor.is_router() => Part::Mlp,
         _ => Part::Other,
     }
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn is_true(value: &bool) -> bool {
-    *value
-}
-
-pub(super) fn is_false(value: &bool) -> bool {
-    !value
-}
-
-pub(super) fn is_zero(value: &u64) -> bool {
-    *value == 0
 }
 
 /// Layers with equal cost.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shape::{is_false, is_zero};
+use super::defaults::{is_false, is_zero};
 
 pub mod cost;
 mod preprocess;

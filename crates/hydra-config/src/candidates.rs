@@ -4,9 +4,9 @@ use std::marker::PhantomData;
 
 use serde_yaml_ng::Value;
 
-use crate::compose::ComposeContext;
 use crate::composition::Composition;
 use crate::conf_tree::ConfTree;
+use crate::context::ComposeContext;
 use crate::overrides::Action;
 use crate::schema::Schema;
 use crate::typed;

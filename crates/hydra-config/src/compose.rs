@@ -1,12 +1,12 @@
 //! Composes files and overrides into one typed configuration, and writes it as the YAML files that Hydra keeps.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use serde_yaml_ng::{Mapping, Value};
 
 use crate::composition::{Composition, package};
 use crate::conf_tree::ConfTree;
+use crate::context::ComposeContext;
 use crate::error::ConfigError;
 use crate::interpolate::HYDRA;
 use crate::overrides::{Action, AsOverride, Override, OverrideValue, parsed};
@@ -78,25 +78,6 @@ impl<C> Composed<C> {
 pub fn yaml_text(value: &impl serde::Serialize) -> String {
     // Cannot fail: keys are strings and values are plain.
     serde_yaml_ng::to_string(value).unwrap_or_default()
-}
-
-/// The time, directory and job number that interpolations can refer to.
-#[derive(Debug, Clone)]
-pub struct ComposeContext {
-    pub now: jiff::Zoned,
-    pub cwd: PathBuf,
-    /// `hydra.job.name` if no file sets it.
-    pub job_name: String,
-    /// The index of the job in its sweep, from 0; `None` for a single run.
-    pub job: Option<usize>,
-}
-
-impl ComposeContext {
-    /// The current time and the working directory of this process.
-    pub fn current(job_name: impl Into<String>) -> ComposeContext {
-        let cwd = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
-        ComposeContext { now: jiff::Zoned::now(), cwd, job_name: job_name.into(), job: None }
-    }
 }
 
 /// Composes `config.yaml`, the options its defaults list names, and `overrides`.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_yaml_ng::Value;
 
 use crate::alias::{self, Alias, FoundAlias};
-use crate::compose::ComposeContext;
 use crate::conf_tree::ConfTree;
+use crate::context::ComposeContext;
 use crate::defaults::{DefaultsItem, defaults_list};
 use crate::error::{ConfigError, Names, Origin};
 use crate::hydra_node;

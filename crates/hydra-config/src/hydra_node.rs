@@ -2,8 +2,8 @@
 
 use serde_yaml_ng::{Mapping, Value};
 
-use crate::compose::ComposeContext;
 use crate::conf_tree::ConfTree;
+use crate::context::ComposeContext;
 use crate::error::{ConfigError, Names, Origin};
 use crate::interpolate::HYDRA;
 use crate::overrides::Override;

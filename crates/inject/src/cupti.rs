@@ -17,7 +17,6 @@ use crate::{
     functions::{Activities, ERROR_IN_USE, Status, Subscription},
     layout::{self, Activity, ActivityKind, kind},
     ring::Writer,
-    session,
     wire::{Launch, Mode, Obstacle, Record, Work, WorkKind},
 };
 
@@ -122,7 +121,8 @@ fn call<T>(function: impl FnOnce() -> T) -> Option<T> {
 extern "C" fn ignore(_: *mut c_void, _: u32, _: u32, _: *const c_void) {}
 
 impl Cupti {
-    pub fn load() -> Option<Cupti> {
+    /// `at_exit` runs before CUPTI's destructors.
+    pub fn load(at_exit: extern "C" fn()) -> Option<Cupti> {
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         if loaded.is_none() {
             *loaded = open().and_then(bind);
@@ -130,7 +130,7 @@ impl Cupti {
                 // The function that is registered last runs first: CUPTI's destructors were registered just now, and
                 // CUPTI crashes if it is called after them. SAFETY: the function lives as long as this library, which
                 // is never unloaded.
-                unsafe { c::atexit(session::finish) };
+                unsafe { c::atexit(at_exit) };
             }
         }
         *loaded

@@ -299,7 +299,7 @@ impl Session {
             set_recording(false);
             return self.switch(Mode::Nothing);
         };
-        let Some(cupti) = self.cupti.or_else(Cupti::load) else {
+        let Some(cupti) = self.cupti.or_else(|| Cupti::load(finish)) else {
             return self.report(Obstacle::NoCupti);
         };
         self.cupti = Some(cupti);

@@ -5,6 +5,7 @@ pub mod child;
 pub mod compare;
 pub mod doctor;
 pub mod dtype;
+mod engine_settings;
 pub mod headless;
 pub mod inputs;
 mod metrics_endpoint;

@@ -10,7 +10,7 @@ use std::{
 use thiserror::Error;
 
 use crate::{
-    dtype::{ChosenDtype, Circumstances},
+    engine_settings::{EngineOptions, EngineSettings},
     inputs::{Inputs, InputsError, Model},
     pytorch_plan::{self, PytorchPlanError},
     rerun::Tool,
@@ -23,13 +23,10 @@ use crate::{
 };
 use llmprof_analysis::alert::{Alert, AlertError};
 use llmprof_base::{foreign::line, tools::under};
-use llmprof_config::{Composed, Dtype, KvCacheDtype, Override, RunConfig, Runtime};
+use llmprof_config::{Composed, Dtype, KvCacheDtype, Override, Runtime};
 use llmprof_engine::{
     Engine, EngineError, Progress,
-    candle::{
-        CandleOptions,
-        stock::{StockEngine, StockOptions},
-    },
+    candle::{CandleOptions, stock::StockEngine},
     device,
     sampling::Sampling,
     speculation::{Draft, Proposer, Speculator},
@@ -426,103 +423,11 @@ fn check_limits(workload: &Workload) -> Result<(), PlanError> {
     }
 }
 
-/// What determines the options of an engine, apart from the type of the weights.
-#[derive(Clone, Copy)]
-pub(crate) struct EngineSettings<'a> {
-    pub(crate) config: &'a RunConfig,
-    pub(crate) inputs: &'a Inputs,
-    pub(crate) device: &'a Device,
-    speculation: Option<&'a SpeculationPlan>,
-}
-
-impl EngineSettings<'_> {
-    fn choose_dtype(&self) -> ChosenDtype {
-        let model = &self.config.model;
-        ChosenDtype::new(
-            model.dtype,
-            &Circumstances {
-                published: model.published_dtype(),
-                device: self.device,
-                capability: device::compute_capability(self.device),
-                fastest_on_cpu: self.inputs.model.fastest_on_cpu(),
-                fits: &|dtype| match self.config.runtime.name {
-                    Runtime::Candle | Runtime::CandleStock => self.check(dtype).is_ok(),
-                    Runtime::Pytorch
-                    | Runtime::Sim
-                    | Runtime::Watch
-                    | Runtime::Program
-                    | Runtime::Server(_) => true,
-                },
-            },
-        )
-    }
-
-    fn check(&self, dtype: Dtype) -> Result<(), EngineError> {
-        match self.options(dtype) {
-            EngineOptions::Own(options) => device::check(self.device, &options),
-            EngineOptions::Stock(options) => options.check(),
-            EngineOptions::Elsewhere => Ok(()),
-        }
-    }
-
-    fn options(&self, dtype: Dtype) -> EngineOptions {
-        let EngineSettings { config, inputs, device, speculation } = *self;
-        let workload = &inputs.workload;
-        let (threads, seed) = (config.runtime.threads, config.runtime.seed);
-        let batch = workload.batch as usize;
-        let positions = workload.prompt_tokens() + workload.output_tokens;
-        let max_positions = config.runtime.max_context.unwrap_or(positions).max(positions) as usize;
-        let prompt_tokens = workload.prompt_tokens() as usize;
-        let sampling = Sampling::from_config(&config.infer, seed);
-        let name = config.model.name.clone();
-        match &inputs.model {
-            Model::Own { spec, checkpoint, scheme } => EngineOptions::Own(Box::new(CandleOptions {
-                model: name,
-                spec: spec.as_ref().clone(),
-                checkpoint: checkpoint.clone(),
-                scheme: *scheme,
-                dtype,
-                threads,
-                batch,
-                max_positions,
-                prompt_tokens,
-                seed,
-                sampling,
-                cuda_graphs: config.runtime.cuda_graphs,
-                cublas: config.runtime.cublas,
-                fused_step: config.runtime.fused_step,
-                kv_cache: config.runtime.kv_cache_dtype,
-                step_positions: 1 + speculation.map_or(0, |plan| plan.tokens),
-            })),
-            Model::Stock(model) => EngineOptions::Stock(StockOptions {
-                model: model.clone(),
-                name,
-                device: device.clone(),
-                dtype,
-                threads,
-                batch,
-                max_positions,
-                prompt_tokens,
-                seed,
-                sampling,
-            }),
-            Model::Python(_) => EngineOptions::Elsewhere,
-        }
-    }
-}
-
 /// Whether an override defines the model; a name or a type alone does not.
 pub fn gives_shape(given: &Override) -> bool {
     let is_shape = |key: &str| given.sets(key);
     ["model", "model.config_json", "model.weights", "model.path"].into_iter().any(is_shape)
         || given.sets_within("model.arch")
-}
-
-enum EngineOptions {
-    Own(Box<CandleOptions>),
-    Stock(StockOptions),
-    /// Another process has the engine.
-    Elsewhere,
 }
 
 fn unix_ms() -> u64 {

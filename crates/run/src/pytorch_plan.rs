@@ -5,7 +5,7 @@ use std::{env, path::PathBuf, sync::Arc, time::Duration};
 use serde_json::json;
 use thiserror::Error;
 
-use crate::{inputs::Model, plan::EngineSettings};
+use crate::{engine_settings::EngineSettings, inputs::Model};
 use llmprof_base::user_data::user_data_dir;
 use llmprof_config::{Compile, Dtype, NvtxDetail, PytorchConfig};
 use llmprof_sources::pytorch::{Interpreter, ProfileOrder, Setup, WorkerPlan, command};

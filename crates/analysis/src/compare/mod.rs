@@ -2,6 +2,7 @@
 //! clock is the cause. Pure functions from [`Sample`]s to a [`Comparison`].
 
 mod clock;
+mod comparer;
 mod comparison;
 mod difference;
 mod estimate;

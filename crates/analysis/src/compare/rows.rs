@@ -2,8 +2,9 @@
 
 use super::{
     clock::{ClockComparison, ClockEffect, Doubt, compare_clocks, limit_difference, same_gpu},
-    comparison::{Cause, Comparison, Options, Row, RowTest, Side, caveats, headline},
-    difference::{Difference, differences},
+    comparer::Comparer,
+    comparison::{Cause, Comparison, Options, Row, RowTest, caveats, headline},
+    difference::Difference,
     estimate::Estimated,
     holm,
     metric::Metric,
@@ -43,17 +44,6 @@ pub fn compare_pairs(pairs: &[(Sample, Sample)], options: &Options) -> Option<Co
     }))
 }
 
-pub(super) struct Comparer<'a> {
-    pub(super) a: &'a Sample,
-    pub(super) b: &'a Sample,
-    pub(super) options: &'a Options,
-    pub(super) pairs: Option<usize>,
-    pub(super) differences: Vec<Difference>,
-    /// Whether all pairs, or all requests of each side, are identical.
-    copies: bool,
-    sides: [Side; 2],
-}
-
 /// A row with the data for its verdict at another confidence.
 struct JudgedRow {
     row: Row,
@@ -61,19 +51,7 @@ struct JudgedRow {
     effect: ClockEffect,
 }
 
-impl<'a> Comparer<'a> {
-    fn new(
-        a: &'a Sample,
-        b: &'a Sample,
-        options: &'a Options,
-        pairs: Option<usize>,
-        copies: bool,
-    ) -> Comparer<'a> {
-        let differences = differences(&a.facts, &b.facts, &options.meant);
-        let sides = [a, b].map(|sample| Side::new(sample, pairs.is_some()));
-        Comparer { a, b, options, pairs, differences, copies, sides }
-    }
-
+impl Comparer<'_> {
     /// `estimate` returns a metric of both sides, and its ratio in cycles.
     fn comparison(
         self,

@@ -2,11 +2,11 @@
 
 use super::{
     clock::{ClockComparison, Doubt},
+    comparer::Comparer,
     comparison::{Cause, Row, Subject},
     difference::Difference,
     estimate::SampleSize,
     metric::Metric,
-    rows::Comparer,
     spread::RunDeviation,
     verdict::{Verdict, required_sample_size},
 };

@@ -2,7 +2,7 @@
 
 use super::{
     Account, Cause, Evidence, Limit, Tone, WeightedMean, Work,
-    diagnosis::{MIN_COST_PCT, MIN_TIME_SHARE},
+    evidence::{MIN_COST_PCT, MIN_TIME_SHARE},
     ledger::FAR_BELOW,
 };
 use llmprof_base::units::percent;

@@ -6,6 +6,7 @@ mod basis;
 mod counter;
 mod diagnosis;
 mod episodes;
+mod evidence;
 mod findings;
 mod ledger;
 mod observation;
@@ -14,7 +15,8 @@ pub mod table;
 
 pub use account::{Account, COUNTERS, Limit, LimitTime, TimeSource, Unlimited, WeightedMean, Work};
 pub use basis::{Basis, ClockSensitivity, Cost, FreeClock};
-pub use diagnosis::{Cause, Diagnosis, Evidence, Tone, diagnose};
+pub use diagnosis::diagnose;
 pub use episodes::{Episode, Episodes};
+pub use evidence::{Cause, Diagnosis, Evidence, Tone};
 pub use ledger::Ledger;
 pub use slowdown::{Workload, clock_sensitivity};

@@ -8,8 +8,8 @@ use std::{ffi::c_void, path::Path, ptr, sync::OnceLock};
 use libloading::Library;
 
 use super::{
+    buffer::{Buffer, Product},
     error::CudaError,
-    gpu::{Buffer, Product},
 };
 use crate::launch::Launch;
 use llmprof_base::tools::{System, libraries::CUBLAS};

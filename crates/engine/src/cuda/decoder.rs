@@ -17,6 +17,7 @@ use super::{
     },
     layers::{FusedLayer, FusedLayers, Instance},
     quantised::Tiles,
+    sizes::Sizes,
 };
 use crate::{
     EngineError, PrepareStep, Progress,
@@ -177,16 +178,6 @@ struct Activations {
 /// Whether a prompt attends to separate keys and values instead of those in `cache`.
 fn needs_fresh(spec: &ModelSpec, cache: &KvShape, prompt: usize) -> bool {
     cache.dtype != KvCacheDtype::Auto || (0..spec.layers).any(|layer| cache.kept(spec, layer) < prompt)
-}
-
-/// Sizes of a decoder.
-#[derive(Debug, Clone, Copy)]
-pub struct Sizes {
-    pub cache: KvShape,
-    /// The maximum number of positions of a prompt.
-    pub prompt: usize,
-    /// The maximum number of positions of a step after the prompt.
-    pub step: usize,
 }
 
 /// The GPU memory of the sequences.

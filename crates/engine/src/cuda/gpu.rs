@@ -10,12 +10,10 @@ use std::{
     cell::{Cell, RefCell},
     collections::{HashMap, hash_map::Entry},
     ffi::c_void,
-    fmt,
-    marker::PhantomData,
-    ptr,
+    fmt, ptr,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicU32, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -27,11 +25,12 @@ use cudarc::{
     nvrtc::Ptx,
 };
 
-use half::{bf16, f16};
 use libloading::Library;
 
+pub use super::buffer::{Buffer, Number, Product, Slice};
 use super::{
     blas::{Blas, Cublas},
+    buffer::MemoryUse,
     error::CudaError,
     images::{HOPPER, Manifest, Needs, dotted, images},
 };
@@ -69,20 +68,6 @@ pub struct Gpu {
     memory_use: Arc<MemoryUse>,
 }
 
-/// Requested bytes of all buffers of a device.
-#[derive(Default)]
-struct MemoryUse {
-    live: AtomicU64,
-    peak: AtomicU64,
-}
-
-impl MemoryUse {
-    fn add(&self, bytes: usize) {
-        let live = self.live.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
-        self.peak.fetch_max(live, Ordering::Relaxed);
-    }
-}
-
 /// Why cuBLAS is not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WithoutCublas {
@@ -105,102 +90,6 @@ impl fmt::Display for WithoutCublas {
         }
     }
 }
-
-/// Device memory.
-pub struct Buffer {
-    address: sys::CUdeviceptr,
-    bytes: usize,
-    context: Arc<CudaContext>,
-    memory_use: Arc<MemoryUse>,
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        self.memory_use.live.fetch_sub(self.bytes as u64, Ordering::Relaxed);
-        if self.address != 0 && self.context.bind_to_thread().is_ok() {
-            // SAFETY: allocated by `alloc`, freed once. Freeing waits for the device.
-            let _ = unsafe { result::free_sync(self.address) };
-        }
-    }
-}
-
-impl Buffer {
-    pub fn address(&self) -> u64 {
-        self.address
-    }
-
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// The memory from `offset` bytes on; empty if the buffer ends before that.
-    pub fn slice_from(&self, offset: usize) -> Slice<'_> {
-        let offset = offset.min(self.bytes);
-        Slice { address: self.address + offset as u64, bytes: self.bytes - offset, buffer: PhantomData }
-    }
-}
-
-/// Device memory from an offset in a buffer to the buffer's end.
-#[derive(Clone, Copy)]
-pub struct Slice<'a> {
-    address: sys::CUdeviceptr,
-    bytes: usize,
-    buffer: PhantomData<&'a Buffer>,
-}
-
-impl Slice<'_> {
-    /// The memory from `offset` bytes on.
-    pub fn after(self, offset: usize) -> Self {
-        let offset = offset.min(self.bytes);
-        Slice { address: self.address + offset as u64, bytes: self.bytes - offset, ..self }
-    }
-
-    pub fn address(self) -> u64 {
-        self.address
-    }
-
-    pub fn bytes(self) -> usize {
-        self.bytes
-    }
-}
-
-impl<'a> From<&'a Buffer> for Slice<'a> {
-    fn from(buffer: &'a Buffer) -> Self {
-        buffer.slice_from(0)
-    }
-}
-
-impl From<Slice<'_>> for Arg {
-    fn from(slice: Slice<'_>) -> Self {
-        Arg::Pointer(slice.address)
-    }
-}
-
-impl From<&Buffer> for Arg {
-    fn from(buffer: &Buffer) -> Self {
-        Arg::Pointer(buffer.address)
-    }
-}
-
-impl From<Option<&Buffer>> for Arg {
-    fn from(buffer: Option<&Buffer>) -> Self {
-        buffer.map_or(Arg::NULL, Arg::from)
-    }
-}
-
-/// Numbers that are copied to and from the device.
-///
-/// # Safety
-/// Every pattern of bits is a value of the type.
-pub unsafe trait Number: Copy + Default {}
-
-macro_rules! numbers {
-    ($($number:ty),*) => {
-        // SAFETY: floats and integers have a value for every pattern of bits.
-        $(unsafe impl Number for $number {})*
-    };
-}
-numbers!(f32, f16, bf16, i32, u32, u64, u8);
 
 /// Blocks, threads of a block, and the dynamic shared memory of a block.
 #[derive(Debug, Clone, Copy)]
@@ -225,32 +114,6 @@ impl Shape {
     /// For kernels that start when the previous one has ended.
     pub fn plain(grid: (usize, usize, usize), threads: usize) -> Shape {
         Shape { early: false, ..Shape::early(grid, threads) }
-    }
-}
-
-/// y (m, n) = x (m, k) · wᵀ with w (n, k), all row-major.
-#[derive(Clone, Copy)]
-pub struct Product<'a> {
-    pub y: Slice<'a>,
-    pub x: Slice<'a>,
-    pub w: Slice<'a>,
-    pub m: usize,
-    pub n: usize,
-    pub k: usize,
-    pub dtype: Dtype,
-    /// The type of y.
-    pub out: Dtype,
-    /// Whether the product is added to y (y +=) instead of stored.
-    pub add: bool,
-}
-
-impl Product<'_> {
-    /// Checks the sizes of the operands; `w` has `w_rows` rows.
-    pub fn check(&self, launch: Launch<'_>, w_rows: usize) -> Result<(), CudaError> {
-        let (element, out) = (self.dtype.bytes() as usize, self.out.bytes() as usize);
-        launch.require_room("y", self.y.bytes, out, &[self.m, self.n])?;
-        launch.require_room("x", self.x.bytes, element, &[self.m, self.k])?;
-        Ok(launch.require_room("w", self.w.bytes, element, &[w_rows, self.k])?)
     }
 }
 

@@ -4,10 +4,10 @@
 #![allow(unsafe_code)]
 
 use super::{
-    decoder::Sizes,
     error::CudaError,
     gpu::{Buffer, Gpu, Shape},
     kernels::{HeadTransform, Kernels, KvCache, Matrix, Values},
+    sizes::Sizes,
 };
 use crate::launch::{Arg, Heads, Launch};
 use llm_cost::{ModelSpec, spec::Activation};

@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 mod blas;
+mod buffer;
 mod decoder;
 mod error;
 mod experts;
@@ -18,7 +19,9 @@ mod images;
 mod kernels;
 mod layers;
 mod load;
+
 mod quantised;
+mod sizes;
 
 #[cfg(test)]
 mod tests;
@@ -28,11 +31,12 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use cudarc::driver::{CudaEvent, CudaGraph};
 
 use self::{
-    decoder::{Decoder, Sizes, Weights},
+    decoder::{Decoder, Weights},
     gpu::Ring,
     images::Needs,
     kernels::{Q8_0_STEP, SamplingBuffers, SamplingParameters},
     layers::Instance,
+    sizes::Sizes,
 };
 pub use self::{
     error::CudaError,

@@ -3,9 +3,18 @@
 
 use decoder_ops::Format;
 
-use super::synthetic::Architecture;
 use llm_cost::spec::TensorShape;
 use llmprof_config::Scheme;
+
+/// What a scheme's choice of types depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct Architecture {
+    pub layers: usize,
+    pub group: usize,
+    pub tied: bool,
+    /// Experts per layer.
+    pub experts: usize,
+}
 
 /// The type of a tensor; `None` for norms and biases, which stay unquantised.
 pub(super) fn format_of(scheme: Scheme, of: &Architecture, tensor: &TensorShape) -> Option<Format> {

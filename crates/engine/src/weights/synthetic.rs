@@ -4,7 +4,7 @@ use decoder_ops::{Format, Panels, Uniform, mix64, random_blocks, uniform};
 
 use super::{
     QuantisedRows, Values, WeightError, WeightSource, fp8, joined,
-    scheme::{format_of, stays_fp8},
+    scheme::{Architecture, format_of, stays_fp8},
 };
 use llm_cost::{ModelSpec, spec::TensorShape};
 use llmprof_config::{Dtype, Scheme};
@@ -21,16 +21,6 @@ pub struct SyntheticWeights {
     norm_middle: f32,
     /// How matrices are quantised, in a model of so many layers with so many query heads for a key/value head.
     quantised: Option<(Scheme, Architecture)>,
-}
-
-/// What a scheme's choice of types depends on.
-#[derive(Debug, Clone, Copy)]
-pub struct Architecture {
-    pub layers: usize,
-    pub group: usize,
-    pub tied: bool,
-    /// Experts per layer.
-    pub experts: usize,
 }
 
 impl WeightSource for SyntheticWeights {

@@ -2,6 +2,7 @@
 
 mod busy;
 pub mod counters;
+mod direction;
 mod durations;
 mod finding;
 pub mod live;

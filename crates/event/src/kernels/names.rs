@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use super::work::Direction;
+use super::direction::Direction;
 
 /// The signature of a mangled name; any other name unchanged.
 pub fn demangled(name: &str) -> Cow<'_, str> {

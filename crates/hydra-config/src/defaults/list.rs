@@ -6,8 +6,8 @@ use std::rc::Rc;
 use serde_yaml_ng::{Mapping, Value};
 
 use super::entry::{Choice, Entry, Target, package_header};
-use crate::compose::ComposeContext;
 use crate::conf_tree::ConfTree;
+use crate::context::ComposeContext;
 use crate::error::{ConfigError, Names, Origin};
 use crate::interpolate::resolve_text;
 use crate::overrides::{Action, Override, OverrideValue};

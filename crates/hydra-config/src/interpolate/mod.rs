@@ -6,7 +6,7 @@ mod resolvers;
 use serde_yaml_ng::{Mapping, Value};
 
 use self::grammar::{Argument, Fragment, Name, Piece, Reference, parse_text};
-use crate::compose::ComposeContext;
+use crate::context::ComposeContext;
 use crate::error::{ConfigError, Names};
 use crate::lexeme::{Lexeme, float_value, int_value};
 use crate::python_text::str_of;

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::{
-    markdown::none,
+    items::none,
     metrics::{energy_of, outcome},
     title,
 };

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{account::account_json, bill::bill_json, markdown::all_hints};
+use super::{account::account_json, bill::bill_json, items::all_hints};
 use crate::state::{
     MeanOf, Measured, Programs, RecordedSpan, RunState, ServerState, SpeculationTally, Used, VisionTally,
 };

@@ -9,6 +9,7 @@ mod exports;
 mod head;
 mod html;
 mod inputs;
+mod items;
 mod markdown;
 mod metrics;
 mod operators;

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use super::{
-    markdown::{hints, list, none},
+    items::{hints, list, none},
     title,
 };
 use crate::state::{HostOperators, OperatorBasis, RunState};

@@ -7,10 +7,8 @@ use std::{
 
 use thiserror::Error;
 
-use super::{listing::list_runs, recorded::is_sweep};
+use super::{age::age, listing::list_runs, recorded::is_sweep};
 
-/// The name of the newest run.
-pub const LATEST: &str = "latest";
 /// Maximum number of runs in an error.
 const MAX_LISTED: usize = 5;
 
@@ -63,14 +61,6 @@ pub fn find_run(root: &Path, name: &str) -> Result<Option<PathBuf>, FindError> {
             }
             Err(FindError::Ambiguous { name: name.to_owned(), n, listed: listed.join(", ") })
         }
-    }
-}
-
-/// 0 for `latest`, 1 for `latest~1`.
-pub(super) fn age(name: &str) -> Option<usize> {
-    match name.strip_prefix(LATEST)? {
-        "" => Some(0),
-        rest => rest.strip_prefix('~')?.parse().ok(),
     }
 }
 

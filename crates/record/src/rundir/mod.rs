@@ -1,5 +1,6 @@
 //! Run directories: their layout, and how runs are recorded, read and replayed.
 
+mod age;
 mod environment;
 mod find;
 mod following;
@@ -13,8 +14,9 @@ mod recorder;
 mod timed_file;
 mod token_line;
 
+pub use age::LATEST;
 pub use environment::Environment;
-pub use find::{FindError, LATEST, find_run};
+pub use find::{FindError, find_run};
 pub use following::Following;
 pub use layout::{
     Judged, JudgedCause, MAX_SNAPSHOT_NAME, NoNewDir, RunDir, RunEntry, RunKind, RunResult, TrustScore,

@@ -13,7 +13,7 @@ use std::{
 
 use thiserror::Error;
 
-use super::{find::age, layout::RunDir};
+use super::{age::age, layout::RunDir};
 use llmprof_base::{
     dir::{Dir, open_file},
     foreign::is_hidden,

@@ -6,7 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{error::CompareError, read, read::MAX_FILE_BYTES};
+use super::{
+    error::CompareError,
+    samples::{MAX_FILE_BYTES, read_run},
+};
 use llmprof_analysis::compare::{
     Facts, HEADLINE, RunSpread, RunValues, SAMPLE_SCHEMA, Sample, same_workload,
 };
@@ -99,7 +102,7 @@ fn objection(run: &RunEntry, runs: &Path) -> Option<&'static str> {
 /// show the variation from run to run.
 pub fn save(name: &str, run: &Path) -> Result<Written, CompareError> {
     let path = path_of(name)?;
-    let sample = read::read_run(run)?;
+    let sample = read_run(run)?;
     if sample.measured == 0 {
         return Err(CompareError::NothingMeasured { path: run.to_owned() });
     }

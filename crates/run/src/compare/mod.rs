@@ -5,6 +5,7 @@ mod error;
 mod html;
 mod read;
 mod repeat;
+mod samples;
 mod text;
 #[cfg(test)]
 mod trust_tests;
@@ -15,8 +16,9 @@ pub use baseline::{
 };
 pub use error::CompareError;
 pub use html::html;
-pub use read::{compare_recordings, read_run};
+pub use read::compare_recordings;
 pub use repeat::{PlanRun, Repeat, RepeatSide, Repeated, pairs_to_run, repeat_dir, split_sides};
+pub use samples::read_run;
 pub use text::{
     changed_families, describe_difference, describe_method, describe_side, exit_code, json, markdown,
     row_cells, text, undecided_reasons, visible_rows,

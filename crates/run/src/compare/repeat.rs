@@ -8,7 +8,7 @@ use std::{
 use super::{
     GatedComparison,
     error::CompareError,
-    read::read_run,
+    samples::read_run,
     text::{json, markdown},
 };
 use crate::{child, headless, plan::Plan};

@@ -21,9 +21,9 @@ use ratatui::{
 };
 
 use super::{
+    headlines::gpu_verdict,
     host::{host_pane, host_parts},
     lanes::{HOLD_NS, LABEL, Row, draw_rows, margins, mark_cursor, recorded_row},
-    overview::gpu_verdict,
 };
 use llmprof_base::units::{GIB, binary_bytes, percent, percent_digits, three_digits};
 use llmprof_event::{Allocator, GpuSource, Refused, Stamp, readings::Reading, reasons};

@@ -17,11 +17,12 @@ use ratatui::{
 
 use super::{
     gpu,
+    headlines::{gpu_verdict, headline, rate_unit},
     histogram::{Histogram, MIN_WIDTH},
     lanes::{HOLD_NS, mark_cursor, mark_recorded, reason_strip},
     tiles,
 };
-use llmprof_analysis::{distribution::Distribution, heat::Forecast, startup::Stage, throttle::Tone};
+use llmprof_analysis::{distribution::Distribution, startup::Stage};
 use llmprof_base::units::{grouped, millis, percent, scaled, three_digits};
 use llmprof_event::{Outcome, Phase, WorkKind, readings::Reading};
 use llmprof_record::state::{Bucket, GpuState, Series};
@@ -176,26 +177,6 @@ fn gauge(view: &View<'_>, share: Option<f64>) -> String {
     format!("{}{} ", full.repeat(filled), empty.repeat(CELLS.saturating_sub(filled)))
 }
 
-/// What limits the GPU; coloured if there is a problem.
-pub fn gpu_verdict<'a>(view: &View<'_>) -> Vec<Text<'a>> {
-    let theme = view.theme;
-    let diagnosed = view.workload_gpu().and_then(|gpu| Some((gpu, view.state.diagnosis_now(gpu)?)));
-    let Some((gpu, diagnosis)) = diagnosed else { return Vec::new() };
-    let style = match diagnosis.tone {
-        Tone::Fine => theme.good,
-        Tone::Note | Tone::Unknown => theme.text,
-        Tone::Bad => theme.warn,
-    };
-    let mut sentences = vec![Text::styled(theme.glyphs.plain(&format!("{} ", diagnosis.verdict)), style)];
-    let slowdown = gpu
-        .heat()
-        .and_then(|heat| heat.forecast)
-        .filter(Forecast::slows_down)
-        .map(|forecast| forecast.to_string());
-    sentences.extend(slowdown.map(|text| Text::styled(theme.glyphs.plain(&format!("{text} ")), theme.warn)));
-    sentences
-}
-
 fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let inner = draw_box(theme, ("throughput", rate_unit(view)), area, buf);
@@ -263,38 +244,6 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         ])
     });
     Paragraph::new(lines.collect::<Vec<_>>()).render(inner, buf);
-}
-
-/// The first number of the pane.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rate {
-    Now,
-    Mean,
-}
-
-impl Rate {
-    fn unit(self, view: &View<'_>) -> String {
-        match self {
-            Rate::Now => format!("{} now", rate_unit(view)),
-            Rate::Mean => rate_unit(view).to_owned(),
-        }
-    }
-}
-
-/// The unit of a rate: the number of tokens per step of another program is not known.
-pub fn rate_unit(view: &View<'_>) -> &'static str {
-    if view.state.kind().infers_steps() { "steps/s" } else { "tok/s" }
-}
-
-/// The current decode rate, for a server of all streams; of the whole run once it has finished.
-pub fn headline(view: &View<'_>) -> (Option<f64>, Rate) {
-    let state = view.state;
-    match (&state.finished, state.kind().has_concurrent_requests()) {
-        (Some(_), true) => (state.total.output_tok_s(), Rate::Mean),
-        (None, true) => (state.recent_output_tok_s(2.0), Rate::Now),
-        (Some(_), false) => (state.total.decode_tok_s(), Rate::Mean),
-        (None, false) => (state.recent_decode_tok_s(2.0), Rate::Now),
-    }
 }
 
 /// The tokens per second of this program's requests. Servers report theirs too, some of them in blocks or at the end of

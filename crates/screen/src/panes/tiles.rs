@@ -8,7 +8,7 @@ use ratatui::{
     widgets::Widget,
 };
 
-use super::overview::{Rate, headline, rate_unit};
+use super::headlines::{Rate, headline, rate_unit};
 use crate::{
     view::View,
     widgets::{cut, draw_box, draw_gauge},

@@ -3,7 +3,6 @@
 use std::{
     ffi::OsString,
     fs::File,
-    io::{BufWriter, Write},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -14,28 +13,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use llmprof_inject::wire::{self, Command, Mode, Obstacle};
+use llmprof_inject::wire::{self, Command};
 use rustix::process::Signal;
 
 use super::{
-    guest::Guest,
+    connection::Connection,
+    followed::{FollowedProcess, Records, TIMELINE_INTERVAL},
     library::library_file,
     process_info::{ProcessInfo, command_text},
     program::{OutputTo, Pipes, Program, ProgramEnd},
     ranks::{self, RankRecord},
     requests::Requests,
     socket::Socket,
-    transcript::{Message, RunClock},
+    transcript::RunClock,
 };
-use llmprof_analysis::steps::{Finding, Fold, Range};
-use llmprof_base::{foreign, gz, secret::Secret};
+use llmprof_base::{foreign, secret::Secret};
 use llmprof_event::{
-    Event, EventTx, KernelTrace, Level, Outcome, Preparing, ProcessJoined, ProcessLeft, Ready, RunFinished,
-    Stamp, TraceState,
-    kernels::{
-        records::{Entry, Writer},
-        work::{Direction, KernelLaunch, Work, WorkKind},
-    },
+    Event, EventTx, Level, Outcome, Preparing, ProcessJoined, ProcessLeft, Ready, RunFinished,
 };
 
 /// One endless burst.
@@ -45,7 +39,6 @@ const READ_INTERVAL: Duration = Duration::from_millis(20);
 /// After the end of the program, an endless stream of records is read for no longer than this.
 const NEVER_QUIET: Duration = Duration::from_secs(5);
 const WINDOW: Duration = Duration::from_secs(1);
-const TIMELINE_INTERVAL: Duration = Duration::from_secs(5);
 /// The time for which `K` records all kernels.
 const EVERYTHING: Duration = Duration::from_secs(10);
 const BURST_MS: u32 = 200;
@@ -53,14 +46,9 @@ const BURST_MS: u32 = 200;
 const SERVER_PERIOD_MS: u128 = 5000;
 /// The share of time in bursts until steps are found.
 const LEARNING_DUTY: f64 = 0.5;
-/// An hour: longer than any kernel, copy or wait, and short enough for the sum of millions of them.
-const LONGEST_WORK_NS: u64 = 3_600_000_000_000;
 /// Maximum number of processes that are followed at a time, and in all.
-const MAX_GUESTS: usize = 64;
+const MAX_PROCESSES: usize = 64;
 const MAX_JOINED: u32 = 4096;
-/// Maximum switches of the mode within a window, and maximum obstacles of a process.
-const MAX_SWITCHES: u32 = 200;
-const MAX_OBSTACLES: usize = 8;
 
 /// The program to follow.
 #[derive(Debug, Clone)]
@@ -206,18 +194,19 @@ impl Follower {
             self.tx.send(Event::Preparing(Preparing { step: waiting.to_owned(), done: 0, total: 1 }));
         }
         let started = Instant::now();
-        let mut watched = Watched::new(self.tx.clone(), self.duty, Arc::clone(&self.control), is_observed);
+        let mut watched =
+            FollowedProgram::new(self.tx.clone(), self.duty, Arc::clone(&self.control), is_observed);
         watched.records_in = self.records.take();
         let mut ended_at: Option<Instant> = None;
         loop {
             for socket in &mut sockets {
-                while let Some(guest) = socket.accept() {
+                while let Some(connection) = socket.accept() {
                     if watched.is_empty_yet() && is_observed {
                         self.tx.send(Event::Ready(Ready {
                             prepare_ms: started.elapsed().as_micros() as f64 / 1e3,
                         }));
                     }
-                    watched.join(guest);
+                    watched.join(connection);
                 }
             }
             let more = watched.read();
@@ -327,10 +316,10 @@ fn other_tool(variable: impl Fn(&str) -> Option<OsString>) -> Option<String> {
 }
 
 /// All followed processes.
-struct Watched {
+struct FollowedProgram {
     tx: EventTx,
     clock: RunClock,
-    guests: Vec<Followed>,
+    processes: Vec<FollowedProcess>,
     joined: u32,
     /// Whether it was reported that some processes are not followed.
     is_full: bool,
@@ -352,42 +341,16 @@ struct Watched {
     records_in: Option<PathBuf>,
 }
 
-pub(super) struct Followed {
-    guest: Guest,
-    fold: Fold,
-    mode: Mode,
-    asked: Option<Command>,
-    version: Option<u32>,
-    dropped: u64,
-    timeline_at: Option<Instant>,
-    last_said: Instant,
-    finding: Option<Finding>,
-    /// Obstacles that were reported, and switches of its mode since the last window: a program could report either
-    /// endlessly.
-    obstacles: Vec<Obstacle>,
-    switches: u32,
-    /// Whether its bursts are those of the run: workers have theirs at about the same time.
-    leads: bool,
-    has_worked: bool,
-    /// Everything that it had written by this time was read.
-    read_until_ns: u64,
-    joined_at: Instant,
-    ranks: RankRecord,
-    records: Option<Records>,
-    /// When recording was last switched on or off.
-    switched_ns: u64,
-}
-
-impl Watched {
-    fn new(tx: EventTx, duty: Option<f64>, control: Arc<ProgramControl>, reports: bool) -> Watched {
+impl FollowedProgram {
+    fn new(tx: EventTx, duty: Option<f64>, control: Arc<ProgramControl>, reports: bool) -> FollowedProgram {
         let clock = RunClock::now(tx.clock().now());
-        Watched {
+        FollowedProgram {
             requests: Requests::new(tx.clone(), reports),
             reports,
             since: Instant::now(),
             tx,
             clock,
-            guests: Vec::new(),
+            processes: Vec::new(),
             joined: 0,
             is_full: false,
             control,
@@ -411,55 +374,37 @@ impl Watched {
     }
 
     fn all_have_left(&self) -> bool {
-        self.joined > 0 && self.guests.is_empty()
+        self.joined > 0 && self.processes.is_empty()
     }
 
     /// Whether no more records are expected of processes that have ended.
     fn is_quiet(&self) -> bool {
-        self.guests.iter().all(|followed| followed.last_said.elapsed() > Duration::from_millis(500))
+        self.processes.iter().all(|followed| followed.last_said.elapsed() > Duration::from_millis(500))
     }
 
-    fn join(&mut self, guest: Guest) {
-        if self.guests.len() >= MAX_GUESTS || self.joined >= MAX_JOINED {
+    fn join(&mut self, connection: Connection) {
+        if self.processes.len() >= MAX_PROCESSES || self.joined >= MAX_JOINED {
             if !std::mem::replace(&mut self.is_full, true) {
                 let text = format!(
-                    "more than {MAX_GUESTS} processes at a time: process {} is not followed",
-                    guest.pid
+                    "more than {MAX_PROCESSES} processes at a time: process {} is not followed",
+                    connection.pid
                 );
                 self.tx.notice(Level::Warn, "program", text);
             }
             return;
         }
         self.joined += 1;
-        let info = ProcessInfo::read(guest.pid);
+        let info = ProcessInfo::read(connection.pid);
         self.tx.send(Event::ProcessJoined(Box::new(ProcessJoined {
-            pid: guest.pid,
+            pid: connection.pid,
             parent: info.as_ref().and_then(|info| info.parent),
             command: info.as_ref().map(ProcessInfo::command).unwrap_or_default(),
             rank: info.as_ref().and_then(|info| info.rank.clone()),
             world: info.as_ref().and_then(|info| info.world),
         })));
-        let pid = guest.pid;
-        self.guests.push(Followed {
-            guest,
-            fold: Fold::default(),
-            mode: Mode::Nothing,
-            asked: None,
-            version: None,
-            dropped: 0,
-            timeline_at: None,
-            last_said: Instant::now(),
-            finding: None,
-            obstacles: Vec::new(),
-            switches: 0,
-            leads: false,
-            has_worked: false,
-            joined_at: Instant::now(),
-            read_until_ns: self.tx.clock().now().0,
-            ranks: RankRecord::new(pid, info.as_ref()),
-            switched_ns: 1,
-            records: self.records_in.as_deref().and_then(|dir| Records::create(dir, pid, &self.tx)),
-        });
+        let pid = connection.pid;
+        let records = self.records_in.as_deref().and_then(|dir| Records::create(dir, pid, &self.tx));
+        self.processes.push(FollowedProcess::new(connection, info.as_ref(), records, self.tx.clock().now()));
     }
 
     /// Reads the records of all processes. Returns whether there are more.
@@ -469,9 +414,9 @@ impl Watched {
         let mut more = false;
         let due = self.window_at.elapsed() >= WINDOW;
         // Processes of a server that only query the GPUs are not shown.
-        let is_shown = |followed: &&Followed| self.reports || followed.has_worked;
-        let first = self.guests.iter().find(is_shown).map(Followed::pid);
-        for followed in &mut self.guests {
+        let is_shown = |followed: &&FollowedProcess| self.reports || followed.has_worked;
+        let first = self.processes.iter().find(is_shown).map(FollowedProcess::pid);
+        for followed in &mut self.processes {
             followed.leads = self.leading.or(first) == Some(followed.pid());
             // A program begins with a burst until it has work: CUPTI is not switched on later, while the program
             // creates its contexts.
@@ -481,7 +426,7 @@ impl Watched {
             };
             if followed.asked != Some(command) {
                 followed.asked = Some(command);
-                followed.guest.ask(command);
+                followed.connection.ask(command);
             }
             match followed.read(&self.tx, self.clock) {
                 true => more = true,
@@ -496,15 +441,15 @@ impl Watched {
         }
         // Before ranks are reported: a process that has ended is not idle from then on.
         let (gone, here): (Vec<_>, Vec<_>) =
-            self.guests.drain(..).partition(|followed| followed.guest.is_gone);
-        self.guests = here;
+            self.processes.drain(..).partition(|followed| followed.connection.is_gone);
+        self.processes = here;
         for followed in gone {
             self.part(followed);
         }
         if due {
             self.window_at = Instant::now();
             // Ranks are reported up to the time that was read, however late that is.
-            let read_until_ns = self.guests.iter().map(|followed| followed.read_until_ns).min();
+            let read_until_ns = self.processes.iter().map(|followed| followed.read_until_ns).min();
             self.report_ranks(Some(read_until_ns.unwrap_or(now.0)));
         }
         more
@@ -512,7 +457,7 @@ impl Watched {
 
     /// Reports the activity of all of them in the same time.
     fn report_ranks(&mut self, now_ns: Option<u64>) {
-        let records = self.guests.iter_mut().map(|followed| &mut followed.ranks).chain(&mut self.left);
+        let records = self.processes.iter_mut().map(|followed| &mut followed.ranks).chain(&mut self.left);
         for mut window in ranks::windows(records.collect(), now_ns) {
             let has_picture = self.picture_at.is_none_or(|at| at.elapsed() >= TIMELINE_INTERVAL);
             match has_picture {
@@ -527,23 +472,23 @@ impl Watched {
         self.left.retain(|record| !record.is_empty());
     }
 
-    fn part(&mut self, mut followed: Followed) {
+    fn part(&mut self, mut followed: FollowedProcess) {
         followed.close(&self.tx, self.clock);
         self.requests.take(&mut self.leading, &mut followed);
         followed.report(&self.tx);
         followed.ranks.has_left();
-        if self.left.len() < MAX_GUESTS {
+        if self.left.len() < MAX_PROCESSES {
             self.left.push(std::mem::take(&mut followed.ranks));
         }
-        if self.leading == Some(followed.guest.pid) {
+        if self.leading == Some(followed.connection.pid) {
             self.leading = None;
             self.requests.finish();
         }
-        self.tx.send(Event::ProcessLeft(ProcessLeft { pid: followed.guest.pid }));
+        self.tx.send(Event::ProcessLeft(ProcessLeft { pid: followed.connection.pid }));
     }
 
     fn finish(&mut self) {
-        for followed in std::mem::take(&mut self.guests) {
+        for followed in std::mem::take(&mut self.processes) {
             self.part(followed);
         }
         self.report_ranks(None);
@@ -581,7 +526,7 @@ impl Watched {
             duty => {
                 let tenths = (f64::from(BURST_MS) / duty / 100.0).round().clamp(1.0, 600.0);
                 let period_ms = tenths as u32 * 100;
-                match self.guests.len() > 1 && period_ms > BURST_MS {
+                match self.processes.len() > 1 && period_ms > BURST_MS {
                     true => self.common_burst(period_ms),
                     false => Command::Record { burst_ms: BURST_MS, period_ms },
                 }
@@ -602,252 +547,6 @@ impl Watched {
             true => EVERY_KERNEL,
             false => Command::Record { burst_ms: 0, period_ms: 1000 },
         }
-    }
-}
-
-impl Followed {
-    fn may_make_contexts(&self) -> bool {
-        !self.has_worked && self.joined_at.elapsed() < wire::SET_UP_AT_MOST
-    }
-
-    fn read(&mut self, tx: &EventTx, clock: RunClock) -> bool {
-        let Followed {
-            guest,
-            fold,
-            mode,
-            version,
-            last_said,
-            leads,
-            has_worked,
-            obstacles,
-            switches,
-            ranks,
-            records,
-            switched_ns,
-            ..
-        } = self;
-        let pid = guest.pid;
-        let mut count = 0u64;
-        let more = guest.read(clock, &mut |what| {
-            count += 1;
-            match what {
-                Message::Work { work, name } => {
-                    *has_worked = true;
-                    let work = device_work(fold, &work, name);
-                    records.iter_mut().for_each(|records| records.write(&Entry::Work(work), name));
-                    ranks.work(&work, |name| fold.class(name));
-                    fold.add(work);
-                }
-                Message::Range { text, start_ns, end_ns, payload: Some(payload), .. } => {
-                    ranks.call(text, (start_ns, end_ns), &payload);
-                }
-                Message::Range { domain, text, thread, start_ns, end_ns, payload: None } => {
-                    let thread_id = u64::from(thread);
-                    let range = Entry::Range { start_ns, end_ns, thread: thread_id, domain, text };
-                    records.iter_mut().for_each(|records| records.write(&range, None));
-                    fold.add_range(&Range {
-                        domain: domain.to_owned(),
-                        text: text.to_owned(),
-                        thread: u64::from(thread),
-                        start_ns,
-                        end_ns,
-                    });
-                }
-                Message::Device { number, uuid } => ranks.device(number, uuid),
-                Message::Mode { at_ns, mode: now } => {
-                    let was = std::mem::replace(mode, now);
-                    // A library that is ending no longer has a clock.
-                    let at = if at_ns >= *switched_ns { Stamp(at_ns) } else { tx.clock().now() };
-                    *switched_ns = at.0;
-                    if (was == Mode::Burst) != (now == Mode::Burst) {
-                        let switch = Entry::Switch { at_ns: at.0, on: now == Mode::Burst };
-                        records.iter_mut().for_each(|records| records.write(&switch, None));
-                    }
-                    let state = match (was == Mode::Burst, now == Mode::Burst) {
-                        (false, true) => {
-                            fold.begin_burst(at.0);
-                            ranks.begin(at.0);
-                            TraceState::On
-                        }
-                        (true, false) => {
-                            fold.end_burst(at.0);
-                            ranks.end(at.0);
-                            TraceState::Off
-                        }
-                        _ => return,
-                    };
-                    *switches += 1;
-                    if *leads && *switches <= MAX_SWITCHES {
-                        tx.send_at(at, Event::KernelTrace(KernelTrace { tool: tool(*version), state }));
-                    }
-                }
-                Message::Obstacle(obstacle) => {
-                    if obstacles.len() < MAX_OBSTACLES && !obstacles.contains(&obstacle) {
-                        obstacles.push(obstacle);
-                        tx.notice(Level::Warn, "program", obstacle_text(pid, obstacle));
-                    }
-                }
-                Message::Version(number) => *version = Some(number),
-                Message::Dropped(lost) => {
-                    records.iter_mut().for_each(|records| records.write(&Entry::Dropped(lost), None));
-                    fold.add_dropped(lost);
-                }
-            }
-        });
-        if count > 0 {
-            *last_said = Instant::now();
-        }
-        if *switches > MAX_SWITCHES {
-            // The library never does that.
-            guest.is_gone = true;
-        }
-        let dropped = self.guest.dropped();
-        self.fold.add_dropped(dropped.saturating_sub(self.dropped));
-        self.dropped = self.dropped.max(dropped);
-        if self.timeline_at.is_none_or(|at| at.elapsed() >= TIMELINE_INTERVAL) {
-            self.fold.request_timelines();
-        }
-        more
-    }
-
-    /// Reads the remaining records of a program that has ended.
-    fn close(&mut self, tx: &EventTx, clock: RunClock) {
-        while self.read(tx, clock) {}
-        if self.mode == Mode::Burst && self.leads {
-            let state = TraceState::Off;
-            tx.send(Event::KernelTrace(KernelTrace { tool: tool(self.version), state }));
-        }
-        self.fold.finish();
-        if let Some(records) = &mut self.records {
-            records.finish();
-        }
-    }
-
-    /// Sends windows and timelines. Returns whether there were kernels.
-    fn report(&mut self, tx: &EventTx) -> bool {
-        let mut has_kernels = false;
-        for window in self.fold.windows() {
-            has_kernels = true;
-            tx.send(Event::Kernels(Box::new(window.window)));
-        }
-        for recorded in self.fold.timelines() {
-            self.timeline_at = Some(Instant::now());
-            let mut timeline = recorded.timeline;
-            timeline.at = Some(Stamp(recorded.first_ns));
-            tx.send(Event::StepTimeline(Box::new(timeline)));
-        }
-        self.switches = 0;
-        let finding = self.fold.finding();
-        let is_new = self.finding.is_none_or(|known| !known.is_like(&finding));
-        if is_new && !self.fold.names().is_empty() {
-            tx.notice(Level::Info, "steps", finding.to_string());
-            tx.send(Event::StepsFound(finding));
-            self.finding = Some(finding);
-        }
-        has_kernels
-    }
-
-    pub(super) fn pid(&self) -> u32 {
-        self.guest.pid
-    }
-
-    pub(super) fn fold(&mut self) -> &mut Fold {
-        &mut self.fold
-    }
-
-    pub(super) fn ranks(&mut self) -> &mut RankRecord {
-        &mut self.ranks
-    }
-}
-
-/// The file with every record of a process.
-pub(super) struct Records {
-    writer: Option<Writer<BufWriter<Box<dyn Write + Send>>>>,
-}
-
-impl Records {
-    fn create(dir: &Path, pid: u32, tx: &EventTx) -> Option<Records> {
-        let path = dir.join(format!("records-{pid}.tsv.gz"));
-        match File::create_new(&path) {
-            Ok(file) => {
-                let compressed: Box<dyn Write + Send> = Box::new(gz::writer(file));
-                Some(Records { writer: Some(Writer::new(BufWriter::new(compressed))) })
-            }
-            Err(e) => {
-                tx.notice(Level::Warn, "program", format!("cannot write {}: {e}", path.display()));
-                None
-            }
-        }
-    }
-
-    /// A write error ends the file.
-    fn write(&mut self, entry: &Entry<'_>, name: Option<&str>) {
-        let Some(writer) = &mut self.writer else { return };
-        if writer.write(entry, name.unwrap_or("(unnamed)")).is_err() {
-            self.writer = None;
-        }
-    }
-
-    fn finish(&mut self) {
-        if let Some(mut writer) = self.writer.take() {
-            let _ = writer.flush();
-        }
-    }
-}
-
-fn tool(version: Option<u32>) -> String {
-    match version {
-        Some(version @ 130_000..) => format!("CUPTI {}.{}", version / 10_000, version / 100 % 100),
-        _ => "CUPTI".to_owned(),
-    }
-}
-
-fn obstacle_text(pid: u32, obstacle: Obstacle) -> String {
-    match obstacle {
-        Obstacle::NoCupti => format!(
-            "process {pid}: CUPTI was not found in the program nor beside its CUDA; install nvidia-cuda-cupti beside it, or set \
-             LLMPROF_CUPTI to a libcupti.so of its CUDA version"
-        ),
-        Obstacle::Failed(error) => {
-            format!("process {pid}: CUPTI fails with error {error}: kernels are not recorded")
-        }
-        Obstacle::InUse => {
-            format!("process {pid} profiles itself, or another tool does: kernels are not recorded meanwhile")
-        }
-    }
-}
-
-/// Passes a record of the library to the fold.
-pub fn device_work(fold: &mut Fold, work: &wire::Work, name: Option<&str>) -> Work {
-    let kind = match work.kind {
-        wire::WorkKind::Kernel { launch, .. } => WorkKind::Kernel {
-            name: fold.name(name.unwrap_or("(unnamed)")),
-            launch: KernelLaunch {
-                grid: launch.grid,
-                block: launch.block.map(u32::from),
-                registers: launch.registers,
-                shared_bytes: launch.shared_bytes,
-            },
-        },
-        wire::WorkKind::Copy { direction, bytes } => {
-            WorkKind::Copy { direction: Direction::of_cupti(direction), bytes }
-        }
-        wire::WorkKind::Memset { bytes } => WorkKind::Memset { bytes },
-        wire::WorkKind::Graph => WorkKind::Graph { graph: work.graph },
-        wire::WorkKind::Wait { .. } => WorkKind::Sync,
-    };
-    // The program may write any numbers: implausible times count as unknown.
-    let is_believable =
-        work.end_ns.saturating_sub(work.start_ns) <= LONGEST_WORK_NS && work.end_ns < u64::MAX / 4;
-    let [start_ns, end_ns] = if is_believable { [work.start_ns, work.end_ns] } else { [0; 2] };
-    Work {
-        start_ns,
-        end_ns,
-        stream: work.stream,
-        device: work.device,
-        correlation: work.correlation,
-        graph: (work.graph > 0 && !matches!(kind, WorkKind::Graph { .. })).then_some(work.graph),
-        kind,
     }
 }
 
@@ -872,16 +571,5 @@ mod tests {
         assert_eq!(over_after(false, false), None, "what was read may not be all yet");
         // As long as the program runs, its records are read.
         assert!([(true, false), (false, true)].iter().all(|(quiet, more)| !is_over(None, *quiet, *more)));
-    }
-
-    #[test]
-    fn times_that_no_gpu_has_are_none() {
-        let timed = |start_ns, end_ns| {
-            let kind = wire::WorkKind::Memset { bytes: 8 };
-            let work = wire::Work { start_ns, end_ns, correlation: 1, stream: 7, device: 0, graph: 0, kind };
-            device_work(&mut Fold::default(), &work, None).is_timed()
-        };
-        assert!(timed(5, 9) && timed(1 << 60, (1 << 60) + LONGEST_WORK_NS));
-        assert!(!timed(5, u64::MAX) && !timed(1, 2 + LONGEST_WORK_NS) && !timed(1 << 63, (1 << 63) + 9));
     }
 }

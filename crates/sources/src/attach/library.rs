@@ -12,6 +12,6 @@ pub fn library_file() -> io::Result<PathBuf> {
     match user_data_dir().map(keep) {
         Some(Ok(path)) => Ok(path),
         // The home directory is not writable, e.g. in some containers.
-        _ => keep(super::socket::shared_directory()?),
+        _ => keep(super::private_dir::shared_directory()?),
     }
 }

@@ -3,10 +3,12 @@
 //! The library connects to a socket and writes records into shared memory. Everything in that memory is untrusted: it
 //! is copied, then checked.
 
+mod connection;
 mod descendants;
 mod follow;
-mod guest;
+mod followed;
 mod library;
+mod private_dir;
 mod process_info;
 mod program;
 mod ranks;
@@ -15,9 +17,10 @@ mod ring;
 mod socket;
 mod transcript;
 
-pub use follow::{Follower, ProgramControl, Role, Target, device_work};
+pub use follow::{Follower, ProgramControl, Role, Target};
+pub use followed::device_work;
 pub use library::library_file;
+pub use private_dir::print_environment;
 pub use process_info::{ProcessInfo, find_processes};
 pub use program::{OutputTo, Pipes};
-pub use socket::print_environment;
 pub use transcript::{Message, RunClock, Transcript};

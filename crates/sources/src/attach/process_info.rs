@@ -9,7 +9,10 @@ use std::{
 
 use llmprof_inject::wire;
 
-use super::{library, socket::shared_dormant};
+use super::{
+    library,
+    private_dir::{Dormant, shared_dormant},
+};
 
 use llmprof_base::{
     dir::read_file,
@@ -51,13 +54,6 @@ pub struct ProcessInfo {
     pub world: Option<u32>,
     /// The GPUs that it may use, by index or UUID: `CUDA_VISIBLE_DEVICES`.
     pub visible_gpus: Option<Vec<String>>,
-}
-
-/// A dormant library in a program.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Dormant {
-    pub directory: PathBuf,
-    pub token: String,
 }
 
 impl ProcessInfo {

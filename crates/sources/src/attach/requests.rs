@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::follow::Followed;
+use super::followed::FollowedProcess;
 use llmprof_analysis::steps::{Step, StepPhase, Tokens};
 use llmprof_event::{Event, EventTx, RequestFinished, RequestStarted, Stamp, Token};
 
@@ -78,7 +78,7 @@ impl Requests {
     }
 
     /// Processes the steps of a process. The first process with steps leads: workers of one model have the same steps.
-    pub(super) fn take(&mut self, leading: &mut Option<u32>, followed: &mut Followed) {
+    pub(super) fn take(&mut self, leading: &mut Option<u32>, followed: &mut FollowedProcess) {
         let pid = followed.pid();
         let steps = followed.fold().steps();
         followed.ranks().steps(&steps);

@@ -1,17 +1,13 @@
 //! The socket to which the library connects, in a directory that only this user can access.
 
 use std::{
-    env,
     ffi::OsString,
     fs, io,
-    io::{ErrorKind, IoSlice, Read, Write},
+    io::{ErrorKind, IoSlice, Read},
     mem::MaybeUninit,
     os::{
         fd::AsFd,
-        unix::{
-            fs::{DirBuilderExt, MetadataExt, PermissionsExt},
-            net::{UnixListener, UnixStream},
-        },
+        unix::net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -21,7 +17,11 @@ use llmprof_inject::wire;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
 use tempfile::TempDir;
 
-use super::{guest::Guest, process_info::Dormant, ring::Memory};
+use super::{
+    connection::Connection,
+    private_dir::{Dormant, make_private, random_token, require_private, runtime_directory, variables},
+    ring::Memory,
+};
 
 /// A library identifies itself at once, but its program may be delayed.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -48,7 +48,7 @@ struct Arrival {
 /// The state of an arrival.
 enum Greeting {
     Silent(Arrival),
-    Guest(Box<Guest>),
+    Connection(Box<Connection>),
     Stranger,
 }
 
@@ -96,11 +96,11 @@ impl Socket {
 
     /// The next program that has connected, if there is one. Connections that do not send what the library sends are
     /// closed.
-    pub fn accept(&mut self) -> Option<Guest> {
+    pub fn accept(&mut self) -> Option<Connection> {
         self.accept_at(Instant::now())
     }
 
-    fn accept_at(&mut self, now: Instant) -> Option<Guest> {
+    fn accept_at(&mut self, now: Instant) -> Option<Connection> {
         while self.arrivals.len() < MAX_ARRIVALS
             && let Ok((stream, _)) = self.listener.accept()
         {
@@ -111,8 +111,8 @@ impl Socket {
             }
         }
         let mut arrivals = std::mem::take(&mut self.arrivals).into_iter();
-        let guest = arrivals.by_ref().find_map(|arrival| match greet(arrival, &self.token, now) {
-            Greeting::Guest(guest) => Some(*guest),
+        let connection = arrivals.by_ref().find_map(|arrival| match greet(arrival, &self.token, now) {
+            Greeting::Connection(connection) => Some(*connection),
             Greeting::Silent(arrival) => {
                 self.arrivals.push(arrival);
                 None
@@ -120,7 +120,7 @@ impl Socket {
             Greeting::Stranger => None,
         });
         self.arrivals.extend(arrivals);
-        guest
+        connection
     }
 }
 
@@ -141,11 +141,12 @@ fn greet(mut arrival: Arrival, token: &str, now: Instant) -> Greeting {
         let is_late = now.saturating_duration_since(arrival.since) > HELLO_TIMEOUT;
         return if is_late { Greeting::Stranger } else { Greeting::Silent(arrival) };
     }
-    guest(arrival.stream).map_or(Greeting::Stranger, |guest| Greeting::Guest(Box::new(guest)))
+    connection(arrival.stream)
+        .map_or(Greeting::Stranger, |connection| Greeting::Connection(Box::new(connection)))
 }
 
 /// Sends the library the memory to write into.
-fn guest(stream: UnixStream) -> Option<Guest> {
+fn connection(stream: UnixStream) -> Option<Connection> {
     let peer = sockopt::socket_peercred(&stream).ok()?;
     let memory = Memory::new().ok()?;
     let fds = [memory.file().as_fd()];
@@ -154,12 +155,7 @@ fn guest(stream: UnixStream) -> Option<Guest> {
     control.push(SendAncillaryMessage::ScmRights(&fds));
     sendmsg(&stream, &[IoSlice::new(b"+")], &mut control, SendFlags::NOSIGNAL).ok()?;
     let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok()?;
-    Some(Guest::new(pid, stream, memory))
-}
-
-/// Accessible only to this user, whatever the umask is.
-fn make_private(path: &Path) -> io::Result<()> {
-    fs::set_permissions(path, fs::Permissions::from_mode(0o700))
+    Some(Connection::new(pid, stream, memory))
 }
 
 impl Drop for Socket {
@@ -168,95 +164,10 @@ impl Drop for Socket {
     }
 }
 
-fn variables(library: &Path, directory: &Path, token: &str) -> Vec<(&'static str, OsString)> {
-    vec![
-        ("CUDA_INJECTION64_PATH", library.into()),
-        ("NVTX_INJECTION64_PATH", library.into()),
-        (wire::DIRECTORY, directory.into()),
-        (wire::TOKEN, token.into()),
-    ]
-}
-
-/// The variables for a program that [`Socket::for_process`] joins later.
-pub fn print_environment(library: &Path) -> io::Result<Vec<(&'static str, OsString)>> {
-    let directory = shared_directory()?;
-    let token = shared_token(&directory)?;
-    Ok(variables(library, &directory, &token))
-}
-
-/// How to join a program with the library if its variables cannot be read, because process titles overwrite them.
-/// `None` if `inject` was never used.
-pub fn shared_dormant() -> Option<Dormant> {
-    let directory = shared_directory().ok()?;
-    let token = read_token(&directory.join(TOKEN))?;
-    Some(Dormant { directory, token })
-}
-
-/// The token of all programs of this user that can be joined later.
-const TOKEN: &str = "token";
-
-fn shared_token(directory: &Path) -> io::Result<String> {
-    let path = directory.join(TOKEN);
-    if let Some(token) = read_token(&path) {
-        return Ok(token);
-    }
-    let token = random_token()?;
-    let mut new = tempfile::Builder::new().prefix("token-").tempfile_in(directory)?;
-    new.write_all(token.as_bytes())?;
-    // Another process may have created it first; then its token counts.
-    match new.persist_noclobber(&path) {
-        Ok(_) => Ok(token),
-        Err(refused) => read_token(&path).ok_or(refused.error),
-    }
-}
-
-/// A token in a file that only this user can access.
-fn read_token(path: &Path) -> Option<String> {
-    let there = fs::symlink_metadata(path).ok()?;
-    let is_ours =
-        there.is_file() && there.uid() == rustix::process::getuid().as_raw() && there.mode() & 0o077 == 0;
-    let text = is_ours.then(|| fs::read_to_string(path).ok()).flatten()?;
-    (text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(text)
-}
-
-fn random_token() -> io::Result<String> {
-    let mut bytes = [0; 16];
-    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-fn runtime_directory() -> PathBuf {
-    let given = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    given.filter(|dir| dir.is_absolute() && dir.is_dir()).unwrap_or_else(env::temp_dir)
-}
-
-/// The directory in which a program that was started earlier looks for the socket: the same for all processes of a
-/// user.
-pub fn shared_directory() -> io::Result<PathBuf> {
-    let me = rustix::process::getuid().as_raw();
-    let path = runtime_directory().join(format!("llmprof-{me}"));
-    match fs::DirBuilder::new().mode(0o700).create(&path) {
-        Ok(()) => make_private(&path)?,
-        Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
-        Err(_) => {}
-    }
-    require_private(&path)?;
-    Ok(path)
-}
-
-/// In a world-writable directory, another user may have created it first.
-fn require_private(path: &Path) -> io::Result<()> {
-    let there = fs::symlink_metadata(path)?;
-    let me = rustix::process::getuid().as_raw();
-    if there.is_dir() && there.uid() == me && there.mode() & 0o077 == 0 {
-        return Ok(());
-    }
-    let text = format!("{} is not a directory of this user's alone; remove it", path.display());
-    Err(io::Error::new(ErrorKind::PermissionDenied, text))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::{io::Write, os::unix::fs::MetadataExt};
+
     use super::*;
 
     /// Connections that send nothing, or something else, delay no program.
@@ -281,7 +192,11 @@ mod tests {
         assert_eq!(socket.arrivals.len(), silent.len() + 1, "those that have gone are forgotten");
         program.write_all(rest.as_bytes()).unwrap();
         let late = now + 2 * HELLO_TIMEOUT;
-        assert_eq!(socket.accept_at(late).map(|guest| guest.pid), Some(std::process::id()), "all is said");
+        assert_eq!(
+            socket.accept_at(late).map(|connection| connection.pid),
+            Some(std::process::id()),
+            "all is said"
+        );
         assert!(socket.arrivals.is_empty(), "silent for too long");
     }
 }

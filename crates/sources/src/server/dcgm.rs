@@ -10,7 +10,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     exposition::{Exposition, Sample},
-    scrape::{self, MetricsAt},
+    plan::MetricsAt,
+    scrape,
     tls::Tls,
     watch::until_stopped,
 };

@@ -6,7 +6,7 @@ use percent_encoding::percent_decode_str;
 use thiserror::Error;
 use url::Url;
 
-use super::fetch::Login;
+use super::login::Login;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {

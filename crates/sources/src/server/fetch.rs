@@ -1,49 +1,17 @@
 //! One document of a server outside of a load test: a status and a complete body, or an error if it is too large.
 
-use std::{fmt, io, time::Duration};
+use std::{io, time::Duration};
 
-use base64::{Engine, engine::general_purpose::STANDARD};
 use thiserror::Error;
 use tokio::time::Instant;
 
 use super::{
     endpoint::Endpoint,
     http::{Connection, HttpError, authorized_request},
+    login::Login,
     tls::Tls,
 };
 use llmprof_base::gz;
-
-/// The authorisation of a request. It is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Login {
-    Bearer(String),
-    Basic { user: String, password: String },
-}
-
-impl Login {
-    /// A token, which must be one line.
-    pub fn bearer(token: &str) -> Option<Login> {
-        let token = token.trim();
-        (!token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()))
-            .then(|| Login::Bearer(token.to_owned()))
-    }
-
-    /// The value of the header.
-    fn header(&self) -> String {
-        match self {
-            Login::Bearer(token) => format!("Bearer {token}"),
-            Login::Basic { user, password } => {
-                format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))
-            }
-        }
-    }
-}
-
-impl fmt::Debug for Login {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Login(…)")
-    }
-}
 
 #[derive(Debug, Error)]
 pub enum FetchError {

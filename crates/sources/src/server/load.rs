@@ -4,7 +4,6 @@ use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
     rc::Rc,
-    sync::Arc,
     time::Duration,
 };
 
@@ -15,10 +14,10 @@ use tokio::{
 };
 
 use super::{
-    arrival::{Gaps, Schedule},
+    arrival::Schedule,
     client::{Arrived, Client, Exchange},
-    endpoint::Endpoint,
     openai::{Ask, Message, Role},
+    plan::{Arrivals, LoadPlan, Prompts},
     ready,
     scrape::Scraper,
     tls::Tls,
@@ -26,12 +25,11 @@ use super::{
     words::words,
 };
 use llmprof_analysis::distribution::Distribution;
-use llmprof_base::{secret::Secret, units::grouped};
-use llmprof_config::Api;
-use llmprof_engine::{driver::Control, text::Tokenizer};
+use llmprof_base::units::grouped;
+use llmprof_engine::driver::Control;
 use llmprof_event::{
-    ClientSample, Ending, Event, EventTx, HttpStep, Level, OfferedLoad, Prediction, RequestFailure,
-    RequestFinished, RequestStarted, ServerKind, Stamp, Token,
+    ClientSample, Ending, Event, EventTx, HttpStep, Level, Prediction, RequestFailure, RequestFinished,
+    RequestStarted, Stamp, Token,
 };
 
 /// The interval at which the client's own delay is measured.
@@ -68,79 +66,6 @@ pub enum LoadError {
     Gone { at_s: f64, message: String, failed: u32, ended: u32, unsent: u32 },
     #[error("cancelled")]
     Cancelled,
-}
-
-/// When requests are sent.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Arrivals {
-    /// `concurrency` requests at a time; the next when one has ended.
-    Closed { concurrency: u32 },
-    /// At a rate, whatever the server does; at most `concurrency` at a time if that is set.
-    Open { gaps: Gaps, rate: f64, ramp_s: f64, concurrency: Option<u32> },
-    /// At recorded times, faster by a factor.
-    Trace { entries: Arc<[TraceEntry]>, speed: f64 },
-}
-
-impl Arrivals {
-    /// `None` for a recorded trace.
-    pub fn offered(&self) -> Option<OfferedLoad> {
-        Some(match self {
-            Arrivals::Closed { concurrency } => {
-                OfferedLoad { rate: None, burstiness: Some(1.0), concurrency: Some(*concurrency) }
-            }
-            Arrivals::Open { gaps, rate, concurrency, .. } => {
-                OfferedLoad { rate: Some(*rate), burstiness: gaps.burstiness(), concurrency: *concurrency }
-            }
-            Arrivals::Trace { .. } => return None,
-        })
-    }
-}
-
-/// The prompts of the requests.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Prompts {
-    /// Words. A part of every prompt is shared by all, the rest is new; without a nonce, prompts with equal indexes are
-    /// equal in all runs with one seed.
-    Synthetic {
-        tokens: u32,
-        shared: f64,
-        nonce: bool,
-    },
-    Given(Arc<[String]>),
-}
-
-#[derive(Debug, Clone)]
-pub struct LoadPlan {
-    pub endpoint: Endpoint,
-    pub kind: ServerKind,
-    pub api: Api,
-    pub model: Option<String>,
-    pub key: Option<Secret>,
-    /// Additional certificates to trust (PEM).
-    pub authorities: Vec<u8>,
-    pub timeout: Duration,
-    pub ready: Duration,
-    pub metrics: Option<super::scrape::MetricsAt>,
-    pub arrivals: Arrivals,
-    pub warmup: u32,
-    pub requests: u32,
-    pub prompts: Prompts,
-    pub images: Arc<[String]>,
-    pub max_tokens: u32,
-    pub ignore_eos: bool,
-    pub temperature: Option<f64>,
-    pub top_p: Option<f64>,
-    pub continuous_usage: bool,
-    pub turns: u32,
-    pub think: Duration,
-    /// The maximum share of failed requests.
-    pub max_failures: f64,
-    /// The time after which a server that refuses connections is given up.
-    pub gives_up: Duration,
-    pub seed: u64,
-    pub predictions: bool,
-    /// Counts output tokens if the server does not.
-    pub tokenizer: Option<Arc<Tokenizer>>,
 }
 
 /// The part of the load test that a request belongs to.

@@ -10,9 +10,11 @@ mod fetch;
 mod http;
 mod known;
 mod load;
+mod login;
 mod metrics;
 mod openai;
 mod picture;
+mod plan;
 mod ready;
 mod scrape;
 mod sse;
@@ -33,12 +35,13 @@ pub use self::{
     arrival::Gaps,
     dcgm::{FIELDS as DCGM_FIELDS, REASONS as DCGM_REASONS, watch_gpus},
     endpoint::{Endpoint, EndpointError},
-    fetch::{FetchError, Fetched, Login, fetch},
+    fetch::{FetchError, Fetched, fetch},
     http::HttpError,
     known::{KnownServer, Timing},
-    load::{Arrivals, LoadError, LoadPlan, Prompts, run},
+    load::{LoadError, run},
+    login::Login,
     picture::data_url,
-    scrape::MetricsAt,
+    plan::{Arrivals, LoadPlan, MetricsAt, Prompts},
     tls::{Tls, Untrusted},
     trace::{TraceEntry, TraceError, read as read_trace},
     watch::watch,

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 
-use super::{client::Client, http::HttpError, load::LoadPlan, tls::Untrusted};
+use super::{client::Client, http::HttpError, plan::LoadPlan, tls::Untrusted};
 use llmprof_event::{Event, EventTx, HttpStep, Level, Preparing, Ready, ServerFound};
 
 const RETRY: Duration = Duration::from_millis(250);

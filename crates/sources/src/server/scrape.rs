@@ -8,8 +8,8 @@ use super::{
     endpoint::Endpoint,
     exposition::Exposition,
     http,
-    load::LoadPlan,
     metrics::{self, AtTheEnd, Reading},
+    plan::{LoadPlan, MetricsAt},
     tls::Tls,
 };
 use llmprof_base::secret::Secret;
@@ -18,14 +18,6 @@ use llmprof_event::{Event, EventTx, Level, ServerFound, ServerKind, ServerSilent
 const INTERVAL: Duration = Duration::from_secs(1);
 const ANSWER: Duration = Duration::from_secs(5);
 const MAX_PAGE_BYTES: usize = 8 << 20;
-
-/// A page of metrics.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MetricsAt {
-    pub endpoint: Endpoint,
-    /// `None` for the usual path of this kind of server.
-    pub path: Option<String>,
-}
 
 /// The page at `path`, or why there is none.
 pub async fn page(

@@ -11,8 +11,8 @@ use std::{
 use tokio::{task::LocalSet, time::sleep};
 
 use super::{
-    endpoint::Endpoint,
-    scrape::{MetricsAt, NoMetrics, Scraper},
+    plan::MetricsAt,
+    scrape::{NoMetrics, Scraper},
     tls::Tls,
 };
 use llmprof_event::{Event, EventTx, Level, ServerFound, ServerKind, ServerSilent};
@@ -94,13 +94,4 @@ fn report_absent(at: &MetricsAt, server: u32, absent: &NoMetrics, tx: &EventTx) 
     };
     let url = Some(at.endpoint.to_string());
     tx.send(Event::ServerSilent(ServerSilent { server, url, answers: *absent == NoMetrics::Unknown, why }));
-}
-
-impl MetricsAt {
-    /// The metrics at a URL: at its path if it has one, else at the usual path of the server.
-    pub fn read(url: &str) -> Result<MetricsAt, super::EndpointError> {
-        let at = Endpoint::read(url)?;
-        let path = Some(at.base.clone()).filter(|path| !path.is_empty());
-        Ok(MetricsAt { endpoint: Endpoint { base: String::new(), ..at }, path })
-    }
 }

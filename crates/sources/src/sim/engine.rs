@@ -8,10 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    card::{SimCard, SimTiming},
-    kernels::SimKernels,
-};
+use super::{card::SimCard, kernels::SimKernels, timing::SimTiming};
 use crate::sim::scenario::{Fault, Scenario, UnknownScenario};
 use llm_cost::Step;
 use llmprof_base::noise;

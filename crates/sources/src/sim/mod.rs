@@ -5,7 +5,8 @@ mod engine;
 mod kernels;
 pub mod scenario;
 pub mod telemetry;
+mod timing;
 
-pub use card::SimTiming;
 pub use engine::{SimEngine, Tick};
 pub use kernels::{SimKernels, SimSteps, sim_kernels};
+pub use timing::SimTiming;

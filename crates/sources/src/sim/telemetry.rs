@@ -1,10 +1,7 @@
 //! A simulated GPU and its host: they follow the scenario, the workload's phase and the clock.
 
 use crate::{
-    sim::{
-        card::{SimCard, SimLoad},
-        scenario::Scenario,
-    },
+    sim::{card::SimCard, scenario::Scenario, timing::SimLoad},
     telemetry::{GpuProbe, HostProbe, ProbeError, Selection, Tier},
 };
 use llmprof_base::noise;

@@ -12,6 +12,7 @@ use super::{
     links::Links,
     memory::Memory,
     nccl::Asynchronous,
+    tables::{simple_row, timed},
 };
 use crate::{
     gpu::{Ran, filled},
@@ -422,21 +423,6 @@ fn count(by_name: &mut BTreeMap<String, Durations>, name: &str, ns: f64) {
         Some(durations) => durations.add(ns),
         None => by_name.entry(name.to_owned()).or_default().add(ns),
     }
-}
-
-pub fn timed(
-    source: &str,
-    kind: Kind,
-    by_name: impl IntoIterator<Item = (String, Durations)>,
-    device: Option<&str>,
-) -> Option<KernelTable> {
-    let rows = by_name.into_iter().map(|(name, durations)| durations.into_row(simple_row(name)));
-    filled(source, kind, rows.collect(), device)
-}
-
-/// A row whose family is its name.
-fn simple_row(name: String) -> KernelRow {
-    KernelRow { family: name.clone(), name, ..KernelRow::default() }
 }
 
 /// Exact to the nanosecond, also for times since 1970, whose nanoseconds exceed the precision of a float.

@@ -11,6 +11,7 @@ mod links;
 mod memory;
 mod nccl;
 mod repair;
+mod tables;
 
 use std::{
     fmt,

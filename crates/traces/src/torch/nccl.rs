@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{event::Event, fold::timed};
+use super::{event::Event, tables::timed};
 use crate::tally::{Durations, MAX_ROWS};
 use llmprof_event::kernels::{KernelTable, Kind};
 

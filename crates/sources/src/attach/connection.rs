@@ -15,7 +15,7 @@ use super::{
 /// Maximum slots per read: others get their turn, and memory stays bounded.
 const MAX_SLOTS: usize = 1 << 15;
 
-pub struct Guest {
+pub struct Connection {
     pub pid: u32,
     stream: UnixStream,
     memory: Memory,
@@ -25,9 +25,9 @@ pub struct Guest {
     pub is_gone: bool,
 }
 
-impl Guest {
-    pub(super) fn new(pid: u32, stream: UnixStream, memory: Memory) -> Guest {
-        Guest {
+impl Connection {
+    pub(super) fn new(pid: u32, stream: UnixStream, memory: Memory) -> Connection {
+        Connection {
             pid,
             stream,
             memory,
