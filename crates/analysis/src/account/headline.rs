@@ -17,6 +17,8 @@ pub struct Setup {
     pub is_server: bool,
     /// The requests run on the CPU.
     pub is_on_cpu: bool,
+    /// The operators are timed on the host.
+    pub times_operators: bool,
     /// The built-in engine.
     pub is_built_in: bool,
     /// The power limit is the highest that the GPU allows.
@@ -85,6 +87,8 @@ pub fn remedy(owner: Owner, setup: &Setup) -> Option<&'static str> {
         Owner::Stage(Stage::Compile) => "Keep the compile cache between starts",
         Owner::Stage(Stage::Capture) => "Capture fewer batch sizes",
         Owner::Stage(Stage::Weights) => "Faster storage, or weights in the page cache",
+        // What is left is outside of the operators: on a busy machine, the wait for the CPU.
+        Owner::Unexplained if setup.times_operators => return None,
         Owner::Unexplained if setup.is_on_cpu => {
             "Time operators to see what it is (profiling.operators.enable=true)"
         }

@@ -121,6 +121,15 @@ fn a_clock_takes_its_loss_from_the_excess_of_kernels() {
 }
 
 #[test]
+fn what_is_done_already_is_not_recommended() {
+    let on_cpu = Setup { is_on_cpu: true, ..Setup::default() };
+    assert!(remedy(Owner::Unexplained, &on_cpu).unwrap().contains("profiling.operators.enable=true"));
+    assert_eq!(remedy(Owner::Unexplained, &Setup { times_operators: true, ..on_cpu }), None);
+    let recorded = Setup { is_quantised: true, speculates: true, ..Setup::default() };
+    assert_eq!(remedy(Owner::Bytes, &recorded), None);
+}
+
+#[test]
 fn a_host_that_launches_too_slowly_is_named_with_its_launches() {
     let launches = LaunchMeter {
         launches: 1_546.0,

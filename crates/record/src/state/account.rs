@@ -144,6 +144,7 @@ impl RunState {
             speculates: self.speculation.is_some(),
             is_server: self.load_tested().is_some(),
             is_on_cpu: run.is_some_and(|run| run.device.is_cpu()),
+            times_operators: self.operators_on_cpu(phase).is_some(),
             is_built_in: matches!(self.kind(), WorkKind::Model(ModelEngine::Cuda | ModelEngine::Candle)),
             is_power_at_maximum: limits.is_some_and(|(limit, max)| limit >= AT_MAXIMUM * max),
             peak_bytes_per_s: peaks.map(|peaks| peaks.bytes_per_s),
