@@ -259,19 +259,19 @@ fn asks_about_a_run(binding: &Binding) -> bool {
 /// Presses every key of the table on every pane, and closes overlays.
 fn press_everything(terminal: &Terminal) {
     // A run without a server or without several GPUs does not have those panes.
-    for (i, pane) in Pane::ALL.into_iter().enumerate().filter(|(_, pane)| !pane.is_special()) {
-        let number = i + 1;
+    for pane in Pane::ALL.into_iter().filter(|pane| !pane.is_special()) {
         for binding in
             BINDINGS.iter().filter(|b| b.action != Action::Do(Effect::Quit) && !asks_about_a_run(b))
         {
             // The key before may have opened a replay.
-            terminal.send(&format!("b{number}"));
+            terminal.send(&format!("b{}", sent_for(pane.key())));
             for key in binding.keys {
                 terminal.send(&sent_for(*key));
                 let applies = binding.scope.applies(pane, Mode::Single);
                 let opens = matches!(
                     binding.action,
                     Action::Help
+                        | Action::Palette
                         | Action::Evidence
                         | Action::AskSnapshotName
                         | Action::AskFilter
@@ -279,7 +279,8 @@ fn press_everything(terminal: &Terminal) {
                         | Action::Do(Effect::Run(RunCommand::EditOverrides))
                 );
                 if opens && applies {
-                    terminal.see("Esc closes");
+                    let what = format!("what {key} opens on {} ({})", pane.title(), binding.help);
+                    terminal.until(&what, |screen| screen.contents().contains("Esc closes"));
                     terminal.send("\x1b");
                     terminal.see_no("Esc closes");
                 }
