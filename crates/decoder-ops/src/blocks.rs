@@ -100,7 +100,7 @@ fn power_of_two(exponent: u8) -> f16 {
 }
 
 /// The small scales of both halves of group `g`: for Q2_K with the minimum in the upper bits, for Q4_K and Q5_K the
-/// scale and the minimum of the group, signed ones before 32 is subtracted.
+/// scale and the minimum of the group, for IQ4_XS twice the scale of the group.
 pub(crate) fn small_scales(format: Format, block: &[u8], g: usize) -> [u8; 2] {
     match format {
         Format::Q2K => [block[2 * g], block[2 * g + 1]],

@@ -33,8 +33,10 @@ pub(crate) enum Scales {
     /// Two half floats for eight groups, and for each half group a byte: the scale in the lower bits, the offset to
     /// subtract in the upper ones.
     Nibbles,
-    /// A half float for eight groups, and a signed byte for each half group.
+    /// A half float for eight groups, and a signed byte for each group.
     Signed,
+    /// A half float for eight groups, and a signed byte for each half group.
+    SignedHalves,
 }
 
 /// How the weights of a format follow from its codes.
@@ -57,10 +59,10 @@ impl Rule {
             Format::Q5_1 => (5, Scales::Two, 0.0),
             Format::Q8_0 => (8, Scales::One, 128.0),
             Format::Q2K => (2, Scales::Nibbles, 0.0),
-            Format::Q3K => (3, Scales::Signed, 4.0),
+            Format::Q3K => (3, Scales::SignedHalves, 4.0),
             Format::Q4K => (4, Scales::Pairs, 0.0),
             Format::Q5K => (5, Scales::Pairs, 0.0),
-            Format::Q6K => (6, Scales::Signed, 32.0),
+            Format::Q6K => (6, Scales::SignedHalves, 32.0),
             Format::Iq4Nl | Format::Mxfp4 => (4, Scales::One, 128.0),
             Format::Iq4Xs => (4, Scales::Signed, 128.0),
         };
@@ -76,14 +78,14 @@ impl Rule {
     pub const fn groups(self) -> usize {
         match self.scales {
             Scales::One | Scales::Two => 1,
-            Scales::Pairs | Scales::Nibbles | Scales::Signed => 8,
+            Scales::Pairs | Scales::Nibbles | Scales::Signed | Scales::SignedHalves => 8,
         }
     }
 
     /// Bytes of the half floats at the beginning.
     pub const fn head(self) -> usize {
         match self.scales {
-            Scales::One | Scales::Signed => HALVES,
+            Scales::One | Scales::Signed | Scales::SignedHalves => HALVES,
             Scales::Two | Scales::Pairs | Scales::Nibbles => 2 * HALVES,
         }
     }
@@ -92,7 +94,8 @@ impl Rule {
     pub const fn small(self) -> usize {
         match self.scales {
             Scales::One | Scales::Two => 0,
-            Scales::Pairs | Scales::Nibbles | Scales::Signed => 2 * ROWS,
+            Scales::Signed => ROWS,
+            Scales::Pairs | Scales::Nibbles | Scales::SignedHalves => 2 * ROWS,
         }
     }
 
@@ -108,7 +111,7 @@ impl Rule {
 
     /// Whether the halves of a group have their own scales.
     pub const fn has_halves(self) -> bool {
-        matches!(self.scales, Scales::Nibbles | Scales::Signed)
+        matches!(self.scales, Scales::Nibbles | Scales::SignedHalves)
     }
 
     /// Whether codes above 127 occur.
@@ -225,8 +228,9 @@ impl Panels {
                             let both = byte(i / HALF);
                             (first * f32::from(both & 15), -second * f32::from(both >> 4))
                         }
-                        Scales::Signed => {
-                            let scale = first * f32::from(byte(i / HALF) as i8);
+                        Scales::Signed | Scales::SignedHalves => {
+                            let half = if rule.has_halves() { i / HALF } else { 0 };
+                            let scale = first * f32::from(byte(half) as i8);
                             (scale, -rule.zero * scale)
                         }
                     };
