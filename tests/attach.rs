@@ -2,9 +2,10 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Lines},
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::{Child, ChildStdout, Command, Output, Stdio},
     sync::OnceLock,
 };
 
@@ -228,29 +229,34 @@ fn another_tool_that_was_first_stays() {
     );
 }
 
-#[test]
-fn a_program_is_joined_and_left() {
-    let dir = tempfile::tempdir().unwrap();
-    let printed = llmprof(dir.path(), &["inject", "--print-env"]).output().unwrap();
-    let variables: Vec<(String, String)> = text(&printed.stdout)
-        .lines()
-        .map(|line| line.strip_prefix("export ").unwrap().split_once('=').unwrap())
-        .map(|(name, value)| (name.to_owned(), value.trim_matches('\'').to_owned()))
-        .collect();
-    assert_eq!(variables.len(), 4, "{variables:?}");
-    let mut target = command(standin(), dir.path());
-    // Its environment cannot be read any more, like that of the workers of vLLM and SGLang.
-    target.args(["graph:ut", "1400", "4"]).envs(variables).stdout(Stdio::piped());
-    let mut target = target.spawn().unwrap();
+/// A program with its child processes, which are killed at the end.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let group = format!("-{}", self.0.id());
+        let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a program that runs until SIGTERM, and waits until it is ready.
+fn endless(mut program: Command) -> (Running, Lines<BufReader<ChildStdout>>) {
+    let mut target = program.process_group(0).stdout(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(target.stdout.take().unwrap()).lines();
+    let target = Running(target);
     assert_eq!(said.next().unwrap().unwrap(), "ready");
+    (target, said)
+}
+
+/// Joins a running program twice, and leaves it.
+fn is_joined_and_left(dir: &Path, Running(target): &mut Running) {
     for turn in ["first", "second"] {
         let pid = target.id().to_string();
         let run = format!("hydra.run.dir={turn}");
-        let mut joined =
-            llmprof(dir.path(), &["attach", &pid, "--json", "--headless", "telemetry=none", &run]);
+        let mut joined = llmprof(dir, &["attach", &pid, "--json", "--headless", "telemetry=none", &run]);
         let joined = joined.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let recording = dir.path().join(turn).join("events.ndjson");
+        let recording = dir.join(turn).join("events.ndjson");
         eventually("kernels of decode steps", || {
             let events = fs::read_to_string(&recording).unwrap_or_default();
             events.lines().any(|line| line.contains(r#""kernels":{"phase":"decode""#)).then_some(())
@@ -265,16 +271,109 @@ fn a_program_is_joined_and_left() {
     assert!(target.try_wait().unwrap().is_none(), "it goes on");
     signal(target.id(), "TERM");
     assert_eq!(target.wait().unwrap().code(), Some(4), "to its end");
-    assert_eq!(said.next().unwrap().unwrap(), "1400 steps");
+}
 
-    let mut plain = Command::new("sleep").arg("600").spawn().unwrap();
-    let outside = llmprof(dir.path(), &["attach", &plain.id().to_string(), "--for", "1"]).output().unwrap();
+#[test]
+fn a_prepared_program_is_joined_and_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let printed = llmprof(dir.path(), &["inject", "--print-env"]).output().unwrap();
+    let variables: Vec<(String, String)> = text(&printed.stdout)
+        .lines()
+        .map(|line| line.strip_prefix("export ").unwrap().split_once('=').unwrap())
+        .map(|(name, value)| (name.to_owned(), value.trim_matches('\'').to_owned()))
+        .collect();
+    assert_eq!(variables.len(), 4, "{variables:?}");
+    let mut target = command(standin(), dir.path());
+    // Its environment cannot be read any more, like that of the workers of vLLM and SGLang.
+    target.args(["graph:ut", "1400", "4"]).envs(variables);
+    let (mut target, mut said) = endless(target);
+    is_joined_and_left(dir.path(), &mut target);
+    assert_eq!(said.next().unwrap().unwrap(), "1400 steps");
+}
+
+/// The library is loaded into the running process, once.
+#[test]
+fn a_program_without_preparation_is_joined_and_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut target = command(standin(), dir.path());
+    target.args(["graph:u", "1400", "4"]);
+    let (mut target, mut said) = endless(target);
+    is_joined_and_left(dir.path(), &mut target);
+    assert_eq!(said.next().unwrap().unwrap(), "1400 steps");
+}
+
+#[test]
+fn a_python_program_is_joined_and_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut target = command("python3", dir.path());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/standins/program.py");
+    target.arg(script).arg(standin().with_file_name("libcupti.so.13"));
+    let (mut target, mut said) = endless(target);
+    is_joined_and_left(dir.path(), &mut target);
+    assert_eq!(said.next().unwrap().unwrap(), "True", "it has made steps");
+}
+
+/// The process that a server is known by has no work: its child processes have.
+#[test]
+fn the_processes_of_a_program_that_use_cuda_are_joined_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = format!("echo ready; '{0}' graph:u 1 & '{0}' graph:u 1 & wait", standin().display());
+    let mut target = command("sh", dir.path());
+    target.args(["-c", &script]);
+    let (target, _said) = endless(target);
+    let pid = target.0.id().to_string();
+    let children = || {
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        let pids = children.split_whitespace().map(str::to_owned);
+        let uses_cuda = |pid: &String| {
+            fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains("libcupti"))
+        };
+        let children: Vec<String> = pids.filter(uses_cuda).collect();
+        (children.len() == 2).then_some(children)
+    };
+    let children = eventually("both children", children);
+    let done =
+        llmprof(dir.path(), &["attach", &pid, "--json", "--for", "3", "telemetry=none"]).output().unwrap();
+    let said = text(&done.stderr);
+    for child in &children {
+        assert!(said.contains(&format!("loaded into process {child}")), "{said}");
+    }
+    assert!(!said.contains(&format!("process {pid} ")), "the shell is left alone: {said}");
+    let joined = count(&events(dir.path()), "process_joined");
+    assert_eq!(joined, 2, "{said}");
+}
+
+#[test]
+fn what_cannot_be_joined_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let attach = |process: &str| llmprof(dir.path(), &["attach", process, "--for", "1"]).output().unwrap();
+    let mut plain = command("sleep", dir.path()).arg("600").spawn().unwrap();
+    let outside = attach(&plain.id().to_string());
     let _ = plain.kill();
     let _ = plain.wait();
     assert_ne!(outside.status.code(), Some(2), "it is watched from outside");
-    assert!(text(&outside.stderr).contains("was not started with our library"), "{}", text(&outside.stderr));
-    let nobody = llmprof(dir.path(), &["attach", "no-such-program"]).output().unwrap();
+    assert!(text(&outside.stderr).contains("has not loaded CUDA"), "{}", text(&outside.stderr));
+    let nobody = attach("no-such-program");
     assert!(text(&nobody.stderr).contains("there is no process no-such-program"), "{}", text(&nobody.stderr));
+    // Two programs of one name.
+    let program = dir.path().join("two-of-a-name");
+    fs::hard_link(standin(), &program).or_else(|_| fs::copy(standin(), &program).map(|_| ())).unwrap();
+    let both = [(); 2].map(|()| {
+        let mut target = command(&program, dir.path());
+        target.args(["graph:u", "1"]);
+        endless(target).0
+    });
+    let several = attach("two-of-a-name");
+    let said = text(&several.stderr);
+    assert_eq!(several.status.code(), Some(2), "{said}");
+    assert!(
+        both.iter().all(|target| said.contains(&target.0.id().to_string())) && said.contains("by its PID"),
+        "{said}"
+    );
+    // A stopped process.
+    signal(both[0].0.id(), "STOP");
+    let stopped = attach(&both[0].0.id().to_string());
+    assert!(text(&stopped.stderr).contains("cannot be joined"), "{}", text(&stopped.stderr));
 }
 
 /// The program is unaffected when the profiler is killed or stopped.

@@ -593,6 +593,20 @@ fn permission_to_read_counters() {
 }
 
 #[test]
+fn permission_to_join_running_programs() {
+    let fake = FakeMachine::healthy();
+    assert_found(&fake.report(), "attach", Pass, &["of this user can be joined"], &[]);
+    fake.file("/proc/sys/kernel/yama/ptrace_scope", "1\n");
+    fake.file("/proc/self/status", "Name:\tx\nCapEff:\t0000000000000000\n");
+    let setting = "sudo sysctl kernel.yama.ptrace_scope=0";
+    assert_found(&fake.report(), "attach", Warn, &["cannot be joined", "ptrace_scope=1"], &[setting]);
+    fake.file("/proc/self/status", "Name:\tx\nCapEff:\t000001ffffffffff\n");
+    assert_found(&fake.report(), "attach", Pass, &["CAP_SYS_PTRACE"], &[]);
+    fake.file("/proc/sys/kernel/yama/ptrace_scope", "3\n");
+    assert_found(&fake.report(), "attach", Warn, &["until the system restarts"], &["use exec"]);
+}
+
+#[test]
 fn terminals_disks_and_memory() {
     let mut fake = FakeMachine::bare();
     fake.machine.screen = Screen { terminal: true, size: Some((100, 30)) };

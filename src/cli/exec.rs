@@ -13,7 +13,9 @@ use super::{
     request::{RunRequest, Shown, Subject, model_of},
 };
 use llmprof_base::{own_children::OwnChild, shell::quoted};
-use llmprof_sources::attach::{OutputTo, Target, find_processes, library_file, print_environment};
+use llmprof_sources::attach::{
+    Joined, NotJoined, OutputTo, Target, find_processes, join, library_file, print_environment,
+};
 
 pub(super) const EXEC_EXAMPLES: &str = "\
 Examples:
@@ -28,7 +30,7 @@ Without the TUI, the program uses the terminal as if it were started directly. T
 
 pub(super) const ATTACH_EXAMPLES: &str = "\
 Examples:
-  llmprof-tui attach 4711            a program that was started with the variables of `llmprof-tui inject --print-env`
+  llmprof-tui attach 4711            a program that runs, and its child processes that use CUDA
   llmprof-tui attach serve.py --for 30
 
 Quitting (q) ends the recording; the program continues at full speed.";
@@ -120,26 +122,36 @@ pub(super) async fn attach(args: AttachArgs) -> Result<u8, Failure> {
     }
     let shown = args.follow.shown();
     let (with, without): (Vec<_>, Vec<_>) = found.into_iter().partition(|process| process.library.is_some());
-    if with.is_empty() {
-        let remark = format!(
-            "process {} ({}) was not started with our library, so its kernels cannot be seen; this is what can be seen from outside. To \
-             see kernels, start it by `llmprof-tui exec -- …`, or with the variables of `llmprof-tui inject --print-env`",
-            without[0].pid,
-            without[0].command(),
-        );
-        if shown.seconds.is_none() && shown.headless {
-            return Err(Failure::usage(format_args!("{remark}. Give a time: --for SECONDS")));
-        }
-        let mut config = args.config.request()?;
-        config.preset(&["runtime=watch", "output.record=false"])?;
-        return launch_here(RunRequest { config, subject: Subject::Watch, shown, remark: Some(remark) })
-            .await;
-    }
-    let model = with.iter().find_map(|process| model_of(&process.arguments, process.directory.as_deref()));
+    let joined = match with.is_empty() {
+        true => join(without),
+        false => Ok(Joined { processes: with, remarks: Vec::new() }),
+    };
+    let Joined { processes, remarks } = match joined {
+        Ok(joined) => joined,
+        Err(several @ NotJoined::Several(_)) => return Err(Failure::usage(several)),
+        Err(refusal) => return watch_from_outside(args.config, shown, &refusal).await,
+    };
+    let model =
+        processes.iter().find_map(|process| model_of(&process.arguments, process.directory.as_deref()));
     // Its load and memory count as the run's.
-    let _own: Vec<OwnChild> = with.iter().map(|process| OwnChild::new(process.pid)).collect();
-    let subject = Subject::Program { target: Target::Join { processes: with }, model };
-    launch_here(RunRequest { config: args.config.request()?, subject, shown, remark: None }).await
+    let _own: Vec<OwnChild> = processes.iter().map(|process| OwnChild::new(process.pid)).collect();
+    let subject = Subject::Program { target: Target::Join { processes }, model };
+    let remark = (!remarks.is_empty()).then(|| remarks.join("; "));
+    launch_here(RunRequest { config: args.config.request()?, subject, shown, remark }).await
+}
+
+/// What can be seen of a program that cannot be joined.
+async fn watch_from_outside(config: ConfigArgs, shown: Shown, refusal: &NotJoined) -> Result<u8, Failure> {
+    let remark = format!(
+        "{refusal}. Its kernels cannot be seen; this is what can be seen from outside. To see kernels, start it by `llmprof-tui \
+         exec -- …`, or with the variables of `llmprof-tui inject --print-env`"
+    );
+    if shown.seconds.is_none() && shown.headless {
+        return Err(Failure::usage(format_args!("{remark}. Give a time: --for SECONDS")));
+    }
+    let mut config = config.request()?;
+    config.preset(&["runtime=watch", "output.record=false"])?;
+    launch_here(RunRequest { config, subject: Subject::Watch, shown, remark: Some(remark) }).await
 }
 
 pub(super) fn inject(args: &InjectArgs) -> Result<u8, Failure> {

@@ -42,7 +42,7 @@ pub(super) async fn launch_here(request: RunRequest) -> Result<u8, Failure> {
     match (subject, shown.headless) {
         (subject, false) => on_screen(plan, replan, &subject, remark).await,
         (Subject::Workload, true) => workload(plan, shown).await,
-        (Subject::Program { .. }, true) => program(plan, time, shown).await,
+        (Subject::Program { .. }, true) => program(plan, time, remark, shown).await,
         (Subject::Watch, true) => watch(plan, time.unwrap_or_default(), remark, shown).await,
     }
 }
@@ -101,7 +101,14 @@ async fn workload(plan: Plan, shown: Shown) -> Result<u8, Failure> {
 }
 
 /// Another program without the TUI.
-async fn program(plan: Plan, time: Option<Duration>, shown: Shown) -> Result<u8, Failure> {
+async fn program(
+    mut plan: Plan,
+    time: Option<Duration>,
+    remark: Option<String>,
+    shown: Shown,
+) -> Result<u8, Failure> {
+    remark.iter().for_each(|remark| eprint_line(format_args!("note: {remark}")));
+    plan.remarks.extend(remark);
     let finished = headless::follow(plan, time).await?;
     let dir = finished.summary.dir.as_deref();
     match shown.json {

@@ -150,7 +150,7 @@ enum Command {
     /// Start another CUDA program and show its kernels, steps and phases
     #[command(after_help = exec::EXEC_EXAMPLES)]
     Exec(exec::ExecArgs),
-    /// Join a running program that was started with the variables of `inject`
+    /// Join a running program, without preparation, and show its kernels, steps and phases
     #[command(after_help = exec::ATTACH_EXAMPLES)]
     Attach(exec::AttachArgs),
     /// Print the environment variables with which `attach` can join a program later

@@ -14,6 +14,7 @@ pub const MSG_NOSIGNAL: c_int = 0x4000;
 pub const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
 pub const SIG_SETMASK: c_int = 2;
 pub const POLLIN: i16 = 1;
+pub const MFD_CLOEXEC: u32 = 1;
 
 #[repr(C)]
 pub struct Iovec {
@@ -97,6 +98,7 @@ unsafe extern "C" {
     pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, bytes: *mut u32) -> c_int;
     pub fn poll(fds: *mut PollFd, count: u64, timeout_ms: c_int) -> c_int;
     pub fn close(fd: c_int) -> c_int;
+    pub fn memfd_create(name: *const c_char, flags: u32) -> c_int;
     pub fn getuid() -> u32;
     fn syscall(number: c_long, ...) -> c_long;
     pub fn clock_gettime(clock: c_int, at: *mut Timespec) -> c_int;

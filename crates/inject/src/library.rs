@@ -6,6 +6,7 @@
 mod c;
 mod cupti;
 mod devices;
+mod door;
 #[allow(dead_code)] // the built-in engine's half
 mod functions;
 #[allow(dead_code)] // the built-in engine's half
@@ -18,7 +19,7 @@ mod session;
 mod wire;
 
 use std::{
-    ffi::{c_int, c_void},
+    ffi::{c_char, c_int, c_void},
     panic, ptr,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -42,8 +43,20 @@ fn set_recording(on: bool) {
 /// Called by the driver while it initialises CUDA, in this process or in the child of a fork.
 #[unsafe(no_mangle)]
 pub extern "C" fn InitializeInjection() -> c_int {
-    let _ = panic::catch_unwind(start);
+    let _ = panic::catch_unwind(|| start(session::begin));
     1
+}
+
+/// Called in a thread of its own after the library was loaded into a running process.
+#[unsafe(no_mangle)]
+pub extern "C" fn llmprof_join(_argument: *const c_char) -> c_int {
+    let joined = panic::catch_unwind(|| {
+        start(|| {
+            session::open_door();
+            None
+        });
+    });
+    c_int::from(joined.is_err())
 }
 
 /// Called by each copy of NVTX's header at its first use.
@@ -70,7 +83,8 @@ pub unsafe extern "C" fn InitializeInjectionNvtxExtension(info: *const c_void) -
     1
 }
 
-fn start() {
+/// `begin` runs in this thread, before the library's own.
+fn start(begin: fn() -> Option<session::Session>) {
     if STARTED.swap(true, Ordering::AcqRel) {
         return;
     }
@@ -83,7 +97,7 @@ fn start() {
         // The thread inherits the mask, so that the program's signals are not delivered to it.
         c::pthread_sigmask(c::SIG_SETMASK, &all, &mut before);
     }
-    let begun = panic::catch_unwind(session::begin).ok().flatten();
+    let begun = panic::catch_unwind(begin).ok().flatten();
     let _ = thread::Builder::new().name("llmprof".to_owned()).stack_size(256 << 10).spawn(|| {
         let _ = panic::catch_unwind(panic::AssertUnwindSafe(|| session::run(begun)));
     });
@@ -102,6 +116,7 @@ extern "C" fn forked() {
         // SAFETY: the child's copy of the descriptor, which nothing uses.
         unsafe { c::close(socket) };
     }
+    door::forget();
     cupti::Cupti::forget();
     STARTED.store(false, Ordering::Release);
 }

@@ -8,9 +8,12 @@ use std::{
         fd::{AsRawFd, FromRawFd, OwnedFd},
         unix::net::UnixStream,
     },
-    path::{Path, PathBuf},
+    path::PathBuf,
     ptr,
-    sync::atomic::{AtomicBool, AtomicI32, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicI32, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -18,7 +21,8 @@ use std::{
 use crate::{
     RANGES, WORK, c,
     cupti::Cupti,
-    devices,
+    devices::{self, Contexts},
+    door::Door,
     ring::Shared,
     set_recording,
     wire::{self, Command, Mode, Obstacle, Record},
@@ -63,9 +67,38 @@ impl ProfilerAddress {
     }
 
     fn connect(&self) -> Option<Session> {
-        let (stream, shared) = self.sockets.iter().find_map(|path| connect(path, &self.token))?;
-        Some(Session::new(stream, shared))
+        let connect = |path: &PathBuf| greet(UnixStream::connect(path).ok()?, &self.token);
+        self.sockets.iter().find_map(connect)
     }
+}
+
+/// Where a profiler is found.
+enum Address {
+    /// At the socket that the program's variables name.
+    Given(ProfilerAddress),
+    /// At the door of this process.
+    Door(Door),
+}
+
+impl Address {
+    fn known() -> Option<Address> {
+        let door = DOOR.lock().unwrap_or_else(PoisonError::into_inner).take();
+        door.map(Address::Door).or_else(|| ProfilerAddress::given().map(Address::Given))
+    }
+
+    fn connect(&self) -> Option<Session> {
+        match self {
+            Address::Given(address) => address.connect(),
+            Address::Door(door) => door.wait(),
+        }
+    }
+}
+
+static DOOR: Mutex<Option<Door>> = Mutex::new(None);
+
+/// Opens the door for profilers: the library was loaded into a running process.
+pub fn open_door() {
+    *DOOR.lock().unwrap_or_else(PoisonError::into_inner) = Door::new();
 }
 
 /// Begins to record, in the thread that initialises CUDA: CUPTI may crash a program that creates its first context in
@@ -73,6 +106,8 @@ impl ProfilerAddress {
 pub fn begin() -> Option<Session> {
     let since = Instant::now();
     let mut session = ProfilerAddress::given()?.connect()?;
+    // The contexts that the program makes from now on are made while CUPTI is on.
+    session.has_contexts = true;
     while session.command.is_none() && since.elapsed() < ANSWER && session.hear() {}
     session.follow();
     Some(session)
@@ -80,9 +115,9 @@ pub fn begin() -> Option<Session> {
 
 /// Runs until the process ends.
 pub fn run(mut begun: Option<Session>) {
-    let Some(place) = ProfilerAddress::given() else { return };
+    let Some(address) = Address::known() else { return };
     loop {
-        if let Some(mut session) = begun.take().or_else(|| place.connect()) {
+        if let Some(mut session) = begun.take().or_else(|| address.connect()) {
             session.run();
         }
         // The thread does not end, because CUPTI's destructors of the thread would run in parallel with those of the
@@ -105,8 +140,8 @@ pub extern "C" fn finish() {
     Cupti::close();
 }
 
-fn connect(path: &Path, token: &str) -> Option<(UnixStream, Shared)> {
-    let stream = UnixStream::connect(path).ok()?;
+/// Identifies the library to the profiler and receives its memory.
+pub fn greet(stream: UnixStream, token: &str) -> Option<Session> {
     if !is_own(&stream) {
         return None;
     }
@@ -121,7 +156,8 @@ fn connect(path: &Path, token: &str) -> Option<(UnixStream, Shared)> {
     }
     let memory = receive_descriptor(&stream)?;
     stream.set_nonblocking(true).ok()?;
-    Some((stream, Shared::map(memory.as_raw_fd())?))
+    let shared = Shared::map(memory.as_raw_fd())?;
+    Some(Session::new(stream, shared))
 }
 
 /// Whether the profiler belongs to the same user or to root.
@@ -164,6 +200,10 @@ pub struct Session {
     /// The last command.
     command: Option<Command>,
     cupti: Option<Cupti>,
+    /// Whether the program has made its contexts, as far as is known.
+    has_contexts: bool,
+    /// The contexts, and since when they are the same.
+    contexts: (Contexts, Instant),
     mode: Mode,
     /// Whether waits of the host are recorded too.
     waits: bool,
@@ -213,6 +253,8 @@ impl Session {
             shared,
             command: None,
             cupti: None,
+            has_contexts: false,
+            contexts: (Contexts::Active(0), now),
             mode: Mode::Nothing,
             waits: false,
             obstacle: None,
@@ -303,6 +345,9 @@ impl Session {
             return self.report(Obstacle::NoCupti);
         };
         self.cupti = Some(cupti);
+        if !self.has_made_contexts() {
+            return;
+        }
         if self.is_stalled() {
             set_recording(false);
             return self.switch(Mode::Nothing);
@@ -336,6 +381,30 @@ impl Session {
             cupti.flush(false);
             self.report_dropped(cupti);
         }
+    }
+
+    /// CUPTI may crash a program that creates a context while it is switched on: a program that is joined later must have
+    /// had the same contexts for a while.
+    fn has_made_contexts(&mut self) -> bool {
+        if self.has_contexts {
+            return true;
+        }
+        let now = devices::contexts();
+        if now != self.contexts.0 {
+            self.contexts = (now, Instant::now());
+        }
+        let same_for = self.contexts.1.elapsed();
+        self.has_contexts = match now {
+            Contexts::NoDriver => true,
+            Contexts::NotInitialised => false,
+            // A program may make contexts that are not its GPUs' primary ones, which cannot be seen.
+            Contexts::Active(0) => same_for >= wire::SET_UP_AT_MOST,
+            Contexts::Active(_) => same_for >= SET_UP,
+        };
+        if !self.has_contexts && !matches!(now, Contexts::Active(1..)) {
+            self.report(Obstacle::NoContext);
+        }
+        self.has_contexts
     }
 
     fn wanted(&mut self, command: Command) -> Mode {

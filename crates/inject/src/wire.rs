@@ -7,7 +7,7 @@
 //! A record is one slot; a text follows its slot in as many slots as it needs. The reader copies slots before it
 //! reads them: the program at the other end may write anything, at any time.
 
-use std::{sync::atomic::AtomicU64, time::Duration};
+use std::{ffi::CStr, sync::atomic::AtomicU64, time::Duration};
 
 /// The variables that the library reads: the directory of the socket, and the token with which it authenticates.
 pub const DIRECTORY: &str = "LLMPROF_ATTACH";
@@ -15,6 +15,12 @@ pub const TOKEN: &str = "LLMPROF_TOKEN";
 /// The socket of a profiler that starts programs. A profiler that joins the program `1234` later listens on
 /// `1234.socket`.
 pub const SOCKET: &str = "socket";
+/// The name of a file in the memory of a process that the profiler has loaded the library into. Its content, [`door`], is the
+/// number of the descriptor at which the library waits for a profiler.
+pub const DOOR: &CStr = c"llmprof-door";
+pub const DOOR_BYTES: usize = 12;
+/// The function that is called after the library was loaded into a running process.
+pub const JOIN: &CStr = c"llmprof_join";
 /// The longest time in which a program without work is assumed to create its contexts.
 pub const SET_UP_AT_MOST: Duration = Duration::from_secs(10);
 
@@ -63,6 +69,19 @@ const _: () = assert!(size_of::<Header>() <= HEADER_BYTES && size_of::<Slot>() =
 /// The first line that the library sends.
 pub fn hello(token: &str) -> String {
     format!("llmprof-inject {VERSION} {token}\n")
+}
+
+/// The content of the file that names the descriptor to take; `None` while a profiler is connected.
+pub fn door(descriptor: Option<i32>) -> [u8; DOOR_BYTES] {
+    let mut bytes = [b' '; DOOR_BYTES];
+    let text = descriptor.unwrap_or(-1).to_string();
+    bytes[..text.len()].copy_from_slice(text.as_bytes());
+    bytes
+}
+
+/// The descriptor that the file names.
+pub fn door_descriptor(content: &[u8]) -> Option<i32> {
+    std::str::from_utf8(content).ok()?.trim().parse().ok().filter(|descriptor| *descriptor >= 0)
 }
 
 /// A command of the profiler.
@@ -120,6 +139,8 @@ pub enum Obstacle {
     Failed(u32),
     /// The program profiles itself, or another tool does.
     InUse,
+    /// The program has no CUDA context yet.
+    NoContext,
 }
 
 /// The parameters of a launch.
@@ -365,6 +386,7 @@ impl Record {
                     Obstacle::NoCupti => (0, 0),
                     Obstacle::Failed(error) => (1, error),
                     Obstacle::InUse => (2, 0),
+                    Obstacle::NoContext => (3, 0),
                 };
                 slot[0] = two(tag::OBSTACLE, kind);
                 slot[1] = u64::from(error);
@@ -428,6 +450,7 @@ impl Record {
                 0 => Obstacle::NoCupti,
                 1 => Obstacle::Failed(slot[1] as u32),
                 2 => Obstacle::InUse,
+                3 => Obstacle::NoContext,
                 _ => return None,
             })),
             tag::CLOCK => Some(Record::Clock {
@@ -517,6 +540,7 @@ mod tests {
         let obstacle = prop_oneof![
             Just(Obstacle::NoCupti),
             Just(Obstacle::InUse),
+            Just(Obstacle::NoContext),
             any::<u32>().prop_map(Obstacle::Failed)
         ];
         prop_oneof![

@@ -169,7 +169,7 @@ impl CheckFn {
 }
 
 /// Every check in the order of the report. NVML comes first: others depend on it.
-const CHECKS: [(&str, CheckFn); 26] = [
+const CHECKS: [(&str, CheckFn); 27] = [
     ("nvml", CheckFn::Machine(gpu::nvml)),
     ("driver", CheckFn::Machine(gpu::driver)),
     ("gpu", CheckFn::EachGpu(gpu::gpu)),
@@ -189,6 +189,7 @@ const CHECKS: [(&str, CheckFn); 26] = [
     ("nsys", CheckFn::Machine(tools::nsys)),
     ("ncu", CheckFn::Machine(tools::ncu)),
     ("counter_permission", CheckFn::Gpus(tools::counter_permission)),
+    ("attach", CheckFn::Machine(tools::attach)),
     ("pytorch", CheckFn::Machine(pytorch::pytorch)),
     ("cpu_engine", CheckFn::Machine(host::cpu_engine)),
     ("config", CheckFn::Machine(host::config)),

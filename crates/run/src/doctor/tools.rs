@@ -5,6 +5,7 @@ use llmprof_base::tools::nsight::{self, COUNTERS_FOR_ALL, NCU, NSYS, Problem, To
 
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 const CAP_PERFMON: u64 = 1 << 38;
+const CAP_SYS_PTRACE: u64 = 1 << 19;
 
 pub(super) fn nsys(context: &Context) -> Finding {
     installed(context, &NSYS)
@@ -44,6 +45,28 @@ fn missing(context: &Context, tool: &Tool) -> Finding {
             tool.url(),
             tool.name
         )),
+    }
+}
+
+/// Whether `attach` may join programs that were started without the library.
+pub(super) fn attach(context: &Context) -> Finding {
+    let scope = context.machine.read("/proc/sys/kernel/yama/ptrace_scope");
+    let scope = scope.and_then(|text| text.trim().parse().ok()).unwrap_or(0u32);
+    let status = context.machine.read("/proc/self/status");
+    let capabilities = status.as_deref().and_then(parse::capabilities).unwrap_or(0);
+    let may_trace = capabilities & CAP_SYS_PTRACE != 0;
+    let remedy = "sudo sysctl kernel.yama.ptrace_scope=0, or run attach as root; exec needs neither";
+    match scope {
+        0 => Finding::pass("running programs of this user can be joined"),
+        1 | 2 if may_trace => Finding::pass("running programs can be joined (CAP_SYS_PTRACE)"),
+        1 | 2 => {
+            Finding::warn(format!("running programs cannot be joined (kernel.yama.ptrace_scope={scope})"))
+                .remedy(remedy)
+        }
+        _ => Finding::warn(format!(
+            "running programs cannot be joined until the system restarts (kernel.yama.ptrace_scope={scope})"
+        ))
+        .remedy("use exec"),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{
     ffi::OsString,
     fs::File,
+    io,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -18,13 +19,14 @@ use rustix::process::Signal;
 
 use super::{
     connection::Connection,
+    door::Door,
     followed::{FollowedProcess, Records, TIMELINE_INTERVAL},
     library::library_file,
-    process_info::{ProcessInfo, command_text},
+    process_info::{Library, ProcessInfo, command_text},
     program::{OutputTo, Pipes, Program, ProgramEnd},
     ranks::{self, RankRecord},
     requests::Requests,
-    socket::Socket,
+    socket::{Entrance, Socket, ThroughDoor},
     transcript::RunClock,
 };
 use llmprof_base::{foreign, secret::Secret};
@@ -47,7 +49,7 @@ const SERVER_PERIOD_MS: u128 = 5000;
 /// The share of time in bursts until steps are found.
 const LEARNING_DUTY: f64 = 0.5;
 /// Maximum number of processes that are followed at a time, and in all.
-const MAX_PROCESSES: usize = 64;
+pub const MAX_PROCESSES: usize = 64;
 const MAX_JOINED: u32 = 4096;
 
 /// The program to follow.
@@ -178,7 +180,7 @@ impl Follower {
     }
 
     fn follow(&mut self) -> Result<Option<RunFinished>, String> {
-        let (mut sockets, mut program) = self.begin()?;
+        let (mut entrances, mut program) = self.begin()?;
         let is_observed = matches!(self.role, Role::Observed);
         if let (Role::Worker { pipes }, Some(program)) = (&self.role, &mut program)
             && let Some(both) = program.take_pipes()
@@ -199,8 +201,8 @@ impl Follower {
         watched.records_in = self.records.take();
         let mut ended_at: Option<Instant> = None;
         loop {
-            for socket in &mut sockets {
-                while let Some(connection) = socket.accept() {
+            for entrance in &mut entrances {
+                while let Some(connection) = entrance.accept() {
                     if watched.is_empty_yet() && is_observed {
                         self.tx.send(Event::Ready(Ready {
                             prepare_ms: started.elapsed().as_micros() as f64 / 1e3,
@@ -239,8 +241,8 @@ impl Follower {
         }
     }
 
-    fn begin(&mut self) -> Result<(Vec<Socket>, Option<Program>), String> {
-        let cannot = |what: &str, e: std::io::Error| format!("cannot {what}: {e}");
+    fn begin(&mut self) -> Result<(Vec<Entrance>, Option<Program>), String> {
+        let cannot = |what: &str, e: io::Error| format!("cannot {what}: {e}");
         match &self.target {
             Target::Start { command, output } => {
                 let library = library_file().map_err(|e| cannot("write the library for the program", e))?;
@@ -257,14 +259,11 @@ impl Follower {
                 let (log, secret) = (self.log.take(), self.secret.as_ref());
                 let program = Program::start(command, variables, *output, log, secret, &self.tx)
                     .map_err(|e| e.to_string())?;
-                Ok((vec![socket], Some(program)))
+                Ok((vec![Entrance::Socket(socket)], Some(program)))
             }
             Target::Join { processes } => {
-                let dormant =
-                    processes.iter().filter_map(|process| Some((process.pid, process.library.as_ref()?)));
-                let sockets: Result<Vec<Socket>, _> =
-                    dormant.map(|(pid, library)| Socket::for_process(pid, library)).collect();
-                Ok((sockets.map_err(|e| cannot("listen for the program", e))?, None))
+                let entrances: Result<Vec<Entrance>, _> = processes.iter().filter_map(entrance).collect();
+                Ok((entrances.map_err(|e| cannot("reach the program", e))?, None))
             }
         }
     }
@@ -306,6 +305,14 @@ impl Follower {
             Some(ended) => RunFinished { outcome: Outcome::Failed, cause: Some(ended.to_string()) },
         })
     }
+}
+
+/// Where the library of a process connects.
+fn entrance(process: &ProcessInfo) -> Option<io::Result<Entrance>> {
+    Some(match process.library.as_ref()? {
+        Library::Dormant(library) => Socket::for_process(process.pid, library).map(Entrance::Socket),
+        Library::Loaded => ThroughDoor::take(Door::find(process.pid)?).map(Entrance::Door),
+    })
 }
 
 /// The library of another tool, e.g. nsys, which programs started by this one load.

@@ -296,6 +296,9 @@ fn obstacle_text(pid: u32, obstacle: Obstacle) -> String {
         Obstacle::InUse => {
             format!("process {pid} profiles itself, or another tool does: kernels are not recorded meanwhile")
         }
+        Obstacle::NoContext => {
+            format!("process {pid} has no CUDA context yet: its kernels are recorded once it has one")
+        }
     }
 }
 

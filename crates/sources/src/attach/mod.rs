@@ -5,9 +5,11 @@
 
 mod connection;
 mod descendants;
+mod door;
 mod follow;
 mod followed;
 mod library;
+mod load;
 mod private_dir;
 mod process_info;
 mod program;
@@ -20,6 +22,7 @@ mod transcript;
 pub use follow::{Follower, ProgramControl, Role, Target};
 pub use followed::device_work;
 pub use library::library_file;
+pub use load::{Joined, NotJoined, join};
 pub use private_dir::print_environment;
 pub use process_info::{ProcessInfo, find_processes};
 pub use program::{OutputTo, Pipes};

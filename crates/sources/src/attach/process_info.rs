@@ -10,7 +10,8 @@ use std::{
 use llmprof_inject::wire;
 
 use super::{
-    library,
+    door::Door,
+    library, load,
     private_dir::{Dormant, shared_dormant},
 };
 
@@ -37,6 +38,15 @@ const RANKS: [&str; 7] = [
 const WORLDS: [&str; 5] =
     ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS"];
 
+/// The library in a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Library {
+    /// The process was started with the library's variables.
+    Dormant(Dormant),
+    /// It was loaded into the running process.
+    Loaded,
+}
+
 /// The visible properties of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessInfo {
@@ -46,8 +56,9 @@ pub struct ProcessInfo {
     pub arguments: Vec<OsString>,
     /// Its working directory.
     pub directory: Option<PathBuf>,
-    /// The socket directory and the token of its library, if it was started with the library's variables.
-    pub library: Option<Dormant>,
+    pub library: Option<Library>,
+    /// Whether it has loaded the driver's library or CUPTI.
+    pub uses_cuda: bool,
     /// Its rank, if it reports one.
     pub rank: Option<String>,
     /// The number of ranks, if it reports that.
@@ -61,12 +72,15 @@ impl ProcessInfo {
         Self::below(Path::new("/proc"), pid)
     }
 
+    /// The parent of a process; `None` if there is no such process.
+    pub(super) fn parent_of(pid: u32) -> Option<u32> {
+        parent(&read_file(&Path::new("/proc").join(pid.to_string()).join("stat"), MAX_BYTES).ok()?)
+    }
+
     fn below(root: &Path, pid: u32) -> Option<ProcessInfo> {
         let dir = root.join(pid.to_string());
         let bytes = |name: &str| read_file(&dir.join(name), MAX_BYTES).unwrap_or_default();
-        let stat = String::from_utf8_lossy(&read_file(&dir.join("stat"), MAX_BYTES).ok()?).into_owned();
-        // The name, in parentheses, may contain spaces and parentheses.
-        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+        let parent = parent(&read_file(&dir.join("stat"), MAX_BYTES).ok()?);
         let words = |bytes: Vec<u8>| -> Vec<OsString> {
             bytes
                 .split(|byte| *byte == 0)
@@ -81,6 +95,7 @@ impl ProcessInfo {
                 .find_map(|word| Some(word.to_str()?.strip_prefix(name)?.strip_prefix('=')?.to_owned()));
             found.filter(|value: &String| !value.is_empty())
         };
+        let maps = bytes("maps");
         Some(ProcessInfo {
             pid,
             parent,
@@ -90,7 +105,10 @@ impl ProcessInfo {
                 .zip(variable(wire::TOKEN))
                 .filter(|_| variable("CUDA_INJECTION64_PATH").is_some())
                 .map(|(directory, token)| Dormant { directory: directory.into(), token })
-                .or_else(|| has_library(&bytes("maps")).then(shared_dormant).flatten()),
+                .or_else(|| has_library(&maps).then(shared_dormant).flatten())
+                .map(Library::Dormant)
+                .or_else(|| Door::find(pid).map(|_| Library::Loaded)),
+            uses_cuda: uses_cuda(&maps),
             rank: RANKS.into_iter().find_map(variable),
             world: WORLDS.into_iter().find_map(variable).and_then(|world| world.parse().ok()),
             visible_gpus: variable("CUDA_VISIBLE_DEVICES")
@@ -106,9 +124,15 @@ impl ProcessInfo {
             Some(_) => format!(
                 "process {pid} ({command}) has our library: llmprof-tui attach {pid} shows its kernels and steps"
             ),
-            None => format!(
-                "process {pid} ({command}) was started without our library: llmprof-tui exec -- {command} shows kernels and steps"
-            ),
+            None => match ptrace_load::check(*pid) {
+                Ok(_) => format!(
+                    "process {pid} ({command}) can be joined: llmprof-tui attach {pid} shows its kernels and steps"
+                ),
+                Err(refusal) => format!(
+                    "process {pid} ({command}) cannot be joined: {}; llmprof-tui exec -- {command} shows kernels and steps",
+                    load::cause(&refusal)
+                ),
+            },
         }
     }
 
@@ -124,12 +148,26 @@ pub fn command_text(arguments: &[OsString]) -> String {
     visible(&words.collect::<Vec<_>>().join(" ")).into_owned()
 }
 
+/// The parent, from `/proc/PID/stat`. The name, in parentheses, may contain spaces and parentheses.
+fn parent(stat: &[u8]) -> Option<u32> {
+    let stat = String::from_utf8_lossy(stat);
+    stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok())
+}
+
+/// The names of the files that a process has mapped.
+fn mapped(maps: &[u8]) -> impl Iterator<Item = &str> {
+    let lines = maps.split(|byte| *byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
+    lines.filter_map(|line| line.rsplit('/').next())
+}
+
+fn uses_cuda(maps: &[u8]) -> bool {
+    mapped(maps).any(|file| file.starts_with("libcuda.so") || file.starts_with("libcupti.so"))
+}
+
 /// Whether the library is among the files that a process has mapped. A newer version may have replaced the file since
 /// then.
 fn has_library(maps: &[u8]) -> bool {
-    let maps = String::from_utf8_lossy(maps);
-    let mut files = maps.lines().filter_map(|line| line.rsplit('/').next());
-    files.any(|file| file.trim_end().trim_end_matches(" (deleted)") == library::NAME)
+    mapped(maps).any(|file| file.trim_end().trim_end_matches(" (deleted)") == library::NAME)
 }
 
 /// The processes with this id or name, of a program or of one of its scripts; never this process.
@@ -188,7 +226,7 @@ mod tests {
         )
         .unwrap();
         let info = ProcessInfo::below(root.path(), 42).unwrap();
-        let library = info.library.unwrap();
+        let Some(Library::Dormant(library)) = info.library else { panic!("{info:?}") };
         assert_eq!((library.directory.to_str(), library.token.as_str()), (Some("/run/x"), "abc"));
         assert_eq!((info.rank.as_deref(), info.world), (Some("1"), Some(4)));
         assert_eq!(info.visible_gpus.unwrap(), ["2", "3"]);

@@ -3,7 +3,7 @@
 use std::{
     ffi::OsString,
     fs, io,
-    io::{ErrorKind, IoSlice, Read},
+    io::{ErrorKind, IoSlice, Read, Write},
     mem::MaybeUninit,
     os::{
         fd::AsFd,
@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 use super::{
     connection::Connection,
+    door::{Door, DoorLock},
     private_dir::{Dormant, make_private, random_token, require_private, runtime_directory, variables},
     ring::Memory,
 };
@@ -27,6 +28,49 @@ use super::{
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum connections that may be silent at a time.
 const MAX_ARRIVALS: usize = 64;
+
+/// Where libraries connect.
+pub enum Entrance {
+    Socket(Socket),
+    Door(ThroughDoor),
+}
+
+impl Entrance {
+    /// The next program that has connected, if there is one.
+    pub fn accept(&mut self) -> Option<Connection> {
+        match self {
+            Entrance::Socket(socket) => socket.accept(),
+            Entrance::Door(door) => door.accept(Instant::now()),
+        }
+    }
+}
+
+/// The connection with a process into which the library was loaded.
+pub struct ThroughDoor {
+    arrival: Option<Arrival>,
+    _lock: DoorLock,
+}
+
+impl ThroughDoor {
+    pub fn take(door: Door) -> io::Result<ThroughDoor> {
+        let (mut stream, lock) = door.take()?;
+        stream.set_nonblocking(true)?;
+        stream.write_all(b"k")?;
+        let arrival = Arrival { stream, said: Vec::new(), since: Instant::now() };
+        Ok(ThroughDoor { arrival: Some(arrival), _lock: lock })
+    }
+
+    fn accept(&mut self, now: Instant) -> Option<Connection> {
+        match greet(self.arrival.take()?, "", now) {
+            Greeting::Connection(connection) => Some(*connection),
+            Greeting::Silent(arrival) => {
+                self.arrival = Some(arrival);
+                None
+            }
+            Greeting::Stranger => None,
+        }
+    }
+}
 
 pub struct Socket {
     listener: UnixListener,
@@ -166,7 +210,7 @@ impl Drop for Socket {
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Write, os::unix::fs::MetadataExt};
+    use std::os::unix::fs::MetadataExt;
 
     use super::*;
 
