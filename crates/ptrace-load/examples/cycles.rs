@@ -53,7 +53,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         ),
         ("CPython, asleep", "python3", &["-c", "import time; time.sleep(10000)"]),
     ] {
-        let mut child = Command::new(program).args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let mut child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
         thread::sleep(Duration::from_millis(500));
         let measured = measure(&mut child, &library, count);
         child.kill()?;

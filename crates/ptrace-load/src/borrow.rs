@@ -9,8 +9,8 @@ use crate::place::{Places, Position};
 use crate::sys::{Event, Registers, Tracee, pause};
 use crate::{Busy, Refusal, process};
 
-/// How long a thread may take to stop.
-const STOP: Duration = Duration::from_millis(20);
+/// How long a thread may take to stop. Until then it is not stopped: it runs, or waits for a CPU.
+const STOP: Duration = Duration::from_millis(100);
 /// How long one event of the borrowed thread may take. A machine with a high load needs more than milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 const ERESTARTNOHAND: i64 = 514;
@@ -59,7 +59,7 @@ pub struct Borrowed<'a> {
     held: Vec<libc::siginfo_t>,
 }
 
-/// Stops a thread, and keeps it if it is at a safe place. Everything from the interruption on counts for `begin`.
+/// Stops a thread, and keeps it if it is at a safe place. `begin` is the time of the interruption, if the thread has stopped.
 pub fn borrow<'a>(
     pid: u32,
     candidate: &Candidate,
@@ -80,9 +80,11 @@ pub fn borrow<'a>(
         None if error.raw_os_error() == Some(libc::EPERM) => Refusal::Denied { pid, error }.into(),
         None => gone(error, "Tracing a thread"),
     })?;
-    *begin = Some(Instant::now());
+    let interruption = Instant::now();
     tracee.interrupt().map_err(|error| gone(error, "Stopping a thread"))?;
-    match tracee.wait(Instant::now() + STOP).map_err(|error| gone(error, "Waiting for a thread"))? {
+    let event = tracee.wait(interruption + STOP).map_err(|error| gone(error, "Waiting for a thread"))?;
+    *begin = event.map(|_| interruption);
+    match event {
         Some(Event::Interrupted) => {}
         Some(Event::Signal(signal)) => {
             let _ = tracee.detach(signal);
@@ -201,26 +203,26 @@ impl Borrowed<'_> {
     }
 
     /// Writes to a page that the process cannot write.
-    pub fn write_code(&self, address: u64, code: &[u8]) -> Result<(), Refusal> {
-        if self.memory.write(address, code).is_ok() {
+    pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Refusal> {
+        if self.memory.write(address, bytes).is_ok() {
             return Ok(());
         }
-        for (at, word) in (address..).step_by(8).zip(code.chunks(8)) {
+        for (at, word) in (address..).step_by(8).zip(bytes.chunks(8)) {
             let mut bytes = [0; 8];
             bytes[..word.len()].copy_from_slice(word);
-            self.tracee.poke(at, u64::from_ne_bytes(bytes)).map_err(self.failed("Writing code"))?;
+            self.tracee.poke(at, u64::from_ne_bytes(bytes)).map_err(self.failed("PTRACE_POKEDATA"))?;
         }
         Ok(())
     }
 
-    /// Starts to execute code on a stack of ours.
-    pub fn start(&mut self, instruction: u64, stack: u64, block: u64) -> Result<(), Refusal> {
+    /// Starts to execute code on a stack of ours, which ends the memory of `size` bytes at `block`.
+    pub fn start(&mut self, instruction: u64, stack: u64, block: u64, size: u64) -> Result<(), Refusal> {
         let mut registers = self.clean();
         (registers.rip, registers.rsp, registers.rbx) = (instruction, stack, block);
-        registers.rbp = 0;
-        self.tracee.set_registers(&registers).map_err(self.failed("Starting code"))?;
+        (registers.r12, registers.rbp) = (size, 0);
+        self.tracee.set_registers(&registers).map_err(self.failed("PTRACE_CONT"))?;
         self.at_call = false;
-        self.tracee.resume().map_err(self.failed("Starting code"))?;
+        self.tracee.resume().map_err(self.failed("PTRACE_CONT"))?;
         self.running = true;
         Ok(())
     }

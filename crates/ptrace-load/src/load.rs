@@ -287,29 +287,17 @@ fn create(
     begin: Option<Instant>,
     limit: Duration,
 ) -> Result<Call, Refusal> {
-    let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-    let mut map = |size: u64, protection: i32| {
-        let arguments = [0, size, protection as u64, private, u64::MAX, 0];
-        borrowed.call(plan.instruction, "mmap", libc::SYS_mmap, arguments)
-    };
-    let data_size = plan.size();
-    let block = map(data_size, libc::PROT_READ | libc::PROT_WRITE)?;
+    // One mapping needs fewer stops than two. The code makes the block and the stack behind it writable and not executable.
     let code_size = (stub::code().len() as u64).next_multiple_of(PAGE);
-    let code = map(code_size, libc::PROT_READ | libc::PROT_EXEC);
-    let unmap = |borrowed: &mut Borrowed, address, size| {
-        // The mapping stays if this fails, which nothing depends on.
-        let _ = borrowed.call(plan.instruction, "munmap", libc::SYS_munmap, [address, size, 0, 0, 0, 0]);
-    };
-    let code = match code {
-        Ok(code) => code,
-        Err(refusal) => {
-            unmap(&mut borrowed, block, data_size);
-            return Err(refusal);
-        }
-    };
-    borrowed.write_code(block, &plan.data(block, code))?;
-    borrowed.write_code(code, stub::code())?;
-    borrowed.start(code + stub::borrowed_entry(), block + data_size - 64, block)?;
+    let (data_size, size) = (plan.size(), plan.size() + code_size);
+    let protection = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+    let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+    let arguments = [0, size, protection, private, u64::MAX, 0];
+    let code = borrowed.call(plan.instruction, "mmap", libc::SYS_mmap, arguments)?;
+    let block = code + code_size;
+    borrowed.write(code, stub::code())?;
+    borrowed.write(block, &plan.data(block, code))?;
+    borrowed.start(code + stub::borrowed_entry(), block + data_size - 64, block, data_size)?;
     let limit = begin.unwrap_or_else(Instant::now) + limit;
     borrowed.finish(block + offset_of!(Block, done) as u64, limit)?;
     let created = memory.u64(block + offset_of!(Block, created) as u64);
@@ -317,8 +305,9 @@ fn create(
         Some(0) => Ok(Call { block, thread: borrowed.thread }),
         Some(error) => {
             if borrowed.stop().is_ok() {
-                unmap(&mut borrowed, code, code_size);
-                unmap(&mut borrowed, block, data_size);
+                // The mapping stays if this fails, which nothing depends on.
+                let arguments = [code, size, 0, 0, 0, 0];
+                let _ = borrowed.call(plan.instruction, "munmap", libc::SYS_munmap, arguments);
             }
             let error = io::Error::from_raw_os_error(error);
             Err(Refusal::Call { pid: borrowed.pid, call: "pthread_create", error })
@@ -419,6 +408,11 @@ impl Call {
         let message: [u8; stub::MESSAGE] = memory.bytes(self.block + offset_of!(Block, message) as u64)?;
         let message = message.split(|&byte| byte == 0).next()?;
         let message = String::from_utf8_lossy(message);
+        // The loader names its file by a path that helps nobody.
+        let message = match message.split_once(": ") {
+            Some((path, rest)) if path.starts_with("/proc/self/fd") => rest,
+            _ => &message,
+        };
         let message = message.trim_end_matches('.').chars();
         Some(message.map(|c| if c.is_control() { ' ' } else { c }).collect())
     }
