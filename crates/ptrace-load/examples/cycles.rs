@@ -44,6 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let library = fs::read(library)?;
     let busy = compile(directory.path(), "busy", BUSY, &["-pthread"])?;
     for (name, program, arguments) in [
+        ("C, asleep", "sleep", &["10000"][..]),
         ("C, 4 busy threads", busy.as_str(), &[][..]),
         ("CPython, 2 busy threads, 1 waits", "python3", &["-c", PYTHON][..]),
         (
