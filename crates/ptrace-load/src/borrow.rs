@@ -1,9 +1,11 @@
 //! One thread of the target, from its interruption until it is given back.
 
 use std::io;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::candidates::{Candidate, repeatable};
+use crate::frame::frame;
 use crate::memory::{Memory, ProcessMemory};
 use crate::place::{Places, Position};
 use crate::sys::{Event, Registers, Tracee, pause};
@@ -57,6 +59,8 @@ pub struct Borrowed<'a> {
     ended: bool,
     /// Signals of other processes that could not be blocked.
     held: Vec<libc::siginfo_t>,
+    /// Where the thread reports that it restores its registers itself, and the code that does it.
+    pub left: Option<(u64, Range<u64>)>,
 }
 
 /// Stops a thread, and keeps it if it is at a safe place. `begin` is the time of the interruption, if the thread has stopped.
@@ -112,6 +116,7 @@ pub fn borrow<'a>(
         changed: false,
         ended: false,
         held: Vec::new(),
+        left: None,
     };
     let call = registers.orig_rax as i64;
     if call >= 0 && registers.rax as i64 == -i64::from(libc::EINTR) && repeatable(call) {
@@ -213,6 +218,19 @@ impl Borrowed<'_> {
             self.tracee.poke(at, u64::from_ne_bytes(bytes)).map_err(self.failed("PTRACE_POKEDATA"))?;
         }
         Ok(())
+    }
+
+    /// Writes what the thread needs to restore its registers itself.
+    pub fn write_frame(&self, address: u64) -> Result<(), Refusal> {
+        let frame = frame(address, &self.saved, &self.vectors, self.mask);
+        let missing = || io::Error::other("the vector registers cannot be saved");
+        self.write(address, &frame.ok_or_else(missing).map_err(self.failed("PTRACE_GETREGSET"))?)
+    }
+
+    /// Whether the thread has restored its registers itself, because it was not given back for seconds.
+    fn has_left(&self) -> io::Result<bool> {
+        let Some((flag, code)) = &self.left else { return Ok(false) };
+        Ok(self.memory.u64(*flag) == Some(1) && !code.contains(&self.tracee.registers()?.rip))
     }
 
     /// Starts to execute code on a stack of ours, which ends the memory of `size` bytes at `block`.
@@ -317,7 +335,7 @@ impl Borrowed<'_> {
             return Ok(());
         }
         self.stop()?;
-        if self.changed {
+        if self.changed && !self.has_left()? {
             if !self.vectors.is_empty() {
                 self.tracee.set_vectors(&mut self.vectors)?;
                 self.tracee.set_signal_mask(self.mask)?;

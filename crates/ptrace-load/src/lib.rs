@@ -11,6 +11,8 @@ mod borrow;
 #[cfg(target_arch = "x86_64")]
 mod candidates;
 #[cfg(target_arch = "x86_64")]
+mod frame;
+#[cfg(target_arch = "x86_64")]
 mod load;
 #[cfg(target_arch = "x86_64")]
 mod place;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::borrow::{Borrowed, Missed, borrow};
 use crate::candidates::{Candidate, candidates};
 use crate::elf::Image;
+use crate::frame;
 use crate::maps::Module;
 use crate::memory::{Memory, ProcessMemory};
 use crate::place::Places;
@@ -132,12 +133,18 @@ impl Plan {
 
     fn size(&self) -> u64 {
         let used = size_of::<Block>() + self.symbol.len() + self.argument.len();
-        (used as u64).next_multiple_of(PAGE) + STACK
+        (used as u64).next_multiple_of(PAGE) + frame::MAX_SIZE + STACK
+    }
+
+    /// Where the frame is: behind the strings, before the stack.
+    fn frame(&self, block: u64) -> u64 {
+        block + self.size() - STACK - frame::MAX_SIZE
     }
 
     /// The block as it is at the beginning, and the strings behind it.
     fn data(&self, block: u64, code: u64) -> Vec<u8> {
         const LOOK: u64 = 250_000;
+        const SLEEP: u64 = 2;
         let mut data = vec![0; size_of::<Block>()];
         let mut set = |offset: usize, bytes: &[u8]| data[offset..offset + bytes.len()].copy_from_slice(bytes);
         for (offset, address) in &self.functions {
@@ -151,7 +158,8 @@ impl Plan {
             (offset_of!(Block, function), self.function.unwrap_or(0)),
             (offset_of!(Block, release), release::WAIT),
             (offset_of!(Block, look) + 8, LOOK),
-            (offset_of!(Block, sleep), 1),
+            (offset_of!(Block, sleep), SLEEP),
+            (offset_of!(Block, frame), self.frame(block)),
             (offset_of!(Block, state), state::NONE),
             (offset_of!(Block, failure), failure::NONE),
         ] {
@@ -297,6 +305,8 @@ fn create(
     let block = code + code_size;
     borrowed.write(code, stub::code())?;
     borrowed.write(block, &plan.data(block, code))?;
+    borrowed.write_frame(plan.frame(block))?;
+    borrowed.left = Some((block + offset_of!(Block, left) as u64, code..block));
     borrowed.start(code + stub::borrowed_entry(), block + data_size - 64, block, data_size)?;
     let limit = begin.unwrap_or_else(Instant::now) + limit;
     borrowed.finish(block + offset_of!(Block, done) as u64, limit)?;

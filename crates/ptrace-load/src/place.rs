@@ -180,6 +180,7 @@ impl Places {
             unsafe_code,
             libc,
             closed,
+            allocator: glibc_allocator,
             code: Vec::new(),
             mappings: Vec::new(),
             pages: RefCell::default(),

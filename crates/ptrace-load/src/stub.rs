@@ -54,6 +54,10 @@ pub struct Block {
     pub look: [u64; 2],
     /// Seconds and nanoseconds for which the borrowed thread sleeps at a time after its work.
     pub sleep: [u64; 2],
+    /// The `ucontext` with the registers of the borrowed thread.
+    pub frame: u64,
+    /// Set when the borrowed thread is about to restore its registers itself.
+    pub left: u64,
     /// What `ptrace_load_borrowed` has done: whether it has finished, and the result of pthread_create.
     pub done: u64,
     pub created: u64,
@@ -98,8 +102,8 @@ std::arch::global_asm!(
     "call qword ptr [rbx + {errno_location}]",
     "mov [rax], r12d",
     "mov qword ptr [rbx + {done}], 1",
-    // ppoll has no restart block: that of the program's call is kept.
-    "2:",
+    // ppoll has no restart block: that of the program's call is kept. The thread is given back during this sleep. If our process has
+    // died, the thread restores its registers itself.
     "xor edi, edi",
     "xor esi, esi",
     "lea rdx, [rbx + {sleep}]",
@@ -107,7 +111,11 @@ std::arch::global_asm!(
     "mov r8d, 8",
     "mov eax, {ppoll}",
     "syscall",
-    "jmp 2b",
+    "mov qword ptr [rbx + {left}], 1",
+    "mov rsp, [rbx + {frame}]",
+    "mov eax, {sigreturn}",
+    "syscall",
+    "ud2",
     // The block is the argument.
     ".globl ptrace_load_thread",
     ".hidden ptrace_load_thread",
@@ -224,6 +232,8 @@ std::arch::global_asm!(
     release = const offset_of!(Block, release),
     look = const offset_of!(Block, look),
     sleep = const offset_of!(Block, sleep),
+    frame = const offset_of!(Block, frame),
+    left = const offset_of!(Block, left),
     done = const offset_of!(Block, done),
     created = const offset_of!(Block, created),
     pthread = const offset_of!(Block, pthread),
@@ -245,6 +255,7 @@ std::arch::global_asm!(
     go = const release::GO,
     writable = const libc::PROT_READ | libc::PROT_WRITE,
     mprotect = const libc::SYS_mprotect,
+    sigreturn = const libc::SYS_rt_sigreturn,
     ppoll = const libc::SYS_ppoll,
     gettid = const libc::SYS_gettid,
     memfd_create = const libc::SYS_memfd_create,
