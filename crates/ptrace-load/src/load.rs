@@ -13,13 +13,15 @@ use crate::elf::Image;
 use crate::frame;
 use crate::maps::Module;
 use crate::memory::{Memory, ProcessMemory};
-use crate::place::Places;
+use crate::place::{Places, SIGNAL_RETURNS};
 use crate::process::{glibc, inspect, read_mappings};
 use crate::stub::{self, Block, failure, release, state};
 use crate::sys::pause;
 use crate::{Busy, Loaded, Options, Refusal, Stopped};
 
 const PAGE: u64 = 4096;
+/// More than the code of glibc.
+const MAX_TEXT: u64 = 16 << 20;
 /// For pthread_create and the memory allocator that it calls. Only the pages that they use exist.
 const STACK: u64 = 256 << 10;
 /// Threads that are stopped per round without knowing where they are.
@@ -56,6 +58,8 @@ pub fn load(
 struct Plan {
     /// A `syscall` instruction of the program.
     instruction: u64,
+    /// Where glibc's signal handlers return to.
+    signal_return: Option<u64>,
     functions: Vec<(usize, u64)>,
     /// The function to call, if the library is loaded already.
     function: Option<u64>,
@@ -107,6 +111,12 @@ impl Plan {
             .read(syscall.address, &mut code)
             .and_then(|()| code.windows(2).position(|pair| pair == [0x0f, 0x05]));
         let at = at.ok_or(Refusal::Function { pid, name: "syscall" })?;
+        let signal_return = libc.text.iter().find_map(|text| {
+            let mut code = vec![0; (text.end - text.start).min(MAX_TEXT) as usize];
+            memory.read(text.start, &mut code)?;
+            let mut windows = code.windows(SIGNAL_RETURNS[0].len());
+            Some(text.start + windows.position(|code| code == SIGNAL_RETURNS[0])? as u64)
+        });
         let name = format!("{FILE_PREFIX}{:016x}", hash(library));
         let earlier = modules.iter().find(|module| module.path.starts_with(&format!("/memfd:{name}")));
         let function = match earlier {
@@ -122,6 +132,7 @@ impl Plan {
         };
         Ok(Self {
             instruction: syscall.address + at as u64,
+            signal_return,
             functions,
             function,
             path: directory(hash(library)),
@@ -295,6 +306,7 @@ fn create(
     begin: Option<Instant>,
     limit: Duration,
 ) -> Result<Call, Refusal> {
+    borrowed.secure(plan.signal_return);
     // One mapping needs fewer stops than two. The code makes the block and the stack behind it writable and not executable.
     let code_size = (stub::code().len() as u64).next_multiple_of(PAGE);
     let (data_size, size) = (plan.size(), plan.size() + code_size);

@@ -11,7 +11,7 @@ use crate::elf::Image;
 use crate::maps::{Mapping, Module};
 use crate::memory::{Memory, ProcessMemory};
 use crate::process::{is_glibc, is_loader};
-use crate::{Busy, Refusal, candidates, process};
+use crate::{Busy, Refusal, candidates, process, stub};
 
 const MAX_STACK: u64 = 8 << 20;
 const PAGE: u64 = 4096;
@@ -107,7 +107,7 @@ const FOREIGN_CALLS: [i64; 17] = [
 ];
 
 /// `mov rax, 15; syscall`, in glibc's and in Go's encoding: the return from a signal handler.
-const SIGNAL_RETURNS: [&[u8]; 2] = [b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05", b"\xb8\x0f\0\0\0\x0f\x05"];
+pub const SIGNAL_RETURNS: [&[u8]; 2] = [b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05", b"\xb8\x0f\0\0\0\x0f\x05"];
 
 /// Where a thread is.
 #[derive(Clone, Copy, Debug)]
@@ -201,6 +201,17 @@ impl Places {
         self.stack(position).is_some()
     }
 
+    /// Whether the `size` bytes below the stack pointer are unused: the stack is one of glibc or the kernel, and long enough.
+    pub fn has_room(&self, position: &Position, size: u64) -> bool {
+        let Some(pointer) = position.thread_pointer else { return false };
+        self.mappings.iter().any(|mapping| {
+            let range = &mapping.range;
+            range.contains(&position.stack)
+                && (mapping.path == "[stack]" || (position.stack..range.end).contains(&pointer))
+                && position.stack - range.start > size
+        })
+    }
+
     fn stack(&self, position: &Position) -> Option<Range<u64>> {
         let index = self.mappings.partition_point(|mapping| mapping.range.end <= position.stack);
         let mapping = self.mappings.get(index)?;
@@ -232,6 +243,9 @@ impl Places {
                 return Err(Busy::Libc);
             }
             _ => {}
+        }
+        if memory.bytes::<16>(position.instruction).is_some_and(|code| code == stub::slept()) {
+            return Err(Busy::Threads);
         }
         if self.is_signal_return(memory, position.instruction) {
             return Err(Busy::Handler);

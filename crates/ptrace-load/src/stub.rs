@@ -111,6 +111,9 @@ std::arch::global_asm!(
     "mov r8d, 8",
     "mov eax, {ppoll}",
     "syscall",
+    ".globl ptrace_load_slept",
+    ".hidden ptrace_load_slept",
+    "ptrace_load_slept:",
     "mov qword ptr [rbx + {left}], 1",
     "mov rsp, [rbx + {frame}]",
     "mov eax, {sigreturn}",
@@ -270,6 +273,7 @@ std::arch::global_asm!(
 unsafe extern "C" {
     static ptrace_load_begin: u8;
     static ptrace_load_borrowed: u8;
+    static ptrace_load_slept: u8;
     static ptrace_load_thread: u8;
     static ptrace_load_end: u8;
 }
@@ -284,6 +288,12 @@ pub fn code() -> &'static [u8] {
 /// The offset of what the borrowed thread executes.
 pub fn borrowed_entry() -> u64 {
     ((&raw const ptrace_load_borrowed).addr() - (&raw const ptrace_load_begin).addr()) as u64
+}
+
+/// The code that a thread executes next if the process that has borrowed it died.
+pub fn slept() -> &'static [u8] {
+    let offset = (&raw const ptrace_load_slept).addr() - (&raw const ptrace_load_begin).addr();
+    &code()[offset..offset + 16]
 }
 
 /// The offset of what the new thread executes.

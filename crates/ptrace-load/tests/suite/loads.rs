@@ -1,8 +1,8 @@
 //! The program continues as if nothing had happened.
 
-use std::process::Command;
-use std::time::Duration;
-use std::{fs, thread};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
 
 use ptrace_load::{Options, Refusal, check};
 
@@ -277,5 +277,47 @@ fn a_check_does_not_stop_the_process() {
     let target = check(program.pid()).unwrap();
     assert_eq!((target.pid, target.threads), (program.pid(), 1));
     assert!(target.libc.contains("libc"), "{target:?}");
+    assert!(program.end().success());
+}
+
+/// Executed by the test below, as a process of its own that is killed.
+#[test]
+fn helper() {
+    if let Ok(pid) = env::var("PTRACE_LOAD_INTO") {
+        let library = fs::read(env::var("PTRACE_LOAD_LIBRARY").unwrap()).unwrap();
+        for _ in 0..100 {
+            let _ = ptrace_load::load(pid.parse().unwrap(), &library, c"length", b"", &options());
+        }
+    }
+}
+
+/// The kernel detaches the borrowed thread, and it restores itself.
+#[test]
+fn programs_continue_if_the_loading_process_is_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("library.so");
+    fs::write(&file, library()).unwrap();
+    let mut program = Program::start(compile("vectors", &[]), &[]);
+    let status = format!("/proc/{}/status", program.pid());
+    let mut traced = 0;
+    for round in 0..30 {
+        let mut helper = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "loads::helper"])
+            .env("PTRACE_LOAD_INTO", program.pid().to_string())
+            .env("PTRACE_LOAD_LIBRARY", &file)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let is_traced = || !fs::read_to_string(&status).unwrap().contains("TracerPid:\t0\n");
+        while !is_traced() && helper.try_wait().unwrap().is_none() {}
+        let moment = Instant::now() + Duration::from_micros(round * 97 % 1500);
+        while Instant::now() < moment {}
+        traced += usize::from(is_traced());
+        helper.kill().unwrap();
+        helper.wait().unwrap();
+        assert!(program.is_running(), "round {round}");
+    }
+    println!("{traced} of 30 loading processes were killed while they traced");
+    assert_eq!(load(program.pid(), "length", "ab").unwrap().result, 2);
     assert!(program.end().success());
 }
