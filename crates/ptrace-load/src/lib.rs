@@ -78,6 +78,13 @@ pub struct Stopped {
 /// The argument stays valid after the call. Libraries with the same bytes are loaded once per process; the function is called
 /// each time, in a new thread that has blocked all signals.
 ///
+/// Threads that wait in a system call are preferred, because the kernel restarts most calls with the remaining time. The exceptions
+/// (epoll_wait, sigtimedwait, semtimedop, io_getevents, sockets with a timeout) are borrowed last, and are repeated with their
+/// whole timeout. Threads in the loader, the memory allocator, the creation of threads and signal handlers are not borrowed.
+/// Threads in CUDA libraries are borrowed after half of [`Options::search`]: `pthread_create` takes no lock of CUDA.
+///
+/// If the calling process is killed meanwhile, the borrowed thread continues, after two seconds at most.
+///
 /// While this runs, no other thread of the caller may wait for `pid` (`waitpid`), because that would take the events of the trace.
 pub fn load(
     pid: u32,

@@ -103,7 +103,11 @@ impl Plan {
             (offset_of!(Block, pthread_self), "pthread_self"),
             (offset_of!(Block, pthread_detach), "pthread_detach"),
         ] {
-            functions.push((offset, find(name)?.address));
+            let address = find(name)?.address;
+            // A wrong address would harm the program.
+            let code = modules.iter().flat_map(|module| &module.text);
+            code.into_iter().find(|text| text.contains(&address)).ok_or(Refusal::Function { pid, name })?;
+            functions.push((offset, address));
         }
         let syscall = find("syscall")?;
         let mut code = vec![0; syscall.size.min(PAGE) as usize];

@@ -1,6 +1,8 @@
 //! What cannot be loaded into is refused with its reason.
 
-use std::os::unix::fs::PermissionsExt;
+#![allow(unsafe_code)] // a seccomp filter
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::{env, fs, thread};
@@ -24,8 +26,7 @@ fn signal(name: &str, pid: u32) {
 }
 
 fn is_root() -> bool {
-    let root =
-        fs::metadata("/proc/self").unwrap().permissions().mode() != 0 && fs::read("/etc/shadow").is_ok();
+    let root = fs::metadata("/proc/self/status").unwrap().uid() == 0;
     if !root {
         println!("skipped: this needs root");
     }
@@ -116,6 +117,40 @@ fn helper() {
     if let Ok(pid) = env::var("PTRACE_LOAD_PID") {
         println!("refusal: {:?}", check(pid.parse().unwrap()).map(drop));
     }
+}
+
+/// Executed by the test below, as a process of its own that is not allowed to call ptrace.
+#[test]
+fn helper_without_ptrace() {
+    let Ok(pid) = env::var("PTRACE_LOAD_SECCOMP") else { return };
+    let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut filter = [
+        statement(0x20, 0, 0, 0),
+        statement(0x15, 0, 1, libc::SYS_ptrace as u32),
+        statement(0x06, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        statement(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the filter is valid during the call, and concerns only this thread.
+    let status = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+    };
+    assert_eq!(status, 0);
+    println!("refusal: {:?}", check(pid.parse().unwrap()).map(drop));
+}
+
+#[test]
+fn a_seccomp_filter_of_our_own() {
+    let program = Program::start(compile("states", &[]), &[]);
+    let output = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "refusals::helper_without_ptrace", "--nocapture"])
+        .env("PTRACE_LOAD_SECCOMP", program.pid().to_string())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("refusal: Err(Seccomp"), "{output:?}");
+    assert!(program.end().success());
 }
 
 /// What `check` returns to the user nobody.
