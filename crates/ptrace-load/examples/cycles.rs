@@ -44,6 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let library = fs::read(library)?;
     let busy = compile(directory.path(), "busy", BUSY, &["-pthread"])?;
     for (name, program, arguments) in [
+        ("C, asleep", "sleep", &["10000"][..]),
         ("C, 4 busy threads", busy.as_str(), &[][..]),
         ("CPython, 2 busy threads, 1 waits", "python3", &["-c", PYTHON][..]),
         (
@@ -53,7 +54,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         ),
         ("CPython, asleep", "python3", &["-c", "import time; time.sleep(10000)"]),
     ] {
-        let mut child = Command::new(program).args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let mut child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
         thread::sleep(Duration::from_millis(500));
         let measured = measure(&mut child, &library, count);
         child.kill()?;

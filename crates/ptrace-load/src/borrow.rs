@@ -1,18 +1,22 @@
 //! One thread of the target, from its interruption until it is given back.
 
 use std::io;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::candidates::{Candidate, repeatable};
+use crate::frame;
 use crate::memory::{Memory, ProcessMemory};
 use crate::place::{Places, Position};
 use crate::sys::{Event, Registers, Tracee, pause};
 use crate::{Busy, Refusal, process};
 
-/// How long a thread may take to stop.
-const STOP: Duration = Duration::from_millis(20);
+/// How long a thread may take to stop. Until then it is not stopped: it runs, or waits for a CPU.
+const STOP: Duration = Duration::from_millis(100);
 /// How long one event of the borrowed thread may take. A machine with a high load needs more than milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Memory below the stack pointer that functions may use.
+const RED_ZONE: u64 = 128;
 const ERESTARTNOHAND: i64 = 514;
 /// All signals but those that faults raise: the kernel resets the handler of a fault's signal if it is blocked.
 const MASK: u64 = {
@@ -54,12 +58,18 @@ pub struct Borrowed<'a> {
     at_call: bool,
     running: bool,
     changed: bool,
+    masked: bool,
     ended: bool,
     /// Signals of other processes that could not be blocked.
     held: Vec<libc::siginfo_t>,
+    /// Where the thread reports that it restores its registers itself, and the code that does it.
+    pub left: Option<(u64, Range<u64>)>,
+    /// Whether there is room for a frame on the thread's own stack, and where the return address before it is.
+    has_room: bool,
+    return_address: Option<u64>,
 }
 
-/// Stops a thread, and keeps it if it is at a safe place. Everything from the interruption on counts for `begin`.
+/// Stops a thread, and keeps it if it is at a safe place. `begin` is the time of the interruption, if the thread has stopped.
 pub fn borrow<'a>(
     pid: u32,
     candidate: &Candidate,
@@ -80,9 +90,11 @@ pub fn borrow<'a>(
         None if error.raw_os_error() == Some(libc::EPERM) => Refusal::Denied { pid, error }.into(),
         None => gone(error, "Tracing a thread"),
     })?;
-    *begin = Some(Instant::now());
+    let interruption = Instant::now();
     tracee.interrupt().map_err(|error| gone(error, "Stopping a thread"))?;
-    match tracee.wait(Instant::now() + STOP).map_err(|error| gone(error, "Waiting for a thread"))? {
+    let event = tracee.wait(interruption + STOP).map_err(|error| gone(error, "Waiting for a thread"))?;
+    *begin = event.map(|_| interruption);
+    match event {
         Some(Event::Interrupted) => {}
         Some(Event::Signal(signal)) => {
             let _ = tracee.detach(signal);
@@ -108,8 +120,12 @@ pub fn borrow<'a>(
         at_call: false,
         running: false,
         changed: false,
+        masked: false,
         ended: false,
         held: Vec::new(),
+        left: None,
+        has_room: false,
+        return_address: None,
     };
     let call = registers.orig_rax as i64;
     if call >= 0 && registers.rax as i64 == -i64::from(libc::EINTR) && repeatable(call) {
@@ -123,7 +139,7 @@ pub fn borrow<'a>(
 }
 
 impl Borrowed<'_> {
-    fn is_safe(&self, places: &Places, cuda: bool) -> Result<(), Busy> {
+    fn is_safe(&mut self, places: &Places, cuda: bool) -> Result<(), Busy> {
         const CODE_64: u64 = 0x33;
         if self.saved.cs != CODE_64 {
             return Err(Busy::Mode);
@@ -141,14 +157,26 @@ impl Borrowed<'_> {
         {
             return Err(Busy::Sequence);
         }
+        self.has_room = places.has_room(&position, 2 * frame::MAX_SIZE);
         places.check(self.memory, &position, cuda)
     }
 
     fn prepare(&mut self) -> io::Result<()> {
         self.vectors = self.tracee.vectors()?;
         self.mask = self.tracee.signal_mask()?;
-        self.changed = true;
-        self.tracee.set_signal_mask(MASK)
+        Ok(())
+    }
+
+    /// Writes below the stack what the thread needs to restore its registers itself after its first system call. From here on, the
+    /// thread continues if our process dies. Without room on the stack, it would not before it executes our code.
+    pub fn secure(&mut self, signal_return: Option<u64>) {
+        let Some(signal_return) = signal_return.filter(|_| self.has_room) else { return };
+        let address = (self.saved.rsp - RED_ZONE - frame::MAX_SIZE) & !63;
+        let Some(frame) = frame::frame(address, &self.saved, &self.vectors, self.mask) else { return };
+        let written = self.memory.write(address, &frame);
+        if written.and_then(|()| self.memory.write(address - 8, &signal_return.to_ne_bytes())).is_ok() {
+            self.return_address = Some(address - 8);
+        }
     }
 
     fn failed(&self, call: &'static str) -> impl Fn(io::Error) -> Refusal {
@@ -171,9 +199,14 @@ impl Borrowed<'_> {
         let mut registers = self.clean();
         registers.rip = instruction;
         registers.rax = number as u64;
+        // The function behind the instruction returns to the end of a signal handler, if nobody stops it.
+        registers.rsp = self.return_address.unwrap_or((self.saved.rsp - RED_ZONE) & !15);
         (registers.rdi, registers.rsi, registers.rdx) = (rdi, rsi, rdx);
         (registers.r10, registers.r8, registers.r9) = (r10, r8, r9);
+        self.changed = true;
         self.tracee.set_registers(&registers).map_err(self.failed(name))?;
+        self.tracee.set_signal_mask(MASK).map_err(self.failed(name))?;
+        self.masked = true;
         for _ in 0..2 {
             loop {
                 self.tracee.resume_to_call().map_err(self.failed(name))?;
@@ -201,26 +234,43 @@ impl Borrowed<'_> {
     }
 
     /// Writes to a page that the process cannot write.
-    pub fn write_code(&self, address: u64, code: &[u8]) -> Result<(), Refusal> {
-        if self.memory.write(address, code).is_ok() {
+    pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Refusal> {
+        if self.memory.write(address, bytes).is_ok() {
             return Ok(());
         }
-        for (at, word) in (address..).step_by(8).zip(code.chunks(8)) {
+        for (at, word) in (address..).step_by(8).zip(bytes.chunks(8)) {
             let mut bytes = [0; 8];
             bytes[..word.len()].copy_from_slice(word);
-            self.tracee.poke(at, u64::from_ne_bytes(bytes)).map_err(self.failed("Writing code"))?;
+            self.tracee.poke(at, u64::from_ne_bytes(bytes)).map_err(self.failed("PTRACE_POKEDATA"))?;
         }
         Ok(())
     }
 
-    /// Starts to execute code on a stack of ours.
-    pub fn start(&mut self, instruction: u64, stack: u64, block: u64) -> Result<(), Refusal> {
+    /// Writes what the thread needs to restore its registers itself.
+    pub fn write_frame(&self, address: u64) -> Result<(), Refusal> {
+        let frame = frame::frame(address, &self.saved, &self.vectors, self.mask);
+        let missing = || io::Error::other("the vector registers cannot be saved");
+        self.write(address, &frame.ok_or_else(missing).map_err(self.failed("PTRACE_GETREGSET"))?)
+    }
+
+    /// Whether the thread has restored its registers itself, because it was not given back for seconds.
+    fn has_left(&self) -> io::Result<bool> {
+        let Some((flag, code)) = &self.left else { return Ok(false) };
+        Ok(self.memory.u64(*flag) == Some(1) && !code.contains(&self.tracee.registers()?.rip))
+    }
+
+    /// Starts to execute code on a stack of ours, which ends the memory of `size` bytes at `block`.
+    pub fn start(&mut self, instruction: u64, stack: u64, block: u64, size: u64) -> Result<(), Refusal> {
         let mut registers = self.clean();
         (registers.rip, registers.rsp, registers.rbx) = (instruction, stack, block);
-        registers.rbp = 0;
-        self.tracee.set_registers(&registers).map_err(self.failed("Starting code"))?;
+        (registers.r12, registers.rbp) = (size, 0);
+        self.tracee.set_registers(&registers).map_err(self.failed("PTRACE_CONT"))?;
         self.at_call = false;
-        self.tracee.resume().map_err(self.failed("Starting code"))?;
+        // A word that looks like an active signal handler would be in the way of later loads.
+        if let Some(address) = self.return_address.take() {
+            self.write(address, &[0; 8])?;
+        }
+        self.tracee.resume().map_err(self.failed("PTRACE_CONT"))?;
         self.running = true;
         Ok(())
     }
@@ -315,8 +365,8 @@ impl Borrowed<'_> {
             return Ok(());
         }
         self.stop()?;
-        if self.changed {
-            if !self.vectors.is_empty() {
+        if self.changed && !self.has_left()? {
+            if self.masked {
                 self.tracee.set_vectors(&mut self.vectors)?;
                 self.tracee.set_signal_mask(self.mask)?;
             }

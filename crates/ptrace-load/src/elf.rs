@@ -218,3 +218,125 @@ fn within<M: Memory, const N: usize>(memory: &M, range: &Range<u64>, address: u6
     (address >= range.start && address.checked_add(N as u64)? <= range.end).then_some(())?;
     memory.bytes(address)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::fs;
+
+    use super::*;
+
+    /// A file that is mapped at an address, as the loader does it, without its relocations.
+    struct File {
+        start: u64,
+        bytes: Vec<u8>,
+        reads: Cell<usize>,
+    }
+
+    impl File {
+        /// Copies the segments of an ELF file to their addresses.
+        fn load(path: &str) -> Self {
+            let file = fs::read(path).unwrap();
+            let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap()) as usize;
+            let mut bytes = Vec::new();
+            for index in 0..usize::from(file[56]) {
+                let at = word(32) + index * 56;
+                if file[at] == 1 {
+                    let (offset, address, size) = (word(at + 8), word(at + 16), word(at + 32));
+                    bytes.resize(bytes.len().max(address + size), 0);
+                    bytes[address..address + size].copy_from_slice(&file[offset..offset + size]);
+                }
+            }
+            Self { start: 0x7f00_0000_0000, bytes, reads: Cell::new(0) }
+        }
+
+        fn range(&self) -> Range<u64> {
+            self.start..self.start + self.bytes.len() as u64
+        }
+    }
+
+    impl Memory for File {
+        fn read(&self, address: u64, buffer: &mut [u8]) -> Option<()> {
+            self.reads.set(self.reads.get() + 1);
+            let at = address.checked_sub(self.start)? as usize;
+            buffer.copy_from_slice(self.bytes.get(at..at.checked_add(buffer.len())?)?);
+            Some(())
+        }
+    }
+
+    fn libc() -> String {
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines()
+            .find_map(|line| line.split_whitespace().last().filter(|path| path.ends_with("libc.so.6")))
+            .unwrap()
+            .into()
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn functions_of_glibc_are_found() {
+        let file = File::load(&libc());
+        let image = Image::open(&file, file.range()).unwrap();
+        let functions = image.functions().unwrap();
+        assert!(functions.len() > 1000);
+        for name in ["malloc", "fork", "__errno_location", "syscall", "pthread_self"] {
+            let symbol = image.function(name).unwrap();
+            assert!(functions.contains(&symbol), "{name}");
+        }
+        for name in ["", "no_such_function", "malloc2"] {
+            assert_eq!(image.function(name), None);
+        }
+    }
+
+    #[test]
+    fn damaged_modules_are_read_without_panic() {
+        let mut file = File::load(&libc());
+        let original = file.bytes.clone();
+        let mut random = 1u64;
+        let mut next = || {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (random >> 33) as usize
+        };
+        // Headers, the tables behind them and the dynamic section, which is near the end.
+        for round in 0..300 {
+            file.bytes.copy_from_slice(&original);
+            let (from, length) = match round % 3 {
+                0 => (0, 1024),
+                1 => (0, 1 << 16),
+                _ => (original.len() - (1 << 16), 1 << 16),
+            };
+            for _ in 0..1 + next() % 2000 {
+                file.bytes[from + next() % length] = next() as u8;
+            }
+            // The identification stays, or nothing behind it would be read.
+            file.bytes[..20].copy_from_slice(&original[..20]);
+            file.reads.set(0);
+            if let Some(image) = Image::open(&file, file.range()) {
+                image.function("malloc");
+                image.functions();
+            }
+            assert!(file.reads.get() < 2 * MAX_SYMBOLS as usize, "{}", file.reads.get());
+        }
+    }
+
+    #[test]
+    fn architectures_are_named() {
+        let header = |class: u8, data: u8, machine: [u8; 2]| {
+            let mut header = [0; 64];
+            header[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', class, data]);
+            header[18..20].copy_from_slice(&machine);
+            header
+        };
+        for (header, expected) in [
+            (header(1, 1, [3, 0]), Some("32-bit x86")),
+            (header(1, 1, [40, 0]), Some("32-bit ARM")),
+            (header(1, 1, [62, 0]), Some("32-bit x86-64")),
+            (header(2, 2, [0, 22]), Some("64-bit ELF machine 22")),
+            (header(2, 1, [243, 0]), Some("64-bit RISC-V")),
+        ] {
+            assert_eq!(other_architecture(&header).as_deref(), expected);
+        }
+        let ours = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+        assert_eq!(other_architecture(&header(2, 1, [ours, 0])), None);
+    }
+}

@@ -11,6 +11,8 @@ mod borrow;
 #[cfg(target_arch = "x86_64")]
 mod candidates;
 #[cfg(target_arch = "x86_64")]
+mod frame;
+#[cfg(target_arch = "x86_64")]
 mod load;
 #[cfg(target_arch = "x86_64")]
 mod place;
@@ -75,6 +77,13 @@ pub struct Stopped {
 /// Loads `library` into process `pid` and calls `int function(const char *)` of it with `argument`, to which a NUL is appended.
 /// The argument stays valid after the call. Libraries with the same bytes are loaded once per process; the function is called
 /// each time, in a new thread that has blocked all signals.
+///
+/// Threads that wait in a system call are preferred, because the kernel restarts most calls with the remaining time. The exceptions
+/// (epoll_wait, sigtimedwait, semtimedop, io_getevents, sockets with a timeout) are borrowed last, and are repeated with their
+/// whole timeout. Threads in the loader, the memory allocator, the creation of threads and signal handlers are not borrowed.
+/// Threads in CUDA libraries are borrowed after half of [`Options::search`]: `pthread_create` takes no lock of CUDA.
+///
+/// If the calling process is killed meanwhile, the borrowed thread continues, after two seconds at most.
 ///
 /// While this runs, no other thread of the caller may wait for `pid` (`waitpid`), because that would take the events of the trace.
 pub fn load(

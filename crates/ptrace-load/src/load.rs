@@ -10,15 +10,18 @@ use std::time::{Duration, Instant};
 use crate::borrow::{Borrowed, Missed, borrow};
 use crate::candidates::{Candidate, candidates};
 use crate::elf::Image;
+use crate::frame;
 use crate::maps::Module;
 use crate::memory::{Memory, ProcessMemory};
-use crate::place::Places;
+use crate::place::{Places, SIGNAL_RETURNS};
 use crate::process::{glibc, inspect, read_mappings};
 use crate::stub::{self, Block, failure, release, state};
 use crate::sys::pause;
 use crate::{Busy, Loaded, Options, Refusal, Stopped};
 
 const PAGE: u64 = 4096;
+/// More than the code of glibc.
+const MAX_TEXT: u64 = 16 << 20;
 /// For pthread_create and the memory allocator that it calls. Only the pages that they use exist.
 const STACK: u64 = 256 << 10;
 /// Threads that are stopped per round without knowing where they are.
@@ -55,6 +58,8 @@ pub fn load(
 struct Plan {
     /// A `syscall` instruction of the program.
     instruction: u64,
+    /// Where glibc's signal handlers return to.
+    signal_return: Option<u64>,
     functions: Vec<(usize, u64)>,
     /// The function to call, if the library is loaded already.
     function: Option<u64>,
@@ -98,7 +103,11 @@ impl Plan {
             (offset_of!(Block, pthread_self), "pthread_self"),
             (offset_of!(Block, pthread_detach), "pthread_detach"),
         ] {
-            functions.push((offset, find(name)?.address));
+            let address = find(name)?.address;
+            // A wrong address would harm the program.
+            let code = modules.iter().flat_map(|module| &module.text);
+            code.into_iter().find(|text| text.contains(&address)).ok_or(Refusal::Function { pid, name })?;
+            functions.push((offset, address));
         }
         let syscall = find("syscall")?;
         let mut code = vec![0; syscall.size.min(PAGE) as usize];
@@ -106,6 +115,12 @@ impl Plan {
             .read(syscall.address, &mut code)
             .and_then(|()| code.windows(2).position(|pair| pair == [0x0f, 0x05]));
         let at = at.ok_or(Refusal::Function { pid, name: "syscall" })?;
+        let signal_return = libc.text.iter().find_map(|text| {
+            let mut code = vec![0; (text.end - text.start).min(MAX_TEXT) as usize];
+            memory.read(text.start, &mut code)?;
+            let mut windows = code.windows(SIGNAL_RETURNS[0].len());
+            Some(text.start + windows.position(|code| code == SIGNAL_RETURNS[0])? as u64)
+        });
         let name = format!("{FILE_PREFIX}{:016x}", hash(library));
         let earlier = modules.iter().find(|module| module.path.starts_with(&format!("/memfd:{name}")));
         let function = match earlier {
@@ -121,6 +136,7 @@ impl Plan {
         };
         Ok(Self {
             instruction: syscall.address + at as u64,
+            signal_return,
             functions,
             function,
             path: directory(hash(library)),
@@ -132,12 +148,18 @@ impl Plan {
 
     fn size(&self) -> u64 {
         let used = size_of::<Block>() + self.symbol.len() + self.argument.len();
-        (used as u64).next_multiple_of(PAGE) + STACK
+        (used as u64).next_multiple_of(PAGE) + frame::MAX_SIZE + STACK
+    }
+
+    /// Where the frame is: behind the strings, before the stack.
+    fn frame(&self, block: u64) -> u64 {
+        block + self.size() - STACK - frame::MAX_SIZE
     }
 
     /// The block as it is at the beginning, and the strings behind it.
     fn data(&self, block: u64, code: u64) -> Vec<u8> {
         const LOOK: u64 = 250_000;
+        const SLEEP: u64 = 2;
         let mut data = vec![0; size_of::<Block>()];
         let mut set = |offset: usize, bytes: &[u8]| data[offset..offset + bytes.len()].copy_from_slice(bytes);
         for (offset, address) in &self.functions {
@@ -151,7 +173,8 @@ impl Plan {
             (offset_of!(Block, function), self.function.unwrap_or(0)),
             (offset_of!(Block, release), release::WAIT),
             (offset_of!(Block, look) + 8, LOOK),
-            (offset_of!(Block, sleep), 1),
+            (offset_of!(Block, sleep), SLEEP),
+            (offset_of!(Block, frame), self.frame(block)),
             (offset_of!(Block, state), state::NONE),
             (offset_of!(Block, failure), failure::NONE),
         ] {
@@ -287,29 +310,20 @@ fn create(
     begin: Option<Instant>,
     limit: Duration,
 ) -> Result<Call, Refusal> {
-    let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-    let mut map = |size: u64, protection: i32| {
-        let arguments = [0, size, protection as u64, private, u64::MAX, 0];
-        borrowed.call(plan.instruction, "mmap", libc::SYS_mmap, arguments)
-    };
-    let data_size = plan.size();
-    let block = map(data_size, libc::PROT_READ | libc::PROT_WRITE)?;
+    borrowed.secure(plan.signal_return);
+    // One mapping needs fewer stops than two. The code makes the block and the stack behind it writable and not executable.
     let code_size = (stub::code().len() as u64).next_multiple_of(PAGE);
-    let code = map(code_size, libc::PROT_READ | libc::PROT_EXEC);
-    let unmap = |borrowed: &mut Borrowed, address, size| {
-        // The mapping stays if this fails, which nothing depends on.
-        let _ = borrowed.call(plan.instruction, "munmap", libc::SYS_munmap, [address, size, 0, 0, 0, 0]);
-    };
-    let code = match code {
-        Ok(code) => code,
-        Err(refusal) => {
-            unmap(&mut borrowed, block, data_size);
-            return Err(refusal);
-        }
-    };
-    borrowed.write_code(block, &plan.data(block, code))?;
-    borrowed.write_code(code, stub::code())?;
-    borrowed.start(code + stub::borrowed_entry(), block + data_size - 64, block)?;
+    let (data_size, size) = (plan.size(), plan.size() + code_size);
+    let protection = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+    let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+    let arguments = [0, size, protection, private, u64::MAX, 0];
+    let code = borrowed.call(plan.instruction, "mmap", libc::SYS_mmap, arguments)?;
+    let block = code + code_size;
+    borrowed.write(code, stub::code())?;
+    borrowed.write(block, &plan.data(block, code))?;
+    borrowed.write_frame(plan.frame(block))?;
+    borrowed.left = Some((block + offset_of!(Block, left) as u64, code..block));
+    borrowed.start(code + stub::borrowed_entry(), block + data_size - 64, block, data_size)?;
     let limit = begin.unwrap_or_else(Instant::now) + limit;
     borrowed.finish(block + offset_of!(Block, done) as u64, limit)?;
     let created = memory.u64(block + offset_of!(Block, created) as u64);
@@ -317,8 +331,9 @@ fn create(
         Some(0) => Ok(Call { block, thread: borrowed.thread }),
         Some(error) => {
             if borrowed.stop().is_ok() {
-                unmap(&mut borrowed, code, code_size);
-                unmap(&mut borrowed, block, data_size);
+                // The mapping stays if this fails, which nothing depends on.
+                let arguments = [code, size, 0, 0, 0, 0];
+                let _ = borrowed.call(plan.instruction, "munmap", libc::SYS_munmap, arguments);
             }
             let error = io::Error::from_raw_os_error(error);
             Err(Refusal::Call { pid: borrowed.pid, call: "pthread_create", error })
@@ -419,6 +434,11 @@ impl Call {
         let message: [u8; stub::MESSAGE] = memory.bytes(self.block + offset_of!(Block, message) as u64)?;
         let message = message.split(|&byte| byte == 0).next()?;
         let message = String::from_utf8_lossy(message);
+        // The loader names its file by a path that helps nobody.
+        let message = match message.split_once(": ") {
+            Some((path, rest)) if path.starts_with("/proc/self/fd") => rest,
+            _ => &message,
+        };
         let message = message.trim_end_matches('.').chars();
         Some(message.map(|c| if c.is_control() { ' ' } else { c }).collect())
     }

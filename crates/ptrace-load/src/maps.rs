@@ -60,12 +60,13 @@ fn line(line: &[u8]) -> Option<Mapping> {
 pub fn modules(mappings: &[Mapping]) -> Vec<Module> {
     let mut modules: Vec<(u64, Module)> = Vec::new();
     for mapping in mappings.iter().filter(|mapping| mapping.path.starts_with('/')) {
-        let continued = modules
-            .last()
-            .is_some_and(|(inode, module)| *inode == mapping.inode && module.path == mapping.path);
-        if !continued
-            || (mapping.offset == 0 && !modules.last().is_some_and(|(_, module)| module.text.is_empty()))
-        {
+        let continued = modules.last().is_some_and(|(inode, module)| {
+            let same = *inode == mapping.inode && module.path == mapping.path;
+            // The data of a small library can begin in the first page of its file.
+            let data = !module.text.is_empty() && module.range.end == mapping.range.start;
+            same && (mapping.offset != 0 || data)
+        });
+        if !continued {
             modules.push((
                 mapping.inode,
                 Module { path: mapping.path.clone(), range: mapping.range.clone(), text: Vec::new() },
@@ -78,4 +79,63 @@ pub fn modules(mappings: &[Mapping]) -> Vec<Module> {
         }
     }
     modules.into_iter().map(|(_, module)| module).filter(|module| !module.text.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAPS: &str = "\
+55d0c0000000-55d0c0001000 r--p 00000000 fe:00 11 /usr/bin/a program\n\
+55d0c0001000-55d0c0002000 r-xp 00001000 fe:00 11 /usr/bin/a program\n\
+55d0c1000000-55d0c1021000 rw-p 00000000 00:00 0  [heap]\n\
+7f0000000000-7f0000100000 r--p 00000000 fe:00 12 /usr/lib/libc.so.6\n\
+7f0000f00000-7f0001000000 r--p 00000000 fe:00 12 /usr/lib/libc.so.6 (deleted)\n\
+7f0001000000-7f0001026000 r--p 00000000 fe:00 12 /usr/lib/libc.so.6 (deleted)\n\
+7f0001026000-7f000117b000 r-xp 00026000 fe:00 12 /usr/lib/libc.so.6 (deleted)\n\
+7f000117b000-7f00011d0000 r--p 0017b000 fe:00 12 /usr/lib/libc.so.6 (deleted)\n\
+7f00011d0000-7f00011d2000 rw-p 001cf000 fe:00 12 /usr/lib/libc.so.6 (deleted)\n\
+7f0002000000-7f0002010000 rw-p 00000000 00:00 0\n\
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]\n";
+
+    #[test]
+    fn modules_are_files_with_code() {
+        let mappings = parse(MAPS.as_bytes());
+        assert_eq!(mappings.len(), 11);
+        assert_eq!(mappings[0].path, "/usr/bin/a program");
+        let modules = modules(&mappings);
+        let names: Vec<_> = modules.iter().map(Module::name).collect();
+        assert_eq!(names, ["a program", "libc.so.6"]);
+        assert_eq!(modules[1].range, 0x7f00_0100_0000..0x7f00_011d_2000);
+        assert_eq!(modules[1].text.len(), 1);
+        assert_eq!(modules[1].text[0], 0x7f00_0102_6000..0x7f00_0117_b000);
+    }
+
+    #[test]
+    fn damaged_maps_are_read_without_panic() {
+        let mut random = 1u64;
+        let mut next = || {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            random >> 33
+        };
+        for _ in 0..5000 {
+            let mut text = MAPS.as_bytes().to_vec();
+            for _ in 0..next() % 40 {
+                let at = next() as usize % text.len();
+                match next() % 3 {
+                    0 => text[at] = next() as u8,
+                    1 => text.truncate(at.max(1)),
+                    _ => text[at] = b"0123456789abcdef -/\n"[next() as usize % 20],
+                }
+            }
+            for module in modules(&parse(&text)) {
+                assert!(!module.text.is_empty());
+                module.name();
+            }
+        }
+        for _ in 0..500 {
+            let text: Vec<u8> = (0..next() % 2000).map(|_| next() as u8).collect();
+            modules(&parse(&text));
+        }
+    }
 }

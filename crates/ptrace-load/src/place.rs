@@ -11,7 +11,7 @@ use crate::elf::Image;
 use crate::maps::{Mapping, Module};
 use crate::memory::{Memory, ProcessMemory};
 use crate::process::{is_glibc, is_loader};
-use crate::{Busy, Refusal, candidates, process};
+use crate::{Busy, Refusal, candidates, process, stub};
 
 const MAX_STACK: u64 = 8 << 20;
 const PAGE: u64 = 4096;
@@ -85,8 +85,29 @@ const UNSAFE_CALLS: [i64; 17] = [
     libc::SYS_unshare,
 ];
 
+/// Calls that glibc's allocator never makes: a thread in one of them is not in it, unless a signal handler has interrupted it.
+const FOREIGN_CALLS: [i64; 17] = [
+    libc::SYS_select,
+    libc::SYS_pselect6,
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_pause,
+    libc::SYS_rt_sigtimedwait,
+];
+
 /// `mov rax, 15; syscall`, in glibc's and in Go's encoding: the return from a signal handler.
-const SIGNAL_RETURNS: [&[u8]; 2] = [b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05", b"\xb8\x0f\0\0\0\x0f\x05"];
+pub const SIGNAL_RETURNS: [&[u8]; 2] = [b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05", b"\xb8\x0f\0\0\0\x0f\x05"];
 
 /// Where a thread is.
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +124,10 @@ pub struct Position {
 pub struct Places {
     unsafe_code: Vec<(Range<u64>, Busy)>,
     libc: Vec<Range<u64>>,
+    /// The code of the loader and of glibc's allocator, which is left only by calls while it holds a lock.
+    closed: Vec<Range<u64>>,
+    /// The code of glibc's allocator.
+    allocator: Vec<Range<u64>>,
     /// All code, in the order of addresses.
     code: Vec<Range<u64>>,
     mappings: Vec<Mapping>,
@@ -112,11 +137,12 @@ pub struct Places {
 impl Places {
     pub fn new(memory: &ProcessMemory, mappings: Vec<Mapping>, modules: &[Module]) -> Self {
         let mut unsafe_code = Vec::new();
-        let mut libc = Vec::new();
+        let (mut libc, mut closed, mut glibc_allocator) = (Vec::new(), Vec::new(), Vec::new());
         for module in modules {
             let name = module.name();
             let all = |busy| module.text.iter().map(move |text| (text.clone(), busy));
             if is_loader(name) {
+                closed.extend(module.text.iter().cloned());
                 unsafe_code.extend(all(Busy::Loader));
                 continue;
             }
@@ -128,7 +154,7 @@ impl Places {
             if is_glibc(name) || name.starts_with("libpthread") {
                 libc.extend(module.text.iter().cloned());
                 let Some(image) = image else { continue };
-                unsafe_code.extend(allocator(&image).map(|range| (range, Busy::Allocator)));
+                glibc_allocator.extend(allocator(&image));
                 let functions = THREADS.iter().filter_map(|name| image.function(name));
                 unsafe_code.extend(functions.map(|function| (function.range(), Busy::Threads)));
             } else if is_allocator(name)
@@ -137,6 +163,8 @@ impl Places {
                 unsafe_code.extend(all(Busy::Allocator));
             }
         }
+        closed.extend(glibc_allocator.iter().cloned());
+        unsafe_code.extend(glibc_allocator.iter().map(|range| (range.clone(), Busy::Allocator)));
         // An executable with an allocator of its own is searched only around the functions, which its compiler has put together.
         for module in modules.iter().filter(|module| !is_library(module, module.name())) {
             if let Some(image) = Image::open(memory, module.range.clone()) {
@@ -148,8 +176,15 @@ impl Places {
                 }));
             }
         }
-        let mut places =
-            Self { unsafe_code, libc, code: Vec::new(), mappings: Vec::new(), pages: RefCell::default() };
+        let mut places = Self {
+            unsafe_code,
+            libc,
+            closed,
+            allocator: glibc_allocator,
+            code: Vec::new(),
+            mappings: Vec::new(),
+            pages: RefCell::default(),
+        };
         places.refresh(mappings);
         places
     }
@@ -164,6 +199,17 @@ impl Places {
     /// Whether the mappings were read before the stack of this thread existed.
     pub fn knows(&self, position: &Position) -> bool {
         self.stack(position).is_some()
+    }
+
+    /// Whether the `size` bytes below the stack pointer are unused: the stack is one of glibc or the kernel, and long enough.
+    pub fn has_room(&self, position: &Position, size: u64) -> bool {
+        let Some(pointer) = position.thread_pointer else { return false };
+        self.mappings.iter().any(|mapping| {
+            let range = &mapping.range;
+            range.contains(&position.stack)
+                && (mapping.path == "[stack]" || (position.stack..range.end).contains(&pointer))
+                && position.stack - range.start > size
+        })
     }
 
     fn stack(&self, position: &Position) -> Option<Range<u64>> {
@@ -198,9 +244,13 @@ impl Places {
             }
             _ => {}
         }
+        if memory.bytes::<16>(position.instruction).is_some_and(|code| code == stub::slept()) {
+            return Err(Busy::Threads);
+        }
         if self.is_signal_return(memory, position.instruction) {
             return Err(Busy::Handler);
         }
+        let waits = position.call.is_some_and(|call| FOREIGN_CALLS.contains(&call));
         let stack = self.stack(position).ok_or(Busy::Stack)?;
         if stack.end - stack.start > MAX_STACK {
             return Err(Busy::Stack);
@@ -214,6 +264,8 @@ impl Places {
             }
             if let Some(busy) = find(word)
                 && self.code_before(memory, word).is_none_or(|code| follows_call(&code))
+                && !self.is_left_over(memory, word)
+                && !(waits && self.allocator.iter().any(|range| range.contains(&word)))
             {
                 return Err(busy);
             }
@@ -222,6 +274,28 @@ impl Places {
             }
         }
         Ok(())
+    }
+
+    /// Whether a return address in the loader or in glibc's allocator belongs to an earlier call, because it follows a direct call to
+    /// another function of the same code: while that is active, either the instruction pointer is in this code, or the code
+    /// has called something outside of it, and that return address is on the stack, too. Other allocators are excluded, because they
+    /// may leave their code with a jump.
+    fn is_left_over(&self, memory: &ProcessMemory, address: u64) -> bool {
+        let Some([_, _, 0xe8, offset @ ..]) = self.code_before(memory, address) else { return false };
+        let target = address.wrapping_add_signed(i32::from_le_bytes(offset).into());
+        let closed = self.closed.iter().any(|range| range.contains(&address) && range.contains(&target));
+        closed && !self.jumps_elsewhere(memory, target)
+    }
+
+    /// Whether a function is an entry of the procedure linkage table: a jump through a pointer.
+    fn jumps_elsewhere(&self, memory: &ProcessMemory, address: u64) -> bool {
+        let mut code = [0; 7];
+        let mut begins = |address: u64, pattern: &[u8]| {
+            let code = &mut code[..pattern.len()];
+            self.code_at(memory, address, code).is_none() || code == pattern
+        };
+        let start = if begins(address, b"\xf3\x0f\x1e\xfa") { address.wrapping_add(4) } else { address };
+        begins(start, b"\xff\x25") || begins(start, b"\xf2\xff\x25")
     }
 
     fn is_code(&self, address: u64) -> bool {

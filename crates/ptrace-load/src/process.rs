@@ -123,7 +123,8 @@ impl Status {
     fn read(pid: u32) -> Option<Self> {
         let directory = format!("/proc/{pid}");
         let text = fs::read(format!("{directory}/status")).ok()?;
-        let owner = fs::metadata(directory).ok()?.uid();
+        // The directory itself always belongs to the user.
+        let owner = fs::metadata(format!("{directory}/status")).ok()?.uid();
         let text = String::from_utf8_lossy(&text);
         let field = |name: &str| {
             text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
@@ -205,5 +206,32 @@ fn may_trace_all() -> bool {
     match capabilities.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()) {
         Some(mask) => mask >> CAP_SYS_PTRACE & 1 == 1,
         None => sys::is_root(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn library(paths: &[&str]) -> Result<String, Refusal> {
+        let line = |(index, path): (usize, &&str)| {
+            format!("{:x}000-{:x}000 r-xp 00000000 00:01 {index} {path}\n", 2 * index + 1, 2 * index + 2)
+        };
+        let maps: String = paths.iter().enumerate().map(line).collect();
+        glibc(1, &modules(&parse(maps.as_bytes()))).map(|module| module.path.clone())
+    }
+
+    #[test]
+    fn the_c_library_is_recognised() {
+        assert_eq!(library(&["/bin/a", "/lib/libc.so.6"]).unwrap(), "/lib/libc.so.6");
+        assert_eq!(library(&["/lib/libc-2.31.so", "/lib/ld-2.31.so"]).unwrap(), "/lib/libc-2.31.so");
+        assert!(library(&["/lib/libc.so.6 (deleted)"]).is_ok());
+        assert!(matches!(library(&["/bin/a"]), Err(Refusal::Static { .. })));
+        for musl in ["/lib/ld-musl-x86_64.so.1", "/lib/libc.musl-x86_64.so.1", "/lib/libc.so"] {
+            let refusal = library(&["/bin/a", musl]).unwrap_err();
+            assert!(matches!(&refusal, Refusal::OtherLibc { library, .. } if library == musl));
+        }
+        assert!(matches!(library(&["/lib/libc.so.6", "/b/libc.so.6"]), Err(Refusal::SeveralLibcs { .. })));
+        assert!(is_loader("ld-linux-x86-64.so.2") && is_loader("ld-2.31.so") && !is_loader("libdl.so.2"));
     }
 }

@@ -91,8 +91,7 @@ pub enum Refusal {
     #[error("The library has no function {name}: {message}.")]
     Symbol { name: String, message: String },
     #[error(
-        "The function did not return within {} s in thread {thread} of process {pid}. The thread continues to run.",
-        .within.as_secs()
+        "The function did not return within {within:?} in thread {thread} of process {pid}. The thread continues to run."
     )]
     NoAnswer { pid: u32, thread: u32, within: Duration },
     #[error("{action} of process {pid} failed: {error}.")]

@@ -54,6 +54,10 @@ pub struct Block {
     pub look: [u64; 2],
     /// Seconds and nanoseconds for which the borrowed thread sleeps at a time after its work.
     pub sleep: [u64; 2],
+    /// The `ucontext` with the registers of the borrowed thread.
+    pub frame: u64,
+    /// Set when the borrowed thread is about to restore its registers itself.
+    pub left: u64,
     /// What `ptrace_load_borrowed` has done: whether it has finished, and the result of pthread_create.
     pub done: u64,
     pub created: u64,
@@ -74,10 +78,19 @@ std::arch::global_asm!(
     ".globl ptrace_load_begin",
     ".hidden ptrace_load_begin",
     "ptrace_load_begin:",
-    // The block is in rbx, and the stack is aligned.
+    // The block is in rbx, its size with the stack in r12, and the stack is aligned. A failure is reported by a fault.
     ".globl ptrace_load_borrowed",
     ".hidden ptrace_load_borrowed",
     "ptrace_load_borrowed:",
+    "mov rdi, rbx",
+    "mov rsi, r12",
+    "mov edx, {writable}",
+    "mov eax, {mprotect}",
+    "syscall",
+    "test eax, eax",
+    "jz 2f",
+    "ud2",
+    "2:",
     "call qword ptr [rbx + {errno_location}]",
     "mov r12d, [rax]",
     "lea rdi, [rbx + {pthread}]",
@@ -89,8 +102,8 @@ std::arch::global_asm!(
     "call qword ptr [rbx + {errno_location}]",
     "mov [rax], r12d",
     "mov qword ptr [rbx + {done}], 1",
-    // ppoll has no restart block: that of the program's call is kept.
-    "2:",
+    // ppoll has no restart block: that of the program's call is kept. The thread is given back during this sleep. If our process has
+    // died, the thread restores its registers itself.
     "xor edi, edi",
     "xor esi, esi",
     "lea rdx, [rbx + {sleep}]",
@@ -98,7 +111,14 @@ std::arch::global_asm!(
     "mov r8d, 8",
     "mov eax, {ppoll}",
     "syscall",
-    "jmp 2b",
+    ".globl ptrace_load_slept",
+    ".hidden ptrace_load_slept",
+    "ptrace_load_slept:",
+    "mov qword ptr [rbx + {left}], 1",
+    "mov rsp, [rbx + {frame}]",
+    "mov eax, {sigreturn}",
+    "syscall",
+    "ud2",
     // The block is the argument.
     ".globl ptrace_load_thread",
     ".hidden ptrace_load_thread",
@@ -166,7 +186,7 @@ std::arch::global_asm!(
     "6:",
     "mov rdi, [rbx + {argument}]",
     "call qword ptr [rbx + {function}]",
-    "movsxd rax, eax",
+    "cdqe",
     "mov [rbx + {result}], rax",
     "jmp 9f",
     // Keeps the text of dlerror, of which the memory ends with the thread.
@@ -215,6 +235,8 @@ std::arch::global_asm!(
     release = const offset_of!(Block, release),
     look = const offset_of!(Block, look),
     sleep = const offset_of!(Block, sleep),
+    frame = const offset_of!(Block, frame),
+    left = const offset_of!(Block, left),
     done = const offset_of!(Block, done),
     created = const offset_of!(Block, created),
     pthread = const offset_of!(Block, pthread),
@@ -234,6 +256,9 @@ std::arch::global_asm!(
     failed_symbol = const failure::SYMBOL,
     abandoned = const failure::ABANDONED,
     go = const release::GO,
+    writable = const libc::PROT_READ | libc::PROT_WRITE,
+    mprotect = const libc::SYS_mprotect,
+    sigreturn = const libc::SYS_rt_sigreturn,
     ppoll = const libc::SYS_ppoll,
     gettid = const libc::SYS_gettid,
     memfd_create = const libc::SYS_memfd_create,
@@ -248,6 +273,7 @@ std::arch::global_asm!(
 unsafe extern "C" {
     static ptrace_load_begin: u8;
     static ptrace_load_borrowed: u8;
+    static ptrace_load_slept: u8;
     static ptrace_load_thread: u8;
     static ptrace_load_end: u8;
 }
@@ -262,6 +288,12 @@ pub fn code() -> &'static [u8] {
 /// The offset of what the borrowed thread executes.
 pub fn borrowed_entry() -> u64 {
     ((&raw const ptrace_load_borrowed).addr() - (&raw const ptrace_load_begin).addr()) as u64
+}
+
+/// The code that a thread executes next if the process that has borrowed it died.
+pub fn slept() -> &'static [u8] {
+    let offset = (&raw const ptrace_load_slept).addr() - (&raw const ptrace_load_begin).addr();
+    &code()[offset..offset + 16]
 }
 
 /// The offset of what the new thread executes.

@@ -78,6 +78,13 @@ mod tracing {
         Signal(i32),
     }
 
+    enum Change {
+        None,
+        Stopped(i32),
+        Ended,
+        Gone,
+    }
+
     /// A thread that this thread traces. Whatever is dropped without a detach is detached by the kernel when this thread ends.
     #[derive(Debug)]
     pub struct Tracee(libc::pid_t);
@@ -188,28 +195,37 @@ mod tracing {
             }
         }
 
-        /// The next event, if there is one.
+        /// The next event, if there is one. The end of a process is left to its parent, which may be this process.
         pub fn event(&self) -> io::Result<Option<Event>> {
-            let mut status = 0;
-            // SAFETY: the pointer to the status is valid.
-            let waited = unsafe {
-                libc::waitpid(self.0, &raw mut status, libc::__WALL | libc::WNOHANG | libc::__WNOTHREAD)
-            };
-            match result(waited.into()) {
-                Ok(0) => return Ok(None),
-                Ok(_) => {}
-                Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return Ok(Some(Event::Ended)),
-                Err(error) => return Err(error),
+            let ended = |change| matches!(change, Change::Gone | Change::Ended);
+            if let Change::Stopped(status) = self.change(libc::WSTOPPED)? {
+                return Ok(Some(match (status & 0xff, status >> 8) {
+                    (libc::SIGTRAP, PTRACE_EVENT_STOP) => Event::Interrupted,
+                    (_, PTRACE_EVENT_STOP) => Event::GroupStop,
+                    (signal, _) if signal == libc::SIGTRAP | 0x80 => Event::Call,
+                    (signal, _) => Event::Signal(signal),
+                }));
             }
-            if !libc::WIFSTOPPED(status) {
-                return Ok(Some(Event::Ended));
+            // This reports a new stop, too, and leaves it for the next time.
+            Ok(ended(self.change(libc::WEXITED | libc::WNOWAIT)?).then_some(Event::Ended))
+        }
+
+        fn change(&self, kind: i32) -> io::Result<Change> {
+            // SAFETY: the structure consists of integers, and its pointer is valid for the call.
+            unsafe {
+                let mut info: libc::siginfo_t = mem::zeroed();
+                let options = kind | libc::__WALL | libc::WNOHANG | libc::__WNOTHREAD;
+                let waited = libc::waitid(libc::P_PID, self.0 as libc::id_t, &raw mut info, options);
+                match result(waited.into()) {
+                    Ok(_) if info.si_pid() == 0 => Ok(Change::None),
+                    Ok(_) if matches!(info.si_code, libc::CLD_TRAPPED | libc::CLD_STOPPED) => {
+                        Ok(Change::Stopped(info.si_status()))
+                    }
+                    Ok(_) => Ok(Change::Ended),
+                    Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(Change::Gone),
+                    Err(error) => Err(error),
+                }
             }
-            Ok(Some(match (libc::WSTOPSIG(status), status >> 16) {
-                (libc::SIGTRAP, PTRACE_EVENT_STOP) => Event::Interrupted,
-                (_, PTRACE_EVENT_STOP) => Event::GroupStop,
-                (signal, _) if signal == libc::SIGTRAP | 0x80 => Event::Call,
-                (signal, _) => Event::Signal(signal),
-            }))
         }
 
         /// Waits for an event until the deadline.
