@@ -12,7 +12,7 @@ use crate::state::State;
 const ROWS_MAX: usize = 4096;
 const STACKS_MAX: usize = 4096;
 
-/// Time by thread, state and line of the program.
+/// Time by thread, state and line of the program. Functions at the same line are one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     pub thread: Arc<str>,
@@ -28,7 +28,7 @@ pub struct Row {
 struct Key {
     thread: Arc<str>,
     state: State,
-    frame: Option<Frame>,
+    line: Option<(Arc<str>, u32)>,
 }
 
 #[derive(Default)]
@@ -51,13 +51,14 @@ impl Profile {
     }
 
     fn add_row(&mut self, sample: &ThreadSample, weight_ns: u64) {
-        let frame = fold_to_user(&sample.frames).or(sample.frames.first()).cloned();
-        let mut key = Key { thread: sample.name.clone(), state: without_holder(sample.state), frame };
+        let mut frame = fold_to_user(&sample.frames).or(sample.frames.first()).cloned();
+        let line = frame.as_ref().map(|frame| (frame.file.clone(), frame.line));
+        let mut key = Key { thread: sample.name.clone(), state: without_holder(sample.state), line };
         if self.rows.len() >= ROWS_MAX && !self.rows.contains_key(&key) {
-            key = Key { thread: "other".into(), state: State::Unknown, frame: None };
+            key = Key { thread: "other".into(), state: State::Unknown, line: None };
+            frame = None;
         }
-        let (thread, frame) = (key.thread.clone(), key.frame.clone());
-        let empty = Row { thread, state: key.state, frame, ns: 0, samples: 0 };
+        let empty = Row { thread: key.thread.clone(), state: key.state, frame, ns: 0, samples: 0 };
         let row = self.rows.entry(key).or_insert(empty);
         row.ns = row.ns.saturating_add(weight_ns);
         row.samples += 1;

@@ -20,6 +20,7 @@ const THREADS_MAX: usize = 4096;
 const INTERPRETERS_MAX: usize = 64;
 /// Entries of C code between frames count too.
 const LINKS_MAX: usize = 256;
+const READS_MAX: usize = 5;
 const CODES_MAX: usize = 16_384;
 const TEXT_MAX: u64 = 4096;
 const NAME_MAX: usize = 256;
@@ -33,7 +34,7 @@ pub struct Python {
     memory: Memory,
     layout: Layout,
     runtime: Symbol,
-    code_type: Option<u64>,
+    code_type: u64,
     codes: HashMap<u64, Code>,
 }
 
@@ -54,6 +55,14 @@ pub struct GilState {
     pub range: Range<u64>,
 }
 
+enum Link {
+    Python(Frame),
+    /// The entry of C code into the interpreter.
+    Native,
+    /// Its memory changed during the read.
+    Torn,
+}
+
 struct Code {
     fingerprint: [u64; 4],
     file: Arc<str>,
@@ -66,12 +75,11 @@ impl Python {
     pub fn attach(pid: u32) -> Result<Python, Refusal> {
         let maps = maps::read(pid).map_err(|error| permission::refusal(pid, &error))?;
         let memory = Memory::open(pid).map_err(|error| permission::refusal(pid, &error))?;
-        let image = Found::search(pid, &memory, &maps).ok_or(Refusal::NotPython { pid })?;
-        let Found { runtime, code_type, version, .. } = image;
-        let known = version.and_then(|version| Layout::known(&memory, runtime.address, version.minor()?));
-        let text = version.map_or("of an unknown version".to_owned(), |version| version.to_string());
-        let layout = known.ok_or(Refusal::UnknownVersion { pid, version: text })?;
-        let python = Python { pid, memory, layout, runtime, code_type, codes: HashMap::new() };
+        let found = Found::search(pid, &memory, &maps).ok_or(Refusal::NotPython { pid })?;
+        let unknown = || Refusal::UnknownVersion { pid, version: found.version_text() };
+        let (runtime, layout) = found.known(&memory).ok_or_else(unknown)?;
+        let python =
+            Python { pid, memory, layout, runtime, code_type: found.code_type, codes: HashMap::new() };
         match python.threads()?.is_empty() {
             true => Err(Refusal::Starting { pid }),
             false => Ok(python),
@@ -150,17 +158,20 @@ impl Python {
         Some(GilState { holder: holder.filter(|_| is_locked), range: gil..gil.checked_add(GIL_BYTES)? })
     }
 
-    /// Innermost first. A stack that changes during the read is read again, three times at most.
+    /// Innermost first. A stack that changes during the read is read again; the most complete read counts.
     pub fn frames(&mut self, thread: &PythonThread) -> Vec<Frame> {
-        let mut frames = Vec::new();
-        for _ in 0..3 {
+        let mut best = Vec::new();
+        for _ in 0..READS_MAX {
             let Some(head) = self.innermost(thread) else { break };
-            frames = self.walk(head);
-            if self.innermost(thread) == Some(head) {
-                break;
+            let (frames, whole) = self.walk(head);
+            if whole && self.innermost(thread) == Some(head) {
+                return frames;
+            }
+            if frames.len() > best.len() {
+                best = frames;
             }
         }
-        frames
+        best
     }
 
     fn innermost(&self, thread: &PythonThread) -> Option<u64> {
@@ -171,29 +182,33 @@ impl Python {
         }
     }
 
-    fn walk(&mut self, head: u64) -> Vec<Frame> {
-        let mut frames = Vec::new();
-        let mut next = head;
+    /// Also whether the walk reached the outermost frame, or the bound, without a frame that cannot be one.
+    fn walk(&mut self, head: u64) -> (Vec<Frame>, bool) {
+        let (mut frames, mut whole, mut next) = (Vec::new(), true, head);
         for _ in 0..LINKS_MAX {
             if next == 0 || frames.len() == FRAMES_MAX {
-                break;
+                return (frames, whole);
             }
-            let Some((frame, back)) = self.frame(next) else { break };
-            frames.extend(frame);
+            let Some((link, back)) = self.frame(next) else { break };
+            match link {
+                Link::Python(frame) => frames.push(frame),
+                Link::Native => {}
+                Link::Torn => whole = false,
+            }
             next = back;
         }
-        frames
+        (frames, false)
     }
 
-    /// The frame, if it is one of Python code, and the address of its caller's.
-    fn frame(&mut self, address: u64) -> Option<(Option<Frame>, u64)> {
+    /// The frame and the address of its caller's.
+    fn frame(&mut self, address: u64) -> Option<(Link, u64)> {
         let at = self.layout.frame;
         let mut bytes = [0; 112];
         self.memory.read(address, &mut bytes)?;
         let back = bytes.u64_at(at.back)?;
         let owner = at.owner.and_then(|offset| bytes.field::<1>(offset)).map_or(0, |[owner]| owner);
         if owner >= 3 {
-            return Some((None, back));
+            return Some((Link::Native, back));
         }
         // Since CPython 3.14 the low bits of the pointer are a tag.
         let code = bytes.u64_at(at.code)? & !3;
@@ -201,7 +216,7 @@ impl Python {
             Instruction::Index { offset, scale } => i64::from(bytes.u32_at(offset)? as i32) * scale,
             Instruction::Pointer(offset) => bytes.u64_at(offset)?.wrapping_sub(code) as i64,
         };
-        Some((self.line(code, at), back))
+        Some((self.line(code, at).map_or(Link::Torn, Link::Python), back))
     }
 
     fn line(&mut self, address: u64, at: i64) -> Option<Frame> {
@@ -223,7 +238,7 @@ impl Python {
         let length = [at.file, at.name, at.first, at.table].into_iter().max()? as usize + 8;
         let bytes = bytes.get_mut(..length)?;
         self.memory.read(address, bytes)?;
-        if self.code_type.is_some_and(|code_type| bytes.u64_at(8) != Some(code_type)) {
+        if bytes.u64_at(8) != Some(self.code_type) {
             return None;
         }
         let first = bytes.u32_at(at.first)?;
@@ -307,12 +322,22 @@ impl std::fmt::Display for Version {
 
 /// The image that has the interpreter: the executable, or a libpython.
 struct Found {
-    runtime: Symbol,
-    code_type: Option<u64>,
+    /// Absent before CPython 3.7.
+    runtime: Option<Symbol>,
+    code_type: u64,
     version: Option<Version>,
 }
 
 impl Found {
+    fn known(&self, memory: &Memory) -> Option<(Symbol, Layout)> {
+        let (runtime, minor) = (self.runtime?, self.version?.minor()?);
+        Some((runtime, Layout::known(memory, runtime.address, minor)?))
+    }
+
+    fn version_text(&self) -> String {
+        self.version.map_or("of an unknown version".to_owned(), |version| version.to_string())
+    }
+
     fn search(pid: u32, memory: &Memory, maps: &[Map]) -> Option<Found> {
         let executable = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
         let executable = executable.as_deref().and_then(|path| path.to_str()).unwrap_or_default();
@@ -323,12 +348,11 @@ impl Found {
 
     fn read(memory: &Memory, map: &Map, maps: &[Map]) -> Option<Found> {
         let image = Image::open(memory, map.range.start)?;
-        let runtime = image.symbol("_PyRuntime")?;
-        let code_type = image.symbol("PyCode_Type").map(|symbol| symbol.address);
+        let code_type = image.symbol("PyCode_Type")?.address;
         let exported = image.symbol("Py_Version").and_then(|symbol| memory.u32(symbol.address)).map(Version);
         let version =
             exported.or_else(|| named(&map.path)).or_else(|| maps.iter().find_map(|map| named(&map.path)));
-        Some(Found { runtime, code_type, version })
+        Some(Found { runtime: image.symbol("_PyRuntime"), code_type, version })
     }
 }
 

@@ -16,7 +16,8 @@ use crate::wait::{Facts, Synchronisations};
 
 /// Two files each; further threads open theirs at each sample.
 const THREADS_WITH_OPEN_FILES: usize = 128;
-const CUDA_SEARCH_EVERY: Duration = Duration::from_secs(5);
+/// A program may load CUDA's driver later: the search is repeated after a time that doubles between these.
+const CUDA_SEARCH_AFTER: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// A runnable thread that has not run for so long is in the run queue: the kernel counts run time at each tick, 10 ms at most.
 const TICK: Duration = Duration::from_millis(12);
 const STACK_BYTES: usize = 4096;
@@ -45,6 +46,7 @@ pub struct Sampler {
     inner_ids: HashMap<u32, u32>,
     cuda: Vec<Range<u64>>,
     cuda_searched: Instant,
+    cuda_search_after: Duration,
     synchronisations: Synchronisations,
 }
 
@@ -73,6 +75,7 @@ impl Sampler {
             inner_ids: task::threads_by_inner_id(pid),
             cuda: maps::read(pid).map(|maps| maps::cuda_code(&maps)).unwrap_or_default(),
             cuda_searched: Instant::now(),
+            cuda_search_after: CUDA_SEARCH_AFTER.0,
             synchronisations: Synchronisations::default(),
         })
     }
@@ -95,9 +98,10 @@ impl Sampler {
     }
 
     fn search_cuda(&mut self) {
-        if self.cuda.is_empty() && self.cuda_searched.elapsed() > CUDA_SEARCH_EVERY {
+        if self.cuda.is_empty() && self.cuda_searched.elapsed() > self.cuda_search_after {
             self.cuda = maps::read(self.pid).map(|maps| maps::cuda_code(&maps)).unwrap_or_default();
             self.cuda_searched = Instant::now();
+            self.cuda_search_after = (self.cuda_search_after * 2).min(CUDA_SEARCH_AFTER.1);
         }
     }
 
@@ -140,18 +144,10 @@ impl Sampler {
     fn sample_known(&mut self, thread: &PythonThread, known: &mut Known) -> Option<ThreadSample> {
         let schedule = known.task.schedule()?;
         let activity = known.task.activity()?;
-        let gil = self.python.gil();
-        // A thread that was blocked and has not run since is as it was.
         if let Some(sample) = known.unchanged(schedule) {
-            let state = match (activity, sample.state) {
-                (Activity::Runnable, _) => State::Descheduled,
-                (_, State::WaitingForGil { .. }) => {
-                    State::WaitingForGil { held_by: self.thread_at(gil.holder, thread, known) }
-                }
-                (_, state) => state,
-            };
-            return Some(ThreadSample { state, ..sample });
+            return Some(self.still_blocked(sample, activity, thread, known));
         }
+        let gil = self.python.gil();
         let queued = activity == Activity::Runnable && known.is_queued(schedule);
         known.blocked = activity != Activity::Runnable;
         known.schedule = schedule;
@@ -163,6 +159,24 @@ impl Sampler {
         let sample = ThreadSample { thread: known.tid, name, state, holds_gil, frames, native };
         known.sample = Some(sample.clone());
         Some(sample)
+    }
+
+    /// A thread that was blocked and has not run since is as it was, or it is in the run queue.
+    fn still_blocked(
+        &self,
+        sample: ThreadSample,
+        activity: Activity,
+        thread: &PythonThread,
+        known: &Known,
+    ) -> ThreadSample {
+        let state = match (activity, sample.state) {
+            (Activity::Runnable, _) => State::Descheduled,
+            (_, State::WaitingForGil { .. }) => {
+                State::WaitingForGil { held_by: self.thread_at(self.python.gil().holder, thread, known) }
+            }
+            (_, state) => state,
+        };
+        ThreadSample { state, ..sample }
     }
 
     fn state(

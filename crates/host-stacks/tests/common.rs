@@ -19,7 +19,12 @@ pub struct Program(pub Child);
 
 impl Program {
     pub fn start(python: &str, script: &Path) -> Program {
-        let command = Command::new(python).arg(script).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        Program::start_with(python, script, Path::new("-"))
+    }
+
+    pub fn start_with(python: &str, script: &Path, argument: &Path) -> Program {
+        let command =
+            Command::new(python).arg(script).arg(argument).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         Program(command.unwrap_or_else(|error| panic!("cannot start {python}: {error}")))
     }
 
