@@ -20,7 +20,7 @@ mod wait;
 
 pub use frame::{Frame, fold_to_user, shorten};
 pub use profile::{Profile, Row};
-pub use refusal::Refusal;
+pub use refusal::{Cause, Refusal};
 pub use sampler::{Sampler, ThreadSample};
 pub use source::source_around;
 pub use state::{Native, State};

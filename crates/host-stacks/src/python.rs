@@ -1,7 +1,7 @@
 //! CPython's threads and frames, read from memory that changes during the read: each pointer may be stale, so a code object
 //! counts only if its type is, each length is bounded and each list ends.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::refusal::Refusal;
 use crate::text::sanitised;
 
 pub const FRAMES_MAX: usize = 64;
-const THREADS_MAX: usize = 4096;
+const THREADS_MAX: usize = 2048;
 const INTERPRETERS_MAX: usize = 64;
 /// Entries of C code between frames count too.
 const LINKS_MAX: usize = 256;
@@ -94,7 +94,7 @@ impl Python {
         let head = self.runtime.address + self.layout.interpreters_head;
         let mut next = self.memory.u64(head).ok_or_else(|| self.gone())?;
         let mut found = Vec::new();
-        while next != 0 && found.len() < INTERPRETERS_MAX {
+        while next != 0 && found.len() < INTERPRETERS_MAX && !found.contains(&next) {
             found.push(next);
             next = self.link(next, self.layout.interpreter.next).unwrap_or(0);
         }
@@ -105,11 +105,12 @@ impl Python {
         self.memory.u64(address.checked_add(offset)?)
     }
 
+    /// A list that leads back to a thread of it ends there.
     pub fn threads(&self) -> Result<Vec<PythonThread>, Refusal> {
-        let mut threads = Vec::new();
+        let (mut threads, mut seen) = (Vec::new(), HashSet::new());
         for interpreter in self.interpreters()? {
             let mut next = self.link(interpreter, self.layout.interpreter.threads_head).unwrap_or(0);
-            while next != 0 && threads.len() < THREADS_MAX {
+            while next != 0 && threads.len() < THREADS_MAX && seen.insert(next) {
                 let Some((thread, following)) = self.thread(next) else { break };
                 threads.push(thread);
                 next = following;

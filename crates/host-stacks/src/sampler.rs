@@ -1,6 +1,6 @@
 //! Samples of all Python threads of a process, without stopping it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,6 +20,8 @@ const THREADS_WITH_OPEN_FILES: usize = 128;
 const CUDA_SEARCH_AFTER: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// A runnable thread that has not run for so long is in the run queue: the kernel counts run time at each tick, 10 ms at most.
 const TICK: Duration = Duration::from_millis(12);
+/// A program whose memory is made to be slow to read does not hold its reader up: further threads are left out of the sample.
+const SAMPLE_TIME: Duration = Duration::from_millis(250);
 const STACK_BYTES: usize = 4096;
 
 /// What one thread does at the moment of a sample.
@@ -86,9 +88,16 @@ impl Sampler {
         self.search_cuda();
         self.synchronisations.start_sample();
         let threads = self.python.threads()?;
-        self.learn(&threads);
-        let mut samples: Vec<ThreadSample> =
-            threads.iter().filter_map(|thread| self.sample_thread(thread)).collect();
+        let start = Instant::now();
+        let in_time = || start.elapsed() < SAMPLE_TIME;
+        let (mut samples, mut taken) = (Vec::new(), HashSet::new());
+        for thread in threads.iter().take_while(|_| in_time()) {
+            self.learn(thread);
+            let tid = self.threads.get(&thread.address).map(|known| known.tid);
+            if tid.is_some_and(|tid| taken.insert(tid)) {
+                samples.extend(self.sample_thread(thread));
+            }
+        }
         self.threads.retain(|_, known| std::mem::take(&mut known.seen));
         samples.sort_by_key(|sample| sample.thread);
         match samples.is_empty() {
@@ -105,20 +114,16 @@ impl Sampler {
         }
     }
 
-    fn learn(&mut self, threads: &[PythonThread]) {
-        let mut refreshed = self.inner_ids.is_empty();
-        for thread in threads {
-            if self.threads.get(&thread.address).is_some_and(|known| known.pthread == thread.pthread) {
-                continue;
-            }
-            if self.tid(thread).is_none() && !refreshed {
-                self.inner_ids = task::threads_by_inner_id(self.pid);
-                refreshed = true;
-            }
-            if let Some(tid) = self.tid(thread) {
-                let keep_open = self.threads.len() < THREADS_WITH_OPEN_FILES;
-                self.threads.insert(thread.address, Known::new(self.pid, tid, thread.pthread, keep_open));
-            }
+    fn learn(&mut self, thread: &PythonThread) {
+        if self.threads.get(&thread.address).is_some_and(|known| known.pthread == thread.pthread) {
+            return;
+        }
+        if self.tid(thread).is_none() && !self.inner_ids.is_empty() {
+            self.inner_ids = task::threads_by_inner_id(self.pid);
+        }
+        if let Some(tid) = self.tid(thread) {
+            let keep_open = self.threads.len() < THREADS_WITH_OPEN_FILES;
+            self.threads.insert(thread.address, Known::new(self.pid, tid, thread.pthread, keep_open));
         }
     }
 

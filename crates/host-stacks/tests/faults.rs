@@ -29,11 +29,7 @@ fn judge(python: &str, name: &str, script: &Path, program: &Program, expected: f
     rows.retain(|row| row.state != State::Descheduled || expected(&State::Descheduled));
     let first = &rows[0];
     let frame = first.frame.as_ref().unwrap();
-    assert_eq!(
-        (Path::new(&*frame.file), frame.line),
-        (&*script, planted(&script)),
-        "{python} {name}\n{text}"
-    );
+    assert_eq!((Path::new(&*frame.file), frame.line), (script, planted(script)), "{python} {name}\n{text}");
     assert!(expected(&first.state), "{python} {name}\n{text}");
 }
 

@@ -170,3 +170,51 @@ fn source_is_read_from_regular_files_only() {
     assert_eq!((lines[0].1.len(), &*lines[1].1), (500, "[2Jx"));
     std::fs::remove_file(long).unwrap();
 }
+
+/// Programs with the symbols of an interpreter whose memory is made to be read for ever.
+#[test]
+fn a_process_that_pretends_to_be_python_is_read_in_bounded_time() {
+    let binary = std::env::temp_dir().join(format!("host-stacks-hostile-{}", std::process::id()));
+    let mut compiler = Command::new("cc");
+    compiler.args(["-rdynamic", "-O1", "-o"]).arg(&binary).arg(fault("hostile").with_extension("c"));
+    assert!(compiler.status().unwrap().success());
+    for mode in ["self", "threads", "frames", "code", "random"] {
+        let child = Command::new(&binary).arg(mode).stdout(Stdio::null()).spawn().unwrap();
+        let program = Program(child);
+        sleep(Duration::from_millis(300));
+        let start = Instant::now();
+        let outcome = Sampler::new(program.pid()).and_then(|mut sampler| sampler.sample());
+        let text = match &outcome {
+            Ok(threads) => format!("{} threads, {} frames", threads.len(), threads[0].frames.len()),
+            Err(refusal) => refusal.to_string(),
+        };
+        println!("{mode}: {text} after {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(5), "{mode}");
+    }
+    std::fs::remove_file(binary).unwrap();
+}
+
+/// The reader runs as a user that may not trace the process. Needs root to become that user.
+#[test]
+fn a_process_of_another_user_is_refused_with_the_reason() {
+    let path = fault("sleep");
+    let program = Program::start("python3", &path);
+    attach(program.pid(), &path).unwrap();
+    let reader = std::env::temp_dir().join(format!("host-stacks-reader-{}", std::process::id()));
+    let built = std::env::current_exe().unwrap();
+    let example = built.parent().and_then(|deps| deps.parent()).unwrap().join("examples/stacks");
+    if std::fs::copy(&example, &reader).is_err() || !rustix::process::geteuid().is_root() {
+        println!("not run: needs root and the example `stacks`");
+        return;
+    }
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+        .arg(&reader)
+        .arg(program.pid().to_string());
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    println!("{text}");
+    assert!(text.contains("No permission") && text.contains("belongs to user 0"), "{text}");
+    std::fs::remove_file(reader).unwrap();
+}
