@@ -218,3 +218,29 @@ fn a_process_of_another_user_is_refused_with_the_reason() {
     assert!(text.contains("No permission") && text.contains("belongs to user 0"), "{text}");
     std::fs::remove_file(reader).unwrap();
 }
+
+/// Needs the right to create namespaces, which it says when it has not.
+#[test]
+fn source_is_read_in_the_mount_namespace_of_the_process() {
+    let directory = std::env::temp_dir().join(format!("host-stacks-mount-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let (inside, link) = (directory.join("inside.py"), directory.join("link.py"));
+    let words = "mount -t tmpfs none $0 && cp $1 $0/inside.py && ln -s $0/inside.py $0/link.py && exec python3 $0/inside.py";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", words]).arg(&directory).arg(fault("sleep")).stdout(Stdio::null());
+    let mut program = Program(command.spawn().unwrap());
+    sleep(Duration::from_millis(300));
+    if program.0.try_wait().unwrap().is_some() {
+        println!("not run: no right to create a mount namespace");
+        return;
+    }
+    attach(program.pid(), &inside).unwrap();
+    let line = planted(&fault("sleep"));
+    for file in [&inside, &link] {
+        assert_eq!(source_around(file.to_str().unwrap(), line, 0, None), None);
+        let lines = source_around(file.to_str().unwrap(), line, 0, Some(program.pid())).unwrap();
+        assert_eq!(lines, [(line, "    time.sleep(0.02)  # planted".to_owned())]);
+    }
+    drop(program);
+    std::fs::remove_dir(directory).unwrap();
+}
