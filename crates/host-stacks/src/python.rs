@@ -105,25 +105,50 @@ impl Python {
         self.memory.u64(address.checked_add(offset)?)
     }
 
-    /// A list that leads back to a thread of it ends there.
+    /// A list that changes during the read is read again; the longest read counts.
     pub fn threads(&self) -> Result<Vec<PythonThread>, Refusal> {
         let (mut threads, mut seen) = (Vec::new(), HashSet::new());
         for interpreter in self.interpreters()? {
-            let mut next = self.link(interpreter, self.layout.interpreter.threads_head).unwrap_or(0);
-            while next != 0 && threads.len() < THREADS_MAX && seen.insert(next) {
-                let Some((thread, following)) = self.thread(next) else { break };
-                threads.push(thread);
-                next = following;
+            let reads = (0..READS_MAX).map(|_| self.threads_of(interpreter, &seen));
+            let mut longest = Vec::new();
+            for (found, whole) in reads {
+                if found.len() >= longest.len() {
+                    longest = found;
+                }
+                if whole {
+                    break;
+                }
             }
+            seen.extend(longest.iter().map(|thread| thread.address));
+            threads.append(&mut longest);
         }
         Ok(threads)
     }
 
+    /// Also whether the list was read to its end. A list that leads back to a thread of it ends there.
+    fn threads_of(&self, interpreter: u64, others: &HashSet<u64>) -> (Vec<PythonThread>, bool) {
+        let (mut threads, mut seen) = (Vec::new(), HashSet::new());
+        let mut next = self.link(interpreter, self.layout.interpreter.threads_head).unwrap_or(0);
+        while next != 0 {
+            let bounded = threads.len() + others.len() < THREADS_MAX && !others.contains(&next);
+            if !bounded || !seen.insert(next) {
+                return (threads, true);
+            }
+            let Some((thread, following)) = self.thread(next, interpreter) else { return (threads, false) };
+            threads.push(thread);
+            next = following;
+        }
+        (threads, true)
+    }
+
     /// The thread and the address of the following one.
-    fn thread(&self, address: u64) -> Option<(PythonThread, u64)> {
+    fn thread(&self, address: u64, interpreter: u64) -> Option<(PythonThread, u64)> {
         let at = self.layout.thread;
-        let last = [at.next, at.pthread, at.native.unwrap_or(0)].into_iter().max()?;
+        let last = [at.next, at.interpreter, at.pthread, at.native.unwrap_or(0)].into_iter().max()?;
         let bytes = self.memory.bytes(address, last as usize + 8)?;
+        if bytes.u64_at(at.interpreter)? != interpreter {
+            return None;
+        }
         let native = at.native.and_then(|offset| u32::try_from(bytes.u64_at(offset)?).ok());
         let pthread = bytes.u64_at(at.pthread)?;
         let thread = PythonThread { address, pthread, native };

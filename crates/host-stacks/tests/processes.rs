@@ -71,9 +71,12 @@ fn a_process_that_changes_all_the_time_is_read_without_a_panic() {
     let (path, program) = script(text);
     let mut sampler = attach(program.pid(), &path).unwrap();
     let start = Instant::now();
-    let (mut samples, mut strange) = (0, 0);
+    let (mut samples, mut strange, mut rounds, mut with_main) = (0, 0, 0, 0);
     while start.elapsed() < Duration::from_secs(3) {
-        for thread in sampler.sample().unwrap() {
+        let threads = sampler.sample().unwrap();
+        rounds += 1;
+        with_main += usize::from(threads.iter().any(|thread| thread.thread == program.pid()));
+        for thread in threads {
             samples += 1;
             let known =
                 |frame: &host_stacks::Frame| frame.file.ends_with(".py") || frame.file.starts_with('<');
@@ -81,7 +84,10 @@ fn a_process_that_changes_all_the_time_is_read_without_a_panic() {
             assert!(thread.frames.len() <= 64);
         }
     }
-    println!("{samples} samples, {strange} with a frame that cannot be one");
+    println!(
+        "{samples} samples, {strange} with a frame that cannot be one; {with_main} of {rounds} with main"
+    );
+    assert!(with_main * 100 >= rounds * 95);
     assert!(strange * 100 <= samples);
     std::fs::remove_file(path).unwrap();
 }
@@ -185,7 +191,7 @@ fn a_process_that_pretends_to_be_python_is_read_in_bounded_time() {
         let start = Instant::now();
         let outcome = Sampler::new(program.pid()).and_then(|mut sampler| sampler.sample());
         let text = match &outcome {
-            Ok(threads) => format!("{} threads, {} frames", threads.len(), threads[0].frames.len()),
+            Ok(threads) => format!("{} threads", threads.len()),
             Err(refusal) => refusal.to_string(),
         };
         println!("{mode}: {text} after {:?}", start.elapsed());

@@ -20,6 +20,7 @@ static void of_threads(void) {
     _PyRuntime[9] = (uint64_t)threads[0];
     for (int i = 0; i < 4096; i++) {
         threads[i][1] = (uint64_t)threads[(i + 1) % 4096];
+        threads[i][2] = (uint64_t)_PyRuntime;
         threads[i][7] = (uint64_t)&threads[i][20];
         threads[i][17] = (uint64_t)threads[i];
         threads[i][18] = getpid();
