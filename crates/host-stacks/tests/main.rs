@@ -1,0 +1,5 @@
+//! Real Python programs, sampled from outside.
+
+mod common;
+mod faults;
+mod processes;
