@@ -311,6 +311,19 @@ fn a_python_program_is_joined_and_left() {
     let (mut target, mut said) = endless(target);
     is_joined_and_left(dir.path(), &mut target);
     assert_eq!(said.next().unwrap().unwrap(), "True", "it has made steps");
+    // The lines of both threads are recorded.
+    let recording = fs::read_to_string(dir.path().join("second/events.ndjson")).unwrap();
+    let events = recording.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let windows: Vec<Value> = events.filter_map(|event| event["e"].get("host_stacks").cloned()).collect();
+    let rows = windows.iter().flat_map(|window| window["rows"].as_array().unwrap());
+    let places: Vec<(&str, &str)> =
+        rows.map(|row| (row["thread"].as_str().unwrap(), row["line"].as_str().unwrap())).collect();
+    for thread in ["main", "decode"] {
+        let has = |(of, line): &(&str, &str)| *of == thread && line.contains("standins/program.py:");
+        assert!(places.iter().any(has), "{thread}: {places:?}");
+    }
+    let report = fs::read_to_string(dir.path().join("second/report.md")).unwrap();
+    assert!(report.contains("### What the host did") && report.contains("program.py:"), "{report}");
 }
 
 /// The process that a server is known by has no work: its child processes have.

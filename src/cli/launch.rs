@@ -54,7 +54,10 @@ async fn on_screen(
     subject: &Subject,
     remark: Option<String>,
 ) -> Result<u8, Failure> {
-    plan.remarks.extend(remark);
+    match subject {
+        Subject::Program { .. } => plan.choices.extend(remark),
+        Subject::Workload | Subject::Watch => plan.remarks.extend(remark),
+    }
     plan.check_machine()?;
     require_terminal(match plan.work() {
         Work::Watch => "llmprof-tui watch --for SECONDS",
@@ -108,7 +111,7 @@ async fn program(
     shown: Shown,
 ) -> Result<u8, Failure> {
     remark.iter().for_each(|remark| eprint_line(format_args!("note: {remark}")));
-    plan.remarks.extend(remark);
+    plan.choices.extend(remark);
     let finished = headless::follow(plan, time).await?;
     let dir = finished.summary.dir.as_deref();
     match shown.json {

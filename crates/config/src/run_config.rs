@@ -576,6 +576,9 @@ pub struct ProfilingConfig {
     /// Live kernel activity.
     #[serde(default)]
     pub cupti: CuptiConfig,
+    /// Sample the Python lines of another program's threads.
+    #[serde(default = "default_true")]
+    pub stacks: bool,
     #[serde(default)]
     pub nvtx: NvtxConfig,
     /// The operator profile of a model in PyTorch.

@@ -15,6 +15,7 @@ pub mod reasons;
 mod request;
 mod run;
 mod server;
+mod stacks;
 mod text_enum;
 mod time;
 mod work_kind;
@@ -47,6 +48,7 @@ pub use self::{
         AlertChanged, ClientSample, Connecting, HttpStep, OfferedLoad, RequestFailure, Served, ServerFound,
         ServerKind, ServerSample, ServerSilent, ServerTimes, Slo,
     },
+    stacks::{HostActivity, HostRow, HostStacks},
     time::{Clock, Stamp},
     work_kind::{ModelEngine, WorkKind},
 };
@@ -121,6 +123,8 @@ pub enum Event {
     ToolRun(Box<ToolRun>),
     /// The report of a tool.
     KernelReport(Box<KernelReport>),
+    /// What the host threads of a followed process do, about once per second.
+    HostStacks(Box<HostStacks>),
     HostFound(Box<HostInfo>),
     HostSample(Box<HostSample>),
     /// Overhead of the profiler itself, once per second.

@@ -18,14 +18,20 @@ use crate::{
     },
 };
 
-/// Shared memory of the profiler. It is never unmapped: a thread of the program may be about to write.
-#[derive(Clone, Copy)]
+/// Shared memory of the profiler, mapped as long as this value lives.
 pub struct Shared {
     base: *mut u8,
 }
 
-// SAFETY: the memory stays mapped until the process ends, and its words are accessed as atomics or under a ring's lock.
+// SAFETY: its words are accessed as atomics or under a ring's lock.
 unsafe impl Send for Shared {}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `map`. The rings were closed before, under the locks that their writers hold.
+        unsafe { c::munmap(self.base.cast(), SHARED_BYTES) };
+    }
+}
 
 impl Shared {
     /// Maps the memory behind a descriptor; `None` if it is not the profiler's.
@@ -37,29 +43,29 @@ impl Shared {
             return None;
         }
         let shared = Shared { base: base.cast() };
-        if shared.header().magic.load(Ordering::Acquire) != MAGIC {
-            // SAFETY: mapped above, and not shared yet.
-            unsafe { c::munmap(base, SHARED_BYTES) };
-            return None;
-        }
-        Some(shared)
+        (shared.header().magic.load(Ordering::Acquire) == MAGIC).then_some(shared)
     }
 
-    pub fn header(&self) -> &'static Header {
-        // SAFETY: the mapping is larger, page-aligned and permanent. All fields are atomics.
+    pub fn header(&self) -> &Header {
+        // SAFETY: the mapping is larger and page-aligned. All fields are atomics.
         unsafe { &*self.base.cast::<Header>() }
     }
 
-    pub fn work(&self) -> Ring {
+    /// # Safety
+    /// The ring is dropped before this value.
+    pub unsafe fn work(&self) -> Ring {
         // SAFETY: within the mapping.
-        let slots = unsafe { self.base.add(HEADER_BYTES) };
-        Ring { slots: slots.cast(), count: WORK_SLOTS as u64, ends: &self.header().work }
+        let (slots, ends) = unsafe { (self.base.add(HEADER_BYTES), &*ptr::from_ref(&self.header().work)) };
+        Ring { slots: slots.cast(), count: WORK_SLOTS as u64, ends }
     }
 
-    pub fn ranges(&self) -> Ring {
+    /// # Safety
+    /// The ring is dropped before this value.
+    pub unsafe fn ranges(&self) -> Ring {
+        let offset = HEADER_BYTES + WORK_SLOTS * SLOT_BYTES;
         // SAFETY: within the mapping.
-        let slots = unsafe { self.base.add(HEADER_BYTES + WORK_SLOTS * SLOT_BYTES) };
-        Ring { slots: slots.cast(), count: RANGE_SLOTS as u64, ends: &self.header().ranges }
+        let (slots, ends) = unsafe { (self.base.add(offset), &*ptr::from_ref(&self.header().ranges)) };
+        Ring { slots: slots.cast(), count: RANGE_SLOTS as u64, ends }
     }
 }
 

@@ -245,8 +245,11 @@ impl Session {
     fn new(stream: UnixStream, shared: Shared) -> Session {
         SOCKET.store(stream.as_raw_fd(), Ordering::Relaxed);
         FINISHED.store(false, Ordering::Relaxed);
-        WORK.open(shared.work());
-        RANGES.open(shared.ranges());
+        // SAFETY: this session closes both before it drops the memory.
+        unsafe {
+            WORK.open(shared.work());
+            RANGES.open(shared.ranges());
+        }
         let now = Instant::now();
         Session {
             stream,

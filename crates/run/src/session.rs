@@ -129,8 +129,9 @@ impl Session {
         for remark in session.plan.remarks.clone() {
             session.notice(Level::Warn, "profiling", remark);
         }
+        let source = if matches!(session.plan.work(), Work::Program(_)) { "program" } else { "model" };
         for choice in session.plan.choices.clone() {
-            session.notice(Level::Info, "model", choice);
+            session.notice(Level::Info, source, choice);
         }
         session.serve_metrics();
         session.flush();
@@ -325,6 +326,7 @@ impl Session {
             role,
             log: self.recording.create_program_log(),
             secret: self.plan.work.load().and_then(|load| load.key.clone()),
+            stacks: self.plan.composed.config.profiling.stacks,
         };
         self.start_work("llmprof-attach", move || follower.run());
     }

@@ -73,6 +73,7 @@ panes! {
     Log => log,
     Server => server,
     Ranks => ranks,
+    Lines => lines,
 }
 
 impl Default for Pane {

@@ -195,6 +195,7 @@ impl ChromeTrace {
             | Event::Operators(_)
             | Event::KernelReport(_)
             | Event::HostFound(_)
+            | Event::HostStacks(_)
             | Event::ProcessJoined(_)
             | Event::ProcessLeft(_)
             | Event::StepsFound(_)

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::list_item;
-use crate::state::{Accounts, RunState};
+use crate::state::{Accounts, RunState, Stacks};
 use llmprof_analysis::account::{Account, Entry, Figure, SCHEMA, Setup, remedy};
 use llmprof_base::{
     table::{aligned, markdown},
@@ -95,7 +95,33 @@ pub(super) fn account_md(state: &RunState) -> String {
             out += &remedies(account, &state.setup(account.figure));
         }
     }
-    out
+    out + &host_md(&state.stacks)
+}
+
+/// Maximum lines of the host in a report.
+const HOST_LINES: usize = 20;
+
+/// The Python lines of a followed program.
+fn host_md(stacks: &Stacks) -> String {
+    if !stacks.is_there() {
+        return String::new();
+    }
+    let share = |share: Option<f64>| share.map_or_else(|| "–".to_owned(), |share| percent(100.0 * share));
+    let mut table = vec![["while the GPU was idle", "all", "state", "thread", "line"].map(str::to_owned)];
+    table.extend(stacks.lines().iter().take(HOST_LINES).map(|line| {
+        [
+            share(line.idle_share),
+            share(Some(line.share)),
+            line.state.to_string(),
+            line.thread.to_owned(),
+            line.line.to_owned(),
+        ]
+    }));
+    format!(
+        "### What the host did\n\nThe lines of the program's Python threads, in {} samples.\n\n{}\n",
+        grouped(i64::try_from(stacks.samples()).unwrap_or(i64::MAX)),
+        markdown(&table, |column| column < 2)
+    )
 }
 
 /// What would make the owners smaller, each remedy once.

@@ -23,6 +23,7 @@ mod series;
 mod server;
 mod servers;
 mod speculation;
+mod stacks;
 mod telemetry;
 mod tokens;
 mod trail;
@@ -47,6 +48,7 @@ use serde::{Deserialize, Serialize};
 pub use series::{Bucket, Series};
 pub use server::{Lane, MeanOf, PartTimes, ServerState, TtftPart};
 pub use speculation::SpeculationTally;
+pub use stacks::{HostLine, Stacks};
 pub use telemetry::{GpuState, HostState};
 pub use trail::{TokenMark, TokenTrail};
 pub use vision::VisionTally;
@@ -122,6 +124,8 @@ pub struct RunState {
     pub gpus: Vec<GpuState>,
     pub gpu_absent: Option<GpuAbsent>,
     pub host: HostState,
+    /// The lines of the host's threads.
+    pub stacks: Stacks,
     pub observer: Option<ObserverSample>,
     /// Overhead of sampling the GPUs.
     pub sampler: Option<SamplerCost>,
@@ -220,6 +224,7 @@ impl RunState {
             Event::ProcessLeft(left) => self.programs.left(t, left.pid),
             Event::StepsFound(finding) => self.programs.finding = Some(*finding),
             Event::Ranks(window) => self.ranks.window(t, window),
+            Event::HostStacks(window) => self.stacks.add(window),
 
             Event::ServerFound(found) => self.server_found(t, found),
             Event::ServerSample(sample) => self.server_sample(t, sample),

@@ -291,6 +291,22 @@ pub fn owners(view: &View<'_>) -> Table {
     table
 }
 
+/// The Python lines of a followed program.
+pub fn python_lines(view: &View<'_>) -> Table {
+    let mut table = Table::titled("thread,state,line,share,share_while_gpu_idle");
+    for line in view.state.stacks.lines() {
+        let idle = line.idle_share.map(number).unwrap_or_default();
+        table.add([
+            line.thread.to_owned(),
+            line.state.to_string(),
+            line.line.to_owned(),
+            number(line.share),
+            idle,
+        ]);
+    }
+    table
+}
+
 /// The ceilings, then the points.
 pub fn points(view: &View<'_>) -> Table {
     let roofline = view.state.roofline();

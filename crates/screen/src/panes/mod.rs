@@ -9,6 +9,7 @@ mod host;
 mod jobs;
 pub(crate) mod kernels;
 mod lanes;
+pub(crate) mod lines;
 pub(crate) mod log;
 pub(crate) mod overview;
 pub(crate) mod ranks;

@@ -54,6 +54,7 @@ fn pane_of(state: &RunState, entry: &Entry) -> Pane {
     match entry.owner.evidence() {
         Evidence::Gpu => Pane::Gpu,
         Evidence::Ranks if state.ranks.is_there() => Pane::Ranks,
+        Evidence::Kernels if entry.owner.group() == Group::Gaps && state.stacks.is_there() => Pane::Lines,
         Evidence::Kernels | Evidence::Ranks => Pane::Kernels,
         Evidence::Log => Pane::Log,
         Evidence::Roofline => Pane::Roofline,
@@ -86,7 +87,12 @@ impl Widget for WhyPane<'_> {
             12..=19 => n.min(2) + 2,
             _ => 2 * n + 3,
         };
-        let detail = if area.height >= 16 { 4 } else { 0 };
+        let detail = match area.height {
+            ..16 => 0,
+            // The sentence about the host is longer.
+            28.. if view.state.stacks.idle().is_some() => 6,
+            _ => 4,
+        };
         let [top, upper, middle, below] = Layout::vertical([
             Constraint::Length(said),
             Constraint::Length(stacks),
@@ -319,6 +325,11 @@ fn draw_detail(view: &View<'_>, accounts: &Accounts, selected: usize, area: Rect
     );
     if let Some(remedy) = remedy(entry.owner, &view.state.setup(account.figure)) {
         text += &format!(" {remedy}.");
+    }
+    if entry.owner.group() == Group::Gaps
+        && let Some(host) = view.state.stacks.idle_text()
+    {
+        text += &format!(" {host}");
     }
     let width = inner.width.saturating_sub(2) as usize;
     let lines = wrapped(&theme.glyphs.plain(&text), width);

@@ -27,6 +27,7 @@ use super::{
     ranks::{self, RankRecord},
     requests::Requests,
     socket::{Entrance, Socket, ThroughDoor},
+    stacks::StackFollower,
     transcript::RunClock,
 };
 use llmprof_base::{foreign, secret::Secret};
@@ -162,6 +163,8 @@ pub struct Follower {
     pub log: Option<File>,
     /// The secret to remove from its output.
     pub secret: Option<Secret>,
+    /// Whether the lines of Python threads are sampled.
+    pub stacks: bool,
 }
 
 impl Follower {
@@ -199,6 +202,7 @@ impl Follower {
         let mut watched =
             FollowedProgram::new(self.tx.clone(), self.duty, Arc::clone(&self.control), is_observed);
         watched.records_in = self.records.take();
+        watched.samples_stacks = self.stacks;
         let mut ended_at: Option<Instant> = None;
         loop {
             for entrance in &mut entrances {
@@ -346,6 +350,7 @@ struct FollowedProgram {
     left: Vec<RankRecord>,
     picture_at: Option<Instant>,
     records_in: Option<PathBuf>,
+    samples_stacks: bool,
 }
 
 impl FollowedProgram {
@@ -369,6 +374,7 @@ impl FollowedProgram {
             left: Vec::new(),
             picture_at: None,
             records_in: None,
+            samples_stacks: false,
         }
     }
 
@@ -411,7 +417,9 @@ impl FollowedProgram {
         })));
         let pid = connection.pid;
         let records = self.records_in.as_deref().and_then(|dir| Records::create(dir, pid, &self.tx));
-        self.processes.push(FollowedProcess::new(connection, info.as_ref(), records, self.tx.clock().now()));
+        let stacks = self.samples_stacks.then(|| StackFollower::start(pid, &self.tx));
+        let now = self.tx.clock().now();
+        self.processes.push(FollowedProcess::new(connection, info.as_ref(), records, stacks, now));
     }
 
     /// Reads the records of all processes. Returns whether there are more.

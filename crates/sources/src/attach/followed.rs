@@ -13,6 +13,7 @@ use super::{
     connection::Connection,
     process_info::ProcessInfo,
     ranks::RankRecord,
+    stacks::StackFollower,
     transcript::{Message, RunClock},
 };
 use llmprof_analysis::steps::{Finding, Fold, Range};
@@ -55,6 +56,8 @@ pub struct FollowedProcess {
     joined_at: Instant,
     pub ranks: RankRecord,
     records: Option<Records>,
+    /// The lines of its Python threads, if they are sampled.
+    stacks: Option<StackFollower>,
     /// When recording was last switched on or off.
     switched_ns: u64,
 }
@@ -64,6 +67,7 @@ impl FollowedProcess {
         connection: Connection,
         info: Option<&ProcessInfo>,
         records: Option<Records>,
+        stacks: Option<StackFollower>,
         now: Stamp,
     ) -> FollowedProcess {
         FollowedProcess {
@@ -85,6 +89,7 @@ impl FollowedProcess {
             read_until_ns: now.0,
             switched_ns: 1,
             records,
+            stacks,
         }
     }
 
@@ -105,6 +110,7 @@ impl FollowedProcess {
             switches,
             ranks,
             records,
+            stacks,
             switched_ns,
             ..
         } = self;
@@ -118,6 +124,9 @@ impl FollowedProcess {
                     let work = device_work(fold, &work, name);
                     records.iter_mut().for_each(|records| records.write(&Entry::Work(work), name));
                     ranks.work(&work, |name| fold.class(name));
+                    if let Some(stacks) = stacks.as_mut().filter(|_| !matches!(work.kind, WorkKind::Sync)) {
+                        stacks.work(work.start_ns, work.end_ns);
+                    }
                     fold.add(work);
                 }
                 Message::Range { text, start_ns, end_ns, payload: Some(payload), .. } => {
@@ -149,11 +158,13 @@ impl FollowedProcess {
                         (false, true) => {
                             fold.begin_burst(at.0);
                             ranks.begin(at.0);
+                            stacks.iter_mut().for_each(|stacks| stacks.begin_burst(at.0));
                             TraceState::On
                         }
                         (true, false) => {
                             fold.end_burst(at.0);
                             ranks.end(at.0);
+                            stacks.iter_mut().for_each(|stacks| stacks.end_burst(at.0));
                             TraceState::Off
                         }
                         _ => return,
@@ -217,6 +228,11 @@ impl FollowedProcess {
             let mut timeline = recorded.timeline;
             timeline.at = Some(Stamp(recorded.first_ns));
             tx.send(Event::StepTimeline(Box::new(timeline)));
+        }
+        // The records of the samples' time may still be on their way, unless the process has left.
+        let until = (!self.connection.is_gone).then_some(self.read_until_ns);
+        if let Some(stacks) = self.stacks.as_mut().and_then(|stacks| stacks.take(until)) {
+            tx.send(Event::HostStacks(Box::new(stacks)));
         }
         self.switches = 0;
         let finding = self.fold.finding();
@@ -297,7 +313,10 @@ fn obstacle_text(pid: u32, obstacle: Obstacle) -> String {
             format!("process {pid} profiles itself, or another tool does: kernels are not recorded meanwhile")
         }
         Obstacle::NoContext => {
-            format!("process {pid} has no CUDA context yet: its kernels are recorded once it has one")
+            format!(
+                "process {pid} has no CUDA context that can be seen: its kernels are recorded once it has one, or in {} s",
+                wire::SET_UP_AT_MOST.as_secs()
+            )
         }
     }
 }

@@ -17,6 +17,7 @@ mod ranks;
 mod requests;
 mod ring;
 mod socket;
+mod stacks;
 mod transcript;
 
 pub use follow::{Follower, ProgramControl, Role, Target};
