@@ -15,6 +15,7 @@ use std::{
 };
 
 use llmprof::{
+    base::units::grouped,
     event::{
         ClientSample, Envelope, Event, GpuInfo, GpuSample, Outcome, RequestFinished, RequestStarted,
         RunFinished, RunStarted, ServerFound, ServerKind, ServerSample, Stamp, Token, WorkKind,
@@ -390,8 +391,19 @@ fn a_server_that_stops_answering_fails_the_run() {
             assert!(failed < 100, "{failed} of 100,000: the rest of the loop waits");
         }
         assert_eq!(result["outcome"], "failed");
+        // The sentence has the numbers of the result.
+        let ended = failed + result["server"]["requests"].as_u64().unwrap();
+        let number = |n: u64| grouped(i64::try_from(n).unwrap());
+        let counts = format!(
+            "{} of {} requests failed, {} were not sent",
+            number(failed),
+            number(ended),
+            number(100_000 - ended)
+        );
+        assert!(said.contains(&format!(" s (connection refused): {counts}")), "{counts}: {said}");
         let report = fs::read_to_string(dir.path().join("run/report.md")).unwrap();
         assert!(report.contains("**The run failed: the server stopped answering at"), "{report}");
+        assert!(report.contains(&counts), "{counts}: {report}");
     }
 }
 
