@@ -163,7 +163,12 @@ fn scripted(script: impl Fn(&mut TcpStream, &str) + Send + Sync + 'static) -> St
 }
 
 /// Answers the one request of a connection, like [`scripted`].
-fn answer(mut stream: TcpStream, script: &impl Fn(&mut TcpStream, &str)) {
+fn answer(stream: TcpStream, script: &impl Fn(&mut TcpStream, &str)) {
+    answer_listing(r#"{"data":[{"id":"m"}]}"#, stream, script);
+}
+
+/// The same with another list of models.
+fn answer_listing(models: &str, mut stream: TcpStream, script: &impl Fn(&mut TcpStream, &str)) {
     let mut seen = Vec::new();
     let mut bytes = [0; 4096];
     while !seen.windows(4).any(|w| w == b"\r\n\r\n") {
@@ -173,11 +178,10 @@ fn answer(mut stream: TcpStream, script: &impl Fn(&mut TcpStream, &str)) {
         }
     }
     if seen.starts_with(b"GET /v1/models") {
-        let body = r#"{"data":[{"id":"m"}]}"#;
         let _ = write!(
             stream,
-            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-            body.len()
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{models}",
+            models.len()
         );
     } else {
         let head = text(&seen);
@@ -502,6 +506,20 @@ fn a_failed_turn_ends_its_conversation_and_not_the_run() {
     assert!(failed > 0 && done > 0 && done + failed < 12, "{run}");
 }
 
+/// The paths and contents of all files below `dir`.
+fn files_below(dir: &Path) -> Vec<(String, String)> {
+    let (mut dirs, mut files) = (vec![dir.to_owned()], Vec::new());
+    while let Some(next) = dirs.pop() {
+        for path in fs::read_dir(next).unwrap().map(|entry| entry.unwrap().path()) {
+            match path.is_dir() {
+                true => dirs.push(path),
+                false => files.push((path.display().to_string(), text(&fs::read(&path).unwrap()))),
+            }
+        }
+    }
+    files
+}
+
 /// A key is sent and never recorded.
 #[test]
 fn a_key_is_never_recorded() {
@@ -516,19 +534,8 @@ fn a_key_is_never_recorded() {
     .output()
     .unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let mut dirs = vec![dir.path().to_owned()];
-    while let Some(next) = dirs.pop() {
-        for entry in std::fs::read_dir(next).unwrap().map(|entry| entry.unwrap().path()) {
-            if entry.is_dir() {
-                dirs.push(entry);
-            } else {
-                assert!(
-                    !text(&std::fs::read(&entry).unwrap()).contains("very-secret"),
-                    "{}",
-                    entry.display()
-                );
-            }
-        }
+    for (path, text) in files_below(dir.path()) {
+        assert!(!text.contains("very-secret"), "{path}");
     }
     assert!(!text(&output.stderr).contains("very-secret") && !text(&output.stdout).contains("very-secret"));
 }
@@ -554,6 +561,94 @@ fn a_key_that_a_server_repeats_is_stripped() {
     for name in ["events.ndjson", "report.md", "llmprof.log", "metrics.json"] {
         let text = std::fs::read_to_string(dir.path().join("run").join(name)).unwrap_or_default();
         assert!(!text.contains("very-secret"), "{name}: {text}");
+    }
+}
+
+/// A server may repeat the key anywhere: in the name of its model, in its metrics, in answers, and in every kind of
+/// failure. Neither the key nor its beginning is in a file or in the output.
+#[test]
+fn a_key_that_a_server_repeats_anywhere_is_stripped() {
+    // JSON may have any character as an escape.
+    let models = r#"{"data":[{"id":"org/sk-very\u002dsecret","owned_by":"sk-very-secret"}]}"#;
+    let page = "# HELP vllm:x sk-very-secret\nvllm:num_requests_running{model_name=\"sk-very-secret\"} 1\n\
+                vllm:num_requests_waiting{sk-very-secret=\"sk-very-secret\"} 0\nvllm:sk-very-secret 1\n";
+    let (asked, read) = (AtomicU32::new(0), AtomicU32::new(0));
+    let script = move |stream: &mut TcpStream, path: &str| {
+        if path == "/metrics" {
+            send_page(stream, page);
+            read.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let close = "Content-Length: 0\r\nConnection: close\r\n\r\n";
+        let garbage = format!("{}sk-very-secret", "x".repeat(70));
+        let _ = match asked.fetch_add(1, Ordering::Relaxed) {
+            // Until several readings of the metrics are recorded.
+            0 => {
+                let _ = write!(stream, "{STREAM}{CHUNK}");
+                let enough = || (read.load(Ordering::Relaxed) >= 4).then_some(());
+                crate::common::eventually("readings", enough);
+                write!(
+                    stream,
+                    "data: {{\"choices\":[{{\"delta\":{{\"content\":\"sk-very-secret\"}}}}]}}\n\ndata: [DONE]\n\n"
+                )
+            }
+            1 => {
+                write!(stream, "{STREAM}{CHUNK}data: {{\"error\":{{\"message\":\"no sk-very-secret\"}}}}\n\n")
+            }
+            2 => write!(
+                stream,
+                "{STREAM}{CHUNK}data: {{\"error\":{{\"message\":\"no sk-very\\u002dsecret\"}}}}\n\n"
+            ),
+            3 => write!(stream, "{STREAM}{CHUNK}data: {garbage}\n\n"),
+            4 => write!(stream, "HTTP/1.1 302 Found\r\nLocation: http://elsewhere/sk-very-secret\r\n{close}"),
+            5 => write!(stream, "HTTP/1.1 429 Busy\r\nRetry-After: sk-very-secret\r\n{close}"),
+            _ => write!(
+                stream,
+                "HTTP/1.1 500 sk-very-secret\r\nContent-Length: 14\r\nConnection: close\r\n\r\nsk-very-secret"
+            ),
+        };
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("runtime.server.url=http://{}", listener.local_addr().unwrap());
+    let script = Arc::new(script);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (stream, script) = (stream.unwrap(), Arc::clone(&script));
+            thread::spawn(move || answer_listing(models, stream, &*script));
+        }
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let asked = [
+        "run",
+        "--json",
+        "runtime=openai",
+        "telemetry=none",
+        &url,
+        "runtime.warmup=0",
+        "runtime.requests=7",
+        "runtime.load.max_failures=1",
+        "output.predictions.enable=true",
+        "hydra.run.dir=run",
+    ];
+    let output = llmprof(dir.path(), &asked).env("OPENAI_API_KEY", "sk-very-secret").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let events = crate::common::events(&dir.path().join("run"));
+    assert!(events.iter().any(|e| matches!(e.event, Event::ServerSample(_))), "its metrics were read");
+    let recorded = notices(&events).join("\n");
+    for words in
+        ["org/(key), owned by (key)", "no (key)", "not JSON: xxx", "elsewhere/(key)", "(retry after (key))"]
+    {
+        assert!(recorded.contains(words), "{words}: {recorded}");
+    }
+    let mut all = files_below(dir.path());
+    assert!(
+        all.iter().any(|(path, text)| path.contains("/predictions") && text.contains("a(key)")),
+        "{all:?}"
+    );
+    all.push(("stdout".to_owned(), text(&output.stdout)));
+    all.push(("stderr".to_owned(), text(&output.stderr)));
+    for (path, text) in all {
+        assert!(!path.contains("sk-very") && !text.contains("sk-very"), "{path}: {text}");
     }
 }
 
