@@ -1,6 +1,7 @@
 //! Load tests of servers: a server with known timing, misbehaving servers, and what the run reports about both.
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
@@ -338,8 +339,9 @@ fn without_addresses(dir: &Path) -> String {
 fn an_impossible_server_is_reported_immediately() {
     let not_found = answering(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     let mail = answering(b"220 mail ready\r\n\r\n");
+    let is_this = format!("HTTP 404 at http://{not_found}/v1/models: is this an OpenAI-compatible server?");
     for (url, words) in [
-        (format!("http://{not_found}"), "/v1/models: is this an OpenAI-compatible server?"),
+        (format!("http://{not_found}"), is_this.as_str()),
         (format!("https://{not_found}"), "does not speak TLS. Use http://"),
         (format!("http://{mail}"), "answers, but not with HTTP"),
     ] {
@@ -655,15 +657,26 @@ fn a_key_that_a_server_repeats_anywhere_is_stripped() {
 /// Values that a server does not report are not invented.
 #[test]
 fn chunks_without_counts_and_held_back_answers_are_reported() {
-    let whole = format!("{STREAM}{}data: [DONE]\n\n", CHUNK.repeat(16));
-    let url = bad_server(move |s| drop(s.write_all(whole.as_bytes())));
+    // In two parts: by the gap between them, the rate would be about 1,000 tok/s.
+    let url = bad_server(move |s| {
+        let _ = write!(s, "{STREAM}{}", CHUNK.repeat(39));
+        thread::sleep(Duration::from_millis(1));
+        let _ = write!(s, "{CHUNK}data: [DONE]\n\n");
+    });
     let dir = tempfile::tempdir().unwrap();
-    let output = load(dir.path(), &url, &[]);
+    let output = load(dir.path(), &url, &["infer.max_new_tokens=40"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let run: Value = serde_json::from_slice(&output.stdout).unwrap();
     let why = run["server"]["why"].to_string();
     assert!(why.contains("The answers are not streamed: "), "{why}");
     assert!(why.contains("each chunk counts as one token"), "{why}");
+    // No decode rate is derived from the gaps between such chunks.
+    let report = fs::read_to_string(dir.path().join("run/report.md")).unwrap();
+    assert!(report.contains(", decode –."), "{report}");
+    let url = format!("runtime.server.url={url}");
+    let asked = ["run", "--quiet", "runtime=openai", "telemetry=none", "profiling=none", &url];
+    let said = text(&llmprof(dir.path(), &asked).output().unwrap().stdout);
+    assert!(said.contains(", decode –\n"), "{said}");
 }
 
 /// llama.cpp's own server, started by the run: its counts, times and metrics are read, and it is ended.
@@ -1205,16 +1218,33 @@ fn several_servers_are_watched_and_an_alert_sets_the_exit_code() {
     assert!(text(&wrong.stderr).contains("no > or <"), "{}", text(&wrong.stderr));
 }
 
-/// Four tokens in each of three chunks, and no `usage`.
+/// The mean time from the first to the last chunk of the answers of a run, in milliseconds.
+fn answered_in_ms(run: &Path) -> f64 {
+    let mut answers: BTreeMap<u32, (Stamp, Stamp)> = BTreeMap::new();
+    for envelope in crate::common::events(run) {
+        if let Event::Token(token) = envelope.event {
+            answers.entry(token.request).or_insert((envelope.t, envelope.t)).1 = envelope.t;
+        }
+    }
+    let all: f64 = answers.values().map(|(first, last)| last.since(*first).as_secs_f64()).sum();
+    1e3 * all / answers.len() as f64
+}
+
+/// Four tokens in each of eight chunks, a chunk every 40.8 ms, and no `usage`.
 #[test]
 fn tokens_are_counted_by_the_tokenizer_if_the_server_counts_none() {
     let chunk = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"hello world hello end \"}}]}\n\n";
-    let url = scripted(move |stream, _| {
-        let _ = write!(
-            stream,
-            "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n{}data: [DONE]\n\n",
-            chunk.repeat(3)
-        );
+    let url = scripted(move |stream, path| {
+        if path.ends_with("/metrics") {
+            return;
+        }
+        let _ = stream.set_nodelay(true);
+        let _ = write!(stream, "{STREAM}{chunk}");
+        for _ in 1..8 {
+            thread::sleep(Duration::from_micros(40_800));
+            let _ = write!(stream, "{chunk}");
+        }
+        let _ = write!(stream, "data: [DONE]\n\n");
     });
     let dir = tempfile::tempdir().unwrap();
     let tokenizer = serde_json::json!({
@@ -1224,13 +1254,22 @@ fn tokens_are_counted_by_the_tokenizer_if_the_server_counts_none() {
     });
     fs::create_dir(dir.path().join("model")).unwrap();
     fs::write(dir.path().join("model/tokenizer.json"), tokenizer.to_string()).unwrap();
-    let run = |more: &[&str]| -> Value {
+    // The result, and TPOT times the number of tokens after the first in the time of an answer.
+    let run = |more: &[&str]| -> (Value, f64) {
         let output = load(dir.path(), &url, &[&["runtime.warmup=0"], more].concat());
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let answered_in_ms = answered_in_ms(&dir.path().join("run"));
         let _ = fs::remove_dir_all(dir.path().join("run"));
-        serde_json::from_slice(&output.stdout).unwrap()
+        let tokens = answered_in_ms / result["tpot_ms"]["mean"].as_f64().unwrap();
+        (result, tokens)
     };
-    let counted = run(&["runtime.server.tokenizer=model"]);
+    let (counted, tokens) = run(&["runtime.server.tokenizer=model"]);
+    // The time of 32 tokens and not of 8 chunks.
+    assert!((tokens - 31.0).abs() < 0.1, "{tokens}");
+    // The server is never early; a busy machine may be late, also with the first chunk.
+    let mean = |key: &str| counted[key]["mean"].as_f64().unwrap();
+    assert!(mean("ttft_ms") + 31.0 * mean("tpot_ms") >= 0.99 * 7.0 * 40.8, "{counted}");
     let server = &counted["server"];
     assert_eq!(
         (&server["tokens_per_chunk"], &server["tokens_counted_by_tokenizer"]),
@@ -1239,7 +1278,8 @@ fn tokens_are_counted_by_the_tokenizer_if_the_server_counts_none() {
     let why = server["why"].to_string();
     assert!(why.contains("counted by the model's tokenizer") && !why.contains("each chunk counts"), "{why}");
     assert!(!counted["trust"].to_string().contains("chunks are taken for tokens"), "{}", counted["trust"]);
-    let chunks = run(&[]);
+    let (chunks, tokens) = run(&[]);
+    assert!((tokens - 7.0).abs() < 0.1, "{tokens}");
     assert_eq!(chunks["server"]["tokens_per_chunk"], 1.0);
     assert!(chunks["server"]["why"].to_string().contains("runtime.server.tokenizer"), "{}", chunks["server"]);
     let missing = load(dir.path(), &url, &["runtime.server.tokenizer=nowhere"]);

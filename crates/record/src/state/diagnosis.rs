@@ -190,7 +190,7 @@ impl RunState {
                 _ => server.latest.as_ref().and_then(|latest| latest.prefix_hits),
             },
             tokens_per_chunk: server.tokens_per_chunk(),
-            together: (server.chunks > 3 * done).then(|| server.together as f64 / server.chunks as f64),
+            together: server.together_share(),
             tokenized: done > 0 && server.tokenized >= done,
             chunks_for_tokens: done > 0 && server.uncounted >= done,
             late: server.late.share().map(|share| {

@@ -182,7 +182,7 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let inner = draw_box(theme, ("throughput", rate_unit(view)), area, buf);
     let number = |value: Option<f64>| value.map_or_else(|| theme.glyphs.none.to_owned(), three_digits);
     let (now, _) = headline(view);
-    let decode = |label| (label, number(view.state.total.decode_tok_s()), String::new());
+    let decode = |label| (label, number(view.state.decode_tok_s()), String::new());
     let output = ("output, wall clock", number(view.state.total.output_tok_s()), String::new());
     let mut rows = match view.state.kind() {
         WorkKind::Server => vec![output, decode("one stream, mean")],
