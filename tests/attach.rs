@@ -9,7 +9,9 @@ use std::{
     sync::OnceLock,
 };
 
-use crate::common::{PROGRAM, command, compiled_standin, eventually, program, run_dirs, signal};
+use crate::common::{
+    KilledOnDrop, PROGRAM, command, compiled_standin, ended, eventually, program, run_dirs, signal, signalled,
+};
 use llmprof::event::{Envelope, Event};
 use serde_json::Value;
 
@@ -387,6 +389,38 @@ fn what_cannot_be_joined_is_named() {
     signal(both[0].0.id(), "STOP");
     let stopped = attach(&both[0].0.id().to_string());
     assert!(text(&stopped.stderr).contains("cannot be joined"), "{}", text(&stopped.stderr));
+}
+
+/// A process that is killed at the end of its test.
+struct LeftBehind(u32);
+
+impl Drop for LeftBehind {
+    fn drop(&mut self) {
+        signalled(self.0, "KILL");
+    }
+}
+
+/// The program ends, and a process that it leaves behind never stops writing records.
+#[test]
+fn a_process_that_works_after_the_programs_end_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "\"$0\" graph:u 1400 >said & echo $! >pid; until test -e go; do sleep 0.05; done; exit 4";
+    let options = ["exec", "--headless", "telemetry=none", "profiling.cupti.duty=1.0"];
+    let mut exec = llmprof(dir.path(), &options);
+    exec.args(["--", "sh", "-c", script]).arg(standin()).env("STANDIN_WAITS", "1");
+    let exec = exec.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut exec = KilledOnDrop(exec);
+    let pid = || fs::read_to_string(dir.path().join("pid")).ok()?.trim().parse().ok();
+    let left = LeftBehind(eventually("its process", pid));
+    eventually("steps of its process", || {
+        let run = run_dirs(dir.path()).pop()?;
+        let is_token = |envelope: &Envelope| matches!(envelope.event, Event::Token(_));
+        crate::common::events(&run).iter().any(is_token).then_some(())
+    });
+    fs::write(dir.path().join("go"), "").unwrap();
+    assert_eq!(ended(&mut exec.0).code(), Some(4));
+    let command = fs::read_to_string(format!("/proc/{}/cmdline", left.0)).unwrap_or_default();
+    assert!(command.contains("graph:u"), "it continues, as in a shell");
 }
 
 /// The program is unaffected when the profiler is killed or stopped.

@@ -642,8 +642,27 @@ fn commands_for_developers_have_a_separate_heading() {
 
 /// Published only in MXFP4: it fits on a GPU with 24 GB.
 #[test]
-fn gpt_oss_is_as_published() {
+fn the_cost_of_gpt_oss_is_that_of_the_published_files() {
     let dir = tempfile::tempdir().unwrap();
+    let cost = |more: &[&str]| {
+        let args = [&["cost", "--json", "--gpu", "rtx_4090"], more].concat();
+        serde_json::from_str::<Value>(&run(dir.path(), &args).out).unwrap()
+    };
+    // By hand: the experts in 32 + 1 half bytes for each 32 weights, all else in bf16. The sums are `total_size` of the
+    // files on the hub.
+    for (model, layers, experts, parameters, published) in [
+        ("gpt_oss_20b", 24, 32, 20_914_757_184_u64, 13_761_264_768_u64),
+        ("gpt_oss_120b", 36, 128, 116_829_156_672, 65_248_815_744),
+    ] {
+        let of_experts: u64 = layers * experts * 3 * 2880 * 2880;
+        assert_eq!(of_experts / 32 * 17 + 2 * (parameters - of_experts), published, "{model}");
+        let found = cost(&["--model", model]);
+        assert_eq!(found["memory"]["weight_bytes"], published, "{model}: {found}");
+        assert_eq!(found["fits"], model == "gpt_oss_20b", "{model}: {found}");
+    }
     let said = run(dir.path(), &["cost", "--model", "gpt_oss_20b", "--gpu", "rtx_4090"]).out;
-    assert!(said.contains("12.7 GB of weights") && !said.contains("Does not fit"), "{said}");
+    assert!(said.contains("13.8 GB of weights") && !said.contains("Does not fit"), "{said}");
+    // Other types are not those of the files.
+    let bf16 = cost(&["--model", "gpt_oss_20b", "model.dtype=bf16"]);
+    assert_eq!((&bf16["memory"]["weight_bytes"], &bf16["fits"]), (&41_829_514_368_u64.into(), &false.into()));
 }

@@ -273,7 +273,15 @@ fn runs_have_short_names() {
     assert!(!kernels.err.contains("No such file"), "{}", kernels.err);
     // One recording under two names.
     let newest = name(&second);
-    for (a, b) in [("latest", "latest"), ("latest", newest.as_str()), (newest.as_str(), "latest~0")] {
+    // Two parts of its path.
+    let short = second.file_name().unwrap().to_str().unwrap();
+    let long = format!("{}/{short}", second.parent().unwrap().file_name().unwrap().to_str().unwrap());
+    for (a, b) in [
+        ("latest", "latest"),
+        ("latest", newest.as_str()),
+        (newest.as_str(), "latest~0"),
+        (short, long.as_str()),
+    ] {
         let itself = run(dir, &["compare", a, b]);
         assert!(itself.err.contains("note: A and B are the same recording, "), "{a} {b}: {}", itself.err);
     }
@@ -472,6 +480,27 @@ fn an_intended_change_of_the_workload_comes_first_and_gates_ask_for_it() {
         }
         assert!(!gated.out.contains("not because of the clocks"), "{what}: {}", gated.out);
     }
+    // A GPU that an override chose.
+    recorded(dir, "gpu", &["runtime.seed=4"]);
+    let path = dir.join("gpu/events.ndjson");
+    let events = fs::read_to_string(&path).unwrap();
+    for (from, to) in [
+        ("\"NVIDIA H200\"", "\"NVIDIA A100-SXM4-80GB\""),
+        ("\"overrides\":[", "\"overrides\":[\"hardware.device_index=1\","),
+    ] {
+        assert!(events.contains(from), "{from}: {events}");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace(from, to)).unwrap();
+    }
+    let gate = ["compare", "one", "gpu", "--gate", "tpot<=+500%"];
+    let gated = run(dir, &gate);
+    assert_eq!(gated.code, 3, "{}", gated.out);
+    for words in [": A and B differ in gpu (NVIDIA H200 → NVIDIA A100-SXM4-80GB). ", "pass --meant 'gpu'"] {
+        assert!(gated.out.contains(words), "{words}: {}", gated.out);
+    }
+    assert!(!gated.out.contains("not because of the clocks"), "{}", gated.out);
+    let meant = run(dir, &[&gate[..], &["--meant", "gpu"]].concat());
+    assert_eq!(meant.code, 0, "{}", meant.out);
     let meant = run(dir, &["compare", "one", "four", "--gate", "decode_tok_s>=+50%", "--meant", "batch"]);
     assert_eq!(meant.code, 0, "{}", meant.out);
     let by_metric = run(dir, &["compare", "one", "four", "--metric", "ttft", "--gate", "tpot<=+50%"]);

@@ -19,6 +19,7 @@ const MANUAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/dist/llmprof-tui.1");
 const FLEET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/cluster-fleet.md");
 const KERNELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/kernels.md");
 const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/keys.md");
+const SECURITY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/SECURITY.md");
 
 /// Checks that the part of `file` between the comments of `section` is `expected`; with UPDATE_DOCS=1 writes it.
 fn assert_generated(file: &str, section: &str, source: &str, expected: &str) {
@@ -83,6 +84,14 @@ fn the_manual_page_has_every_command() {
     }
     let shown = fs::read_to_string(MANUAL).unwrap();
     assert!(shown == page, "{MANUAL} is outdated; run UPDATE_DOCS=1 cargo test --test suite docs::");
+}
+
+#[test]
+fn every_setting_that_needs_consent_is_listed() {
+    let text = fs::read_to_string(SECURITY).unwrap();
+    for key in config::RISKY_KEYS {
+        assert!(text.contains(&format!("`{key}`")), "{SECURITY} does not name {key}");
+    }
 }
 
 #[test]

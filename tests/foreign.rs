@@ -216,6 +216,41 @@ fn a_foreign_configuration_starts_nothing() {
     assert!(mark.exists());
 }
 
+/// The user names the server, and `conf/` the variable or the file whose content it would get.
+#[test]
+fn a_foreign_configuration_does_not_choose_what_a_server_gets() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = dir.path().join("conf").join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("runtime/theirs.yaml", "defaults: [openai, _self_]\nserver:\n  key_env: A_SECRET\n");
+    write("dataset/theirs.yaml", "defaults: [prompts, _self_]\nprompts:\n  file: /etc/hostname\n");
+    let url = ["run", "runtime.server.url=http://127.0.0.1:9", "runtime.server.ready_s=0.2"];
+    let cases: [(&[&str], &str, &str); 2] = [
+        (&["runtime=theirs"], "runtime.server.key_env=\"A_SECRET\"", "runtime.server.key_env=null"),
+        (
+            &["runtime=openai", "dataset=theirs"],
+            "dataset.prompts.file=\"/etc/hostname\"",
+            "dataset.prompts.file=mine.txt",
+        ),
+    ];
+    for (theirs, shown, own) in cases {
+        let args = [&url[..], theirs].concat();
+        let asked = run(dir.path(), &args);
+        assert_eq!(asked.code, 2, "{theirs:?}: {}", asked.err);
+        for words in [shown, "theirs.yaml, line 3", "--conf-dir conf"] {
+            assert!(asked.err.contains(words), "{theirs:?}, {words}: {}", asked.err);
+        }
+        // The user's own value, and the user's own choice of the directory.
+        for more in [&[own][..], &["--conf-dir", "conf"]] {
+            let allowed = run(dir.path(), &[&args[..], more].concat());
+            assert!(!allowed.err.contains("to allow what it sets"), "{more:?}: {}", allowed.err);
+        }
+    }
+}
+
 /// A Python environment inside a clone is used only on request.
 #[test]
 fn a_foreign_virtual_environment_is_not_run() {

@@ -11,6 +11,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
 use crate::common::terminal::{Terminal, sent_for};
@@ -18,14 +19,18 @@ use crate::common::{
     PROGRAM, environment, events, eventually, finished, program, record, run_dirs, signal, tiny_model,
 };
 use llmprof::{
+    config::ThemeName,
     event::{Event, Outcome},
     report::NAMES,
+    server::{KnownServer, Timing},
     tui::{
         keys::{BINDINGS, Binding, Mode},
+        theme::{Depth, Glyphs, Theme},
         ui::{Action, Effect, Pane, RunCommand, RunsCommand},
     },
 };
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
+use ratatui::style::Color;
 
 /// Runs longer than any test.
 const ENDLESS: [&str; 4] = ["runtime=sim", "runtime.warmup=0", "runtime.requests=200", "infer=long"];
@@ -418,8 +423,9 @@ fn runs_and_log_are_filtered_and_sorted() {
     }
     terminal.press("/", "show only rows that contain");
     terminal.press("zzz\r", "no run contains this text");
+    // The next search begins empty: no key clears it.
     terminal.press("/", "show only rows that contain");
-    terminal.send("\x15smoll\r");
+    terminal.send("smoll\r");
     terminal.see("containing \"smoll\"");
     terminal.see_no("no run contains this text");
     terminal.press("8", "ready after");
@@ -719,6 +725,60 @@ fn a_failed_run_stays_on_the_screen_with_its_cause() {
     assert_eq!(terminal.exit_code(), 1, "{}", terminal.text());
     terminal.assert_restored();
     assert_eq!(finished(&run_dirs(terminal.path())[0]).outcome, Outcome::Failed);
+}
+
+/// The screen is open while the server dies.
+#[test]
+fn a_server_that_dies_fails_the_run_on_the_screen() {
+    let timing =
+        Timing { ttft: Duration::from_millis(40), itl: Duration::from_millis(10), tokens_per_chunk: 1 };
+    let server = KnownServer::start(timing).unwrap();
+    let url = format!("runtime.server.url=http://{}", server.address);
+    let terminal = Terminal::start(&[
+        "runtime=openai",
+        "telemetry=none",
+        "profiling=none",
+        &url,
+        "infer.max_new_tokens=8",
+        "dataset.prompt_tokens=16",
+        "runtime.requests=100000",
+        "runtime.load.concurrency=4",
+        "runtime.load.gives_up_s=0.5",
+        // The end of the server is the only cause.
+        "runtime.load.max_failures=1",
+    ]);
+    let header = |screen: &vt100::Screen| {
+        let (_, columns) = screen.size();
+        screen.rows(0, columns.get()).next().unwrap_or_default()
+    };
+    terminal.until("serving in the header", |screen| header(screen).contains("● serving"));
+    terminal.press("1", "one stream, mean");
+    eventually("answers", || (server.chunks.load(Ordering::Relaxed) > 100).then_some(()));
+    drop(server);
+    terminal.see("The run failed: the server stopped answering at");
+    terminal.until("failed in the header", |screen| header(screen).contains("● failed"));
+    let text = terminal.text();
+    assert!(text.contains("(connection refused)"), "{text}");
+    assert!(!text.contains("completed") && !text.contains("serving"), "{text}");
+    // Terminals of 256 colours: the word has the colour of what is bad.
+    let bad = Theme::new(ThemeName::Dark, Depth::Indexed, Glyphs::UNICODE).bad.fg;
+    terminal.with(|screen| {
+        let header = header(screen);
+        let column = header[..header.find("failed").unwrap()].chars().count() as u16;
+        let shown = screen.cell(0, column).map(|cell| cell.fgcolor());
+        let Some(vt100::Color::Idx(shown)) = shown else { panic!("{shown:?}: {header}") };
+        assert_eq!(Some(Color::Indexed(shown)), bad, "{header}");
+    });
+    terminal.press("8", "the server refuses connections");
+    terminal.until("failed in the header", |screen| header(screen).contains("● failed"));
+    terminal.send("q");
+    assert_eq!(terminal.exit_code(), 1, "{}", terminal.text());
+    terminal.assert_restored();
+    let text = terminal.text();
+    assert!(text.contains("error: the server stopped answering at"), "{text}");
+    let end = finished(&run_dirs(terminal.path())[0]);
+    assert_eq!(end.outcome, Outcome::Failed);
+    assert!(end.cause.is_some_and(|cause| cause.starts_with("the server stopped answering at")));
 }
 
 #[test]

@@ -17,8 +17,8 @@ use llmprof::{
     event::{
         Device, Envelope, Event, GivenPeaks, GpuAbsent, GpuInfo, GpuLost, GpuProcess, GpuProcesses,
         GpuSample, HostInfo, HostSample, KernelReport, Level, ModelEngine, Notice, OperatorTime,
-        OperatorWindow, Outcome, Phase, RequestFinished, RequestStarted, RunStarted, SCHEMA, SnapshotTaken,
-        Stamp, Token, ToolRun, ToolState, WorkKind, readings::Reading,
+        OperatorWindow, Outcome, Phase, Preparing, RequestFinished, RequestStarted, RunFinished, RunStarted,
+        SCHEMA, SnapshotTaken, Stamp, Token, ToolRun, ToolState, WorkKind, readings::Reading,
     },
     model::{Operator, Shape, Step},
     report::{plots::roofline_svg, report_md, run_json},
@@ -205,6 +205,95 @@ fn panes_in_every_state() {
         for (state_name, state) in &states {
             let name = format!("{} {state_name}", pane.title()).to_lowercase().replace(' ', "_");
             insta::assert_snapshot!(name, at_all_sizes(state, &showing(pane)));
+        }
+    }
+}
+
+/// `exec` of a program that did not use CUDA, after its end.
+fn without_cuda() -> RunState {
+    let run = RunStarted {
+        model: "sh".into(),
+        dtype: String::new(),
+        kind: WorkKind::Program,
+        synthetic_weights: false,
+        parameters: 0,
+        weight_bytes: 0,
+        step_weight_bytes: None,
+        kv_bytes_per_position: 0,
+        requests: 0,
+        warmup: 0,
+        prompt_tokens: 0,
+        output_tokens: 0,
+        shape: None,
+        command: Some("sh -c 'echo hello'".into()),
+        ..run_started()
+    };
+    let mut state = RunState::default();
+    let mut apply = |ms: u64, event: Event| state.apply(&Envelope { t: Stamp(ms * 1_000_000), event });
+    apply(0, Event::RunStarted(Box::new(run)));
+    let step = "the program has not started CUDA".into();
+    apply(1, Event::Preparing(Preparing { step, done: 0, total: 1 }));
+    let text = "the program did not use CUDA, or loads it without the driver's library: there are no kernels";
+    apply(900, Event::Notice(Notice { level: Level::Warn, source: "program".into(), text: text.into() }));
+    apply(900, Event::RunFinished(RunFinished { outcome: Outcome::Completed, cause: None }));
+    state
+}
+
+/// The words of a screen without its frames.
+fn words_of(screen: &str) -> String {
+    let words = screen.lines().flat_map(|line| line.trim_matches('"').split(['│', ' ']));
+    words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// Each pane says why it is empty, to the last word.
+#[test]
+fn every_empty_pane_says_why() {
+    let no_snapshot = "No snapshot yet. Press s to save what was measured so far, change something, and press s \
+                       again: the two snapshots are compared here.";
+    let no_server =
+        "no server: llmprof-tui run runtime=openai runtime.server.url=http://HOST:PORT, or watch URL";
+    let no_ranks =
+        "no ranks: llmprof-tui exec -- torchrun --nproc-per-node 2 PROGRAM, or kernels TRACE TRACE…";
+    let in_an_empty_directory = |pane: Pane| match pane {
+        Pane::Overview => "No measurements yet.",
+        Pane::Why => {
+            "No measurements yet: the first request adds the account of its TTFT, its tokens that of TPOT."
+        }
+        Pane::Gpu => "no sample yet",
+        Pane::Tokens => "no token yet",
+        Pane::Kernels => "llmprof-tui kernels FILE shows an nsys or ncu report",
+        Pane::Roofline => "No data recorded yet.",
+        Pane::Compare => no_snapshot,
+        Pane::Runs => "no recorded runs",
+        Pane::Log => "no messages",
+        Pane::Server => no_server,
+        Pane::Ranks => no_ranks,
+    };
+    let no_cuda = "The program did not use CUDA: none of its processes started the driver.";
+    let of_a_program_without_cuda = |pane: Pane| match pane {
+        Pane::Overview | Pane::Why | Pane::Kernels | Pane::Roofline => no_cuda,
+        Pane::Gpu => "no sample was taken",
+        Pane::Tokens => "no token was measured",
+        Pane::Log => {
+            "the program did not use CUDA, or loads it without the driver's library: there are no kernels"
+        }
+        Pane::Compare => no_snapshot,
+        Pane::Runs => "no recorded runs",
+        Pane::Server => no_server,
+        Pane::Ranks => no_ranks,
+    };
+    for size in [(80, 24), (200, 50)] {
+        for pane in Pane::ALL {
+            for (state, sentence) in [
+                (RunState::default(), in_an_empty_directory(pane)),
+                (without_cuda(), of_a_program_without_cuda(pane)),
+            ] {
+                let screen = drawn(&state, &showing(pane), Glyphs::UNICODE, size);
+                assert!(words_of(&screen).contains(sentence), "{pane:?} {size:?}, {sentence}:\n{screen}");
+                // What did not happen does not follow either.
+                let has_ended = state.finished.is_some();
+                assert!(!has_ended || !screen.contains("no token yet"), "{pane:?} {size:?}:\n{screen}");
+            }
         }
     }
 }

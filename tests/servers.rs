@@ -1,6 +1,7 @@
 //! Load tests of servers: a server with known timing, misbehaving servers, and what the run reports about both.
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
@@ -15,6 +16,7 @@ use std::{
 };
 
 use llmprof::{
+    base::units::grouped,
     event::{
         ClientSample, Envelope, Event, GpuInfo, GpuSample, Outcome, RequestFinished, RequestStarted,
         RunFinished, RunStarted, ServerFound, ServerKind, ServerSample, Stamp, Token, WorkKind,
@@ -162,7 +164,12 @@ fn scripted(script: impl Fn(&mut TcpStream, &str) + Send + Sync + 'static) -> St
 }
 
 /// Answers the one request of a connection, like [`scripted`].
-fn answer(mut stream: TcpStream, script: &impl Fn(&mut TcpStream, &str)) {
+fn answer(stream: TcpStream, script: &impl Fn(&mut TcpStream, &str)) {
+    answer_listing(r#"{"data":[{"id":"m"}]}"#, stream, script);
+}
+
+/// The same with another list of models.
+fn answer_listing(models: &str, mut stream: TcpStream, script: &impl Fn(&mut TcpStream, &str)) {
     let mut seen = Vec::new();
     let mut bytes = [0; 4096];
     while !seen.windows(4).any(|w| w == b"\r\n\r\n") {
@@ -172,11 +179,10 @@ fn answer(mut stream: TcpStream, script: &impl Fn(&mut TcpStream, &str)) {
         }
     }
     if seen.starts_with(b"GET /v1/models") {
-        let body = r#"{"data":[{"id":"m"}]}"#;
         let _ = write!(
             stream,
-            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-            body.len()
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{models}",
+            models.len()
         );
     } else {
         let head = text(&seen);
@@ -333,8 +339,9 @@ fn without_addresses(dir: &Path) -> String {
 fn an_impossible_server_is_reported_immediately() {
     let not_found = answering(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     let mail = answering(b"220 mail ready\r\n\r\n");
+    let is_this = format!("HTTP 404 at http://{not_found}/v1/models: is this an OpenAI-compatible server?");
     for (url, words) in [
-        (format!("http://{not_found}"), "/v1/models: is this an OpenAI-compatible server?"),
+        (format!("http://{not_found}"), is_this.as_str()),
         (format!("https://{not_found}"), "does not speak TLS. Use http://"),
         (format!("http://{mail}"), "answers, but not with HTTP"),
     ] {
@@ -390,8 +397,19 @@ fn a_server_that_stops_answering_fails_the_run() {
             assert!(failed < 100, "{failed} of 100,000: the rest of the loop waits");
         }
         assert_eq!(result["outcome"], "failed");
+        // The sentence has the numbers of the result.
+        let ended = failed + result["server"]["requests"].as_u64().unwrap();
+        let number = |n: u64| grouped(i64::try_from(n).unwrap());
+        let counts = format!(
+            "{} of {} requests failed, {} were not sent",
+            number(failed),
+            number(ended),
+            number(100_000 - ended)
+        );
+        assert!(said.contains(&format!(" s (connection refused): {counts}")), "{counts}: {said}");
         let report = fs::read_to_string(dir.path().join("run/report.md")).unwrap();
         assert!(report.contains("**The run failed: the server stopped answering at"), "{report}");
+        assert!(report.contains(&counts), "{counts}: {report}");
     }
 }
 
@@ -490,6 +508,20 @@ fn a_failed_turn_ends_its_conversation_and_not_the_run() {
     assert!(failed > 0 && done > 0 && done + failed < 12, "{run}");
 }
 
+/// The paths and contents of all files below `dir`.
+fn files_below(dir: &Path) -> Vec<(String, String)> {
+    let (mut dirs, mut files) = (vec![dir.to_owned()], Vec::new());
+    while let Some(next) = dirs.pop() {
+        for path in fs::read_dir(next).unwrap().map(|entry| entry.unwrap().path()) {
+            match path.is_dir() {
+                true => dirs.push(path),
+                false => files.push((path.display().to_string(), text(&fs::read(&path).unwrap()))),
+            }
+        }
+    }
+    files
+}
+
 /// A key is sent and never recorded.
 #[test]
 fn a_key_is_never_recorded() {
@@ -504,19 +536,8 @@ fn a_key_is_never_recorded() {
     .output()
     .unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let mut dirs = vec![dir.path().to_owned()];
-    while let Some(next) = dirs.pop() {
-        for entry in std::fs::read_dir(next).unwrap().map(|entry| entry.unwrap().path()) {
-            if entry.is_dir() {
-                dirs.push(entry);
-            } else {
-                assert!(
-                    !text(&std::fs::read(&entry).unwrap()).contains("very-secret"),
-                    "{}",
-                    entry.display()
-                );
-            }
-        }
+    for (path, text) in files_below(dir.path()) {
+        assert!(!text.contains("very-secret"), "{path}");
     }
     assert!(!text(&output.stderr).contains("very-secret") && !text(&output.stdout).contains("very-secret"));
 }
@@ -545,18 +566,117 @@ fn a_key_that_a_server_repeats_is_stripped() {
     }
 }
 
+/// A server may repeat the key anywhere: in the name of its model, in its metrics, in answers, and in every kind of
+/// failure. Neither the key nor its beginning is in a file or in the output.
+#[test]
+fn a_key_that_a_server_repeats_anywhere_is_stripped() {
+    // JSON may have any character as an escape.
+    let models = r#"{"data":[{"id":"org/sk-very\u002dsecret","owned_by":"sk-very-secret"}]}"#;
+    let page = "# HELP vllm:x sk-very-secret\nvllm:num_requests_running{model_name=\"sk-very-secret\"} 1\n\
+                vllm:num_requests_waiting{sk-very-secret=\"sk-very-secret\"} 0\nvllm:sk-very-secret 1\n";
+    let (asked, read) = (AtomicU32::new(0), AtomicU32::new(0));
+    let script = move |stream: &mut TcpStream, path: &str| {
+        if path == "/metrics" {
+            send_page(stream, page);
+            read.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let close = "Content-Length: 0\r\nConnection: close\r\n\r\n";
+        let garbage = format!("{}sk-very-secret", "x".repeat(70));
+        let _ = match asked.fetch_add(1, Ordering::Relaxed) {
+            // Until several readings of the metrics are recorded.
+            0 => {
+                let _ = write!(stream, "{STREAM}{CHUNK}");
+                let enough = || (read.load(Ordering::Relaxed) >= 4).then_some(());
+                crate::common::eventually("readings", enough);
+                write!(
+                    stream,
+                    "data: {{\"choices\":[{{\"delta\":{{\"content\":\"sk-very-secret\"}}}}]}}\n\ndata: [DONE]\n\n"
+                )
+            }
+            1 => {
+                write!(stream, "{STREAM}{CHUNK}data: {{\"error\":{{\"message\":\"no sk-very-secret\"}}}}\n\n")
+            }
+            2 => write!(
+                stream,
+                "{STREAM}{CHUNK}data: {{\"error\":{{\"message\":\"no sk-very\\u002dsecret\"}}}}\n\n"
+            ),
+            3 => write!(stream, "{STREAM}{CHUNK}data: {garbage}\n\n"),
+            4 => write!(stream, "HTTP/1.1 302 Found\r\nLocation: http://elsewhere/sk-very-secret\r\n{close}"),
+            5 => write!(stream, "HTTP/1.1 429 Busy\r\nRetry-After: sk-very-secret\r\n{close}"),
+            _ => write!(
+                stream,
+                "HTTP/1.1 500 sk-very-secret\r\nContent-Length: 14\r\nConnection: close\r\n\r\nsk-very-secret"
+            ),
+        };
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("runtime.server.url=http://{}", listener.local_addr().unwrap());
+    let script = Arc::new(script);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (stream, script) = (stream.unwrap(), Arc::clone(&script));
+            thread::spawn(move || answer_listing(models, stream, &*script));
+        }
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let asked = [
+        "run",
+        "--json",
+        "runtime=openai",
+        "telemetry=none",
+        &url,
+        "runtime.warmup=0",
+        "runtime.requests=7",
+        "runtime.load.max_failures=1",
+        "output.predictions.enable=true",
+        "hydra.run.dir=run",
+    ];
+    let output = llmprof(dir.path(), &asked).env("OPENAI_API_KEY", "sk-very-secret").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let events = crate::common::events(&dir.path().join("run"));
+    assert!(events.iter().any(|e| matches!(e.event, Event::ServerSample(_))), "its metrics were read");
+    let recorded = notices(&events).join("\n");
+    for words in
+        ["org/(key), owned by (key)", "no (key)", "not JSON: xxx", "elsewhere/(key)", "(retry after (key))"]
+    {
+        assert!(recorded.contains(words), "{words}: {recorded}");
+    }
+    let mut all = files_below(dir.path());
+    assert!(
+        all.iter().any(|(path, text)| path.contains("/predictions") && text.contains("a(key)")),
+        "{all:?}"
+    );
+    all.push(("stdout".to_owned(), text(&output.stdout)));
+    all.push(("stderr".to_owned(), text(&output.stderr)));
+    for (path, text) in all {
+        assert!(!path.contains("sk-very") && !text.contains("sk-very"), "{path}: {text}");
+    }
+}
+
 /// Values that a server does not report are not invented.
 #[test]
 fn chunks_without_counts_and_held_back_answers_are_reported() {
-    let whole = format!("{STREAM}{}data: [DONE]\n\n", CHUNK.repeat(16));
-    let url = bad_server(move |s| drop(s.write_all(whole.as_bytes())));
+    // In two parts: by the gap between them, the rate would be about 1,000 tok/s.
+    let url = bad_server(move |s| {
+        let _ = write!(s, "{STREAM}{}", CHUNK.repeat(39));
+        thread::sleep(Duration::from_millis(1));
+        let _ = write!(s, "{CHUNK}data: [DONE]\n\n");
+    });
     let dir = tempfile::tempdir().unwrap();
-    let output = load(dir.path(), &url, &[]);
+    let output = load(dir.path(), &url, &["infer.max_new_tokens=40"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let run: Value = serde_json::from_slice(&output.stdout).unwrap();
     let why = run["server"]["why"].to_string();
     assert!(why.contains("The answers are not streamed: "), "{why}");
     assert!(why.contains("each chunk counts as one token"), "{why}");
+    // No decode rate is derived from the gaps between such chunks.
+    let report = fs::read_to_string(dir.path().join("run/report.md")).unwrap();
+    assert!(report.contains(", decode –."), "{report}");
+    let url = format!("runtime.server.url={url}");
+    let asked = ["run", "--quiet", "runtime=openai", "telemetry=none", "profiling=none", &url];
+    let said = text(&llmprof(dir.path(), &asked).output().unwrap().stdout);
+    assert!(said.contains(", decode –\n"), "{said}");
 }
 
 /// llama.cpp's own server, started by the run: its counts, times and metrics are read, and it is ended.
@@ -1098,16 +1218,33 @@ fn several_servers_are_watched_and_an_alert_sets_the_exit_code() {
     assert!(text(&wrong.stderr).contains("no > or <"), "{}", text(&wrong.stderr));
 }
 
-/// Four tokens in each of three chunks, and no `usage`.
+/// The mean time from the first to the last chunk of the answers of a run, in milliseconds.
+fn answered_in_ms(run: &Path) -> f64 {
+    let mut answers: BTreeMap<u32, (Stamp, Stamp)> = BTreeMap::new();
+    for envelope in crate::common::events(run) {
+        if let Event::Token(token) = envelope.event {
+            answers.entry(token.request).or_insert((envelope.t, envelope.t)).1 = envelope.t;
+        }
+    }
+    let all: f64 = answers.values().map(|(first, last)| last.since(*first).as_secs_f64()).sum();
+    1e3 * all / answers.len() as f64
+}
+
+/// Four tokens in each of eight chunks, a chunk every 40.8 ms, and no `usage`.
 #[test]
 fn tokens_are_counted_by_the_tokenizer_if_the_server_counts_none() {
     let chunk = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"hello world hello end \"}}]}\n\n";
-    let url = scripted(move |stream, _| {
-        let _ = write!(
-            stream,
-            "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n{}data: [DONE]\n\n",
-            chunk.repeat(3)
-        );
+    let url = scripted(move |stream, path| {
+        if path.ends_with("/metrics") {
+            return;
+        }
+        let _ = stream.set_nodelay(true);
+        let _ = write!(stream, "{STREAM}{chunk}");
+        for _ in 1..8 {
+            thread::sleep(Duration::from_micros(40_800));
+            let _ = write!(stream, "{chunk}");
+        }
+        let _ = write!(stream, "data: [DONE]\n\n");
     });
     let dir = tempfile::tempdir().unwrap();
     let tokenizer = serde_json::json!({
@@ -1117,13 +1254,22 @@ fn tokens_are_counted_by_the_tokenizer_if_the_server_counts_none() {
     });
     fs::create_dir(dir.path().join("model")).unwrap();
     fs::write(dir.path().join("model/tokenizer.json"), tokenizer.to_string()).unwrap();
-    let run = |more: &[&str]| -> Value {
+    // The result, and TPOT times the number of tokens after the first in the time of an answer.
+    let run = |more: &[&str]| -> (Value, f64) {
         let output = load(dir.path(), &url, &[&["runtime.warmup=0"], more].concat());
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let answered_in_ms = answered_in_ms(&dir.path().join("run"));
         let _ = fs::remove_dir_all(dir.path().join("run"));
-        serde_json::from_slice(&output.stdout).unwrap()
+        let tokens = answered_in_ms / result["tpot_ms"]["mean"].as_f64().unwrap();
+        (result, tokens)
     };
-    let counted = run(&["runtime.server.tokenizer=model"]);
+    let (counted, tokens) = run(&["runtime.server.tokenizer=model"]);
+    // The time of 32 tokens and not of 8 chunks.
+    assert!((tokens - 31.0).abs() < 0.1, "{tokens}");
+    // The server is never early; a busy machine may be late, also with the first chunk.
+    let mean = |key: &str| counted[key]["mean"].as_f64().unwrap();
+    assert!(mean("ttft_ms") + 31.0 * mean("tpot_ms") >= 0.99 * 7.0 * 40.8, "{counted}");
     let server = &counted["server"];
     assert_eq!(
         (&server["tokens_per_chunk"], &server["tokens_counted_by_tokenizer"]),
@@ -1132,7 +1278,8 @@ fn tokens_are_counted_by_the_tokenizer_if_the_server_counts_none() {
     let why = server["why"].to_string();
     assert!(why.contains("counted by the model's tokenizer") && !why.contains("each chunk counts"), "{why}");
     assert!(!counted["trust"].to_string().contains("chunks are taken for tokens"), "{}", counted["trust"]);
-    let chunks = run(&[]);
+    let (chunks, tokens) = run(&[]);
+    assert!((tokens - 7.0).abs() < 0.1, "{tokens}");
     assert_eq!(chunks["server"]["tokens_per_chunk"], 1.0);
     assert!(chunks["server"]["why"].to_string().contains("runtime.server.tokenizer"), "{}", chunks["server"]);
     let missing = load(dir.path(), &url, &["runtime.server.tokenizer=nowhere"]);

@@ -1,4 +1,4 @@
-//! Asks before settings of `./conf` start programs or connect: another user may have written them.
+//! Asks before settings of `./conf` start programs, connect or choose what is sent: another user may have written them.
 
 use std::{fs, path::Path};
 
@@ -32,7 +32,10 @@ pub(super) fn confirm(dir: &Path, mut settings: Vec<RiskySetting>, may_ask: MayA
     }
     let list: String =
         settings.iter().map(|setting| format!("\n  {}", line(&setting.to_string(), MAX_LINE))).collect();
-    let what = format!("The configuration in {} starts programs, connects or listens:{list}", dir.display());
+    let what = format!(
+        "The configuration in {} starts programs, connects, listens or chooses what is sent to a server:{list}",
+        dir.display()
+    );
     let remedy = "read it, then pass --conf-dir conf to allow what it sets";
     if may_ask == MayAsk::No {
         return Err(Failure::usage(format_args!("{what}\n{remedy}")));

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Failure, args::ConfigArgs, print, print_data};
 use llm_cost::{Shape, SpecError, spec};
 use llmprof_analysis::peaks::{GpuPeaks, MEASURE, OVERRIDE, Peaks, is_part, peaks, peaks_of};
 use llmprof_base::{dir::Dir, foreign::visible, markup::inert_markdown, process::eprint_line};
-use llmprof_config::{Dtype, Names, RunConfig, Weights};
+use llmprof_config::{Dtype, Names, RunConfig, Scheme, Weights};
 use llmprof_event::{GivenPeaks, GpuInfo};
 use llmprof_record::report::cost::{CostEstimate, CostGpu, CostQuery, known_gpus};
 use llmprof_run::inputs::Model;
@@ -184,7 +184,10 @@ fn plain_shape_of(config: &RunConfig, bits: Option<f64>) -> Result<Shape, Failur
         let in_file = |cause| SpecError::InFile { path: path.to_owned(), cause: Box::new(cause) };
         spec::read_config_json(path).and_then(|json| read_shape(json, dtype, bits).map_err(in_file))
     };
-    if let (None, Some(_)) = (bits, config.model.dtype.scheme()) {
+    if let (None, Some(scheme)) = (bits, config.model.dtype.scheme()) {
+        if let Some(published) = published_arch(config, scheme) {
+            return Shape::from_hf(&published, dtype).map_err(Failure::usage);
+        }
         let (model, _) = Model::open(config).map_err(Failure::usage)?;
         let unknown = || Failure::usage("cannot estimate this architecture in a quantised type");
         return model.shape(dtype).ok_or_else(unknown);
@@ -203,6 +206,21 @@ fn plain_shape_of(config: &RunConfig, bits: Option<f64>) -> Result<Shape, Failur
         (_, Some(path)) => in_file(Path::new(path)).map_err(Failure::usage),
         (_, None) => read_shape(config.model.arch.clone(), dtype, bits).map_err(Failure::usage),
     }
+}
+
+/// gpt-oss is published in MXFP4 only: the experts in 4.25 bits, all else in bf16. Synthetic weights of that type have all
+/// else in Q8_0, as llama.cpp's files do.
+fn published_arch(config: &RunConfig, scheme: Scheme) -> Option<Value> {
+    let model = &config.model;
+    let is_published = model.arch["model_type"] == "gpt_oss" && matches!(scheme, Scheme::Mxfp4);
+    if !is_published || matches!(model.weights, Weights::Path(_)) || model.config_json.is_some() {
+        return None;
+    }
+    let mut arch = model.arch.clone();
+    let unquantised =
+        ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"];
+    arch["quantization_config"] = json!({"quant_method": "mxfp4", "modules_to_not_convert": unquantised});
+    Some(arch)
 }
 
 /// The shape in a `config.json`. `bits` replaces the stated bits of the weights.

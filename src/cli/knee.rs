@@ -270,6 +270,74 @@ fn knee_json(search: &KneeSearch, steps: &[Step]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use llmprof_event::{
+        ClientSample, Envelope, Event, RequestFinished, RequestStarted, Served, ServerTimes, Stamp, Token,
+    };
+
+    /// A rate with 200 requests of these latencies, and a client whose own loop is late by `lag_ms`.
+    fn step(rate: f64, kept: bool, (ttft_ms, tpot_ms): (f64, f64), lag_ms: f64) -> Step {
+        let mut state = RunState::default();
+        let mut apply = |ms: f64, event: Event| state.apply(&Envelope { t: Stamp((ms * 1e6) as u64), event });
+        let served = Served {
+            late_ns: 0,
+            connecting: None,
+            send_ns: 0,
+            head_ns: None,
+            chunks: 3,
+            together: 0,
+            prompt_tokens: Some(16),
+            output_tokens: Some(3),
+            tokenized: false,
+            cached_tokens: None,
+            server: ServerTimes::default(),
+            reconnected: false,
+            failure: None,
+        };
+        for request in 0..200 {
+            let start = 2000.0 * f64::from(request);
+            let started = RequestStarted {
+                request,
+                warmup: false,
+                batch: 1,
+                prompt_tokens: 16,
+                output_tokens: 3,
+                cooldown: false,
+                joined: false,
+                images: 0,
+            };
+            apply(start, Event::RequestStarted(started));
+            for index in 0..3 {
+                let at = start + ttft_ms + tpot_ms * f64::from(index);
+                let token = Token { request, index, id: 0, device_ns: None, speculation: None };
+                apply(at, Event::Token(token));
+            }
+            let end = start + ttft_ms + 2.0 * tpot_ms;
+            let served = Some(Box::new(served.clone()));
+            apply(end, Event::RequestFinished(RequestFinished { request, complete: true, served }));
+            let lag_us = (1e3 * lag_ms) as u32;
+            let client =
+                ClientSample { streams: 1, lag_p50_us: lag_us, lag_p99_us: lag_us, lag_max_us: lag_us };
+            apply(end + 1.0, Event::ClientSample(client));
+        }
+        let good = f64::from(u8::from(kept));
+        Step { rate, kept, share: ConfidenceInterval { estimate: good, low: good, high: good }, state }
+    }
+
+    /// Requests that wait make the client's loop late too: the requests show the cause.
+    #[test]
+    fn a_latency_that_grows_is_named_before_a_late_client() {
+        let kept = || step(4.0, true, (51.0, 10.0), 0.2);
+        let bracket = (Some(4.0), Some(8.0));
+        let waits = step(8.0, false, (1021.0, 10.0), 30.0);
+        let remarks = waits.state.server_remarks();
+        assert!(matches!(remarks.first(), Some(ServerRemark::ClientLate { .. })), "{remarks:?}");
+        let said = cause(&[kept(), waits], bracket).unwrap();
+        assert!(said.starts_with("TTFT p99 grows (51.0 ms → 1,021 ms), TPOT does not"), "{said}");
+        assert!(!said.contains("client"), "{said}");
+        // If no latency grows, the client is the cause.
+        let late = cause(&[kept(), step(8.0, false, (52.0, 10.0), 30.0)], bracket).unwrap();
+        assert!(late.starts_with("The client is 30.0 ms late"), "{late}");
+    }
 
     #[test]
     fn a_failed_rate_is_explained_by_its_requests() {

@@ -106,7 +106,7 @@ pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
     out += &aligned(&rows, |column| column > 0);
     let rate = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), |v| format!("{} tok/s", three_digits(v)));
     let [output, prefill, decode] =
-        [total.output_tok_s(), total.prefill_tok_s(), total.decode_tok_s()].map(rate);
+        [total.output_tok_s(), total.prefill_tok_s(), state.decode_tok_s()].map(rate);
     out += &match state.kind().infers_steps() {
         true => {
             let decode = total.decode_tok_s().map_or_else(|| "–".to_owned(), three_digits);

@@ -14,7 +14,7 @@ const LARGE_PART: f64 = 0.3;
 /// The minimum share of the time for reporting late chunks.
 const LATE_SHARE: f64 = 0.02;
 /// If a larger share of chunks arrives together, the answer is not streamed.
-const NOT_STREAMED: f64 = 0.8;
+pub const NOT_STREAMED: f64 = 0.8;
 /// With a higher mean of queued requests, the server is saturated.
 const QUEUED: f64 = 0.5;
 

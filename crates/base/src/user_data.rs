@@ -48,6 +48,8 @@ fn is_own(there: &fs::Metadata) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::chown;
+
     use super::*;
 
     #[test]
@@ -75,6 +77,28 @@ mod tests {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let refused = keep_file(dir.path(), "file", b"one", 0o700).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    /// Its content is right, but its owner could change it at any time.
+    #[test]
+    #[ignore = "needs root, who alone can give files away; .ci/run runs it"]
+    fn a_file_of_another_user_is_replaced_and_a_directory_refused() {
+        let own = rustix::process::getuid().as_raw();
+        let dir = tempfile::tempdir().unwrap();
+        let path = keep_file(dir.path(), "file", b"one", 0o700).unwrap();
+        let owner = || fs::symlink_metadata(&path).unwrap().uid();
+        chown(&path, Some(12345), None).unwrap();
+        assert_eq!(owner(), 12345);
+        keep_file(dir.path(), "file", b"one", 0o700).unwrap();
+        assert_eq!((owner(), fs::read(&path).unwrap()), (own, b"one".to_vec()), "it is replaced");
+        chown(dir.path(), Some(12345), None).unwrap();
+        let refused = keep_file(dir.path(), "file", b"one", 0o700).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        assert!(refused.to_string().contains("another user's"), "{refused}");
+        // The file in it is not replaced either.
+        assert!(keep_file(dir.path(), "file", b"two", 0o700).is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"one");
+        chown(dir.path(), Some(own), None).unwrap();
     }
 
     #[test]

@@ -1,12 +1,14 @@
-//! Settings that start programs, connect to other machines or listen, which need consent if another user may have
-//! written them.
+//! Settings that start programs, connect to other machines, listen, or choose what is sent to a server. They need consent
+//! if another user may have written them.
 
 use std::fmt;
 
 use hydra_config::{Composition, Value};
 
+use super::{built_in, compose_untyped};
+
 /// If a configuration that may be another user's sets one of these keys, the user is asked first.
-const KEYS: [&str; 12] = [
+pub const RISKY_KEYS: [&str; 14] = [
     "runtime.server.command",
     "runtime.pytorch.python",
     "runtime.pytorch.script",
@@ -19,7 +21,14 @@ const KEYS: [&str; 12] = [
     "telemetry.server",
     "telemetry.dcgm",
     "output.metrics",
+    KEY_ENV,
+    PROMPTS,
 ];
+
+/// The variable with the key, and the file with the prompts: their contents are sent, also to a server that the user
+/// has named.
+const KEY_ENV: &str = "runtime.server.key_env";
+const PROMPTS: &str = "dataset.prompts.file";
 
 /// A setting that a file makes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,11 +46,29 @@ impl RiskySetting {
         let setting = |key: &str| {
             let origin = composition.file_origin(key)?;
             let value = composition.resolved(key).ok().filter(does_something)?;
+            if [KEY_ENV, PROMPTS].contains(&key) && (!has_server(composition) || is_built_in(key, &value)) {
+                return None;
+            }
             let value = serde_json::to_string(&value).unwrap_or_default();
             Some(RiskySetting { key: key.to_owned(), value, origin: origin.to_string() })
         };
-        KEYS.iter().filter_map(|key| setting(key)).collect()
+        RISKY_KEYS.iter().filter_map(|key| setting(key)).collect()
     }
+}
+
+/// Whether requests are sent to a server. A setting that cannot be resolved counts as one.
+fn has_server(composition: &Composition) -> bool {
+    !composition.resolved("runtime.server").is_ok_and(|server| server.is_null())
+}
+
+/// Whether an option of the program itself gives the key this value: a copied file asks for nothing new.
+fn is_built_in(key: &str, value: &Value) -> bool {
+    let tree = built_in();
+    let group = key.split('.').next().unwrap_or_default();
+    tree.options(group).into_iter().any(|option| {
+        let composed = compose_untyped(&tree, &[format!("{group}={option}")]);
+        composed.is_ok_and(|composed| composed.resolved(key).is_ok_and(|own| own == *value))
+    })
 }
 
 /// Whether the value has an effect; a setting that is switched off has none.
@@ -64,7 +91,7 @@ impl fmt::Display for RiskySetting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{built_in, compose_untyped, over_built_in};
+    use crate::over_built_in;
 
     fn keys(files: &[(&str, &str)], overrides: &[&str]) -> Vec<String> {
         let dir = tempfile::tempdir().unwrap();
@@ -115,9 +142,10 @@ mod tests {
             _ if key.starts_with("runtime.server.") => ("runtime=vllm", "evil"),
             "telemetry.server" | "telemetry.dcgm" => ("telemetry=nvml", "http://evil"),
             "output.metrics" => ("output=default", "0.0.0.0:9464"),
+            "dataset.prompts.file" => ("runtime=vllm", "/home/user/.ssh/id_ed25519"),
             _ => panic!("{key} has no case"),
         };
-        for key in KEYS {
+        for key in RISKY_KEYS {
             let (option, value) = of_key(key);
             let nested = key.split('.').collect::<Vec<_>>();
             let mut text = "# @package _global_\n".to_owned();
@@ -127,6 +155,32 @@ mod tests {
             }
             assert_eq!(keys(&[("experiment/x.yaml", &text)], &[option, "+experiment=x"]), [key], "{text}");
         }
+    }
+
+    /// The user names the server; a file names what it gets.
+    #[test]
+    fn what_is_sent_to_a_server_of_the_user_needs_consent() {
+        let url = "runtime.server.url=http://127.0.0.1:8000";
+        let of_key = |key: &str| {
+            [("runtime/mine.yaml", format!("defaults: [openai, _self_]\nserver:\n  key_env: {key}\n"))]
+        };
+        let of_file = |file: &str| {
+            [("dataset/mine.yaml", format!("defaults: [prompts, _self_]\nprompts:\n  file: {file}\n"))]
+        };
+        let found = |files: &[(&str, String)], overrides: &[&str]| {
+            let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();
+            keys(&files, overrides)
+        };
+        let secret = of_key("AWS_SECRET_ACCESS_KEY");
+        assert_eq!(found(&secret, &["runtime=mine", url]), [KEY_ENV]);
+        assert_eq!(found(&secret, &["runtime=mine", url, "runtime.server.key_env=MINE"]), [""; 0]);
+        assert_eq!(found(&of_key("OPENAI_API_KEY"), &["runtime=mine", url]), [""; 0], "as in the program");
+        assert_eq!(found(&of_key("null"), &["runtime=mine", url]), [""; 0], "no key is sent");
+        let prompts = of_file("/home/user/.ssh/id_ed25519");
+        assert_eq!(found(&prompts, &["runtime=openai", "dataset=mine", url]), [PROMPTS]);
+        assert_eq!(found(&prompts, &["runtime=candle", "dataset=mine"]), [""; 0], "it stays on this machine");
+        let own = of_file("datasets/prompts/prompts.jsonl");
+        assert_eq!(found(&own, &["runtime=openai", "dataset=mine", url]), [""; 0], "as in the program");
     }
 
     #[test]

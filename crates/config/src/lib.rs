@@ -14,7 +14,7 @@ mod tool_options;
 pub use compose::{
     built_in, compose, compose_in, compose_untyped, current_context, find_tree, multirun_yaml, over_built_in,
 };
-pub use consent::RiskySetting;
+pub use consent::{RISKY_KEYS, RiskySetting};
 pub use hydra_config::{
     Action, AsOverride, Candidate, ComposeContext, Composition, ConfTree, ConfigError, DefaultsItem,
     DocumentError, Element, FoundAlias, HydraConfig, HydraJob, HydraRun, Names, Origin, Override,

@@ -117,6 +117,29 @@ fn differences_by_overrides_are_intended() {
     assert!(driver.meant.is_none() && !driver.blocks());
 }
 
+/// Another GPU by an override makes two workloads: the GPU is named first, and neither the clocks nor the code.
+#[test]
+fn a_gpu_that_an_override_changed_is_named_first() {
+    let a = BASE_RUN.sample(false);
+    let other = SimulatedRun { seed: 6, itl_ms: 5.0, sm_mhz: 1410.0, clock_bound: 0.0, ..BASE_RUN };
+    for key in ["hardware.device_index", "runtime.device"] {
+        let mut b = other.sample(false);
+        b.facts.gpu.as_mut().unwrap().name = "NVIDIA A100".into();
+        b.facts.run.overrides = vec![format!("{key}=1")];
+        let comparison = compare(&a, &b, &Options::default());
+        assert_eq!(comparison.verdict, Verdict::Worse, "{}", comparison.sentence);
+        let begins = "A and B differ in gpu (NVIDIA H200 → NVIDIA A100). TPOT of B is ";
+        assert!(comparison.sentence.starts_with(begins), "{key}: {}", comparison.sentence);
+        assert!(comparison.sentence.contains(" % higher, 1.3"), "{key}: {}", comparison.sentence);
+        for claim in ["the clocks", "the code"] {
+            assert!(!comparison.sentence.contains(claim), "{key}: {}", comparison.sentence);
+        }
+        let changed: Vec<_> =
+            comparison.changed_workload().map(|d| (d.what, d.meant.as_deref(), d.is_ignored())).collect();
+        assert_eq!(changed, [("gpu", Some(key), false)]);
+    }
+}
+
 #[test]
 fn gates_pass_fail_or_are_undecided() {
     let a = BASE_RUN.sample(false);

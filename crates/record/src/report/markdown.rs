@@ -116,7 +116,7 @@ pub(super) fn latencies_md(state: &RunState) -> String {
             "\nOutput {} by the wall clock, from the first request to the last token. Prefill {}, decode {}.\n",
             rate(total.output_tok_s()),
             rate(total.prefill_tok_s()),
-            rate(total.decode_tok_s())
+            rate(state.decode_tok_s())
         ),
     };
     if let Some(tally) = &state.vision {

@@ -84,7 +84,7 @@ fn as_fast_as_reading(tok_s: f64) -> String {
 
 /// Tokens per second of one sequence.
 fn each_tok_s(state: &RunState) -> Option<f64> {
-    Some(state.total.decode_tok_s()? / f64::from(state.batch()))
+    Some(state.decode_tok_s()? / f64::from(state.batch()))
 }
 
 fn what_was_measured(state: &RunState) -> Vec<String> {

@@ -79,6 +79,15 @@ impl RunState {
             let finding = self.programs.finding.map_or_else(String::new, |finding| format!(" {finding}"));
             return Some(format!("{activity}{finding}"));
         }
+        self.program_without_kernels()
+    }
+
+    /// Why nothing is known about a program that has ended: none of its kernels was recorded.
+    pub fn program_without_kernels(&self) -> Option<String> {
+        let has_kernels = self.kernels.without_steps().is_some();
+        if has_kernels || !self.found_no_steps() {
+            return None;
+        }
         // A program that could not be started has only the cause of that.
         self.finished.as_ref().filter(|_| self.startup.has_begun())?;
         let text = match self.programs.has_cuda() {
@@ -190,7 +199,7 @@ impl RunState {
                 _ => server.latest.as_ref().and_then(|latest| latest.prefix_hits),
             },
             tokens_per_chunk: server.tokens_per_chunk(),
-            together: (server.chunks > 3 * done).then(|| server.together as f64 / server.chunks as f64),
+            together: server.together_share(),
             tokenized: done > 0 && server.tokenized >= done,
             chunks_for_tokens: done > 0 && server.uncounted >= done,
             late: server.late.share().map(|share| {

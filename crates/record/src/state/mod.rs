@@ -274,6 +274,11 @@ impl RunState {
         }
     }
 
+    /// Decode tokens per second; `None` for a server whose answers are not streamed.
+    pub fn decode_tok_s(&self) -> Option<f64> {
+        self.total.decode_tok_s().filter(|_| !self.server.is_held_back())
+    }
+
     /// The latencies of `metrics` by name.
     pub fn latencies<'a>(&self, metrics: &'a Metrics) -> Vec<(&'static str, &'a Distribution)> {
         metrics.latencies(self.gap_name())

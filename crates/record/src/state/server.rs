@@ -11,6 +11,7 @@ use llmprof_analysis::{
     distribution::Distribution,
     interval::ConfidenceInterval,
     late::LateChunks,
+    server::NOT_STREAMED,
 };
 use llmprof_base::foreign::line;
 use llmprof_event::{
@@ -441,6 +442,17 @@ impl ServerState {
     /// Mean tokens per chunk, by the server's count.
     pub fn tokens_per_chunk(&self) -> Option<f64> {
         (self.chunks > 0).then(|| self.output_tokens as f64 / self.chunks as f64)
+    }
+
+    /// The share of chunks that arrived together with an earlier one; `None` if the answers have few chunks.
+    pub fn together_share(&self) -> Option<f64> {
+        let done = self.ended.saturating_sub(self.failed);
+        (self.chunks > 3 * done).then(|| self.together as f64 / self.chunks as f64)
+    }
+
+    /// Whether its answers are not streamed, so that the gaps between chunks say nothing about tokens.
+    pub fn is_held_back(&self) -> bool {
+        self.together_share().is_some_and(|share| share >= NOT_STREAMED)
     }
 
     /// Whether chunks have one token each, so that the gaps between them are ITL.

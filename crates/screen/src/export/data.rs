@@ -89,7 +89,7 @@ pub fn overview(view: &View<'_>) -> Table {
         let what = if state.kind().has_concurrent_requests() { "output" } else { "decode" };
         add("throughput", what, "now", "tok/s", number(now));
     }
-    add("throughput", "decode", "mean", "tok/s", number(state.total.decode_tok_s()));
+    add("throughput", "decode", "mean", "tok/s", number(state.decode_tok_s()));
     add("throughput", "prefill", "mean", "tok/s", number(state.total.prefill_tok_s()));
     add("throughput", "output", "wall clock", "tok/s", number(state.total.output_tok_s()));
     add("throughput", "GPU idle", "share", "1", number(state.gpu_idle().map(|idle| idle.share)));

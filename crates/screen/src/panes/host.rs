@@ -32,7 +32,9 @@ pub fn host_pane(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     };
     let Some((_, latest)) = &host.latest else {
         let inner = draw_box(theme, (&title, &aside), area, buf);
-        return note(theme, " no sample yet").render(inner, buf);
+        let has_ended = view.state.finished.is_some();
+        let text = if has_ended { " no sample was taken" } else { " no sample yet" };
+        return note(theme, text).render(inner, buf);
     };
     let cores = latest.core_pct.len().max(1);
     let core_rows = if cores <= 64 && area.height > 10 { 1 } else { 0 };

@@ -21,6 +21,7 @@ use super::{
     histogram::{Histogram, MIN_WIDTH},
     lanes::{HOLD_NS, mark_cursor, mark_recorded, reason_strip},
     tiles,
+    tokens::no_token,
 };
 use llmprof_analysis::{distribution::Distribution, startup::Stage};
 use llmprof_base::units::{grouped, millis, percent, scaled, three_digits};
@@ -182,7 +183,7 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let inner = draw_box(theme, ("throughput", rate_unit(view)), area, buf);
     let number = |value: Option<f64>| value.map_or_else(|| theme.glyphs.none.to_owned(), three_digits);
     let (now, _) = headline(view);
-    let decode = |label| (label, number(view.state.total.decode_tok_s()), String::new());
+    let decode = |label| (label, number(view.state.decode_tok_s()), String::new());
     let output = ("output, wall clock", number(view.state.total.output_tok_s()), String::new());
     let mut rows = match view.state.kind() {
         WorkKind::Server => vec![output, decode("one stream, mean")],
@@ -360,7 +361,7 @@ fn throughput_chart(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let inner = draw_box(theme, (title, &aside), area, buf);
     if sorted.is_empty() {
         return match stages(view, inner.width) {
-            lines if lines.is_empty() => note(theme, " no token yet").render(inner, buf),
+            lines if lines.is_empty() => note(theme, no_token(view)).render(inner, buf),
             lines => Paragraph::new(lines).render(inner, buf),
         };
     }

@@ -5,7 +5,7 @@ use crate::{
     pane::Spec,
     theme::Theme,
     view::View,
-    widgets::{cut, draw_box, inside_box, note, wrapped},
+    widgets::{cut, draw_box, draw_note, inside_box, note, wrapped},
 };
 use crossterm::event::KeyCode;
 use std::collections::BTreeSet;
@@ -70,12 +70,12 @@ impl Widget for RanksPane<'_> {
         if !view.state.ranks.is_there() {
             let inner = draw_box(theme, ("ranks", ""), area, buf);
             let text = match view.state.followed().is_some() && !is_over(view) {
-                true => " nothing of several GPUs, and no collective, was recorded yet",
+                true => "nothing of several GPUs, and no collective, was recorded yet",
                 false => {
-                    " no ranks: llmprof-tui exec -- torchrun --nproc-per-node 2 PROGRAM, or kernels TRACE TRACE…"
+                    "no ranks: llmprof-tui exec -- torchrun --nproc-per-node 2 PROGRAM, or kernels TRACE TRACE…"
                 }
             };
-            return note(theme, text).render(inner, buf);
+            return draw_note(theme, text, inner, buf);
         }
         let words = words(view, totals, &late);
         let width = (area.width as usize).saturating_sub(4);

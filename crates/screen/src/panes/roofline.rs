@@ -84,6 +84,10 @@ impl Widget for RooflinePane<'_> {
 
 fn why_empty(view: &View<'_>) -> String {
     let Some(run) = &view.state.run else { return "No data recorded yet.".to_owned() };
+    // Without kernels, the name of the model would not help.
+    if let Some(reason) = view.state.program_without_kernels() {
+        return reason;
+    }
     match &run.kind {
         WorkKind::Watch => {
             "No workload, so that operations cannot be counted. Kernels with ncu counters are shown here."

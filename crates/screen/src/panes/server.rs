@@ -5,7 +5,7 @@ use crate::{
     pane::Spec,
     ui::moved,
     view::View,
-    widgets::{ListLayout, cut, draw_box, note, wrapped},
+    widgets::{ListLayout, cut, draw_box, draw_note, wrapped},
 };
 use crossterm::event::KeyCode;
 use ratatui::{
@@ -66,14 +66,14 @@ impl Widget for ServerPane<'_> {
         let Some(found) = &server.found else {
             let inner = draw_box(view.theme, (server.url().unwrap_or("server"), ""), area, buf);
             let text = match (server.silence(view.state.now), view.state.load_tested()) {
-                (Some(silence), _) => format!(" {silence}"),
-                (None, Some(_)) => " the server does not answer yet".to_owned(),
+                (Some(silence), _) => silence,
+                (None, Some(_)) => "the server does not answer yet".to_owned(),
                 (None, None) => {
-                    " no server: llmprof-tui run runtime=openai runtime.server.url=http://HOST:PORT, or watch URL"
+                    "no server: llmprof-tui run runtime=openai runtime.server.url=http://HOST:PORT, or watch URL"
                         .to_owned()
                 }
             };
-            return note(view.theme, &text).render(inner, buf);
+            return draw_note(view.theme, &text, inner, buf);
         };
         let remarks = remarks(view);
         let words: Vec<String> =

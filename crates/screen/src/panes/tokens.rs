@@ -196,7 +196,7 @@ pub fn strip_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     if window.tokens.is_empty() {
         let text = match view.open_incident() {
             Some(incident) => format!(" no token at that time; {}", incident.meanwhile()),
-            None => " no token yet".to_owned(),
+            None => no_token(view).to_owned(),
         };
         return note(theme, &text).render(inner, buf);
     }
@@ -240,6 +240,11 @@ pub fn strip_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         lane.draw(view, Rect { y, height, ..inner }, (label, readout), buf);
         y += height;
     }
+}
+
+/// Why there is no token: after the end, none follows.
+pub fn no_token(view: &View<'_>) -> &'static str {
+    if view.state.finished.is_some() { " no token was measured" } else { " no token yet" }
 }
 
 /// The row of cells with this multiple of the median.
@@ -446,7 +451,7 @@ fn cursor_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let inner = draw_box(theme, ("this token", "← → select"), area, buf);
     let Some(mark) = selected_mark(view) else {
-        return note(theme, " no token yet").render(inner, buf);
+        return note(theme, no_token(view)).render(inner, buf);
     };
     let gap = mark.gap_ns as f64 / 1e6;
     let mut parts = vec![

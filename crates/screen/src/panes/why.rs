@@ -75,7 +75,7 @@ impl Widget for WhyPane<'_> {
         let accounts = view.state.accounts();
         if accounts.is_empty() {
             let inner = draw_box(theme, ("where the time goes", ""), area, buf);
-            return draw_note(theme, why_empty(view), inner, buf);
+            return draw_note(theme, &why_empty(view), inner, buf);
         }
         let n = accounts.all().count() as u16;
         let headline = theme.glyphs.plain(&view.state.limit().unwrap_or_default());
@@ -110,13 +110,14 @@ impl Widget for WhyPane<'_> {
     }
 }
 
-fn why_empty(view: &View<'_>) -> &'static str {
-    match !view.state.kind().has_workload() {
+fn why_empty(view: &View<'_>) -> String {
+    let reason = match !view.state.kind().has_workload() {
         true => "No workload is profiled, so no time is divided. The GPU pane has what the GPU does.",
         false => {
             "No measurements yet: the first request adds the account of its TTFT, its tokens that of TPOT."
         }
-    }
+    };
+    view.state.program_without_kernels().unwrap_or_else(|| reason.to_owned())
 }
 
 fn style_of(theme: &Theme, group: Group) -> Style {

@@ -228,7 +228,7 @@ impl Follower {
                 return Ok(self.leave(program));
             }
             let since_end = ended.map(|_| ended_at.get_or_insert_with(Instant::now).elapsed());
-            let is_over = is_over(since_end, watched.is_quiet(), more);
+            let is_over = is_over(since_end, watched.is_quiet());
             if is_over || program.is_none() && watched.all_have_left() {
                 watched.finish();
                 return Ok(self.end(ended, watched.has_seen()));
@@ -565,10 +565,10 @@ impl FollowedProgram {
     }
 }
 
-/// Whether reading ends for a program that ended `since_end` ago: its records have arrived, or there are always `more`.
-/// A process that it left behind and that writes faster than is read would never be quiet.
-fn is_over(since_end: Option<Duration>, is_quiet: bool, more: bool) -> bool {
-    since_end.is_some_and(|since| is_quiet || more && since > NEVER_QUIET)
+/// Whether reading ends for a program that ended `since_end` ago: its records have arrived, or there is no end of them. A
+/// process that it left behind may write for ever, and is not the program.
+fn is_over(since_end: Option<Duration>, is_quiet: bool) -> bool {
+    since_end.is_some_and(|since| is_quiet || since > NEVER_QUIET)
 }
 
 #[cfg(test)]
@@ -576,15 +576,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ring_that_is_always_full_is_read_for_a_limited_time_after_the_end() {
+    fn records_are_read_for_a_limited_time_after_the_end() {
         // With a read every 20 ms: when is it over?
-        let over_after = |is_quiet: bool, more: bool| {
-            (0..1000).map(|n| n * READ_INTERVAL).find(|since| is_over(Some(*since), is_quiet, more))
+        let over_after = |is_quiet: bool| {
+            (0..1000).map(|n| n * READ_INTERVAL).find(|since| is_over(Some(*since), is_quiet))
         };
-        assert_eq!(over_after(true, false), Some(Duration::ZERO));
-        assert_eq!(over_after(false, true), Some(NEVER_QUIET + READ_INTERVAL), "counted from its end");
-        assert_eq!(over_after(false, false), None, "what was read may not be all yet");
+        assert_eq!(over_after(true), Some(Duration::ZERO));
+        assert_eq!(over_after(false), Some(NEVER_QUIET + READ_INTERVAL), "counted from its end");
         // As long as the program runs, its records are read.
-        assert!([(true, false), (false, true)].iter().all(|(quiet, more)| !is_over(None, *quiet, *more)));
+        assert!(![true, false].iter().any(|quiet| is_over(None, *quiet)));
     }
 }

@@ -471,13 +471,15 @@ mod tests {
     /// The process of a server or a worker may die before its children.
     #[test]
     fn children_of_a_program_that_died_end_with_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let (mut program, child) = with_child(dir.path(), OutputTo::Log);
-        fs::write(dir.path().join("go"), "").unwrap();
-        eventually("the program to end", || program.ended());
-        drop(program);
-        // A process that does not end within GRACE is killed, and not waited for.
-        eventually("the end of its child", || (!runs(child)).then_some(()));
+        for output in [OutputTo::Log, OutputTo::Pipes] {
+            let dir = tempfile::tempdir().unwrap();
+            let (mut program, child) = with_child(dir.path(), output);
+            fs::write(dir.path().join("go"), "").unwrap();
+            eventually("the program to end", || program.ended());
+            drop(program);
+            // A process that does not end within GRACE is killed, and not waited for.
+            eventually(&format!("the end of its child, {output:?}"), || (!runs(child)).then_some(()));
+        }
     }
 
     /// A program with the terminal has no process group of its own: `exec --for`.

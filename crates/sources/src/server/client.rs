@@ -299,7 +299,8 @@ impl StreamContent {
                 return;
             }
             Data::Garbage => {
-                let text = String::from_utf8_lossy(&data[..data.len().min(80)]).into_owned();
+                // It is cut to a line after the key is removed from it: a part of the key would not be recognised.
+                let text = String::from_utf8_lossy(&data[..data.len().min(MAX_MESSAGE_BYTES)]).into_owned();
                 self.failure = Some((RequestFailure::Garbage, format!("not JSON: {text}")));
                 return;
             }

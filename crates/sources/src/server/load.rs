@@ -110,6 +110,12 @@ struct Work {
     nonce: u64,
 }
 
+/// The pause before the next attempt, after this many refused ones.
+fn pause_after(times: u32) -> Duration {
+    let doublings = times.saturating_sub(1).min(16);
+    FIRST_PAUSE.saturating_mul(1 << doublings).min(LONGEST_PAUSE)
+}
+
 /// Since when connections are refused, and how often.
 #[derive(Debug, Clone, Copy)]
 struct Refused {
@@ -315,7 +321,7 @@ impl Work {
     async fn wait_for_server(&self) -> bool {
         while let Some(refused) = self.refused.get().filter(|_| self.pending.get() > 0) {
             if !self.is_probed.replace(true) {
-                sleep(FIRST_PAUSE.saturating_mul(1 << refused.times.min(5)).min(LONGEST_PAUSE)).await;
+                sleep(pause_after(refused.times)).await;
                 return true;
             }
             sleep(CONTROL_TICK).await;
@@ -521,6 +527,27 @@ impl Work {
                 self.tx.notice(Level::Warn, "server", text);
             }
             _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_between_refused_attempts_double_up_to_the_longest() {
+        for (times, pause) in [
+            (1, FIRST_PAUSE),
+            (2, 2 * FIRST_PAUSE),
+            (3, 4 * FIRST_PAUSE),
+            (4, 8 * FIRST_PAUSE),
+            (5, 16 * FIRST_PAUSE),
+            (6, LONGEST_PAUSE),
+            (7, LONGEST_PAUSE),
+            (u32::MAX, LONGEST_PAUSE),
+        ] {
+            assert_eq!(pause_after(times), pause, "{times}");
         }
     }
 }

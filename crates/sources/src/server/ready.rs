@@ -133,7 +133,12 @@ pub async fn wait(client: &Client, plan: &LoadPlan, tx: &EventTx) -> Result<Serv
         trouble = Some(cause);
         sleep(RETRY).await;
     };
-    let listed: Vec<Model> = models.map(|models| models.data).unwrap_or_default();
+    let mut listed: Vec<Model> = models.map(|models| models.data).unwrap_or_default();
+    for model in &mut listed {
+        // The answer may have had the key with some of its characters escaped.
+        model.id = client.without_key(std::mem::take(&mut model.id));
+        model.owned_by = model.owned_by.take().map(|owner| client.without_key(owner));
+    }
     let model = match (&plan.model, listed.first()) {
         (Some(wanted), None) => wanted.clone(),
         (Some(wanted), Some(_)) => {

@@ -226,7 +226,6 @@ fn copies_memory_collectives_graphs_and_two_gpus() {
     assert_eq!(row(of_kind(&tables, Kind::Ranges), "decode").total_ns, Some(60_000.0));
 }
 
-/// vLLM and SGLang name every step with its requests and tokens: the steps of a phase are one row.
 #[test]
 fn traces_of_rocm_have_the_terms_of_amd() {
     let [hosts, calls, kernels] = step();
@@ -252,6 +251,7 @@ fn events_of_mtia_are_device_work() {
     assert_eq!(of_kind(&tables, Kind::ApiCalls).source, "PyTorch trace, calls of the runtime");
 }
 
+/// vLLM and SGLang name every step with its requests and tokens: the steps of a phase are one row.
 #[test]
 fn steps_that_engines_name_are_rows_by_phase() {
     let step = |name: &str, at: f64, us: f64| {
