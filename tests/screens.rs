@@ -2,6 +2,7 @@
 
 mod export;
 mod kernels;
+mod lines;
 mod ranks;
 mod runs;
 mod server;
@@ -268,6 +269,7 @@ fn every_empty_pane_says_why() {
         Pane::Log => "no messages",
         Pane::Server => no_server,
         Pane::Ranks => no_ranks,
+        Pane::Lines => "no Python program: llmprof-tui exec -- python PROGRAM, or attach PID",
     };
     let no_cuda = "The program did not use CUDA: none of its processes started the driver.";
     let of_a_program_without_cuda = |pane: Pane| match pane {
@@ -281,6 +283,7 @@ fn every_empty_pane_says_why() {
         Pane::Runs => "no recorded runs",
         Pane::Server => no_server,
         Pane::Ranks => no_ranks,
+        Pane::Lines => "no line of a Python program was sampled",
     };
     for size in [(80, 24), (200, 50)] {
         for pane in Pane::ALL {

@@ -15,6 +15,7 @@ use ratatui::{
     text::{Line, Span as Text},
     widgets::Widget,
 };
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use llmprof_base::units::{grouped, percent};
 use llmprof_event::HostActivity;
@@ -38,7 +39,9 @@ pub const PANE: Spec = Spec {
 const SHARE: usize = 9;
 const STATE: usize = 24;
 const THREAD: usize = 18;
-/// From this width on, the thread is a column.
+/// From these widths on, the column is there.
+const WITH_ALL: u16 = 60;
+const WITH_STATE: u16 = 70;
 const WITH_THREAD: u16 = 100;
 
 impl Widget for LinesPane<'_> {
@@ -49,19 +52,28 @@ impl Widget for LinesPane<'_> {
         let lines = stacks.lines();
         let inner = draw_box(theme, ("Python lines", &aside(stacks)), area, buf);
         if lines.is_empty() {
-            let text = "No lines yet: the threads of a Python program that is started by exec or joined by attach are sampled 50 times per \
-                        second (profiling.stacks).";
+            let text = why_empty(view);
             return draw_note(theme, text, inner, buf);
         }
-        let has_idle = stacks.idle().is_some();
-        titles(theme, has_idle, inner.width).render(Rect { height: 1, ..inner }, buf);
+        let columns = Columns::fitting(stacks.idle().is_some(), inner.width);
+        titles(theme, &columns).render(Rect { height: 1, ..inner }, buf);
         for (line, y) in lines.iter().zip(inner.y + 1..inner.bottom()) {
-            row(theme, line, has_idle, inner.width).render(Rect { y, height: 1, ..inner }, buf);
+            row(theme, line, &columns, inner.width).render(Rect { y, height: 1, ..inner }, buf);
         }
     }
 }
 
-/// `GPU idle 120 of 300 recorded samples · 1,200 samples`.
+fn why_empty(view: &View<'_>) -> &'static str {
+    match (view.state.followed().is_some(), view.state.finished.is_some()) {
+        (false, _) => "no Python program: llmprof-tui exec -- python PROGRAM, or attach PID",
+        (true, false) => {
+            "no line was sampled yet: the threads of Python processes are sampled 50 times per second"
+        }
+        (true, true) => "no line of a Python program was sampled",
+    }
+}
+
+/// `GPU idle in 120 of 300 samples while kernels were recorded`, or `1,200 samples`.
 fn aside(stacks: &Stacks) -> String {
     let count = |n: u64| grouped(i64::try_from(n).unwrap_or(i64::MAX));
     match stacks.idle() {
@@ -72,31 +84,74 @@ fn aside(stacks: &Stacks) -> String {
     }
 }
 
-fn titles<'a>(theme: &Theme, has_idle: bool, width: u16) -> Line<'a> {
-    let idle = if has_idle { format!("{:>SHARE$} ", "GPU idle") } else { String::new() };
-    let thread = if width >= WITH_THREAD { format!("{:<THREAD$} ", "thread") } else { String::new() };
-    Line::styled(format!("{idle}{:>SHARE$}  {:<STATE$} {thread}{}", "all", "state", "line"), theme.dim)
+/// The columns before the line.
+struct Columns {
+    idle: bool,
+    all: bool,
+    state: bool,
+    thread: bool,
 }
 
-fn row<'a>(theme: &Theme, line: &HostLine<'_>, has_idle: bool, width: u16) -> Line<'a> {
-    let share = |share: Option<f64>| share.map_or_else(|| "–".to_owned(), |share| percent(100.0 * share));
+impl Columns {
+    fn fitting(has_idle: bool, width: u16) -> Columns {
+        Columns {
+            idle: has_idle,
+            all: !has_idle || width >= WITH_ALL,
+            state: width >= WITH_STATE,
+            thread: width >= WITH_THREAD,
+        }
+    }
+}
+
+fn titles<'a>(theme: &Theme, columns: &Columns) -> Line<'a> {
+    let titles = [
+        (columns.idle, format!("{:>SHARE$} ", "GPU idle")),
+        (columns.all, format!("{:>SHARE$} ", "all")),
+        (columns.state, format!(" {:<STATE$}", "state")),
+        (columns.thread, format!(" {:<THREAD$}", "thread")),
+        (true, " line".to_owned()),
+    ];
+    let shown: String =
+        titles.into_iter().filter(|(is_shown, _)| *is_shown).map(|(_, title)| title).collect();
+    Line::styled(shown, theme.dim)
+}
+
+fn row<'a>(theme: &Theme, line: &HostLine<'_>, columns: &Columns, width: u16) -> Line<'a> {
     let ascii = theme.glyphs.ascii;
     let plain = |text: &str| theme.glyphs.plain(text);
-    let mut spans = Vec::new();
-    if has_idle {
-        spans.push(Text::styled(plain(&format!("{:>SHARE$} ", share(line.idle_share))), theme.number));
-    }
-    spans.push(Text::styled(plain(&format!("{:>SHARE$}  ", share(Some(line.share)))), theme.text));
-    let state = cut(&plain(&line.state.to_string()), STATE, ascii);
-    spans.push(Text::styled(format!("{state:<STATE$} "), style(theme, line.state)));
-    if width >= WITH_THREAD {
-        let thread = cut(&plain(line.thread), THREAD, ascii);
-        spans.push(Text::styled(format!("{thread:<THREAD$} "), theme.dim));
-    }
+    let share = |share: Option<f64>| {
+        plain(&format!("{:>SHARE$} ", share.map_or_else(|| "–".to_owned(), |share| percent(100.0 * share))))
+    };
+    let padded = |text: &str, width: usize| format!(" {:<width$}", cut(&plain(text), width, ascii));
+    let cells = [
+        (columns.idle, Text::styled(share(line.idle_share), theme.number)),
+        (columns.all, Text::styled(share(Some(line.share)), theme.text)),
+        (columns.state, Text::styled(padded(&line.state.to_string(), STATE), style(theme, line.state))),
+        (columns.thread, Text::styled(padded(line.thread, THREAD), theme.dim)),
+    ];
+    let mut spans: Vec<Text<'a>> =
+        cells.into_iter().filter(|(is_shown, _)| *is_shown).map(|(_, cell)| cell).collect();
     let taken: usize = spans.iter().map(Text::width).sum();
-    let room = usize::from(width).saturating_sub(taken);
-    spans.push(Text::styled(cut(&plain(line.line), room, ascii), theme.text));
+    let room = usize::from(width).saturating_sub(taken + 1);
+    spans.push(Text::styled(format!(" {}", end_of(&plain(line.line), room, ascii)), theme.text));
     Line::from(spans)
+}
+
+/// The end of a text, which has the line and the function.
+fn end_of(text: &str, width: usize, ascii: bool) -> String {
+    let total = text.width();
+    if total <= width {
+        return text.to_owned();
+    }
+    let sign = if ascii { "..." } else { "…" };
+    let room = width.saturating_sub(sign.width());
+    let mut skipped = 0;
+    let rest = text.char_indices().find(|(_, c)| {
+        let fits = total - skipped <= room;
+        skipped += c.width().unwrap_or(0);
+        fits
+    });
+    rest.map_or_else(String::new, |(at, _)| format!("{sign}{}", &text[at..]))
 }
 
 fn style(theme: &Theme, state: &HostActivity) -> Style {
@@ -108,5 +163,19 @@ fn style(theme: &Theme, state: &HostActivity) -> Style {
         HostActivity::WaitingForGpu => theme.utilisation,
         HostActivity::SystemCall | HostActivity::Sleeping | HostActivity::PageFault => theme.clock,
         HostActivity::Stopped | HostActivity::Unknown | HostActivity::Other(_) => theme.dim,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_long_line_is_kept() {
+        assert_eq!(end_of("a/b.py:1 f", 20, false), "a/b.py:1 f");
+        assert_eq!(end_of("vllm/sched.py:210 schedule", 14, false), "…:210 schedule");
+        assert_eq!(end_of("vllm/sched.py:210 schedule", 14, true), "...10 schedule");
+        assert_eq!(end_of("漢字漢字", 4, false), "…字");
+        assert_eq!(end_of("abc", 0, false), "");
     }
 }
