@@ -1,4 +1,4 @@
-//! Planted host faults: after two seconds of samples the planted line comes first among the main thread's rows, with its state.
+//! Planted host faults: after a second of samples the planted line comes first among the main thread's rows, with its state.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,8 +21,8 @@ fn check_with(python: &str, name: &str, expected: fn(&State) -> bool) {
 
 fn judge(python: &str, name: &str, script: &Path, program: &Program, expected: fn(&State) -> bool) {
     let mut sampler = attach(program.pid(), script).unwrap();
-    std::thread::sleep(Duration::from_millis(300));
-    let mut rows = main_rows(&profile(&mut sampler, Duration::from_secs(2)));
+    std::thread::sleep(Duration::from_millis(100));
+    let mut rows = main_rows(&profile(&mut sampler, Duration::from_secs(1)));
     let text = describe(&rows);
     println!("{name} ({python}):\n{text}");
     // How long a thread waits for a CPU depends on what else this machine does.

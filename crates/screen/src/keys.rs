@@ -313,12 +313,15 @@ mod tests {
     }
 
     #[test]
-    fn panes_have_digits_in_order_and_why_its_letter() {
-        let press = KeyEvent::new(Char('w'), KeyModifiers::NONE);
-        for pane in Pane::ALL {
-            assert_eq!(action(press, pane, Mode::Single), Some(A::Show(Pane::Why)));
+    fn panes_have_digits_in_order_and_two_have_letters() {
+        let letters = [('w', Pane::Why), ('i', Pane::Lines)];
+        for (letter, shown) in letters {
+            let press = KeyEvent::new(Char(letter), KeyModifiers::NONE);
+            for pane in Pane::ALL {
+                assert_eq!(action(press, pane, Mode::Single), Some(A::Show(shown)));
+            }
         }
-        let others = Pane::ALL.into_iter().filter(|pane| *pane != Pane::Why);
+        let others = Pane::ALL.into_iter().filter(|pane| letters.iter().all(|(_, of)| of != pane));
         for (i, pane) in others.enumerate() {
             let digit = char::from_digit((i as u32 + 1) % 10, 10).unwrap();
             let press = KeyEvent::new(Char(digit), KeyModifiers::NONE);

@@ -146,11 +146,9 @@ mod tests {
         let found: Vec<(&str, Option<f64>, f64)> =
             lines.iter().map(|line| (line.line, line.idle_share, line.share)).collect();
         assert_eq!(found, [("run.py:5 schedule", Some(0.9), 0.4), ("run.py:9 step", Some(0.1), 0.6)]);
-        let text = stacks.idle_text().unwrap();
-        assert!(
-            text.starts_with(
-                "While the GPU was idle, the host was 90 % in run.py:5 schedule (running Python"
-            )
+        assert_eq!(
+            stacks.idle_text().unwrap(),
+            "While the GPU was idle, thread main was running Python in run.py:5 schedule for 90 % of the time."
         );
     }
 

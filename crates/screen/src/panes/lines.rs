@@ -26,7 +26,7 @@ pub struct LinesPane<'a>(pub View<'a>);
 pub const PANE: Spec = Spec {
     title: "Lines",
     keys: &[KeyCode::Char('i')],
-    help: "Lines: the Python lines of another program, and those while the GPU was idle",
+    help: "Lines: a program's Python lines while its GPU was idle",
     is_special: true,
     why_empty: "no Python program was followed",
     has_content: |_, state| state.stacks.is_there(),

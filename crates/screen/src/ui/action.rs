@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(ui.pane, Pane::Overview);
         assert!(Pane::ALL.iter().all(|p| seen.contains(p)));
         update(&mut ui, Action::StepPane(-1), Extent::default());
-        assert_eq!(ui.pane, Pane::Ranks);
+        assert_eq!(ui.pane, Pane::Lines);
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub struct FollowedProcess {
     records: Option<Records>,
     /// The lines of its Python threads, if they are sampled.
     stacks: Option<StackFollower>,
+    /// Whether everything was read.
+    is_closed: bool,
     /// When recording was last switched on or off.
     switched_ns: u64,
 }
@@ -90,6 +92,7 @@ impl FollowedProcess {
             switched_ns: 1,
             records,
             stacks,
+            is_closed: false,
         }
     }
 
@@ -211,6 +214,7 @@ impl FollowedProcess {
             tx.send(Event::KernelTrace(KernelTrace { tool: tool(self.version), state }));
         }
         self.fold.finish();
+        self.is_closed = true;
         if let Some(records) = &mut self.records {
             records.finish();
         }
@@ -229,8 +233,8 @@ impl FollowedProcess {
             timeline.at = Some(Stamp(recorded.first_ns));
             tx.send(Event::StepTimeline(Box::new(timeline)));
         }
-        // The records of the samples' time may still be on their way, unless the process has left.
-        let until = (!self.connection.is_gone).then_some(self.read_until_ns);
+        // The records of the samples' time may still be on their way.
+        let until = (!self.is_closed).then_some(self.read_until_ns);
         if let Some(stacks) = self.stacks.as_mut().and_then(|stacks| stacks.take(until)) {
             tx.send(Event::HostStacks(Box::new(stacks)));
         }
