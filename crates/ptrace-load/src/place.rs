@@ -250,7 +250,9 @@ impl Places {
         if self.is_signal_return(memory, position.instruction) {
             return Err(Busy::Handler);
         }
-        let waits = position.call.is_some_and(|call| FOREIGN_CALLS.contains(&call));
+        // While glibc's allocator is active, the instruction is in it or in a function of glibc that it has called, and both were
+        // refused above, or the thread is in one of its system calls. A signal handler is found on the stack.
+        let outside = position.call.is_none_or(|call| FOREIGN_CALLS.contains(&call));
         let stack = self.stack(position).ok_or(Busy::Stack)?;
         if stack.end - stack.start > MAX_STACK {
             return Err(Busy::Stack);
@@ -265,7 +267,7 @@ impl Places {
             if let Some(busy) = find(word)
                 && self.code_before(memory, word).is_none_or(|code| follows_call(&code))
                 && !self.is_left_over(memory, word)
-                && !(waits && self.allocator.iter().any(|range| range.contains(&word)))
+                && !(outside && self.allocator.iter().any(|range| range.contains(&word)))
             {
                 return Err(busy);
             }
