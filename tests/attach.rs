@@ -144,8 +144,13 @@ fn steps_continue_between_bursts() {
     // Before the first burst has shown what a step is, no step is reported.
     let windows = events.iter().filter_map(|event| event["e"].get("kernels"));
     let recorded: u64 = windows.map(|window| window["steps"].as_u64().unwrap()).sum();
-    assert!(recorded > 0 && tokens as u64 > recorded && tokens <= 900, "{tokens}, {recorded} in bursts");
-    assert!(count(&events, "kernel_trace") >= 4);
+    let switches = count(&events, "kernel_trace");
+    // A step during which recording is switched may be found twice: by its kernels and by its copy.
+    assert!(
+        recorded > 0 && tokens as u64 > recorded && tokens <= 900 + switches,
+        "{tokens}, {recorded} in bursts, {switches} switches"
+    );
+    assert!(switches >= 4);
 }
 
 #[test]
@@ -309,7 +314,8 @@ fn a_python_program_is_joined_and_left() {
     let dir = tempfile::tempdir().unwrap();
     let mut target = command("python3", dir.path());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/standins/program.py");
-    target.arg(script).arg(standin().with_file_name("libcupti.so.13"));
+    let libraries = ["libcupti.so.13", "libcuda.so.1"].map(|name| standin().with_file_name(name));
+    target.arg(script).args(libraries);
     let (mut target, mut said) = endless(target);
     is_joined_and_left(dir.path(), &mut target);
     assert_eq!(said.next().unwrap().unwrap(), "True", "it has made steps");

@@ -121,12 +121,7 @@ pub(super) async fn attach(args: AttachArgs) -> Result<u8, Failure> {
         return Err(Failure::usage(format_args!("there is no process {}", quoted(&args.process))));
     }
     let shown = args.follow.shown();
-    let (with, without): (Vec<_>, Vec<_>) = found.into_iter().partition(|process| process.library.is_some());
-    let joined = match with.is_empty() {
-        true => join(without),
-        false => Ok(Joined { processes: with, remarks: Vec::new() }),
-    };
-    let Joined { processes, remarks } = match joined {
+    let Joined { processes, remarks } = match join(found) {
         Ok(joined) => joined,
         Err(several @ NotJoined::Several(_)) => return Err(Failure::usage(several)),
         Err(refusal) => return watch_from_outside(args.config, shown, &refusal).await,

@@ -272,7 +272,7 @@ pub fn compiled_standin(source: &str) -> PathBuf {
     let name = source.trim_end_matches(".c");
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
-    let (library, binary) = (dir.join("libcupti.so.13"), dir.join(name));
+    let (library, driver, binary) = (dir.join("libcupti.so.13"), dir.join("libcuda.so.1"), dir.join(name));
     let cc = |arguments: &[&str], files: &[&Path]| {
         let built = Command::new("cc")
             .args(["-O1", "-w"])
@@ -284,8 +284,12 @@ pub fn compiled_standin(source: &str) -> PathBuf {
     };
     let soname = "-Wl,-soname,libcupti.so.13";
     cc(&["-shared", "-fPIC", soname, "-o", library.to_str().unwrap()], &[&sources.join("cupti.c")]);
+    let soname = "-Wl,-soname,libcuda.so.1";
+    cc(&["-shared", "-fPIC", soname, "-o", driver.to_str().unwrap()], &[&sources.join("cuda.c")]);
     let rpath = format!("-Wl,-rpath,{}", dir.display());
-    cc(&[&rpath, "-o", binary.to_str().unwrap()], &[&sources.join(source), &library]);
+    // The program calls no function of the driver.
+    let link = ["-Wl,--no-as-needed", &rpath, "-o", binary.to_str().unwrap()];
+    cc(&link, &[&sources.join(source), &library, &driver]);
     binary
 }
 

@@ -1,4 +1,4 @@
-"""A Python program that decodes, as its GPU would show it, until SIGTERM: program.py LIBCUPTI. It is started without
+"""A Python program that decodes, as its GPU would show it, until SIGTERM: program.py LIBCUPTI LIBCUDA. It is started without
 any preparation, and ends with the sum that its main thread has computed meanwhile."""
 import ctypes
 import signal
@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 
-cupti = ctypes.CDLL(sys.argv[1])
+cupti, driver = map(ctypes.CDLL, sys.argv[1:])
 u8, u32, u64 = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64
 cupti.standin_kernel.argtypes = [ctypes.c_char_p, u64, u64, u32, u32, u32, u64]
 cupti.standin_copy.argtypes = [u8, u64, u64, u64, u32]

@@ -85,7 +85,7 @@ pub fn contexts() -> Contexts {
     let Some(devices) = driver.devices() else { return Contexts::NotInitialised };
     // SAFETY: the driver's function has this type.
     let Some(state) = (unsafe { driver.function::<State>(c"cuDevicePrimaryCtxGetState") }) else {
-        return Contexts::NoDriver;
+        return Contexts::Active(0);
     };
     let is_active = |device: c_int| {
         let (mut flags, mut active) = (0, 0);

@@ -51,12 +51,13 @@ pub extern "C" fn InitializeInjection() -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn llmprof_join(_argument: *const c_char) -> c_int {
     let joined = panic::catch_unwind(|| {
-        start(|| {
-            session::open_door();
-            None
-        });
+        if !STARTED.load(Ordering::Acquire) && !session::open_door() {
+            return false;
+        }
+        start(|| None);
+        true
     });
-    c_int::from(joined.is_err())
+    c_int::from(!joined.unwrap_or(false))
 }
 
 /// Called by each copy of NVTX's header at its first use.

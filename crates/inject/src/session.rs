@@ -92,13 +92,21 @@ impl Address {
             Address::Door(door) => door.wait(),
         }
     }
+
+    /// Whether it is tried again at once after a profiler has left.
+    fn waits(&self) -> bool {
+        matches!(self, Address::Door(_))
+    }
 }
 
 static DOOR: Mutex<Option<Door>> = Mutex::new(None);
 
-/// Opens the door for profilers: the library was loaded into a running process.
-pub fn open_door() {
-    *DOOR.lock().unwrap_or_else(PoisonError::into_inner) = Door::new();
+/// Opens the door for profilers: the library was loaded into a running process. Returns whether it is open.
+pub fn open_door() -> bool {
+    let door = Door::new();
+    let is_open = door.is_some();
+    *DOOR.lock().unwrap_or_else(PoisonError::into_inner) = door;
+    is_open
 }
 
 /// Begins to record, in the thread that initialises CUDA: CUPTI may crash a program that creates its first context in
@@ -117,7 +125,9 @@ pub fn begin() -> Option<Session> {
 pub fn run(mut begun: Option<Session>) {
     let Some(address) = Address::known() else { return };
     loop {
-        if let Some(mut session) = begun.take().or_else(|| address.connect()) {
+        let session = begun.take().or_else(|| address.connect());
+        let has_connected = session.is_some();
+        if let Some(mut session) = session {
             session.run();
         }
         // The thread does not end, because CUPTI's destructors of the thread would run in parallel with those of the
@@ -125,7 +135,9 @@ pub fn run(mut begun: Option<Session>) {
         while FINISHING.load(Ordering::Relaxed) {
             thread::park();
         }
-        thread::sleep(LOOK);
+        if !(has_connected && address.waits()) {
+            thread::sleep(LOOK);
+        }
     }
 }
 
@@ -344,13 +356,13 @@ impl Session {
             set_recording(false);
             return self.switch(Mode::Nothing);
         };
+        if !self.has_made_contexts() {
+            return;
+        }
         let Some(cupti) = self.cupti.or_else(|| Cupti::load(finish)) else {
             return self.report(Obstacle::NoCupti);
         };
         self.cupti = Some(cupti);
-        if !self.has_made_contexts() {
-            return;
-        }
         if self.is_stalled() {
             set_recording(false);
             return self.switch(Mode::Nothing);
@@ -398,8 +410,7 @@ impl Session {
         }
         let same_for = self.contexts.1.elapsed();
         self.has_contexts = match now {
-            Contexts::NoDriver => true,
-            Contexts::NotInitialised => false,
+            Contexts::NoDriver | Contexts::NotInitialised => false,
             // A program may make contexts that are not its GPUs' primary ones, which cannot be seen.
             Contexts::Active(0) => same_for >= wire::SET_UP_AT_MOST,
             Contexts::Active(_) => same_for >= SET_UP,

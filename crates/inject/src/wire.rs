@@ -17,7 +17,8 @@ pub const TOKEN: &str = "LLMPROF_TOKEN";
 pub const SOCKET: &str = "socket";
 /// The name of a file in the memory of a process that the profiler has loaded the library into. Its content, [`door`], is the
 /// number of the descriptor at which the library waits for a profiler.
-pub const DOOR: &CStr = c"llmprof-door";
+pub const DOOR: &CStr = c"llmprof-door-3";
+const _: () = assert!(VERSION == 3, "the name of the door has the version");
 pub const DOOR_BYTES: usize = 12;
 /// The function that is called after the library was loaded into a running process.
 pub const JOIN: &CStr = c"llmprof_join";

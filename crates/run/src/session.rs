@@ -323,10 +323,11 @@ impl Session {
                 .filter(|_| self.plan.composed.config.profiling.cupti.records)
                 .map(Path::to_owned),
             stop: self.control.cancel_flag(),
+            // The latencies of a server that is load-tested are the result.
+            stacks: self.plan.composed.config.profiling.stacks && matches!(role, Role::Observed),
             role,
             log: self.recording.create_program_log(),
             secret: self.plan.work.load().and_then(|load| load.key.clone()),
-            stacks: self.plan.composed.config.profiling.stacks,
         };
         self.start_work("llmprof-attach", move || follower.run());
     }

@@ -113,7 +113,7 @@ fn host_md(stacks: &Stacks) -> String {
             share(line.idle_share),
             share(Some(line.share)),
             line.state.to_string(),
-            line.thread.to_owned(),
+            line.thread.clone(),
             line.line.to_owned(),
         ]
     }));

@@ -7,13 +7,17 @@ use llmprof_event::{HostActivity, HostRow, HostStacks};
 
 /// Maximum number of lines; samples of further ones are only counted.
 const KEPT: usize = 4096;
+const MAX_PROCESSES: usize = 256;
 /// A thread that waits in one line in this share of its samples does nothing for the program.
 const PARKED: f64 = 0.98;
 /// Idle samples below which their shares say nothing.
 const FEW: u64 = 20;
+/// Lines below this share of the idle time are not worth a sentence.
+const WORTH: f64 = 0.1;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
+    pid: u32,
     thread: String,
     state: HostActivity,
     line: String,
@@ -25,23 +29,30 @@ struct Counts {
     idle: u64,
 }
 
-#[derive(Debug, Clone, Default)]
-pub struct Stacks {
+/// The samples of a process.
+#[derive(Debug, Clone, Copy, Default)]
+struct Totals {
     samples: u64,
     recorded: u64,
     idle: u64,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Stacks {
+    processes: BTreeMap<u32, Totals>,
     places: BTreeMap<Place, Counts>,
 }
 
 /// A line of the program's code, and how often a thread was there.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostLine<'a> {
-    pub thread: &'a str,
+    /// With the process, if there are several.
+    pub thread: String,
     pub state: &'a HostActivity,
     pub line: &'a str,
-    /// The share of all samples.
+    /// The share of all samples of its process.
     pub share: f64,
-    /// The share of the samples while the GPU was idle, if there are enough.
+    /// The share of the samples in which its GPU was idle, if there are enough.
     pub idle_share: Option<f64>,
 }
 
@@ -54,24 +65,30 @@ impl fmt::Display for HostLine<'_> {
 
 impl Stacks {
     pub fn is_there(&self) -> bool {
-        self.samples > 0
+        !self.processes.is_empty()
     }
 
     pub fn samples(&self) -> u64 {
-        self.samples
+        self.processes.values().map(|totals| totals.samples).sum()
     }
 
-    /// The number of samples while the GPU was idle, and of all samples while kernels were recorded.
+    /// The number of samples while a GPU was idle, and of all samples for which that is known.
     pub fn idle(&self) -> Option<(u64, u64)> {
-        (self.idle >= FEW).then_some((self.idle, self.recorded))
+        let idle = self.processes.values().map(|totals| totals.idle).sum();
+        (idle >= FEW).then(|| (idle, self.processes.values().map(|totals| totals.recorded).sum()))
     }
 
     pub(super) fn add(&mut self, window: &HostStacks) {
-        self.samples += u64::from(window.samples);
-        self.recorded += u64::from(window.recorded);
-        self.idle += u64::from(window.idle);
+        if self.processes.len() >= MAX_PROCESSES && !self.processes.contains_key(&window.pid) {
+            return;
+        }
+        let totals = self.processes.entry(window.pid).or_default();
+        totals.samples += u64::from(window.samples);
+        totals.recorded += u64::from(window.recorded);
+        totals.idle += u64::from(window.idle);
         for HostRow { thread, state, line, samples, idle } in &window.rows {
-            let place = Place { thread: thread.clone(), state: state.clone(), line: line.clone() };
+            let (thread, state, line) = (thread.clone(), state.clone(), line.clone());
+            let place = Place { pid: window.pid, thread, state, line };
             if self.places.len() >= KEPT && !self.places.contains_key(&place) {
                 continue;
             }
@@ -82,32 +99,46 @@ impl Stacks {
     }
 
     /// The lines by their share while the GPU was idle, or of all samples if that is not known. Threads that only wait
-    /// are left out.
+    /// are left out, but the main one.
     pub fn lines(&self) -> Vec<HostLine<'_>> {
-        let idle = self.idle();
+        let mut threads: BTreeMap<(u32, &str), u64> = BTreeMap::new();
+        for (place, counts) in &self.places {
+            *threads.entry((place.pid, &place.thread)).or_default() += counts.samples;
+        }
         let is_parked = |place: &Place, counts: &Counts| {
-            let waits = !matches!(place.state, HostActivity::RunningPython | HostActivity::RunningNative);
-            waits && counts.samples as f64 >= PARKED * self.samples as f64
+            let of_thread = threads.get(&(place.pid, place.thread.as_str())).copied().unwrap_or(0);
+            let waits = matches!(
+                place.state,
+                HostActivity::SystemCall | HostActivity::Sleeping | HostActivity::WaitingForLock
+            );
+            place.thread != "main" && waits && counts.samples as f64 >= PARKED * of_thread as f64
         };
         let shown = self.places.iter().filter(|(place, counts)| !is_parked(place, counts));
-        let mut lines: Vec<HostLine<'_>> = shown
-            .map(|(place, counts)| HostLine {
-                thread: &place.thread,
-                state: &place.state,
-                line: &place.line,
-                share: counts.samples as f64 / self.samples.max(1) as f64,
-                idle_share: idle.map(|(idle, _)| counts.idle as f64 / idle as f64),
-            })
-            .collect();
-        let key = |line: &HostLine<'_>| (line.idle_share.unwrap_or(line.share), line.share);
+        let mut lines: Vec<HostLine<'_>> = shown.map(|(place, counts)| self.line(place, *counts)).collect();
+        let key = |line: &HostLine<'_>| (line.idle_share.unwrap_or(0.0), line.share);
         lines.sort_by(|a, b| key(b).partial_cmp(&key(a)).unwrap_or(std::cmp::Ordering::Equal));
         lines
     }
 
+    fn line<'a>(&self, place: &'a Place, counts: Counts) -> HostLine<'a> {
+        let totals = self.processes.get(&place.pid).copied().unwrap_or_default();
+        let thread = match self.processes.len() {
+            0 | 1 => place.thread.clone(),
+            _ => format!("{} of {}", place.thread, place.pid),
+        };
+        HostLine {
+            thread,
+            state: &place.state,
+            line: &place.line,
+            share: counts.samples as f64 / totals.samples.max(1) as f64,
+            idle_share: (totals.idle >= FEW).then(|| counts.idle as f64 / totals.idle as f64),
+        }
+    }
+
     /// What two threads did most while the GPU was idle, in a sentence.
     pub fn idle_text(&self) -> Option<String> {
-        self.idle()?;
-        let lines = self.lines();
+        let mut lines = self.lines();
+        lines.retain(|line| line.idle_share.is_some_and(|share| share >= WORTH));
         let first = lines.first()?;
         let second = lines.iter().find(|line| line.thread != first.thread);
         let texts: Vec<String> =
@@ -150,6 +181,27 @@ mod tests {
             stacks.idle_text().unwrap(),
             "While the GPU was idle, thread main was running Python in run.py:5 schedule for 90 % of the time."
         );
+    }
+
+    /// Each share is of the samples of its own process, and a main thread that waits is the cause.
+    #[test]
+    fn several_processes_have_their_own_shares() {
+        let mut stacks = Stacks::default();
+        for pid in [7, 8] {
+            let rows = vec![
+                row("main", HostActivity::WaitingForGil, "run.py:5 step", 100, 50),
+                row("pool", HostActivity::WaitingForLock, "run.py:9 get", 100, 50),
+            ];
+            stacks.add(&HostStacks { pid, ..window(100, 50, rows) });
+        }
+        let found: Vec<(String, f64, Option<f64>)> =
+            stacks.lines().into_iter().map(|line| (line.thread, line.share, line.idle_share)).collect();
+        let expected = ["main of 7", "main of 8"].map(|thread| (thread.to_owned(), 1.0, Some(1.0)));
+        assert_eq!(found, expected);
+        // Nothing that is worth a sentence.
+        let mut stacks = Stacks::default();
+        stacks.add(&window(100, 50, vec![row("main", HostActivity::RunningPython, "run.py:1 f", 5, 1)]));
+        assert_eq!(stacks.idle_text(), None);
     }
 
     #[test]

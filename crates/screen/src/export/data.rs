@@ -297,7 +297,7 @@ pub fn python_lines(view: &View<'_>) -> Table {
     for line in view.state.stacks.lines() {
         let idle = line.idle_share.map(number).unwrap_or_default();
         table.add([
-            line.thread.to_owned(),
+            line.thread.clone(),
             line.state.to_string(),
             line.line.to_owned(),
             number(line.share),

@@ -73,12 +73,12 @@ fn why_empty(view: &View<'_>) -> &'static str {
     }
 }
 
-/// `GPU idle in 120 of 300 samples while kernels were recorded`, or `1,200 samples`.
+/// `GPU idle in 120 of 300 samples between recorded kernels`, or `1,200 samples`.
 fn aside(stacks: &Stacks) -> String {
     let count = |n: u64| grouped(i64::try_from(n).unwrap_or(i64::MAX));
     match stacks.idle() {
         Some((idle, recorded)) => {
-            format!("GPU idle in {} of {} samples while kernels were recorded", count(idle), count(recorded))
+            format!("GPU idle in {} of {} samples between recorded kernels", count(idle), count(recorded))
         }
         None => format!("{} samples", count(stacks.samples())),
     }
@@ -127,7 +127,7 @@ fn row<'a>(theme: &Theme, line: &HostLine<'_>, columns: &Columns, width: u16) ->
         (columns.idle, Text::styled(share(line.idle_share), theme.number)),
         (columns.all, Text::styled(share(Some(line.share)), theme.text)),
         (columns.state, Text::styled(padded(&line.state.to_string(), STATE), style(theme, line.state))),
-        (columns.thread, Text::styled(padded(line.thread, THREAD), theme.dim)),
+        (columns.thread, Text::styled(padded(&line.thread, THREAD), theme.dim)),
     ];
     let mut spans: Vec<Text<'a>> =
         cells.into_iter().filter(|(is_shown, _)| *is_shown).map(|(_, cell)| cell).collect();

@@ -14,14 +14,14 @@ use std::{
 
 use llmprof_inject::wire;
 use rustix::{
-    fs::{FileType, FlockOperation},
+    fs::{FileType, FlockOperation, Mode, OFlags},
     io::Errno,
     net::{AddressFamily, sockopt},
     process::{Pid, PidfdFlags, PidfdGetfdFlags},
 };
 
 /// The library opens its door again at once after a profiler has left; its process may be delayed.
-const OPENS_WITHIN: Duration = Duration::from_secs(2);
+const OPENS_WITHIN: Duration = Duration::from_secs(5);
 
 /// A door that no other profiler uses while this value lives.
 pub struct Door {
@@ -37,15 +37,19 @@ impl Door {
         let is_door = |path: &fs::DirEntry| {
             fs::read_link(path.path()).is_ok_and(|target| target.as_os_str() == name.as_str())
         };
-        let sign = File::open(descriptors.flatten().find(is_door)?.path()).ok()?;
-        Some(Door { sign, pid })
+        let path = descriptors.flatten().find(is_door)?.path();
+        // Another file can have this name, and opening a pipe could wait.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let sign = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+        sign.metadata().is_ok_and(|metadata| metadata.is_file()).then_some(Door { sign, pid })
     }
 
     /// Takes the socket at which the library waits.
     pub fn take(self) -> io::Result<(UnixStream, DoorLock)> {
         match rustix::fs::flock(&self.sign, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => {
-                let text = format!("process {} is being profiled already", self.pid);
+                let text =
+                    format!("process {} is being profiled already; end the other profiler first", self.pid);
                 return Err(io::Error::new(ErrorKind::AddrInUse, text));
             }
             locked => locked?,
@@ -56,7 +60,10 @@ impl Door {
                 Ok(Some(stream)) => return Ok((stream, DoorLock(self.sign))),
                 Err(e) => return Err(e),
                 Ok(None) if since.elapsed() > OPENS_WITHIN => {
-                    let text = format!("the library in process {} does not answer", self.pid);
+                    let text = format!(
+                        "the library in process {} does not answer: is the process stopped? kill -CONT {0} continues it",
+                        self.pid
+                    );
                     return Err(io::Error::new(ErrorKind::TimedOut, text));
                 }
                 Ok(None) => thread::sleep(Duration::from_millis(10)),

@@ -235,9 +235,16 @@ impl Follower {
             }
             if let Target::Join { processes } = &self.target
                 && watched.is_empty_yet()
-                && processes.iter().all(|process| ProcessInfo::read(process.pid).is_none())
             {
-                return Err("the program has ended".to_owned());
+                if processes.iter().all(|process| ProcessInfo::parent_of(process.pid).is_none()) {
+                    return Err("the program has ended".to_owned());
+                }
+                if entrances.iter().all(Entrance::is_closed) {
+                    return Err(
+                        "the library in the program does not answer; restart the program to join it again"
+                            .to_owned(),
+                    );
+                }
             }
             if !more {
                 thread::sleep(READ_INTERVAL);
@@ -266,8 +273,22 @@ impl Follower {
                 Ok((vec![Entrance::Socket(socket)], Some(program)))
             }
             Target::Join { processes } => {
-                let entrances: Result<Vec<Entrance>, _> = processes.iter().filter_map(entrance).collect();
-                Ok((entrances.map_err(|e| cannot("reach the program", e))?, None))
+                let mut entrances = Vec::new();
+                let mut refused = None;
+                for process in processes {
+                    match entrance(process) {
+                        Ok(entrance) => entrances.push(entrance),
+                        Err(e) => {
+                            let text = cannot(&format!("reach process {}", process.pid), e);
+                            self.tx.notice(Level::Warn, "program", text.clone());
+                            refused.get_or_insert(text);
+                        }
+                    }
+                }
+                match refused {
+                    Some(refused) if entrances.is_empty() => Err(refused),
+                    _ => Ok((entrances, None)),
+                }
             }
         }
     }
@@ -312,11 +333,14 @@ impl Follower {
 }
 
 /// Where the library of a process connects.
-fn entrance(process: &ProcessInfo) -> Option<io::Result<Entrance>> {
-    Some(match process.library.as_ref()? {
+fn entrance(process: &ProcessInfo) -> io::Result<Entrance> {
+    let no_library = || io::Error::new(io::ErrorKind::NotFound, "our library is not in it");
+    match process.library.as_ref().ok_or_else(no_library)? {
         Library::Dormant(library) => Socket::for_process(process.pid, library).map(Entrance::Socket),
-        Library::Loaded => ThroughDoor::take(Door::find(process.pid)?).map(Entrance::Door),
-    })
+        Library::Loaded => {
+            ThroughDoor::take(Door::find(process.pid).ok_or_else(no_library)?).map(Entrance::Door)
+        }
+    }
 }
 
 /// The library of another tool, e.g. nsys, which programs started by this one load.
@@ -430,7 +454,10 @@ impl FollowedProgram {
         let due = self.window_at.elapsed() >= WINDOW;
         // Processes of a server that only query the GPUs are not shown.
         let is_shown = |followed: &&FollowedProcess| self.reports || followed.has_worked;
-        let first = self.processes.iter().find(is_shown).map(FollowedProcess::pid);
+        // One that only has CUDA's libraries does not lead.
+        let has_worked = |followed: &&FollowedProcess| followed.has_worked;
+        let first = self.processes.iter().find(has_worked).or_else(|| self.processes.iter().find(is_shown));
+        let first = first.map(FollowedProcess::pid);
         for followed in &mut self.processes {
             followed.leads = self.leading.or(first) == Some(followed.pid());
             // A program begins with a burst until it has work: CUPTI is not switched on later, while the program

@@ -186,6 +186,7 @@ impl FollowedProcess {
                 Message::Version(number) => *version = Some(number),
                 Message::Dropped(lost) => {
                     records.iter_mut().for_each(|records| records.write(&Entry::Dropped(lost), None));
+                    stacks.iter_mut().for_each(StackFollower::lose);
                     fold.add_dropped(lost);
                 }
             }
@@ -318,7 +319,8 @@ fn obstacle_text(pid: u32, obstacle: Obstacle) -> String {
         }
         Obstacle::NoContext => {
             format!(
-                "process {pid} has no CUDA context that can be seen: its kernels are recorded once it has one, or in {} s",
+                "process {pid} has no CUDA context that can be seen: its kernels are recorded once it has one, or {} s after \
+                 CUDA's initialisation",
                 wire::SET_UP_AT_MOST.as_secs()
             )
         }

@@ -28,7 +28,7 @@ pub struct Joined {
 pub enum NotJoined {
     #[error("{}", several(.0))]
     Several(Vec<ProcessInfo>),
-    #[error("{} has not loaded CUDA, and neither have its child processes", of(.0))]
+    #[error("{} has not loaded CUDA, and neither have its child processes; if it is starting, try again later", of(.0))]
     NoCuda(Box<ProcessInfo>),
     #[error("{} cannot be joined: {cause}", of(.process))]
     Refused { process: Box<ProcessInfo>, cause: String },
@@ -81,11 +81,14 @@ pub fn join(found: Vec<ProcessInfo>) -> Result<Joined, NotJoined> {
         }
         match ptrace_load::load(process.pid, LIBRARY, wire::JOIN, b"", &ptrace_load::Options::default()) {
             Ok(loaded) if loaded.result != 0 => {
-                joined.remarks.push(format!("our library does not start in {}", of(&process)));
+                joined.remarks.push(format!(
+                    "the injection library does not start in {}: it may have too many open files",
+                    of(&process)
+                ));
             }
             Ok(loaded) => {
                 joined.remarks.push(format!(
-                    "our library was loaded into {}; its thread {} was stopped for {}",
+                    "the injection library was loaded into {}; its thread {} was stopped for {}",
                     of(&process),
                     loaded.borrowed,
                     millis(loaded.stopped.total.as_secs_f64() * 1e3)
@@ -118,12 +121,19 @@ fn ancestors(parents: &BTreeMap<u32, u32>, pid: u32) -> impl Iterator<Item = u32
     std::iter::successors(parents.get(&pid).copied(), |pid| parents.get(pid).copied()).take(parents.len())
 }
 
-/// The processes of a program that use CUDA.
+/// The processes of a program that use CUDA, or else those that are prepared for it.
 fn cuda_processes(parents: &BTreeMap<u32, u32>, root: &ProcessInfo) -> Vec<ProcessInfo> {
     let descendants =
         parents.keys().copied().filter(|pid| ancestors(parents, *pid).any(|ancestor| ancestor == root.pid));
     let all = std::iter::once(root.clone()).chain(descendants.filter_map(ProcessInfo::read));
-    all.filter(|process| process.uses_cuda).take(MAX_PROCESSES).collect()
+    let (with_cuda, others): (Vec<_>, Vec<_>) = all.partition(|process| process.uses_cuda);
+    // A prepared program that has not started CUDA is waited for.
+    let mut processes = with_cuda;
+    if processes.is_empty() {
+        processes = others.into_iter().filter(|process| process.library.is_some()).collect();
+    }
+    processes.truncate(MAX_PROCESSES);
+    processes
 }
 
 #[cfg(test)]

@@ -23,6 +23,8 @@ use llmprof_base::{
 
 /// Maximum size of the arguments and variables of a process.
 const MAX_BYTES: u64 = 4 << 20;
+/// Maximum size of the list of mapped files.
+const MAX_MAPS: u64 = 64 << 20;
 
 /// The variables in which launchers give the rank of a worker, and the number of ranks: torchrun, Open MPI, PMIx,
 /// MPICH, MVAPICH, Slurm.
@@ -57,7 +59,7 @@ pub struct ProcessInfo {
     /// Its working directory.
     pub directory: Option<PathBuf>,
     pub library: Option<Library>,
-    /// Whether it has loaded the driver's library or CUPTI.
+    /// Whether it has loaded the driver's library.
     pub uses_cuda: bool,
     /// Its rank, if it reports one.
     pub rank: Option<String>,
@@ -95,7 +97,8 @@ impl ProcessInfo {
                 .find_map(|word| Some(word.to_str()?.strip_prefix(name)?.strip_prefix('=')?.to_owned()));
             found.filter(|value: &String| !value.is_empty())
         };
-        let maps = bytes("maps");
+        let maps = read_file(&dir.join("maps"), MAX_MAPS).unwrap_or_default();
+        let (has_library, uses_cuda) = (has_library(&maps), uses_cuda(&maps));
         Some(ProcessInfo {
             pid,
             parent,
@@ -104,11 +107,13 @@ impl ProcessInfo {
             library: variable(wire::DIRECTORY)
                 .zip(variable(wire::TOKEN))
                 .filter(|_| variable("CUDA_INJECTION64_PATH").is_some())
+                // Variables without the library, in a program that uses CUDA, were inherited in vain.
+                .filter(|_| has_library || !uses_cuda)
                 .map(|(directory, token)| Dormant { directory: directory.into(), token })
-                .or_else(|| has_library(&maps).then(shared_dormant).flatten())
+                .or_else(|| has_library.then(shared_dormant).flatten())
                 .map(Library::Dormant)
                 .or_else(|| Door::find(pid).map(|_| Library::Loaded)),
-            uses_cuda: uses_cuda(&maps),
+            uses_cuda,
             rank: RANKS.into_iter().find_map(variable),
             world: WORLDS.into_iter().find_map(variable).and_then(|world| world.parse().ok()),
             visible_gpus: variable("CUDA_VISIBLE_DEVICES")
@@ -161,7 +166,7 @@ fn mapped(maps: &[u8]) -> impl Iterator<Item = &str> {
 }
 
 fn uses_cuda(maps: &[u8]) -> bool {
-    mapped(maps).any(|file| file.starts_with("libcuda.so") || file.starts_with("libcupti.so"))
+    mapped(maps).any(|file| file.starts_with("libcuda.so"))
 }
 
 /// Whether the library is among the files that a process has mapped. A newer version may have replaced the file since
@@ -177,7 +182,9 @@ pub fn find_processes(wanted: &str) -> Vec<ProcessInfo> {
     }
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let me = std::process::id();
+    // sudo has the name among its arguments, too.
+    let above = |pid: &u32| ProcessInfo::parent_of(*pid);
+    let ours: Vec<u32> = std::iter::successors(Some(std::process::id()), above).take(64).collect();
     let is_named = |info: &ProcessInfo| {
         info.arguments
             .iter()
@@ -185,7 +192,7 @@ pub fn find_processes(wanted: &str) -> Vec<ProcessInfo> {
             .any(|word| Path::new(word).file_name().is_some_and(|name| name.to_string_lossy() == wanted))
     };
     let mut found: Vec<ProcessInfo> =
-        pids.filter(|pid| *pid != me).filter_map(ProcessInfo::read).filter(is_named).collect();
+        pids.filter(|pid| !ours.contains(pid)).filter_map(ProcessInfo::read).filter(is_named).collect();
     found.sort_by_key(|info| info.pid);
     found
 }

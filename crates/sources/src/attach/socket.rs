@@ -43,6 +43,11 @@ impl Entrance {
             Entrance::Door(door) => door.accept(Instant::now()),
         }
     }
+
+    /// Whether nothing will come through it any more.
+    pub fn is_closed(&self) -> bool {
+        matches!(self, Entrance::Door(ThroughDoor { arrival: None, .. }))
+    }
 }
 
 /// The connection with a process into which the library was loaded.

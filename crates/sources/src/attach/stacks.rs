@@ -82,12 +82,19 @@ impl StackFollower {
     pub fn work(&mut self, start_ns: u64, end_ns: u64) {
         let room = self.busy.len() < MAX_SPANS;
         match self.busy.last_mut() {
+            // Without a measured time.
+            _ if start_ns == 0 => {}
             Some(last) if start_ns >= last.0 && start_ns <= last.1.saturating_add(GAP_NS) => {
                 last.1 = last.1.max(end_ns);
             }
             _ if room => self.busy.push((start_ns, end_ns)),
             _ => {}
         }
+    }
+
+    /// Records were lost: what was recorded of this burst is not known to be all.
+    pub fn lose(&mut self) {
+        self.recorded.pop();
     }
 
     /// The samples whose kernels are known by now; all of them at the end.
@@ -98,15 +105,14 @@ impl StackFollower {
             let known = samples.iter().take_while(|sample| sample.at_ns < until_ns).count();
             samples.drain(..known).collect()
         };
-        let (first, last) = (samples.first()?.at_ns, samples.last()?.at_ns);
-        self.busy.sort_unstable();
+        self.merge();
         let mut window = HostStacks { pid: self.pid, samples: 0, recorded: 0, idle: 0, rows: Vec::new() };
         let mut rows: BTreeMap<Row, (u32, u32)> = BTreeMap::new();
         for sample in &samples {
-            let is_recorded = self.recorded.iter().any(|(from, to)| (*from..*to).contains(&sample.at_ns));
-            let is_idle = is_recorded && !is_within(&self.busy, sample.at_ns);
+            let is_busy = self.is_busy(sample.at_ns);
+            let is_idle = is_busy == Some(false);
             window.samples += 1;
-            window.recorded += u32::from(is_recorded);
+            window.recorded += u32::from(is_busy.is_some());
             window.idle += u32::from(is_idle);
             for row in &sample.threads {
                 let counts = rows.entry(row.clone()).or_default();
@@ -114,22 +120,39 @@ impl StackFollower {
                 counts.1 += u32::from(is_idle);
             }
         }
-        self.recorded.retain(|(_, to)| *to > first);
-        self.busy.retain(|(_, to)| *to > last);
+        // Further samples may be as late as this.
+        let kept = samples.last().map_or(until_ns, |last| last.at_ns).saturating_sub(LATE_NS);
+        self.recorded.retain(|(_, to)| *to > kept);
+        self.busy.retain(|(_, to)| *to > kept);
         let mut rows: Vec<_> = rows.into_iter().collect();
         rows.sort_by_key(|(_, (samples, idle))| std::cmp::Reverse((*idle, *samples)));
         rows.truncate(MAX_ROWS);
         let row = |((thread, state, line), (samples, idle))| HostRow { thread, state, line, samples, idle };
         window.rows = rows.into_iter().map(row).collect();
-        Some(window)
+        (window.samples > 0).then_some(window)
     }
-}
 
-/// Whether a time is within one of the sorted spans, which may overlap.
-fn is_within(spans: &[(u64, u64)], at_ns: u64) -> bool {
-    let after = spans.partition_point(|(start, _)| *start <= at_ns);
-    // A span that began much earlier is longer than any kernel between.
-    spans[..after].iter().rev().take(64).any(|(_, end)| at_ns < end.saturating_add(GAP_NS))
+    /// Spans in order, none of which overlap.
+    fn merge(&mut self) {
+        self.busy.sort_unstable();
+        self.busy.dedup_by(|next, kept| {
+            let joins = next.0 <= kept.1.saturating_add(GAP_NS);
+            kept.1 = if joins { kept.1.max(next.1) } else { kept.1 };
+            joins
+        });
+    }
+
+    /// Whether the GPU worked at a time; `None` if that is not known. In a burst it is known from its first work to its
+    /// last: what ran when recording was switched on or off has no record.
+    fn is_busy(&self, at_ns: u64) -> Option<bool> {
+        let (from, to) = self.recorded.iter().find(|(from, to)| (*from..*to).contains(&at_ns))?;
+        let first = self.busy.partition_point(|(start, _)| start < from);
+        let next = self.busy.partition_point(|(start, _)| *start <= at_ns);
+        let (_, end) = self.busy[first..].get(next.checked_sub(first + 1)?)?;
+        let is_busy = at_ns < end.saturating_add(GAP_NS);
+        let has_next = self.busy.get(next).is_some_and(|(start, _)| start < to);
+        (is_busy || has_next).then_some(is_busy)
+    }
 }
 
 fn sample(pid: u32, tx: &EventTx, shared: &Shared) {
@@ -148,7 +171,7 @@ fn sample(pid: u32, tx: &EventTx, shared: &Shared) {
     while !shared.stop.load(Ordering::Relaxed) {
         let at_ns = tx.clock().now().0;
         let Ok(threads) = sampler.sample() else { return };
-        let threads = threads.iter().take(MAX_THREADS).filter_map(row).collect();
+        let threads = rows(&threads[..threads.len().min(MAX_THREADS)]);
         let mut samples = shared.samples.lock().unwrap_or_else(PoisonError::into_inner);
         if samples.len() < MAX_SAMPLES {
             samples.push(Sample { at_ns, threads });
@@ -158,9 +181,16 @@ fn sample(pid: u32, tx: &EventTx, shared: &Shared) {
     }
 }
 
-fn row(thread: &ThreadSample) -> Option<Row> {
-    let place = fold_to_user(&thread.frames).or(thread.frames.first())?;
-    Some((line(&thread.name, 60), activity(&thread.state), line(&place.to_string(), MAX_LINE)))
+/// One row per thread. Threads of one name have their number, too.
+fn rows(threads: &[ThreadSample]) -> Vec<Row> {
+    let row = |thread: &ThreadSample| {
+        let place = fold_to_user(&thread.frames).or(thread.frames.first())?;
+        let is_only = threads.iter().filter(|other| other.name == thread.name).count() == 1;
+        let name = line(&thread.name, 60);
+        let name = if is_only { name } else { format!("{name} ({})", thread.thread) };
+        Some((name, activity(&thread.state), line(&place.to_string(), MAX_LINE)))
+    };
+    threads.iter().filter_map(row).collect()
 }
 
 fn activity(state: &State) -> HostActivity {
@@ -205,11 +235,13 @@ mod tests {
             sample(9_000, "late.py:1 f"),
         ]);
         stacks.begin_burst(10 * MS);
-        // Records arrive in any order.
+        // Records arrive in any order, and one without a time is none.
+        stacks.work(19 * MS + MS / 2, 20 * MS);
         stacks.work(17 * MS, 18 * MS);
         stacks.work(10 * MS, 12 * MS);
+        stacks.work(0, 0);
         stacks.work(12 * MS + 1000, 13 * MS);
-        stacks.end_burst(20 * MS);
+        stacks.end_burst(21 * MS);
         let window = stacks.take(Some(10_000 * MS)).unwrap();
         assert_eq!((window.samples, window.recorded, window.idle), (5, 3, 2));
         let first = &window.rows[0];
@@ -217,5 +249,22 @@ mod tests {
         assert!(window.rows[1..].iter().all(|row| row.idle == 0));
         assert_eq!(stacks.take(Some(10_000 * MS)), None, "its kernels may still come");
         assert_eq!(stacks.take(None).unwrap().samples, 1);
+    }
+
+    /// Before its first work and after its last, a burst says nothing.
+    #[test]
+    fn a_gpu_is_idle_only_between_recorded_work() {
+        let mut stacks = follower(Vec::new());
+        stacks.begin_burst(100_000);
+        stacks.work(200_000, 300_000);
+        stacks.work(250_000, 260_000);
+        stacks.work(500_000, 600_000);
+        stacks.end_burst(900_000);
+        stacks.merge();
+        let found =
+            [50_000, 150_000, 250_000, 400_000, 550_000, 700_000, 950_000].map(|at| stacks.is_busy(at));
+        assert_eq!(found, [None, None, Some(true), Some(false), Some(true), None, None]);
+        stacks.lose();
+        assert_eq!(stacks.is_busy(400_000), None, "records are missing");
     }
 }
