@@ -362,13 +362,16 @@ fn follows_call(code: &[u8; 7]) -> bool {
 fn allocator<M: Memory>(image: &Image<M>) -> impl Iterator<Item = Range<u64>> {
     const MAX_SIZE: u64 = 1 << 16;
     let named: Vec<_> = ALLOCATOR.iter().filter_map(|name| image.function(name)).collect();
-    let start = named.iter().map(|symbol| symbol.address).min().unwrap_or(0);
-    let end = named.iter().map(|symbol| symbol.range().end).max().unwrap_or(0);
-    let together = end - start < MAX_SIZE;
-    let functions = image.functions().unwrap_or_default();
-    let before = functions.iter().map(|symbol| symbol.range().end).filter(|&address| address <= start).max();
-    let after = functions.iter().map(|symbol| symbol.address).filter(|&address| address >= end).min();
-    let whole = together.then(|| before.unwrap_or(start)..after.unwrap_or(end));
+    let start = named.iter().map(|symbol| symbol.address).min();
+    let end = named.iter().map(|symbol| symbol.range().end).max();
+    // libpthread, which CUDA's libraries load, has none of them.
+    let together = start.zip(end).filter(|(start, end)| end - start < MAX_SIZE);
+    let whole = together.map(|(start, end)| {
+        let functions = image.functions().unwrap_or_default();
+        let before = functions.iter().map(|symbol| symbol.range().end).filter(|&address| address <= start);
+        let after = functions.iter().map(|symbol| symbol.address).filter(|&address| address >= end);
+        before.max().unwrap_or(start)..after.min().unwrap_or(end)
+    });
     let single = named.into_iter().map(|symbol| symbol.range());
     whole.into_iter().chain(single)
 }
