@@ -111,6 +111,27 @@ unsafe extern "C" {
     pub fn atexit(handler: extern "C" fn()) -> c_int;
 }
 
+/// What a descriptor refers to, whichever its number is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileId {
+    pub device: u64,
+    pub inode: u64,
+}
+
+#[cfg(target_arch = "x86_64")]
+const FSTAT: c_long = 5;
+#[cfg(not(target_arch = "x86_64"))]
+const FSTAT: c_long = 80;
+
+/// `None` if the descriptor is not open. glibc has `fstat` as a function since 2.33 only.
+pub fn file_id(fd: c_int) -> Option<FileId> {
+    // At least as large as the kernel's `struct stat`, which begins with both numbers.
+    let mut stat = [0u64; 32];
+    // SAFETY: it writes at most the size of the structure.
+    let status = unsafe { syscall(FSTAT, c_long::from(fd), stat.as_mut_ptr()) };
+    (status == 0).then_some(FileId { device: stat[0], inode: stat[1] })
+}
+
 /// Nanoseconds by a clock: 0 is `CLOCK_REALTIME`, 1 `CLOCK_MONOTONIC`.
 pub fn clock_ns(clock: c_int) -> u64 {
     let mut at = Timespec::default();

@@ -9,21 +9,18 @@ use std::{
         fd::{AsRawFd, FromRawFd},
         unix::{fs::FileExt, net::UnixStream},
     },
-    sync::atomic::{AtomicI32, Ordering},
 };
 
 use crate::{
     c,
+    descriptor::{self, Descriptor},
     session::{self, Session},
-    wire,
+    wire::{self, DoorSocket},
 };
 
-/// The descriptors of the door, for a fork's child to close; -1 for none.
-static OPEN: [AtomicI32; 3] = [const { AtomicI32::new(-1) }; 3];
-
 pub struct Door {
-    /// A file in memory, found by its name, with the number of the descriptor to take.
-    sign: File,
+    /// A file in memory, found by its name, that says which socket to take.
+    sign: Descriptor<File>,
 }
 
 impl Door {
@@ -33,35 +30,28 @@ impl Door {
             let fd = c::memfd_create(wire::DOOR.as_ptr(), c::MFD_CLOEXEC);
             (fd >= 0).then(|| File::from_raw_fd(fd))
         }?;
-        OPEN[0].store(sign.as_raw_fd(), Ordering::Relaxed);
-        Some(Door { sign })
+        Some(Door { sign: Descriptor::new(sign, &descriptor::SIGN)? })
     }
 
     /// Waits for a profiler.
-    pub fn wait(&self) -> Option<Session> {
-        let (mut inner, outer) = UnixStream::pair().ok()?;
-        OPEN[1].store(inner.as_raw_fd(), Ordering::Relaxed);
-        OPEN[2].store(outer.as_raw_fd(), Ordering::Relaxed);
-        self.sign.write_all_at(&wire::door(Some(outer.as_raw_fd())), 0).ok()?;
-        let mut knock = [0];
-        let has_knocked = inner.read_exact(&mut knock).is_ok();
-        let _ = self.sign.write_all_at(&wire::door(None), 0);
-        OPEN[2].store(-1, Ordering::Relaxed);
+    pub fn wait(&mut self) -> Option<Session> {
+        if !self.sign.is_open() {
+            // The program has closed it, e.g. together with all descriptors that it does not know.
+            *self = Door::new()?;
+        }
+        let (inner, outer) = UnixStream::pair().ok()?;
+        let inner = Descriptor::new(inner, &descriptor::SOCKET)?;
+        let outer = Descriptor::new(outer, &descriptor::OUTER)?;
+        self.write(Some(DoorSocket { descriptor: outer.as_raw_fd(), inode: outer.inode() }))?;
+        let has_knocked = (&*inner).read_exact(&mut [0]).is_ok();
+        let _ = self.write(None);
         // From now on the profiler's end alone keeps the connection open.
         drop(outer);
-        let session = has_knocked.then(|| session::greet(inner, "")).flatten();
-        OPEN[1].store(-1, Ordering::Relaxed);
-        session
+        if has_knocked { session::greet(inner, "") } else { None }
     }
-}
 
-/// Closes the copies of a fork's child: the door is the parent's.
-pub fn forget() {
-    for fd in &OPEN {
-        let fd = fd.swap(-1, Ordering::Relaxed);
-        if fd >= 0 {
-            // SAFETY: the child's copy of the descriptor, which nothing uses.
-            unsafe { c::close(fd) };
-        }
+    /// Nothing is written into another file of the program.
+    fn write(&self, socket: Option<DoorSocket>) -> Option<()> {
+        self.sign.is_open().then(|| self.sign.write_all_at(&wire::door(socket), 0).ok()).flatten()
     }
 }

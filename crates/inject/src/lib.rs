@@ -1,5 +1,13 @@
 #![doc = include_str!("../README.md")]
 
+// The library's, for their tests.
+#[cfg(test)]
+#[allow(unsafe_code, dead_code)]
+mod c;
+#[cfg(test)]
+#[allow(unsafe_code, dead_code)]
+mod descriptor;
+
 pub mod functions;
 pub mod layout;
 pub mod wire;

@@ -5,6 +5,7 @@
 
 mod c;
 mod cupti;
+mod descriptor;
 mod devices;
 mod door;
 #[allow(dead_code)] // the built-in engine's half
@@ -112,12 +113,7 @@ extern "C" fn forked() {
     set_recording(false);
     // The end of the child has nothing to wait for.
     session::FINISHED.store(true, Ordering::Relaxed);
-    let socket = session::SOCKET.swap(-1, Ordering::Relaxed);
-    if socket >= 0 {
-        // SAFETY: the child's copy of the descriptor, which nothing uses.
-        unsafe { c::close(socket) };
-    }
-    door::forget();
+    descriptor::forget();
     cupti::Cupti::forget();
     STARTED.store(false, Ordering::Release);
 }

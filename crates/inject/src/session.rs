@@ -12,7 +12,7 @@ use std::{
     ptr,
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicI32, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -21,6 +21,7 @@ use std::{
 use crate::{
     RANGES, WORK, c,
     cupti::Cupti,
+    descriptor::{self, Descriptor},
     devices::{self, Contexts},
     door::Door,
     ring::Shared,
@@ -44,8 +45,6 @@ const SET_UP: Duration = Duration::from_millis(300);
 /// A profiler that has not read for this long counts as stopped.
 const STALLED: Duration = Duration::from_secs(2);
 
-/// The socket, for a fork's child to close; -1 for none.
-pub static SOCKET: AtomicI32 = AtomicI32::new(-1);
 static FINISHING: AtomicBool = AtomicBool::new(false);
 /// Whether everything has been sent.
 pub static FINISHED: AtomicBool = AtomicBool::new(true);
@@ -67,7 +66,10 @@ impl ProfilerAddress {
     }
 
     fn connect(&self) -> Option<Session> {
-        let connect = |path: &PathBuf| greet(UnixStream::connect(path).ok()?, &self.token);
+        let connect = |path: &PathBuf| {
+            let stream = UnixStream::connect(path).ok()?;
+            greet(Descriptor::new(stream, &descriptor::SOCKET)?, &self.token)
+        };
         self.sockets.iter().find_map(connect)
     }
 }
@@ -86,7 +88,7 @@ impl Address {
         door.map(Address::Door).or_else(|| ProfilerAddress::given().map(Address::Given))
     }
 
-    fn connect(&self) -> Option<Session> {
+    fn connect(&mut self) -> Option<Session> {
         match self {
             Address::Given(address) => address.connect(),
             Address::Door(door) => door.wait(),
@@ -123,7 +125,7 @@ pub fn begin() -> Option<Session> {
 
 /// Runs until the process ends.
 pub fn run(mut begun: Option<Session>) {
-    let Some(address) = Address::known() else { return };
+    let Some(mut address) = Address::known() else { return };
     loop {
         let session = begun.take().or_else(|| address.connect());
         let has_connected = session.is_some();
@@ -153,7 +155,7 @@ pub extern "C" fn finish() {
 }
 
 /// Identifies the library to the profiler and receives its memory.
-pub fn greet(stream: UnixStream, token: &str) -> Option<Session> {
+pub fn greet(stream: Descriptor<UnixStream>, token: &str) -> Option<Session> {
     if !is_own(&stream) {
         return None;
     }
@@ -207,7 +209,7 @@ fn receive_descriptor(stream: &UnixStream) -> Option<OwnedFd> {
 }
 
 pub struct Session {
-    stream: UnixStream,
+    stream: Descriptor<UnixStream>,
     shared: Shared,
     /// The last command.
     command: Option<Command>,
@@ -248,14 +250,12 @@ impl Drop for Session {
         set_recording(false);
         WORK.close();
         RANGES.close();
-        SOCKET.store(-1, Ordering::Relaxed);
         FINISHED.store(true, Ordering::Relaxed);
     }
 }
 
 impl Session {
-    fn new(stream: UnixStream, shared: Shared) -> Session {
-        SOCKET.store(stream.as_raw_fd(), Ordering::Relaxed);
+    fn new(stream: Descriptor<UnixStream>, shared: Shared) -> Session {
         FINISHED.store(false, Ordering::Relaxed);
         // SAFETY: this session closes both before it drops the memory.
         unsafe {
@@ -304,7 +304,7 @@ impl Session {
             return true;
         }
         let mut bytes = [0; 256];
-        match self.stream.read(&mut bytes) {
+        match (&*self.stream).read(&mut bytes) {
             Ok(0) => return false,
             Ok(n) => {
                 for byte in &bytes[..n] {

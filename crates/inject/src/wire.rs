@@ -15,17 +15,17 @@ pub const TOKEN: &str = "LLMPROF_TOKEN";
 /// The socket of a profiler that starts programs. A profiler that joins the program `1234` later listens on
 /// `1234.socket`.
 pub const SOCKET: &str = "socket";
-/// The name of a file in the memory of a process that the profiler has loaded the library into. Its content, [`door`], is the
-/// number of the descriptor at which the library waits for a profiler.
-pub const DOOR: &CStr = c"llmprof-door-3";
-const _: () = assert!(VERSION == 3, "the name of the door has the version");
-pub const DOOR_BYTES: usize = 12;
+/// The name of a file in the memory of a process that the profiler has loaded the library into. Its content, [`door`],
+/// is the socket at which the library waits for a profiler.
+pub const DOOR: &CStr = c"llmprof-door-4";
+const _: () = assert!(VERSION == 4, "the name of the door has the version");
+pub const DOOR_BYTES: usize = 32;
 /// The function that is called after the library was loaded into a running process.
 pub const JOIN: &CStr = c"llmprof_join";
 /// The longest time in which a program without work is assumed to create its contexts.
 pub const SET_UP_AT_MOST: Duration = Duration::from_secs(10);
 
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// The first number of the shared memory.
 pub const MAGIC: u64 = 0x6c6c_6d70_726f_6600 + VERSION as u64;
 
@@ -72,17 +72,28 @@ pub fn hello(token: &str) -> String {
     format!("llmprof-inject {VERSION} {token}\n")
 }
 
-/// The content of the file that names the descriptor to take; `None` while a profiler is connected.
-pub fn door(descriptor: Option<i32>) -> [u8; DOOR_BYTES] {
+/// The socket to take out of the process. The program may have closed it and use its number for another file, which
+/// has another inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DoorSocket {
+    pub descriptor: i32,
+    pub inode: u64,
+}
+
+/// The content of the file that names the socket to take; `None` while a profiler is connected.
+pub fn door(socket: Option<DoorSocket>) -> [u8; DOOR_BYTES] {
     let mut bytes = [b' '; DOOR_BYTES];
-    let text = descriptor.unwrap_or(-1).to_string();
+    let text = socket.map(|DoorSocket { descriptor, inode }| format!("{descriptor} {inode}"));
+    let text = text.unwrap_or_else(|| "-1".to_owned());
     bytes[..text.len()].copy_from_slice(text.as_bytes());
     bytes
 }
 
-/// The descriptor that the file names.
-pub fn door_descriptor(content: &[u8]) -> Option<i32> {
-    std::str::from_utf8(content).ok()?.trim().parse().ok().filter(|descriptor| *descriptor >= 0)
+/// The socket that the file names.
+pub fn door_socket(content: &[u8]) -> Option<DoorSocket> {
+    let mut words = std::str::from_utf8(content).ok()?.split_ascii_whitespace();
+    let descriptor = words.next()?.parse().ok().filter(|descriptor| *descriptor >= 0)?;
+    Some(DoorSocket { descriptor, inode: words.next()?.parse().ok()? })
 }
 
 /// A command of the profiler.
@@ -597,6 +608,20 @@ mod tests {
         }
         for wrong in ["", "record", "record 1", "record x 2", "stop"] {
             assert_eq!(Command::read(wrong), None);
+        }
+    }
+
+    #[test]
+    fn the_socket_at_the_door_is_read_back() {
+        for socket in [
+            None,
+            Some(DoorSocket { descriptor: 0, inode: 1 }),
+            Some(DoorSocket { descriptor: i32::MAX, inode: u64::MAX }),
+        ] {
+            assert_eq!(door_socket(&door(socket)), socket);
+        }
+        for wrong in ["", "7", "-1 5", "x 5", "7 -5"] {
+            assert_eq!(door_socket(wrong.as_bytes()), None, "{wrong}");
         }
     }
 

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use llmprof_inject::wire;
+use llmprof_inject::wire::{self, DoorSocket};
 use rustix::{
     fs::{FileType, FlockOperation, Mode, OFlags},
     io::Errno,
@@ -72,26 +72,45 @@ impl Door {
     }
 
     fn socket(&self) -> io::Result<Option<UnixStream>> {
-        let mut content = [0; wire::DOOR_BYTES];
-        let read = self.sign.read_at(&mut content, 0)?;
-        let Some(descriptor) = wire::door_descriptor(&content[..read]) else { return Ok(None) };
+        let Some(named) = self.named()? else { return Ok(None) };
         let process = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or(ErrorKind::NotFound)?;
         let process = rustix::process::pidfd_open(process, PidfdFlags::empty())?;
-        match rustix::process::pidfd_getfd(process, descriptor, PidfdGetfdFlags::empty()) {
+        let taken = match rustix::process::pidfd_getfd(process, named.descriptor, PidfdGetfdFlags::empty()) {
             // The library has closed it meanwhile.
-            Err(Errno::BADF) => Ok(None),
-            taken => Ok(is_socket_of(&taken?, self.pid)),
+            Err(Errno::BADF) => return Ok(None),
+            taken => taken?,
+        };
+        match is_socket_of(&taken, named.inode, self.pid) {
+            true => Ok(Some(UnixStream::from(taken))),
+            // The library names no socket before it closes one.
+            false if self.named()? != Some(named) => Ok(None),
+            false => {
+                let text = format!(
+                    "process {} has closed the library's socket: its descriptor {} is another file now; try again, \
+                     or restart the program",
+                    self.pid, named.descriptor
+                );
+                Err(io::Error::new(ErrorKind::InvalidData, text))
+            }
         }
+    }
+
+    fn named(&self) -> io::Result<Option<DoorSocket>> {
+        let mut content = [0; wire::DOOR_BYTES];
+        let read = self.sign.read_at(&mut content, 0)?;
+        Ok(wire::door_socket(&content[..read]))
     }
 }
 
-/// A local socket of this process, and no other descriptor that the process has under the number.
-fn is_socket_of(descriptor: &OwnedFd, pid: u32) -> Option<UnixStream> {
-    let kind = FileType::from_raw_mode(rustix::fs::fstat(descriptor).ok()?.st_mode);
-    let is_local = kind == FileType::Socket && sockopt::socket_domain(descriptor) == Ok(AddressFamily::UNIX);
-    let peer = is_local.then(|| sockopt::socket_peercred(descriptor).ok()).flatten()?;
-    let is_its_own = u32::try_from(peer.pid.as_raw_nonzero().get()) == Ok(pid);
-    is_its_own.then(|| descriptor.try_clone().ok().map(UnixStream::from)).flatten()
+/// Whether it is the local socket of this process with this inode, and no other file that the process has under the
+/// number.
+fn is_socket_of(descriptor: &OwnedFd, inode: u64, pid: u32) -> bool {
+    let is_named = rustix::fs::fstat(descriptor)
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket && stat.st_ino == inode);
+    is_named
+        && sockopt::socket_domain(descriptor) == Ok(AddressFamily::UNIX)
+        && sockopt::socket_peercred(descriptor)
+            .is_ok_and(|peer| u32::try_from(peer.pid.as_raw_nonzero().get()) == Ok(pid))
 }
 
 /// Keeps other profilers out.
@@ -101,7 +120,7 @@ pub struct DoorLock(#[expect(dead_code, reason = "its end is the end of the lock
 mod tests {
     use std::{
         io::{Read, Write},
-        os::fd::AsRawFd,
+        os::fd::{AsFd, AsRawFd},
     };
 
     use rustix::fs::{MemfdFlags, memfd_create};
@@ -114,9 +133,13 @@ mod tests {
         let me = std::process::id();
         assert!(Door::find(me).is_none());
         let sign = File::from(memfd_create(wire::DOOR, MemfdFlags::CLOEXEC).unwrap());
-        let write = |descriptor| sign.write_all_at(&wire::door(descriptor), 0).unwrap();
+        let write = |socket| sign.write_all_at(&wire::door(Some(socket)), 0).unwrap();
+        let named = |file: &dyn AsFd| DoorSocket {
+            descriptor: file.as_fd().as_raw_fd(),
+            inode: rustix::fs::fstat(file.as_fd()).unwrap().st_ino,
+        };
         let (mut inner, outer) = UnixStream::pair().unwrap();
-        write(Some(outer.as_raw_fd()));
+        write(named(&outer));
         let (mut taken, lock) = Door::find(me).unwrap().take().unwrap();
         taken.write_all(b"k").unwrap();
         let mut knock = [0];
@@ -125,12 +148,18 @@ mod tests {
         let second = Door::find(me).unwrap().take().map(|_| ()).unwrap_err();
         assert!(second.to_string().contains("is being profiled already"), "{second}");
         drop(lock);
-        // A file, a socket of the network, a number that is no descriptor, and no number.
+        // A file, a socket of the network, and the number of another local socket.
         let network = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        for descriptor in [sign.as_raw_fd(), network.as_raw_fd(), 99_999] {
-            write(Some(descriptor));
-            assert!(Door::find(me).unwrap().socket().unwrap().is_none(), "{descriptor}");
+        let other = DoorSocket { descriptor: inner.as_raw_fd(), ..named(&outer) };
+        for wrong in [named(&sign), named(&network), other] {
+            write(wrong);
+            let refused = Door::find(me).unwrap().take().map(|_| ()).unwrap_err().to_string();
+            let text = format!("its descriptor {} is another file now", wrong.descriptor);
+            assert!(refused.contains(&text), "{refused}");
         }
+        // A number that is no descriptor, and no number.
+        write(DoorSocket { descriptor: 99_999, ..named(&outer) });
+        assert!(Door::find(me).unwrap().socket().unwrap().is_none(), "not open");
         sign.set_len(0).unwrap();
         assert!(Door::find(me).unwrap().socket().unwrap().is_none(), "empty");
         sign.write_all_at(&[0xff; wire::DOOR_BYTES], 0).unwrap();
