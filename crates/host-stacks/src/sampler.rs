@@ -9,18 +9,19 @@ use crate::frame::Frame;
 use crate::maps;
 use crate::python::{GilState, Python, PythonThread};
 use crate::refusal::Refusal;
-use crate::state::{Native, State};
+use crate::state::State;
 use crate::task::{self, Activity, Schedule, Task};
-use crate::text::sanitised;
 use crate::wait::{Facts, Synchronisations};
 
 /// Two files each; further threads open theirs at each sample.
 const THREADS_WITH_OPEN_FILES: usize = 128;
 /// A program may load CUDA's driver later: the search is repeated after a time that doubles between these.
 const CUDA_SEARCH_AFTER: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// A runnable thread that has not run for so long is in the run queue: the kernel counts run time at each tick, 10 ms at most.
+/// A runnable thread that has not run for so long is in the run queue: the kernel counts run time at each tick, 10 ms
+/// at most.
 const TICK: Duration = Duration::from_millis(12);
-/// A program whose memory is made to be slow to read does not hold its reader up: further threads are left out of the sample.
+/// A program whose memory is made to be slow to read does not hold its reader up: further threads are left out of the
+/// sample.
 const SAMPLE_TIME: Duration = Duration::from_millis(250);
 const STACK_BYTES: usize = 4096;
 
@@ -34,10 +35,6 @@ pub struct ThreadSample {
     pub state: State,
     /// Innermost first, 64 at most.
     pub frames: Vec<Frame>,
-    /// A thread that is blocked with the GIL blocks all others.
-    pub holds_gil: bool,
-    /// Of a blocked thread.
-    pub native: Option<Native>,
 }
 
 /// Reads the threads of one process from outside. The process continues to run.
@@ -82,8 +79,8 @@ impl Sampler {
         })
     }
 
-    /// All Python threads, in the order of their identifiers, except for those that start or end meanwhile. An error says that the process ended or executes another program;
-    /// a new sampler can then try again.
+    /// All Python threads, in the order of their identifiers, except for those that start or end meanwhile. An error
+    /// says that the process ended or executes another program; a new sampler can then try again.
     pub fn sample(&mut self) -> Result<Vec<ThreadSample>, Refusal> {
         self.search_cuda();
         self.synchronisations.start_sample();
@@ -155,10 +152,9 @@ impl Sampler {
         known.schedule = schedule;
         known.read_at = Instant::now();
         let frames = self.python.frames(thread);
-        let (state, native) = self.state(thread, known, activity, queued, &gil, &frames);
+        let state = self.state(thread, known, activity, queued, &gil, &frames);
         let name = known.name(self.pid, &frames);
-        let holds_gil = gil.holder == Some(thread.address);
-        let sample = ThreadSample { thread: known.tid, name, state, holds_gil, frames, native };
+        let sample = ThreadSample { thread: known.tid, name, state, frames };
         known.sample = Some(sample.clone());
         Some(sample)
     }
@@ -189,18 +185,17 @@ impl Sampler {
         queued: bool,
         gil: &GilState,
         frames: &[Frame],
-    ) -> (State, Option<Native>) {
-        let in_cuda = self.in_cuda(activity);
+    ) -> State {
         let facts = Facts {
             activity,
             holds_gil: gil.holder == Some(thread.address),
             queued,
             gil_futexes: &gil.range,
             gil_holder: self.thread_at(gil.holder, thread, known),
-            in_cuda,
+            in_cuda: self.in_cuda(activity),
             synchronises: self.synchronises(frames),
         };
-        (facts.state(), self.native(known, activity, in_cuda))
+        facts.state()
     }
 
     fn thread_at(&self, address: Option<u64>, thread: &PythonThread, known: &Known) -> Option<u32> {
@@ -222,23 +217,6 @@ impl Sampler {
         }
         let words = self.python.stack_words(stack, STACK_BYTES);
         words.iter().any(|word| self.cuda.iter().any(|code| code.contains(word)))
-    }
-
-    fn native(&self, known: &Known, activity: Activity, in_cuda: bool) -> Option<Native> {
-        let kernel = || known.task.kernel_function();
-        match activity {
-            Activity::Runnable => None,
-            Activity::Outside { .. } => Some(Native { kernel: kernel(), ..Native::default() }),
-            Activity::Call { call, arguments, .. } => {
-                let target = call.has_descriptor().then(|| self.descriptor(arguments[0])).flatten();
-                Some(Native { call: Some(call), target, kernel: kernel(), in_cuda })
-            }
-        }
-    }
-
-    fn descriptor(&self, number: u64) -> Option<String> {
-        let target = std::fs::read_link(format!("/proc/{}/fd/{number}", self.pid)).ok()?;
-        Some(sanitised(&target.to_string_lossy(), 256))
     }
 }
 
@@ -265,7 +243,8 @@ impl Known {
         self.sample.clone().filter(|_| same)
     }
 
-    /// Of the samples of a runnable thread, as many are in the run queue as its share of time there was since the last one.
+    /// Of the samples of a runnable thread, as many are in the run queue as its share of time there was since the last
+    /// one.
     fn is_queued(&mut self, now: Schedule) -> bool {
         if self.sample.is_none() {
             return false;

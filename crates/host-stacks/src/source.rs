@@ -11,16 +11,13 @@ use crate::text::sanitised;
 const FILE_MAX: u64 = 8 << 20;
 const LINE_MAX: usize = 500;
 
-/// The lines from `line - n` to `line + n`, with their numbers. `root` is the process in whose mount namespace the path is.
-/// Only regular files with a name of Python source are read, up to 8 MiB. Lines are sanitised and cut to 500 characters.
-pub fn source_around(file: &str, line: u32, n: u32, root: Option<u32>) -> Option<Vec<(u32, String)>> {
-    let source = open(file, root)?;
-    let (first, last) = (line.saturating_sub(n).max(1), line.saturating_add(n));
-    let skipped = first as usize - 1;
-    let lines = BufReader::new(source.take(FILE_MAX)).split(b'\n').map_while(Result::ok);
-    let wanted = (first..=last).zip(lines.skip(skipped));
-    let lines: Vec<_> = wanted.map(|(number, bytes)| (number, text(&bytes))).collect();
-    lines.iter().any(|(number, _)| *number == line).then_some(lines)
+/// A line of a file, whose path is in the mount namespace of process `pid`. Only regular files with a name of Python
+/// source are read, up to 8 MiB. The line is sanitised and cut to 500 characters.
+pub fn source_line(file: &str, line: u32, pid: u32) -> Option<String> {
+    let skipped = line.checked_sub(1)? as usize;
+    let source = open(file, pid)?.take(FILE_MAX);
+    let line = BufReader::new(source).split(b'\n').map_while(Result::ok).nth(skipped)?;
+    Some(text(&line))
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -28,12 +25,12 @@ fn text(bytes: &[u8]) -> String {
     sanitised(&text, LINE_MAX)
 }
 
-fn open(file: &str, root: Option<u32>) -> Option<File> {
+fn open(file: &str, pid: u32) -> Option<File> {
     let python = [".py", ".pyx", ".pyi", ".pxd"].iter().any(|end| file.ends_with(end));
     if !python || !file.starts_with('/') {
         return None;
     }
-    let path = find(file, root)?;
+    let path = find(file, pid)?;
     let status = fstat(&path).ok()?;
     let regular = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile;
     if !regular || u64::try_from(status.st_size).ok()? > FILE_MAX {
@@ -46,9 +43,87 @@ fn open(file: &str, root: Option<u32>) -> Option<File> {
 }
 
 /// Symbolic links are followed inside of the root of the process only.
-fn find(file: &str, root: Option<u32>) -> Option<OwnedFd> {
+fn find(file: &str, pid: u32) -> Option<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let Some(pid) = root else { return rustix::fs::open(file, flags, Mode::empty()).ok() };
     let directory = rustix::fs::openat(CWD, format!("/proc/{pid}/root"), flags, Mode::empty()).ok()?;
     openat2(&directory, file, flags, Mode::empty(), ResolveFlags::IN_ROOT).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::{Child, Command};
+    use std::thread::sleep;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    const LOCK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/faults/lock.py");
+
+    fn line_of(path: &Path, line: u32, pid: u32) -> Option<String> {
+        source_line(path.to_str().unwrap(), line, pid)
+    }
+
+    #[test]
+    fn source_is_read_from_regular_files_only() {
+        let me = std::process::id();
+        let text = std::fs::read_to_string(LOCK).unwrap();
+        for (number, line) in (1..).zip(text.lines()) {
+            assert_eq!(source_line(LOCK, number, me).as_deref(), Some(line));
+        }
+        for outside in [0, text.lines().count() as u32 + 1, u32::MAX] {
+            assert_eq!(source_line(LOCK, outside, me), None, "{outside}");
+        }
+        let directory = std::env::temp_dir();
+        let fifo = directory.join(format!("host-stacks-{me}.py"));
+        assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        assert_eq!(line_of(&fifo, 1, me), None);
+        std::fs::remove_file(&fifo).unwrap();
+        for file in ["/etc/shadow", "/dev/zero", "lock.py", "/nowhere/x.py"] {
+            assert_eq!(source_line(file, 1, me), None, "{file}");
+        }
+        let long = directory.join(format!("host-stacks-long-{me}.py"));
+        std::fs::write(&long, format!("{}\n\u{1b}[2Jx\n", "a".repeat(10_000))).unwrap();
+        assert_eq!(line_of(&long, 1, me).unwrap().len(), 500);
+        assert_eq!(line_of(&long, 2, me).unwrap(), "[2Jx");
+        std::fs::remove_file(long).unwrap();
+    }
+
+    struct Program(Child);
+
+    impl Drop for Program {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// Needs the right to create namespaces, which it says when it has not.
+    #[test]
+    fn source_is_read_in_the_mount_namespace_of_the_process() {
+        let directory = std::env::temp_dir().join(format!("host-stacks-mount-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let [inside, link, last] = ["inside.py", "link.py", "last.py"].map(|name| directory.join(name));
+        let script = "mount -t tmpfs none $0 && cp $1 $0/inside.py && ln -s $0/inside.py $0/link.py && \
+                      cp $1 $0/last.py && exec sleep 60";
+        let mut command = Command::new("unshare");
+        let mut program =
+            Program(command.args(["--mount", "sh", "-c", script]).arg(&directory).arg(LOCK).spawn().unwrap());
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while line_of(&last, 1, program.0.id()).is_none() {
+            if program.0.try_wait().unwrap().is_some() {
+                println!("not run: no right to create a mount namespace");
+                return;
+            }
+            assert!(Instant::now() < deadline, "the files do not appear");
+            sleep(Duration::from_millis(10));
+        }
+        let text = std::fs::read_to_string(LOCK).unwrap();
+        for file in [&inside, &link] {
+            assert_eq!(line_of(file, 1, std::process::id()), None);
+            assert_eq!(line_of(file, 1, program.0.id()).as_deref(), text.lines().next());
+        }
+        drop(program);
+        std::fs::remove_dir(directory).unwrap();
+    }
 }

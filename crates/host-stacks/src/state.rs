@@ -17,6 +17,7 @@ pub enum State {
     },
     /// A futex that is not the GIL's: `threading.Lock`, `Condition`, `queue.Queue`, or a lock of native code.
     WaitingForLock,
+    /// Any other call; its text is "in write".
     SystemCall(SystemCall),
     Sleeping,
     /// It synchronises with the GPU.
@@ -49,16 +50,4 @@ impl fmt::Display for State {
             State::Unknown => f.write_str("unknown"),
         }
     }
-}
-
-/// What the kernel says of a blocked thread.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Native {
-    pub call: Option<SystemCall>,
-    /// The file of the call's descriptor: a path, `pipe:[…]`, `socket:[…]`.
-    pub target: Option<String>,
-    /// The kernel's function that the thread waits in.
-    pub kernel: Option<String>,
-    /// A return address into CUDA's driver is on its stack.
-    pub in_cuda: bool,
 }

@@ -33,38 +33,6 @@ impl SystemCall {
             _ => Purpose::Other,
         }
     }
-
-    /// The first argument is a file descriptor.
-    pub(crate) fn has_descriptor(self) -> bool {
-        let words = [
-            "read",
-            "write",
-            "pread64",
-            "pwrite64",
-            "readv",
-            "writev",
-            "preadv",
-            "pwritev",
-            "fsync",
-            "fdatasync",
-            "ioctl",
-            "flock",
-            "fcntl",
-            "connect",
-            "accept",
-            "accept4",
-            "recvfrom",
-            "recvmsg",
-            "sendto",
-            "sendmsg",
-            "fallocate",
-            "ftruncate",
-            "sync_file_range",
-            "getdents64",
-            "lseek",
-        ];
-        self.name().is_some_and(|name| words.contains(&name))
-    }
 }
 
 impl fmt::Display for SystemCall {

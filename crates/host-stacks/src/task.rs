@@ -1,4 +1,4 @@
-//! What the kernel says of one thread: `/proc/PID/task/TID/{schedstat,syscall,stat,wchan,comm,status}`.
+//! What the kernel says of one thread: `/proc/PID/task/TID/{schedstat,syscall,stat,comm,status}`.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -74,12 +74,6 @@ impl Task {
             b'Z' | b'X' => None,
             letter => Some(Activity::Outside { letter }),
         }
-    }
-
-    /// The kernel's function that it waits in, where the kernel says it.
-    pub fn kernel_function(&self) -> Option<String> {
-        let line = self.line(None, "wchan").ok()?;
-        (!line.is_empty() && line != "0").then(|| sanitised(&line, 64))
     }
 
     pub fn name(&self) -> Option<String> {

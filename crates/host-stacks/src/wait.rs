@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::frame::Frame;
-use crate::source::source_around;
+use crate::source::source_line;
 use crate::state::State;
 use crate::system_call::Purpose;
 use crate::task::Activity;
@@ -109,8 +109,7 @@ impl Synchronisations {
             return false;
         }
         self.budget -= 1;
-        let lines = source_around(&frame.file, frame.line, 0, Some(pid)).unwrap_or_default();
-        let found = lines.first().is_some_and(|(_, text)| synchronises(text));
+        let found = source_line(&frame.file, frame.line, pid).is_some_and(|text| synchronises(&text));
         self.known.insert(key, found);
         found
     }

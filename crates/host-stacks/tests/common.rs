@@ -1,12 +1,13 @@
 //! Starts Python programs and samples them.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use host_stacks::{Profile, Refusal, Row, Sampler};
+use host_stacks::{Frame, Refusal, Sampler, State, ThreadSample, fold_to_user};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -56,7 +57,7 @@ pub fn attach(pid: u32, script: &Path) -> Result<Sampler, Refusal> {
     loop {
         let tried =
             Sampler::new(pid).and_then(|mut sampler| sampler.sample().map(|threads| (sampler, threads)));
-        let in_script = |frame: &host_stacks::Frame| Path::new(&*frame.file) == script;
+        let in_script = |frame: &Frame| Path::new(&*frame.file) == script;
         match tried {
             Ok((sampler, threads)) if threads.iter().any(|thread| thread.frames.iter().any(in_script)) => {
                 return Ok(sampler);
@@ -67,23 +68,41 @@ pub fn attach(pid: u32, script: &Path) -> Result<Sampler, Refusal> {
     }
 }
 
-/// Samples at 50 Hz; each sample stands for the time since the last one.
-pub fn profile(sampler: &mut Sampler, time: Duration) -> Profile {
-    let mut profile = Profile::new();
+/// Time by state and line of the program. Functions at the same line are one row.
+pub struct Row {
+    /// Without the thread that holds the GIL.
+    pub state: State,
+    pub frame: Option<Frame>,
+    pub ns: u64,
+}
+
+impl Row {
+    fn of(sample: &ThreadSample) -> Row {
+        let state = match sample.state {
+            State::WaitingForGil { .. } => State::WaitingForGil { held_by: None },
+            state => state,
+        };
+        Row { state, frame: fold_to_user(&sample.frames).or(sample.frames.first()).cloned(), ns: 0 }
+    }
+}
+
+/// Samples the main thread at 50 Hz; each sample stands for the time since the last one. Most time first.
+pub fn main_rows(sampler: &mut Sampler, time: Duration) -> Vec<Row> {
+    let mut rows: HashMap<_, Row> = HashMap::new();
     let (start, mut last) = (Instant::now(), Instant::now());
     while start.elapsed() < time {
         sleep(Duration::from_millis(20));
         let weight = last.elapsed().as_nanos() as u64;
         last = Instant::now();
-        for thread in sampler.sample().unwrap() {
-            profile.add(&thread, weight);
+        for sample in sampler.sample().unwrap().iter().filter(|sample| &*sample.name == "main") {
+            let row = Row::of(sample);
+            let line = row.frame.as_ref().map(|frame| (frame.file.clone(), frame.line));
+            rows.entry((row.state, line)).or_insert(row).ns += weight;
         }
     }
-    profile
-}
-
-pub fn main_rows(profile: &Profile) -> Vec<Row> {
-    profile.rows().into_iter().filter(|row| &*row.thread == "main").collect()
+    let mut rows: Vec<Row> = rows.into_values().collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.ns));
+    rows
 }
 
 pub fn describe(rows: &[Row]) -> String {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use host_stacks::State;
 
-use crate::common::{Program, alone, attach, describe, fault, main_rows, planted, profile};
+use crate::common::{Program, alone, attach, describe, fault, main_rows, planted};
 
 fn check(name: &str, expected: fn(&State) -> bool) {
     check_with("python3", name, expected);
@@ -22,7 +22,7 @@ fn check_with(python: &str, name: &str, expected: fn(&State) -> bool) {
 fn judge(python: &str, name: &str, script: &Path, program: &Program, expected: fn(&State) -> bool) {
     let mut sampler = attach(program.pid(), script).unwrap();
     std::thread::sleep(Duration::from_millis(100));
-    let mut rows = main_rows(&profile(&mut sampler, Duration::from_secs(1)));
+    let mut rows = main_rows(&mut sampler, Duration::from_secs(1));
     let text = describe(&rows);
     println!("{name} ({python}):\n{text}");
     // How long a thread waits for a CPU depends on what else this machine does.
@@ -39,7 +39,7 @@ fn computes(state: &State) -> bool {
 }
 
 fn waits_for_the_gil(state: &State) -> bool {
-    matches!(state, State::WaitingForGil { held_by: Some(_) } | State::WaitingForGil { held_by: None })
+    matches!(state, State::WaitingForGil { .. })
 }
 
 fn calls(state: &State, names: &[&str]) -> bool {

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use host_stacks::{Refusal, Sampler, source_around};
+use host_stacks::{Refusal, Sampler};
 
 use crate::common::{Program, alone, attach, fault, planted};
 
@@ -153,30 +153,6 @@ fn a_process_in_another_pid_namespace_has_our_thread_identifiers() {
     assert!(threads.iter().any(|thread| thread.thread == child && &*thread.name == "main"), "{threads:?}");
 }
 
-#[test]
-fn source_is_read_from_regular_files_only() {
-    let path = fault("lock");
-    let line = planted(&path);
-    for root in [None, Some(std::process::id())] {
-        let lines = source_around(path.to_str().unwrap(), line, 2, root).unwrap();
-        assert_eq!(lines.len(), 4);
-        assert!(lines[2] == (line, "    with lock:  # planted".to_owned()));
-    }
-    let directory = std::env::temp_dir();
-    let fifo = directory.join(format!("host-stacks-{}.py", std::process::id()));
-    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    assert_eq!(source_around(fifo.to_str().unwrap(), 1, 1, None), None);
-    std::fs::remove_file(&fifo).unwrap();
-    for file in ["/etc/shadow", "/dev/zero", "lock.py", "/nowhere/x.py"] {
-        assert_eq!(source_around(file, 1, 1, None), None, "{file}");
-    }
-    let long = directory.join(format!("host-stacks-long-{}.py", std::process::id()));
-    std::fs::write(&long, format!("{}\n\u{1b}[2Jx\n", "a".repeat(10_000))).unwrap();
-    let lines = source_around(long.to_str().unwrap(), 1, 1, None).unwrap();
-    assert_eq!((lines[0].1.len(), &*lines[1].1), (500, "[2Jx"));
-    std::fs::remove_file(long).unwrap();
-}
-
 /// Programs with the symbols of an interpreter whose memory is made to be read for ever.
 #[test]
 fn a_process_that_pretends_to_be_python_is_read_in_bounded_time() {
@@ -224,30 +200,4 @@ fn a_process_of_another_user_is_refused_with_the_reason() {
     println!("{text}");
     assert!(text.contains("No permission") && text.contains("belongs to user 0"), "{text}");
     std::fs::remove_file(reader).unwrap();
-}
-
-/// Needs the right to create namespaces, which it says when it has not.
-#[test]
-fn source_is_read_in_the_mount_namespace_of_the_process() {
-    let directory = std::env::temp_dir().join(format!("host-stacks-mount-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    let (inside, link) = (directory.join("inside.py"), directory.join("link.py"));
-    let words = "mount -t tmpfs none $0 && cp $1 $0/inside.py && ln -s $0/inside.py $0/link.py && exec python3 $0/inside.py";
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", words]).arg(&directory).arg(fault("sleep")).stdout(Stdio::null());
-    let mut program = Program(command.spawn().unwrap());
-    sleep(Duration::from_millis(300));
-    if program.0.try_wait().unwrap().is_some() {
-        println!("not run: no right to create a mount namespace");
-        return;
-    }
-    attach(program.pid(), &inside).unwrap();
-    let line = planted(&fault("sleep"));
-    for file in [&inside, &link] {
-        assert_eq!(source_around(file.to_str().unwrap(), line, 0, None), None);
-        let lines = source_around(file.to_str().unwrap(), line, 0, Some(program.pid())).unwrap();
-        assert_eq!(lines, [(line, "    time.sleep(0.02)  # planted".to_owned())]);
-    }
-    drop(program);
-    std::fs::remove_dir(directory).unwrap();
 }
