@@ -178,8 +178,8 @@ impl Sampler {
         gpu_next.into_iter().chain(host_next).min()
     }
 
-    /// Samples on the calling thread by a wall clock until `stop` is set. `stop` is checked when the thread is unparked, and
-    /// every 50 ms.
+    /// Samples on the calling thread by a wall clock until `stop` is set. `stop` is checked when the thread is unparked,
+    /// and every 50 ms.
     pub fn run(&mut self, tx: &EventTx, stop: &AtomicBool) {
         let mut external = self.isolation.take().and_then(|hardware| {
             let load = ExternalLoad::start(Path::new("/proc"))?;
