@@ -671,7 +671,11 @@ fn chunks_without_counts_and_held_back_answers_are_reported() {
     assert!(why.contains("The answers are not streamed: "), "{why}");
     assert!(why.contains("each chunk counts as one token"), "{why}");
     // No decode rate is derived from the gaps between such chunks.
-    let report = fs::read_to_string(dir.path().join("run/report.md")).unwrap();
+    assert_eq!(run["decode_tok_s"], Value::Null, "{run}");
+    let read = |name: &str| fs::read_to_string(dir.path().join("run").join(name)).unwrap();
+    let metrics: Value = serde_json::from_str(&read("metrics.json")).unwrap();
+    assert_eq!(metrics["metrics"]["decode_tok_s"], Value::Null, "{metrics}");
+    let report = read("report.md");
     assert!(report.contains(", decode –."), "{report}");
     let url = format!("runtime.server.url={url}");
     let asked = ["run", "--quiet", "runtime=openai", "telemetry=none", "profiling=none", &url];

@@ -254,7 +254,7 @@ fn knee_text(search: &KneeSearch, steps: &[Step]) -> String {
 fn knee_json(search: &KneeSearch, steps: &[Step]) -> Value {
     let (kept, broken) = search.interval();
     let step = |step: &Step| {
-        let total = step.state.total.summary();
+        let total = step.state.summary();
         json!({"rate": step.rate, "kept": step.kept, "good": step.share.estimate, "good_ci": [step.share.low, step.share.high], "ttft_ms": total.ttft_ms, "tpot_ms": total.tpot_ms})
     };
     json!({

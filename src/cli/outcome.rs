@@ -109,7 +109,7 @@ pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
         [total.output_tok_s(), total.prefill_tok_s(), state.decode_tok_s()].map(rate);
     out += &match state.kind().infers_steps() {
         true => {
-            let decode = total.decode_tok_s().map_or_else(|| "–".to_owned(), three_digits);
+            let decode = state.decode_tok_s().map_or_else(|| "–".to_owned(), three_digits);
             format!("\n\ndecode {decode} steps/s; how many tokens a step makes is not known\n")
         }
         false => format!("\n\noutput {output} by the wall clock, prefill {prefill}, decode {decode}\n"),

@@ -507,7 +507,7 @@ impl Session {
         let loss = self.loss();
         SessionSummary {
             finished: self.state.finished.clone().unwrap_or(RunFinished { outcome, cause: None }),
-            metrics: self.state.total.summary(),
+            metrics: self.state.summary(),
             dir: self.dir().filter(|_| !matches!(loss, Some(Loss::Displaced { .. }))).map(Path::to_owned),
             loss,
             tool_failures: self.tools.failures.clone(),

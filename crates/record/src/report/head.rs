@@ -200,7 +200,7 @@ pub(super) fn tiles(state: &RunState) -> Vec<Tile> {
     if !state.run.as_ref().is_some_and(|run| run.kind.has_workload()) {
         return Vec::new();
     }
-    let metrics = state.total.summary();
+    let metrics = state.summary();
     let latency = |label: &'static str, summary: &Summary| {
         let (value, what) = match (summary.p50, summary.mean) {
             (Some(p50), _) => (millis(p50), "median"),

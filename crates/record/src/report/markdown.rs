@@ -108,7 +108,7 @@ pub(super) fn latencies_md(state: &RunState) -> String {
     let _ = match is_inferred {
         // Steps are observed only part of the time, and the number of tokens per step is not known.
         true => {
-            let decode = total.decode_tok_s().map_or_else(none, three_digits);
+            let decode = state.decode_tok_s().map_or_else(none, three_digits);
             writeln!(out, "\nDecode {decode} steps/s. How many tokens a step makes is not known.\n")
         }
         false => writeln!(

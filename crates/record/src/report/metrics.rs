@@ -218,7 +218,7 @@ pub fn metrics_json(state: &RunState) -> Value {
         "cold_start_s": state.startup.seconds(),
         "cold_start_stages": state.startup.stages().map(|(stage, s)| json!({"stage": stage, "seconds": s})).collect::<Vec<_>>(),
         "duration_s": state.now.secs(),
-        "metrics": state.total.summary(),
+        "metrics": state.summary(),
         "kernel_recording": recording_json(state),
         "snapshots": state.snapshots,
         "diagnosis": state.diagnosis(),
@@ -267,7 +267,7 @@ fn program_json(state: &RunState, programs: &Programs) -> Value {
 /// The output of `run --json`. Unknown values are null, never zero.
 pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
     let run = state.run.as_ref();
-    let metrics = state.total.summary();
+    let metrics = state.summary();
     let diagnosis = state.workload_diagnosis();
     let energy = energy_of(state);
     let phase_energy = |phase: Work| energy.as_ref().and_then(|energy| energy.of(phase)?.j_per_token);
@@ -414,7 +414,7 @@ fn recording_json(state: &RunState) -> Value {
         "decode_time_share": state.total.recorded_share(),
         "cost": recording.cost(),
         "left_out_of_metrics": !state.total.is_recorded(),
-        "metrics": (!state.total.with.is_empty()).then(|| state.total.with.summary()),
+        "metrics": (!state.total.with.is_empty()).then(|| state.summary_of(&state.total.with)),
     })
 }
 

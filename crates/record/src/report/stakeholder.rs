@@ -152,7 +152,7 @@ fn seconds(ms: f64) -> String {
 }
 
 fn is_it_fast(state: &RunState) -> Vec<String> {
-    let metrics = state.total.summary();
+    let metrics = state.summary();
     let mut lines = Vec::new();
     let typical = |summary: &Summary| summary.p50.or(summary.mean);
     if let Some(ms) = typical(&metrics.ttft_ms) {

@@ -153,7 +153,7 @@ impl RunState {
 
     /// The same over the run.
     pub fn mbu(&self) -> Option<Used> {
-        self.mbu_at(self.total.decode_tok_s()?)
+        self.mbu_at(self.decode_tok_s()?)
     }
 
     /// The mean SM clock in `phase`.

@@ -279,6 +279,18 @@ impl RunState {
         self.total.decode_tok_s().filter(|_| !self.server.is_held_back())
     }
 
+    /// The metrics of the run as numbers, of which the decode rate is that of [`decode_tok_s`](Self::decode_tok_s).
+    pub fn summary(&self) -> MetricsSummary {
+        self.summary_of(&self.total)
+    }
+
+    /// The same for other metrics of the run.
+    pub(crate) fn summary_of(&self, metrics: &Metrics) -> MetricsSummary {
+        let summary = metrics.summary();
+        let decode_tok_s = summary.decode_tok_s.filter(|_| !self.server.is_held_back());
+        MetricsSummary { decode_tok_s, ..summary }
+    }
+
     /// The latencies of `metrics` by name.
     pub fn latencies<'a>(&self, metrics: &'a Metrics) -> Vec<(&'static str, &'a Distribution)> {
         metrics.latencies(self.gap_name())
@@ -305,7 +317,7 @@ impl RunState {
             name: name.to_owned(),
             model: self.run.as_ref().map_or_else(String::new, |r| r.model.clone()),
             overrides: self.run.as_ref().map_or_else(Vec::new, |r| r.overrides.clone()),
-            metrics: self.window.summary(),
+            metrics: self.summary_of(&self.window),
             power_w: mean(Reading::Power),
             sm_clock_mhz: mean(Reading::SmClock),
             temp_c: mean(Reading::Temp),

@@ -1,6 +1,7 @@
 mod account;
 
 use super::*;
+use crate::report;
 use llmprof_analysis::server::ServerRemark;
 use llmprof_event::{
     kernels::{KernelRow, Overlaps},
@@ -505,40 +506,72 @@ fn bursts_do_not_split_requests_to_a_server() {
     assert_eq!(long.total.with.requests, 1);
 }
 
+/// Of 40 chunks of an answer, so many arrive together with an earlier one.
+fn served(ms: u64, request: u32, together: u32) -> Envelope {
+    let served = Served {
+        late_ns: 0,
+        connecting: None,
+        send_ns: 0,
+        head_ns: None,
+        chunks: 40,
+        together,
+        prompt_tokens: None,
+        output_tokens: None,
+        tokenized: false,
+        cached_tokens: None,
+        server: ServerTimes::default(),
+        reconnected: false,
+        failure: None,
+    };
+    let served = Some(Box::new(served));
+    envelope(ms, Event::RequestFinished(RequestFinished { request, complete: true, served }))
+}
+
+/// The gaps between chunks of answers that are not streamed are no ITL.
+#[test]
+fn answers_that_are_held_back_have_no_decode_rate() {
+    for (together, has_rate) in [(0, true), (10, true), (38, false)] {
+        let run = RunStarted { kind: WorkKind::Server, simulated: false, ..run_started() };
+        let state = fold(&[
+            envelope(0, Event::RunStarted(Box::new(run))),
+            request(10, 0, false),
+            token(50, 0, 0),
+            token(60, 0, 1),
+            token(70, 0, 2),
+            served(80, 0, together),
+        ]);
+        assert!(state.total.decode_tok_s().is_some());
+        assert_eq!(state.decode_tok_s().is_some(), has_rate, "{together} of 40");
+        let rates = [
+            state.summary().decode_tok_s,
+            state.window_snapshot("a").metrics.decode_tok_s,
+            report::metrics_json(&state)["metrics"]["decode_tok_s"].as_f64(),
+            report::run_json(&state, None)["decode_tok_s"].as_f64(),
+        ];
+        assert_eq!(rates.map(|rate| rate.is_some()), [has_rate; 4], "{together} of 40: {rates:?}");
+        let documents = report::documents(&state);
+        let page = documents.iter().find(|document| document.name == "report.html").unwrap();
+        assert!(page.content.contains("<span>Decode</span>"));
+        assert_eq!(page.content.contains("<span>Decode</span><b>–</b>"), !has_rate, "{together} of 40");
+        assert_eq!(state.summary().output_tok_s, state.total.output_tok_s());
+    }
+}
+
 /// A stream is the lowest free row.
 #[test]
 fn requests_take_the_lowest_free_stream() {
     let run = RunStarted { kind: WorkKind::Server, simulated: false, ..run_started() };
-    let served = |ms, request| {
-        let served = Served {
-            late_ns: 0,
-            connecting: None,
-            send_ns: 0,
-            head_ns: None,
-            chunks: 0,
-            together: 0,
-            prompt_tokens: None,
-            output_tokens: None,
-            tokenized: false,
-            cached_tokens: None,
-            server: ServerTimes::default(),
-            reconnected: false,
-            failure: None,
-        };
-        let served = Some(Box::new(served));
-        envelope(ms, Event::RequestFinished(RequestFinished { request, complete: true, served }))
-    };
     let state = fold(&[
         envelope(0, Event::RunStarted(Box::new(run))),
         request(10, 0, false),
         request(11, 1, false),
         request(12, 2, false),
-        served(20, 1),
-        served(21, 0),
+        served(20, 1, 0),
+        served(21, 0, 0),
         request(30, 3, false),
         request(31, 4, false),
         request(32, 5, false),
-        served(40, 2),
+        served(40, 2, 0),
     ]);
     let streams: Vec<(u32, u32)> =
         state.server.lanes.iter().map(|lane| (lane.request, lane.stream)).collect();

@@ -302,7 +302,7 @@ impl RemoteRun {
         let RunFinished { outcome, cause } = &ended.finished;
         SessionSummary {
             finished: RunFinished { outcome: *outcome, cause: cause.as_ref().map(words) },
-            metrics: self.state.total.summary(),
+            metrics: self.state.summary(),
             dir: self.dir().map(Path::to_owned),
             loss: self.loss().or_else(|| ended.loss.as_ref().map(|text| Loss::There { words: words(text) })),
             tool_failures: ended.tool_failures.iter().map(words).collect(),

@@ -50,7 +50,7 @@ pub struct LiveFigures {
 impl LiveFigures {
     pub fn from_state(state: &RunState) -> LiveFigures {
         LiveFigures {
-            metrics: state.total.summary(),
+            metrics: state.summary(),
             elapsed: state.now.since(Stamp::default()),
             left_s: state.time_left_s(),
         }

@@ -52,7 +52,7 @@ pub fn headline(view: &View<'_>) -> (Option<f64>, Rate) {
     match (&state.finished, state.kind().has_concurrent_requests()) {
         (Some(_), true) => (state.total.output_tok_s(), Rate::Mean),
         (None, true) => (state.recent_output_tok_s(2.0), Rate::Now),
-        (Some(_), false) => (state.total.decode_tok_s(), Rate::Mean),
+        (Some(_), false) => (state.decode_tok_s(), Rate::Mean),
         (None, false) => (state.recent_decode_tok_s(2.0), Rate::Now),
     }
 }

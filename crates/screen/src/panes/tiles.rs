@@ -118,12 +118,11 @@ fn tiles(view: &View<'_>) -> Vec<Tile> {
 fn rate(view: &View<'_>) -> Tile {
     let (rate, kind) = headline(view);
     let none = || view.theme.glyphs.none.to_owned();
-    let total = &view.state.total;
     let (title, narrow, mean) = match view.state.kind() {
-        WorkKind::Server => ("output tok/s", "output", total.output_tok_s()),
-        WorkKind::Program => ("decode steps/s", "decode", total.decode_tok_s()),
+        WorkKind::Server => ("output tok/s", "output", view.state.total.output_tok_s()),
+        WorkKind::Program => ("decode steps/s", "decode", view.state.decode_tok_s()),
         WorkKind::Model(_) | WorkKind::Sim | WorkKind::Python | WorkKind::Watch => {
-            ("decode tok/s", "decode", total.decode_tok_s())
+            ("decode tok/s", "decode", view.state.decode_tok_s())
         }
     };
     let mean = mean.map(three_digits);
