@@ -1,6 +1,7 @@
 //! `exec` and `attach` on other programs: a scripted program with a stand-in for CUPTI (`tests/standins`).
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::{BufRead, BufReader, Lines},
     os::unix::process::CommandExt,
@@ -332,6 +333,25 @@ fn a_python_program_is_joined_and_left() {
     }
     let report = fs::read_to_string(dir.path().join("second/report.md")).unwrap();
     assert!(report.contains("### What the host did") && report.contains("program.py:"), "{report}");
+    assert!(report.contains("### Kernels by line"), "{report}");
+    // Of 466 µs of a step, four layers launch 99 each, the head 68 and the embedding 2.
+    let printed = llmprof(dir.path(), &["kernels", "second", "--by", "line", "--json"]).output().unwrap();
+    let table: Value = serde_json::from_slice(&printed.stdout).unwrap();
+    let mut shares = BTreeMap::new();
+    for row in table["rows"].as_array().unwrap() {
+        let place = row["place"].as_str().unwrap_or("outside of Python");
+        // Since CPython 3.11 with the class.
+        let function = place.rsplit([' ', '.']).next().unwrap();
+        *shares.entry(function).or_insert(0.0) += row["share"].as_f64().unwrap();
+    }
+    for (function, us) in [("layer", 396.0), ("head", 68.0), ("embed", 2.0)] {
+        let found = shares.get(function).copied().unwrap_or(0.0);
+        assert!((found - us / 466.0).abs() < 0.02, "{function}: {shares:?}");
+    }
+    let stacks = llmprof(dir.path(), &["kernels", "second", "--stacks", "stacks.txt"]).output().unwrap();
+    assert_eq!(stacks.status.code(), Some(0), "{}", text(&stacks.stderr));
+    let stacks = fs::read_to_string(dir.path().join("stacks.txt")).unwrap();
+    assert!(stacks.lines().any(|line| line.contains(" decode;") && line.contains(" head;")), "{stacks}");
 }
 
 /// The process that a server is known by has no work: its child processes have.

@@ -27,9 +27,9 @@ use llmprof_event::{
     kernels::{Group, KernelTable, SortBy},
 };
 use llmprof_record::{
-    report::{ranks_json, ranks_text},
+    report::{StackFormat, launches_json, launches_text, ranks_json, ranks_text, stacks_file},
     rundir::RunDir,
-    state::{KEPT_REPORTS, RunState},
+    state::{KEPT_REPORTS, LaunchGroup, RunState},
 };
 use llmprof_screen as tui;
 use llmprof_screen::{App, ui::KernelsSettings};
@@ -41,6 +41,8 @@ Examples:
   llmprof-tui kernels trace.json.gz                from torch.profiler: kernels by operator
   llmprof-tui kernels rank0.json rank1.json        the ranks of one run side by side; a directory of traces too
   llmprof-tui kernels runs/NAME                    the kernels that a run of ours recorded
+  llmprof-tui kernels runs/NAME --by line          the Python lines that launched them
+  llmprof-tui kernels runs/NAME --stacks a.json    their stacks for speedscope; a.txt: for flamegraph.pl and inferno
   llmprof-tui kernels nccl.log                     from NCCL_DEBUG=INFO: rings, channels, transports, warnings
   llmprof-tui kernels ncu.csv --group family       from ncu --csv --page raw (or details)
   llmprof-tui kernels cublas.log                   from CUBLAS_LOGINFO_DBG=1: shapes and FLOPs
@@ -75,6 +77,12 @@ pub(super) struct KernelsArgs {
     /// Group the rows (default: name; in the TUI, operator or family)
     #[arg(long, value_name = "BY")]
     group: Option<By<Group>>,
+    /// Print the GPU time of recorded runs of Python programs by the line, or the file, that launched it
+    #[arg(long, value_name = "BY", conflicts_with_all = ["group", "filter"])]
+    by: Option<By<LaunchGroup>>,
+    /// Write the Python stacks of a recorded run's launches to FILE: for speedscope (.json), or collapsed (.txt)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["group", "filter"])]
+    stacks: Option<PathBuf>,
     /// Show only rows whose name, family or range contains TEXT
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
@@ -119,6 +127,20 @@ impl ValueEnum for By<Group> {
     }
 }
 
+impl ValueEnum for By<LaunchGroup> {
+    fn value_variants<'a>() -> &'a [By<LaunchGroup>] {
+        &[By(LaunchGroup::Line), By(LaunchGroup::Module)]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, help) = match self.0 {
+            LaunchGroup::Line => ("line", "The innermost line of the program's own code"),
+            LaunchGroup::Module => ("module", "Its file"),
+        };
+        Some(PossibleValue::new(name).help(help))
+    }
+}
+
 impl ValueEnum for By<SortBy> {
     fn value_variants<'a>() -> &'a [By<SortBy>] {
         &[By(SortBy::Time), By(SortBy::Calls), By(SortBy::Mean)]
@@ -140,6 +162,9 @@ type FileTables = (PathBuf, Option<Phase>, Vec<KernelTable>);
 pub(super) async fn run(args: KernelsArgs) -> Result<u8, Failure> {
     if let Some(KernelsCommand::Top { from, k, output }) = &args.command {
         return write_top(from, *k, output.as_deref());
+    }
+    if args.by.is_some() || args.stacks.is_some() {
+        return print_launches(&args);
     }
     let (mut read, mut traces, mut errors) = (Vec::new(), Vec::new(), Vec::new());
     let mut side_by_side = RunState::default();
@@ -180,6 +205,45 @@ pub(super) async fn run(args: KernelsArgs) -> Result<u8, Failure> {
     };
     errors.iter().for_each(|e| eprint_line(format_args!("error: {e}")));
     Ok(code.max(u8::from(!errors.is_empty())))
+}
+
+/// The kernels of recorded runs by the lines that launched them.
+fn print_launches(args: &KernelsArgs) -> Result<u8, Failure> {
+    let mut parts = Vec::new();
+    for file in &args.files {
+        let run = resolve_run(file)?;
+        if !RunDir::open(&run).events().is_file() {
+            return Err(Failure::usage(format_args!(
+                "{} is not a recorded run: --by and --stacks need one",
+                file.display()
+            )));
+        }
+        let (state, _) = read_run(&run)?;
+        if !state.launches.is_there() {
+            return Err(Failure::work(format_args!(
+                "the run in {} recorded no launches of Python lines: they are recorded by exec and attach of a Python program, \
+                 unless profiling.stacks=off",
+                run.display()
+            )));
+        }
+        if let Some(path) = &args.stacks {
+            let is_json = path.extension().is_some_and(|extension| extension == "json");
+            let format = if is_json { StackFormat::Speedscope } else { StackFormat::Collapsed };
+            fs::write(path, stacks_file(&state, format)).map_err(Failure::cannot_write(path))?;
+            eprint_line(format_args!("stacks written to {}", path.display()));
+        }
+        if let Some(By(group)) = args.by {
+            let rows = args.k.unwrap_or(if args.json { usize::MAX } else { DEFAULT_ROWS });
+            match args.json {
+                true => print_data(&launches_json(&state, group, rows).to_string())?,
+                false => parts.push(launches_text(&state, group, rows)),
+            }
+        }
+    }
+    if !parts.is_empty() {
+        print(&parts.join("\n\n"))?;
+    }
+    Ok(0)
 }
 
 /// The live kernels of a run by phase, and the tables of its reports.

@@ -9,6 +9,7 @@ import time
 cupti, driver = map(ctypes.CDLL, sys.argv[1:])
 u8, u32, u64 = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64
 cupti.standin_kernel.argtypes = [ctypes.c_char_p, u64, u64, u32, u32, u32, u64]
+cupti.standin_launch.argtypes = [u32]
 cupti.standin_copy.argtypes = [u8, u64, u64, u64, u32]
 
 NORM = b"void rms_norm_kernel<__nv_bfloat16>(T1 *, const T1 *, float, int)"
@@ -19,25 +20,47 @@ LAYER = [
     (GEMM, 8), (NORM, 3), (GEMM, 40), (b"void act_and_mul_kernel<__nv_bfloat16, silu_kernel>(T1 *, const T1 *, int)", 2),
     (GEMM, 20),
 ]
-STEP = (
-    [(b"void at::native::indexSelectSmallIndex<c10::BFloat16, long, unsigned int, 2, 2, -2>(T1)", 2)]
-    + 4 * LAYER
-    + [(NORM, 3), (GEMM, 60), (b"void at::native::reduce_kernel<512, 1, at::native::ArgMaxOps<float>>(T3)", 5)]
-)
 ended = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: ended.set())
+
+
+class Step:
+    """Each function launches from lines of its own."""
+
+    def __init__(self, correlation):
+        self.at, self.correlation = time.time_ns() - 600_000, correlation
+
+    def recorded(self, name, us):
+        cupti.standin_kernel(name, self.at, self.at + us * 1000, self.correlation, 1 if us < 10 else 132, 0, 0)
+        self.at += us * 1000 + 1000
+        self.correlation += 1
+
+    def embed(self):
+        cupti.standin_launch(self.correlation)
+        self.recorded(b"void at::native::indexSelectSmallIndex<c10::BFloat16, long, unsigned int, 2, 2, -2>(T1)", 2)
+
+    def layer(self):
+        for name, us in LAYER:
+            cupti.standin_launch(self.correlation)
+            self.recorded(name, us)
+
+    def head(self):
+        for name, us in ((NORM, 3), (GEMM, 60), (b"void at::native::reduce_kernel<512, 1, at::native::ArgMaxOps<float>>(T3)", 5)):
+            cupti.standin_launch(self.correlation)
+            self.recorded(name, us)
+        cupti.standin_copy(2, 8, self.at, self.at + 1000, self.correlation)
+        self.correlation += 1
 
 
 def decode():
     correlation, steps = 100, 0
     while not ended.is_set():
-        at = time.time_ns() - 600_000
-        for name, us in STEP:
-            correlation += 1
-            cupti.standin_kernel(name, at, at + us * 1000, correlation, 1 if us < 10 else 132, 0, 0)
-            at += us * 1000 + 1000
-        correlation += 1
-        cupti.standin_copy(2, 8, at, at + 1000, correlation)
+        step = Step(correlation)
+        step.embed()
+        for _ in range(4):
+            step.layer()
+        step.head()
+        correlation = step.correlation
         steps += 1
         time.sleep(0.005)
     print(steps > 0, flush=True)

@@ -6,6 +6,7 @@ mod experts;
 mod gpu;
 mod host;
 pub mod kernels;
+mod launches;
 mod operators;
 mod phase;
 mod process;
@@ -35,6 +36,7 @@ pub use self::{
         live::{KernelSpan, KernelTrace, KernelWindow, StepTimeline, TraceState},
         tools::{KernelReport, ToolRun, ToolState},
     },
+    launches::{LaunchFrame, LaunchLines, LaunchRow, LaunchStack},
     operators::{HeapGrowth, HostSpan, HostTimeline, OperatorTime, OperatorWindow},
     phase::{Activity, Phase},
     process::{ProcessJoined, ProcessLeft},
@@ -125,6 +127,7 @@ pub enum Event {
     KernelReport(Box<KernelReport>),
     /// What the host threads of a followed process do, about once per second.
     HostStacks(Box<HostStacks>),
+    LaunchLines(Box<LaunchLines>),
     HostFound(Box<HostInfo>),
     HostSample(Box<HostSample>),
     /// Overhead of the profiler itself, once per second.

@@ -131,7 +131,7 @@ fn standard(file: &str) -> Option<&str> {
 }
 
 /// The path from its package (`vllm/v1/core/sched/scheduler.py`), or its last three parts if the package is not known.
-fn shorten(path: &str) -> &str {
+pub fn shorten(path: &str) -> &str {
     installed(path).or_else(|| standard(path)).or_else(|| checkout(path)).unwrap_or_else(|| tail(path))
 }
 

@@ -97,10 +97,47 @@ pub struct Bytes {
     pub data: u64,
 }
 
+/// Where a thread finds its own frames, for a reader in the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameLayout {
+    /// In the state of a thread: the innermost frame.
+    pub frame: u64,
+    /// If the state has a structure at `frame` instead: the innermost frame in it.
+    pub cframe: Option<u64>,
+    /// In a frame: its caller.
+    pub back: u64,
+    pub code: u64,
+    pub instruction: u64,
+    /// Bytes per unit of the instruction's index; `None` if it is a pointer into the code object.
+    pub scale: Option<u8>,
+    /// In a frame: 3 and above for frames of C code.
+    pub owner: Option<u64>,
+    /// The address of the type of code objects.
+    pub code_type: u64,
+}
+
 const BYTES: Bytes = Bytes { size: 16, data: 32 };
 const WIDE: Text = Text { length: 16, state: 32, ascii: 48, compact: 72 };
 
 impl Layout {
+    pub fn of_frames(&self, code_type: u64) -> FrameLayout {
+        let Layout { thread, frame, .. } = self;
+        let (instruction, scale) = match frame.at {
+            Instruction::Index { offset, scale } => (offset, Some(scale as u8)),
+            Instruction::Pointer(offset) => (offset, None),
+        };
+        FrameLayout {
+            frame: thread.frame,
+            cframe: thread.cframe,
+            back: frame.back,
+            code: frame.code,
+            instruction,
+            scale,
+            owner: frame.owner,
+            code_type,
+        }
+    }
+
     /// `None`: the version is not known.
     pub fn known(memory: &Memory, runtime: u64, minor: u8) -> Option<Layout> {
         match minor {

@@ -17,7 +17,8 @@ mod task;
 mod text;
 mod wait;
 
-pub use frame::{Frame, fold_to_user};
+pub use frame::{Frame, fold_to_user, shorten};
+pub use layout::FrameLayout;
 pub use refusal::{Cause, Refusal};
 pub use sampler::{Sampler, ThreadSample};
 pub use state::State;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::elf::{Image, Symbol};
 use crate::frame::Frame;
-use crate::layout::{Gil, Instruction, Layout};
+use crate::layout::{FrameLayout, Gil, Instruction, Layout};
 use crate::lines::line_at;
 use crate::maps::{self, Map};
 use crate::memory::{Fields, Memory};
@@ -245,7 +245,12 @@ impl Python {
         Some((self.line(code, at).map_or(Link::Torn, Link::Python), back))
     }
 
-    fn line(&mut self, address: u64, at: i64) -> Option<Frame> {
+    pub fn frame_layout(&self) -> FrameLayout {
+        self.layout.of_frames(self.code_type)
+    }
+
+    /// The line of an instruction, by its distance in bytes from its code object.
+    pub fn line(&mut self, address: u64, at: i64) -> Option<Frame> {
         let code = self.code(address)?;
         let (file, function, first) = (code.file.clone(), code.function.clone(), code.first);
         let line = line_at(

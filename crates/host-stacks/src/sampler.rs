@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::frame::Frame;
+use crate::layout::FrameLayout;
 use crate::maps;
 use crate::python::{GilState, Python, PythonThread};
 use crate::refusal::Refusal;
@@ -98,6 +99,17 @@ impl Sampler {
         self.threads.retain(|_, known| std::mem::take(&mut known.seen));
         samples.sort_by_key(|sample| sample.thread);
         Ok(samples)
+    }
+
+    /// Where a thread of the process finds its own frames.
+    pub fn frame_layout(&self) -> FrameLayout {
+        self.python.frame_layout()
+    }
+
+    /// The frame that executes the instruction `at` bytes from the code object at address `code`; `None` if no code object
+    /// is there any more.
+    pub fn frame_at(&mut self, code: u64, at: i64) -> Option<Frame> {
+        self.python.line(code, at)
     }
 
     fn search_cuda(&mut self) {

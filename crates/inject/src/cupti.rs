@@ -14,6 +14,7 @@ use std::{
 
 use crate::{
     WORK, c,
+    frames::{self, Frames},
     functions::{Activities, ERROR_IN_USE, Status, Subscription},
     layout::{self, Activity, ActivityKind, kind},
     ring::Writer,
@@ -118,6 +119,12 @@ fn call<T>(function: impl FnOnce() -> T) -> Option<T> {
     Some(result)
 }
 
+/// A subscription to calls of the program.
+pub struct Subscriber(*mut c_void);
+
+// SAFETY: a handle that any thread may pass to CUPTI.
+unsafe impl Send for Subscriber {}
+
 extern "C" fn ignore(_: *mut c_void, _: u32, _: u32, _: *const c_void) {}
 
 impl Cupti {
@@ -170,6 +177,29 @@ impl Cupti {
             status == ERROR_IN_USE
         };
         call(ask).unwrap_or(false)
+    }
+
+    /// Calls back at each launch from now on; `None` if CUPTI does not allow it.
+    pub fn call_at_launches(&self, frames: &'static Frames) -> Option<Subscriber> {
+        let subscribe = || {
+            let mut subscriber = ptr::null_mut();
+            let data = ptr::from_ref(frames).cast_mut().cast();
+            // SAFETY: it writes a handle; the function and its data live as long as the program.
+            if unsafe { (self.subscription.subscribe)(&mut subscriber, frames::on_launch, data) } != 0 {
+                return None;
+            }
+            for launch in frames::LAUNCHES {
+                // SAFETY: the handle from above, and numbers. Calls that this CUPTI does not know are an error.
+                unsafe { (self.subscription.enable_callback)(1, subscriber, frames::DRIVER, launch) };
+            }
+            Some(Subscriber(subscriber))
+        };
+        call(subscribe).flatten()
+    }
+
+    pub fn end_calls(&self, subscriber: Subscriber) {
+        // SAFETY: the handle of a subscription that has not ended.
+        call(|| unsafe { (self.subscription.unsubscribe)(subscriber.0) });
     }
 
     /// Switches to the records of mode `to`.

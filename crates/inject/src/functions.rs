@@ -68,9 +68,10 @@ functions! {
 }
 
 functions! {
-    /// For the question whether another tool uses CUPTI.
+    /// For the question whether another tool uses CUPTI, and for calls of the driver.
     Subscription {
         subscribe: c"cuptiSubscribe", (*mut *mut c_void, OnCall, *mut c_void);
         unsubscribe: c"cuptiUnsubscribe", (*mut c_void);
+        enable_callback: c"cuptiEnableCallback", (u32, *mut c_void, u32, u32);
     }
 }

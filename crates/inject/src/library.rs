@@ -8,6 +8,7 @@ mod cupti;
 mod descriptor;
 mod devices;
 mod door;
+mod frames;
 #[allow(dead_code)] // the built-in engine's half
 mod functions;
 #[allow(dead_code)] // the built-in engine's half

@@ -105,11 +105,14 @@ struct Open {
     ring: Ring,
     texts: HashMap<Box<[u8]>, u32>,
     text_bytes: usize,
+    stacks: HashMap<Box<[u64]>, u32>,
 }
 
 /// Maximum texts of one program. Further ones are sent as text 0.
 const MAX_TEXTS: usize = 1 << 16;
 const MAX_TEXT_BYTES: usize = 8 << 20;
+/// Maximum stacks of one program. Launches from further ones have none.
+const MAX_STACKS: usize = 1 << 15;
 
 impl Lane {
     pub const fn new() -> Lane {
@@ -117,7 +120,7 @@ impl Lane {
     }
 
     pub fn open(&self, ring: Ring) {
-        *self.lock() = Some(Open { ring, texts: HashMap::new(), text_bytes: 0 });
+        *self.lock() = Some(Open { ring, texts: HashMap::new(), text_bytes: 0, stacks: HashMap::new() });
     }
 
     pub fn close(&self) {
@@ -179,6 +182,20 @@ impl Writer<'_> {
         }
         open.text_bytes += kept.len();
         open.texts.insert(kept.into(), number);
+        number
+    }
+
+    /// The number of a stack, which is sent before its first use; 0 if there are too many.
+    pub fn stack(&mut self, frames: &[u64]) -> u32 {
+        let open = &mut *self.0;
+        if let Some(number) = open.stacks.get(frames) {
+            return *number;
+        }
+        let number = open.stacks.len() as u32 + 1;
+        if open.stacks.len() >= MAX_STACKS || !open.ring.push(&wire::stack(number, frames)) {
+            return 0;
+        }
+        open.stacks.insert(frames.into(), number);
         number
     }
 }

@@ -20,10 +20,11 @@ use std::{
 
 use crate::{
     RANGES, WORK, c,
-    cupti::Cupti,
+    cupti::{Cupti, Subscriber},
     descriptor::{self, Descriptor},
     devices::{self, Contexts},
     door::Door,
+    frames::Frames,
     ring::Shared,
     set_recording,
     wire::{self, Command, Mode, Obstacle, Record},
@@ -221,6 +222,9 @@ pub struct Session {
     mode: Mode,
     /// Whether waits of the host are recorded too.
     waits: bool,
+    /// The frames of launches, if they are wanted, and the subscription to launches during a burst.
+    frames: Option<&'static Frames>,
+    launches: Option<Subscriber>,
     obstacle: Option<Obstacle>,
     line: Vec<u8>,
     /// The beginning of the current or the last burst.
@@ -272,6 +276,8 @@ impl Session {
             contexts: (Contexts::Active(0), now),
             mode: Mode::Nothing,
             waits: false,
+            frames: None,
+            launches: None,
             obstacle: None,
             line: Vec::new(),
             burst_at: now,
@@ -326,6 +332,10 @@ impl Session {
 
     fn obey(&mut self, line: &str) {
         let Some(command) = Command::read(line) else { return };
+        if let Command::Frames(layout) = command {
+            self.frames = Frames::of(layout);
+            return;
+        }
         self.command = Some(command);
         // A new command begins with a burst.
         self.burst_at = Instant::now();
@@ -369,6 +379,8 @@ impl Session {
         }
         if self.asked_at.elapsed() >= ASK || self.mode == Mode::Nothing {
             self.asked_at = Instant::now();
+            // CUPTI accepts one subscriber, which would be this library.
+            self.record_launches(cupti, false);
             self.taken = cupti.is_taken();
         }
         if self.taken {
@@ -384,6 +396,7 @@ impl Session {
         }
         self.switch(wanted);
         self.record_waits(cupti, command == Command::Everything && self.mode == Mode::Burst);
+        self.record_launches(cupti, self.mode == Mode::Burst);
         if self.is_setting_up() {
             return;
         }
@@ -423,7 +436,7 @@ impl Session {
 
     fn wanted(&mut self, command: Command) -> Mode {
         let (burst, period) = match command {
-            Command::Rest => return Mode::Nothing,
+            Command::Rest | Command::Frames(_) => return Mode::Nothing,
             Command::Everything => return Mode::Burst,
             Command::Record { burst_ms, period_ms } => {
                 (Duration::from_millis(burst_ms.into()), Duration::from_millis(period_ms.into()))
@@ -456,6 +469,9 @@ impl Session {
         if to == Mode::Nothing {
             self.record_waits(cupti, false);
         }
+        if to != Mode::Burst {
+            self.record_launches(cupti, false);
+        }
         let from = self.mode;
         let at_ns = cupti.now_ns();
         match cupti.switch(from, to) {
@@ -485,6 +501,16 @@ impl Session {
         }
     }
 
+    /// A launch is recorded in bursts alone.
+    fn record_launches(&mut self, cupti: Cupti, wanted: bool) {
+        match (self.frames, self.launches.take()) {
+            (Some(frames), None) if wanted => self.launches = cupti.call_at_launches(frames),
+            (Some(_), Some(subscriber)) if wanted => self.launches = Some(subscriber),
+            (_, Some(subscriber)) => cupti.end_calls(subscriber),
+            (_, None) => {}
+        }
+    }
+
     /// Another tool uses CUPTI. Each kind has one switch for all tools: kinds that the other profiler needs stay on,
     /// and it switches them off itself.
     fn leave(&mut self, cupti: Cupti) {
@@ -492,6 +518,7 @@ impl Session {
             return;
         }
         self.record_waits(cupti, false);
+        self.record_launches(cupti, false);
         self.mode = Mode::Nothing;
         let at_ns = cupti.now_ns();
         WORK.with(|writer| writer.write(Record::Mode { at_ns, mode: Mode::Nothing }));

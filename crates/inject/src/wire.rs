@@ -107,6 +107,70 @@ pub enum Command {
     Everything,
     /// Nothing.
     Rest,
+    /// In bursts, each launch with the frames of its Python thread. Does not change what is recorded of the GPU.
+    Frames(FrameLayout),
+}
+
+/// Where the interpreter of the program keeps the frames of a thread: offsets in bytes, and the type of code objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameLayout {
+    /// In the state of a thread: the innermost frame.
+    pub frame: u16,
+    /// If the state has a structure at `frame` instead: the innermost frame in it.
+    pub cframe: Option<u16>,
+    /// In a frame: its caller.
+    pub back: u16,
+    pub code: u16,
+    pub instruction: u16,
+    /// Bytes per unit of the instruction's index; 0 if it is a pointer.
+    pub scale: u8,
+    /// In a frame: 3 and above for frames of C code.
+    pub owner: Option<u16>,
+    pub code_type: u64,
+}
+
+impl FrameLayout {
+    fn words(self) -> [u64; 8] {
+        let optional = |offset: Option<u16>| offset.map_or(u64::MAX, u64::from);
+        let FrameLayout { frame, cframe, back, code, instruction, scale, owner, code_type } = self;
+        let [frame, back, code, instruction] = [frame, back, code, instruction].map(u64::from);
+        [frame, optional(cframe), back, code, instruction, scale.into(), optional(owner), code_type]
+    }
+
+    fn of(words: [u64; 8]) -> Option<FrameLayout> {
+        let offset = |word: u64| u16::try_from(word).ok();
+        let optional = |word| if word == u64::MAX { Some(None) } else { offset(word).map(Some) };
+        Some(FrameLayout {
+            frame: offset(words[0])?,
+            cframe: optional(words[1])?,
+            back: offset(words[2])?,
+            code: offset(words[3])?,
+            instruction: offset(words[4])?,
+            scale: u8::try_from(words[5]).ok()?,
+            owner: optional(words[6])?,
+            code_type: words[7],
+        })
+    }
+}
+
+/// Maximum frames of a launch, innermost first.
+pub const MAX_FRAMES: usize = 64;
+
+/// A frame in one word: its code object, and the instruction in units of two bytes from the beginning of the object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameAt {
+    pub code: u64,
+    pub unit: i16,
+}
+
+impl FrameAt {
+    pub fn word(self) -> u64 {
+        self.code << 16 | u64::from(self.unit as u16)
+    }
+
+    pub fn of(word: u64) -> FrameAt {
+        FrameAt { code: word >> 16, unit: word as u16 as i16 }
+    }
 }
 
 impl Command {
@@ -115,6 +179,10 @@ impl Command {
             Command::Record { burst_ms, period_ms } => format!("record {burst_ms} {period_ms}\n"),
             Command::Everything => "everything\n".to_owned(),
             Command::Rest => "rest\n".to_owned(),
+            Command::Frames(layout) => {
+                let words = layout.words().map(|word| format!("{word:x}"));
+                format!("frames {}\n", words.join(" "))
+            }
         }
     }
 
@@ -127,6 +195,10 @@ impl Command {
             }
             "everything" => Some(Command::Everything),
             "rest" => Some(Command::Rest),
+            "frames" => {
+                let words: Vec<u64> = words.map_while(|word| u64::from_str_radix(word, 16).ok()).collect();
+                FrameLayout::of(words.try_into().ok()?).map(Command::Frames)
+            }
             _ => None,
         }
     }
@@ -250,6 +322,16 @@ pub enum Record {
         number: u32,
         bytes: u32,
     },
+    /// The frames with this number follow, as [`FrameAt`] in words.
+    Stack {
+        number: u32,
+        frames: u32,
+    },
+    /// A call that launches work, from the Python frames with the number `stack`.
+    Launch {
+        correlation: u32,
+        stack: u32,
+    },
     /// The mode from now on, by CUPTI's clock.
     Mode {
         at_ns: u64,
@@ -293,6 +375,19 @@ pub fn text_of(slots: &[Slot], bytes: usize) -> Vec<u8> {
     text
 }
 
+/// Frames with their number, as slots.
+pub fn stack(number: u32, frames: &[u64]) -> Vec<Slot> {
+    let frames = &frames[..frames.len().min(MAX_FRAMES)];
+    let mut slots = vec![Record::Stack { number, frames: frames.len() as u32 }.slot()];
+    slots.extend(frames.chunks(8).map(|part| std::array::from_fn(|i| part.get(i).copied().unwrap_or(0))));
+    slots
+}
+
+/// The number of slots that follow the slot of a stack of this many frames.
+pub fn stack_slots(frames: usize) -> usize {
+    frames.min(MAX_FRAMES).div_ceil(8)
+}
+
 /// Two numbers in one 64-bit number.
 fn two(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
@@ -314,6 +409,8 @@ mod tag {
     pub const CLOCK: u32 = 19;
     pub const DROPPED: u32 = 20;
     pub const DEVICE: u32 = 21;
+    pub const STACK: u32 = 22;
+    pub const LAUNCH: u32 = 23;
     pub const PUSH: u32 = 32;
     pub const POP: u32 = 33;
     pub const START: u32 = 34;
@@ -389,6 +486,14 @@ impl Record {
                 slot[0] = two(tag::TEXT, number);
                 slot[1] = u64::from(bytes);
             }
+            Record::Stack { number, frames } => {
+                slot[0] = two(tag::STACK, number);
+                slot[1] = u64::from(frames);
+            }
+            Record::Launch { correlation, stack } => {
+                slot[0] = two(tag::LAUNCH, correlation);
+                slot[1] = u64::from(stack);
+            }
             Record::Mode { at_ns, mode } => {
                 slot[0] = two(tag::MODE, mode as u32);
                 slot[1] = at_ns;
@@ -454,6 +559,11 @@ impl Record {
                 let bytes = u32::try_from(slot[1]).ok().filter(|bytes| *bytes as usize <= MAX_TEXT)?;
                 Some(Record::Text { number: high, bytes })
             }
+            tag::STACK => {
+                let frames = u32::try_from(slot[1]).ok().filter(|frames| *frames as usize <= MAX_FRAMES)?;
+                Some(Record::Stack { number: high, frames })
+            }
+            tag::LAUNCH => Some(Record::Launch { correlation: high, stack: slot[1] as u32 }),
             tag::MODE => {
                 let mode = [Mode::Nothing, Mode::Light, Mode::Burst].get(high as usize).copied()?;
                 Some(Record::Mode { at_ns: slot[1], mode })
@@ -566,6 +676,7 @@ mod tests {
                 }
             ),
             any::<u64>().prop_map(|records| Record::Dropped { records }),
+            any::<[u32; 2]>().prop_map(|[correlation, stack]| Record::Launch { correlation, stack }),
             (any::<u32>(), any::<[u8; 16]>()).prop_map(|(number, uuid)| Record::Device { number, uuid }),
             (any::<u32>(), any::<(Option<u64>, Option<u64>, Option<u32>, Option<u32>)>()).prop_map(
                 |(thread, (communicator, message_bytes, ranks, rank))| {
@@ -592,21 +703,59 @@ mod tests {
         }
 
         #[test]
+        fn frames_are_read_back(number in any::<u32>(), frames in proptest::collection::vec(any::<u64>(), 0..100)) {
+            let slots = stack(number, &frames);
+            let wanted = &frames[..frames.len().min(MAX_FRAMES)];
+            prop_assert_eq!(Record::read(&slots[0]), Some(Record::Stack { number, frames: wanted.len() as u32 }));
+            prop_assert_eq!(slots.len() - 1, stack_slots(frames.len()));
+            prop_assert_eq!(&slots[1..].concat()[..wanted.len()], wanted);
+        }
+
+        #[test]
         fn any_slot_is_read_without_panic(slot in any::<Slot>()) {
-            if let Some(Record::Text { bytes, .. }) = Record::read(&slot) {
-                prop_assert!(bytes as usize <= MAX_TEXT);
+            match Record::read(&slot) {
+                Some(Record::Text { bytes, .. }) => prop_assert!(bytes as usize <= MAX_TEXT),
+                Some(Record::Stack { frames, .. }) => prop_assert!(frames as usize <= MAX_FRAMES),
+                _ => {}
             }
         }
     }
 
     #[test]
+    fn a_frame_is_one_word() {
+        for (code, unit) in [(0x7fff_dead_beef, -1), (0xffff_ffff_ffff, i16::MAX), (0, 0), (16, i16::MIN)] {
+            let frame = FrameAt { code, unit };
+            assert_eq!(FrameAt::of(frame.word()), frame);
+        }
+    }
+
+    #[test]
     fn commands_are_read_back() {
-        for command in
-            [Command::Record { burst_ms: 200, period_ms: 5000 }, Command::Everything, Command::Rest]
-        {
+        let layout = FrameLayout {
+            frame: 56,
+            cframe: Some(0),
+            back: 8,
+            code: 0,
+            instruction: 56,
+            scale: 0,
+            owner: None,
+            code_type: 0x7fff_1234_5678,
+        };
+        let frames = Command::Frames(layout);
+        let record = Command::Record { burst_ms: 200, period_ms: 5000 };
+        for command in [record, Command::Everything, Command::Rest, frames] {
             assert_eq!(Command::read(command.line().trim_end()), Some(command));
         }
-        for wrong in ["", "record", "record 1", "record x 2", "stop"] {
+        for wrong in [
+            "",
+            "record",
+            "record 1",
+            "record x 2",
+            "stop",
+            "frames",
+            "frames 1 2 3",
+            "frames 10000 0 0 0 0 0 0 0",
+        ] {
             assert_eq!(Command::read(wrong), None);
         }
     }

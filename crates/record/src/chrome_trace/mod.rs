@@ -196,6 +196,7 @@ impl ChromeTrace {
             | Event::KernelReport(_)
             | Event::HostFound(_)
             | Event::HostStacks(_)
+            | Event::LaunchLines(_)
             | Event::ProcessJoined(_)
             | Event::ProcessLeft(_)
             | Event::StepsFound(_)

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::list_item;
+use super::{launches::launches_md, list_item};
 use crate::state::{Accounts, RunState, Stacks};
 use llmprof_analysis::account::{Account, Entry, Figure, SCHEMA, Setup, remedy};
 use llmprof_base::{
@@ -95,7 +95,7 @@ pub(super) fn account_md(state: &RunState) -> String {
             out += &remedies(account, &state.setup(account.figure));
         }
     }
-    out + &host_md(&state.stacks)
+    out + &host_md(&state.stacks) + &launches_md(state)
 }
 
 /// Maximum lines of the host in a report.

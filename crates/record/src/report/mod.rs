@@ -10,6 +10,7 @@ mod head;
 mod html;
 mod inputs;
 mod items;
+mod launches;
 mod markdown;
 mod metrics;
 mod operators;
@@ -23,6 +24,7 @@ mod stakeholder;
 
 pub use account::account_text;
 pub use bill::bill_text;
+pub use launches::{StackFormat, launches_json, launches_text, stacks_file};
 pub use markdown::{kernels_text, report_md};
 pub use metrics::{DEFINITIONS, metrics_json, run_json};
 pub use ops_csv::COLUMNS as OPS_COLUMNS;

@@ -11,6 +11,7 @@ mod idle;
 mod incidents;
 mod kernels;
 mod kind;
+mod launches;
 mod loading;
 mod log;
 mod operators;
@@ -36,6 +37,7 @@ pub use by_context::{AtContext, ByContext};
 pub use efficiency::Used;
 pub use incidents::{FlightRecorder, Incident, IncidentKind, KeptSample};
 pub use kernels::{KEPT_REPORTS, KernelState, LiveKernels, StepTable, WindowKernels};
+pub use launches::{LaunchGroup, LaunchPlace, Launched, Launches};
 pub use llmprof_analysis::roofline::OperatorBasis;
 pub use loading::Loading;
 pub use log::{Log, LogLine};
@@ -126,6 +128,7 @@ pub struct RunState {
     pub host: HostState,
     /// The lines of the host's threads.
     pub stacks: Stacks,
+    pub launches: Launches,
     pub observer: Option<ObserverSample>,
     /// Overhead of sampling the GPUs.
     pub sampler: Option<SamplerCost>,
@@ -225,6 +228,7 @@ impl RunState {
             Event::StepsFound(finding) => self.programs.finding = Some(*finding),
             Event::Ranks(window) => self.ranks.window(t, window),
             Event::HostStacks(window) => self.stacks.add(window),
+            Event::LaunchLines(lines) => self.launches.add(lines),
 
             Event::ServerFound(found) => self.server_found(t, found),
             Event::ServerSample(sample) => self.server_sample(t, sample),

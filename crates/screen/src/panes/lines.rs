@@ -1,4 +1,5 @@
-//! Lines: the Python lines of a followed program, by the time in which the GPU was idle.
+//! Lines: the Python lines of a followed program, by the time in which the GPU was idle and by the kernels that they
+//! launched.
 
 use crate::{
     export::data,
@@ -10,26 +11,26 @@ use crate::{
 use crossterm::event::KeyCode;
 use ratatui::{
     buffer::Buffer,
-    layout::Rect,
+    layout::{Constraint, Layout, Rect},
     style::Style,
     text::{Line, Span as Text},
     widgets::Widget,
 };
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use llmprof_base::units::{grouped, percent};
+use llmprof_base::units::{grouped, millis, percent};
 use llmprof_event::HostActivity;
-use llmprof_record::state::{HostLine, Stacks};
+use llmprof_record::state::{HostLine, LaunchGroup, LaunchPlace, Stacks};
 
 pub struct LinesPane<'a>(pub View<'a>);
 
 pub const PANE: Spec = Spec {
     title: "Lines",
     keys: &[KeyCode::Char('i')],
-    help: "Lines: a program's Python lines while its GPU was idle",
+    help: "Lines: a program's Python lines while its GPU was idle, and what they launch",
     is_special: true,
     why_empty: "no Python program was followed",
-    has_content: |_, state| state.stacks.is_there(),
+    has_content: |_, state| state.stacks.is_there() || state.launches.is_there(),
     draw: |view, area, buf| LinesPane(view).render(area, buf),
     table: data::python_lines,
     select: Spec::without_rows,
@@ -39,6 +40,7 @@ pub const PANE: Spec = Spec {
 const SHARE: usize = 9;
 const STATE: usize = 24;
 const THREAD: usize = 18;
+const KERNEL: usize = 40;
 /// From these widths on, the column is there.
 const WITH_ALL: u16 = 60;
 const WITH_STATE: u16 = 70;
@@ -47,20 +49,84 @@ const WITH_THREAD: u16 = 100;
 impl Widget for LinesPane<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let view = &self.0;
-        let theme = view.theme;
-        let stacks = &view.state.stacks;
-        let lines = stacks.lines();
-        let inner = draw_box(theme, ("Python lines", &aside(stacks)), area, buf);
-        if lines.is_empty() {
-            let text = why_empty(view);
-            return draw_note(theme, text, inner, buf);
+        if !view.state.launches.is_there() {
+            return draw_host(view, area, buf);
         }
-        let columns = Columns::fitting(stacks.idle().is_some(), inner.width);
-        titles(theme, &columns).render(Rect { height: 1, ..inner }, buf);
-        for (line, y) in lines.iter().zip(inner.y + 1..inner.bottom()) {
-            row(theme, line, &columns, inner.width).render(Rect { y, height: 1, ..inner }, buf);
-        }
+        let halves = Layout::vertical([Constraint::Fill(1), Constraint::Fill(1)]);
+        let [upper, lower] = halves.areas(area);
+        draw_host(view, upper, buf);
+        draw_launches(view, lower, buf);
     }
+}
+
+/// Where the threads were.
+fn draw_host(view: &View<'_>, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let stacks = &view.state.stacks;
+    let lines = stacks.lines();
+    let inner = draw_box(theme, ("Python lines", &aside(stacks)), area, buf);
+    if lines.is_empty() {
+        let text = why_empty(view);
+        return draw_note(theme, text, inner, buf);
+    }
+    let columns = Columns::fitting(stacks.idle().is_some(), inner.width);
+    titles(theme, &columns).render(Rect { height: 1, ..inner }, buf);
+    for (line, y) in lines.iter().zip(inner.y + 1..inner.bottom()) {
+        row(theme, line, &columns, inner.width).render(Rect { y, height: 1, ..inner }, buf);
+    }
+}
+
+/// What the lines launched.
+fn draw_launches(view: &View<'_>, area: Rect, buf: &mut Buffer) {
+    let theme = view.theme;
+    let launches = &view.state.launches;
+    let all = launches.all();
+    let aside = format!(
+        "{} in {} kernels recorded with their launches",
+        millis(all.ns as f64 / 1e6),
+        grouped(i64::try_from(all.launches).unwrap_or(i64::MAX))
+    );
+    let inner = draw_box(theme, ("GPU time by line", &aside), area, buf);
+    let (with_kernel, with_launches) = (inner.width >= WITH_THREAD, inner.width >= WITH_ALL);
+    let mut titles = format!("{:>SHARE$} {:>SHARE$} ", "share", "GPU time");
+    if with_launches {
+        titles += &format!("{:>SHARE$} ", "launches");
+    }
+    if with_kernel {
+        titles += &format!(" {:<KERNEL$}", "largest kernel");
+    }
+    Line::styled(titles + " line", theme.dim).render(Rect { height: 1, ..inner }, buf);
+    for (place, y) in launches.places(LaunchGroup::Line).iter().zip(inner.y + 1..inner.bottom()) {
+        launched_row(theme, place, (with_launches, with_kernel), inner.width)
+            .render(Rect { y, height: 1, ..inner }, buf);
+    }
+}
+
+fn launched_row<'a>(
+    theme: &Theme,
+    place: &LaunchPlace<'_>,
+    (with_launches, with_kernel): (bool, bool),
+    width: u16,
+) -> Line<'a> {
+    let ascii = theme.glyphs.ascii;
+    let plain = |text: &str| theme.glyphs.plain(text);
+    let cell = |text: String| plain(&format!("{text:>SHARE$} "));
+    let mut spans = vec![
+        Text::styled(cell(percent(100.0 * place.share)), theme.number),
+        Text::styled(cell(millis(place.launched.ns as f64 / 1e6)), theme.text),
+    ];
+    if with_launches {
+        let launches = grouped(i64::try_from(place.launched.launches).unwrap_or(i64::MAX));
+        spans.push(Text::styled(cell(launches), theme.text));
+    }
+    if with_kernel {
+        let name = place.kernels.first().map_or("", |(name, _)| name);
+        spans.push(Text::styled(format!(" {:<KERNEL$}", cut(&plain(name), KERNEL, ascii)), theme.dim));
+    }
+    let taken: usize = spans.iter().map(Text::width).sum();
+    let room = usize::from(width).saturating_sub(taken + 1);
+    spans.push(Text::styled(format!(" {}", end_of(&plain(place.text()), room, ascii)), theme.text));
+    Line::from(spans)
 }
 
 fn why_empty(view: &View<'_>) -> &'static str {

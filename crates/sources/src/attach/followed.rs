@@ -130,6 +130,11 @@ impl FollowedProcess {
                     if let Some(stacks) = stacks.as_mut().filter(|_| !matches!(work.kind, WorkKind::Sync)) {
                         stacks.work(work.start_ns, work.end_ns);
                     }
+                    if let Some(stacks) =
+                        stacks.as_mut().filter(|_| matches!(work.kind, WorkKind::Kernel { .. }))
+                    {
+                        stacks.kernel(work.correlation, name, work.end_ns.saturating_sub(work.start_ns));
+                    }
                     fold.add(work);
                 }
                 Message::Range { text, start_ns, end_ns, payload: Some(payload), .. } => {
@@ -146,6 +151,12 @@ impl FollowedProcess {
                         start_ns,
                         end_ns,
                     });
+                }
+                Message::Stack { number, frames } => {
+                    stacks.iter_mut().for_each(|stacks| stacks.stack(number, frames));
+                }
+                Message::Launch { correlation, stack } => {
+                    stacks.iter_mut().for_each(|stacks| stacks.launch(correlation, stack));
                 }
                 Message::Device { number, uuid } => ranks.device(number, uuid),
                 Message::Mode { at_ns, mode: now } => {
@@ -194,6 +205,9 @@ impl FollowedProcess {
         if count > 0 {
             *last_said = Instant::now();
         }
+        if let Some(layout) = stacks.as_ref().and_then(StackFollower::take_layout) {
+            connection.ask(Command::Frames(layout));
+        }
         if *switches > MAX_SWITCHES {
             // The library never does that.
             connection.is_gone = true;
@@ -238,6 +252,10 @@ impl FollowedProcess {
         let until = (!self.is_closed).then_some(self.read_until_ns);
         if let Some(stacks) = self.stacks.as_mut().and_then(|stacks| stacks.take(until)) {
             tx.send(Event::HostStacks(Box::new(stacks)));
+        }
+        let is_closed = self.is_closed;
+        if let Some(lines) = self.stacks.as_mut().and_then(|stacks| stacks.take_launches(is_closed)) {
+            tx.send(Event::LaunchLines(Box::new(lines)));
         }
         self.switches = 0;
         let finding = self.fold.finding();

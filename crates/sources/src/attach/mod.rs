@@ -8,6 +8,7 @@ mod descendants;
 mod door;
 mod follow;
 mod followed;
+mod launches;
 mod library;
 mod load;
 mod private_dir;

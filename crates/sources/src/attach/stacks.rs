@@ -7,12 +7,17 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use host_stacks::{Refusal, Sampler, State, ThreadSample, fold_to_user};
+use host_stacks::{Frame, FrameLayout, Refusal, Sampler, State, ThreadSample, fold_to_user, shorten};
 use llmprof_base::foreign::line;
-use llmprof_event::{EventTx, HostActivity, HostRow, HostStacks, Level};
+use llmprof_event::{
+    EventTx, HostActivity, HostRow, HostStacks, LaunchFrame, LaunchLines, LaunchStack, Level,
+};
+use llmprof_inject::wire;
+
+use super::launches::Launches;
 
 /// The interval between samples.
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -26,6 +31,12 @@ const MAX_THREADS: usize = 64;
 const MAX_SPANS: usize = 1 << 18;
 const MAX_ROWS: usize = 64;
 const MAX_LINE: usize = 200;
+/// Maximum stacks that are read at a time, and the time in which the last ones are.
+const MAX_STACKS: usize = 1 << 15;
+const LAST_READ: Duration = Duration::from_millis(200);
+/// Maximum length of a file's path and of a function's name.
+const MAX_FILE: usize = 1024;
+const MAX_FUNCTION: usize = 200;
 
 type Row = (String, HostActivity, String);
 
@@ -37,7 +48,16 @@ struct Sample {
 #[derive(Default)]
 struct Shared {
     samples: Mutex<Vec<Sample>>,
+    /// Where threads of the process find their frames, until it was sent to the library.
+    layout: Mutex<Option<FrameLayout>>,
+    /// Stacks of launches whose frames are to be read, and those that were.
+    unread: Mutex<Vec<(u32, Vec<wire::FrameAt>)>>,
+    read: Mutex<Vec<LaunchStack>>,
     stop: AtomicBool,
+}
+
+fn locked<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The samples of one process. Sampling ends with this value.
@@ -48,6 +68,7 @@ pub struct StackFollower {
     recorded: Vec<(u64, u64)>,
     /// When the GPU worked.
     busy: Vec<(u64, u64)>,
+    launches: Launches,
 }
 
 impl Drop for StackFollower {
@@ -64,7 +85,53 @@ impl StackFollower {
         // Without the thread there are no samples, as in a program that is not Python.
         let _ =
             thread::Builder::new().name("llmprof-stacks".to_owned()).spawn(move || sample(pid, &tx, &theirs));
-        StackFollower { pid, shared, recorded: Vec::new(), busy: Vec::new() }
+        StackFollower { pid, shared, recorded: Vec::new(), busy: Vec::new(), launches: Launches::default() }
+    }
+
+    /// What the library has to know to send the frames of launches; once, as soon as it is known.
+    pub fn take_layout(&self) -> Option<wire::FrameLayout> {
+        let layout = locked(&self.shared.layout).take()?;
+        let offset = |offset: u64| u16::try_from(offset).ok();
+        let optional = |of: Option<u64>| of.map_or(Some(None), |of| offset(of).map(Some));
+        Some(wire::FrameLayout {
+            frame: offset(layout.frame)?,
+            cframe: optional(layout.cframe)?,
+            back: offset(layout.back)?,
+            code: offset(layout.code)?,
+            instruction: offset(layout.instruction)?,
+            scale: layout.scale.unwrap_or(0),
+            owner: optional(layout.owner)?,
+            code_type: layout.code_type,
+        })
+    }
+
+    /// The frames of a stack are read soon: their code objects may be freed later.
+    pub fn stack(&mut self, number: u32, frames: &[u64]) {
+        let mut unread = locked(&self.shared.unread);
+        if unread.len() < MAX_STACKS {
+            unread.push((number, frames.iter().copied().map(wire::FrameAt::of).collect()));
+        }
+    }
+
+    pub fn launch(&mut self, correlation: u32, stack: u32) {
+        self.launches.launch(correlation, stack);
+    }
+
+    pub fn kernel(&mut self, correlation: u32, name: Option<&str>, ns: u64) {
+        self.launches.kernel(correlation, name, ns);
+    }
+
+    /// The kernels by their lines since the last call.
+    pub fn take_launches(&mut self, is_last: bool) -> Option<LaunchLines> {
+        if is_last {
+            // The thread reads within two intervals.
+            let since = Instant::now();
+            while !locked(&self.shared.unread).is_empty() && since.elapsed() < LAST_READ {
+                thread::sleep(INTERVAL / 4);
+            }
+        }
+        let stacks = std::mem::take(&mut *locked(&self.shared.read));
+        self.launches.take(self.pid, stacks, is_last)
     }
 
     /// Every kernel is recorded from now on.
@@ -101,7 +168,7 @@ impl StackFollower {
     pub fn take(&mut self, until_ns: Option<u64>) -> Option<HostStacks> {
         let until_ns = until_ns.map_or(u64::MAX, |until| until.saturating_sub(LATE_NS));
         let samples: Vec<Sample> = {
-            let mut samples = self.shared.samples.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut samples = locked(&self.shared.samples);
             let known = samples.iter().take_while(|sample| sample.at_ns < until_ns).count();
             samples.drain(..known).collect()
         };
@@ -168,16 +235,47 @@ fn sample(pid: u32, tx: &EventTx, shared: &Shared) {
             );
         }
     };
+    *locked(&shared.layout) = Some(sampler.frame_layout());
     while !shared.stop.load(Ordering::Relaxed) {
+        read_stacks(&mut sampler, shared);
         let at_ns = tx.clock().now().0;
         let Ok(threads) = sampler.sample() else { return };
         let threads = rows(&threads[..threads.len().min(MAX_THREADS)]);
-        let mut samples = shared.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut samples = locked(&shared.samples);
         if samples.len() < MAX_SAMPLES {
             samples.push(Sample { at_ns, threads });
         }
         drop(samples);
         thread::sleep(INTERVAL);
+    }
+}
+
+/// Reads the frames of launches. The entry is removed after it was read: whoever waits for it finds it.
+fn read_stacks(sampler: &mut Sampler, shared: &Shared) {
+    let unread = locked(&shared.unread).clone();
+    let stacks = unread.iter().map(|(stack, words)| {
+        let frames: Vec<Frame> =
+            words.iter().filter_map(|at| sampler.frame_at(at.code, i64::from(at.unit) * 2)).collect();
+        let own = fold_to_user(&frames).and_then(|own| frames.iter().position(|frame| frame == own));
+        LaunchStack {
+            stack: *stack,
+            frames: frames.iter().map(launch_frame).collect(),
+            own: own.map(|index| index as u32),
+        }
+    });
+    let stacks: Vec<LaunchStack> = stacks.collect();
+    locked(&shared.read).extend(stacks);
+    locked(&shared.unread).drain(..unread.len());
+}
+
+fn launch_frame(frame: &Frame) -> LaunchFrame {
+    let file = shorten(&frame.file);
+    let dir = frame.file.strip_suffix(file).unwrap_or_default();
+    LaunchFrame {
+        file: line(file, MAX_FILE),
+        dir: line(dir, MAX_FILE),
+        line: frame.line,
+        function: line(&frame.function, MAX_FUNCTION),
     }
 }
 
@@ -216,7 +314,13 @@ mod tests {
     /// Without a thread.
     fn follower(samples: Vec<Sample>) -> StackFollower {
         let shared = Arc::new(Shared { samples: Mutex::new(samples), ..Shared::default() });
-        StackFollower { pid: 7, shared, recorded: Vec::new(), busy: Vec::new() }
+        StackFollower {
+            pid: 7,
+            shared,
+            recorded: Vec::new(),
+            busy: Vec::new(),
+            launches: Launches::default(),
+        }
     }
 
     #[test]

@@ -34,6 +34,15 @@ pub enum Message<'a> {
         at_ns: u64,
         mode: Mode,
     },
+    /// The words of a stack are [`wire::FrameAt`].
+    Stack {
+        number: u32,
+        frames: &'a [u64],
+    },
+    Launch {
+        correlation: u32,
+        stack: u32,
+    },
     Obstacle(Obstacle),
     Version(u32),
     Dropped(u64),
@@ -106,6 +115,14 @@ impl Transcript {
                         self.texts[lane].insert(number, text);
                     }
                 }
+                Some(Record::Stack { number, frames }) => {
+                    let count = wire::stack_slots(frames as usize);
+                    let Some(words) = slots.get(at..at + count) else { return at - 1 };
+                    at += count;
+                    let words = words.as_flattened();
+                    each(Message::Stack { number, frames: &words[..words.len().min(frames as usize)] });
+                }
+                Some(Record::Launch { correlation, stack }) => each(Message::Launch { correlation, stack }),
                 Some(Record::Work(mut work)) => {
                     let Some(clocks) = self.clocks else { continue };
                     work.start_ns = clocks.run_time(work.start_ns, run);
@@ -258,6 +275,17 @@ mod tests {
         let slots = wire::text(3, &[b'x'; 100]);
         assert_eq!(transcript.read(0, &slots[..2], run(), &mut |_| ()), 0);
         assert_eq!(transcript.read(0, &slots, run(), &mut |_| ()), 3);
+    }
+
+    #[test]
+    fn launches_have_the_frames_that_were_sent_before() {
+        let mut transcript = Transcript::default();
+        let mut slots = wire::stack(3, &(1..=10).collect::<Vec<u64>>());
+        slots.push(Record::Launch { correlation: 70, stack: 3 }.slot());
+        assert_eq!(transcript.read(1, &slots[..2], run(), &mut |_| ()), 0, "cut off");
+        let all = said(&mut transcript, 1, &slots);
+        assert!(all[0].contains("number: 3") && all[0].ends_with("8, 9, 10] }"), "{all:?}");
+        assert_eq!(all[1], "Launch { correlation: 70, stack: 3 }");
     }
 
     #[test]
