@@ -38,11 +38,12 @@ own() {
   engine rest 512 256 6; engine context 16384 128 4; engine prefill 8192 2 30
   table own
 }
-serve() { # more options of the server
+serve() { # more options of the server. SERVER: the process of one that runs already, with --max-num-seqs 32
+  [ -z "$SERVER" ] || { server=$SERVER; return; }
   setsid $VLLM --max-num-seqs 32 "$@" > $W/server 2>&1 & server=$!
   local begun=$SECONDS; ready $url || { tail -5 $W/server; end; return 1; }; echo "server: ready after $((SECONDS - begun)) s"
 }
-end() { kill -INT $server; for _ in 1 2 3 4 5 6 7 8; do kill -0 $server 2>/dev/null || break; sleep 1; done; kill -KILL -- -$server 2>/dev/null; wait $server 2>/dev/null; cp $W/server $T/vllm/server.$server; }
+end() { [ -z "$SERVER" ] || return 0; kill -INT $server; for _ in 1 2 3 4 5 6 7 8; do kill -0 $server 2>/dev/null || break; sleep 1; done; kill -KILL -- -$server 2>/dev/null; wait $server 2>/dev/null; cp $W/server $T/vllm/server.$server; }
 load() { # name, options
   local name=$1 d=$T/vllm/$1; shift; rm -rf $d
   $PY $P/faults_client.py counters $url > $W/before
