@@ -72,10 +72,15 @@ impl FollowedProcess {
         stacks: Option<StackFollower>,
         now: Stamp,
     ) -> FollowedProcess {
+        let mut fold = Fold::default();
+        if stacks.is_some() {
+            // Kernels are kept from now on.
+            let _ = fold.take_kernels();
+        }
         FollowedProcess {
             ranks: RankRecord::new(connection.pid, info),
             connection,
-            fold: Fold::default(),
+            fold,
             mode: Mode::Nothing,
             asked: None,
             version: None,
@@ -129,11 +134,6 @@ impl FollowedProcess {
                     ranks.work(&work, |name| fold.class(name));
                     if let Some(stacks) = stacks.as_mut().filter(|_| !matches!(work.kind, WorkKind::Sync)) {
                         stacks.work(work.start_ns, work.end_ns);
-                    }
-                    if let Some(stacks) =
-                        stacks.as_mut().filter(|_| matches!(work.kind, WorkKind::Kernel { .. }))
-                    {
-                        stacks.kernel(work.correlation, name, work.end_ns.saturating_sub(work.start_ns));
                     }
                     fold.add(work);
                 }
@@ -254,8 +254,14 @@ impl FollowedProcess {
             tx.send(Event::HostStacks(Box::new(stacks)));
         }
         let is_closed = self.is_closed;
-        if let Some(lines) = self.stacks.as_mut().and_then(|stacks| stacks.take_launches(is_closed)) {
-            tx.send(Event::LaunchLines(Box::new(lines)));
+        if let Some(stacks) = &mut self.stacks {
+            let kernels = self.fold.take_kernels();
+            let names = self.fold.names();
+            let kernels =
+                kernels.iter().map(|kernel| (kernel.correlation, names.text(kernel.name), kernel.ns));
+            if let Some(lines) = stacks.take_launches(kernels, is_closed) {
+                tx.send(Event::LaunchLines(Box::new(lines)));
+            }
         }
         self.switches = 0;
         let finding = self.fold.finding();

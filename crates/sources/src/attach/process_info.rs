@@ -185,16 +185,28 @@ pub fn find_processes(wanted: &str) -> Vec<ProcessInfo> {
     // sudo has the name among its arguments, too.
     let above = |pid: &u32| ProcessInfo::parent_of(*pid);
     let ours: Vec<u32> = std::iter::successors(Some(std::process::id()), above).take(64).collect();
-    let is_named = |info: &ProcessInfo| {
-        info.arguments
-            .iter()
-            .take(4)
-            .any(|word| Path::new(word).file_name().is_some_and(|name| name.to_string_lossy() == wanted))
-    };
+    let is_named = |info: &ProcessInfo| is_named(&info.arguments, wanted);
     let mut found: Vec<ProcessInfo> =
         pids.filter(|pid| !ours.contains(pid)).filter_map(ProcessInfo::read).filter(is_named).collect();
     found.sort_by_key(|info| info.pid);
     found
+}
+
+/// Whether a command is known by a name: that of its program, its script or its Python module (`python -m vllm.entrypoints…`), or
+/// the first part of the title that it gave itself (`VLLM::EngineCore`).
+fn is_named(arguments: &[OsString], wanted: &str) -> bool {
+    let is_file =
+        |word: &OsString| Path::new(word).file_name().is_some_and(|name| name.to_string_lossy() == wanted);
+    let modules =
+        arguments.iter().zip(arguments.iter().skip(1)).take(4).filter(|(option, _)| *option == "-m");
+    let is_module = |module: &OsString| {
+        let module = module.to_string_lossy();
+        module == wanted || module.split('.').next() == Some(wanted)
+    };
+    let title = arguments.first().map(|title| title.to_string_lossy()).unwrap_or_default();
+    arguments.iter().take(4).any(is_file)
+        || modules.into_iter().any(|(_, module)| is_module(module))
+        || title.split_once("::").is_some_and(|(first, _)| first.eq_ignore_ascii_case(wanted))
 }
 
 #[cfg(test)]
@@ -212,6 +224,28 @@ mod tests {
         ] {
             let maps = line("/usr/lib/libc.so.6") + &line(path);
             assert_eq!(has_library(maps.as_bytes()), found, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_command_has_the_name_of_its_program_its_script_its_module_or_its_title() {
+        let named = |command: &str, wanted: &str| {
+            is_named(&command.split(' ').map(OsString::from).collect::<Vec<_>>(), wanted)
+        };
+        for command in [
+            "/usr/bin/vllm serve m7",
+            "python3 /opt/bin/vllm serve m7",
+            "python3 -u -m vllm.entrypoints.cli.main serve m7",
+            "VLLM::EngineCore",
+        ] {
+            assert!(named(command, "vllm"), "{command}");
+        }
+        assert!(
+            named("sglang::scheduler", "sglang")
+                && named("python3 -m sglang.launch_server", "sglang.launch_server")
+        );
+        for command in ["grep vllm.log", "python3 vllm.py", "python3 -m x vllm2", "/home/vllm/run serve"] {
+            assert!(!named(command, "vllm"), "{command}");
         }
     }
 

@@ -117,12 +117,13 @@ impl StackFollower {
         self.launches.launch(correlation, stack);
     }
 
-    pub fn kernel(&mut self, correlation: u32, name: Option<&str>, ns: u64) {
-        self.launches.kernel(correlation, name, ns);
-    }
-
-    /// The kernels by their lines since the last call.
-    pub fn take_launches(&mut self, is_last: bool) -> Option<LaunchLines> {
+    /// The kernels by their lines since the last call: those that were measured, and their launches before that.
+    pub fn take_launches<'a>(
+        &mut self,
+        kernels: impl Iterator<Item = (u32, &'a str, u64)>,
+        is_last: bool,
+    ) -> Option<LaunchLines> {
+        kernels.for_each(|(correlation, name, ns)| self.launches.kernel(correlation, name, ns));
         if is_last {
             // The thread reads within two intervals.
             let since = Instant::now();
@@ -131,12 +132,13 @@ impl StackFollower {
             }
         }
         let stacks = std::mem::take(&mut *locked(&self.shared.read));
-        self.launches.take(self.pid, stacks, is_last)
+        self.launches.take(self.pid, stacks)
     }
 
     /// Every kernel is recorded from now on.
     pub fn begin_burst(&mut self, at_ns: u64) {
         self.recorded.push((at_ns, u64::MAX));
+        self.launches.begin_burst();
     }
 
     pub fn end_burst(&mut self, at_ns: u64) {

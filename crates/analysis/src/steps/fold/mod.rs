@@ -125,6 +125,8 @@ pub struct Fold {
     finding: Finding,
     dropped: u64,
     unmeasured: u64,
+    /// The kernels since they were last taken, if they are wanted.
+    kernels: Option<Vec<KernelTime>>,
 }
 
 impl Default for Fold {
@@ -166,8 +168,17 @@ impl Default for Fold {
             finding: Finding::NotFound(NoSteps::NoKernels),
             dropped: 0,
             unmeasured: 0,
+            kernels: None,
         }
     }
+}
+
+/// A kernel whose times are a measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelTime {
+    pub correlation: u32,
+    pub name: NameId,
+    pub ns: u64,
 }
 
 impl Fold {
@@ -270,6 +281,22 @@ impl Fold {
     /// No more records will come.
     pub fn finish(&mut self) {
         self.settle(u64::MAX);
+    }
+
+    /// The measured kernels since the last call, in steps and outside of them. They are kept from the first call on.
+    pub fn take_kernels(&mut self) -> Vec<KernelTime> {
+        self.kernels.replace(Vec::new()).unwrap_or_default()
+    }
+
+    fn keep_kernels(&mut self, works: &[Work]) {
+        let Some(kernels) = &mut self.kernels else { return };
+        kernels.extend(works.iter().filter_map(|work| match work.kind {
+            WorkKind::Kernel { name, .. } => {
+                let ns = work.end_ns.saturating_sub(work.start_ns);
+                Some(KernelTime { correlation: work.correlation, name, ns })
+            }
+            _ => None,
+        }));
     }
 
     /// The steps found since the last call, in order; they do not overlap.
@@ -537,6 +564,7 @@ impl Fold {
         cuts: &Cuts,
     ) {
         let (works, classes) = (&works[step.indices.clone()], &classes[step.indices.clone()]);
+        self.keep_kernels(works);
         let mut assigned = layers::assign(works, classes);
         self.usual.correct(works, classes, &mut assigned.instances);
         let overlaps = overlap::overlaps(works, classes);
@@ -644,6 +672,7 @@ impl Fold {
         if works.is_empty() {
             return;
         }
+        self.keep_kernels(works);
         let overlaps = overlap::overlaps(works, classes);
         let mut step_works: Vec<StepWork> = works.iter().filter_map(|work| self.step_work(work)).collect();
         if let Ok(Some(span)) = in_order(&mut step_works) {
