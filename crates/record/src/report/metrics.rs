@@ -219,6 +219,8 @@ pub fn metrics_json(state: &RunState) -> Value {
         "cold_start_stages": state.startup.stages().map(|(stage, s)| json!({"stage": stage, "seconds": s})).collect::<Vec<_>>(),
         "duration_s": state.now.secs(),
         "metrics": state.summary(),
+        "account": account_json(state),
+        "bill": bill_json(state),
         "kernel_recording": recording_json(state),
         "snapshots": state.snapshots,
         "diagnosis": state.diagnosis(),

@@ -392,7 +392,7 @@ impl Work {
         let count = |tokens: f64| ((tokens * per_token).round() as usize).max(1);
         let seed = self.plan.seed;
         let text = match (&self.plan.prompts, entry) {
-            (_, Some(entry)) => entry.text(seed, per_token),
+            (_, Some(entry)) => entry.text(request, seed, per_token),
             (Prompts::Synthetic { tokens, shared, .. }, None) => {
                 let common = (f64::from(*tokens) * shared).floor();
                 let own = seed ^ self.nonce ^ (u64::from(request) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -48,16 +48,17 @@ struct RecordedLine {
 }
 
 impl TraceEntry {
-    /// Its prompt: blocks of words, the last one truncated to its length.
-    pub fn text(&self, seed: u64, words_per_token: f64) -> String {
+    /// Its prompt: blocks of words, the last one truncated to its length. Blocks without an id have text that no other
+    /// `request` has.
+    pub fn text(&self, request: u32, seed: u64, words_per_token: f64) -> String {
         let mut left = self.prompt_tokens;
         let mut text = String::new();
-        let unnamed = self.blocks.len() as u64;
+        let unnamed = u64::MAX ^ u64::from(request) << 24;
         for n in 0.. {
             if left == 0 {
                 break;
             }
-            let id = self.blocks.get(n).copied().unwrap_or(u64::MAX - unnamed - n as u64);
+            let id = self.blocks.get(n).copied().unwrap_or(unnamed - n as u64);
             let tokens = left.min(BLOCK_TOKENS);
             let count = ((f64::from(tokens) * words_per_token).round() as usize).max(1);
             if !text.is_empty() {
@@ -121,10 +122,19 @@ mod tests {
         let entries = read(text).unwrap();
         assert_eq!(entries[0].at, Duration::ZERO);
         assert_eq!((entries[1].at, entries[1].output_tokens), (Duration::from_secs(2), 5));
-        let (a, b) = (entries[0].text(7, 1.0), entries[1].text(7, 1.0));
+        let (a, b) = (entries[0].text(0, 7, 1.0), entries[1].text(1, 7, 1.0));
         assert_eq!(a.split(' ').count(), 600);
         let common = a.split(' ').zip(b.split(' ')).take_while(|(x, y)| x == y).count();
         assert!((512..530).contains(&common), "{common}");
+    }
+
+    #[test]
+    fn prompts_without_ids_have_no_common_prefix() {
+        let text = "{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 5}\n".repeat(2);
+        let entries = read(&text).unwrap();
+        let texts = [entries[0].text(0, 7, 1.0), entries[1].text(1, 7, 1.0)];
+        assert_ne!(texts[0].split(' ').take(4).collect::<Vec<_>>(), texts[1].split(' ').take(4).collect::<Vec<_>>());
+        assert_eq!(texts[0], entries[0].text(0, 7, 1.0), "the same in each run");
     }
 
     #[test]
