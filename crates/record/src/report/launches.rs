@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::state::{LaunchGroup, LaunchPlace, Launches, RunState};
 use llmprof_base::{
     table::{aligned, markdown},
-    units::{grouped, millis, percent},
+    units::{grouped, millis, share_percent},
 };
 
 /// Maximum rows in a report, and kernels of a row in JSON.
@@ -24,7 +24,7 @@ fn rows(launches: &Launches, group: LaunchGroup, limit: usize) -> Vec<[String; 5
     let mut rows = vec![["share", "GPU time", "launches", place, "largest kernel"].map(str::to_owned)];
     rows.extend(launches.places(group).iter().take(limit).map(|place| {
         [
-            percent(100.0 * place.share),
+            share_percent(100.0 * place.share),
             millis(milliseconds(place.launched.ns)),
             grouped(i64::try_from(place.launched.launches).unwrap_or(i64::MAX)),
             place.text().to_owned(),

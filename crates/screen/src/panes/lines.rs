@@ -18,7 +18,7 @@ use ratatui::{
 };
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use llmprof_base::units::{grouped, millis, percent};
+use llmprof_base::units::{grouped, millis, percent, share_percent};
 use llmprof_event::HostActivity;
 use llmprof_record::state::{HostLine, LaunchGroup, LaunchPlace, Stacks};
 
@@ -27,7 +27,7 @@ pub struct LinesPane<'a>(pub View<'a>);
 pub const PANE: Spec = Spec {
     title: "Lines",
     keys: &[KeyCode::Char('i')],
-    help: "Lines: a program's Python lines while its GPU was idle, and what they launch",
+    help: "Lines: Python lines by GPU idle time and by GPU time",
     is_special: true,
     why_empty: "no Python program was followed",
     has_content: |_, state| state.stacks.is_there() || state.launches.is_there(),
@@ -112,7 +112,7 @@ fn launched_row<'a>(
     let plain = |text: &str| theme.glyphs.plain(text);
     let cell = |text: String| plain(&format!("{text:>SHARE$} "));
     let mut spans = vec![
-        Text::styled(cell(percent(100.0 * place.share)), theme.number),
+        Text::styled(cell(share_percent(100.0 * place.share)), theme.number),
         Text::styled(cell(millis(place.launched.ns as f64 / 1e6)), theme.text),
     ];
     if with_launches {

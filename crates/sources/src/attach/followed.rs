@@ -262,6 +262,9 @@ impl FollowedProcess {
             if let Some(lines) = stacks.take_launches(kernels, is_closed) {
                 tx.send(Event::LaunchLines(Box::new(lines)));
             }
+            if let Some(warning) = stacks.take_warning() {
+                tx.notice(Level::Warn, "program", warning);
+            }
         }
         self.switches = 0;
         let finding = self.fold.finding();

@@ -12,17 +12,37 @@ const MAX_ROWS: usize = 4096;
 const FURTHER: &str = "(further kernels)";
 /// The number of no stack.
 const OUTSIDE: u32 = 0;
+/// The kernels of a burst have arrived when so many more have begun.
+const SETTLED_AFTER: usize = 4;
+/// Launches of a burst below which their number says nothing, and the share of them that has kernels at least.
+const FEW: u32 = 100;
+const USUAL: f64 = 0.5;
 
 #[derive(Default)]
 pub struct Launches {
-    /// The stack of each launch, in the order of their arrival.
-    stacks: HashMap<u32, u32>,
+    /// The stack of each launch, in the order of their arrival, and whether a kernel of it was recorded.
+    stacks: HashMap<u32, (u32, bool)>,
     order: VecDeque<u32>,
-    /// The first and the last launch of each burst.
-    bursts: VecDeque<Option<(u32, u32)>>,
+    bursts: VecDeque<Burst>,
     /// Launches and their time, by stack and name.
     rows: BTreeMap<u32, BTreeMap<String, (u32, u64)>>,
     row_count: usize,
+}
+
+/// The launches of a burst.
+#[derive(Debug, Default)]
+struct Burst {
+    /// The first and the last one.
+    range: Option<(u32, u32)>,
+    launches: u32,
+    /// Those of which a kernel was recorded.
+    recorded: u32,
+}
+
+impl Burst {
+    fn contains(&self, correlation: u32) -> bool {
+        self.range.is_some_and(|(first, last)| (first..=last).contains(&correlation))
+    }
 }
 
 impl Launches {
@@ -30,31 +50,47 @@ impl Launches {
         if self.bursts.len() >= MAX_BURSTS {
             self.bursts.pop_front();
         }
-        self.bursts.push_back(None);
+        self.bursts.push_back(Burst::default());
+    }
+
+    /// The share of launches that have kernels, in the last burst whose kernels have arrived, if it is too low: CUPTI 13.0 may
+    /// stop recording the kernels that are not in graphs.
+    pub fn unrecorded(&self) -> Option<f64> {
+        let settled = self.bursts.len().checked_sub(SETTLED_AFTER + 1)?;
+        let burst = &self.bursts[settled];
+        let share = f64::from(burst.recorded) / f64::from(burst.launches.max(1));
+        (burst.launches >= FEW && share < USUAL).then_some(share)
     }
 
     pub fn launch(&mut self, correlation: u32, stack: u32) {
         if let Some(burst) = self.bursts.back_mut() {
-            let (first, last) = burst.get_or_insert((correlation, correlation));
+            let (first, last) = burst.range.get_or_insert((correlation, correlation));
             (*first, *last) = ((*first).min(correlation), (*last).max(correlation));
+            burst.launches += 1;
         }
         if self.order.len() >= MAX_LAUNCHES
             && let Some(oldest) = self.order.pop_front()
         {
             self.stacks.remove(&oldest);
         }
-        if self.stacks.insert(correlation, stack).is_none() {
+        if self.stacks.insert(correlation, (stack, false)).is_none() {
             self.order.push_back(correlation);
         }
     }
 
     /// A kernel that a burst has recorded, after its launch. Work that was launched before the burst is not counted.
     pub fn kernel(&mut self, correlation: u32, name: &str, ns: u64) {
-        let is_known = |(first, last): &(u32, u32)| (*first..=*last).contains(&correlation);
-        let stack = match self.stacks.get(&correlation) {
-            Some(stack) => *stack,
-            None if self.bursts.iter().flatten().any(is_known) => OUTSIDE,
-            None => return,
+        let burst = self.bursts.iter_mut().find(|burst| burst.contains(correlation));
+        let stack = match (self.stacks.get_mut(&correlation), burst) {
+            (Some((stack, is_recorded)), burst) => {
+                let is_first = !std::mem::replace(is_recorded, true);
+                if let Some(burst) = burst.filter(|_| is_first) {
+                    burst.recorded += 1;
+                }
+                *stack
+            }
+            (None, Some(_)) => OUTSIDE,
+            (None, None) => return,
         };
         let has_row = self.rows.get(&stack).is_some_and(|kernels| kernels.contains_key(name));
         let (stack, name) =
@@ -109,6 +145,25 @@ mod tests {
         let expected = [(0, "copy", 1, 1), (1, "gemm", 2, 12), (2, "norm", 1, 2)];
         assert_eq!(rows(&mut launches), expected.map(|(s, name, n, ns)| (s, name.to_owned(), n, ns)));
         assert_eq!(launches.take(7, Vec::new()), None);
+    }
+
+    #[test]
+    fn launches_without_kernels_are_noticed() {
+        let mut launches = Launches::default();
+        let burst = |launches: &mut Launches, n: u32, step: u32| {
+            launches.begin_burst();
+            (0..200).for_each(|i| launches.launch(1000 * n + i, 1));
+            (0..200).step_by(step as usize).for_each(|i| launches.kernel(1000 * n + i, "k", 1));
+        };
+        burst(&mut launches, 1, 1);
+        (2..6).for_each(|n| burst(&mut launches, n, 20));
+        assert_eq!(
+            launches.unrecorded(),
+            None,
+            "the first burst had all, and kernels of the others may still come"
+        );
+        launches.begin_burst();
+        assert_eq!(launches.unrecorded(), Some(0.05));
     }
 
     #[test]

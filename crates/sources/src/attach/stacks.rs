@@ -11,7 +11,7 @@ use std::{
 };
 
 use host_stacks::{Frame, FrameLayout, Refusal, Sampler, State, ThreadSample, fold_to_user, shorten};
-use llmprof_base::foreign::line;
+use llmprof_base::{foreign::line, units::percent};
 use llmprof_event::{
     EventTx, HostActivity, HostRow, HostStacks, LaunchFrame, LaunchLines, LaunchStack, Level,
 };
@@ -69,6 +69,7 @@ pub struct StackFollower {
     /// When the GPU worked.
     busy: Vec<(u64, u64)>,
     launches: Launches,
+    has_warned: bool,
 }
 
 impl Drop for StackFollower {
@@ -85,7 +86,14 @@ impl StackFollower {
         // Without the thread there are no samples, as in a program that is not Python.
         let _ =
             thread::Builder::new().name("llmprof-stacks".to_owned()).spawn(move || sample(pid, &tx, &theirs));
-        StackFollower { pid, shared, recorded: Vec::new(), busy: Vec::new(), launches: Launches::default() }
+        StackFollower {
+            pid,
+            shared,
+            recorded: Vec::new(),
+            busy: Vec::new(),
+            launches: Launches::default(),
+            has_warned: false,
+        }
     }
 
     /// What the library has to know to send the frames of launches; once, as soon as it is known.
@@ -133,6 +141,18 @@ impl StackFollower {
         }
         let stacks = std::mem::take(&mut *locked(&self.shared.read));
         self.launches.take(self.pid, stacks)
+    }
+
+    /// Said once: that kernels are missing which the program has launched.
+    pub fn take_warning(&mut self) -> Option<String> {
+        let share = self.launches.unrecorded().filter(|_| !self.has_warned)?;
+        self.has_warned = true;
+        Some(format!(
+            "process {}: CUPTI records kernels of only {} of its launches; after many recordings CUPTI 13.0 may stop recording \
+             kernels outside of CUDA graphs: all numbers of kernels leave them out, until the program is started again",
+            self.pid,
+            percent(100.0 * share)
+        ))
     }
 
     /// Every kernel is recorded from now on.
@@ -322,6 +342,7 @@ mod tests {
             recorded: Vec::new(),
             busy: Vec::new(),
             launches: Launches::default(),
+            has_warned: false,
         }
     }
 

@@ -133,7 +133,10 @@ mod tests {
         let text = "{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 5}\n".repeat(2);
         let entries = read(&text).unwrap();
         let texts = [entries[0].text(0, 7, 1.0), entries[1].text(1, 7, 1.0)];
-        assert_ne!(texts[0].split(' ').take(4).collect::<Vec<_>>(), texts[1].split(' ').take(4).collect::<Vec<_>>());
+        assert_ne!(
+            texts[0].split(' ').take(4).collect::<Vec<_>>(),
+            texts[1].split(' ').take(4).collect::<Vec<_>>()
+        );
         assert_eq!(texts[0], entries[0].text(0, 7, 1.0), "the same in each run");
     }
 
