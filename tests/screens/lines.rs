@@ -80,15 +80,14 @@ fn lines_are_shown_by_the_kernels_that_they_launched() {
             82,
         ),
     ];
-    let stacks = (1..).zip(lines).map(|(stack, (file, line, function, ..))| {
-        let frame = LaunchFrame {
-            file: file.to_owned(),
-            dir: "/opt/".to_owned(),
-            line,
-            function: function.to_owned(),
-        };
-        LaunchStack { stack, frames: vec![frame], own: Some(0) }
-    });
+    let frame = |(file, line, function): (&str, u32, &str)| LaunchFrame {
+        file: file.to_owned(),
+        dir: "/opt/".to_owned(),
+        line,
+        function: function.to_owned(),
+    };
+    let frames = lines.iter().map(|(file, line, function, ..)| frame((*file, *line, *function))).collect();
+    let stacks = (1..4).map(|stack| LaunchStack { stack, frames: vec![stack - 1], own: Some(0) }).collect();
     let row = |stack, kernel: &str, launches, ms: u64| LaunchRow {
         stack,
         kernel: kernel.to_owned(),
@@ -98,7 +97,7 @@ fn lines_are_shown_by_the_kernels_that_they_launched() {
     let mut rows: Vec<LaunchRow> =
         (1..).zip(lines).map(|(stack, (_, _, _, kernel, n, ms))| row(stack, kernel, n, ms)).collect();
     rows.push(LaunchRow { ns: 20_000, ..row(0, "ncclDevKernel_AllGather_RING_LL", 12, 0) });
-    let event = Event::LaunchLines(Box::new(LaunchLines { pid: 71, stacks: stacks.collect(), rows }));
+    let event = Event::LaunchLines(Box::new(LaunchLines { pid: 71, frames, stacks, rows }));
     state.apply(&Envelope { t: Stamp(11_000_000_000), event });
     insta::assert_snapshot!("lines_and_launches", at_all_sizes(&state, &showing(Pane::Lines)));
 }

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchLines {
     pub pid: u32,
+    /// The frames that are named here for the first time, numbered on from those before.
+    pub frames: Vec<LaunchFrame>,
     /// The stacks that are named here for the first time.
     pub stacks: Vec<LaunchStack>,
     pub rows: Vec<LaunchRow>,
@@ -17,14 +19,13 @@ pub struct LaunchLines {
 pub struct LaunchStack {
     /// Its number in this process, from 1.
     pub stack: u32,
-    /// Innermost first.
-    pub frames: Vec<LaunchFrame>,
+    /// The numbers of its frames, innermost first.
+    pub frames: Vec<u32>,
     /// The index of the innermost frame of the program's own code, if there is one.
     pub own: Option<u32>,
 }
 
-/// Ordered by file and line.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LaunchFrame {
     /// The path within its package, library or checkout, and the directory before that.
     pub file: String,

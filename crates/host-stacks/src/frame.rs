@@ -109,7 +109,9 @@ fn owner_of(file: &str) -> Owner {
         return if BASES.contains(&package) { Owner::Base } else { Owner::Package };
     }
     let script = file.contains("/bin/") && !file.ends_with(".py");
-    let generated = file.starts_with('<') && !file.starts_with("<ipython");
+    // torch.compile writes its code into a directory of this name, or of the user's.
+    let compiled = file.contains("/inductor_cache/") || file.contains("/torchinductor_");
+    let generated = compiled || file.starts_with('<') && !file.starts_with("<ipython");
     let runtime = script || generated || file.is_empty() || standard(file).is_some();
     if runtime { Owner::Runtime } else { Owner::User }
 }
@@ -174,6 +176,8 @@ mod tests {
             "/home/u/app/serve.py"
         );
         assert_eq!(folded(&[STANDARD, TORCH, VLLM, "/opt/venv/bin/vllm"]).unwrap(), VLLM);
+        let compiled = "/root/.cache/vllm/torch_compile_cache/x/inductor_cache/mh/cmhd23.py";
+        assert_eq!(folded(&[compiled, TORCH, VLLM]).unwrap(), VLLM);
         assert_eq!(folded(&[STANDARD, TORCH, "<frozen runpy>", "<string>"]), None);
         assert_eq!(folded(&[]), None);
     }

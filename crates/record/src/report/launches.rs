@@ -152,7 +152,8 @@ mod tests {
         let row = |stack, kernel: &str, ns| LaunchRow { stack, kernel: kernel.to_owned(), launches: 3, ns };
         let lines = LaunchLines {
             pid: 7,
-            stacks: vec![LaunchStack { stack: 1, frames, own: Some(0) }],
+            frames,
+            stacks: vec![LaunchStack { stack: 1, frames: vec![0, 1], own: Some(0) }],
             rows: vec![row(1, "gemm; of f16", 3_000_000), row(0, "fill", 1_000_000)],
         };
         let mut state = RunState::default();
@@ -164,7 +165,7 @@ mod tests {
     fn a_table_has_the_lines_by_time() {
         let state = state();
         let text = launches_text(&state, LaunchGroup::Line, 1);
-        assert!(text.starts_with("4 ms in 6 kernels"), "{text}");
+        assert!(text.starts_with("4.00 ms in 6 kernels"), "{text}");
         assert!(text.contains("75 %") && text.contains("model.py:5 attend"), "{text}");
         assert!(text.ends_with("1 more rows (-k 2 shows all)"), "{text}");
         assert!(launches_text(&state, LaunchGroup::Module, 9).contains("model.py  "), "{text}");

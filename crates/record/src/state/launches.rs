@@ -10,6 +10,7 @@ use llmprof_event::{LaunchFrame, LaunchLines, LaunchStack};
 /// Maximum stacks, and kernels of stacks; what further ones take is only summed.
 const MAX_STACKS: usize = 1 << 15;
 const MAX_ROWS: usize = 1 << 16;
+const MAX_FRAMES: usize = 1 << 17;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Launched {
@@ -29,6 +30,9 @@ type Key = (u32, u32);
 
 #[derive(Debug, Clone, Default)]
 pub struct Launches {
+    /// Of each process, by their numbers.
+    frames: HashMap<u32, Vec<LaunchFrame>>,
+    frame_count: usize,
     stacks: HashMap<Key, LaunchStack>,
     rows: BTreeMap<Key, BTreeMap<String, Launched>>,
     row_count: usize,
@@ -76,6 +80,9 @@ impl Launches {
     }
 
     pub(super) fn add(&mut self, lines: &LaunchLines) {
+        let room = MAX_FRAMES.saturating_sub(self.frame_count).min(lines.frames.len());
+        self.frame_count += room;
+        self.frames.entry(lines.pid).or_default().extend_from_slice(&lines.frames[..room]);
         for stack in &lines.stacks {
             if self.stacks.len() < MAX_STACKS {
                 self.stacks.insert((lines.pid, stack.stack), stack.clone());
@@ -94,11 +101,15 @@ impl Launches {
         }
     }
 
+    fn frame(&self, pid: u32, number: u32) -> Option<&LaunchFrame> {
+        self.frames.get(&pid)?.get(number as usize)
+    }
+
     /// The innermost frame of the program's own code, or the innermost one.
     fn own(&self, key: Key) -> Option<&LaunchFrame> {
         let stack = self.stacks.get(&key)?;
         let own = stack.own.and_then(|own| stack.frames.get(own as usize));
-        own.or_else(|| stack.frames.first())
+        own.or_else(|| stack.frames.first()).and_then(|number| self.frame(key.0, *number))
     }
 
     /// By their time.
@@ -149,9 +160,9 @@ impl Launches {
     pub fn stacks(&self) -> Vec<(Vec<Cow<'_, str>>, u64)> {
         let mut all: BTreeMap<Vec<Cow<'_, str>>, u64> = BTreeMap::new();
         for (key, kernels) in &self.rows {
-            let frames = self.stacks.get(key).map(|stack| stack.frames.as_slice()).unwrap_or_default();
-            let mut path: Vec<Cow<'_, str>> =
-                frames.iter().rev().map(|frame| Cow::Owned(frame.to_string())).collect();
+            let numbers = self.stacks.get(key).map(|stack| stack.frames.as_slice()).unwrap_or_default();
+            let frames = numbers.iter().rev().filter_map(|number| self.frame(key.0, *number));
+            let mut path: Vec<Cow<'_, str>> = frames.map(|frame| Cow::Owned(frame.to_string())).collect();
             if path.is_empty() {
                 path.push(Cow::Borrowed(OUTSIDE));
             }
@@ -179,20 +190,20 @@ mod tests {
     }
 
     fn launches() -> Launches {
-        let attention = vec![
+        let frames = vec![
             frame("torch/f.py", 9, "linear"),
             frame("model.py", 5, "attend"),
             frame("run.py", 2, "main"),
+            frame("model.py", 8, "norm"),
         ];
-        let norm = vec![frame("model.py", 8, "norm"), frame("run.py", 2, "main")];
         let stacks = vec![
-            LaunchStack { stack: 1, frames: attention, own: Some(1) },
-            LaunchStack { stack: 2, frames: norm, own: Some(0) },
+            LaunchStack { stack: 1, frames: vec![0, 1, 2], own: Some(1) },
+            LaunchStack { stack: 2, frames: vec![3, 2], own: Some(0) },
         ];
         let mut launches = Launches::default();
         let rows = vec![row(1, "gemm", 2, 600), row(2, "gemm", 1, 100), row(2, "norm", 4, 200)];
-        launches.add(&LaunchLines { pid: 7, stacks, rows });
-        launches.add(&LaunchLines { pid: 7, stacks: Vec::new(), rows: vec![row(0, "copy", 1, 100)] });
+        launches.add(&LaunchLines { pid: 7, frames, stacks, rows });
+        launches.add(&LaunchLines { pid: 7, frames: Vec::new(), stacks: Vec::new(), rows: vec![row(0, "copy", 1, 100)] });
         launches
     }
 
@@ -241,7 +252,9 @@ mod tests {
         let rows = (0..MAX_ROWS as u32 + 9).map(|n| row(1, &format!("k{n}"), 1, 1)).collect();
         let stacks = 0..MAX_STACKS as u32 + 9;
         let stacks = stacks.map(|stack| LaunchStack { stack, frames: Vec::new(), own: None }).collect();
-        launches.add(&LaunchLines { pid: 7, stacks, rows });
+        let frames = (0..MAX_FRAMES as u32 + 9).map(|line| frame("a.py", line, "f")).collect();
+        launches.add(&LaunchLines { pid: 7, frames, stacks, rows });
+        assert_eq!(launches.frame_count, MAX_FRAMES);
         assert_eq!((launches.stacks.len(), launches.row_count), (MAX_STACKS, MAX_ROWS));
         assert_eq!(launches.all().launches, MAX_ROWS as u64 + 9, "all are summed");
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use llmprof_event::{LaunchLines, LaunchRow, LaunchStack};
+use llmprof_event::{LaunchFrame, LaunchLines, LaunchRow, LaunchStack};
 
 /// Maximum launches whose kernels may still come, and bursts that they belong to.
 const MAX_LAUNCHES: usize = 1 << 18;
@@ -10,6 +10,8 @@ const MAX_BURSTS: usize = 64;
 /// Maximum rows of a window; further kernels are counted together.
 const MAX_ROWS: usize = 4096;
 const FURTHER: &str = "(further kernels)";
+/// Maximum frames of a process; further ones are left out of their stacks.
+const MAX_FRAMES: usize = 1 << 16;
 /// The number of no stack.
 const OUTSIDE: u32 = 0;
 /// The kernels of a burst have arrived when so many more have begun.
@@ -24,9 +26,18 @@ pub struct Launches {
     stacks: HashMap<u32, (u32, bool)>,
     order: VecDeque<u32>,
     bursts: VecDeque<Burst>,
+    frames: HashMap<LaunchFrame, u32>,
     /// Launches and their time, by stack and name.
     rows: BTreeMap<u32, BTreeMap<String, (u32, u64)>>,
     row_count: usize,
+}
+
+/// A stack whose frames were read, innermost first, and the index of the program's own frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadStack {
+    pub stack: u32,
+    pub frames: Vec<LaunchFrame>,
+    pub own: Option<usize>,
 }
 
 /// The launches of a burst.
@@ -108,14 +119,39 @@ impl Launches {
     }
 
     /// The rows since the last call.
-    pub fn take(&mut self, pid: u32, stacks: Vec<LaunchStack>) -> Option<LaunchLines> {
+    pub fn take(&mut self, pid: u32, read: Vec<ReadStack>) -> Option<LaunchLines> {
+        let mut frames = Vec::new();
+        let stacks: Vec<LaunchStack> = read.into_iter().map(|read| self.number(read, &mut frames)).collect();
         self.row_count = 0;
         let rows = std::mem::take(&mut self.rows).into_iter().flat_map(|(stack, kernels)| {
             let row = move |(kernel, (launches, ns))| LaunchRow { stack, kernel, launches, ns };
             kernels.into_iter().map(row)
         });
         let rows: Vec<LaunchRow> = rows.collect();
-        (!rows.is_empty() || !stacks.is_empty()).then_some(LaunchLines { pid, stacks, rows })
+        (!rows.is_empty() || !stacks.is_empty()).then_some(LaunchLines { pid, frames, stacks, rows })
+    }
+
+    /// Gives the stack's frames their numbers; new ones are added to `named`.
+    fn number(&mut self, read: ReadStack, named: &mut Vec<LaunchFrame>) -> LaunchStack {
+        let mut own = None;
+        let mut numbers = Vec::with_capacity(read.frames.len());
+        for (i, frame) in read.frames.into_iter().enumerate() {
+            let next = self.frames.len() as u32;
+            let number = match self.frames.get(&frame) {
+                Some(number) => *number,
+                None if self.frames.len() >= MAX_FRAMES => continue,
+                None => {
+                    named.push(frame.clone());
+                    self.frames.insert(frame, next);
+                    next
+                }
+            };
+            if read.own == Some(i) {
+                own = Some(numbers.len() as u32);
+            }
+            numbers.push(number);
+        }
+        LaunchStack { stack: read.stack, frames: numbers, own }
     }
 }
 
@@ -145,6 +181,27 @@ mod tests {
         let expected = [(0, "copy", 1, 1), (1, "gemm", 2, 12), (2, "norm", 1, 2)];
         assert_eq!(rows(&mut launches), expected.map(|(s, name, n, ns)| (s, name.to_owned(), n, ns)));
         assert_eq!(launches.take(7, Vec::new()), None);
+    }
+
+    #[test]
+    fn each_frame_is_named_once() {
+        let frame = |line| LaunchFrame {
+            file: "a.py".to_owned(),
+            dir: "/app/".to_owned(),
+            line,
+            function: "f".to_owned(),
+        };
+        let read = |stack, lines: &[u32], own| ReadStack {
+            stack,
+            frames: lines.iter().copied().map(frame).collect(),
+            own: Some(own),
+        };
+        let mut launches = Launches::default();
+        let first = launches.take(7, vec![read(1, &[5, 9], 1), read(2, &[6, 9], 0)]).unwrap();
+        assert_eq!(first.frames, [5, 9, 6].map(frame));
+        assert_eq!(first.stacks[1], LaunchStack { stack: 2, frames: vec![2, 1], own: Some(0) });
+        let second = launches.take(7, vec![read(3, &[7, 9], 1)]).unwrap();
+        assert_eq!((second.frames, &second.stacks[0].frames), (vec![frame(7)], &vec![3, 1]));
     }
 
     #[test]

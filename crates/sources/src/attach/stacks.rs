@@ -13,11 +13,11 @@ use std::{
 use host_stacks::{Frame, FrameLayout, Refusal, Sampler, State, ThreadSample, fold_to_user, shorten};
 use llmprof_base::{foreign::line, units::percent};
 use llmprof_event::{
-    EventTx, HostActivity, HostRow, HostStacks, LaunchFrame, LaunchLines, LaunchStack, Level,
+    EventTx, HostActivity, HostRow, HostStacks, LaunchFrame, LaunchLines, Level,
 };
 use llmprof_inject::wire;
 
-use super::launches::Launches;
+use super::launches::{Launches, ReadStack};
 
 /// The interval between samples.
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -52,7 +52,7 @@ struct Shared {
     layout: Mutex<Option<FrameLayout>>,
     /// Stacks of launches whose frames are to be read, and those that were.
     unread: Mutex<Vec<(u32, Vec<wire::FrameAt>)>>,
-    read: Mutex<Vec<LaunchStack>>,
+    read: Mutex<Vec<ReadStack>>,
     stop: AtomicBool,
 }
 
@@ -279,13 +279,9 @@ fn read_stacks(sampler: &mut Sampler, shared: &Shared) {
         let frames: Vec<Frame> =
             words.iter().filter_map(|at| sampler.frame_at(at.code, i64::from(at.unit) * 2)).collect();
         let own = fold_to_user(&frames).and_then(|own| frames.iter().position(|frame| frame == own));
-        LaunchStack {
-            stack: *stack,
-            frames: frames.iter().map(launch_frame).collect(),
-            own: own.map(|index| index as u32),
-        }
+        ReadStack { stack: *stack, frames: frames.iter().map(launch_frame).collect(), own }
     });
-    let stacks: Vec<LaunchStack> = stacks.collect();
+    let stacks: Vec<ReadStack> = stacks.collect();
     locked(&shared.read).extend(stacks);
     locked(&shared.unread).drain(..unread.len());
 }
