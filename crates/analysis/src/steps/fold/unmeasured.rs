@@ -18,8 +18,11 @@ const MIN_SHARE: usize = 4;
 pub(super) fn leave_out(works: &mut Vec<Work>) -> u64 {
     let wrong = wrong_launches(works);
     let mut is_kept = contains_no_other(works);
+    let nexts = next_launches(works);
     for (kept, work) in is_kept.iter_mut().zip(works.iter()) {
-        *kept &= work.graph.is_none() || !wrong.contains(&work.correlation);
+        let next = || nexts.get(&(work.device, work.stream, work.correlation));
+        *kept &= work.graph.is_none()
+            || !wrong.contains(&work.correlation) && next().is_none_or(|next| work.end_ns <= *next);
     }
     let before = works.len();
     let mut kept = is_kept.into_iter();
@@ -39,6 +42,29 @@ fn wrong_launches(works: &[Work]) -> BTreeSet<u32> {
         beyond > 0 && beyond * MIN_SHARE >= pairs.count()
     };
     launches.into_iter().filter(|(_, nodes)| is_wrong(nodes)).map(|(correlation, _)| correlation).collect()
+}
+
+/// For each launch of a graph, by its stream: when the work of later launches is certain to run there, which waits for all of its
+/// nodes.
+fn next_launches(works: &[Work]) -> HashMap<(u16, u32, u32), u64> {
+    let mut streams: HashMap<(u16, u32), Vec<&Work>> = HashMap::new();
+    for work in works.iter().filter(|work| !matches!(work.kind, WorkKind::Sync)) {
+        streams.entry((work.device, work.stream)).or_default().push(work);
+    }
+    let mut nexts = HashMap::new();
+    for ((device, stream), works) in streams {
+        let mut seen = BTreeSet::new();
+        for (i, work) in works.iter().enumerate().rev() {
+            // The last node of its launch.
+            if work.graph.is_some()
+                && seen.insert(work.correlation)
+                && let Some(later) = works.get(i + 1 + RUNS_AHEAD)
+            {
+                nexts.insert((device, stream, work.correlation), later.start_ns);
+            }
+        }
+    }
+    nexts
 }
 
 /// For each work whether it lasts beyond the whole of a later kernel of its stream. Nodes of a graph may have the stream of its
@@ -91,6 +117,19 @@ mod tests {
         let wrong = (0..8).map(|i| (100 + 10 * i, 1_000 + 10 * i, 2, true));
         let both: Vec<_> = sound.iter().copied().chain(wrong).collect();
         assert_eq!(left(&both), [0, 10, 20, 30, 40, 50, 60, 70]);
+    }
+
+    #[test]
+    fn a_node_that_lasts_beyond_the_next_launch_is_left_out() {
+        let launches = (0..24).map(|i| (10 * i, 10 * i + 9, i as u32 / 8, true));
+        let mut works: Vec<_> = launches.collect();
+        // Beside the rest of its launch, and beyond.
+        works[3].1 = 75;
+        assert_eq!(left(&works).len(), 24);
+        works[3].1 = 5000;
+        assert!(left(&works).len() == 23 && !left(&works).contains(&30));
+        works[23].1 = 5000;
+        assert_eq!(left(&works).len(), 23, "nothing is known after the last launch");
     }
 
     #[test]
