@@ -6,11 +6,13 @@
 use std::{
     collections::BTreeMap,
     fs,
+    io::Read,
     path::{Path, PathBuf},
 };
 
 use crate::common::run;
 use llmprof::{
+    base::gz,
     config::parse_yaml,
     event::kernels::{Group, KernelRow, KernelTable, Kind},
     kernels::open,
@@ -262,6 +264,43 @@ fn a_trace_of_pytorch_is_shown_by_operator() {
     let output = run(dir.path(), &["kernels", "other.json"]);
     assert_eq!(output.code, 1);
     assert!(output.err.contains("PyTorch (trace (.json.gz), trace (.json))"), "{}", output.err);
+}
+
+/// One second of vLLM 0.24.0 on an H200, joined while it served. The sums were computed from the events by hand.
+#[test]
+fn lines_of_a_real_vllm() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("run")).unwrap();
+    let recording = fs::read(fixture("engines/vllm_lines.ndjson.gz")).unwrap();
+    let mut events = String::new();
+    gz::decompressed(recording.as_slice()).read_to_string(&mut events).unwrap();
+    fs::write(dir.path().join("run/events.ndjson"), events).unwrap();
+    let output = run(dir.path(), &["kernels", "run", "--by", "line", "--json"]);
+    assert_eq!((output.code, output.err.as_str()), (0, ""));
+    let json: Value = serde_json::from_str(&output.out).unwrap();
+    assert_eq!((&json["launches"], &json["gpu_ms"]), (&8278.into(), &199.707101.into()));
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 17);
+    for (row, (place, launches, gpu_ms)) in rows.iter().zip([
+        ("vllm/compilation/piecewise_backend.py:380 PiecewiseBackend.__call__", 450, 98.398158),
+        ("vllm/compilation/cuda_graph.py:360 CUDAGraphWrapper.__call__", 7300, 90.437721),
+        ("model_executor/layers/utils.py:98 default_unquantized_gemm", 23, 5.818841),
+    ]) {
+        assert_eq!((&row["place"], &row["launches"]), (&place.into(), &launches.into()));
+        assert_eq!(row["gpu_ms"], gpu_ms);
+    }
+    let output = run(dir.path(), &["kernels", "run", "--by", "module", "-k", "1"]);
+    assert!(
+        output.out.contains("49 %  98.4 ms       450  vllm/compilation/piecewise_backend.py"),
+        "{}",
+        output.out
+    );
+    let output = run(dir.path(), &["kernels", "run", "--stacks", "out.json"]);
+    assert_eq!(output.code, 0, "{}", output.err);
+    let stacks: Value = serde_json::from_slice(&fs::read(dir.path().join("out.json")).unwrap()).unwrap();
+    assert_eq!(stacks["profiles"][0]["endValue"], 199_707_101);
+    let output = run(dir.path(), &["kernels", "out.json", "--by", "line"]);
+    assert_eq!((output.code, output.err.contains("is not a recorded run")), (2, true), "{}", output.err);
 }
 
 /// A trace of an H200. The totals are those of PyTorch's own table of the same run.

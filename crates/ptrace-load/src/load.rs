@@ -28,6 +28,9 @@ const STACK: u64 = 256 << 10;
 const MAX_RUNNING: usize = 4;
 /// Threads that are looked at per round.
 const MAX_LOOKS: usize = 256;
+/// Reads of the mappings of a program that changes them, and the time between two.
+const MAX_READS: u32 = 10;
+const REREAD: Duration = Duration::from_millis(5);
 const FILE_PREFIX: &str = "ptrace-load:";
 
 pub fn load(
@@ -37,8 +40,18 @@ pub fn load(
     argument: &[u8],
     options: &Options,
 ) -> Result<Loaded, Refusal> {
-    let (_, memory, mappings, modules) = inspect(pid)?;
-    let plan = Plan::new(pid, &memory, &modules, library, function, argument)?;
+    let mut reads = 1;
+    let (memory, mappings, modules, plan) = loop {
+        let (_, memory, mappings, modules) = inspect(pid)?;
+        match Plan::new(pid, &memory, &modules, library, function, argument) {
+            // The kernel does not give all mappings of one moment: those of a library that was loaded earlier may be incomplete.
+            Err(Refusal::Symbol { .. }) if reads < MAX_READS => {
+                reads += 1;
+                std::thread::sleep(REREAD);
+            }
+            plan => break (memory, mappings, modules, plan?),
+        }
+    };
     let mut search = Search {
         pid,
         memory: &memory,

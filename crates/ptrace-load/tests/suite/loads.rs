@@ -59,8 +59,14 @@ fn signals_are_neither_lost_nor_doubled() {
     let mut program = Program::start(compile("signals", &[]), &["4000"]);
     let mut loads = Vec::new();
     for _ in 0..30 {
-        loads.push(load(program.pid(), "length", "").unwrap());
+        match load(program.pid(), "length", "") {
+            Ok(loaded) => loads.push(loaded),
+            // On a busy machine the program has received all of its signals earlier.
+            Err(Refusal::Zombie { .. } | Refusal::NoProcess { .. } | Refusal::Died { .. }) => break,
+            Err(refusal) => panic!("{refusal}"),
+        }
     }
+    assert!(!loads.is_empty());
     report("signals", &loads);
     let line = program.line();
     println!("received, wrong, ticks: {line}");

@@ -203,7 +203,12 @@ mod tests {
         let mut launches = Launches::default();
         let rows = vec![row(1, "gemm", 2, 600), row(2, "gemm", 1, 100), row(2, "norm", 4, 200)];
         launches.add(&LaunchLines { pid: 7, frames, stacks, rows });
-        launches.add(&LaunchLines { pid: 7, frames: Vec::new(), stacks: Vec::new(), rows: vec![row(0, "copy", 1, 100)] });
+        launches.add(&LaunchLines {
+            pid: 7,
+            frames: Vec::new(),
+            stacks: Vec::new(),
+            rows: vec![row(0, "copy", 1, 100)],
+        });
         launches
     }
 

@@ -12,9 +12,7 @@ use std::{
 
 use host_stacks::{Frame, FrameLayout, Refusal, Sampler, State, ThreadSample, fold_to_user, shorten};
 use llmprof_base::{foreign::line, units::percent};
-use llmprof_event::{
-    EventTx, HostActivity, HostRow, HostStacks, LaunchFrame, LaunchLines, Level,
-};
+use llmprof_event::{EventTx, HostActivity, HostRow, HostStacks, LaunchFrame, LaunchLines, Level};
 use llmprof_inject::wire;
 
 use super::launches::{Launches, ReadStack};
