@@ -4,7 +4,7 @@
 //! numbers is read of them.
 
 use std::{
-    ffi::{c_int, c_void},
+    ffi::{CStr, c_int, c_void},
     panic, ptr,
     sync::{Mutex, PoisonError},
 };
@@ -41,11 +41,13 @@ struct Call {
 const ENTER: c_int = 0;
 
 type State = unsafe extern "C" fn() -> *const u8;
+type IsFinalizing = unsafe extern "C" fn() -> c_int;
 
 /// Reads the frames of the calling thread.
 pub struct Frames {
     layout: FrameLayout,
     state: State,
+    is_finalizing: IsFinalizing,
 }
 
 /// Callbacks may still run after their subscription has ended: what they read is never freed, and there is one for each
@@ -59,14 +61,22 @@ impl Frames {
         if let Some(known) = all.iter().find(|known| known.layout == layout) {
             return Some(known);
         }
-        // SAFETY: a C string; a null handle means all libraries that were loaded with the program.
-        let address = unsafe { c::dlsym(ptr::null_mut(), c"PyGILState_GetThisThreadState".as_ptr()) };
-        if address.is_null() {
-            return None;
-        }
-        // SAFETY: the interpreter's function has this type, and may be called without the GIL.
-        let state = unsafe { std::mem::transmute::<*mut c_void, State>(address) };
-        let new: &'static Frames = Box::leak(Box::new(Frames { layout, state }));
+        let find = |name: &CStr| {
+            // SAFETY: a C string; a null handle means all libraries that were loaded with the program.
+            let address = unsafe { c::dlsym(ptr::null_mut(), name.as_ptr()) };
+            (!address.is_null()).then_some(address)
+        };
+        let state = find(c"PyGILState_GetThisThreadState")?;
+        // Private before CPython 3.13.
+        let is_finalizing = find(c"Py_IsFinalizing").or_else(|| find(c"_Py_IsFinalizing"))?;
+        // SAFETY: the interpreter's functions have these types, and may be called without the GIL.
+        let (state, is_finalizing) = unsafe {
+            (
+                std::mem::transmute::<*mut c_void, State>(state),
+                std::mem::transmute::<*mut c_void, IsFinalizing>(is_finalizing),
+            )
+        };
+        let new: &'static Frames = Box::leak(Box::new(Frames { layout, state, is_finalizing }));
         all.push(new);
         Some(new)
     }
@@ -77,8 +87,12 @@ impl Frames {
     /// The layout is that of the interpreter in this process.
     unsafe fn read(&self, into: &mut [u64; MAX_FRAMES]) -> usize {
         let at = &self.layout;
-        // SAFETY: fields of the structures that the interpreter keeps for this thread, which does not run Python now.
+        // SAFETY: fields of the structures that the interpreter keeps for this thread, which does not run Python now. While it
+        // ends, it frees those of other threads.
         unsafe {
+            if (self.is_finalizing)() != 0 {
+                return 0;
+            }
             let state = (self.state)();
             if state.is_null() {
                 return 0;
