@@ -140,20 +140,20 @@ impl Launches {
         places
     }
 
-    /// The line that most of each kernel's time was launched from, and its share of that time.
-    pub fn lines_of_kernels(&self) -> HashMap<&str, (String, f64)> {
-        let mut kernels: HashMap<&str, (u64, u64, String)> = HashMap::new();
-        for place in self.places(LaunchGroup::Line) {
-            for (name, launched) in &place.kernels {
-                let (all, most, text) = kernels.entry(name).or_default();
-                *all += launched.ns;
-                if launched.ns > *most || text.is_empty() {
-                    (*most, *text) = (launched.ns, place.text().to_owned());
-                }
+    /// The line that most of the time of these kernels was launched from, and its share of that time.
+    pub fn line_of(&self, is_wanted: impl Fn(&str) -> bool) -> Option<(String, f64)> {
+        let mut lines: HashMap<Option<&LaunchFrame>, u64> = HashMap::new();
+        for (key, kernels) in &self.rows {
+            let wanted = kernels.iter().filter(|(name, _)| is_wanted(name));
+            let ns: u64 = wanted.map(|(_, launched)| launched.ns).sum();
+            if ns > 0 {
+                *lines.entry(self.own(*key)).or_default() += ns;
             }
         }
-        let share = |(all, most, text): (u64, u64, String)| (text, most as f64 / all.max(1) as f64);
-        kernels.into_iter().map(|(name, found)| (name, share(found))).collect()
+        let all: u64 = lines.values().sum();
+        let (frame, ns) = lines.into_iter().max_by_key(|(_, ns)| *ns)?;
+        let text = frame.map_or_else(|| OUTSIDE.to_owned(), ToString::to_string);
+        Some((text, ns as f64 / all as f64))
     }
 
     /// Each stack with its kernel, outermost frame first, and the kernel's nanoseconds: what flame graphs are drawn from.
@@ -236,10 +236,10 @@ mod tests {
     #[test]
     fn a_kernel_has_the_line_of_most_of_its_time() {
         let launches = launches();
-        let lines = launches.lines_of_kernels();
-        let (text, share) = &lines["gemm"];
+        let (text, share) = launches.line_of(|name| name == "gemm").unwrap();
         assert_eq!((text.as_str(), (share * 7.0).round()), ("model.py:5 attend", 6.0));
-        assert_eq!(lines["copy"].0, OUTSIDE);
+        assert_eq!(launches.line_of(|name| name == "copy").unwrap(), (OUTSIDE.to_owned(), 1.0));
+        assert_eq!(launches.line_of(|_| false), None);
     }
 
     #[test]

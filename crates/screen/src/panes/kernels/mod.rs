@@ -33,7 +33,7 @@ use self::{
 };
 use gpu_traces::show::TableView;
 use llmprof_analysis::classify::Class;
-use llmprof_base::units::grouped;
+use llmprof_base::units::{grouped, percent};
 use llmprof_event::{
     StepTimeline, TraceState, WorkKind,
     kernels::{Group, Sort, SortBy, names as kernel_names},
@@ -223,7 +223,8 @@ fn foot<'a>(
     let Some(row) = rows.get(view.ui.kernels.row).or(rows.last()) else { return Vec::new() };
     let table = source.table();
     let mut names: Vec<String> = Vec::new();
-    for part in rows_of(&table, source.group(&view.ui.kernels), row) {
+    let parts: Vec<_> = rows_of(&table, source.group(&view.ui.kernels), row).into_iter().collect();
+    for part in &parts {
         let name = kernel_names::demangled(&part.name).into_owned();
         if !names.contains(&name) {
             names.push(name);
@@ -241,6 +242,14 @@ fn foot<'a>(
     }
     let mut lines: Vec<Line<'a>> =
         lines.into_iter().map(|line| Line::styled(format!(" {line}"), theme.dim)).collect();
+    let is_part = |name: &str| name == row.name || parts.iter().any(|part| part.name == name);
+    let line = view.state.launches.line_of(is_part).filter(|_| matches!(source, Source::Live { .. }));
+    if let Some((place, share)) = line {
+        let share = if share < 0.995 { format!(" ({})", percent(100.0 * share)) } else { String::new() };
+        let launched = format!("launched from {place}{share}");
+        let launched = cut(&theme.glyphs.plain(&launched), width, theme.glyphs.ascii);
+        lines.push(Line::styled(format!(" {launched}"), theme.dim));
+    }
     if let Some(gone) = against.and_then(Against::gone) {
         let gone = cut(&theme.glyphs.plain(&gone), width, theme.glyphs.ascii);
         lines.push(Line::styled(format!(" {gone}"), theme.dim));
