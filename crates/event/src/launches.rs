@@ -25,7 +25,7 @@ pub struct LaunchStack {
     pub own: Option<u32>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LaunchFrame {
     /// The path within its package, library or checkout, and the directory before that.
     pub file: String,

@@ -142,7 +142,7 @@ impl Launches {
 
     /// The line that most of the time of these kernels was launched from, and its share of that time.
     pub fn line_of(&self, is_wanted: impl Fn(&str) -> bool) -> Option<(String, f64)> {
-        let mut lines: HashMap<Option<&LaunchFrame>, u64> = HashMap::new();
+        let mut lines: BTreeMap<Option<&LaunchFrame>, u64> = BTreeMap::new();
         for (key, kernels) in &self.rows {
             let wanted = kernels.iter().filter(|(name, _)| is_wanted(name));
             let ns: u64 = wanted.map(|(_, launched)| launched.ns).sum();
