@@ -27,7 +27,7 @@ use std::fmt;
 use serde::Serialize;
 
 pub use class::{Class, Collective, Fused};
-pub use fold::Fold;
+pub use fold::{Fold, KernelTime};
 pub use found::{Counts, ProgramWindow, RecordedTimeline};
 pub use nvtx::{Range, step_of_engine};
 

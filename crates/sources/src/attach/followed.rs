@@ -257,8 +257,7 @@ impl FollowedProcess {
         if let Some(stacks) = &mut self.stacks {
             let kernels = self.fold.take_kernels();
             let names = self.fold.names();
-            let kernels =
-                kernels.iter().map(|kernel| (kernel.correlation, names.text(kernel.name), kernel.ns));
+            let kernels = kernels.into_iter().map(|kernel| (names.text(kernel.name), kernel));
             if let Some(lines) = stacks.take_launches(kernels, is_closed) {
                 tx.send(Event::LaunchLines(Box::new(lines)));
             }

@@ -16,9 +16,8 @@ const MAX_FRAMES: usize = 1 << 16;
 const OUTSIDE: u32 = 0;
 /// The kernels of a burst have arrived when so many more have begun.
 const SETTLED_AFTER: usize = 4;
-/// Launches of a burst below which their number says nothing, and the share of them that has kernels at least.
+/// Launches of a burst below which it says nothing that none of them has a kernel.
 const FEW: u32 = 100;
-const USUAL: f64 = 0.5;
 
 #[derive(Default)]
 pub struct Launches {
@@ -46,8 +45,9 @@ struct Burst {
     /// The first and the last one.
     range: Option<(u32, u32)>,
     launches: u32,
-    /// Those of which a kernel was recorded.
-    recorded: u32,
+    /// Those of which kernels were recorded: launches of graphs, and others.
+    graphs: u32,
+    others: u32,
 }
 
 impl Burst {
@@ -64,13 +64,13 @@ impl Launches {
         self.bursts.push_back(Burst::default());
     }
 
-    /// The share of launches that have kernels, in the last burst whose kernels have arrived, if it is too low: CUPTI 13.0 may
-    /// stop recording the kernels that are not in graphs.
-    pub fn unrecorded(&self) -> Option<f64> {
+    /// The number of launches without kernels in the last burst whose kernels have arrived, if CUPTI has recorded kernels of
+    /// graphs alone. Launches that a graph captures have no kernels either, but then no graph runs.
+    pub fn unrecorded(&self) -> Option<u32> {
         let settled = self.bursts.len().checked_sub(SETTLED_AFTER + 1)?;
         let burst = &self.bursts[settled];
-        let share = f64::from(burst.recorded) / f64::from(burst.launches.max(1));
-        (burst.launches >= FEW && share < USUAL).then_some(share)
+        let missing = burst.launches.saturating_sub(burst.graphs);
+        (burst.graphs > 0 && burst.others == 0 && missing >= FEW).then_some(missing)
     }
 
     pub fn launch(&mut self, correlation: u32, stack: u32) {
@@ -90,13 +90,14 @@ impl Launches {
     }
 
     /// A kernel that a burst has recorded, after its launch. Work that was launched before the burst is not counted.
-    pub fn kernel(&mut self, correlation: u32, name: &str, ns: u64) {
+    pub fn kernel(&mut self, correlation: u32, name: &str, ns: u64, in_graph: bool) {
         let burst = self.bursts.iter_mut().find(|burst| burst.contains(correlation));
         let stack = match (self.stacks.get_mut(&correlation), burst) {
             (Some((stack, is_recorded)), burst) => {
                 let is_first = !std::mem::replace(is_recorded, true);
                 if let Some(burst) = burst.filter(|_| is_first) {
-                    burst.recorded += 1;
+                    let counted = if in_graph { &mut burst.graphs } else { &mut burst.others };
+                    *counted += 1;
                 }
                 *stack
             }
@@ -170,14 +171,14 @@ mod tests {
         launches.begin_burst();
         launches.launch(10, 1);
         launches.launch(14, 2);
-        launches.kernel(10, "gemm", 5);
+        launches.kernel(10, "gemm", 5, false);
         // The nodes of a graph have one launch.
-        launches.kernel(10, "gemm", 7);
-        launches.kernel(14, "norm", 2);
+        launches.kernel(10, "gemm", 7, false);
+        launches.kernel(14, "norm", 2, false);
         // Between both, by a thread that is not Python's.
-        launches.kernel(12, "copy", 1);
+        launches.kernel(12, "copy", 1, false);
         // Before the burst.
-        launches.kernel(9, "gemm", 40);
+        launches.kernel(9, "gemm", 40, false);
         let expected = [(0, "copy", 1, 1), (1, "gemm", 2, 12), (2, "norm", 1, 2)];
         assert_eq!(rows(&mut launches), expected.map(|(s, name, n, ns)| (s, name.to_owned(), n, ns)));
         assert_eq!(launches.take(7, Vec::new()), None);
@@ -206,28 +207,28 @@ mod tests {
 
     #[test]
     fn launches_without_kernels_are_noticed() {
-        let mut launches = Launches::default();
-        let burst = |launches: &mut Launches, n: u32, step: u32| {
-            launches.begin_burst();
-            (0..200).for_each(|i| launches.launch(1000 * n + i, 1));
-            (0..200).step_by(step as usize).for_each(|i| launches.kernel(1000 * n + i, "k", 1));
+        // In each burst ten launches of graphs and 200 others.
+        let noticed = |are_recorded: bool, graphs_run: bool| {
+            let mut launches = Launches::default();
+            for n in 0..=SETTLED_AFTER as u32 {
+                assert_eq!(launches.unrecorded(), None, "kernels may still come");
+                launches.begin_burst();
+                (0..210).for_each(|i| launches.launch(1000 * n + i, 1));
+                (0..210).filter(|i| if *i < 10 { graphs_run } else { are_recorded }).for_each(|i| {
+                    launches.kernel(1000 * n + i, "k", 1, i < 10);
+                });
+            }
+            launches.unrecorded()
         };
-        burst(&mut launches, 1, 1);
-        (2..6).for_each(|n| burst(&mut launches, n, 20));
-        assert_eq!(
-            launches.unrecorded(),
-            None,
-            "the first burst had all, and kernels of the others may still come"
-        );
-        launches.begin_burst();
-        assert_eq!(launches.unrecorded(), Some(0.05));
+        assert_eq!(noticed(false, true), Some(200));
+        assert_eq!((noticed(true, true), noticed(false, false)), (None, None), "a graph captures launches");
     }
 
     #[test]
     fn a_program_without_python_launches_has_no_rows() {
         let mut launches = Launches::default();
         launches.begin_burst();
-        launches.kernel(1, "gemm", 5);
+        launches.kernel(1, "gemm", 5, false);
         assert_eq!(launches.take(7, Vec::new()), None);
     }
 
@@ -241,7 +242,7 @@ mod tests {
         }
         assert_eq!((launches.stacks.len(), launches.order.len()), (MAX_LAUNCHES, MAX_LAUNCHES));
         for n in 0..MAX_ROWS as u32 + 10 {
-            launches.kernel(20, &format!("k{n}"), 1);
+            launches.kernel(20, &format!("k{n}"), 1, false);
         }
         let rows = rows(&mut launches);
         assert_eq!(rows.len(), MAX_ROWS + 1);

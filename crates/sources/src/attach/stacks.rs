@@ -11,7 +11,8 @@ use std::{
 };
 
 use host_stacks::{Frame, FrameLayout, Refusal, Sampler, State, ThreadSample, fold_to_user, shorten};
-use llmprof_base::{foreign::line, units::percent};
+use llmprof_analysis::steps::KernelTime;
+use llmprof_base::foreign::line;
 use llmprof_event::{EventTx, HostActivity, HostRow, HostStacks, LaunchFrame, LaunchLines, Level};
 use llmprof_inject::wire;
 
@@ -29,7 +30,7 @@ const MAX_THREADS: usize = 64;
 const MAX_SPANS: usize = 1 << 18;
 const MAX_ROWS: usize = 64;
 const MAX_LINE: usize = 200;
-/// Maximum stacks that are read at a time, and the time in which the last ones are.
+/// Maximum stacks of a process, and the time in which the last ones are read.
 const MAX_STACKS: usize = 1 << 15;
 const LAST_READ: Duration = Duration::from_millis(200);
 /// Maximum length of a file's path and of a function's name.
@@ -68,6 +69,8 @@ pub struct StackFollower {
     busy: Vec<(u64, u64)>,
     launches: Launches,
     has_warned: bool,
+    /// Stacks of launches so far.
+    stack_count: usize,
 }
 
 impl Drop for StackFollower {
@@ -91,6 +94,7 @@ impl StackFollower {
             busy: Vec::new(),
             launches: Launches::default(),
             has_warned: false,
+            stack_count: 0,
         }
     }
 
@@ -113,9 +117,11 @@ impl StackFollower {
 
     /// The frames of a stack are read soon: their code objects may be freed later.
     pub fn stack(&mut self, number: u32, frames: &[u64]) {
-        let mut unread = locked(&self.shared.unread);
-        if unread.len() < MAX_STACKS {
-            unread.push((number, frames.iter().copied().map(wire::FrameAt::of).collect()));
+        // The library does not send more either.
+        if self.stack_count < MAX_STACKS {
+            self.stack_count += 1;
+            let frames = frames.iter().copied().map(wire::FrameAt::of).collect();
+            locked(&self.shared.unread).push((number, frames));
         }
     }
 
@@ -126,10 +132,12 @@ impl StackFollower {
     /// The kernels by their lines since the last call: those that were measured, and their launches before that.
     pub fn take_launches<'a>(
         &mut self,
-        kernels: impl Iterator<Item = (u32, &'a str, u64)>,
+        kernels: impl Iterator<Item = (&'a str, KernelTime)>,
         is_last: bool,
     ) -> Option<LaunchLines> {
-        kernels.for_each(|(correlation, name, ns)| self.launches.kernel(correlation, name, ns));
+        for (name, KernelTime { correlation, ns, in_graph, .. }) in kernels {
+            self.launches.kernel(correlation, name, ns, in_graph);
+        }
         if is_last {
             // The thread reads within two intervals.
             let since = Instant::now();
@@ -143,13 +151,12 @@ impl StackFollower {
 
     /// Said once: that kernels are missing which the program has launched.
     pub fn take_warning(&mut self) -> Option<String> {
-        let share = self.launches.unrecorded().filter(|_| !self.has_warned)?;
+        let missing = self.launches.unrecorded().filter(|_| !self.has_warned)?;
         self.has_warned = true;
         Some(format!(
-            "process {}: CUPTI records kernels of only {} of its launches; after many recordings CUPTI 13.0 may stop recording \
-             kernels outside of CUDA graphs: all numbers of kernels leave them out, until the program is started again",
-            self.pid,
-            percent(100.0 * share)
+            "process {}: CUPTI has recorded kernels of CUDA graphs alone in the last burst, and none of {missing} other launches; CUPTI \
+             13.0 may do so after many recordings: all numbers of kernels leave them out, until the program is started again",
+            self.pid
         ))
     }
 
@@ -337,6 +344,7 @@ mod tests {
             busy: Vec::new(),
             launches: Launches::default(),
             has_warned: false,
+            stack_count: 0,
         }
     }
 

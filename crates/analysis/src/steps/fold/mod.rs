@@ -179,6 +179,7 @@ pub struct KernelTime {
     pub correlation: u32,
     pub name: NameId,
     pub ns: u64,
+    pub in_graph: bool,
 }
 
 impl Fold {
@@ -293,7 +294,8 @@ impl Fold {
         kernels.extend(works.iter().filter_map(|work| match work.kind {
             WorkKind::Kernel { name, .. } => {
                 let ns = work.end_ns.saturating_sub(work.start_ns);
-                Some(KernelTime { correlation: work.correlation, name, ns })
+                let in_graph = work.graph.is_some();
+                Some(KernelTime { correlation: work.correlation, name, ns, in_graph })
             }
             _ => None,
         }));
