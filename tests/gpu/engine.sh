@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A real vLLM or SGLang on a machine with a GPU: our records beside the engine's own torch.profiler, its metrics and its log.
-# engine.sh vllm|sglang|llamacpp|transformers PART…: parts are records, screen, joined, bars, started. Needs the engine's site and model in $E, which is /tmp/e unless set (pack-engine), and
+# engine.sh vllm|sglang|llamacpp|transformers PART…: parts are records, screen, joined, bars. Needs the engine's site and model in $E, which is /tmp/e unless set (pack-engine), and
 # target/gpu/llmprof-tui.xz. Files go to $OUT. EXPERTS=1: a mixture of experts (the shape of Qwen3-30B-A3B) instead of the dense 7B.
 cd "$(dirname "$0")"
 P=$PWD; G=$P/../../target/gpu
@@ -53,45 +53,8 @@ records() { # name, concurrencies, options of the engine
   cp runs/$name/records-*.tsv.gz runs/$name/report.md $T/ 2>/dev/null; gzip -c runs/$name/events.ndjson > $T/$name.events.gz
   for f in $T/records-*.tsv.gz; do mv $f $T/$name.$(basename $f); done; ls -l $T | grep $name | awk '{print $5, $9}'
 }
-# The command of a load with long answers: after the prompts every step decodes the whole batch.
-long() { TOKENS=${LONG:-3500} command_of_load $1 $1; }
-# The engine's own profiler for 1.2 s: FILE of its table.
-profiled_to() {
-  curl -s -X POST $url/start_profile > /dev/null; sleep 1.2; curl -s -X POST $url/stop_profile > /dev/null
-  python3 $P/torch_table.py prof > $1 2> $1.err; tail -1 $1.err; rm -rf prof
-}
-# Under exec, with long answers: our steps beside the server's counter; then, since its profiler keeps CUPTI to itself afterwards, that
-# profiler at the same moment of a second load. name, "requests at a time …", options of the engine.
-bars() {
-  local name=$1 at=$2; shift 2; rm -rf prof runs/$name
-  $X exec --headless hydra.run.dir=runs/$name profiling.cupti.records=true -- $command "${profiled[@]}" "$@" > $T/$name.log 2>&1 & local pid=$!
-  SECONDS=0; ready $url || { tail -5 $T/$name.log; kill $pid; return 1; }; echo "$name: ready after $SECONDS s"
-  load 16 32 | figures "$name first:"
-  for n in $at; do
-    $(long $n) > /dev/null 2>&1 & local l=$!; sleep 4; echo "$n $(date +%s.%N)" >> $T/$name.times
-    python3 $P/counter.py $url 7 > $T/$name.$n.counter; kill $l; wait $l 2>/dev/null
-  done
-  for n in $at; do
-    $(long $n) > /dev/null 2>&1 & local l=$!; sleep 7; profiled_to $T/$name.$n.torch.tsv; kill $l; wait $l 2>/dev/null
-  done
-  kill -INT $(pgrep -P $pid | head -1) 2>/dev/null; kill -INT $pid; wait $pid; echo "$name: code $?"
-  for n in $at; do echo "$name, $n at a time: $(python3 $P/counter.py steps $T/$name.$n.counter runs/$name/events.ndjson)"; done
-  cp runs/$name/report.md $T/$name.report.md; cat runs/$name/records-*.tsv.gz > $T/$name.tsv.gz; ls runs/$name/records-*; gzip -c runs/$name/events.ndjson > $T/$name.events.gz
-}
-# The engine started by a run (runtime.server.command), which is its load too: the tokens that it receives beside the server's counter,
-# its records beside the engine's profiler. name, requests at a time, options of the engine.
-started() {
-  local name=$1 n=$2; shift 2; rm -rf prof runs/$name
-  { echo '#!/bin/sh'; printf 'exec %s' "$command"; printf ' %q' "${profiled[@]}" "$@"; echo; } > serve.sh; chmod +x serve.sh
-  $X run --quiet --json --model qwen2_5_7b model.dtype=bf16 runtime=$engine runtime.server.url=$url runtime.server.command=$E/serve.sh runtime.load.concurrency=$n \
-    runtime.requests=$n runtime.warmup=1 dataset.prompt_tokens=512 infer.max_new_tokens=${LONG:-3500} profiling.cupti.records=true hydra.run.dir=runs/$name > $T/$name.json 2> $T/$name.err & local pid=$!
-  SECONDS=0; ready $url; local at=$SECONDS
-  # The warm-up request has as many tokens.
-  until [ $(curl -s $url/metrics | grep -E '^(vllm|sglang):num_requests_running|^(vllm|sglang):num_running_reqs' | awk '{print int($2); exit}') -ge $n ] || [ $SECONDS -gt 200 ]; do sleep 1; done; [ $n = 1 ] && sleep 15
-  sleep 4; python3 $P/counter.py $url 6 > $T/$name.counter; profiled_to $T/$name.torch.tsv; wait $pid; echo "$name: ready after $at s, code $? after $SECONDS s"
-  echo "$name, $n at a time: $(python3 $P/counter.py steps $T/$name.counter runs/$name/events.ndjson $n)"; figures "$name:" < $T/$name.json
-  cp runs/$name/report.md $T/$name.report.md; cat runs/$name/records-*.tsv.gz > $T/$name.tsv.gz; gzip -c runs/$name/events.ndjson > $T/$name.events.gz
-}
+# Steps and kernels beside the engine's own counter and profiler, by every way: see bars.py.
+bars() { COMMAND="$command" URL=$url ENGINE=$engine X=$X OUT=$T python3 $P/bars.py "$@"; }
 # The screens while a run starts the engine and puts load on it: name, requests at a time, options of the engine. Recording is switched
 # off and on, the load paused, the window resized, an incident opened, all while it runs.
 screen() {
