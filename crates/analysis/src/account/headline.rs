@@ -145,12 +145,18 @@ pub fn headline(account: &Account, setup: &Setup) -> Option<String> {
                 false => ("compute limit", Some("FLOPs at the peak rate".to_owned())),
             };
             let what = what.unwrap_or_else(|| "the bound".to_owned());
-            format!(
-                "Decode is at {} of the {limit}: {} of {} are {what}.",
+            let whole = account.without_bound().filter(|entry| account.share(entry.ns) >= MIN_LOSS);
+            let more = if whole.is_some() { " or more" } else { "" };
+            let text = format!(
+                "Decode is at {}{more} of the {limit}: {} of {} are {what}.",
                 pct(bound_ns),
                 ms(bound_ns),
                 ms(account.total_ns)
-            )
+            );
+            whole.map_or(text.clone(), |entry| {
+                let share = format!("{}, {} ({})", entry.owner, ms(entry.ns), pct(entry.ns));
+                format!("{text} The bound of {share}, is not known: it depends on the size of the KV cache.")
+            })
         }
         false => String::new(),
     };

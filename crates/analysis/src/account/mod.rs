@@ -128,13 +128,26 @@ impl Account {
         all.filter(|(_, ns)| *ns > 0.0).collect()
     }
 
-    /// The entry that costs most, apart from the bound and from what has no owner.
+    /// The entry that costs most, apart from the bound, from operators without a bound, and from what has no owner.
     pub fn largest_loss(&self) -> Option<&Entry> {
         let losses = self
             .entries
             .iter()
-            .filter(|entry| !matches!(entry.owner.group(), Group::Bound | Group::Unexplained));
+            .filter(|entry| !matches!(entry.owner.group(), Group::Bound | Group::Unexplained))
+            .filter(|entry| !self.lacks_bound(entry));
         losses.max_by(|a, b| a.ns.total_cmp(&b.ns))
+    }
+
+    /// The largest operator whose bound is not known although those of other operators are.
+    pub fn without_bound(&self) -> Option<&Entry> {
+        let all = self.entries.iter().filter(|entry| self.lacks_bound(entry));
+        all.max_by(|a, b| a.ns.total_cmp(&b.ns))
+    }
+
+    /// Whether its time includes a bound that is not known: how much of it is a loss is not known either.
+    fn lacks_bound(&self, entry: &Entry) -> bool {
+        let is_whole = matches!(entry.owner, Owner::Operator(_)) && entry.basis == step::KERNELS;
+        is_whole && self.group_ns(Group::Bound) > 0.0
     }
 
     /// The entries with a considerable time, and the number and sum of the others.

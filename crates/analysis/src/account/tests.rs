@@ -288,3 +288,23 @@ proptest! {
         prop_assert!(decode(&recorded).ns(Owner::OtherPrefills) == 0.0);
     }
 }
+
+/// The context of another program's sequences is not known, and with it the bytes that attention must read.
+#[test]
+fn an_operator_without_a_bound_is_no_loss() {
+    let mut cost = shape().cost(Step::decode(1, 0));
+    cost.operators.retain(|operator| operator.operator != Operator::Attention);
+    let step = StepFacts::from_window(&window(), Some(&cost), Some(&H200)).unwrap();
+    let facts = DecodeFacts { mean_ns: 5.1e6, n: 100, step: Some(step), ..DecodeFacts::default() };
+    let account = decode(&facts);
+    assert_eq!(account.without_bound().unwrap().owner, Owner::Operator(Operator::Attention));
+    let largest = account.largest_loss().unwrap();
+    assert_eq!(largest.owner, Owner::Operator(Operator::GateUp), "attention takes longer: {account:?}");
+    let text = headline(&account, &Setup { peak_bytes_per_s: Some(4.8e12), ..Setup::default() }).unwrap();
+    assert!(text.contains(" % or more of the memory limit: "), "{text}");
+    assert!(text.contains("The bound of attention, 0.460 ms (9.0 %), is not known: it depends"), "{text}");
+
+    let account =
+        decode(&DecodeFacts { mean_ns: 5.1e6, n: 100, step: Some(self::step()), ..DecodeFacts::default() });
+    assert_eq!(account.without_bound(), None, "with its context every operator has a bound");
+}

@@ -147,6 +147,7 @@ impl KernelRow {
     /// Adds the calls of another row. Properties are kept if both rows agree; a median is no longer known.
     pub fn absorb(&mut self, other: &KernelRow) {
         let stddev = joint_stddev(self, other);
+        let mean = joint_mean(self, other);
         fn agreed<T: PartialEq>(a: Option<T>, b: &Option<T>) -> Option<T> {
             a.filter(|a| b.as_ref() == Some(a))
         }
@@ -155,7 +156,7 @@ impl KernelRow {
         }
         self.calls = self.calls.saturating_add(other.calls);
         self.total_ns = both(self.total_ns, other.total_ns);
-        self.mean_ns = self.total_ns.filter(|_| self.calls > 0).map(|total| total / self.calls as f64);
+        self.mean_ns = mean;
         self.median_ns = None;
         // Where no call of one of them added time, it has none.
         self.min_ns = self.min_ns.into_iter().chain(other.min_ns).filter(|ns| *ns > 0.0).reduce(f64::min);
@@ -181,6 +182,17 @@ impl KernelRow {
     }
 }
 
+/// The mean duration of the calls of both rows. It is not their total by their number: work that runs in parallel with
+/// other work has a duration of its own, but adds less time.
+fn joint_mean(a: &KernelRow, b: &KernelRow) -> Option<f64> {
+    let sum = |row: &KernelRow| match row.mean_ns {
+        Some(mean) => Some(mean * row.calls as f64),
+        None => row.total_ns,
+    };
+    let calls = a.calls.saturating_add(b.calls);
+    Some((sum(a)? + sum(b)?) / calls as f64).filter(|_| calls > 0)
+}
+
 /// The standard deviation of the calls of both rows.
 fn joint_stddev(a: &KernelRow, b: &KernelRow) -> Option<f64> {
     // A single call has no deviation of its own.
@@ -190,7 +202,7 @@ fn joint_stddev(a: &KernelRow, b: &KernelRow) -> Option<f64> {
         Some((n - 1.0).max(0.0) * stddev * stddev + n * mean * mean)
     };
     let n = a.calls as f64 + b.calls as f64;
-    let mean = (a.calls as f64 * a.mean_ns? + b.calls as f64 * b.mean_ns?) / n;
+    let mean = joint_mean(a, b)?;
     let joint = (squares(a)? + squares(b)? - n * mean * mean) / (n - 1.0);
     joint.is_finite().then(|| joint.max(0.0).sqrt())
 }

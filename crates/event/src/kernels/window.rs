@@ -31,8 +31,11 @@ pub struct StepWork {
     pub bytes: Option<u64>,
     /// The operator that it is part of, if that is known.
     pub instance: Option<OperatorInstance>,
-    /// Most of it ran in parallel with the preceding work.
-    pub beside: bool,
+    pub stream: u32,
+    /// Its time without the part in which it waited for the preceding work of its stream; [`without_overlap`] sets it.
+    pub own_ns: u64,
+    /// Most of its time was such a wait.
+    pub waited: bool,
 }
 
 impl StepWork {
@@ -64,15 +67,19 @@ pub fn in_order(works: &mut [StepWork]) -> Result<Option<StepSpan>, Untimed> {
     Ok(works.first().zip(end).map(|(first, end_ns)| StepSpan { first_ns: first.start_ns, end_ns }))
 }
 
-/// A kernel may start before the previous one has ended, and wait for it. Only the time it adds counts. `works` are in
-/// order.
+/// Leaves each work the time that it adds to the step. A kernel may start before the previous one of its stream has
+/// ended, and wait for it; work of another stream runs in parallel and has a duration of its own. `works` are in order.
 pub fn without_overlap(works: &mut [StepWork]) {
     let mut reached = 0;
+    let mut by_stream: HashMap<u32, u64> = HashMap::new();
     for work in works {
         let whole_ns = work.end_ns.saturating_sub(work.start_ns);
+        let stream = by_stream.entry(work.stream).or_default();
+        work.own_ns = work.end_ns.saturating_sub(work.start_ns.max(*stream));
+        work.waited = work.own_ns * 2 < whole_ns;
+        *stream = (*stream).max(work.end_ns);
         work.start_ns = work.start_ns.max(reached);
         work.end_ns = work.end_ns.max(work.start_ns);
-        work.beside |= (work.end_ns - work.start_ns) * 2 < whole_ns;
         reached = work.end_ns;
     }
 }
@@ -94,6 +101,7 @@ struct Sum {
     calls: u64,
     graph_calls: u64,
     total_ns: u64,
+    own_ns: u64,
     squares: f64,
     min_ns: u64,
     max_ns: u64,
@@ -141,6 +149,7 @@ impl StepSums {
             calls: 0,
             graph_calls: 0,
             total_ns: 0,
+            own_ns: 0,
             squares: 0.0,
             min_ns: u64::MAX,
             max_ns: 0,
@@ -151,12 +160,13 @@ impl StepSums {
         sum.calls += 1;
         sum.graph_calls += u64::from(work.in_graph);
         sum.total_ns += ns;
-        sum.squares += ns as f64 * ns as f64;
-        sum.max_ns = sum.max_ns.max(ns);
-        // For work that runs in parallel, the added time is not its duration.
-        if ns > 0 && !work.beside {
-            sum.min_ns = sum.min_ns.min(ns);
-            sum.durations.add(ns);
+        sum.own_ns += work.own_ns;
+        sum.squares += work.own_ns as f64 * work.own_ns as f64;
+        sum.max_ns = sum.max_ns.max(work.own_ns);
+        // What remains after a long wait is not its duration.
+        if work.own_ns > 0 && !work.waited {
+            sum.min_ns = sum.min_ns.min(work.own_ns);
+            sum.durations.add(work.own_ns);
         }
         if let Some(bytes) = work.bytes {
             let known = sum.bytes.get_or_insert(0);
@@ -170,13 +180,13 @@ impl StepSums {
             .rows
             .into_iter()
             .map(|((name, operator, grid), sum)| {
-                let (n, total) = (sum.calls as f64, sum.total_ns as f64);
-                let spread = ((sum.squares - total * total / n) / (n - 1.0)).max(0.0).sqrt();
+                let (n, own) = (sum.calls as f64, sum.own_ns as f64);
+                let spread = ((sum.squares - own * own / n) / (n - 1.0)).max(0.0).sqrt();
                 KernelRow {
                     calls: sum.calls,
-                    total_ns: Some(total),
+                    total_ns: Some(sum.total_ns as f64),
                     // With few digits, so that a recording reads back the same number.
-                    mean_ns: Some((total / n * 10.0).round() / 10.0),
+                    mean_ns: Some((own / n * 10.0).round() / 10.0),
                     min_ns: (sum.min_ns < u64::MAX).then_some(sum.min_ns as f64),
                     max_ns: Some(sum.max_ns as f64),
                     stddev_ns: Some(spread.round()).filter(|spread| spread.is_finite()),

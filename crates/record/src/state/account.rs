@@ -1,7 +1,7 @@
 //! The accounts of a run: each measured time divided among its owners.
 
 use super::{GpuState, RunState, TtftPart};
-use llm_cost::Operator;
+use llm_cost::{Operator, cost::StepCost};
 use llmprof_analysis::{
     account::{
         Account, Bound, ClockLoss, DecodeFacts, Figure, Interference, Load, PrefillFacts, Setup, StepFacts,
@@ -157,7 +157,17 @@ impl RunState {
         let live =
             self.kernels.live(phase).filter(|live| live.total.steps > 0 && !live.total.rows.is_empty())?;
         let roof = self.peaks().ok().map(|peaks| Roof::stated(&peaks));
-        StepFacts::from_window(&live.total, self.step_cost(phase).as_ref(), roof.as_ref())
+        StepFacts::from_window(&live.total, self.bounded_cost(phase).as_ref(), roof.as_ref())
+    }
+
+    /// The cost of a step's operators, as far as it is known. The KV cache of another program is not: its number of
+    /// sequences and their lengths cannot be seen.
+    fn bounded_cost(&self, phase: Phase) -> Option<StepCost> {
+        let mut cost = self.step_cost(phase)?;
+        if phase == Phase::Decode && self.kind().infers_steps() {
+            cost.operators.retain(|operator| operator.operator != Operator::Attention);
+        }
+        Some(cost)
     }
 
     /// The minimum time of a step of `phase`; for a server, of the prefill of a mean prompt.
@@ -165,7 +175,7 @@ impl RunState {
         let roof = Roof::stated(&self.peaks().ok()?);
         let cost = match phase {
             Phase::Prefill if self.load_tested().is_some() => self.served_prompt_cost(),
-            _ => self.step_cost(phase),
+            _ => self.bounded_cost(phase),
         };
         match cost {
             Some(cost) => Some(cost.operators.iter().map(|operator| Bound::of(&operator.all, &roof)).sum()),

@@ -656,7 +656,7 @@ impl Fold {
             WorkKind::Memset { bytes } => (self.name(MEMSET), None, Some(bytes)),
             WorkKind::Graph { .. } | WorkKind::Sync => return None,
         };
-        let Work { start_ns, end_ns, .. } = *work;
+        let Work { start_ns, end_ns, stream, .. } = *work;
         Some(StepWork {
             start_ns,
             end_ns,
@@ -665,7 +665,9 @@ impl Fold {
             launch,
             bytes,
             instance: None,
-            beside: false,
+            stream,
+            own_ns: 0,
+            waited: false,
         })
     }
 

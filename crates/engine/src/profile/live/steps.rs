@@ -87,7 +87,10 @@ impl Steps {
             launch,
             bytes,
             instance: None,
-            beside: false,
+            // The engine uses one stream.
+            stream: 0,
+            own_ns: 0,
+            waited: false,
         };
         self.assign(work.correlation, step_work, 0);
     }
