@@ -17,6 +17,7 @@ SETTLE_S, COUNT_S = 3, 6
 PROFILE_S = 1.2
 RUNNING = re.compile(r"^(?:vllm:num_requests_running|sglang:num_running_reqs)\{?.*? ([0-9.e+]+)$", re.M)
 STEPS = re.compile(r"^(?:vllm:iteration_tokens_total_count|sglang:cuda_graph_passes_total)\{?.*? ([0-9.e+]+)$", re.M)
+TOKEN = re.compile(r'{"t":(\d+),"e":{"token":{"r":(\d+),"i":(\d+),')
 TOKENS = re.compile(r"^(?:vllm|sglang):generation_tokens_total\{?.*? ([0-9.e+]+)$", re.M)
 
 
@@ -74,7 +75,10 @@ def end(process, number=signal.SIGTERM):
 
 
 def idle():
-    wait("idle", lambda: summed(RUNNING, page()) == 0, 15)
+    # SGLang does not update its gauge while it is idle.
+    end = time.time() + 2.0
+    while time.time() < end and summed(RUNNING, page()) != 0:
+        time.sleep(0.1)
 
 
 def profile(n):
@@ -167,7 +171,7 @@ def run(way):
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
     print(f"{way}: code {process.returncode}, {time.time() - begun:.0f} s", flush=True)
-    subprocess.run(["pkill", "-9", "-f", "vllm.entrypoints|sglang|VLLM::"])
+    subprocess.run(["pkill", "-9", "-f", r"vllm\.entrypoints|sglang\.launch|sglang::|VLLM::"])
 
 
 def plain(name):
@@ -215,10 +219,13 @@ def lines_of(directory):
 
 def recorded(directory, begin, until):
     """Rows of decode steps in this time, kernels per step of each window, times of tokens, absurd figures."""
-    kernels, launches, tokens, absurd, begun, unmeasured = Kernels(), [], [], [], 0.0, 0
+    kernels, launches, tokens, absurd, begun, unmeasured, reached = Kernels(), [], [], [], 0.0, 0, {}
     for line in lines_of(directory):
         if '"token"' in line[:60]:
-            tokens.append(begun + int(line[5:line.index(",")]) / 1e9)
+            # A chunk may have several tokens.
+            at, request, index = map(int, TOKEN.match(line).groups())
+            tokens += [begun + at / 1e9] * (index - reached.get(request, -1))
+            reached[request] = index
         elif '"run_started"' in line[:60]:
             begun = json.loads(line)["e"]["run_started"]["started_unix_ms"] / 1e3
         elif '"kernels"' in line[:60]:
@@ -228,11 +235,11 @@ def recorded(directory, begin, until):
                 continue
             step = window["span_ns"] / window["steps"]
             unmeasured += window.get("unmeasured", 0)
-            own = [row for row in window["rows"] if not row["name"].startswith(("copy, ", "memset"))]
+            own = [row for row in window["rows"] if not row["name"].startswith(("copy", "memset"))]
             launches.append(sum(row["calls"] for row in own) / window["steps"])
             for row in own:
                 kernels.add(row["name"], row["calls"], row["total_ns"] / 1e3)
-                if row["max_ns"] > step * 1.5 or row["min_ns"] <= 0:
+                if row.get("max_ns", 0) > step * 1.5 or row.get("min_ns", 1) <= 0:
                     absurd.append((row["name"][:40], row["min_ns"], row["max_ns"], step))
     return kernels, launches, tokens, absurd, unmeasured
 
@@ -270,7 +277,11 @@ def table():
             # A run receives tokens, which other programs do not have: their events are steps.
             column = 2 if way == "started" else 1
             since = (tokens[0] if tokens else 0) + (1.5 if way == "attach" else 0)
-            changes = [(b[0], b[column]) for a, b in zip(counted, counted[1:]) if b[column] != a[column] and b[0] > since]
+            # SGLang counts tokens when their request ends: then those of its steps.
+            streams = 1
+            if way == "started" and counted[0][2] == counted[-1][2]:
+                column, streams = 1, n
+            changes = [(b[0], b[column] * streams) for a, b in zip(counted, counted[1:]) if b[column] != a[column] and b[0] > since]
             beside = "no counter"
             if len(changes) > 3:
                 (t, a), (u, b) = changes[0], changes[-1]
