@@ -314,7 +314,7 @@ fn vote(symbols: &[Symbol], taught: Option<u32>) -> Option<u32> {
         if symbol.distances() < least {
             continue;
         }
-        // What runs in every layer does not tell where steps end.
+        // Kernels that run in every layer do not show where steps end.
         if distance >= 2 {
             *votes.entry(distance).or_default() += weight;
         } else if symbol.distances() >= 4 {
