@@ -258,7 +258,7 @@ impl Plan {
             ProposedBy::Ngram { longest } => Proposer::Ngram { longest: *longest },
             ProposedBy::Draft { model, name } => {
                 let Model::Own { spec, checkpoint, scheme } = model else {
-                    return Err(EngineError::Backend(format!("{name} cannot propose tokens")));
+                    return Err(EngineError::Backend(format!("{name} cannot generate draft tokens")));
                 };
                 let draft = CandleOptions {
                     model: name.clone(),
