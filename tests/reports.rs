@@ -206,7 +206,6 @@ fn jargon(text: &str) -> Option<&str> {
         "dtype",
         "throttled",
         "bandwidth",
-        "quantised",
         "nsys",
         "ncu",
         "bf16",

@@ -65,10 +65,9 @@ fn lead(state: &RunState) -> Vec<String> {
     });
     let limit = match (main_cause(state), state.mbu()) {
         (Some(cause), _) => Some(format!("The GPU is slowed down by {}.", limited_by(cause.limit))),
-        (None, Some(used)) if speed.is_some() => Some(format!(
-            "That is {} of the maximum that the GPU's memory bandwidth allows.",
-            percent(used.share * 100.0)
-        )),
+        (None, Some(used)) if speed.is_some() => {
+            Some(format!("That is {} of what the GPU's memory allows.", percent(used.share * 100.0)))
+        }
         _ => None,
     };
     let trust = state.trust().map(|trust| format!("{}.", trust_in_a_word(&trust)));
@@ -174,7 +173,7 @@ fn is_it_fast(state: &RunState) -> Vec<String> {
     }
     if let Some(used) = state.mbu() {
         lines.push(format!(
-            "While it generates, it reaches {} of the maximum that the GPU's memory bandwidth allows: {}.",
+            "While it generates, it reaches {} of what the GPU's memory allows: {}.",
             percent(used.share * 100.0),
             near(used)
         ));
@@ -314,11 +313,11 @@ fn programs(n: usize) -> String {
 /// The bound of a phase in plain language.
 fn bound(class: Class) -> &'static str {
     match class {
-        Class::Memory => "memory bandwidth is the limit",
-        Class::Compute => "compute is the limit",
-        Class::Balanced => "memory bandwidth and compute are the limit in equal parts",
+        Class::Memory => "the speed of the memory is the limit",
+        Class::Compute => "the speed of the arithmetic is the limit",
+        Class::Balanced => "memory and arithmetic are the limit in equal parts",
         Class::Latency => {
-            "neither memory bandwidth nor compute is used fully: the steps are too small, or wait for each other"
+            "neither memory nor arithmetic is used fully: the steps are too small, or wait for each other"
         }
         Class::Launch => "the steps are so short that launching one takes as long as computing it",
     }
