@@ -172,7 +172,7 @@ mod tests {
             (
                 "ssh: connect to host box port 22: Connection refused\n",
                 "box: ssh: connect to host box port 22: Connection refused",
-                "sshd runs",
+                "sshd is running on the host",
             ),
             (
                 "ssh: Could not resolve hostname box: Name or service not known\r\n",
@@ -213,8 +213,11 @@ mod tests {
             assert!(!trouble.contains('\x1b'), "{trouble}");
         }
         let said = diagnose(&host, "", "This account is not available.\n", Some(1)).to_string();
-        assert!(said.contains("something else: This account is not available."), "{said}");
-        assert!(diagnose(&host, "", "", None).to_string().contains("said nothing"));
+        assert!(
+            said.contains("did not answer as llmprof-tui does: This account is not available."),
+            "{said}"
+        );
+        assert!(diagnose(&host, "", "", None).to_string().contains("without a message"));
     }
 
     #[test]
