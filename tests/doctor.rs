@@ -217,7 +217,7 @@ fn the_python_of_pytorch_is_found() {
         (versions, (Pass, "torch 2.11.0+cu130 and transformers 5.17.0, Python 3.12.1 (/venv/bin/python)")),
         ("echo 3.12.1; echo 2.11.0; echo", (Skip, "has no transformers")),
         ("echo 3.12.1; echo; echo", (Skip, "-m pip install torch transformers")),
-        ("printf '\\033[2J\\n'", (Skip, "is no Python")),
+        ("printf '\\033[2J\\n'", (Skip, "is not a Python interpreter")),
         ("exit 3", (Skip, "/venv/bin/python does not run")),
     ] {
         let mut fake = FakeMachine::bare();
@@ -355,7 +355,7 @@ fn an_old_gpu_an_old_driver_and_a_hidden_gpu_are_reported() {
         "cuda_build",
         Warn,
         &[
-            "NVIDIA Odd 9000) has compute capability 9.0, our kernels need 9.5 or later: models run on the CPU",
+            "NVIDIA Odd 9000) has compute capability 9.0, the built-in kernels need 9.5 or later: models run on the CPU",
         ],
         &["runtime.device=cpu"],
     );
@@ -446,7 +446,7 @@ fn with_only_the_driver_models_run_and_missing_tools_have_a_remedy() {
     let report = fake.report();
     assert_eq!(report.exit_code(), 0);
     assert_found(&report, "cuda_build", Pass, &["models run on cuda:0"], &[]);
-    let slower = "libcublas 12 or 13 not found: prefill uses our own kernels, which are slower";
+    let slower = "libcublas 12 or 13 not found: prefill uses the built-in GEMM kernels, which are slower";
     assert_found(&report, "cublas", Warn, &[slower], &["the PyPI package nvidia-cublas"]);
     let unrecorded = "libcupti 12 or 13 not found: kernels cannot be recorded live";
     assert_found(&report, "cupti", Warn, &[unrecorded], &["the PyPI package nvidia-cuda-cupti"]);
@@ -691,7 +691,7 @@ fn peaks_of_the_cpu_are_measured() {
     assert_eq!((&object["schema"], &object["place"]), (&1.into(), &"cpu".into()));
     let loads = object["loads"].as_array().unwrap();
     let names: Vec<&str> = loads.iter().map(|load| load["load"].as_str().unwrap()).collect();
-    assert_eq!(names, ["product, f32", "read", "copy"]);
+    assert_eq!(names, ["GEMM, f32", "read", "copy"]);
     for load in loads {
         let (best, steady) = (load["best"].as_f64().unwrap(), load["steady"].as_f64().unwrap());
         // From a small board in a build without optimisation to a server.
@@ -699,7 +699,7 @@ fn peaks_of_the_cpu_are_measured() {
         assert_eq!(load["stated"], Value::Null);
     }
     assert!(object["overrides"]["f32"].as_str().unwrap().starts_with("hardware.peaks.flops="), "{object}");
-    assert!(done.err.contains("product, f32 for 0.200 s"), "{}", done.err);
+    assert!(done.err.contains("GEMM, f32 for 0.200 s"), "{}", done.err);
     for (args, word) in [
         (&["--peaks", "runtime=sim"][..], "no peaks to measure"),
         (&["--peaks", "--seconds", "0"], "a number above 0"),

@@ -94,7 +94,7 @@ impl Machine {
 fn without_a_usable_gpu_auto_is_the_cpu_and_cuda_is_an_error() {
     let machine = Machine::new();
     let no_device = "no CUDA device is visible; check nvidia-smi (a GPU in MIG mode needs a slice) and CUDA_VISIBLE_DEVICES, or use runtime.device=cpu";
-    let too_old = "NVIDIA GeForce RTX 2080 Ti has compute capability 7.5, and our kernels need 8.0 or later; use runtime.device=cpu";
+    let too_old = "NVIDIA GeForce RTX 2080 Ti has compute capability 7.5, and the built-in kernels need 8.0 or later; use runtime.device=cpu";
     for (driver, device, why) in [
         (None, "cuda", "libcuda.so.1 is not found"),
         // CUDA_VISIBLE_DEVICES is empty, or the container has no GPU.

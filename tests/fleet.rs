@@ -105,18 +105,22 @@ fn fails_with(args: &[&str], code: i32, words: &[&str]) {
 #[test]
 fn each_failure_has_a_message_and_a_remedy() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    fails_with(&["--prometheus", &closed], 1, &["connecting failed", "is Prometheus running there"]);
+    fails_with(
+        &["--prometheus", &closed],
+        1,
+        &["connecting failed", "check that Prometheus is running on that host"],
+    );
     fails_with(
         &["--prometheus", "http://no-such-host.invalid:9090"],
         1,
-        &["resolving the name", "is the host's name right?"],
+        &["resolving the name", "check the name of the host"],
     );
     let page = always("200 OK", "<!DOCTYPE html><html>Grafana\u{1b}[2J</html>");
     fails_with(&["--prometheus", &page], 1, &["a web page", "not of Grafana or a login page"]);
     fails_with(
         &["--prometheus", &format!("https://{page}")],
         1,
-        &["the TLS handshake failed", "is it https there?"],
+        &["the TLS handshake failed", "check whether the server uses https"],
     );
     let refused = always(
         "422 Unprocessable Entity",
@@ -125,19 +129,19 @@ fn each_failure_has_a_message_and_a_remedy() {
     fails_with(&["--prometheus", &refused], 1, &["refuses the query (execution): too many samples"]);
     let bad =
         always("400 Bad Request", r#"{"status":"error","errorType":"bad_data","error":"unknown function"}"#);
-    fails_with(&["--prometheus", &bad], 1, &["bad_data", "Prometheus 2.26 and later"]);
+    fails_with(&["--prometheus", &bad], 1, &["bad_data", "Prometheus 2.26 or later"]);
     let busy = always("503 Service Unavailable", "starting");
     fails_with(&["--prometheus", &busy], 1, &["cannot answer now (HTTP 503): starting"]);
     fails_with(&["--prometheus", &always("404 Not Found", "no")], 1, &["--web.route-prefix"]);
     fails_with(&["--prometheus", &always("401 Unauthorized", "")], 1, &["--bearer-token-file"]);
-    fails_with(&["--prometheus", &always("200 OK", "SSH-2.0")], 1, &["not one of Prometheus"]);
+    fails_with(&["--prometheus", &always("200 OK", "SSH-2.0")], 1, &["not from Prometheus"]);
     let empty = always("200 OK", &vector(&[]));
     fails_with(
         &["--prometheus", &empty],
         1,
         &["no GPU metric", "DCGM_FI_DEV_SM_CLOCK", "llmprof_gpu_", "among its targets"],
     );
-    fails_with(&["--prometheus", &empty, "--match", "a=b"], 1, &["with a=\"b\"", "is --match right?"]);
+    fails_with(&["--prometheus", &empty, "--match", "a=b"], 1, &["with a=\"b\"", "check --match"]);
     let away = stand_in(Arc::new(|_| {
         ("302 Found\r\nLocation: http://u:secret@elsewhere/".to_owned(), String::new())
     }));

@@ -246,7 +246,7 @@ fn a_foreign_configuration_does_not_choose_what_a_server_gets() {
         // The user's own value, and the user's own choice of the directory.
         for more in [&[own][..], &["--conf-dir", "conf"]] {
             let allowed = run(dir.path(), &[&args[..], more].concat());
-            assert!(!allowed.err.contains("to allow what it sets"), "{more:?}: {}", allowed.err);
+            assert!(!allowed.err.contains("to allow its settings"), "{more:?}: {}", allowed.err);
         }
     }
 }

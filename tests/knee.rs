@@ -54,7 +54,7 @@ fn every_rate_is_a_row_with_a_bar() {
     let rows: Vec<&str> = printed.lines().collect();
     assert!(rows[0].contains("TTFT p50") && rows[0].contains("good/s"), "{printed}");
     for (row, rate) in rows[1..3].iter().zip(["200", "400"]) {
-        assert!(row.trim_start().starts_with(rate) && row.contains("kept") && row.contains('█'), "{printed}");
+        assert!(row.trim_start().starts_with(rate) && row.contains("met") && row.contains('█'), "{printed}");
     }
     assert!(printed.contains("at 400 requests/s, the highest rate tried: raise --runs"), "{printed}");
     // The work in progress is named by its rate.
@@ -76,7 +76,7 @@ fn rates_tried_before_an_interrupt_are_printed() {
     rest.read_to_string(&mut said).unwrap();
     let (code, printed) = ended(child);
     assert_eq!(code, 130, "{said}");
-    assert!(printed.contains("64.0") && printed.contains("not kept"), "{printed}");
+    assert!(printed.contains("64.0") && printed.contains("not met"), "{printed}");
     assert!(said.contains("interrupted at "), "{said}");
 }
 
@@ -93,7 +93,7 @@ fn rates_tried_before_the_server_ended_are_printed() {
     rest.read_to_string(&mut said).unwrap();
     let (code, printed) = ended(child);
     assert_eq!(code, 1, "{said}");
-    assert!(printed.contains("64.0") && printed.contains("not kept"), "{printed}");
+    assert!(printed.contains("64.0") && printed.contains("not met"), "{printed}");
     assert!(said.contains("refused"), "{said}");
 }
 

@@ -891,7 +891,7 @@ fn a_recording_without_tokens_shows_the_panes_that_it_fills() {
         let footer = text.lines().last().unwrap_or_default();
         footer.contains("2 GPU  7 Runs") && footer.contains("empty") && !footer.contains("Tokens")
     });
-    terminal.press("3", "Tokens is empty: no tokens here");
+    terminal.press("3", "Tokens is empty: no tokens in this run");
     terminal.press("\t", "newest first");
     quit(&terminal);
 }

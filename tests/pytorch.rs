@@ -138,9 +138,9 @@ fn failures_have_a_message_and_a_remedy() {
             Bench::with("exec python3 -S \"$@\""),
             None,
             &[][..],
-            "has no torch; install it there (pip install torch)",
+            "has no torch; install it (pip install torch)",
         ),
-        (standin(), None, &[], "has no transformers; install it there (pip install transformers)"),
+        (standin(), None, &[], "has no transformers; install it (pip install transformers)"),
         (
             Bench::with(
                 &fs::read_to_string(standin().python)
@@ -194,7 +194,7 @@ fn failures_have_a_message_and_a_remedy() {
             ),
             None,
             &[],
-            "reported something out of order: a token of another request",
+            "sent an unexpected message: a token of another request",
         ),
         (
             Bench::with(

@@ -226,7 +226,7 @@ fn a_remote_run_continues_without_a_connection_and_is_found_again() {
     let out = child.wait_with_output().unwrap();
     let err = String::from_utf8_lossy(&out.stderr);
     let id = names(&sshd.home()).remove(0);
-    assert!(err.contains(&format!("the run {id} goes on on box")), "{err}");
+    assert!(err.contains(&format!("the run {id} is in progress on box")), "{err}");
     assert!(err.contains(&format!("--reconnect {id}")) && err.contains(&format!("--end {id}")), "{err}");
     assert_eq!(out.status.code(), Some(129), "{err}");
     let kept = fs::metadata(copy.join("events.ndjson")).unwrap().len();
@@ -248,7 +248,7 @@ fn a_remote_run_continues_without_a_connection_and_is_found_again() {
     assert_copied(&only_run(elsewhere.path()), &original);
     assert!(again.out.contains("recorded in "), "{} {}", again.out, again.err);
     let none = sshd.run(elsewhere.path(), &["--reconnect"]);
-    assert!(none.code == 2 && none.err.contains("no run goes on there"), "{}", none.err);
+    assert!(none.code == 2 && none.err.contains("no run is in progress on the remote host"), "{}", none.err);
     let unknown = sshd.run(elsewhere.path(), &["--reconnect", "zzzzzz"]);
     assert!(unknown.code == 2 && unknown.err.contains("there is no run zzzzzz"), "{}", unknown.err);
 }
@@ -275,7 +275,7 @@ fn the_screen_shows_it_and_its_keys_reach_it() {
     terminal.see("this run is simulated: there is nothing for nsys to profile");
     // Cut: the screen reports it and reconnects; H reconnects immediately.
     sshd.sessions().into_iter().for_each(|pid| signal(pid, "KILL"));
-    terminal.see("the run goes on");
+    terminal.see("the run continues");
     terminal.send("H");
     terminal.see("connected to box again");
     // Invalid overrides are refused by the machine of the run.
@@ -344,7 +344,7 @@ fn a_remote_program_is_followed_and_a_command_answers() {
     assert!(wrong.code == 2 && wrong.err.contains("runtime.requests"), "{}", wrong.err);
     let nowhere = sshd.run(here.path(), &["run", "--remote-dir", "no/such/dir"]);
     assert!(
-        nowhere.code == 2 && nowhere.err.contains("no/such/dir is no directory there"),
+        nowhere.code == 2 && nowhere.err.contains("no/such/dir is not a directory on the remote host"),
         "{}",
         nowhere.err
     );
@@ -478,7 +478,7 @@ fn ssh_asks_on_the_terminal() {
     assert!(!terminal.text().contains("s3cret"));
     // ssh cannot ask on this screen.
     sshd.sessions().into_iter().for_each(|pid| signal(pid, "KILL"));
-    terminal.see("ssh has to ask, for a password or about a key");
+    terminal.see("ssh needs a password or the confirmation of a key");
     terminal.send("q");
     terminal.see("leave it running");
     terminal.send("\r");
@@ -646,7 +646,7 @@ fn incompatible_ends_are_refused() {
     assert!(older.code == 1 && older.err.contains("ssh ended"), "{}", older.err);
     let (other, _) = against(b"This account is not available.\n");
     assert!(
-        other.err.contains("answered with something else: This account is not available."),
+        other.err.contains("did not answer as llmprof-tui does: This account is not available."),
         "{}",
         other.err
     );
@@ -668,8 +668,8 @@ fn a_hostile_remote_end_is_contained() {
     };
     let begins: String = (0..400).map(|run| began.replace("\"run\":0", &format!("\"run\":{run}"))).collect();
     let cases: Vec<(&str, String, &str)> = vec![
-        ("runs without end", begin.clone() + &begins, "it has begun more runs than anyone asked for"),
-        ("ends without end", begin.clone() + began + &done.repeat(40), "a run ends again and again"),
+        ("runs without end", begin.clone() + &begins, "more runs than were requested"),
+        ("ends without end", begin.clone() + began + &done.repeat(40), "a run that ended too many times"),
         (
             "an escape sequence",
             begin.clone() + "{\"refused\":{\"reason\":\"\\u001b[2Jx\",\"usage\":false}}\n",
@@ -678,7 +678,7 @@ fn a_hostile_remote_end_is_contained() {
         (
             "a name that is a path",
             hello(SCHEMA, "1") + "{\"joined\":{\"id\":\"../../x\"}}\n",
-            "the name of the run is none",
+            "the name of the run is not valid",
         ),
         ("an endless line", begin.clone() + &"x".repeat(2 << 20), ""),
         ("garbage", begin.clone() + "\u{1b}[31mgarbage\n", ""),
@@ -687,9 +687,9 @@ fn a_hostile_remote_end_is_contained() {
             begin.clone() + "{\"events\":{\"run\":0,\"at\":0,\"len\":99999999}}\n",
             "",
         ),
-        ("events from elsewhere", begin.clone() + began + &events(7, "x"), "0 bytes are here"),
+        ("events from elsewhere", begin.clone() + began + &events(7, "x"), "the local copy has 0 bytes"),
         ("events that are none", begin.clone() + began + &events(0, "nonsense\n"), "not a recording"),
-        ("files that nobody asked for", begin.clone() + began + &file("x"), "not asked for"),
+        ("files that nobody asked for", begin.clone() + began + &file("x"), "not requested"),
         (
             "files outside",
             begin.clone()

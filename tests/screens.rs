@@ -710,7 +710,7 @@ fn on_slurm(trouble: Option<&str>) -> Option<Elsewhere<'_>> {
 #[test]
 fn jobs_on_slurm_have_a_list_with_a_selected_one() {
     let (state, sweep) = (RunState::default(), sweep_on_slurm());
-    let trouble = "Slurm's controller does not answer (connect failure); submitted jobs go on";
+    let trouble = "Slurm's controller does not answer (connect failure); submitted jobs continue";
     for (name, trouble, job, overlay) in [
         ("followed", None, Some(2), Overlay::None),
         ("away", Some(trouble), None, Overlay::None),

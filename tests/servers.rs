@@ -1281,7 +1281,7 @@ fn tokens_are_counted_by_the_tokenizer_if_the_server_counts_none() {
     );
     let why = server["why"].to_string();
     assert!(why.contains("counted by the model's tokenizer") && !why.contains("each chunk counts"), "{why}");
-    assert!(!counted["trust"].to_string().contains("chunks are taken for tokens"), "{}", counted["trust"]);
+    assert!(!counted["trust"].to_string().contains("each chunk counts as a token"), "{}", counted["trust"]);
     let (chunks, tokens) = run(&[]);
     assert!((tokens - 7.0).abs() < 0.1, "{tokens}");
     assert_eq!(chunks["server"]["tokens_per_chunk"], 1.0);

@@ -281,7 +281,7 @@ fn following_continues_after_a_controller_outage() {
     let says = |words: &str| fs::read_to_string(&messages).unwrap().contains(words).then_some(());
     in_time("words on the controller", || says("Slurm's controller does not answer"));
     cluster.script(&["--controller"]);
-    in_time("its return", || says("the jobs are seen again"));
+    in_time("its return", || says("the jobs are visible again"));
     assert_eq!(following.wait().unwrap().code(), Some(0), "{:?}", fs::read_to_string(&messages));
     assert_eq!(column(&rows(&sweep), "outcome"), ["completed"; 3]);
 }
@@ -433,7 +433,7 @@ fn jobs_continue_without_the_program_until_they_are_cancelled() {
     signal(child.id(), "INT");
     let said = ended(child);
     assert_eq!(said.code, 130, "{}", said.err);
-    assert!(said.err.contains("3 jobs go on in Slurm") && said.err.contains("--cancel"), "{}", said.err);
+    assert!(said.err.contains("3 jobs continue in Slurm") && said.err.contains("--cancel"), "{}", said.err);
     assert!(cluster.ask("squeue", &["--noheader"]).lines().count() >= 2, "they go on");
     let cancelled = cluster.run(dir.path(), &["run", "--resume", sweep.to_str().unwrap(), "--cancel"]);
     assert_eq!(cluster.ask("squeue", &["--noheader"]), "", "{}", cancelled.err);

@@ -318,7 +318,7 @@ fn unsupported_models_are_reported() {
         refused(&config)
     };
     let table = [
-        ("olmo", "vocab_size", json!(null), "cannot make this olmo: vocab_size is missing"),
+        ("olmo", "vocab_size", json!(null), "cannot build this olmo: vocab_size is missing"),
         ("olmo", "intermediate_size", json!(null), "missing field `intermediate_size`"),
         ("phi3", "num_attention_heads", json!(0), "num_attention_heads 0 is not between"),
         (
@@ -327,9 +327,9 @@ fn unsupported_models_are_reported() {
             json!(1_000_000),
             "num_hidden_layers 1000000 is not between 1 and 4096",
         ),
-        ("llama", "head_dim", json!(16), "its heads are 8 wide there, head_dim is 16"),
-        ("llama", "attention_bias", json!(true), "does not know model.layers.0.self_attn.q_proj.bias"),
-        ("mistral", "tie_word_embeddings", json!(true), "it wants lm_head.weight"),
+        ("llama", "head_dim", json!(16), "it computes a head dimension of 8, but head_dim is 16"),
+        ("llama", "attention_bias", json!(true), "it has no model.layers.0.self_attn.q_proj.bias"),
+        ("mistral", "tie_word_embeddings", json!(true), "it also needs lm_head.weight"),
         ("falcon", "alibi", json!(true), "alibi is not supported"),
         ("falcon", "multi_query", json!(false), "multi_query false is not supported"),
     ];

@@ -574,7 +574,7 @@ fn each_gpu_has_one_job() {
     };
     let none = on_gpus(&["hydra.launcher.gpus=[0,5]"]);
     assert!(
-        none.code == 2 && none.err.contains("there is no GPU 5; the GPUs here are 0, 1, 2"),
+        none.code == 2 && none.err.contains("there is no GPU 5; the GPUs of this machine are 0, 1, 2"),
         "{}",
         none.err
     );

@@ -22,7 +22,7 @@ use llmprof_run::{
 
 pub(super) const EXAMPLES: &str = "\
 A and B are runs, snapshots (RUN/snapshots/NAME.json), sweeps (compared job by job) or baselines.
-A run may be given as latest, latest~1 (the one before it), or any part of its path that no other has.
+A run may be given as latest, latest~1 (the one before it), or an unambiguous part of its path.
 
 Two recorded runs:
   llmprof-tui compare latest~1 latest
@@ -83,6 +83,7 @@ pub(super) struct CompareArgs {
 pub(super) enum BaselineCommand {
     /// Save a run as a small file, baselines/NAME.json
     Save {
+        /// Name of the baseline: letters, digits, '-', '_' and '.'
         name: String,
         /// Run directory, latest, latest~1 or a part of its path (default: the newest run, unless it is simulated or
         /// part of a sweep)

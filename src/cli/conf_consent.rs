@@ -36,7 +36,7 @@ pub(super) fn confirm(dir: &Path, mut settings: Vec<RiskySetting>, may_ask: MayA
         "The configuration in {} starts programs, connects, listens or chooses what is sent to a server:{list}",
         dir.display()
     );
-    let remedy = "read it, then pass --conf-dir conf to allow what it sets";
+    let remedy = "review it, then pass --conf-dir conf to allow its settings";
     if may_ask == MayAsk::No {
         return Err(Failure::usage(format_args!("{what}\n{remedy}")));
     }

@@ -59,7 +59,7 @@ pub(super) fn run(args: &CostArgs) -> Result<u8, Failure> {
         }
         (Some(_), []) => vec![PAGE],
         (Some(_), given) if given.len() > MAX_IMAGES => {
-            return Err(Failure::usage(format_args!("--images: at most {MAX_IMAGES} pictures")));
+            return Err(Failure::usage(format_args!("--images: at most {MAX_IMAGES} images")));
         }
         (Some(_), given) => given.to_vec(),
     };
@@ -117,8 +117,8 @@ const MAX_RATIO: u32 = 200;
 fn picture(text: &str) -> Result<(u32, u32), String> {
     let side = |text: &str| text.parse().ok().filter(|side| (1..=MAX_SIDE).contains(side));
     let sides = text.split_once(['x', '×']).and_then(|(width, height)| Some((side(width)?, side(height)?)));
-    let (width, height) =
-        sides.ok_or_else(|| format!("expected width x height in pixels, up to {MAX_SIDE}, as 1240x1754"))?;
+    let (width, height) = sides
+        .ok_or_else(|| format!("expected width x height in pixels, up to {MAX_SIDE}, e.g. 1240x1754"))?;
     if width.max(height) > MAX_RATIO * width.min(height) {
         return Err(format!("one side is more than {MAX_RATIO} times the other"));
     }

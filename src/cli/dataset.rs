@@ -26,6 +26,7 @@ pub(super) enum DatasetCommand {
     },
     /// Create a variant: a seeded random sample of the JSONL and text files in source-data
     Prepare {
+        /// Name of the dataset, as `dataset list` prints it
         name: String,
         /// Name of the variant, e.g. subset-1k
         #[arg(long)]
@@ -33,6 +34,7 @@ pub(super) enum DatasetCommand {
         /// Take N samples, or all if there are fewer
         #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
         num_samples: u64,
+        /// Set the seed of the random sample
         #[arg(long, default_value_t = 0)]
         seed: u64,
         /// Sample only the files listed in FILE, one per line

@@ -30,7 +30,7 @@ Without the TUI, the program uses the terminal as if it were started directly. T
 
 pub(super) const ATTACH_EXAMPLES: &str = "\
 Examples:
-  llmprof-tui attach 4711            a program that runs, and its child processes that use CUDA
+  llmprof-tui attach 4711            a running program, and its child processes that use CUDA
   llmprof-tui attach serve.py --for 30
 
 Quitting (q) ends the recording; the program continues at full speed.";
@@ -135,11 +135,11 @@ pub(super) async fn attach(args: AttachArgs) -> Result<u8, Failure> {
     launch_here(RunRequest { config: args.config.request()?, subject, shown, remark }).await
 }
 
-/// What can be seen of a program that cannot be joined.
+/// The observable facts about a program that cannot be joined.
 async fn watch_from_outside(config: ConfigArgs, shown: Shown, refusal: &NotJoined) -> Result<u8, Failure> {
     let remark = format!(
-        "{refusal}. Its kernels cannot be seen; this is what can be seen from outside. To see kernels, start it by `llmprof-tui \
-         exec -- …`, or with the variables of `llmprof-tui inject --print-env`"
+        "{refusal}. Its kernels cannot be recorded; the GPU and the memory of its processes are monitored. To record \
+         kernels, start it with `llmprof-tui exec -- …`, or with the variables of `llmprof-tui inject --print-env`"
     );
     if shown.seconds.is_none() && shown.headless {
         return Err(Failure::usage(format_args!("{remark}. Give a time: --for SECONDS")));

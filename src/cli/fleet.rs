@@ -57,7 +57,7 @@ pub(super) struct FleetArgs {
     /// Trust the certificate in FILE (PEM) in addition to the usual authorities
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "replay")]
     ca_file: Option<PathBuf>,
-    /// Sort by
+    /// Sort the GPUs
     #[arg(long, default_value = "lost")]
     sort: Sort,
     /// Print a table once instead of opening the screen (default when stdout is not a terminal)
@@ -78,11 +78,15 @@ pub(super) struct FleetArgs {
 enum Sort {
     /// Largest loss first
     Lost,
+    /// By name of the node
     Node,
+    /// Highest first
     Temperature,
+    /// Highest first
     Power,
     /// Lowest first
     Clock,
+    /// Highest first
     Utilisation,
 }
 
@@ -107,11 +111,11 @@ fn time(text: &str) -> Result<Duration, String> {
         "m" | "min" => 60.0,
         "h" => 3600.0,
         "d" => 86400.0,
-        _ => return Err(format!("{text:?} is no time: write 30s, 15m, 1h or 2d")),
+        _ => return Err(format!("{text:?} is not a duration: write 30s, 15m, 1h or 2d")),
     };
     match number.trim().parse::<f64>() {
         Ok(n) if (1.0..=30.0 * 86400.0).contains(&(n * unit)) => Ok(Duration::from_secs_f64(n * unit)),
-        _ => Err(format!("{text:?} is no time from 1s to 30d: write 30s, 15m, 1h or 2d")),
+        _ => Err(format!("{text:?} is not a duration from 1s to 30d: write 30s, 15m, 1h or 2d")),
     }
 }
 

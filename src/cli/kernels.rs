@@ -40,7 +40,7 @@ Examples:
   llmprof-tui kernels base_cuda_gpu_kern_sum.csv   from nsys stats, in any format
   llmprof-tui kernels trace.json.gz                from torch.profiler: kernels by operator
   llmprof-tui kernels rank0.json rank1.json        the ranks of one run side by side; a directory of traces too
-  llmprof-tui kernels runs/NAME                    the kernels that a run of ours recorded
+  llmprof-tui kernels runs/NAME                    the kernels of a recorded run
   llmprof-tui kernels runs/NAME --by line          the Python lines that launched them
   llmprof-tui kernels runs/NAME --stacks a.json    their stacks for speedscope; a.txt: for flamegraph.pl and inferno
   llmprof-tui kernels nccl.log                     from NCCL_DEBUG=INFO: rings, channels, transports, warnings
@@ -118,7 +118,7 @@ impl ValueEnum for By<Group> {
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let (name, help) = match self.0 {
-            Group::Operator => ("operator", "Kernels of the same operator, where it is known"),
+            Group::Operator => ("operator", "Kernels of the same operator, if it is known"),
             Group::Family => ("family", "Kernels with the same function, regardless of tiles and types"),
             Group::Name => ("name", "Kernels with the same full name"),
             Group::None => ("launch", "No grouping: name, grid and range"),
@@ -150,7 +150,7 @@ impl ValueEnum for By<SortBy> {
         let (name, help) = match self.0 {
             SortBy::Time => ("time", "Total time of all calls"),
             SortBy::Calls => ("calls", "Number of calls"),
-            SortBy::Mean => ("mean", "Mean time of a call"),
+            SortBy::Mean => ("mean", "Mean time per call"),
         };
         Some(PossibleValue::new(name).help(help))
     }

@@ -1,4 +1,4 @@
-//! `knee`: the highest rate at which a server keeps its SLOs.
+//! `knee`: the highest rate at which a server meets its SLOs.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -25,11 +25,11 @@ Examples:
   llmprof-tui knee http://localhost:8000 slo.ttft_p99_ms=500 slo.tpot_p99_ms=50
   llmprof-tui knee runtime=vllm runtime.server.url=http://localhost:8000 slo.ttft_p99_ms=500 runtime.load.rate=8 --seconds 60
 
-Each rate is a run of its own. A rate keeps the SLOs where 99 % of its requests do.
+Each rate is a separate run. A rate meets the SLOs if 99 % of its requests do.
 
 Exit codes: 0 the knee was found, 1 a run failed, 3 it was not found within --runs.";
 
-/// The minimum share of a rate's requests that must keep the SLOs.
+/// The minimum share of a rate's requests that must meet the SLOs.
 const KEPT_SHARE: f64 = 0.99;
 /// The minimum number of requests per rate: fewer cannot show a share of 99 %.
 const MIN_REQUESTS: f64 = 100.0;
@@ -64,7 +64,7 @@ struct Step {
 }
 
 impl Step {
-    /// Requests per second that kept the SLOs.
+    /// Requests per second that met the SLOs.
     fn good_per_s(&self) -> Option<f64> {
         let seconds = self.state.total.wall_ns as f64 / 1e9;
         (seconds > 0.0).then(|| self.state.server.good as f64 / seconds)
@@ -95,7 +95,7 @@ pub(super) async fn run(args: KneeArgs) -> Result<u8, Failure> {
     };
     if config.slo == Default::default() {
         return Err(Failure::usage(
-            "knee needs what the server promises: slo.ttft_p99_ms=…, slo.tpot_p99_ms=… or slo.e2e_p99_ms=…",
+            "knee needs at least one SLO: slo.ttft_p99_ms=…, slo.tpot_p99_ms=… or slo.e2e_p99_ms=…",
         ));
     }
     if !(args.seconds > 0.0 && args.seconds < 1e6 && args.precision > 0.0) {
@@ -135,7 +135,7 @@ pub(super) async fn run(args: KneeArgs) -> Result<u8, Failure> {
         search.add(rate, kept);
         steps.push(Step { rate, kept, share, state: finished.state });
         if !args.quiet {
-            let word = if kept { "kept" } else { "not kept" };
+            let word = if kept { "SLOs met" } else { "SLOs not met" };
             eprint_line(format_args!(
                 "{} requests/s: {word} ({} of the requests, 95 % CI: {} to {})",
                 three_digits(rate),
@@ -160,7 +160,7 @@ fn show(search: &KneeSearch, steps: &[Step], json: bool) -> Result<(), Failure> 
 /// A latency that grows by at least this factor is the cause.
 const GROWS: f64 = 1.2;
 
-/// Why the lowest failed rate did not keep the SLOs, from its requests.
+/// Why the lowest failed rate did not meet the SLOs, from its requests.
 fn cause(steps: &[Step], (kept, broken): (Option<f64>, Option<f64>)) -> Option<String> {
     let of = |rate: Option<f64>| steps.iter().find(|step| Some(step.rate) == rate);
     let step = of(broken)?;
@@ -185,7 +185,7 @@ fn growth(ttft: Option<(f64, f64)>, tpot: Option<(f64, f64)>) -> Option<String> 
     let (ttft_by, ttft_text, tpot_by, tpot_text) = (by(ttft), text(ttft), by(tpot), text(tpot));
     match (ttft_by >= GROWS, tpot_by >= GROWS) {
         (true, false) => Some(format!(
-            "TTFT p99 grows ({ttft_text}), TPOT does not: requests wait before they are computed."
+            "TTFT p99 grows ({ttft_text}), TPOT does not: requests wait before they are processed."
         )),
         (false, true) => Some(format!("TPOT p99 grows ({tpot_text}): the batches are larger.")),
         (true, true) if tpot_by >= ttft_by => {
@@ -226,23 +226,23 @@ fn knee_text(search: &KneeSearch, steps: &[Step]) -> String {
             text(total.tpot.percentile_ms(99.0)),
             percent(100.0 * step.share.estimate),
             step.good_per_s().map_or_else(|| "–".to_owned(), three_digits),
-            if step.kept { "kept" } else { "not kept" }.to_owned(),
+            if step.kept { "met" } else { "not met" }.to_owned(),
             step.good_per_s().map_or_else(String::new, |good| bar(good / most.max(1e-9))),
         ]);
     }
     let (kept, broken) = search.interval();
     let verdict = match (kept, broken) {
         (Some(kept), Some(broken)) => format!(
-            "The server keeps its SLOs up to {} requests/s, and not at {}.",
+            "The server meets its SLOs up to {} requests/s, but not at {}.",
             three_digits(kept),
             three_digits(broken)
         ),
         (Some(kept), None) => format!(
-            "The server keeps its SLOs at {} requests/s, the highest rate tried: raise --runs.",
+            "The server meets its SLOs at {} requests/s, the highest rate tried: raise --runs.",
             three_digits(kept)
         ),
         (None, Some(broken)) => format!(
-            "The server does not keep its SLOs at {} requests/s, the lowest rate tried.",
+            "The server does not meet its SLOs at {} requests/s, the lowest rate tried.",
             three_digits(broken)
         ),
         (None, None) => "No rate was tried.".to_owned(),

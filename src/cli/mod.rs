@@ -76,9 +76,9 @@ Examples:
   llmprof-tui replay runs/baseline/smollm2_135m/2026-01-01_12-00-00
   llmprof-tui demo
   llmprof-tui exec -- python serve.py          follow another program: kernels, steps, what limits it
-  llmprof-tui --host me@box --model qwen2_5_7b run on another machine over ssh, shown here
+  llmprof-tui --host me@box --model qwen2_5_7b run on a remote host over ssh, with the TUI local
   llmprof-tui watch                            monitor the GPU while another program uses it
-  llmprof-tui fleet --prometheus URL           many GPUs: which are slow among equals, since when, why
+  llmprof-tui fleet --prometheus URL           find slow GPUs in a cluster: since when, and why
   llmprof-tui report runs/…                    write the reports and plots of a run again
   llmprof-tui diagnose gpu.csv                 why was it slow? a run or an nvidia-smi log
   llmprof-tui compare runs/… runs/…            did it help? a verdict with confidence intervals
@@ -144,7 +144,7 @@ enum Command {
     /// Find the slow GPUs of a cluster in Prometheus: which, since when, why
     #[command(after_help = fleet::EXAMPLES)]
     Fleet(Box<fleet::FleetArgs>),
-    /// Find the highest rate at which a server keeps its SLOs
+    /// Find the highest rate at which a server meets its SLOs
     #[command(after_help = knee::EXAMPLES)]
     Knee(knee::KneeArgs),
     /// Start another CUDA program and show its kernels, steps and phases
@@ -169,13 +169,13 @@ enum Command {
     /// Print the completion script for a shell
     #[command(after_help = completion::EXAMPLES)]
     Completion { shell: completion::Shell },
-    /// Answers the completion scripts
+    /// Answer the completion scripts
     #[command(name = completion::COMMAND, hide = true)]
     Complete(completion::CompleteArgs),
-    /// The far end of a connection by ssh
+    /// Serve one connection of llmprof-tui --host
     #[command(name = "remote-serve", hide = true)]
     RemoteServe,
-    /// The process of a run that was started over ssh
+    /// Run the workload of a run that was started over ssh
     #[command(name = "remote-work", hide = true)]
     RemoteWork { place: PathBuf },
     /// Link stored models and datasets into the project

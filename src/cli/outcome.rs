@@ -110,7 +110,7 @@ pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
     out += &match state.kind().infers_steps() {
         true => {
             let decode = state.decode_tok_s().map_or_else(|| "–".to_owned(), three_digits);
-            format!("\n\ndecode {decode} steps/s; how many tokens a step makes is not known\n")
+            format!("\n\ndecode {decode} steps/s; the number of tokens per step is unknown\n")
         }
         false => format!("\n\noutput {output} by the wall clock, prefill {prefill}, decode {decode}\n"),
     };
@@ -161,7 +161,8 @@ pub(super) fn report_launch(launch: &Launch, cause: Option<&Cause>, command: &st
         eprint_line(format_args!("interrupted: {cause}"));
     }
     eprint_lines(format_args!(
-        "{left} jobs go on in Slurm\n  follow them again: {command} --resume {dir}\n  cancel them:       llmprof-tui run --resume {dir} --cancel"
+        "{left} jobs continue in Slurm\n  follow them again: {command} --resume {dir}\n  cancel them:       \
+         llmprof-tui run --resume {dir} --cancel"
     ));
     cause.map_or_else(|| launch.runner.exit_code(), Cause::exit_code)
 }
@@ -223,8 +224,8 @@ pub(super) fn unseen(url: &str, state: &RunState) -> Failure {
     match state.server.silence(state.now).filter(|_| !state.server.has_unknown_metrics) {
         Some(silence) => Failure::work(format_args!("{url}: {silence}")),
         None => Failure::work(format_args!(
-            "{url} has no metrics that are known here: vLLM, SGLang (--enable-metrics), TensorRT-LLM, Triton, llama.cpp (--metrics) and TGI \
-             are; name the page itself where it is not at /metrics"
+            "{url} has no metrics that this program reads: those of vLLM, SGLang (--enable-metrics), TensorRT-LLM, \
+             Triton, llama.cpp (--metrics) and TGI. Pass the address of the page if it is not /metrics"
         )),
     }
 }

@@ -226,7 +226,7 @@ async fn list(host: &Host) -> Result<u8, Failure> {
 
 fn row(run: &Listed) -> [String; 5] {
     let state = match (run.alive, run.outcome) {
-        (true, None) => "goes on".to_owned(),
+        (true, None) => "in progress".to_owned(),
         (_, Some(outcome)) => outcome.to_string(),
         (false, None) => "killed".to_owned(),
     };

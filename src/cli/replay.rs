@@ -38,7 +38,7 @@ pub(super) struct DemoArgs {
     speed: f64,
 }
 
-/// Where playback starts.
+/// The start of playback.
 #[derive(Debug, Clone, Copy)]
 enum StartAt {
     Second(f64),

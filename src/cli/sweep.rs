@@ -95,7 +95,7 @@ impl SweepArgs {
         }
         let dir = runner.sweep.dir.clone();
         if matches!(launcher, Launcher::Slurm(_)) && !quiet {
-            eprint_line(format_args!("asking Slurm; the sweep is in {}", dir.display()));
+            eprint_line(format_args!("querying Slurm; the sweep is in {}", dir.display()));
         }
         Launch::start(runner, launcher, self.cancel)
             .map(|launch| Started::Elsewhere(Box::new(launch)))
@@ -130,7 +130,8 @@ fn launcher_overrides(words: &[String]) -> Result<Vec<Override>, Failure> {
             |given: &Override| given.sets("hydra/launcher") || given.sets_within("hydra.launcher");
         given.filter(is_launcher).ok_or_else(|| {
             Failure::usage(format_args!(
-                "--resume with {word}: a sweep is resumed as it was started; only hydra/launcher and hydra.launcher can be changed"
+                "--resume does not accept {word}: only hydra/launcher and hydra.launcher can be changed in a resumed \
+                 sweep"
             ))
         })
     };

@@ -17,6 +17,7 @@ Examples:
 pub(super) enum ThirdPartyCommand {
     /// Compare the pins with the files on disk (exit code 1 if they differ)
     Status {
+        /// Check only the pin with this name (default: all)
         name: Option<String>,
         /// Print one JSON object on stdout instead of text
         #[arg(long)]
@@ -26,6 +27,7 @@ pub(super) enum ThirdPartyCommand {
     },
     /// Check out the pinned commits, after moving the pins if requested
     Update {
+        /// Update only the pin with this name (default: all)
         name: Option<String>,
         /// Move the pin to this commit or tag
         #[arg(long, requires = "name")]

@@ -70,7 +70,7 @@ fn values_that_do_not_belong_to_their_column_are_refused_with_the_line() {
         refused(
             "a temperature in the column of the mask",
             log("clocks_event_reasons.active, power.draw [W]", 20, 1000, |_| "690, 55 W".to_owned()),
-            &["line 2", "\"690\" in the column clocks_event_reasons.active is no mask"],
+            &["line 2", "\"690\" in the column clocks_event_reasons.active is not a mask"],
         ),
         refused(
             "a unit of another column",

@@ -82,7 +82,7 @@ impl Weights {
     }
 }
 
-/// Where the weights come from.
+/// The source of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {

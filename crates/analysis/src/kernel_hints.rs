@@ -87,7 +87,7 @@ fn bound(kernels: &PhaseKernels<'_>) -> Option<String> {
     };
     let verdict = match pct {
         pct if pct >= NEAR_PCT => "near the limit".to_owned(),
-        pct => format!("up to {} × from the limit", three_digits(100.0 / pct.max(1.0))),
+        pct => format!("could be up to {}× faster", three_digits(100.0 / pct.max(1.0))),
     };
     Some(format!(
         "{} of GPU time in {} {} ({}) at {} of {ceiling}: {verdict}",
@@ -217,7 +217,7 @@ mod tests {
         let in_graphs = window(22_800, 445_000_000);
         let found = hints_of(&in_graphs, &operators);
         assert_eq!(found.len(), 2, "{found:?}");
-        assert!(found[0].contains("1.61 × from the limit"), "{found:?}");
+        assert!(found[0].contains("could be up to 1.61× faster"), "{found:?}");
         assert!(found[1].contains("Not launch-bound") && found[1].contains("as a CUDA graph"), "{found:?}");
         let lossy = hints_of(&KernelWindow { dropped: 3, ..in_graphs }, &operators);
         assert!(lossy[2].contains("3 records were dropped"), "{lossy:?}");

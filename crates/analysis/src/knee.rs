@@ -1,4 +1,4 @@
-//! Searches the highest rate that keeps the SLOs: doubles or halves until one rate keeps them and one does not, then
+//! Searches the highest rate that meets the SLOs: doubles or halves until one rate meets them and one does not, then
 //! narrows the interval.
 
 /// A rate that was tried.
@@ -25,7 +25,7 @@ impl KneeSearch {
         self.tried.push(Tried { rate, kept });
     }
 
-    /// The highest rate that kept the SLOs below all that did not, and the lowest that did not.
+    /// The highest rate that met the SLOs below all that did not, and the lowest that did not.
     pub fn interval(&self) -> (Option<f64>, Option<f64>) {
         let rates =
             |kept: bool| self.tried.iter().filter(move |tried| tried.kept == kept).map(|tried| tried.rate);

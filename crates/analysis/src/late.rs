@@ -123,7 +123,7 @@ enum What {
     /// The number of requests that were preempted.
     Preempted(u64),
     FullCache,
-    /// Of a request that started at `since`.
+    /// The first chunk of a request that started at `since`.
     FirstChunk {
         request: u32,
         since: Stamp,

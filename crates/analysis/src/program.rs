@@ -95,7 +95,7 @@ impl fmt::Display for Remark {
             ),
             Remark::Waits { waits, ns, share } => write!(
                 f,
-                "The host waits for the GPU {} per step, {} or {} of it, and launches nothing meanwhile.",
+                "The host waits for the GPU {} per step, {} or {} of it, and launches no work meanwhile.",
                 times(waits),
                 time(ns),
                 pct(share)
@@ -423,7 +423,7 @@ mod tests {
             text(&given)[1..],
             [
                 "Copies to the device take 8.0 % of a step (0.800 ms) while nothing computes: 16.0 MB in 2 copies per step.",
-                "The host waits for the GPU twice per step, 3.00 ms or 30 % of it, and launches nothing meanwhile."
+                "The host waits for the GPU twice per step, 3.00 ms or 30 % of it, and launches no work meanwhile."
             ]
         );
         let mut busy = window(500, 0, 10_000_000, 0, 0);

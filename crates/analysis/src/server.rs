@@ -50,7 +50,7 @@ pub struct ServerFacts {
     pub good: Option<Goodput>,
 }
 
-/// Requests that kept the SLOs: their rate, and their share of all.
+/// Requests that met the SLOs: their rate, and their share of all.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Goodput {
     pub per_s: f64,
@@ -217,7 +217,8 @@ impl fmt::Display for ServerRemark {
         match self {
             ServerRemark::ClientLate { lag_ms } => write!(
                 f,
-                "The client is {} late (p99), so its latencies say little: run it on another machine than the server, or lower the load.",
+                "The client is {} late (p99), so its latencies are unreliable: run it on another machine than the \
+                 server, or lower the load.",
                 millis(*lag_ms)
             ),
             ServerRemark::Failures { failed, of, most } => {
@@ -300,7 +301,7 @@ impl fmt::Display for ServerRemark {
             }
             ServerRemark::Goodput(Goodput { per_s, share }) => write!(
                 f,
-                "{} of the requests keep the SLOs (95 % CI: {} to {}): {} good requests/s.",
+                "{} of the requests meet the SLOs (95 % CI: {} to {}): {} good requests/s.",
                 pct(share.estimate),
                 pct(share.low),
                 pct(share.high),
@@ -394,7 +395,7 @@ mod tests {
                     }),
                     ..base()
                 },
-                "50 % of the requests keep the SLOs (95 % CI: 40 % to 60 %): 4.00 good requests/s.",
+                "50 % of the requests meet the SLOs (95 % CI: 40 % to 60 %): 4.00 good requests/s.",
             ),
         ] {
             assert_eq!(said(facts), [words]);

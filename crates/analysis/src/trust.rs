@@ -133,10 +133,14 @@ impl fmt::Display for TrustIssue {
             ),
             TrustIssue::FailedRequests { failed, of } => write!(f, "{failed} of {of} requests failed"),
             TrustIssue::LateClient(ms) => {
-                write!(f, "the client itself is {} late: its latencies say little of the server", millis(*ms))
+                write!(
+                    f,
+                    "the client itself is {} late: its latencies do not describe the server",
+                    millis(*ms)
+                )
             }
             TrustIssue::ChunksForTokens => {
-                f.write_str("the server reports no token counts: chunks are taken for tokens")
+                f.write_str("the server reports no token counts: each chunk counts as a token")
             }
             TrustIssue::ServedDrift(change) => write!(
                 f,
@@ -150,7 +154,7 @@ impl fmt::Display for TrustIssue {
             }
             TrustIssue::Throttled => f.write_str("the GPU was throttled"),
             TrustIssue::KernelsRecorded(share) if *share >= RECORDED_THROUGHOUT => {
-                f.write_str("kernels were recorded all the time, which makes steps longer")
+                f.write_str("kernels were recorded throughout, which makes steps longer")
             }
             TrustIssue::KernelsRecorded(share) => write!(
                 f,

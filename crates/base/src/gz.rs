@@ -83,7 +83,7 @@ impl<R: BufRead> Read for Limited<R> {
         }
         if self.read > FREE_BYTES && self.read / MAX_RATIO > self.input.get_ref().consumed {
             return refused(format!(
-                "it decompresses to more than {MAX_RATIO} times its size: it is hardly a recording"
+                "it decompresses to more than {MAX_RATIO} times its size: it is probably not a recording"
             ));
         }
         Ok(read)

@@ -29,7 +29,7 @@ pub fn html_from_markdown(text: &str) -> String {
 /// only to files in the same directory. Code is unchanged.
 pub fn inert_markdown(text: &str) -> String {
     let mut text = visible(text).into_owned();
-    // What was part of an HTML block or of a link is parsed again as text.
+    // The content of an HTML block or of a link is parsed again as text.
     for _ in 0..MAX_PASSES {
         let edits = inert_edits(&text);
         if edits.is_empty() {

@@ -24,7 +24,7 @@ pub fn keep_file(dir: &Path, name: &str, bytes: &[u8], mode: u32) -> io::Result<
     if !is_own(&fs::metadata(dir)?) {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
-            format!("others can write into {}, or it is another user's", dir.display()),
+            format!("{} is writable by other users or belongs to another user", dir.display()),
         ));
     }
     // Only a regular file of this user is read: a FIFO would never end, and a file that others can write is untrusted.

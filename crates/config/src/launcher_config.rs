@@ -93,12 +93,12 @@ impl Schema for Of<LocalLauncher> {
             Some(OutOfRange { key: format!("hydra.launcher.{key}"), got, expected: expected.into() })
         };
         match (gpus, n_jobs) {
-            (Gpus::Named(name), _) if name != "all" => bad("gpus", name.clone(), "all or a list, as [0,1]"),
+            (Gpus::Named(name), _) if name != "all" => bad("gpus", name.clone(), "all or a list, e.g. [0,1]"),
             (Gpus::Listed(list), _) if list.is_empty() => {
                 bad("gpus", "[]".into(), "at least one GPU, or all")
             }
             (_, Some(n)) if *n == 0 || *n < -1 || *n > 1024 => {
-                bad("n_jobs", n.to_string(), "1 to 1024, or -1 for one job a CPU")
+                bad("n_jobs", n.to_string(), "1 to 1024, or -1 for one job per CPU")
             }
             _ => None,
         }

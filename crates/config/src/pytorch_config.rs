@@ -18,7 +18,7 @@ pub struct PytorchConfig {
     pub attention: String,
     /// A KV cache of fixed size; null: if steps are compiled.
     pub static_cache: Option<bool>,
-    /// Where transformers places the weights; null for all on `runtime.device`.
+    /// The placement of the weights by transformers; null for all on `runtime.device`.
     pub device_map: Option<String>,
     /// Run the code that a checkpoint contains.
     pub trust_remote_code: bool,

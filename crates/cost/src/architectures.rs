@@ -413,7 +413,8 @@ pub fn model_type_of_gguf(name: &str, has_experts: bool) -> Option<Result<&'stat
 pub fn markdown() -> String {
     let list = |names: &mut dyn Iterator<Item = &str>| names.collect::<Vec<_>>().join(", ");
     format!(
-        "| | `model_type` |\n|---|---|\n| `runtime=candle` runs | {} |\n| whose GGUF files have as architecture | {} |\n| `cost` knows as well | {} |\n",
+        "| | `model_type` |\n|---|---|\n| `runtime=candle` runs | {} |\n| GGUF files with `general.architecture` | {} \
+         |\n| `cost` also knows | {} |\n",
         list(&mut runnable()),
         list(&mut gguf_names().into_iter()),
         list(&mut cost_only())

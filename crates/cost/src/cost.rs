@@ -1,7 +1,7 @@
 //! The cost of a step by operator, computed from the shape: FLOPs, bytes and parameters.
 //!
 //! A multiply-add is two FLOPs. Bytes are the memory traffic without caching between operators and with perfect caching
-//! within one: weights once, keys and values once, activations in and out. The operators are those of our engine: `rope`
+//! within one: weights once, keys and values once, activations in and out. The operators are those of the built-in engine: `rope`
 //! includes the biases, norms and rotation of queries and keys and the KV cache write, `gate_up` includes the activation,
 //! matrix products include the residual addition.
 

@@ -87,7 +87,7 @@ pub struct Shape {
     /// Bits of 32 numbers of the KV cache, where they are not of the model's type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_bits_of_32: Option<u64>,
-    /// What turns images into rows of the decoder, where it is known. It is no part of `weight_bytes` and
+    /// The encoder that turns images into embeddings, if it is known. It is not part of `weight_bytes` and
     /// [`parameters`](Shape::parameters), which are the decoder's: a decode step does not read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vision: Option<VisionShape>,

@@ -212,7 +212,7 @@ pub enum SpecError {
     #[error("the model has more than {MAX_PARAMETERS} parameters; check its sizes")]
     TooManyParameters,
     #[error(
-        "unknown model_type {found:?}; the engine runs {}; cost knows {} as well",
+        "unknown model_type {found:?}; the engine runs {}; cost also knows {}",
         engine_list(),
         cost_list()
     )]

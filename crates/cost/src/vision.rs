@@ -16,7 +16,7 @@ pub use views::{Encoded, Scaling, Tiling, View, Views};
 /// The encoders of a model and what is between them and the decoder. It is recorded with a run, as the [`Shape`](super::Shape) is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VisionShape {
-    /// What the encoders see of an image.
+    /// The views of an image that the encoders process.
     pub views: Views,
     /// In the order of execution: each but the first reads the rows of the one before it.
     pub encoders: Vec<Encoder>,
@@ -103,7 +103,7 @@ pub struct Encoder {
     /// Weights that are stored and never used.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unused: u64,
-    /// What follows the layers, to make fewer and wider rows.
+    /// The projection after the layers, which yields fewer and wider rows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub convolutions: Vec<Convolution>,
 }

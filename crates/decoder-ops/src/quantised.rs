@@ -46,7 +46,7 @@ impl CustomOp1 for Product<'_> {
         let w = self.0;
         let mut dims = layout.dims().to_vec();
         if dims.pop() != Some(w.columns) {
-            bail!("a product of {:?} with rows of {} weights", layout.shape(), w.columns);
+            bail!("a GEMM of {:?} with rows of {} weights", layout.shape(), w.columns);
         }
         dims.push(w.rows);
         let x = contiguous(x.as_slice::<f32>()?, layout)?;

@@ -101,7 +101,7 @@ pub fn unused_gpu(index: u32) -> Option<String> {
     }
 }
 
-/// Where a model of candle-transformers runs: on a GPU only in a build with candle's own kernels.
+/// The device of a model of candle-transformers: a GPU only in a build with candle's own kernels.
 pub fn for_stock(asked: &str, resolved: Device) -> Device {
     match resolved {
         Device::Cuda(_) if asked == "auto" && !cfg!(feature = "candle-cuda") => Device::Cpu,

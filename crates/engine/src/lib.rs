@@ -47,7 +47,9 @@ impl Prompts {
         }
         let count = self.ids.len();
         if count == 0 || !count.is_multiple_of(batch) {
-            return invalid(format!("{count} prompt tokens do not fill {batch} rows of equal length"));
+            return invalid(format!(
+                "{count} prompt tokens cannot be divided into {batch} sequences of equal length"
+            ));
         }
         match self.ids.iter().position(|id| *id as usize >= vocab) {
             Some(index) => invalid(format!(
@@ -161,8 +163,8 @@ mod tests {
         assert_eq!(validate(&[0, 9, 1, 2, 3, 4], 2), Ok(3));
         for (ids, batch, message) in [
             (&[1, 2][..], 1, "the prompts have batch size 1, the engine has 2"),
-            (&[], 2, "0 prompt tokens do not fill 2 rows of equal length"),
-            (&[1, 2, 3], 2, "3 prompt tokens do not fill 2 rows of equal length"),
+            (&[], 2, "0 prompt tokens cannot be divided into 2 sequences of equal length"),
+            (&[1, 2, 3], 2, "3 prompt tokens cannot be divided into 2 sequences of equal length"),
             (&[1, 10], 2, "prompt token 1 has id 10, and the model's vocabulary has 10 tokens"),
             (&[u32::MAX, 0], 2, "prompt token 0 has id 4294967295"),
         ] {

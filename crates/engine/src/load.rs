@@ -19,7 +19,7 @@ pub enum Load {
 impl fmt::Display for Load {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Load::Product(dtype) => write!(f, "product, {}", dtype.name()),
+            Load::Product(dtype) => write!(f, "GEMM, {}", dtype.name()),
             Load::Read => f.write_str("read"),
             Load::Copy => f.write_str("copy"),
         }

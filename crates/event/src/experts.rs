@@ -51,7 +51,7 @@ impl fmt::Display for ExpertUse {
         write!(
             f,
             "; the busiest expert of a layer gets {imbalance:.1} × the mean ({:.1} × at most: layer {}, expert {}); \
-             {never} of {all} were never chosen in {tokens} tokens",
+             {never} of {all} were never selected in {tokens} tokens",
             hottest.times_mean, hottest.layer, hottest.expert
         )
     }
@@ -76,8 +76,8 @@ mod tests {
         };
         assert_eq!(
             experts.to_string(),
-            "8.0 of 128 experts read per layer and step; the busiest expert of a layer gets 2.5 × the mean \
-             (4.2 × at most: layer 17, expert 93); 3 of 6144 were never chosen in 500 tokens"
+            "8.0 of 128 experts read per layer and step; the busiest expert of a layer gets 2.5 × the mean (4.2 × at \
+             most: layer 17, expert 93); 3 of 6144 were never selected in 500 tokens"
         );
     }
 }

@@ -163,7 +163,7 @@ pub struct Refused {
 }
 
 text_enum! {
-    /// The reason of a refusal.
+    /// The reason of a refusal. The text after `or` is that of earlier versions: it is only read, from old recordings.
     Refusal {
         Unsupported = "not reported by this GPU" or "this card does not tell it",
         Wsl = "not reported under WSL" or "not told under WSL",

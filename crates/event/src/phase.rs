@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Event;
 
-/// What the workload is doing.
+/// The activity of the workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]

@@ -119,7 +119,7 @@ impl fmt::Display for RequestFailure {
             RequestFailure::Closed(step) => write!(f, "the server closed the connection while {step}"),
             RequestFailure::NotHttp => f.write_str("the answer is not HTTP"),
             RequestFailure::ServerError => f.write_str("an error in the stream"),
-            RequestFailure::Garbage => f.write_str("something else than JSON in the stream"),
+            RequestFailure::Garbage => f.write_str("a line of the stream that is not JSON"),
             RequestFailure::Empty => f.write_str("an answer without text"),
         }
     }

@@ -12,7 +12,7 @@ pub struct HostStacks {
     /// Samples while kernels were recorded, and while the GPU was idle then.
     pub recorded: u32,
     pub idle: u32,
-    /// Where the threads were. A thread is in one row per sample.
+    /// The positions of the threads. A thread is in one row per sample.
     pub rows: Vec<HostRow>,
 }
 
@@ -28,7 +28,7 @@ pub struct HostRow {
 }
 
 text_enum! {
-    /// What a thread does.
+    /// The state of a thread.
     #[derive(PartialOrd, Ord)]
     HostActivity {
         RunningPython = "running Python",

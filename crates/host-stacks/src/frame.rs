@@ -96,7 +96,7 @@ const BASES: &[&str] = &[
     "zmq",
 ];
 
-/// The innermost frame of the program itself. A program that is installed as a package (vllm, sglang) has no file of its own:
+/// The innermost frame of the program itself. A program that is installed as a package (vllm, sglang) has no separate file:
 /// then the innermost frame outside of the standard library and of base packages such as torch and numpy.
 pub fn fold_to_user(frames: &[Frame]) -> Option<&Frame> {
     let innermost = |owner: Owner| frames.iter().find(move |frame| owner_of(&frame.file) == owner);

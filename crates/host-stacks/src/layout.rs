@@ -1,4 +1,4 @@
-//! Where CPython keeps its threads, frames and code: offsets per version.
+//! The layout of CPython's threads, frames and code: offsets per version.
 //!
 //! CPython 3.13 and later describe themselves (`_Py_DebugOffsets` at `_PyRuntime`). The offsets of 3.8 to 3.12 are those of the
 //! headers, the same on x86-64 and aarch64 except for the GIL.
@@ -97,7 +97,7 @@ pub struct Bytes {
     pub data: u64,
 }
 
-/// Where a thread finds its own frames, for a reader in the process.
+/// The place of a thread's own frames, for a reader in the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameLayout {
     /// In the state of a thread: the innermost frame.
@@ -213,7 +213,7 @@ fn of_3_12() -> Layout {
     }
 }
 
-/// Where the groups of `_Py_DebugOffsets` start; the order within a group is the same in all versions, except for what is
+/// The offsets of the groups of `_Py_DebugOffsets`; the order within a group is the same in all versions, except for what is
 /// listed.
 struct Groups {
     gil: u64,

@@ -51,7 +51,7 @@ pub struct PythonThread {
 pub struct GilState {
     /// The address of the thread's state.
     pub holder: Option<u64>,
-    /// Where its futexes are.
+    /// The addresses of its futexes.
     pub range: Range<u64>,
 }
 
@@ -125,7 +125,7 @@ impl Python {
         Ok(threads)
     }
 
-    /// Also whether the list was read to its end. A list that leads back to a thread of it ends there.
+    /// Also whether the list was read to its end. A cyclic list ends at the first repeated thread.
     fn threads_of(&self, interpreter: u64, others: &HashSet<u64>) -> (Vec<PythonThread>, bool) {
         let (mut threads, mut seen) = (Vec::new(), HashSet::new());
         let mut next = self.link(interpreter, self.layout.interpreter.threads_head).unwrap_or(0);

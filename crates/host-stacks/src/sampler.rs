@@ -21,12 +21,12 @@ const CUDA_SEARCH_AFTER: (Duration, Duration) = (Duration::from_millis(100), Dur
 /// A runnable thread that has not run for so long is in the run queue: the kernel counts run time at each tick, 10 ms
 /// at most.
 const TICK: Duration = Duration::from_millis(12);
-/// A program whose memory is made to be slow to read does not hold its reader up: further threads are left out of the
+/// A program whose memory is slow to read does not block its reader: further threads are left out of the
 /// sample.
 const SAMPLE_TIME: Duration = Duration::from_millis(250);
 const STACK_BYTES: usize = 4096;
 
-/// What one thread does at the moment of a sample.
+/// The activity of one thread at the time of a sample.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadSample {
     /// The thread's identifier, as `ps` on this machine shows it.
@@ -81,7 +81,7 @@ impl Sampler {
     }
 
     /// All Python threads, in the order of their identifiers, except for those that start or end meanwhile. An error
-    /// says that the process ended or executes another program; a new sampler can then try again.
+    /// reports that the process ended or executes another program; a new sampler can then try again.
     pub fn sample(&mut self) -> Result<Vec<ThreadSample>, Refusal> {
         self.search_cuda();
         self.synchronisations.start_sample();
@@ -101,7 +101,7 @@ impl Sampler {
         Ok(samples)
     }
 
-    /// Where a thread of the process finds its own frames.
+    /// The place of a thread's own frames, for code in the process.
     pub fn frame_layout(&self) -> FrameLayout {
         self.python.frame_layout()
     }
@@ -255,7 +255,7 @@ impl Known {
         self.sample.clone().filter(|_| same)
     }
 
-    /// Of the samples of a runnable thread, as many are in the run queue as its share of time there was since the last
+    /// Spreads the run-queue samples of a runnable thread according to its share of time in the run queue since the last
     /// one.
     fn is_queued(&mut self, now: Schedule) -> bool {
         if self.sample.is_none() {

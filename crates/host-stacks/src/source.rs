@@ -98,7 +98,7 @@ mod tests {
         }
     }
 
-    /// Needs the right to create namespaces, which it says when it has not.
+    /// Needs the right to create namespaces, and reports if it is missing.
     #[test]
     fn source_is_read_in_the_mount_namespace_of_the_process() {
         let directory = std::env::temp_dir().join(format!("host-stacks-mount-{}", std::process::id()));

@@ -1,10 +1,10 @@
-//! What a thread does, and the rules that decide it.
+//! The state of a thread, and the rules that decide it.
 
 use std::fmt;
 
 use crate::system_call::SystemCall;
 
-/// What a thread does at the moment of a sample. The README has the rules.
+/// The state of a thread at the time of a sample. The README has the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
     /// Runnable, and it holds the GIL.

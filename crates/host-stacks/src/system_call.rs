@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SystemCall(pub u32);
 
-/// What a blocked call waits for.
+/// The event for which a blocked call waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     Sleep,

@@ -1,4 +1,4 @@
-//! What the kernel says of one thread: `/proc/PID/task/TID/{schedstat,syscall,stat,comm,status}`.
+//! The kernel's information about one thread: `/proc/PID/task/TID/{schedstat,syscall,stat,comm,status}`.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -105,7 +105,7 @@ fn parse_call(line: &str) -> Option<Activity> {
     Some(Activity::Call { call, arguments, stack: numbers.next()? })
 }
 
-/// Thread identifiers here, by those in the PID namespace of the process. Empty if both are the same.
+/// Thread identifiers in this PID namespace, by those in the namespace of the process. Empty if both are the same.
 pub fn threads_by_inner_id(pid: u32) -> HashMap<u32, u32> {
     let Some(ids) = namespace_ids(pid, pid).filter(|ids| ids.len() > 1) else { return HashMap::new() };
     let depth = ids.len();
@@ -115,7 +115,7 @@ pub fn threads_by_inner_id(pid: u32) -> HashMap<u32, u32> {
     threads.filter_map(|tid: u32| Some((*namespace_ids(pid, tid)?.get(depth - 1)?, tid))).collect()
 }
 
-/// The identifier in each PID namespace, ours first.
+/// The identifier in each PID namespace, that of this process first.
 fn namespace_ids(pid: u32, tid: u32) -> Option<Vec<u32>> {
     let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;

@@ -14,7 +14,7 @@ use crate::task::Activity;
 pub struct Facts<'a> {
     pub activity: Activity,
     pub holds_gil: bool,
-    /// The share of the run queue says so.
+    /// According to its share of time in the run queue.
     pub queued: bool,
     pub gil_futexes: &'a Range<u64>,
     pub gil_holder: Option<u32>,

@@ -1,4 +1,4 @@
-//! What a composition depends on besides files and overrides.
+//! The inputs of a composition besides files and overrides.
 
 use std::path::PathBuf;
 

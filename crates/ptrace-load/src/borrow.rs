@@ -1,4 +1,4 @@
-//! One thread of the target, from its interruption until it is given back.
+//! One thread of the target, from its interruption until it is released.
 
 use std::io;
 use std::ops::Range;
@@ -11,9 +11,9 @@ use crate::place::{Places, Position};
 use crate::sys::{Event, Registers, Tracee, pause};
 use crate::{Busy, Refusal, process};
 
-/// How long a thread may take to stop. Until then it is not stopped: it runs, or waits for a CPU.
+/// The time limit for a thread to stop. Until it stops, it runs or waits for a CPU.
 const STOP: Duration = Duration::from_millis(100);
-/// How long one event of the borrowed thread may take. A machine with a high load needs more than milliseconds.
+/// The time limit for one event of the borrowed thread. A machine under load needs more than milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Memory below the stack pointer that functions may use.
 const RED_ZONE: u64 = 128;
@@ -45,7 +45,7 @@ impl From<Refusal> for Missed {
     }
 }
 
-/// A thread at a safe place, stopped. It is given back when this is dropped.
+/// A thread at a safe place, stopped. It is released when this is dropped.
 pub struct Borrowed<'a> {
     tracee: Tracee,
     pub pid: u32,
@@ -62,9 +62,9 @@ pub struct Borrowed<'a> {
     ended: bool,
     /// Signals of other processes that could not be blocked.
     held: Vec<libc::siginfo_t>,
-    /// Where the thread reports that it restores its registers itself, and the code that does it.
+    /// The address at which the thread reports that it restores its registers itself, and the code that restores them.
     pub left: Option<(u64, Range<u64>)>,
-    /// Whether there is room for a frame on the thread's own stack, and where the return address before it is.
+    /// Whether the thread's stack has room for a frame, and the address of the return address before it.
     has_room: bool,
     return_address: Option<u64>,
 }
@@ -167,8 +167,8 @@ impl Borrowed<'_> {
         Ok(())
     }
 
-    /// Writes below the stack what the thread needs to restore its registers itself after its first system call. From here on, the
-    /// thread continues if our process dies. Without room on the stack, it would not before it executes our code.
+    /// Writes below the stack the data with which the thread restores its registers itself after its first system call. From then on, the
+    /// thread continues if this process dies. Without room on the stack, it would not before it executes the stub.
     pub fn secure(&mut self, signal_return: Option<u64>) {
         let Some(signal_return) = signal_return.filter(|_| self.has_room) else { return };
         let address = (self.saved.rsp - RED_ZONE - frame::MAX_SIZE) & !63;
@@ -246,20 +246,20 @@ impl Borrowed<'_> {
         Ok(())
     }
 
-    /// Writes what the thread needs to restore its registers itself.
+    /// Writes the data with which the thread restores its registers itself.
     pub fn write_frame(&self, address: u64) -> Result<(), Refusal> {
         let frame = frame::frame(address, &self.saved, &self.vectors, self.mask);
         let missing = || io::Error::other("the vector registers cannot be saved");
         self.write(address, &frame.ok_or_else(missing).map_err(self.failed("PTRACE_GETREGSET"))?)
     }
 
-    /// Whether the thread has restored its registers itself, because it was not given back for seconds.
+    /// Whether the thread has restored its registers itself, because it was not released for seconds.
     fn has_left(&self) -> io::Result<bool> {
         let Some((flag, code)) = &self.left else { return Ok(false) };
         Ok(self.memory.u64(*flag) == Some(1) && !code.contains(&self.tracee.registers()?.rip))
     }
 
-    /// Starts to execute code on a stack of ours, which ends the memory of `size` bytes at `block`.
+    /// Starts to execute code on a stack of this crate, which ends the memory of `size` bytes at `block`.
     pub fn start(&mut self, instruction: u64, stack: u64, block: u64, size: u64) -> Result<(), Refusal> {
         let mut registers = self.clean();
         (registers.rip, registers.rsp, registers.rbx) = (instruction, stack, block);
@@ -330,7 +330,7 @@ impl Borrowed<'_> {
         }
     }
 
-    /// Stops the thread where its registers can be set and an interrupted system call is restarted.
+    /// Stops the thread at a point at which its registers can be set and an interrupted system call is restarted.
     pub fn stop(&mut self) -> io::Result<()> {
         if !self.running && !self.at_call {
             return Ok(());

@@ -5,7 +5,7 @@ use std::fs;
 use crate::place::Position;
 use crate::process::threads;
 
-/// Calls that wait, and that the kernel restarts after a stop as if nothing had happened.
+/// Calls that wait, and that the kernel restarts transparently after a stop.
 const WAITS: [i64; 20] = [
     libc::SYS_futex,
     libc::SYS_nanosleep,
@@ -32,7 +32,7 @@ const WAITS: [i64; 20] = [
 /// Not in the crate libc.
 const SYS_IO_PGETEVENTS: i64 = 333;
 
-/// Calls that return EINTR after a stop (signal(7)), also sockets with a timeout. They have done nothing then, and can be repeated.
+/// Calls that return EINTR after a stop (signal(7)), also sockets with a timeout. They have had no effect then, and can be repeated.
 const REPEATABLE: [i64; 16] = [
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,

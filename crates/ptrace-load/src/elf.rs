@@ -9,7 +9,7 @@ const MAX_SYMBOLS: u32 = 1 << 18;
 const MAX_CHAIN: u32 = 1 << 14;
 const SYMBOL_SIZE: u64 = 24;
 
-/// The architecture of an ELF file, if it is not ours: its name.
+/// The name of an ELF file's architecture, if it differs from that of this program.
 pub fn other_architecture(header: &[u8]) -> Option<String> {
     let (class, data) = (header.get(4)?, header.get(5)?);
     let machine = u16::from_le_bytes([*header.get(18)?, *header.get(19)?]);
@@ -308,7 +308,7 @@ mod tests {
             for _ in 0..1 + next() % 2000 {
                 file.bytes[from + next() % length] = next() as u8;
             }
-            // The identification stays, or nothing behind it would be read.
+            // The identification stays unchanged, because otherwise the rest would not be read.
             file.bytes[..20].copy_from_slice(&original[..20]);
             file.reads.set(0);
             if let Some(image) = Image::open(&file, file.range()) {

@@ -1,11 +1,11 @@
-//! The frame of a signal handler, from which a thread restores its registers itself if our process has died.
+//! The frame of a signal handler, from which a thread restores its registers itself if this process has died.
 
 use crate::sys::Registers;
 
 /// Upper bound of a frame with AVX-512 and AMX registers.
 pub const MAX_SIZE: u64 = 16 << 10;
 
-/// Where the vector registers begin, which must be a multiple of 64.
+/// The offset of the vector registers, which must be a multiple of 64.
 const VECTORS: usize = 320;
 const HEADER: usize = 512;
 const SOFTWARE: usize = 464;

@@ -34,7 +34,7 @@ pub use place::survey;
 pub struct Options {
     /// How long a thread at a safe place is searched for.
     pub search: Duration,
-    /// How long the borrowed thread may take to create the new one before it is given back, if it waits for a lock. While it runs,
+    /// The time limit for the borrowed thread to create the new one if it waits for a lock; it is then released. While it runs,
     /// it is not interrupted: it could hold a lock.
     pub borrow: Duration,
     /// How long the load waits for the library's function to return.
@@ -51,7 +51,7 @@ impl Default for Options {
     }
 }
 
-/// What a load has done.
+/// The result of a load.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// The new thread of the target, in the target's PID namespace. It ended after the call.
@@ -67,7 +67,7 @@ pub struct Loaded {
     pub again: bool,
 }
 
-/// How long threads of the target were kept from their own work, from each interruption to its detach.
+/// The time for which threads of the target were interrupted, from each interruption to its detach.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stopped {
     pub longest: Duration,
@@ -81,11 +81,11 @@ pub struct Stopped {
 /// Threads that wait in a system call are preferred, because the kernel restarts most calls with the remaining time. The exceptions
 /// (epoll_wait, sigtimedwait, semtimedop, io_getevents, sockets with a timeout) are borrowed last, and are repeated with their
 /// whole timeout. Threads in the loader, the memory allocator, the creation of threads and signal handlers are not borrowed.
-/// Threads in CUDA libraries are borrowed after half of [`Options::search`]: `pthread_create` takes no lock of CUDA.
+/// Threads in CUDA libraries are borrowed after half of [`Options::search`]: `pthread_create` acquires no lock of CUDA.
 ///
 /// If the calling process is killed meanwhile, the borrowed thread continues, after two seconds at most.
 ///
-/// While this runs, no other thread of the caller may wait for `pid` (`waitpid`), because that would take the events of the trace.
+/// While this runs, no other thread of the caller may wait for `pid` (`waitpid`), because that would consume the events of the trace.
 pub fn load(
     pid: u32,
     library: &[u8],

@@ -24,7 +24,7 @@ const PAGE: u64 = 4096;
 const MAX_TEXT: u64 = 16 << 20;
 /// For pthread_create and the memory allocator that it calls. Only the pages that they use exist.
 const STACK: u64 = 256 << 10;
-/// Threads that are stopped per round without knowing where they are.
+/// Threads of unknown position that are stopped per round.
 const MAX_RUNNING: usize = 4;
 /// Threads that are looked at per round.
 const MAX_LOOKS: usize = 256;
@@ -71,7 +71,7 @@ pub fn load(
 struct Plan {
     /// A `syscall` instruction of the program.
     instruction: u64,
-    /// Where glibc's signal handlers return to.
+    /// The return address of glibc's signal handlers.
     signal_return: Option<u64>,
     functions: Vec<(usize, u64)>,
     /// The function to call, if the library is loaded already.
@@ -164,7 +164,7 @@ impl Plan {
         (used as u64).next_multiple_of(PAGE) + frame::MAX_SIZE + STACK
     }
 
-    /// Where the frame is: behind the strings, before the stack.
+    /// The offset of the frame: behind the strings, before the stack.
     fn frame(&self, block: u64) -> u64 {
         block + self.size() - STACK - frame::MAX_SIZE
     }
@@ -234,7 +234,7 @@ impl Search<'_> {
         let begin = Instant::now();
         let (mut looks, mut last) = (0, (self.pid, Busy::Gone));
         for round in 0u64.. {
-            // pthread_create takes no lock of CUDA. Threads in its libraries are avoided as long as another one may do.
+            // pthread_create acquires no lock of CUDA. Threads in its libraries are avoided as long as another thread may be safe.
             let cuda = begin.elapsed() > self.options.search / 2;
             let mut running = 0;
             for candidate in candidates(self.pid).iter().take(MAX_LOOKS) {
@@ -289,7 +289,7 @@ impl Search<'_> {
         })
     }
 
-    /// Runs in a thread of its own, because the end of a tracer detaches a thread that cannot be stopped.
+    /// Runs in a separate thread, because the end of a tracer detaches a thread that cannot be stopped.
     fn attempt(&mut self, candidate: &Candidate, cuda: bool) -> Result<Call, Missed> {
         self.tries += 1;
         let (pid, memory, plan, limit) = (self.pid, self.memory, self.plan, self.options.borrow);
@@ -315,7 +315,7 @@ impl Search<'_> {
     }
 }
 
-/// Creates the new thread. The borrowed thread is given back in any case.
+/// Creates the new thread. The borrowed thread is released in any case.
 fn create(
     mut borrowed: Borrowed,
     memory: &ProcessMemory,
@@ -344,7 +344,7 @@ fn create(
         Some(0) => Ok(Call { block, thread: borrowed.thread }),
         Some(error) => {
             if borrowed.stop().is_ok() {
-                // The mapping stays if this fails, which nothing depends on.
+                // The mapping stays if this fails, which is harmless.
                 let arguments = [code, size, 0, 0, 0, 0];
                 let _ = borrowed.call(plan.instruction, "munmap", libc::SYS_munmap, arguments);
             }

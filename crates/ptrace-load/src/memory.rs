@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Memory that is read at addresses of its own.
+/// Memory that is read at its own addresses.
 pub trait Memory {
     /// Fills the buffer, or reports that not all of it can be read.
     fn read(&self, address: u64, buffer: &mut [u8]) -> Option<()>;
@@ -26,7 +26,7 @@ pub struct ProcessMemory(File);
 impl ProcessMemory {
     pub fn open(pid: u32) -> io::Result<Self> {
         let path = format!("/proc/{pid}/mem");
-        // The parameter proc_mem.force_override of the kernel or a security module can forbid writing alone.
+        // The parameter proc_mem.force_override of the kernel or a security module can forbid only writing.
         OpenOptions::new().read(true).write(true).open(&path).or_else(|_| File::open(&path)).map(Self)
     }
 

@@ -15,7 +15,7 @@ use crate::{Busy, Refusal, candidates, process, stub};
 
 const MAX_STACK: u64 = 8 << 20;
 const PAGE: u64 = 4096;
-/// Code pages that are kept to look at the instructions before return addresses.
+/// Code pages that are cached for reading the instructions before return addresses.
 const MAX_PAGES: usize = 1 << 14;
 
 /// The functions of glibc's malloc.o, between which its internal functions lie.
@@ -85,7 +85,7 @@ const UNSAFE_CALLS: [i64; 17] = [
     libc::SYS_unshare,
 ];
 
-/// Calls that glibc's allocator never makes: a thread in one of them is not in it, unless a signal handler has interrupted it.
+/// Calls that glibc's allocator never makes: a thread in one of them is not in the allocator, unless a signal handler has interrupted it.
 const FOREIGN_CALLS: [i64; 17] = [
     libc::SYS_select,
     libc::SYS_pselect6,
@@ -109,7 +109,7 @@ const FOREIGN_CALLS: [i64; 17] = [
 /// `mov rax, 15; syscall`, in glibc's and in Go's encoding: the return from a signal handler.
 pub const SIGNAL_RETURNS: [&[u8]; 2] = [b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05", b"\xb8\x0f\0\0\0\x0f\x05"];
 
-/// Where a thread is.
+/// The position of a thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Position {
     pub instruction: u64,
@@ -165,7 +165,7 @@ impl Places {
         }
         closed.extend(glibc_allocator.iter().cloned());
         unsafe_code.extend(glibc_allocator.iter().map(|range| (range.clone(), Busy::Allocator)));
-        // An executable with an allocator of its own is searched only around the functions, which its compiler has put together.
+        // In an executable with its own allocator, only the surroundings of the functions are searched, which its compiler has placed together.
         for module in modules.iter().filter(|module| !is_library(module, module.name())) {
             if let Some(image) = Image::open(memory, module.range.clone()) {
                 const MARGIN: u64 = 1 << 18;

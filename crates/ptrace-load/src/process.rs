@@ -1,4 +1,4 @@
-//! What /proc tells about a process, and whether a library can be loaded into it.
+//! The information in /proc about a process, and whether a library can be loaded into it.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

@@ -74,12 +74,13 @@ pub enum Refusal {
     )]
     Function { pid: u32, name: &'static str },
     #[error(
-        "No thread of process {pid} was at a safe place within {} ms: {tries} stops and {looks} looks, the last at thread {thread}, which {busy}. Try again.",
+        "No thread of process {pid} was at a safe place within {} ms: {tries} stops and {looks} inspections, the last \
+         of thread {thread}, which {busy}. Try again.",
         .within.as_millis()
     )]
     NoSafePlace { pid: u32, within: Duration, tries: u32, looks: u32, thread: u32, busy: Busy },
     #[error(
-        "Thread {thread} of process {pid} waited for a lock in pthread_create and was given back. Try again."
+        "Thread {thread} of process {pid} waited for a lock in pthread_create and was released. Try again."
     )]
     Locked { pid: u32, thread: u32 },
     #[error("Process {pid} ended or called exec during the load.")]
@@ -98,7 +99,7 @@ pub enum Refusal {
     System { pid: u32, action: &'static str, error: io::Error },
 }
 
-/// What a thread was doing when it could not be borrowed.
+/// The activity of a thread that could not be borrowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Busy {

@@ -1,6 +1,6 @@
 //! The code that runs in the target, and the block of memory that it shares with us.
 //!
-//! The borrowed thread executes `ptrace_load_borrowed`: it creates the new thread and waits until it is given back. The new thread
+//! The borrowed thread executes `ptrace_load_borrowed`: it creates the new thread and waits until it is released. The new thread
 //! executes `ptrace_load_thread`. Neither uses memory of the program.
 
 #![allow(unsafe_code)] // assembly for another process
@@ -11,7 +11,7 @@ pub const NAME: usize = 64;
 pub const MESSAGE: usize = 1024;
 pub const PATH: usize = 256;
 
-/// What the new thread has reached.
+/// The progress of the new thread.
 pub mod state {
     pub const NONE: u64 = 0;
     pub const HAS_FILE: u64 = 1;
@@ -58,7 +58,7 @@ pub struct Block {
     pub frame: u64,
     /// Set when the borrowed thread is about to restore its registers itself.
     pub left: u64,
-    /// What `ptrace_load_borrowed` has done: whether it has finished, and the result of pthread_create.
+    /// The result of `ptrace_load_borrowed`: whether it has finished, and the result of pthread_create.
     pub done: u64,
     pub created: u64,
     pub pthread: u64,
@@ -102,7 +102,7 @@ std::arch::global_asm!(
     "call qword ptr [rbx + {errno_location}]",
     "mov [rax], r12d",
     "mov qword ptr [rbx + {done}], 1",
-    // ppoll has no restart block: that of the program's call is kept. The thread is given back during this sleep. If our process has
+    // ppoll has no restart block: that of the program's call is kept. The thread is released during this sleep. If this process has
     // died, the thread restores its registers itself.
     "xor edi, edi",
     "xor esi, esi",
@@ -285,7 +285,7 @@ pub fn code() -> &'static [u8] {
     unsafe { std::slice::from_raw_parts(begin, end.addr() - begin.addr()) }
 }
 
-/// The offset of what the borrowed thread executes.
+/// The offset of the code that the borrowed thread executes.
 pub fn borrowed_entry() -> u64 {
     ((&raw const ptrace_load_borrowed).addr() - (&raw const ptrace_load_begin).addr()) as u64
 }
@@ -296,7 +296,7 @@ pub fn slept() -> &'static [u8] {
     &code()[offset..offset + 16]
 }
 
-/// The offset of what the new thread executes.
+/// The offset of the code that the new thread executes.
 pub fn thread_entry() -> u64 {
     ((&raw const ptrace_load_thread).addr() - (&raw const ptrace_load_begin).addr()) as u64
 }

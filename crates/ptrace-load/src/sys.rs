@@ -32,7 +32,7 @@ pub fn same_memory(one: u32, other: u32) -> bool {
     unsafe { libc::syscall(libc::SYS_kcmp, one as libc::pid_t, other as libc::pid_t, KCMP_VM, 0, 0) == 0 }
 }
 
-/// Whether the system call ptrace reaches the kernel. A process that is not traced cannot be continued: nothing happens to it.
+/// Whether the system call ptrace reaches the kernel. Continuing a process that is not traced fails without effect.
 pub fn ptrace_reaches_kernel(pid: u32) -> io::Result<()> {
     // SAFETY: PTRACE_CONT has no pointers.
     match unsafe { libc::syscall(libc::SYS_ptrace, libc::PTRACE_CONT, pid as libc::pid_t, 0, 0) } {
@@ -64,7 +64,7 @@ mod tracing {
     /// AMX and AVX-512 need 11 KiB.
     const MAX_XSTATE: usize = 1 << 16;
 
-    /// What `wait4` reports of a traced thread.
+    /// The report of `wait4` about a traced thread.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Event {
         Ended,

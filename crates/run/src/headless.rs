@@ -188,7 +188,7 @@ pub async fn launch(launch: &mut Launch, quiet: bool) -> io::Result<Option<Cause
             trouble.clone_from(&launch.trouble);
             line.pause(|| match &trouble {
                 Some(trouble) => eprint_line(trouble),
-                None => eprint_line("the jobs are seen again"),
+                None => eprint_line("the jobs are visible again"),
             });
         }
         let remarks = launch.runner.take_remarks();

@@ -50,7 +50,7 @@ pub enum InputsError {
     #[error("model.dequantize=true is for GGUF files; {weights} is not quantised, use model.dtype instead")]
     NothingQuantised { weights: String },
     #[error(
-        "model.dtype={} is for synthetic weights; {weights} has a type of its own, use model.dtype=auto",
+        "model.dtype={} is for synthetic weights; {weights} already has a type, use model.dtype=auto",
         scheme.name()
     )]
     NotQuantisedHere { weights: String, scheme: Scheme },
@@ -102,13 +102,13 @@ pub enum DatasetError {
         "dataset.sampling.subset_filelist selects samples by name, and sample {number} of {file} has no name (id, name or source)"
     )]
     Unnamed { file: String, number: usize },
-    #[error("dataset.images.dir: sample {number} names no picture in it")]
+    #[error("dataset.images.dir: sample {number} does not name an image in it")]
     NoPicture { number: usize },
-    #[error("{file} does not exist; dataset.images.dir is the directory of the pictures")]
+    #[error("{file} does not exist; dataset.images.dir is the directory of the images")]
     MissingPicture { file: String },
     #[error("dataset.images.dir: cannot read {dir}: {cause}")]
     UnreadablePictures { dir: String, cause: std::io::Error },
-    #[error("dataset.images.dir={dir} has no pictures (png, jpg, webp or bmp)")]
+    #[error("dataset.images.dir={dir} has no images (png, jpg, webp or bmp)")]
     NoPictures { dir: String },
 }
 

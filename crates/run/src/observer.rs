@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use llmprof_base::cpu_time::thread_cpu_time;
 use llmprof_event::ObserverSample;
 
-/// Measures the calling thread, and reports once a second.
+/// Measures the calling thread, and reports once per second.
 pub struct Observer {
     since: Instant,
     cpu_at_start: Duration,

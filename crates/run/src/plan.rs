@@ -59,7 +59,7 @@ pub enum PlanError {
     Pytorch(#[from] PytorchPlanError),
     #[error("telemetry.alerts: {0}")]
     Alert(#[from] AlertError),
-    #[error("output.metrics={0}: expected an address as 127.0.0.1:9464")]
+    #[error("output.metrics={0}: expected an address, e.g. 127.0.0.1:9464")]
     MetricsAddress(String),
     #[error("hydra.run.dir: {0}")]
     RunDir(#[from] NoNewDir),
@@ -258,7 +258,7 @@ impl Plan {
             ProposedBy::Ngram { longest } => Proposer::Ngram { longest: *longest },
             ProposedBy::Draft { model, name } => {
                 let Model::Own { spec, checkpoint, scheme } = model else {
-                    return Err(EngineError::Backend(format!("{name} cannot propose tokens")));
+                    return Err(EngineError::Backend(format!("{name} cannot generate draft tokens")));
                 };
                 let draft = CandleOptions {
                     model: name.clone(),

@@ -31,7 +31,7 @@ const USUAL_URL: &str = "http://127.0.0.1:8000";
 
 #[derive(Debug, Error)]
 pub enum ServerPlanError {
-    #[error("runtime.{0} is missing: compose it from conf/runtime, as runtime=openai")]
+    #[error("runtime.{0} is missing: compose it from conf/runtime, e.g. runtime=openai")]
     NoConfig(&'static str),
     #[error("runtime.server.url: give the server's address, or runtime.server.command to start one")]
     NoUrl,
@@ -47,7 +47,7 @@ pub enum ServerPlanError {
     Unreadable { key: &'static str, file: String, cause: std::io::Error },
     #[error("runtime.load.trace: {file}: {cause}")]
     Trace { file: String, cause: TraceError },
-    #[error("runtime.server.command: {0:?} is not a command line: its quotes do not close, or it is empty")]
+    #[error("runtime.server.command: {0:?} is not a command line: it has an unclosed quote, or it is empty")]
     Command(String),
     #[error("runtime.server.tokenizer: {0}")]
     Tokenizer(TextError),

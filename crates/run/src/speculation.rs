@@ -18,7 +18,7 @@ pub enum SpeculationError {
     #[error("speculative decoding runs one sequence at a time: set runtime.batch_size=1, not {0}")]
     Batch(u32),
     #[error(
-        "runtime.speculative.method=draft needs a second model: add +model@draft=NAME, as +model@draft=qwen2_5_0_5b"
+        "runtime.speculative.method=draft needs a second model: add +model@draft=NAME, e.g. +model@draft=qwen2_5_0_5b"
     )]
     NoDraft,
     #[error("the draft model: {0}")]

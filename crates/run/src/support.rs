@@ -54,7 +54,7 @@ fn images_remark(config: &RunConfig) -> Option<String> {
     let blind = !matches!(config.runtime.name, Runtime::Pytorch | Runtime::Server(_));
     (blind && dataset.images.is_some() && dataset.prompts.is_none()).then(|| {
         format!(
-            "dataset={} has pictures, which only runtime=pytorch reads: prompts are random tokens",
+            "dataset={} has images, which only runtime=pytorch reads: prompts are random tokens",
             dataset.name
         )
     })

@@ -167,7 +167,7 @@ impl<'a> View<'a> {
         let effect = match action {
             Action::Do(effect) => effect,
             Action::ShowSnapshots | Action::NextComparePart if self.mode() == Mode::Jobs => {
-                return Some("there is no comparison here: the table has all jobs; Enter opens one");
+                return Some("a sweep has no comparison: the table has all jobs; Enter opens one");
             }
             _ => return None,
         };
@@ -183,8 +183,8 @@ impl<'a> View<'a> {
             (
                 RunCommand::TogglePause | RunCommand::ToggleKernels | RunCommand::RunUnder(_),
                 WorkKind::Watch,
-            ) => Some("nothing runs here: the GPU is monitored without a workload"),
-            (RunCommand::TogglePause, WorkKind::Program) => Some("another program cannot be paused here"),
+            ) => Some("there is no workload: the GPU is only monitored"),
+            (RunCommand::TogglePause, WorkKind::Program) => Some("llmprof-tui cannot pause another program"),
             (RunCommand::RunUnder(_), WorkKind::Program) => {
                 Some("nsys and ncu cannot re-run another program; its kernels are recorded while it runs")
             }
@@ -193,7 +193,7 @@ impl<'a> View<'a> {
                 None => Some("the run has finished; press r to start it again"),
             },
             (RunCommand::Reconnect, _) => match self.remote.map(|remote| &remote.link) {
-                Some(Link::Up { .. }) => Some("the machine is connected"),
+                Some(Link::Up { .. }) => Some("the remote host is connected"),
                 _ => None,
             },
             _ => None,

@@ -175,13 +175,13 @@ pub fn read_log(file: &str, mut input: impl BufRead) -> Result<KernelTable, Kern
         (false, false) => {
             let mut table = plain.table("cuBLAS and cublasLt log");
             table.rows.extend(light.table("").rows);
-            table.notes.push("a product that cuBLAS passed to cublasLt is counted twice".to_owned());
+            table.notes.push("a GEMM that cuBLAS passed to cublasLt is counted twice".to_owned());
             table.sort(Default::default());
             Ok(table)
         }
         (true, true) if !any => Err(KernelsError::Empty { file, remedy: REMEDY }),
         (true, true) => {
-            let what = "a log without a matrix product".to_owned();
+            let what = "a log without a GEMM".to_owned();
             Err(KernelsError::NoRows { file, what, remedy: REMEDY })
         }
     }
@@ -283,7 +283,7 @@ i! COMPILED WITH: GNU GCC/G++ / 8.5.0 20210514 (Red Hat 8.5.0-26)
         let e =
             read_log("x.log", &b"I! cuBLAS (v13) function cublasStatus_t cublasCreate_v2() called:\n"[..]);
         let e = e.unwrap_err().to_string();
-        assert!(e.contains("without a matrix product") && e.contains("CUBLAS_LOGINFO_DBG=1"), "{e}");
+        assert!(e.contains("without a GEMM") && e.contains("CUBLAS_LOGINFO_DBG=1"), "{e}");
         let cut =
             "I! cuBLAS (v13) function cublasStatus_t cublasSgemm_v2(int) called:\ni!  m: type=int; val=2\n";
         assert!(read_log("x.log", cut.as_bytes()).is_err());

@@ -301,7 +301,7 @@ fn copies(table: &KernelTable) -> Option<String> {
     let kernels_ns = table.busy.map_or(0.0, |busy| busy.busy_ns);
     (copying.busy_ns > kernels_ns).then(|| {
         format!(
-            "Copies can be what limits the speed: they run for {} of {}, kernels for {}.",
+            "Copies can be the bottleneck: they run for {} of {}, kernels for {}.",
             percent(share * 100.0),
             millis(copying.span_ns / 1e6),
             millis(kernels_ns / 1e6)
@@ -522,8 +522,7 @@ mod tests {
             ..KernelTable::new("test", Kind::Kernels)
         };
         let text = |table: &KernelTable| TableView::new(table, &RowQuery::default()).text();
-        let limits =
-            "Copies can be what limits the speed: they run for 97 % of 40.0 ms, kernels for 0.900 ms.";
+        let limits = "Copies can be the bottleneck: they run for 97 % of 40.0 ms, kernels for 0.900 ms.";
         assert!(text(&table).contains(limits), "{}", text(&table));
         assert!(!text(&table).contains("graphs"), "{}", text(&table));
         table.copying = Some(Busy { busy_ns: 4e6, span_ns: 40e6 });

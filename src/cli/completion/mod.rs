@@ -36,7 +36,7 @@ bash: eval \"$(llmprof-tui completion bash)\" in ~/.bashrc
 zsh:  source <(llmprof-tui completion zsh) in ~/.zshrc, after compinit
 fish: llmprof-tui completion fish | source in ~/.config/fish/config.fish";
 
-/// What a script sends.
+/// The data that a script sends.
 #[derive(Debug, Args)]
 pub(super) struct CompleteArgs {
     shell: Shell,
@@ -249,7 +249,7 @@ fn overrides(known: &Candidates, word: &str, cwd: &Path) -> Vec<Candidate> {
     };
     if plain == "model.weights" {
         let names = [
-            ("auto", "models/<name> if it is there, else synthetic"),
+            ("auto", "models/<name> if it exists, else synthetic"),
             ("synthetic", "random weights of the model's shape"),
         ];
         let begun = names.into_iter().filter(|(name, _)| name.starts_with(partial));

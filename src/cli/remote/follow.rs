@@ -141,11 +141,11 @@ fn show_copy(line: &mut ProgressLine, run: &RemoteRun) {
     line.show(text, "", None);
 }
 
-/// Reports what continues on the remote host and which files stayed there.
+/// Reports what continues on the remote host and which files stayed on it.
 fn report_left(run: &RemoteRun) {
     let (host, command) = (run.host().short(), run.host().command_line());
     if let (true, Some(id)) = (run.goes_on(), run.id()) {
-        eprint_line(format_args!("the run {id} goes on on {host}"));
+        eprint_line(format_args!("the run {id} is in progress on {host}"));
         eprint_line(format_args!("  show it again:  {command} --reconnect {id}"));
         eprint_line(format_args!("  end it:         {command} --end {id}"));
         return;
@@ -153,11 +153,11 @@ fn report_left(run: &RemoteRun) {
     if !run.is_complete() && run.done().is_some() {
         let id = run.id().unwrap_or_default();
         eprint_line(format_args!(
-            "the files of the run are not all here; copy them with {command} --reconnect {id}"
+            "the local copy of the run is incomplete; complete it with {command} --reconnect {id}"
         ));
     }
     for name in run.left_out() {
-        eprint_line(format_args!("left there, beyond --fetch-limit: {name}"));
+        eprint_line(format_args!("left on the remote host, beyond --fetch-limit: {name}"));
     }
     if let Some(file) = run.left_out().first().and_then(|name| name.rsplit_once(" (")) {
         eprint_line(format_args!("  copy one with scp {}:{} .", run.host().name, quoted(file.0)));

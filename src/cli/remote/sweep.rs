@@ -22,7 +22,8 @@ impl RemoteArgs {
                 Ok(())
             }
             Err(trouble) if trouble.asks() => Err(Failure::work(format_args!(
-                "{trouble}. Each job of a sweep connects by itself, and ssh asks nothing then: log in with a key (ssh-copy-id {}), or an agent that has it",
+                "{trouble}. Each job of a sweep opens its own connection, for which ssh cannot ask questions: log in \
+                 with a key (ssh-copy-id {}) or an ssh agent",
                 host.name
             ))),
             Err(trouble) => Err(Failure::work(trouble)),

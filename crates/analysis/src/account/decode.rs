@@ -10,7 +10,7 @@ pub struct Interference {
     pub ns: f64,
 }
 
-/// What is known about the time between tokens.
+/// The known facts about the time between tokens.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DecodeFacts {
     /// Whether a token is a step.

@@ -6,7 +6,7 @@ use llm_cost::OperatorKind;
 use llmprof_base::units::{grouped, millis, percent, scaled};
 use llmprof_event::reasons::{HW_POWER_BRAKE, HW_THERMAL, SW_POWER_CAP, SW_THERMAL};
 
-/// What the program uses already, and what cannot be changed: no remedy recommends it.
+/// The techniques that the program already uses, and the settings that cannot be changed: no remedy recommends them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Setup {
     pub uses_graphs: bool,
@@ -28,7 +28,7 @@ pub struct Setup {
     pub launches: Option<LaunchMeter>,
 }
 
-/// What makes the time of `owner` smaller; `None` if nothing is known to.
+/// The remedy that reduces the time of `owner`; `None` if none is known.
 pub fn remedy(owner: Owner, setup: &Setup) -> Option<&'static str> {
     Some(match owner {
         Owner::Bytes if setup.is_quantised && setup.speculates => return None,
@@ -87,7 +87,7 @@ pub fn remedy(owner: Owner, setup: &Setup) -> Option<&'static str> {
         Owner::Stage(Stage::Compile) => "Keep the compile cache between starts",
         Owner::Stage(Stage::Capture) => "Capture fewer batch sizes",
         Owner::Stage(Stage::Weights) => "Faster storage, or weights in the page cache",
-        // What is left is outside of the operators: on a busy machine, the wait for the CPU.
+        // The rest is outside of the operators: on a busy machine, the wait for the CPU.
         Owner::Unexplained if setup.times_operators => return None,
         Owner::Unexplained if setup.is_on_cpu => {
             "Time operators to see what it is (profiling.operators.enable=true)"
@@ -160,7 +160,7 @@ pub fn headline(account: &Account, setup: &Setup) -> Option<String> {
         }
         false => String::new(),
     };
-    // What is not known may be larger than what is.
+    // The unknown part may be larger than the known one.
     if account.share(unexplained_ns) >= UNEXPLAINED && loss.is_none_or(|loss| loss.ns < unexplained_ns) {
         text += if text.is_empty() { "" } else { " " };
         text += &format!(

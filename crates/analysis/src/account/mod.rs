@@ -26,7 +26,7 @@ const CONSIDERABLE: f64 = 0.005;
 /// Version of the account in `metrics.json`.
 pub const SCHEMA: u32 = 1;
 
-/// What is divided.
+/// The divided time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
@@ -212,7 +212,7 @@ impl Division {
         }
     }
 
-    /// What is left belongs to nobody.
+    /// The rest has no owner.
     pub fn close(mut self) -> Account {
         // Less than a millionth is rounding.
         let least_ns = 1e-6 * self.total_ns;

@@ -6,7 +6,7 @@ use llm_cost::Operator;
 
 use crate::{startup::Stage, steps::Class, throttle::Limit};
 
-/// What a time was spent on.
+/// The activity on which time was spent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// The bytes of operators that memory bounds, at the peak bandwidth.
@@ -162,7 +162,7 @@ impl Owner {
         }
     }
 
-    /// What to look at: the pane with the numbers behind it.
+    /// The pane with the numbers behind it.
     pub fn evidence(self) -> Evidence {
         match self {
             Owner::Bytes | Owner::Flops => Evidence::Roofline,
@@ -182,7 +182,7 @@ impl Owner {
     }
 }
 
-/// Where the evidence of an entry is shown.
+/// The pane that shows the evidence of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evidence {
     Gpu,

@@ -25,13 +25,13 @@ pub struct Part {
 /// The minimum time of some work at the GPU's peaks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Bound {
-    /// Of operators that are bounded by memory, and by compute.
+    /// The bounds of the operators that are limited by memory, and of those limited by compute.
     pub bytes_ns: f64,
     pub flops_ns: f64,
 }
 
 impl Bound {
-    /// Of one operator.
+    /// The bound of one operator.
     pub fn of(amounts: &Amounts, roof: &Roof) -> Bound {
         // Activations may stay in a cache.
         let bytes_ns = amounts.certain_bytes() / roof.bytes_per_s * 1e9;

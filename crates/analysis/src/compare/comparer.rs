@@ -1,4 +1,4 @@
-//! What two samples are compared with.
+//! The parameters of a comparison of two samples.
 
 use super::{
     comparison::{Options, Side},

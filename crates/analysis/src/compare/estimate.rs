@@ -214,7 +214,7 @@ impl Metric {
                 return Err("the SLOs differ".to_owned());
             }
             return ratio::of_shares(&of_a, &of_b, SLO_LIMIT)
-                .ok_or_else(|| "a side has too few requests, or none that keeps its SLOs".to_owned());
+                .ok_or_else(|| "a side has too few requests, or none that meets its SLOs".to_owned());
         }
         // Estimated once, so that both rows agree.
         let mean_tpot = Metric::Tpot(Statistic::Mean);
@@ -240,7 +240,8 @@ impl Metric {
         let values: Vec<(f64, f64)> = pairs.iter().filter_map(values).collect();
         let n = SampleSize::Pairs { pairs: values.len() as u64 };
         if values.is_empty() {
-            let reason = "no pair of runs has it: too few requests in each run, or it is not measured here";
+            let reason =
+                "no pair of runs has it: each run has too few requests, or the metric was not measured";
             return Estimated { a: None, b: None, log_ratio: Err(reason.to_owned()), n: Some(n) };
         }
         let mean = |of: &dyn Fn(&(f64, f64)) -> f64| values.iter().map(of).sum::<f64>() / values.len() as f64;

@@ -23,7 +23,7 @@ pub enum Metric {
     Itl(Statistic),
     DecodeTokS,
     PrefillTokS,
-    /// The share of a server's requests that keep every SLO.
+    /// The share of a server's requests that meet every SLO.
     Goodput,
     JPerToken,
     PeakMemory,

@@ -74,7 +74,7 @@ const fn boost(units: &'static Units, sms: u32, mhz: f64) -> Figures {
 const H200_MEASURED: Measured = Measured {
     bf16_flops: 790e12,
     bytes_per_s: 4.50e12,
-    how: "one H200, driver 580.159.04, CUDA 13.0: a large bf16 product and a read of 14 GB",
+    how: "one H200, driver 580.159.04, CUDA 13.0: a large bf16 GEMM and a 14 GB read",
 };
 
 const HOPPER: &str = "NVIDIA H100 architecture white paper";
@@ -83,12 +83,12 @@ const H100: &str = "NVIDIA H100 datasheet, sparse figures halved";
 const GH200: &str = "NVIDIA GH200 datasheet, sparse figures halved";
 const A100: &str = "NVIDIA A100 datasheet";
 const V100: &str = "NVIDIA V100 datasheet";
-const GA102: &str = "NVIDIA Ampere GA102 white paper, f32 sums";
-const GA104: &str = "NVIDIA GeForce RTX 30 specifications, f32 sums";
-const ADA: &str = "NVIDIA Ada GPU architecture white paper, f32 sums";
-const RTX_40: &str = "NVIDIA GeForce RTX 40 specifications, f32 sums";
-const RTX_50: &str = "NVIDIA RTX Blackwell architecture white paper, f32 sums";
-const RTX_50_SPECS: &str = "NVIDIA GeForce RTX 50 specifications, f32 sums";
+const GA102: &str = "NVIDIA Ampere GA102 white paper, f32 accumulation";
+const GA104: &str = "NVIDIA GeForce RTX 30 specifications, f32 accumulation";
+const ADA: &str = "NVIDIA Ada GPU architecture white paper, f32 accumulation";
+const RTX_40: &str = "NVIDIA GeForce RTX 40 specifications, f32 accumulation";
+const RTX_50: &str = "NVIDIA RTX Blackwell architecture white paper, f32 accumulation";
+const RTX_50_SPECS: &str = "NVIDIA GeForce RTX 50 specifications, f32 accumulation";
 const RTX_A: &str = "NVIDIA RTX A series datasheets, sparse figures halved";
 const RTX_ADA: &str = "NVIDIA RTX Ada Generation datasheets, sparse figures halved";
 const RTX_PRO: &str = "NVIDIA RTX Blackwell PRO architecture white paper";

@@ -333,9 +333,9 @@ impl NcclLog {
         for (name, value) in &self.settings {
             words.push(format!("{name} is set to {value}."));
         }
-        words.extend(self.warnings.iter().map(|text| format!("Warning of NCCL: {text}")));
+        words.extend(self.warnings.iter().map(|text| format!("NCCL warning: {text}")));
         if self.more_warnings > 0 {
-            words.push(format!("{} more warnings of NCCL.", units::grouped(self.more_warnings as i64)));
+            words.push(format!("{} more NCCL warnings.", units::grouped(self.more_warnings as i64)));
         }
         words
     }

@@ -58,7 +58,7 @@ pub enum Reason {
     Unknown,
 }
 
-/// What is known about the lateness of ranks.
+/// The findings about late ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Late {
     /// Too few collectives were seen on all ranks.
@@ -192,7 +192,7 @@ impl fmt::Display for Late {
             Late::Balanced { longest_wait } => {
                 write!(
                     f,
-                    "No rank is late: the longest waiting is {} of the time.",
+                    "No rank is late: the longest wait is {} of the time.",
                     percent(100.0 * longest_wait)
                 )
             }

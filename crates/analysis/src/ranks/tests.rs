@@ -351,7 +351,7 @@ node1:4100:4200 [0] misc/socket.cc:58 NCCL WARN socketProgress: Connection close
         "24 channels for collectives, 16 for NVLS, 32 for peers; 2 rings in 2 orders",
         "all-reduce of 32.8 kB to 65.5 kB: algorithm RING, protocol LL (2 lines).",
         "NCCL_MAX_NCHANNELS is set to 24.",
-        "Warning of NCCL: socketProgress",
+        "NCCL warning: socketProgress",
     ] {
         assert!(words.contains(said), "{said}\n{words}");
     }

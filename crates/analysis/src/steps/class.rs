@@ -6,7 +6,7 @@ use serde::Serialize;
 
 pub use llmprof_event::ranks::Collective;
 
-/// What a kernel does, as far as its name shows it.
+/// The class of a kernel, as far as its name shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
@@ -117,7 +117,7 @@ const TABLE: &[(Class, &[&str])] = &[
             "userbuffers",
         ],
     ),
-    // What a server prepares for a step.
+    // The preparations of a server for a step.
     (
         Class::Elementwise,
         &[

@@ -1,6 +1,6 @@
 //! Where steps begin and end in a sequence of device work.
 //!
-//! Attention kernels are the ruler: a kernel that runs once a step has the same number of attention layers between two of
+//! Attention kernels are the ruler: a kernel that runs once per step has the same number of attention layers between two of
 //! its launches. Sampling kernels, embedding lookups and copies to the host weigh more than others in the vote on that
 //! number. Steps are cut before the embedding lookup, else after the sampler and the copy that follows it.
 
@@ -296,7 +296,7 @@ fn symbols(works: &[Work], classes: &[Class], ruler: &Ruler) -> (Vec<Symbol>, Oc
     (symbols, Occurrences { of_works, of_graphs })
 }
 
-/// The number of layers between two occurrences of what runs once a step.
+/// The number of layers between two occurrences of what runs once per step.
 fn vote(symbols: &[Symbol], taught: Option<u32>) -> Option<u32> {
     let mut votes: HashMap<u32, u32> = HashMap::new();
     let (mut single_embedding, mut single_sampling) = (false, false);
@@ -314,7 +314,7 @@ fn vote(symbols: &[Symbol], taught: Option<u32>) -> Option<u32> {
         if symbol.distances() < least {
             continue;
         }
-        // What runs in every layer does not tell where steps end.
+        // Kernels that run in every layer do not show where steps end.
         if distance >= 2 {
             *votes.entry(distance).or_default() += weight;
         } else if symbol.distances() >= 4 {

@@ -1,4 +1,4 @@
-//! What the fold gives back, apart from steps.
+//! The results of the fold, apart from steps.
 
 use super::StepPhase;
 use llmprof_event::{KernelWindow, StepTimeline};

@@ -8,7 +8,7 @@ use super::Class;
 use llm_cost::{Operator, OperatorInstance};
 use llmprof_event::kernels::work::{Work, WorkKind};
 
-/// What a kernel is to its layer.
+/// The role of a kernel in its layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Attention,

@@ -81,7 +81,7 @@ impl Mark {
     }
 }
 
-/// What the recorded steps have shown.
+/// The facts that the recorded steps have shown.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     /// How the steps were found.

@@ -1,13 +1,13 @@
 //! Steps, phases, layers and operators of a program that was not written to be observed, from the work of its GPU.
 //!
 //! [`Fold`] takes device work in bursts and gives back steps, windows and timelines. Kernels are recorded in bursts only,
-//! because each record costs time; between bursts, steps are counted by what the bursts have shown to happen once a step.
+//! because each record costs time; between bursts, steps are counted by what the bursts have shown to happen once per step.
 //!
 //! - `class`: what a kernel does, by its name
 //! - `cut`: where steps begin and end
 //! - `phase`: prefill or decode, and an estimate of the tokens
 //! - `layers`: the operator and the layer of each kernel of a step
-//! - `marks`: what happens once a step and is seen between bursts too
+//! - `marks`: what happens once per step and is seen between bursts too
 //! - `nvtx`: steps that the program itself reports
 
 mod class;

@@ -12,7 +12,7 @@ pub struct Range {
     pub end_ns: u64,
 }
 
-/// What the text of a range reports about a step.
+/// The facts in the text of a range about a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reported {
     pub phase: StepPhase,

@@ -1,4 +1,4 @@
-//! What runs beside computation, and what the GPU waits for.
+//! Work that overlaps computation, and the waits of the GPU.
 
 use super::Class;
 use llmprof_event::kernels::{

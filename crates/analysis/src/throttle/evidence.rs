@@ -1,4 +1,4 @@
-//! What a verdict on a GPU is made of.
+//! The evidence for a verdict on a GPU.
 
 use jiff::civil::DateTime;
 use serde::Serialize;

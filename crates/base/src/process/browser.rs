@@ -16,7 +16,7 @@ use thiserror::Error;
 /// Why no browser shows the document; the message has its path.
 #[derive(Debug, Error)]
 pub enum BrowserError {
-    #[error("no display and no $BROWSER here; open {} elsewhere", .path.display())]
+    #[error("there is no display and $BROWSER is not set; open {} on another machine", .path.display())]
     NoDisplay { path: PathBuf },
     #[error("{} cannot be started: {source}; open {} yourself", .program.display(), .path.display())]
     NotStarted { program: PathBuf, path: PathBuf, source: io::Error },

@@ -1,4 +1,4 @@
-//! What an encoder sees of an image, and the tokens that this becomes.
+//! The views of an image that an encoder processes, and the tokens that they become.
 
 use serde::{Deserialize, Serialize};
 

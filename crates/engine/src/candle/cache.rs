@@ -86,7 +86,7 @@ impl LayerCache {
     fn first_for(&self, position: usize, t: usize) -> Result<usize> {
         let first = self.first.load(Ordering::Relaxed);
         if position < first {
-            bail!("position {position} is before the {first} of the cache");
+            bail!("position {position} is before the first of the cache, {first}");
         }
         if position + t - first <= self.kept {
             return Ok(first);
@@ -133,7 +133,7 @@ impl LayerCache {
         }
     }
 
-    /// What `t` queries from `position` on attend to.
+    /// The positions to which `t` queries from `position` on attend.
     fn seen(&self, position: usize, t: usize, first: usize) -> Result<Seen> {
         match &self.rows {
             Rows::Plain { keys, values } => Ok(Seen { keys: keys.clone(), values: values.clone(), first }),

@@ -93,7 +93,7 @@ impl Decoder {
         Decoder::loaded(Loader { in_panels: true, ..loader }, spec, cache.into())
     }
 
-    /// The same model without our own loops: attention, activation and quantised GEMMs are candle's own
+    /// The same model without the built-in loops: attention, activation and quantised GEMMs are candle's own
     /// operations, in the order in which candle-transformers calls them. Slower, and bit-identical to its
     /// quantised llama: where activations are rounded to eight bits, another order of summation leads to
     /// other tokens.
@@ -352,7 +352,7 @@ struct Loader<'a> {
     source: &'a dyn WeightSource,
     dtype: Dtype,
     norm_offset: f32,
-    /// Quantised matrices are put into the order of our GEMMs.
+    /// Quantised matrices are put into the order of the built-in GEMMs.
     in_panels: bool,
     device: &'a Device,
     progress: Progress<'a>,

@@ -63,7 +63,7 @@ pub fn product(factors: &[usize]) -> u64 {
     factors.iter().fold(1, |product: u64, &factor| product.saturating_mul(factor as u64))
 }
 
-/// Memory available without swapping, within the limits of the process and of its control groups; `None` where the system does
+/// Memory available without swapping, within the limits of the process and of its control groups; `None` if the system does
 /// not report it.
 pub fn free_bytes() -> Option<u64> {
     let mut system = sysinfo::System::new().ok()?;
@@ -82,7 +82,7 @@ pub fn free_bytes() -> Option<u64> {
     groups.chain(available).chain(free_address_space()).min()
 }
 
-/// What is left of the limit on address space (`ulimit -v`), if there is one.
+/// The rest of the limit on address space (`ulimit -v`), if there is one.
 fn free_address_space() -> Option<u64> {
     let limit = getrlimit(Resource::As).current?;
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
@@ -90,8 +90,8 @@ fn free_address_space() -> Option<u64> {
     Some(limit.saturating_sub(pages.saturating_mul(page_size() as u64)))
 }
 
-/// Refuses a model that does not fit into `free_bytes`, with what would fit. `weight_bytes` gives what its
-/// weights take if unquantised ones are kept in a type.
+/// Refuses a model that does not fit into `free_bytes`, and suggests one that does. `weight_bytes` returns the bytes of its
+/// weights if unquantised ones are kept in a type.
 pub fn check(
     spec: &ModelSpec,
     model: &str,
@@ -108,7 +108,7 @@ pub fn check(
     check_footprint(model, dtype, &footprint, (cache.batch, cache.positions), free_bytes, None)
 }
 
-/// As [`check`], where `footprint` gives what the run takes in a type with so many positions. The memory is
+/// Like [`check`]; `footprint` returns the memory of the run for a type and a number of positions. The memory is
 /// the machine's, or that of `gpu`.
 pub fn check_footprint(
     model: &str,
@@ -173,7 +173,7 @@ fn longest(positions: usize, fits: &dyn Fn(usize) -> bool) -> Option<usize> {
     (fitting > 0).then_some(fitting * STEP)
 }
 
-/// Decimal, as vendors of memory and GPUs count; what is small in megabytes.
+/// Decimal, as vendors of memory and GPUs count; small values in megabytes.
 pub fn gigabytes(bytes: u64) -> String {
     match bytes {
         0..100_000_000 => format!("{:.0} MB", bytes as f64 / 1e6),

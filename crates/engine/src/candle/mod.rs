@@ -163,7 +163,7 @@ pub struct CandleEngine {
 impl CandleEngine {
     /// Checks lengths and memory for this machine's CPU, without creating the model.
     pub fn check(options: &CandleOptions) -> Result<(), EngineError> {
-        // Where free memory is unknown, try.
+        // If free memory is unknown, try.
         options.check(memory::free_bytes().unwrap_or(u64::MAX))
     }
 

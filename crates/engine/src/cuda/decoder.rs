@@ -583,7 +583,9 @@ impl Decoder {
     ) -> Result<(), CudaError> {
         let (kernels, spec, a) = (&self.kernels, &self.spec, &self.activations);
         let Some(routed) = &a.routed else {
-            return Err(Launch::new("route").error("there is no memory for experts".to_owned()).into());
+            return Err(Launch::new("route")
+                .error("the buffers for experts were not allocated".to_owned())
+                .into());
         };
         let operator = |operator, work: &dyn Fn() -> Result<(), CudaError>| {
             self.listeners.operator(operator, Some(i), work)

@@ -24,7 +24,7 @@ pub enum CudaError {
     )]
     NoSuchDevice { asked: usize, count: usize },
     #[error(
-        "{name} has compute capability {found}, and our kernels need {lowest} or later; use runtime.device=cpu"
+        "{name} has compute capability {found}, and the built-in kernels need {lowest} or later; use runtime.device=cpu"
     )]
     TooOld { name: String, found: String, lowest: String },
     #[error(

@@ -119,12 +119,14 @@ pub fn check(experts: &Experts, hidden: usize) -> Result<(), String> {
     let Experts { count, active, intermediate, .. } = experts;
     if *count > MAX_EXPERTS || *active > MAX_ACTIVE {
         return Err(format!(
-            "{active} of {count} experts are more than the {MAX_ACTIVE} of {MAX_EXPERTS} of our kernels; use runtime=candle_stock"
+            "{active} of {count} experts exceed the {MAX_ACTIVE} of {MAX_EXPERTS} of the built-in kernels; use \
+             runtime=candle_stock"
         ));
     }
     if !hidden.is_multiple_of(8) || !intermediate.is_multiple_of(8) {
         return Err(format!(
-            "rows of {hidden} and {intermediate}: our kernels for experts need multiples of eight; use runtime=candle_stock"
+            "hidden size {hidden} and intermediate size {intermediate}: the built-in kernels for experts need \
+             multiples of eight; use runtime=candle_stock"
         ));
     }
     Ok(())
@@ -203,7 +205,7 @@ impl Routed {
     fn choice(&self, launch: Launch<'_>, layer: &ExpertLayer, rows: usize) -> Result<[Arg; 5], CudaError> {
         let Experts { count, active, normalised, .. } = layer.experts;
         launch.require(count <= MAX_EXPERTS && active <= MAX_ACTIVE.min(count), || {
-            format!("{active} of {count} experts, at most {MAX_ACTIVE} of {MAX_EXPERTS} can be chosen")
+            format!("{active} of {count} experts: at most {MAX_ACTIVE} of {MAX_EXPERTS} can be selected")
         })?;
         let scores = layer.router.rows;
         launch.require(scores >= count, || format!("{scores} scores for {count} experts"))?;
@@ -280,7 +282,10 @@ impl Kernels {
             return Err(launch.error("the router is quantised".to_owned()).into());
         };
         launch.require(rows <= FEW_ROWS && k.is_multiple_of(8), || {
-            format!("{rows} rows of {k}: at most {FEW_ROWS}, of a multiple of eight, are routed at once")
+            format!(
+                "{rows} rows of {k}: at most {FEW_ROWS} rows, with a length that is a multiple of eight, are routed \
+                     at once"
+            )
         })?;
         for (what, buffer) in [("x", x), ("the normed rows", normed)] {
             launch.require_room(what, buffer.bytes(), element, &[rows, k])?;
@@ -422,7 +427,9 @@ impl Kernels {
         let [x, norm, eps, router] = match (within, &layer.router.values) {
             (None, _) => [Arg::NULL, Arg::NULL, Arg::Float(0.0), Arg::NULL],
             (Some((x, norm)), Values::Plain(router)) => {
-                launch.require(rows == 1, || format!("{rows} rows, one is routed within its product"))?;
+                launch.require(rows == 1, || {
+                    format!("{rows} rows: routing is fused into the GEMM of one row only")
+                })?;
                 launch.require_room("x", x.bytes(), element, &[k])?;
                 launch.require_room("the router", router.bytes(), element, &[stride, k])?;
                 launch.require_room("the posted scores", routed.posted.bytes(), ID_BYTES, &[stride])?;
@@ -573,7 +580,7 @@ impl Kernels {
         };
         let (element, k) = (self.dtype.bytes() as usize, matrix.columns);
         launch.require(k.is_multiple_of(8) || self.dtype == Dtype::F32, || {
-            format!("rows of {k} are no multiple of eight")
+            format!("the row length {k} is not a multiple of eight")
         })?;
         launch.require_room("the experts", values.bytes(), element, &[layer.experts.count, rows, k])?;
         Ok(values)
@@ -600,7 +607,8 @@ impl Kernels {
         let tile_rows = tile_rows(layer, pairs, self.dtype);
         let name = self.name(&format!("expert_product_{tile_rows}"));
         let launch = Launch::new(&name);
-        launch.require(rows <= routed.rows, || format!("{rows} rows, there is room for {}", routed.rows))?;
+        launch
+            .require(rows <= routed.rows, || format!("{rows} rows exceed the capacity of {}", routed.rows))?;
         launch.require_room("y", y.bytes(), element, &[pairs, n])?;
         launch.require_room("x", x.bytes(), element, &[if gathered { rows } else { pairs }, k])?;
         let [_, of_gate_up, of_down] = layer.bias_args(launch, element)?;

@@ -144,7 +144,7 @@ impl Scratch {
 
 impl Kernels {
     pub(super) fn few_rows(&self, launch: Launch<'_>) -> Result<&Scratch, CudaError> {
-        let missing = || launch.error("there is no memory for weights in fewer bits".to_owned());
+        let missing = || launch.error("the buffers for quantised weights were not allocated".to_owned());
         Ok(self.scratch.as_ref().ok_or_else(missing)?)
     }
 
@@ -166,7 +166,8 @@ impl Kernels {
         let (scratch, groups) = (self.few_rows(launch)?, groups(p.k));
         let grid = tiled.map_or((p.m, 1), |tiled| (tiled.tile_rows, tiled.tiles));
         let rows = (grid.0 * grid.1).next_multiple_of(EIGHT);
-        launch.require(p.k.is_multiple_of(16), || format!("rows of {} are no multiple of 16", p.k))?;
+        launch
+            .require(p.k.is_multiple_of(16), || format!("the row length {} is not a multiple of 16", p.k))?;
         launch.require_room("the ordered rows", scratch.ordered.bytes(), GROUP_BYTES, &[rows, groups])?;
         launch.require_room("the factors", scratch.factors.bytes(), size_of::<f32>(), &[grid.0, grid.1])?;
         let shared_by = tiled.filter(|tiled| tiled.order.is_some()).map_or(1, |tiled| tiled.active);

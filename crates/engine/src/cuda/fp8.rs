@@ -67,7 +67,9 @@ impl Fp8Matrix {
         let gpu = &kernels.gpu;
         let name = kernels.name("fp8_arrange");
         let launch = Launch::new(&name);
-        launch.require(columns.is_multiple_of(16), || format!("rows of {columns} are no multiple of 16"))?;
+        launch.require(columns.is_multiple_of(16), || {
+            format!("the row length {columns} is not a multiple of 16")
+        })?;
         launch.require_room("the codes", codes.bytes(), 1, &[rows, columns])?;
         let tiles = gpu.alloc("the weights", tile_bytes(rows, columns, gated))?;
         let n = launch.arg("rows", if gated { rows / 2 } else { rows })?;
@@ -116,7 +118,9 @@ impl Fp8Matrix {
 
     fn check(&self, launch: Launch<'_>) -> Result<(), CudaError> {
         let Fp8Matrix { rows, columns, scale_rows, .. } = *self;
-        launch.require(columns.is_multiple_of(16), || format!("rows of {columns} are no multiple of 16"))?;
+        launch.require(columns.is_multiple_of(16), || {
+            format!("the row length {columns} is not a multiple of 16")
+        })?;
         launch.require_room("the tiles", self.tiles.bytes(), tile_bytes(rows, columns, self.gated), &[1])?;
         let table = [rows.div_ceil(scale_rows.max(1)), columns.div_ceil(SCALED)];
         Ok(launch.require_room("the scales", self.scales.bytes(), FLOAT_BYTES, &table)?)
@@ -184,7 +188,9 @@ impl Kernels {
         let rows = if gated { 2 * p.n } else { p.n };
         let fits =
             self.fp8_rows(p.m) && w.rows == rows && w.columns == p.k && w.gated == gated && p.out == p.dtype;
-        launch.require(fits, || format!("{} × {} by {} × {} is no product", p.m, p.k, w.rows, w.columns))?;
+        launch.require(fits, || {
+            format!("shapes do not match: {} × {} by {} × {}", p.m, p.k, w.rows, w.columns)
+        })?;
         launch.require_room("y", p.y.bytes(), element, &[p.m, p.n])?;
         launch.require_room("x", p.x.bytes(), element, &[p.m, p.k])?;
         launch.require_alignment("x", p.x.address(), 16)?;

@@ -446,7 +446,7 @@ impl Gpu {
 
     /// A matrix product, summed in f32: by cuBLAS, or without it by the built-in kernels.
     pub fn multiply(&self, p: &Product<'_>) -> Result<(), CudaError> {
-        p.check(Launch::new("the product"), p.n)?;
+        p.check(Launch::new("the GEMM"), p.n)?;
         let Some(blas) = self.blas.as_ref().filter(|_| self.without_cublas.get().is_none()) else {
             return self.own_product(p);
         };

@@ -67,14 +67,14 @@ impl KvCache<'_> {
         launch.require_room("the key cache", self.keys.bytes(), 1, &[bytes])?;
         launch.require_room("the value cache", self.values.bytes(), 1, &[bytes])?;
         launch.require(self.dtype != KvCacheDtype::Q8_0 || heads.dim.is_multiple_of(Q8_0_STEP), || {
-            format!("a head dimension of {} is no multiple of {Q8_0_STEP}", heads.dim)
+            format!("the head dimension {} is not a multiple of {Q8_0_STEP}", heads.dim)
         })?;
         if let Some(sinks) = self.sinks {
             launch.require_room("the sinks", sinks.bytes(), FLOAT_BYTES, &[heads.heads])?;
         }
         let seen = self.window.unwrap_or(heads.capacity).min(heads.capacity);
         Ok(launch.require((1..=self.slots).contains(&seen), || {
-            format!("{seen} positions are attended to, and {} are kept", self.slots)
+            format!("attention needs {seen} positions, and the cache keeps {}", self.slots)
         })?)
     }
 
@@ -212,7 +212,8 @@ impl Carry<'_> {
         (rows, n): (usize, usize),
     ) -> Result<[Arg; 3], CudaError> {
         let Some(Carry { weight, scaled, squares }) = carry else { return Ok([Arg::NULL; 3]) };
-        launch.require(n.is_multiple_of(CARRIED_STEP), || format!("{n} columns do not carry a norm"))?;
+        launch
+            .require(n.is_multiple_of(CARRIED_STEP), || format!("a norm cannot be fused for {n} columns"))?;
         launch.require_room("the norm", weight.bytes(), FLOAT_BYTES, &[n])?;
         launch.require_room("the scaled rows", scaled.bytes(), element, &[rows, n])?;
         launch.require_room("the squares", squares.bytes(), FLOAT_BYTES, &[rows, n / CARRIED_TOGETHER])?;
@@ -232,7 +233,7 @@ impl Carried<'_> {
         };
         let blocks = k / CARRIED_TOGETHER;
         let fits = k.is_multiple_of(CARRIED_STEP) && k <= MOST_CARRIED;
-        launch.require(fits, || format!("{k} columns do not carry a norm"))?;
+        launch.require(fits, || format!("a norm cannot be fused for {k} columns"))?;
         launch.require_room("the squares", squares.bytes(), FLOAT_BYTES, &[rows, blocks])?;
         Ok([squares.into(), launch.arg("the sums of a row", blocks)?, Arg::Float(eps)])
     }
@@ -283,9 +284,9 @@ impl Kernels {
         let launch = Launch::new(&name);
         let values = match &table.values {
             Values::Plain(values) => values,
-            Values::Fp8(_) => return Err(launch.error("a table is not in eight bits".to_owned()).into()),
+            Values::Fp8(_) => return Err(launch.error("an embedding table cannot be FP8".to_owned()).into()),
             Values::Tiles(parts) => {
-                launch.require(parts.len() == 1, || "a table has one format".to_owned())?;
+                launch.require(parts.len() == 1, || "an embedding table must have one format".to_owned())?;
                 // SAFETY: as the caller guarantees.
                 return unsafe { self.embed_quantised(out, &parts[0], ids, rows, scale) };
             }
@@ -387,7 +388,7 @@ impl Kernels {
             Values::Fp8(matrix) => of(self.fp8_plain(matrix)?),
         };
         let is_normed = norm.is_none() && carried.is_none();
-        Launch::new("the product").require(is_normed, || "its input is not normed".to_owned())?;
+        Launch::new("the GEMM").require(is_normed, || "the norm of its input cannot be fused".to_owned())?;
         self.gpu.multiply(&product)?;
         let Some(bias) = bias else { return Ok(()) };
         let name = self.name("add_bias");
@@ -405,7 +406,9 @@ impl Kernels {
         let values = match &w.values {
             Values::Plain(values) => values,
             Values::Fp8(_) => {
-                return Err(Launch::new("logits").error("the LM head has no FP8 kernel".to_owned()).into());
+                return Err(Launch::new("logits")
+                    .error("there is no FP8 kernel for the LM head".to_owned())
+                    .into());
             }
             // The dequantised matrix would be large.
             Values::Tiles(parts) => {
@@ -420,7 +423,8 @@ impl Kernels {
             }
         };
         let product = self.product(y.into(), x, values.into(), (n, k), rows, Dtype::F32, false);
-        Launch::new("the product").require(norm.is_none(), || "its input is not normed".to_owned())?;
+        Launch::new("the GEMM")
+            .require(norm.is_none(), || "the norm of its input cannot be fused".to_owned())?;
         if self.is_skinny(&product) {
             let kernel = if self.dtype == Dtype::F32 { "skinny" } else { "skinny_logits" };
             return self.skinny(kernel, &product, None, None, carried);
@@ -566,7 +570,7 @@ impl Kernels {
         ];
         if carried.is_some() {
             launch.require(kernel == "skinny" && self.dtype != Dtype::F32, || {
-                "its input is not normed".to_owned()
+                "the norm of its input cannot be fused".to_owned()
             })?;
             args.extend(Carried::args(carried, launch, (p.m, p.k))?);
         }
@@ -672,7 +676,7 @@ impl Kernels {
         };
         let launch = Launch::new(&name);
         launch.require(cache.dtype == KvCacheDtype::Auto && cache.slots >= length, || {
-            format!("{length} positions are not in the cache as plain numbers")
+            format!("{length} positions need an unquantised cache with as many slots")
         })?;
         self.check_attention(launch, [out, qkv], cache, length, h)?;
         let common = attention_args(launch, cache, h)?;
@@ -733,7 +737,7 @@ impl Kernels {
         self.check_attention(launch, [out, qkv], cache, length, h)?;
         launch.require_room("the progress", progress.bytes(), PROGRESS_BYTES, &[1])?;
         launch.require(transform.is_none() || (length == 1 && tensor_cores), || {
-            format!("{length} positions are not rotated here")
+            format!("RoPE of {length} positions cannot be fused into this kernel")
         })?;
         let length_arg = launch.arg("length", length)?;
         let common = attention_args(launch, cache, h)?;

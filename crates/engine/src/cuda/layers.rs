@@ -154,7 +154,7 @@ impl FusedLayer<'_> {
         let attended = heads.heads * dim;
         let matrices = [
             ("q, k and v", self.qkv, heads.columns(), hidden),
-            ("the output product", self.output, hidden, attended),
+            ("the output projection", self.output, hidden, attended),
             ("gate and up", self.gate_up, 2 * intermediate, hidden),
             ("down", self.down, hidden, intermediate),
         ];
@@ -179,7 +179,7 @@ impl FusedLayer<'_> {
             launch.require_alignment(name, vector.address(), 16)?;
         }
         launch.require(self.query_norm.is_some() == self.key_norm.is_some(), || {
-            "queries or keys are normed alone".to_owned()
+            "only one of queries and keys has a norm".to_owned()
         })?;
         let KvCache { keys, values, slots, .. } = self.cache;
         for (name, cache) in [("the key cache", keys), ("the value cache", values)] {
@@ -187,7 +187,7 @@ impl FusedLayer<'_> {
             launch.require_alignment(name, cache.address(), 16)?;
         }
         launch.require(slots == heads.capacity, || {
-            format!("{slots} of {} positions are kept", heads.capacity)
+            format!("the cache keeps {slots} of {} positions", heads.capacity)
         })?;
         let [qkv, output, gate_up, down] = weights;
         let or_null = |buffer: Option<&Buffer>| buffer.map_or(0, Buffer::address);

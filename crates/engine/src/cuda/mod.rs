@@ -129,7 +129,7 @@ impl CudaEngine {
         let CandleOptions { spec, model, dtype, batch, max_positions, .. } = options;
         if spec.head_dim > MAX_HEAD_DIM {
             return Err(EngineError::Backend(format!(
-                "head_dim {} is more than the {MAX_HEAD_DIM} of our kernels; use runtime=candle_stock",
+                "head_dim {} exceeds the {MAX_HEAD_DIM} of the built-in kernels; use runtime=candle_stock",
                 spec.head_dim
             )));
         }
@@ -556,7 +556,9 @@ impl Engine for CudaEngine {
 
     fn remark(&self) -> Option<String> {
         let why = self.decoder.kernels.gpu.without_cublas()?;
-        Some(format!("{why}: prefill uses our own products, which are slower; decode is not affected"))
+        Some(format!(
+            "{why}: prefill uses the built-in GEMM kernels, which are slower; decode is not affected"
+        ))
     }
 
     fn device_time(&self) -> Option<Duration> {

@@ -40,7 +40,7 @@ pub struct Tiles {
     values: Buffer,
 }
 
-/// What a matrix of tiles holds.
+/// The content of a matrix of tiles.
 #[derive(Clone, Copy)]
 struct Extent {
     format: Format,
@@ -125,10 +125,10 @@ impl Tiles {
         let launch = Launch::new(&name);
         let block_weights = extent.format.weights();
         launch.require(columns.is_multiple_of(block_weights), || {
-            format!("rows of {columns} are no multiple of {block_weights}")
+            format!("the row length {columns} is not a multiple of {block_weights}")
         })?;
         launch.require(!gated || from.rows.is_multiple_of(2), || {
-            format!("{} rows of gate and up are odd", from.rows)
+            format!("gate and up have {} rows, which is odd", from.rows)
         })?;
         let row_bytes = columns / block_weights * extent.format.bytes();
         launch.require_room("the blocks", from.bytes.len(), row_bytes, &[from.rows])?;
@@ -338,7 +338,7 @@ impl Kernels {
         let (element, out) = (p.dtype.bytes() as usize, p.out.bytes() as usize);
         let columns = part.extent.columns;
         launch.require(p.m <= MOST_ROWS && p.k == columns && p.n == part.extent.n(), || {
-            format!("{} × {} by {} × {} is no product", p.m, p.k, part.extent.n(), columns)
+            format!("shapes do not match: {} × {} by {} × {}", p.m, p.k, part.extent.n(), columns)
         })?;
         launch.require_room("y", p.y.bytes() + (stride - p.n) * out, out, &[p.m, stride])?;
         launch.require_room("x", p.x.bytes(), element, &[p.m, p.k])?;
@@ -363,7 +363,7 @@ impl Kernels {
         let suffix = if shared.is_some() { "_shared" } else { "_one" };
         let name = part.extent.kernel(&format!("{kernel}{suffix}"), p.dtype);
         let launch = Launch::new(&name);
-        launch.require(p.m == 1, || format!("{} rows instead of one", p.m))?;
+        launch.require(p.m == 1, || format!("{} rows, expected one", p.m))?;
         Self::require_operands(launch, part, p, p.n, also)?;
         let residual = if p.add { p.y.into() } else { Arg::NULL };
         let bias = also.bias.map_or(Arg::NULL, Arg::from);
@@ -432,7 +432,7 @@ impl Kernels {
         let launch = Launch::new(&name);
         let element = p.dtype.bytes() as usize;
         launch.require(p.k == part.extent.columns && p.n == part.extent.n(), || {
-            format!("{} by {} × {} is no product", p.k, part.extent.n(), part.extent.columns)
+            format!("shapes do not match: {} by {} × {}", p.k, part.extent.n(), part.extent.columns)
         })?;
         part.require_biases(launch, bias, element)?;
         launch.require_room("y", p.y.bytes(), element, &[pairs, p.n])?;
@@ -478,7 +478,7 @@ impl Kernels {
         let name = format!("quantised_rows_{}_{}", tiled.tile_rows / EIGHT, name_of(part.extent.format));
         let launch = Launch::new(&name);
         launch.require(p.k == part.extent.columns && p.n == part.extent.n(), || {
-            format!("{} by {} × {} is no product", p.k, part.extent.n(), part.extent.columns)
+            format!("shapes do not match: {} by {} × {}", p.k, part.extent.n(), part.extent.columns)
         })?;
         part.require_biases(launch, bias, p.dtype.bytes() as usize)?;
         launch.require_room("y", p.y.bytes(), p.out.bytes() as usize, &[p.m, p.n])?;
@@ -568,7 +568,7 @@ impl Kernels {
     ) -> Result<(), CudaError> {
         let name = table.extent.kernel("embedded", self.dtype);
         let launch = Launch::new(&name);
-        launch.require(!table.extent.gated, || "a table is not gated".to_owned())?;
+        launch.require(!table.extent.gated, || "an embedding table cannot be gated".to_owned())?;
         launch.require_room(
             "the output",
             out.bytes(),

@@ -1107,7 +1107,7 @@ fn launches_beyond_their_buffers_are_refused() {
     };
     let refused = [
         ("skinny_8_bf16", "y has 256 bytes", k.linear(&y, &x, &w, 5, None, false)),
-        ("the product", "y has 256 bytes", k.linear(&y, &x, &w, 100, None, false)),
+        ("the GEMM", "y has 256 bytes", k.linear(&y, &x, &w, 100, None, false)),
         ("skinny_8_bf16", "the bias has 256 bytes", {
             let wide = matrix(&k, &vec![0.5; 256 * 64], 256, 64);
             k.linear(&room(&k, 256), &x, &wide, 1, Some(&y), false)

@@ -40,12 +40,14 @@ pub enum CheckpointError {
     #[error("{}: {tensor} is {got}; f32, f16 and bf16 can be read", file.display())]
     WrongType { file: PathBuf, tensor: String, got: String },
     #[error(
-        "{}: {tensor} is stored in parts whose shapes or types do not fit together; four bits of AWQ, GPTQ and gpt-oss can be read",
+        "{}: {tensor} is stored in parts whose shapes or types do not match; 4-bit AWQ, GPTQ and gpt-oss (MXFP4) are \
+         supported",
         file.display()
     )]
     Packed { file: PathBuf, tensor: String },
     #[error(
-        "{}: {tensor} is in eight bits, and its scales are missing or do not fit; one for the matrix, for each row or for each block of 128 × 128 can be read",
+        "{}: {tensor} is FP8 (e4m3), and its scales are missing or do not match; one scale per matrix, per row or per \
+         block of 128 × 128 is supported",
         file.display()
     )]
     Unscaled { file: PathBuf, tensor: String },

@@ -17,7 +17,7 @@ pub struct Fp8Rows {
     pub scale_rows: usize,
 }
 
-/// The number of a code.
+/// The value of a code.
 pub fn number(code: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 0xf), f32::from(code & 7));
     let size = match (exponent, code & 0x7f) {
@@ -46,7 +46,7 @@ enum Scaling {
 }
 
 impl<'a> Fp8<'a> {
-    /// `None` where the shapes or types do not fit together.
+    /// `None` if the shapes or types do not match.
     pub fn new([rows, columns]: [usize; 2], codes: &'a [u8], scales: &Stored<'_>) -> Option<Fp8<'a>> {
         let values = wide(scales.plain()?, scales.data);
         let of = match *scales.shape.as_slice() {
@@ -89,7 +89,7 @@ pub fn bytes(rows: usize, columns: usize) -> u64 {
     (rows * columns + rows.div_ceil(SCALED_ROWS) * columns.div_ceil(SCALED) * 4) as u64
 }
 
-/// The matrices below each other; `None` where they cannot share one table of scales, or a device could not read them in sixteens.
+/// The matrices stacked by rows; `None` if they cannot share one table of scales, or if a size is not a multiple of 16.
 pub(super) fn stacked(parts: &[Fp8<'_>]) -> Option<Fp8Rows> {
     let columns = parts.first()?.columns;
     let scale_rows = parts.iter().map(Fp8::scale_rows).min()?;
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!((joined.rows, joined.scale_rows), (36, 16));
         assert_eq!(joined.scales, [0.5, 0.5, 1.0, 3.0, 1.0, 3.0]);
         assert_eq!(stacked(&[rows]).unwrap().scales.len(), 40);
-        // Twenty rows are no multiple of sixteen.
+        // Twenty rows are not a multiple of sixteen.
         let matrices = [(); 2].map(|()| Fp8::new([20, 144], &codes, &scales(&[], &one)).unwrap());
         assert_eq!(stacked(&matrices), None);
         assert!(Fp8::new([20, 144], &codes, &scales(&[3, 2], &by_row[..24])).is_none());

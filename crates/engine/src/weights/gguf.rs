@@ -31,7 +31,7 @@ const ROPE_DIVISORS: &str = "rope_freqs.weight";
 /// The same for short and for long contexts: Phi-3's.
 const ROPE_FACTORS: [(&str, &str); 2] =
     [("short_factor", "rope_factors_short.weight"), ("long_factor", "rope_factors_long.weight")];
-/// One for each pair of a head's dimensions; heads have up to 512.
+/// One per pair of a head's dimensions; heads have up to 512.
 const MAX_FACTORS: u64 = 4096;
 
 /// A GGUF file whose header has been read.
@@ -52,7 +52,7 @@ impl std::fmt::Debug for GgufFile {
     }
 }
 
-/// Rows of one tensor as stored in the file, in the order of our decoder.
+/// Rows of one tensor as stored in the file, in the order of the built-in decoder.
 struct Blocks {
     kind: Kind,
     bytes: Vec<u8>,
@@ -185,7 +185,7 @@ impl GgufFile {
         Ok(values)
     }
 
-    /// The tensors as blocks, where all are of a type that we multiply ourselves.
+    /// The tensors as blocks, if the built-in kernels multiply the types of all of them.
     pub fn blocks_of(
         &self,
         spec: &ModelSpec,
@@ -277,7 +277,7 @@ fn failed<T>(message: String) -> Result<T, WeightError> {
 }
 
 /// Puts the rows of each head back into the order of a Hugging Face checkpoint. GGUF's llama rotates rows 2i and
-/// 2i + 1 as a pair, our decoder i and i + head_dim / 2. A row consists of complete blocks, so it moves without being
+/// 2i + 1 as a pair, the built-in decoder i and i + head_dim / 2. A row consists of complete blocks, so it moves without being
 /// decoded.
 fn halves_from_pairs(bytes: &[u8], rows: usize, head_dim: usize) -> Vec<u8> {
     let row_bytes = bytes.len() / rows;
@@ -291,7 +291,7 @@ fn halves_from_pairs(bytes: &[u8], rows: usize, head_dim: usize) -> Vec<u8> {
     out
 }
 
-/// Where a file has a tensor of a Hugging Face checkpoint: the experts of a layer are one tensor.
+/// The location of a Hugging Face tensor in a file: the experts of a layer are one tensor.
 struct Place {
     tensor: String,
     expert: Option<usize>,

@@ -1,4 +1,4 @@
-//! The header of a GGUF file, with sizes that fit the file: what reads it may multiply and add them.
+//! The header of a GGUF file, with sizes checked against the file, so that readers may multiply and add them.
 
 use std::{
     collections::HashMap,
@@ -22,20 +22,20 @@ use llmprof_config::Dtype;
 
 /// A vocabulary of 262,000 tokens with its merges has 12 MB. Lists take 32 times their size in memory.
 const MAX_HEADER: u64 = 100_000_000;
-/// Lists of lists are not deeper.
+/// The maximum depth of nested lists.
 const MAX_DEPTH: usize = 4;
 const MAX_DIMENSIONS: u32 = 4;
 /// The alignment if a file does not state it.
 const ALIGNMENT: u64 = 32;
 
-/// What a tensor's values are stored as.
+/// The stored type of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     F32,
     F16,
     Bf16,
     Quantised(Format),
-    /// A type of ggml that is not read here, by its number.
+    /// A type of ggml that this reader does not support, by its number.
     Other(u32),
 }
 
@@ -73,7 +73,7 @@ impl Kind {
         }
     }
 
-    /// As candle has it.
+    /// The equivalent in candle.
     pub fn candle(self) -> Option<GgmlDType> {
         Some(match self {
             Kind::F32 => GgmlDType::F32,
@@ -98,7 +98,7 @@ impl Kind {
         })
     }
 
-    /// As llama.cpp writes it, in lower case: `q4_1`, `q6_k`.
+    /// The name in llama.cpp, in lower case: `q4_1`, `q6_k`.
     pub fn name(self) -> String {
         match self {
             Kind::F32 => "f32".to_owned(),
@@ -128,7 +128,7 @@ impl Kind {
         }
     }
 
-    /// Weights and bytes of a block; `None` where they are not known.
+    /// Weights and bytes of a block; `None` if they are unknown.
     fn block(self) -> Option<(u64, u64)> {
         match self {
             Kind::Quantised(format) => Some((format.weights() as u64, format.bytes() as u64)),
@@ -143,20 +143,20 @@ pub(crate) struct TensorInfo {
     pub kind: Kind,
     /// Rows first.
     pub shape: Vec<usize>,
-    /// From where tensors begin.
+    /// The offset from the beginning of the tensors.
     pub offset: u64,
 }
 
 impl TensorInfo {
-    /// How many values it has, in a file whose header was read by [`read_header`].
+    /// The number of values, in a file whose header was read by [`read_header`].
     pub fn numbers(&self) -> u64 {
         self.shape.iter().map(|&dim| dim as u64).product()
     }
 
-    /// Bytes in the file; `None` where 64 bits cannot count them or the type is not known.
+    /// Bytes in the file; `None` if they exceed 64 bits or the type is unknown.
     pub fn size(&self) -> Option<u64> {
         let values = self.shape.iter().try_fold(1u64, |n, &dim| n.checked_mul(dim as u64))?;
-        // Values have four bytes each where they are dequantised.
+        // Dequantised values have four bytes each.
         values.checked_mul(4)?;
         let (weights, bytes) = self.kind.block()?;
         (values / weights).checked_mul(bytes)
@@ -166,7 +166,7 @@ impl TensorInfo {
 pub(crate) struct Header {
     pub metadata: HashMap<String, Value>,
     pub tensors: HashMap<String, TensorInfo>,
-    /// Where tensors begin.
+    /// The beginning of the tensors.
     pub data_offset: u64,
 }
 
@@ -197,7 +197,7 @@ pub(crate) fn read_header(path: &Path) -> Result<(BufReader<File>, Header), Chec
             )));
         }
         let Some(size) = info.size() else {
-            return Err(corrupt(format!("{tensor} has shape {dims:?}, which is more than any file holds")));
+            return Err(corrupt(format!("{tensor} has shape {dims:?}, which is too large for a file")));
         };
         let end = header.data_offset.saturating_add(info.offset).saturating_add(size);
         if end > length {
@@ -206,13 +206,13 @@ pub(crate) fn read_header(path: &Path) -> Result<(BufReader<File>, Header), Chec
         total = total.saturating_add(size);
     }
     match total > length {
-        true => Err(corrupt(format!("its tensors have {total} bytes together, the file has {length}"))),
+        true => Err(corrupt(format!("its tensors have {total} bytes in total, the file has {length}"))),
         false => Ok((bytes.file, header)),
     }
 }
 
 impl Header {
-    /// Refuses types that candle does not know.
+    /// Refuses types that candle does not support.
     pub fn check_candle(&self, path: &Path) -> Result<(), CheckpointError> {
         match self.tensors.iter().find(|(_, info)| info.kind.candle().is_none()) {
             Some((tensor, info)) => Err(CheckpointError::Unsupported {
@@ -225,7 +225,7 @@ impl Header {
         }
     }
 
-    /// As candle has it.
+    /// The equivalent in candle.
     pub fn into_content(self) -> Content {
         let infos = self.tensors.into_iter().filter_map(|(tensor, info)| {
             let (ggml_dtype, shape, offset) = (info.kind.candle()?, Shape::from(info.shape), info.offset);
@@ -306,7 +306,7 @@ impl Bytes {
             9 if depth < MAX_DEPTH => {
                 let kind = self.u32()?;
                 let count = self.count()?;
-                // Room is taken as values come: a count may promise more than there are.
+                // Memory grows with the values: a count may be larger than their number.
                 let mut values = Vec::new();
                 for _ in 0..count {
                     values.push(self.value(kind, depth + 1)?);
@@ -321,7 +321,7 @@ impl Bytes {
         })
     }
 
-    /// How many things follow; each has a byte at least.
+    /// The number of items that follow; each has at least one byte.
     fn count(&mut self) -> Result<u64, String> {
         let count = self.length()?;
         match count > self.length - self.at.min(self.length) {
@@ -352,7 +352,7 @@ impl Bytes {
         self.advance(N as u64)?;
         let mut bytes = [0; N];
         self.file.read_exact(&mut bytes).map_err(|e| match e.kind() {
-            io::ErrorKind::UnexpectedEof => "it ends in its header".to_owned(),
+            io::ErrorKind::UnexpectedEof => "it ends within its header".to_owned(),
             _ => e.to_string(),
         })?;
         Ok(bytes)

@@ -17,7 +17,7 @@ pub(crate) struct Metadata<'a> {
 }
 
 impl Metadata<'_> {
-    /// The shape as the `config.json` of the same model has it. Values without a key come from the tensors.
+    /// The shape in the form of the same model's `config.json`. Values without a key come from the tensors.
     pub fn hf_config(
         &self,
         tensors: &HashMap<String, TensorInfo>,
@@ -47,7 +47,7 @@ impl Metadata<'_> {
         let head_dim = self.number(&key("attention.key_length")).or(hidden.checked_div(heads));
         let turned = self.number(&key("rope.dimension_count"));
         if let Some(turned) = turned.filter(|&turned| Some(turned) != head_dim) {
-            let whole = "turning whole heads is";
+            let whole = "RoPE on whole heads is";
             return Err(self.unsupported(&key("rope.dimension_count"), &turned.to_string(), whole));
         }
         let scaling = self.text(&key("rope.scaling.type")).filter(|&kind| kind != "none");
@@ -107,7 +107,7 @@ impl Metadata<'_> {
         Ok(config)
     }
 
-    /// What queries and keys are multiplied with where factors of the rotary frequencies are tensors.
+    /// The factor of queries and keys if factors of the rotary frequencies are tensors.
     pub fn attention_factor(&self) -> Option<f64> {
         let arch = self.text("general.architecture")?;
         self.real(&format!("{arch}.rope.scaling.attn_factor"))

@@ -10,7 +10,7 @@ use llm_cost::spec::TensorShape;
 /// Weights of a block.
 const BLOCK: usize = 32;
 
-/// Where a tensor of one expert is: in the tensors of all experts whose names begin with `stored`.
+/// The location of one expert's tensor: in the tensors of all experts whose names begin with `stored`.
 pub(super) struct Place {
     stored: String,
     expert: usize,
@@ -64,7 +64,7 @@ impl Place {
 }
 
 impl<'a> OfExpert<'a> {
-    /// `None` where the shapes or types do not fit together.
+    /// `None` if the shapes or types do not match.
     pub fn new(
         place: Place,
         tensor: &TensorShape,

@@ -1,4 +1,4 @@
-//! The weights of a model as numbers and blocks in host memory, for any device: from checkpoints, or random ones.
+//! The weights of a model as values and blocks in host memory, for any device: from checkpoints, or random.
 
 mod checkpoint;
 pub mod fp8;
@@ -43,7 +43,7 @@ pub struct QuantisedRows {
     pub rows: usize,
 }
 
-/// Gives the tensors of a checkpoint by their Hugging Face names.
+/// Yields the tensors of a checkpoint by their Hugging Face names.
 pub trait WeightSource: Sync {
     /// The values of the named tensors, one after the other, dequantised if necessary and rounded to `dtype`.
     fn values(&self, parts: &[TensorShape], dtype: Dtype) -> Result<Values, WeightError>;
@@ -54,7 +54,7 @@ pub trait WeightSource: Sync {
         Ok(None)
     }
 
-    /// The named tensors in FP8 (e4m3), stacked by rows. `None` if one of them is not stored so.
+    /// The named tensors in FP8 (e4m3), stacked by rows. `None` if one of them is stored in another type.
     fn fp8(&self, _parts: &[TensorShape]) -> Option<fp8::Fp8Rows> {
         None
     }
@@ -65,7 +65,7 @@ pub trait WeightSource: Sync {
     }
 }
 
-/// Neighbours of one type as one.
+/// Joins neighbours of one type.
 fn joined(parts: impl Iterator<Item = QuantisedRows>) -> Vec<QuantisedRows> {
     let mut runs: Vec<QuantisedRows> = Vec::new();
     for part in parts {

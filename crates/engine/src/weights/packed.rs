@@ -1,4 +1,4 @@
-//! Weights of four bits in safetensors, as AWQ and GPTQ store them: eight codes to a word, and a scale and a zero point for each group of
+//! 4-bit weights in safetensors, as AWQ and GPTQ store them: eight codes per word, and a scale and a zero point per group of
 //! columns. A weight is `scale · (code − zero)`.
 
 use candle_core::DType;
@@ -12,14 +12,14 @@ use llmprof_config::Dtype;
 const BITS: usize = 4;
 /// Codes of a word.
 const PER_WORD: usize = 32 / BITS;
-/// The row of eight whose code is in each nibble of a word of AWQ.
+/// The row, of eight, whose code is in each nibble of an AWQ word.
 const AWQ_ORDER: [usize; PER_WORD] = [0, 2, 4, 6, 1, 3, 5, 7];
 /// Rows that are converted together: their words are neighbours.
 const ROWS_TOGETHER: usize = 16 * PER_WORD;
 /// Columns of a block of Q4_1.
 const BLOCK: usize = 32;
 
-/// A tensor as it is stored.
+/// A stored tensor.
 pub(super) struct Stored<'a> {
     pub shape: Vec<usize>,
     /// `None` for a type that candle does not have.
@@ -59,7 +59,7 @@ impl Stored<'_> {
 /// How codes are packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Packing {
-    /// A word has eight rows of one column, in an order of its own.
+    /// A word has eight rows of one column, in AWQ's order.
     Awq,
     /// A word has eight columns of one row.
     Gptq,
@@ -75,14 +75,14 @@ pub(super) struct Packed<'a> {
     codes: Stored<'a>,
     zeros: Stored<'a>,
     scales: Stored<'a>,
-    /// The group of each column, where the file lists it.
+    /// The group of each column, if the file lists it.
     groups: Option<Vec<usize>>,
-    /// What is added to a stored zero point.
+    /// The offset that is added to a stored zero point.
     zero_offset: i32,
 }
 
 impl<'a> Packed<'a> {
-    /// `None` where the shapes or types do not fit together.
+    /// `None` if the shapes or types do not match.
     pub fn new(
         [rows, columns]: [usize; 2],
         [codes, zeros, scales]: [Stored<'a>; 3],
@@ -156,7 +156,7 @@ impl<'a> Packed<'a> {
         values
     }
 
-    /// Whether each block has the columns of one group alone.
+    /// Whether each block has columns of only one group.
     pub fn fits_blocks(&self) -> bool {
         let is_one = |start: usize| {
             let mut rest = start + 1..start + BLOCK;

@@ -32,7 +32,7 @@ pub(crate) struct SafetensorsFiles {
     home: HashMap<String, usize>,
     /// The file to name when a tensor is missing: the index, or the only file.
     whole: PathBuf,
-    /// What GPTQ adds to its zero points.
+    /// The offset that GPTQ adds to its zero points.
     pub gptq_zero_offset: i32,
 }
 
@@ -157,17 +157,17 @@ impl SafetensorsFiles {
         Ok(())
     }
 
-    /// Whether the tensor is stored in four bits, as AWQ and GPTQ do.
+    /// Whether the tensor is stored in 4 bits by AWQ or GPTQ.
     pub fn is_packed(&self, tensor: &TensorShape) -> bool {
         let matrix = tensor.name.strip_suffix(".weight");
         matrix.is_some_and(|matrix| self.contains(&format!("{matrix}.qweight")))
             && !self.contains(&tensor.name)
     }
 
-    /// Where the tensor is one expert's part of a stored one.
+    /// The range of one expert's tensor within a stored one.
     fn in_all_experts(&self, tensor: &TensorShape) -> Option<Place> {
         let place = Place::of(&tensor.name).filter(|_| !self.contains(&tensor.name))?;
-        // Other models whose experts are one tensor have no biases, and another order.
+        // Other models that store all experts in one tensor have no biases and another order.
         let is_there = place.names().iter().any(|name| self.contains(name)) && self.contains(&place.bias());
         is_there.then_some(place)
     }
@@ -204,13 +204,13 @@ impl SafetensorsFiles {
         stays_fp8(tensor) && self.fp8_of(tensor).is_some()
     }
 
-    /// The tensors in FP8, if all of them are stored so.
+    /// The tensors in FP8, if all of them are stored in it.
     pub fn fp8(&self, parts: &[TensorShape]) -> Option<Fp8Rows> {
         let of = |part: &TensorShape| if stays_fp8(part) { self.fp8_of(part) } else { None };
         stacked(&parts.iter().map(of).collect::<Option<Vec<_>>>()?)
     }
 
-    /// The type in which the tensor stays in four bits when it is read, if it does.
+    /// The 4-bit type in which the tensor is kept when it is read; `None` if it is dequantised.
     pub fn kept_format(&self, tensor: &TensorShape) -> Option<Format> {
         if self.is_packed(tensor) {
             return self.packed(tensor).filter(|packed| packed.fits_blocks()).map(|_| Format::Q4_1);
@@ -218,7 +218,7 @@ impl SafetensorsFiles {
         self.of_expert(tensor)?.format()
     }
 
-    /// The tensors as blocks, where all of them are stored in four bits.
+    /// The tensors as blocks, if all of them are stored in 4 bits.
     pub fn blocks(&self, parts: &[TensorShape]) -> Option<Vec<QuantisedRows>> {
         let blocks = |part: &TensorShape| {
             if self.is_packed(part) { self.packed(part)?.blocks() } else { self.of_expert(part)?.blocks() }

@@ -6,7 +6,7 @@ use decoder_ops::Format;
 use llm_cost::spec::TensorShape;
 use llmprof_config::Scheme;
 
-/// What a scheme's choice of types depends on.
+/// The facts on which a scheme's choice of types depends.
 #[derive(Debug, Clone, Copy)]
 pub struct Architecture {
     pub layers: usize,

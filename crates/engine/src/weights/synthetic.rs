@@ -9,7 +9,7 @@ use super::{
 use llm_cost::{ModelSpec, spec::TensorShape};
 use llmprof_config::{Dtype, Scheme};
 
-/// Random weights. A value is a function of (seed, tensor name, row, column) alone, so it does not
+/// Random weights. A value depends only on (seed, tensor name, row, column), so it does not
 /// depend on the number of threads or on earlier draws, and any device can compute it.
 ///
 /// Matrices are uniform with variance 1 / columns, so that activations keep their size through any depth;
@@ -19,7 +19,7 @@ pub struct SyntheticWeights {
     seed: u64,
     /// The offset that the model adds to norm weights.
     norm_middle: f32,
-    /// How matrices are quantised, in a model of so many layers with so many query heads for a key/value head.
+    /// How matrices are quantised, in a model with this number of layers and of query heads per key/value head.
     quantised: Option<(Scheme, Architecture)>,
 }
 
@@ -50,7 +50,7 @@ impl SyntheticWeights {
         SyntheticWeights { seed, norm_middle: 1.0, quantised: None }
     }
 
-    /// With matrices quantised as the files of llama.cpp are.
+    /// With matrices quantised like those in the files of llama.cpp.
     pub fn quantised(self, scheme: Option<Scheme>, spec: &ModelSpec) -> SyntheticWeights {
         let group = spec.heads / spec.kv_heads.max(1);
         let experts = spec.experts.map_or(0, |experts| experts.count);

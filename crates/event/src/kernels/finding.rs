@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What is known about the steps of the program.
+/// The known facts about the steps of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finding {
@@ -101,7 +101,7 @@ impl fmt::Display for Basis {
             Basis::Embedding => "the embedding lookup",
             Basis::Copy => "a copy that every step has",
             Basis::Graph => "the CUDA graph that every step launches",
-            Basis::Repeats => "a kernel that recurs once a step",
+            Basis::Repeats => "a kernel that recurs once per step",
         })
     }
 }

@@ -158,7 +158,7 @@ impl KernelRow {
         self.total_ns = both(self.total_ns, other.total_ns);
         self.mean_ns = mean;
         self.median_ns = None;
-        // Where no call of one of them added time, it has none.
+        // If no call of one of them added time, it has none.
         self.min_ns = self.min_ns.into_iter().chain(other.min_ns).filter(|ns| *ns > 0.0).reduce(f64::min);
         self.max_ns = self.max_ns.zip(other.max_ns).map(|(a, b)| a.max(b));
         self.stddev_ns = stddev;

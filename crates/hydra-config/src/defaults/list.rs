@@ -522,7 +522,7 @@ fn resolve_entry(entry: &mut Entry, known: &Value, context: &ComposeContext) -> 
         Err(error) => {
             let keys: Vec<&str> =
                 known.as_mapping().into_iter().flatten().filter_map(|(key, _)| key.as_str()).collect();
-            return Err(fail(format!("{error}; choices known here: {}", keys.join(", "))));
+            return Err(fail(format!("{error}; known choices: {}", keys.join(", "))));
         }
     };
     match &mut entry.target {

@@ -282,7 +282,7 @@ impl ChromeTrace {
         self.drawn_steps += 1;
         if self.drawn_steps == MAX_STEPS {
             let text = "requests, prefills, recorded timelines and counters continue";
-            self.mark(t, "steps are not drawn individually from here on", text);
+            self.mark(t, "steps are not drawn individually from this point on", text);
         }
         // The step ended at an unknown time before its token arrived.
         if let Some(device_ns) = device_ns {

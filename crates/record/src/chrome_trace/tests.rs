@@ -279,9 +279,9 @@ fn a_long_run_has_a_limited_number_of_steps() {
     let long = steps(MAX_STEPS + 500);
     assert_sound(&long);
     assert_eq!(count(&long, "decode_step"), MAX_STEPS - 1, "the first token ends a prefill");
-    assert_eq!(count(&long, "steps are not drawn individually from here on"), 1);
+    assert_eq!(count(&long, "steps are not drawn individually from this point on"), 1);
     assert_eq!(count(&long, "request 0"), 2, "requests continue");
-    assert_eq!(count(&steps(50), "steps are not drawn individually from here on"), 0);
+    assert_eq!(count(&steps(50), "steps are not drawn individually from this point on"), 0);
 }
 
 proptest! {

@@ -46,7 +46,7 @@ fn workload(state: &RunState) -> Vec<String> {
     }
     if state.kind().infers_steps() {
         lines.push("steps, phases and operators of the program are inferred from its kernels".to_owned());
-        lines.push("a step counts as one token: how many sequences it has is not known".to_owned());
+        lines.push("a step counts as one token, because its batch size is unknown".to_owned());
         return lines;
     }
     lines.push(
@@ -129,6 +129,6 @@ fn kernels(state: &RunState) -> Vec<String> {
     lines.extend(state.kernels.reports.iter().map(|report| {
         format!("{} profiled a separate run ({}), which is slower than this one", report.tool, report.file)
     }));
-    lines.push("what bounds an operator is an estimate where no hardware counters were read".to_owned());
+    lines.push("the bound of an operator is an estimate if no hardware counters were read".to_owned());
     lines
 }

@@ -83,10 +83,12 @@ pub(super) fn bill_md(state: &RunState) -> String {
     let mut out = format!("## What requests cost\n\n{}\n", markdown(&rows, |column| column > 0));
     out += match summary.method {
         Method::Shape => {
-            "Time and energy of a moment are shared among the requests in progress: prompt tokens by their FLOPs, output tokens by the bytes that they read. Estimated from the model's shape.\n\n"
+            "Time and energy are shared at each moment among the requests in progress: prompt tokens by their FLOPs, \
+             output tokens by the bytes that they read. Estimated from the model's shape.\n\n"
         }
         Method::Time => {
-            "Time and energy of a moment are shared among the requests in progress by the time between their tokens, because the model's shape is not known.\n\n"
+            "Time and energy are shared at each moment among the requests in progress by the time between their \
+             tokens, because the model's shape is not known.\n\n"
         }
     };
     if let Some(text) = bill_text(state) {

@@ -37,9 +37,9 @@ pub const ASSUMPTIONS: [&str; 9] = [
     "gate_up includes the activation function; rope includes biases, head norms and the KV cache write",
     "experts are equally likely; routing is part of gate_up",
     "the decode step is estimated at the middle of the output",
-    "vision encoders attend over whole views or windows, not causally; their weights are read once for all pictures",
-    "unfused: the time at the peaks if every operator is a kernel of its own and its activations pass through memory; lower \
-     bounds assume that activations stay on the chip, so they are shorter",
+    "vision encoders attend over whole views or windows, not causally; their weights are read once for all images",
+    "unfused: the time at the peaks if every operator is a separate kernel and its activations pass through memory; \
+     lower bounds assume that activations stay on the chip, so they are shorter",
     "lower bounds are the larger of FLOPs / peak and bytes of weights and KV cache / bandwidth; gaps between kernels are \
      not included",
 ];
@@ -290,7 +290,7 @@ impl CostEstimate {
         );
         let of_pictures = match &self.vision {
             None => String::new(),
-            Some(vision) => format!(" of text and {} of pictures", vision.tokens()),
+            Some(vision) => format!(" of text and {} of images", vision.tokens()),
         };
         format!(
             "{}\n{stored}Batch {batch}, {prompt_tokens} prompt tokens{of_pictures}, {output_tokens} output tokens.",

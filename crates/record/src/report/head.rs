@@ -70,7 +70,7 @@ fn server(run: &RunStarted, state: &RunState) -> Vec<Fact> {
     if let Some(found) = &server.found {
         facts.push(("Server", format!("{} at {}", found.kind, found.url)));
         facts.extend(found.model.clone().map(|model| ("Model", model)));
-        let metrics = found.metrics.clone().unwrap_or_else(|| "none that are known here".to_owned());
+        let metrics = found.metrics.clone().unwrap_or_else(|| "none that this program reads".to_owned());
         facts.push(("Its metrics", metrics));
     }
     let failed = match server.failed {

@@ -109,7 +109,7 @@ pub(super) fn latencies_md(state: &RunState) -> String {
         // Steps are observed only part of the time, and the number of tokens per step is not known.
         true => {
             let decode = state.decode_tok_s().map_or_else(none, three_digits);
-            writeln!(out, "\nDecode {decode} steps/s. How many tokens a step makes is not known.\n")
+            writeln!(out, "\nDecode {decode} steps/s. The number of tokens per step is unknown.\n")
         }
         false => writeln!(
             out,
@@ -122,13 +122,13 @@ pub(super) fn latencies_md(state: &RunState) -> String {
     if let Some(tally) = &state.vision {
         let _ = writeln!(
             out,
-            "Vision: {tally}. `vision` is the part of TTFT until images are embeddings; prefill begins there.\n"
+            "Vision: {tally}. `vision` is the part of TTFT in which images are encoded; prefill follows it.\n"
         );
     }
     if let Some(tally) = state.speculation {
         let _ = writeln!(
             out,
-            "Speculative decoding: {tally}. TPOT is by token, `step` the time between steps.\n"
+            "Speculative decoding: {tally}. TPOT is per token, `step` is the time between steps.\n"
         );
     }
     out
@@ -261,7 +261,7 @@ fn gpu(out: &mut String, state: &RunState) {
     }
 }
 
-/// What allocators held, if they are counted.
+/// The memory of allocators, if they are counted.
 fn memory(out: &mut String, state: &RunState) {
     let mut rows = vec![["allocator", "live", "peak", "reserved", "fragmentation"].map(str::to_owned)];
     for sample in state.allocators.all() {

@@ -190,8 +190,8 @@ pub const DEFINITIONS: &[Definition] = &[
     define(
         "kernel_recording",
         "as their metric",
-        "what was measured while single kernels were recorded (key K, profiling.cupti.enable), which makes steps longer. \
-         Metrics leave it out unless there is nothing else; a request counts as recorded if a part of it is. cost_pct \
+        "measurements while single kernels were recorded (key K, profiling.cupti.enable), which makes steps longer. \
+         Metrics leave them out unless there are no others; a request counts as recorded if a part of it is. cost_pct \
          compares the median step of each span with those of up to 64 steps before and after it",
         "decode steps in the spans",
     ),

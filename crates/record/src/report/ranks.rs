@@ -19,14 +19,14 @@ fn remarks(state: &RunState) -> Vec<String> {
     }
     if let Some(share) = totals.nccl_share() {
         all.push(format!(
-            "NCCL that no computation hides: {} of the time in which all lanes were recorded ({}).",
+            "Exposed NCCL (not overlapped by computation): {} of the time in which all lanes were recorded ({}).",
             percent(100.0 * share),
             millis(totals.lanes.iter().map(|lane| lane.span_ns).max().unwrap_or(0) as f64 / 1e6)
         ));
     }
     let silent: Vec<String> = state.silent_ranks().iter().map(u32::to_string).collect();
     if !silent.is_empty() {
-        all.push(format!("No kernels were recorded of rank {}.", silent.join(", ")));
+        all.push(format!("No kernels of rank {} were recorded.", silent.join(", ")));
     }
     if let Some(error) = totals.clock_error_ns {
         all.push(format!("The clocks of the ranks agree to {}.", millis(error as f64 / 1e6)));

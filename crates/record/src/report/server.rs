@@ -111,18 +111,20 @@ pub(super) fn server_md(state: &RunState) -> String {
         rows.push([times.part.name().to_owned(), mean, p50, p90, p99, n]);
     }
     let mut out = format!("## Server\n\n{}\n", markdown(&rows, |column| column > 0));
-    out += "Client lag passes before the start, from which TTFT counts. Queue and prefill are by the server's own clock.\n\n";
+    out += "Client lag precedes the start, from which TTFT is counted. Queue and prefill are measured by the server's \
+            clock.\n\n";
     let has = |kind: fn(&MeanOf<'_>) -> bool| parts.iter().any(|times| kind(&times.of));
     if has(|of| matches!(of, MeanOf::SomeRequests)) {
-        out += "Only some requests report the parts without percentiles: their means are over all requests, and in the others the part is in the wait.\n\n";
+        out += "Not all requests report the parts without percentiles: their means are over all requests, and if a \
+                request does not report a part, the wait includes it.\n\n";
     }
     if has(|of| matches!(of, MeanOf::ServerRequests)) {
-        out += "Queue and prefill without percentiles are the server's means over all of its requests, also those that were not measured. The wait is what they leave of TTFT; it is unknown if they exceed TTFT.\n\n";
+        out += "Queue and prefill without percentiles are the server's means over all of its requests, including \
+                those that were not measured. The wait is the rest of TTFT; it is unknown if they exceed TTFT.\n\n";
     }
     let late = server.late.by_cause();
     if let Some(share) = server.late.share().filter(|_| !late.is_empty()) {
-        let mut rows =
-            vec![["late chunks by what happened meanwhile", "chunks", "time lost"].map(str::to_owned)];
+        let mut rows = vec![["late chunks by concurrent event", "chunks", "time lost"].map(str::to_owned)];
         for (cause, lost) in late {
             rows.push([cause.to_string(), grouped(lost.chunks as i64), millis(lost.ns as f64 / 1e6)]);
         }

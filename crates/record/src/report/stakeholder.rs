@@ -26,7 +26,7 @@ use llmprof_event::{
 /// The measurement, the speed, its limit, the energy, trust, and what to do.
 pub(super) fn summary_md(state: &RunState) -> String {
     let has_workload = state.kind().has_workload();
-    let heading = if has_workload { heading(state) } else { "Graphics card".to_owned() };
+    let heading = if has_workload { heading(state) } else { "GPU".to_owned() };
     let mut out = format!("# {heading}: summary\n\n");
     let lead = lead(state);
     if !lead.is_empty() {
@@ -60,13 +60,13 @@ const READING_TOK_S: f64 = 5.0;
 /// The answer in at most three sentences.
 fn lead(state: &RunState) -> Vec<String> {
     let speed = each_tok_s(state).map(|rate| {
-        let subject = if state.kind().infers_steps() { "Each text of the program" } else { "An answer" };
+        let subject = if state.kind().infers_steps() { "Each sequence of the program" } else { "An answer" };
         format!("{subject} grows by {} tokens per second, {}.", three_digits(rate), as_fast_as_reading(rate))
     });
     let limit = match (main_cause(state), state.mbu()) {
-        (Some(cause), _) => Some(format!("The card is slowed down by {}.", limited_by(cause.limit))),
+        (Some(cause), _) => Some(format!("The GPU is slowed down by {}.", limited_by(cause.limit))),
         (None, Some(used)) if speed.is_some() => {
-            Some(format!("That is {} of what the card's memory allows.", percent(used.share * 100.0)))
+            Some(format!("That is {} of what the GPU's memory allows.", percent(used.share * 100.0)))
         }
         _ => None,
     };
@@ -89,23 +89,18 @@ fn each_tok_s(state: &RunState) -> Option<f64> {
 
 fn what_was_measured(state: &RunState) -> Vec<String> {
     let Some(run) = &state.run else {
-        return vec!["There was no run: these are files of another measuring tool.".to_owned()];
+        return vec!["There was no run: these are files of another profiler.".to_owned()];
     };
     if !run.kind.has_workload() {
-        return vec![
-            "The graphics card was watched while other programs used it. No model was run.".to_owned(),
-        ];
+        return vec!["The GPU was monitored while other programs used it. No model was run.".to_owned()];
     }
     let card = match state.profiled_gpu() {
-        Some(gpu) => format!("the graphics card {}", gpu.info.name),
-        None if run.device.is_cpu() => "the processor of the computer, without a graphics card".to_owned(),
+        Some(gpu) => format!("the GPU {}", gpu.info.name),
+        None if run.device.is_cpu() => "the CPU, without a GPU".to_owned(),
         None => run.device.to_string(),
     };
-    let weights = if run.synthetic_weights {
-        ", with random numbers in place of its trained ones, so its answers have no meaning"
-    } else {
-        ""
-    };
+    let weights =
+        if run.synthetic_weights { ", with random weights, so its answers have no meaning" } else { "" };
     let (prompts, each) = match run.batch {
         1 => ("one prompt".to_owned(), ""),
         batch => (format!("{batch} prompts at once"), " for each"),
@@ -114,8 +109,8 @@ fn what_was_measured(state: &RunState) -> Vec<String> {
         return vec![
             format!("The program `{}` on {card}, observed while it ran.", command.replace('`', "'")),
             format!(
-                "{} steps were seen. A step produces one token for every text the program writes at the time; a token is a word or a \
-                 part of one. The steps were inferred from what the graphics card did.",
+                "{} steps were observed. A step produces one token per sequence; a token is a word or a part of one. \
+                 The steps were inferred from the work of the GPU.",
                 grouped(state.total.all_output_tokens() as i64)
             ),
         ];
@@ -136,13 +131,13 @@ fn what_was_measured(state: &RunState) -> Vec<String> {
         ),
     ];
     if run.simulated {
-        lines.insert(0, "**A simulation: nothing here was measured.**".to_owned());
+        lines.insert(0, "**A simulation: nothing in this report was measured.**".to_owned());
     }
     if let Some(tool) = &run.perturbed {
-        lines.insert(0, format!("**It ran under {tool}, a measuring tool that slows it down.**"));
+        lines.insert(0, format!("**It ran under {tool}, a profiler that slows it down.**"));
     }
     if outcome(state) != "completed" {
-        lines.push("The run did not reach its end; the numbers are of the part before.".to_owned());
+        lines.push("The run did not reach its end; the numbers cover the part before that.".to_owned());
     }
     lines
 }
@@ -178,7 +173,7 @@ fn is_it_fast(state: &RunState) -> Vec<String> {
     }
     if let Some(used) = state.mbu() {
         lines.push(format!(
-            "While it generates, it reaches {} of what the card's memory allows: {}.",
+            "While it generates, it reaches {} of what the GPU's memory allows: {}.",
             percent(used.share * 100.0),
             near(used)
         ));
@@ -191,9 +186,9 @@ fn is_it_fast(state: &RunState) -> Vec<String> {
 
 fn near(used: Used) -> &'static str {
     match used.share {
-        share if share >= 0.8 => "close to the limit of this card",
-        share if share >= 0.5 => "more than half of what is possible",
-        _ => "far from the limit of this card",
+        share if share >= 0.8 => "close to the limit of this GPU",
+        share if share >= 0.5 => "more than half of the limit of this GPU",
+        _ => "far from the limit of this GPU",
     }
 }
 
@@ -222,11 +217,11 @@ fn limited_by(limit: Limit) -> &'static str {
     match limit {
         Limit::Bit(SW_POWER_CAP) => "its power limit",
         Limit::Bit(bit) if bit & THERMAL != 0 => "its temperature",
-        Limit::Bit(HW_POWER_BRAKE) => "the power supply of the computer",
+        Limit::Bit(HW_POWER_BRAKE) => "the power supply of the machine",
         Limit::Bit(HW_SLOWDOWN) => "its own protection against heat or a lack of power",
-        Limit::Bit(SYNC_BOOST) => "another card that it is coupled to",
+        Limit::Bit(SYNC_BOOST) => "another GPU that it is coupled to",
         Limit::Board | Limit::Reliability => "the electrical limits of its board",
-        Limit::Bit(_) => "a limit that is not known",
+        Limit::Bit(_) => "an unknown limit",
     }
 }
 
@@ -247,7 +242,7 @@ fn limits(state: &RunState) -> Vec<String> {
             let cost = cause.cost.map_or_else(String::new, |cost| cost.to_string());
             let about = if cause.cost_range_pct.is_some() { "" } else { "about " };
             format!(
-                "{}, the card is slowed down by {} in {} of the time: {about}{cost} slower.",
+                "{}, the GPU is slowed down by {} in {} of the time: {about}{cost} slower.",
                 while_working(cause.phase),
                 limited_by(cause.limit),
                 percent(100.0 * cause.time_share),
@@ -274,12 +269,12 @@ fn limits(state: &RunState) -> Vec<String> {
     }
     let others = state.profiled_gpu().map_or(0, |gpu| gpu.processes_seen.len());
     if others > 0 {
-        lines.push(format!("{} used the card at the same time.", programs(others)));
+        lines.push(format!("{} used the GPU at the same time.", programs(others)));
     }
     if lines.is_empty() {
         lines.push(match state.diagnosis().map(|diagnosis| diagnosis.tone) {
-            Some(Tone::Fine | Tone::Note) => "Nothing slowed the card down.".to_owned(),
-            _ => "Not known: the limits of this device are not known, or were not read.".to_owned(),
+            Some(Tone::Fine | Tone::Note) => "No limit slowed the GPU down.".to_owned(),
+            _ => "Unknown: the limits of this device are unknown, or were not read.".to_owned(),
         });
     }
     lines
@@ -292,20 +287,20 @@ fn where_time_goes(state: &RunState) -> Option<String> {
     groups.sort_by(|a, b| b.1.total_cmp(&a.1));
     let part = |(group, ns): (Group, f64)| {
         let what = match group {
-            Group::Bound => "the least that this model needs on this card",
-            Group::Gpu => "further work of the card",
+            Group::Bound => "the minimum that this model needs on this GPU",
+            Group::Gpu => "further work of the GPU",
             Group::Clock => "a lowered clock",
-            Group::Gaps => "the card waiting for the computer",
+            Group::Gaps => "the GPU waiting for the CPU",
             Group::Others => "other requests",
             Group::Outside => "the network and the measurement",
             Group::ModelStart | Group::ProcessStart => "the start of the server",
-            Group::Unexplained => "not explained by what was measured",
+            Group::Unexplained => "not explained by the measurements",
         };
         format!("{} are {what}", percent(100.0 * account.share(ns)))
     };
     let shown = groups.into_iter().filter(|(_, ns)| account.share(*ns) >= 0.01).map(part);
     let parts: Vec<String> = shown.collect();
-    (!parts.is_empty()).then(|| format!("Of the time of a token, {}.", parts.join(", ")))
+    (!parts.is_empty()).then(|| format!("Of the time per token, {}.", parts.join(", ")))
 }
 
 fn programs(n: usize) -> String {
@@ -318,13 +313,13 @@ fn programs(n: usize) -> String {
 /// The bound of a phase in plain language.
 fn bound(class: Class) -> &'static str {
     match class {
-        Class::Memory => "the speed at which the memory is read is the limit",
-        Class::Compute => "the speed of its arithmetic is the limit",
+        Class::Memory => "the speed of the memory is the limit",
+        Class::Compute => "the speed of the arithmetic is the limit",
         Class::Balanced => "memory and arithmetic are the limit in equal parts",
         Class::Latency => {
             "neither memory nor arithmetic is used fully: the steps are too small, or wait for each other"
         }
-        Class::Launch => "the steps are so short that starting one takes as long as computing it",
+        Class::Launch => "the steps are so short that launching one takes as long as computing it",
     }
 }
 
@@ -336,8 +331,8 @@ fn costs(state: &RunState) -> Vec<String> {
     };
     let watt_hours = 1000.0 * requests.j_per_output_token / JOULES_PER_WATT_HOUR;
     vec![format!(
-        "1,000 generated tokens use {} watt-hours of the card's energy, reading the prompts included. The rest of the \
-         computer is not included.",
+        "1,000 generated tokens use {} watt-hours of the GPU's energy, reading the prompts included. The rest of the \
+         machine is not included.",
         three_digits(watt_hours)
     )]
 }
@@ -360,24 +355,24 @@ fn trust(state: &RunState) -> Vec<String> {
 fn doubt(issue: &TrustIssue) -> String {
     match issue {
         TrustIssue::RanUnderTool(tool) => {
-            format!("It ran under {tool}, a measuring tool that slows it down.")
+            format!("It ran under {tool}, a profiler that slows it down.")
         }
         TrustIssue::RunFailed => "The run failed.".to_owned(),
-        TrustIssue::SharedGpu(n) => format!("{} used the card at the same time.", programs(*n as usize)),
+        TrustIssue::SharedGpu(n) => format!("{} used the GPU at the same time.", programs(*n as usize)),
         TrustIssue::ExternalCpuLoad(share) => {
-            format!("Other programs used {} of the processor.", percent(100.0 * share))
+            format!("Other programs used {} of the CPU.", percent(100.0 * share))
         }
         TrustIssue::LostEvents(n) => format!("{} measurements were lost.", grouped(*n as i64)),
         TrustIssue::FailedRequests { failed, of } => format!("{failed} of {of} requests failed."),
         TrustIssue::LateClient(ms) => {
-            format!("The measuring program itself was {ms:.0} ms late: run it on another machine.")
+            format!("The load generator itself was {ms:.0} ms late: run it on another machine.")
         }
         TrustIssue::ChunksForTokens => {
-            "The server does not say how many tokens its answers have: pieces of text are counted instead."
+            "The server does not report how many tokens its answers have: pieces of text are counted instead."
                 .to_owned()
         }
         TrustIssue::Drift(change) | TrustIssue::ServedDrift(change) => format!(
-            "The time for a token changed by {} from the first requests to the last.",
+            "The time per token changed by {} from the first requests to the last.",
             percent(100.0 * change.abs())
         ),
         TrustIssue::UnstableTpot(variation) | TrustIssue::UnevenTpot(variation) => {
@@ -386,7 +381,7 @@ fn doubt(issue: &TrustIssue) -> String {
         TrustIssue::FewRequests(n) => {
             format!("Only {n} complete requests were measured; {MIN_REQUESTS} are needed.")
         }
-        TrustIssue::Throttled => "The card was slowed down; see above.".to_owned(),
+        TrustIssue::Throttled => "The GPU was slowed down; see above.".to_owned(),
         TrustIssue::KernelsRecorded(_) => {
             "A detailed recording ran at the same time, which slows it down.".to_owned()
         }
@@ -412,8 +407,8 @@ fn to_do(state: &RunState) -> Vec<String> {
         let share: f64 = waiting.map(|row| row.share).sum();
         if share >= MIN_SHARE {
             lines.push(format!(
-                "{} of the time for {task} goes to steps that are too small to use the card fully. Joining them can save part \
-                 of it; `operators.md` lists them for the engineers.",
+                "{} of the time for {task} goes to steps that are too small to use the GPU fully. Fusing them can \
+                 save part of it; `operators.md` lists them for the engineers.",
                 percent(share * 100.0)
             ));
         }
@@ -421,16 +416,16 @@ fn to_do(state: &RunState) -> Vec<String> {
         let saved = meter.and_then(|meter| Some(meter.saved_by_graphs_ns()? / meter.step_ns()));
         if let Some(saved) = saved.filter(|saved| *saved >= MIN_SHARE) {
             lines.push(format!(
-                "Starting all steps of a token at once, not one by one, would save about {} of the time for {task} (an \
-                 estimate).",
+                "Launching all steps of a token at once, not one by one, would save about {} of the time for {task} \
+                 (an estimate).",
                 percent(saved * 100.0)
             ));
         }
     }
     if state.batch() == 1 && state.mbu().is_some_and(|used| used.share >= 0.5) {
         lines.push(
-            "To serve more users on the same card: answer several requests at once, which reads the model once for all of \
-             them, or store the model in smaller numbers."
+            "To serve more users on the same GPU: answer several requests at once, which reads the model once for all \
+             of them, or use a model with quantised weights."
                 .to_owned(),
         );
     }
@@ -444,8 +439,8 @@ fn to_do(state: &RunState) -> Vec<String> {
         let far = [state.mbu(), state.mfu()].into_iter().flatten().any(|used| used.share < 0.5);
         lines.push(
             match far {
-                true => "Have the engineers record where the time goes: much of the card is unused.",
-                false => "Nothing needs to be done.",
+                true => "Have the engineers record where the time goes: much of the GPU is unused.",
+                false => "No action is needed.",
             }
             .to_owned(),
         );
@@ -459,17 +454,18 @@ fn remedy(state: &RunState, limit: Limit) -> String {
     let power = info.and_then(|info| Some((info.power_limit_w?, info.power_limit_max_w?)));
     match (limit, power) {
         (Limit::Bit(SW_POWER_CAP), Some((limit, max))) if limit < max - 0.5 => format!(
-            "Raise the power limit of the card from {limit:.0} to {max:.0} watts, after a check of the power supply and the \
-             cooling."
+            "Raise the power limit of the GPU from {limit:.0} to {max:.0} watts, after a check of the power supply \
+             and the cooling."
         ),
         (Limit::Bit(SW_POWER_CAP), _) => {
-            "The power limit cannot be raised. A model that is stored in smaller numbers needs less power for a token."
+            "The power limit cannot be raised. A model with quantised weights needs less power per token."
                 .to_owned()
         }
         (Limit::Bit(bit), _) if bit & THERMAL != 0 => {
-            "Improve the cooling of the card: air flow, dust, room temperature, distance to the next card.".to_owned()
+            "Improve the cooling of the GPU: airflow, dust, room temperature, distance to the next GPU."
+                .to_owned()
         }
-        (Limit::Bit(SYNC_BOOST), _) => "Separate the card from the group that sets its speed.".to_owned(),
-        _ => "Check the power supply of the computer, its cables and its cooling.".to_owned(),
+        (Limit::Bit(SYNC_BOOST), _) => "Remove the GPU from the group that sets its clock.".to_owned(),
+        _ => "Check the power supply of the machine, its cables and its cooling.".to_owned(),
     }
 }

@@ -25,7 +25,11 @@ impl fmt::Display for Loss {
             Loss::NotRecorded { reason } => write!(f, "the run was not recorded: {reason}"),
             Loss::Lines { lost, reason } => write!(f, "{lost} lines of the recording were lost: {reason}"),
             Loss::Displaced { dir } => {
-                write!(f, "{} was moved or deleted during the run: the recording is not there", dir.display())
+                write!(
+                    f,
+                    "{} was moved or deleted during the run: it does not contain the recording",
+                    dir.display()
+                )
             }
             Loss::Events { lost } => write!(
                 f,

@@ -24,7 +24,7 @@ pub enum ReadError {
     #[error("{name} is not a recording of this program: its first line is not a run_started event")]
     NotARun { name: String },
     #[error(
-        "{name} does not say what was run: its first line cannot be read ({reason}); record the run again"
+        "{name} does not identify the run: its first line cannot be read ({reason}); record the run again"
     )]
     Start { name: String, reason: String },
     #[error(

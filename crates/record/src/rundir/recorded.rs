@@ -59,7 +59,7 @@ pub enum RunNameError {
     Hidden,
     #[error("a name has at most {MAX_NAME} bytes")]
     Long,
-    #[error("{0} means a run by its age; give another name")]
+    #[error("{0} is reserved for a run by its age; give another name")]
     Age(String),
 }
 

@@ -30,7 +30,7 @@ type Key = (u32, u32);
 
 #[derive(Debug, Clone, Default)]
 pub struct Launches {
-    /// Of each process, by their numbers.
+    /// The frames of each process, by their numbers.
     frames: HashMap<u32, Vec<LaunchFrame>>,
     frame_count: usize,
     stacks: HashMap<Key, LaunchStack>,
@@ -39,7 +39,7 @@ pub struct Launches {
     all: Launched,
 }
 
-/// What kernels are grouped by.
+/// The grouping of kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaunchGroup {
     /// The innermost line of the program's own code.
@@ -54,7 +54,7 @@ pub struct LaunchPlace<'a> {
     /// `None`: launched outside of Python.
     pub place: Option<Cow<'a, str>>,
     pub launched: Launched,
-    /// Of the time of all kernels.
+    /// The share in the time of all kernels.
     pub share: f64,
     /// Those with the most time first.
     pub kernels: Vec<(&'a str, Launched)>,

@@ -45,7 +45,7 @@ impl fmt::Display for SpeculationTally {
                 let proposed = self.proposed as f64 / self.steps as f64;
                 write!(f, "{:.0} % of {proposed:.1} draft tokens accepted", share * 100.0)
             }
-            None => f.write_str("nothing was proposed"),
+            None => f.write_str("no draft tokens"),
         }
     }
 }
@@ -59,7 +59,7 @@ mod tests {
         let mut tally = SpeculationTally::default();
         assert_eq!(tally.to_string(), "no step yet");
         tally.add(Speculation { proposed: 0, accepted: 0 }, 1);
-        assert_eq!(tally.to_string(), "1.00 tokens per step: nothing was proposed");
+        assert_eq!(tally.to_string(), "1.00 tokens per step: no draft tokens");
         tally.add(Speculation { proposed: 4, accepted: 3 }, 4);
         tally.add(Speculation { proposed: 4, accepted: 0 }, 1);
         assert_eq!(tally.to_string(), "2.00 tokens per step: 38 % of 2.7 draft tokens accepted");

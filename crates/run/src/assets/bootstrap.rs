@@ -165,7 +165,7 @@ fn dataset_item(root: &Path, name: &str, manifest: DatasetManifest, env: &Env) -
     })
 }
 
-/// What exists at the path of the link.
+/// The object at the path of the link.
 enum Existing {
     Nothing,
     SameLink,

@@ -157,7 +157,7 @@ impl ClientReport {
         let text = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), millis);
         let mut rows = vec![["", "p50", "p99", "max", "n"].map(str::to_owned)];
         for (name, d) in
-            [("TTFT beyond the server's 50 ms", &self.ttft_error), ("ITL, truly 10 ms", &self.itl)]
+            [("TTFT beyond the server's 50 ms", &self.ttft_error), ("ITL (true value 10 ms)", &self.itl)]
         {
             let [p50, p99, max] = [d.percentile_ms(50.0), d.percentile_ms(99.0), d.max_ms()].map(text);
             rows.push([name.to_owned(), p50, p99, max, grouped(d.n() as i64)]);

@@ -30,7 +30,8 @@ pub(super) fn build(context: &Context) -> Finding {
     let too_old = gpus.iter().find_map(|gpu| Some((gpu, gpu.capability().filter(|found| *found < lowest)?)));
     if let Some((gpu, found)) = too_old {
         return Finding::warn(format!(
-            "GPU {} ({}) has compute capability {}, our kernels need {} or later: models run on the CPU, the GPU is monitored",
+            "GPU {} ({}) has compute capability {}, the built-in kernels need {} or later: models run on the CPU, the \
+             GPU is monitored",
             gpu.info.index,
             gpu.info.name,
             dotted(found),
@@ -79,8 +80,10 @@ fn without_libcuda(context: &Context) -> &'static str {
 pub(super) fn cublas(context: &Context, _: &[Gpu]) -> Finding {
     match LibraryPaths::new(context).best(CUBLAS) {
         Some(library) => Finding::pass(library.to_string()),
-        None => Finding::warn("libcublas 12 or 13 not found: prefill uses our own kernels, which are slower")
-            .remedy("install CUDA 12 or 13, or the PyPI package nvidia-cublas"),
+        None => Finding::warn(
+            "libcublas 12 or 13 not found: prefill uses the built-in GEMM kernels, which are slower",
+        )
+        .remedy("install CUDA 12 or 13, or the PyPI package nvidia-cublas"),
     }
 }
 

@@ -167,7 +167,7 @@ pub(super) fn pcie(gpu: &Gpu) -> Finding {
     match max {
         (_, Some(lanes)) if width < lanes => {
             Finding::warn(format!("{text}, but the GPU supports x{lanes}: model loading is slower"))
-                .remedy("use a slot with all lanes and reseat the card; decode is hardly affected")
+                .remedy("use a slot with all lanes and reseat the GPU; decode is hardly affected")
         }
         (Some(max), _) if generation < max => {
             Finding::pass(format!("{text}; up to gen{max} under load (an idle link slows down)"))

@@ -212,8 +212,8 @@ mod tests {
             rows: vec![product, read, Row::new(Load::Copy, &[4.2e12], None).unwrap()],
         };
         let text = measured.text();
-        assert!(text.contains("product, bf16") && text.contains("685 TFLOP/s"), "{text}");
-        assert!(text.contains("product, bf16: drops by 14 % under load"), "{text}");
+        assert!(text.contains("GEMM, bf16") && text.contains("685 TFLOP/s"), "{text}");
+        assert!(text.contains("GEMM, bf16: drops by 14 % under load"), "{text}");
         assert!(!text.contains("read: drops"), "{text}");
         let overrides = "hardware.peaks.flops=6.850e14 hardware.peaks.bytes_per_s=4.500e12";
         assert!(text.contains(overrides), "{text}");

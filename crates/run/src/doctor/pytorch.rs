@@ -51,7 +51,7 @@ pub(super) fn pytorch(context: &Context) -> Finding {
         line.filter(is_version).map(str::to_owned)
     };
     let Some(of_python) = version(lines.next()) else {
-        return Finding::skip(format!("{path} is no Python: {NEEDED}"));
+        return Finding::skip(format!("{path} is not a Python interpreter: {NEEDED}"));
     };
     let (torch, transformers) = (version(lines.next()), version(lines.next()));
     let missing: Vec<&str> = [("torch", &torch), ("transformers", &transformers)]

@@ -110,7 +110,7 @@ fn summary(report: &Report) -> String {
     out += match report.exit_code() {
         0 if report.count(Status::Warn) == 0 => ": no problems.",
         0 => ": usable, with warnings.",
-        _ => ": something does not work.",
+        _ => ": a check failed.",
     };
     let works = |id| report.finding(id).is_some_and(|finding| finding.status == Status::Pass);
     if !report.gpu && works("cpu_engine") {

@@ -198,7 +198,7 @@ mod tests {
         };
         assert_eq!(of(Some("a.png")).unwrap(), [dir.path().join("a.png")]);
         for name in [Some("../a.png"), Some("/etc/passwd"), None] {
-            assert!(of(name).unwrap_err().contains("sample 1 names no picture"), "{name:?}");
+            assert!(of(name).unwrap_err().contains("sample 1 does not name an image"), "{name:?}");
         }
         assert!(of(Some("b.png")).unwrap_err().contains("b.png does not exist"));
         assert_eq!(all_of(dir.path()).unwrap().len(), 1);

@@ -133,12 +133,12 @@ impl Inbox {
 
     pub fn file(&mut self, path: &str, bytes: u64, total_bytes: u64) -> io::Result<()> {
         if self.open.is_some() {
-            return Err(io::Error::new(ErrorKind::InvalidData, "a file began within another"));
+            return Err(io::Error::new(ErrorKind::InvalidData, "a file began before the end of another"));
         }
         let below = safe_path(path)?;
         self.files += 1;
         if self.files > MAX_FILES || bytes > self.limit_bytes.saturating_sub(self.bytes) {
-            let text = format!("it sends more than the limit of {}", units::bytes(self.limit_bytes));
+            let text = format!("it exceeds the limit of {}", units::bytes(self.limit_bytes));
             return Err(io::Error::new(ErrorKind::FileTooLarge, text));
         }
         self.total_bytes = total_bytes.min(self.limit_bytes);
@@ -153,7 +153,7 @@ impl Inbox {
     }
 
     pub fn chunk(&mut self, payload: &[u8]) -> io::Result<()> {
-        let wrong = || io::Error::new(ErrorKind::InvalidData, "bytes came that belong to no file");
+        let wrong = || io::Error::new(ErrorKind::InvalidData, "bytes that belong to no file");
         let (mut file, left) = self.open.take().ok_or_else(wrong)?;
         let left = left.checked_sub(payload.len() as u64).ok_or_else(wrong)?;
         file.write_all(payload)?;
@@ -180,9 +180,10 @@ fn safe_path(path: &str) -> io::Result<&Path> {
     match plain && (1..=MAX_DEPTH + 1).contains(&depth) && !path.contains('\0') && below != Path::new(EVENTS)
     {
         true => Ok(below),
-        false => {
-            Err(io::Error::new(ErrorKind::InvalidData, format!("{:?} is no path in a run", line(path, 80))))
-        }
+        false => Err(io::Error::new(
+            ErrorKind::InvalidData,
+            format!("{:?} is not a path in a run", line(path, 80)),
+        )),
     }
 }
 

@@ -109,14 +109,14 @@ impl Mirror {
     pub fn append(&mut self, at: u64, payload: &[u8]) -> io::Result<()> {
         let wrong = |text: String| Err(io::Error::new(ErrorKind::InvalidData, text));
         if at > self.bytes {
-            return wrong(format!("events came from byte {at} on, and {} bytes are here", self.bytes));
+            return wrong(format!("events from byte {at}, but the local copy has {} bytes", self.bytes));
         }
         let (known, payload) = payload.split_at(payload.len().min((self.bytes - at) as usize));
         if !known.is_empty() {
             let mut here = vec![0; known.len()];
             self.file.read_exact_at(&mut here, at)?;
             if here != known {
-                return wrong(format!("{} is not a copy of the events there", self.dir.events().display()));
+                return wrong(format!("{} is not a copy of the remote events", self.dir.events().display()));
             }
         }
         if payload.is_empty() {

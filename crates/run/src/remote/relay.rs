@@ -44,7 +44,9 @@ pub fn serve() -> io::Result<()> {
                 .and_then(|served_dir| start(&served_dir, work.dir.as_deref()).map(|()| served_dir))
             {
                 Ok(served_dir) => served_dir,
-                Err(e) => return refuse(&mut out, format!("the run cannot be started there: {e}")),
+                Err(e) => {
+                    return refuse(&mut out, format!("the run cannot be started on the remote host: {e}"));
+                }
             };
             let id = served_dir.name();
             (served_dir, Join { id, news: 0, run: 0, events: 0 })
@@ -56,7 +58,7 @@ pub fn serve() -> io::Result<()> {
         Request::List => {
             return match ServedDir::list() {
                 Ok(runs) => send(&mut out, &Frame::Runs(runs), b""),
-                Err(e) => refuse(&mut out, format!("the runs there cannot be listed: {e}")),
+                Err(e) => refuse(&mut out, format!("the runs on the remote host cannot be listed: {e}")),
             };
         }
         Request::Command { args, dir } => return command(&mut out, &args, dir.as_deref()),
@@ -109,7 +111,10 @@ fn directory(dir: Option<&Path>) -> io::Result<PathBuf> {
     };
     match dir.is_dir() {
         true => Ok(dir),
-        false => Err(io::Error::new(ErrorKind::NotFound, format!("{} is no directory there", dir.display()))),
+        false => Err(io::Error::new(
+            ErrorKind::NotFound,
+            format!("{} is not a directory on the remote host", dir.display()),
+        )),
     }
 }
 
@@ -194,7 +199,7 @@ impl Relay {
             }
             Request::Order { .. } if !self.served_dir.is_alive() && !self.dirs.is_empty() => {
                 let Request::Order { id, .. } = request else { return Ok(()) };
-                let error = Some("the run there has ended, and its process with it".to_owned());
+                let error = Some("the remote run has ended, and its process with it".to_owned());
                 let news = News::Answer { order: id, message: None, error };
                 send(out, &Frame::News { next: self.known_news, news }, b"")
             }
@@ -208,7 +213,7 @@ impl Relay {
                 send(out, &Frame::Fetched { run, left_out }, b"")
             }
             Request::Start(_) | Request::Join(_) | Request::List | Request::Command { .. } => {
-                let reason = "this connection has a run already".to_owned();
+                let reason = "this connection already has a run".to_owned();
                 send(out, &Frame::Refused { reason, usage: true }, b"")
             }
         }
@@ -259,7 +264,10 @@ impl Relay {
         {
             self.open_events(&dir);
             if self.events.is_none() && !std::mem::replace(&mut self.is_displaced, true) {
-                let reason = format!("{} was moved or deleted there: the run cannot be shown", dir.display());
+                let reason = format!(
+                    "{} was moved or deleted on the remote host: the run cannot be shown",
+                    dir.display()
+                );
                 send(out, &Frame::Refused { reason, usage: false }, b"")?;
             }
         }

@@ -63,16 +63,20 @@ impl ServedDir {
 
     /// The existing one with this name; if the name is empty, the only one in progress.
     pub fn find(name: &str) -> Result<ServedDir, String> {
-        let refused = |e: io::Error| format!("the runs there cannot be listed: {e}");
+        let refused = |e: io::Error| format!("the runs on the remote host cannot be listed: {e}");
         if name.is_empty() {
             let alive: Vec<Listed> =
                 ServedDir::list().map_err(refused)?.into_iter().filter(|run| run.alive).collect();
             return match &alive[..] {
                 [only] => ServedDir::find(&only.id),
-                [] => Err("no run goes on there".to_owned()),
+                [] => Err("no run is in progress on the remote host".to_owned()),
                 several => {
                     let names: Vec<&str> = several.iter().map(|run| run.id.as_str()).collect();
-                    Err(format!("{} runs go on there: {}; name one", several.len(), names.join(", ")))
+                    Err(format!(
+                        "{} runs are in progress on the remote host: {}; name one",
+                        several.len(),
+                        names.join(", ")
+                    ))
                 }
             };
         }

@@ -27,20 +27,22 @@ pub enum Trouble {
     #[error("{host} has no llmprof-tui{}; {remedy}", .searched.as_ref().map(|path| format!(" at {path}")).unwrap_or_else(|| " in PATH or in ~/.local/bin".to_owned()))]
     Missing { host: String, searched: Option<String>, system: String, remedy: String },
     #[error(
-        "{host} did not answer within {seconds} s; check that the machine is up, and press H or start again"
+        "{host} did not answer within {seconds} s; check that the host is up, then press H or run the command again"
     )]
     Silent { host: String, seconds: u64 },
     #[error(
-        "the two ends do not understand each other: llmprof-tui {VERSION} here (schema {SCHEMA}, protocol {PROTOCOL}), {version} on {host} \
-         (schema {schema}, protocol {protocol}); install the same version on both: {remedy}"
+        "the versions are incompatible: llmprof-tui {VERSION} locally (schema {SCHEMA}, protocol {PROTOCOL}), \
+         {version} on {host} (schema {schema}, protocol {protocol}); install the same version on both: {remedy}"
     )]
     Version { host: String, version: String, schema: u32, protocol: u32, remedy: String },
     #[error(
-        "the program on {host} does not know `remote-serve`: it is older than this one ({VERSION}); install the same version: {remedy}"
+        "llmprof-tui on {host} does not have the command `remote-serve`: it is older than the local one ({VERSION}); \
+         install the same version: {remedy}"
     )]
     TooOld { host: String, remedy: String },
     #[error(
-        "{host} answered with something else: {words}; check that its shell prints nothing that waits, and that --remote-program is llmprof-tui"
+        "{host} did not answer as llmprof-tui does: {words}; check that its shell starts without output and without \
+         waiting for input, and that --remote-program is llmprof-tui"
     )]
     Garbage { host: String, words: String },
     #[error("the connection to {host} broke: {words}")]
@@ -74,12 +76,12 @@ impl Trouble {
 const KNOWN: [(&str, &str, bool); 13] = [
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "the key of the machine has changed: if that is expected, remove the old one with ssh-keygen -R HOST",
+        "the key of the host has changed: if that is expected, remove the old one with ssh-keygen -R HOST",
         false,
     ),
     (
         "Host key verification failed",
-        "the key of the machine is unknown: connect once with ssh and confirm it",
+        "the key of the host is unknown: connect once with ssh and confirm it",
         true,
     ),
     (
@@ -89,18 +91,18 @@ const KNOWN: [(&str, &str, bool); 13] = [
     ),
     (
         "Permission denied",
-        "check the user and the key: ssh must log in by itself, or ask for the password on a terminal",
+        "check the user and the key: ssh must log in without a password, or ask for it on a terminal",
         true,
     ),
     ("Could not resolve hostname", "check the name, or add an alias to ~/.ssh/config", false),
-    ("Connection refused", "check that sshd runs there, and the port (--host box:PORT)", false),
-    ("No route to host", "check the network, a VPN, and that the machine is up", false),
+    ("Connection refused", "check that sshd is running on the host, and the port (--host box:PORT)", false),
+    ("No route to host", "check the network, a VPN, and that the host is up", false),
     ("Network is unreachable", "check the network or a VPN", false),
-    ("timed out", "check the network, a VPN, and that the machine is up", false),
+    ("timed out", "check the network, a VPN, and that the host is up", false),
     ("Bad configuration option", "check --ssh-option and LLMPROF_SSH", false),
     ("Bad owner or permissions", "correct the permissions of ~/.ssh/config", false),
-    ("Connection reset", "sshd may refuse more connections; try again", false),
-    ("Connection closed by", "sshd closed the connection; see its log there", false),
+    ("Connection reset", "sshd may have too many connections; try again", false),
+    ("Connection closed by", "sshd closed the connection; see its log on the host", false),
 ];
 
 /// Interprets the output of ssh and the remote shell before they ended. `greeting` is their stdout.
@@ -109,7 +111,7 @@ pub fn diagnose(host: &Host, stderr: &str, greeting: &str, code: Option<i32>) ->
     if let Some(at) = stderr.find(MISSING) {
         let system = line(stderr[at + MISSING.len()..].lines().next().unwrap_or("").trim(), 60);
         let remedy = format!(
-            "copy this program there with {} --install, or name it with --remote-program PATH",
+            "copy this program to the host with {} --install, or name it with --remote-program PATH",
             host.command_line()
         );
         return Trouble::Missing { host: name, searched: host.program.clone(), system, remedy };
@@ -132,7 +134,7 @@ pub fn diagnose(host: &Host, stderr: &str, greeting: &str, code: Option<i32>) ->
         (Some(words), _) => Trouble::Broken { host: name, words: line(words.trim(), MAX_WORDS) },
         (None, "") => {
             let code = code.map_or_else(|| "by a signal".to_owned(), |code| format!("with exit code {code}"));
-            Trouble::Broken { host: name, words: format!("ssh ended {code} and said nothing") }
+            Trouble::Broken { host: name, words: format!("ssh ended {code} without a message") }
         }
         (None, greeting) => Trouble::Garbage { host: name, words: line(greeting, MAX_WORDS) },
     }
@@ -152,7 +154,10 @@ pub fn check(host: &Host, hello: &Hello) -> Result<Option<String>, Trouble> {
     }
     let differs = hello.version != VERSION;
     Ok(differs.then(|| {
-        format!("llmprof-tui is {version} on {} and {VERSION} here; both write the same schema", host.short())
+        format!(
+            "llmprof-tui is {version} on {} and {VERSION} locally; both write the same schema",
+            host.short()
+        )
     }))
 }
 
@@ -167,7 +172,7 @@ mod tests {
             (
                 "ssh: connect to host box port 22: Connection refused\n",
                 "box: ssh: connect to host box port 22: Connection refused",
-                "sshd runs",
+                "sshd is running on the host",
             ),
             (
                 "ssh: Could not resolve hostname box: Name or service not known\r\n",
@@ -198,7 +203,7 @@ mod tests {
             ),
             (
                 "error: \"remote-serve\" is neither a command (run, …) nor an override (key=value).\n",
-                "older than this one",
+                "older than the local one",
                 "--install",
             ),
             ("\x1b]0;evil\x07sh: 1: exec: nothing\n", "\\u001b]0;evil\\u0007sh", "nothing"),
@@ -208,8 +213,11 @@ mod tests {
             assert!(!trouble.contains('\x1b'), "{trouble}");
         }
         let said = diagnose(&host, "", "This account is not available.\n", Some(1)).to_string();
-        assert!(said.contains("something else: This account is not available."), "{said}");
-        assert!(diagnose(&host, "", "", None).to_string().contains("said nothing"));
+        assert!(
+            said.contains("did not answer as llmprof-tui does: This account is not available."),
+            "{said}"
+        );
+        assert!(diagnose(&host, "", "", None).to_string().contains("without a message"));
     }
 
     #[test]

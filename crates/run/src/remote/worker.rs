@@ -156,7 +156,7 @@ impl Served<'_> {
             Order::Tool { name } => {
                 match [Tool::Nsys, Tool::Ncu].into_iter().find(|tool| tool.name() == name) {
                     Some(tool) => session.rerun(tool),
-                    None => Some(format!("{name} is not known there")),
+                    None => Some(format!("the remote host does not know {name}")),
                 }
             }
             Order::KeepMessage { text } => {
@@ -201,5 +201,5 @@ impl Served<'_> {
 }
 
 fn words(cause: &Cause) -> String {
-    format!("{cause}, on the machine of the run")
+    format!("{cause}, on the remote host")
 }

@@ -38,7 +38,7 @@ pub struct Target<'a> {
     pub program: &'a Path,
     /// The directory of its configuration.
     pub conf_dir: &'a Path,
-    /// Where relative paths of the configuration begin. The tool itself runs elsewhere.
+    /// The base of relative paths in the configuration. The tool itself runs elsewhere.
     pub working_dir: &'a Path,
     /// The value of [`under::VARIABLE`].
     pub mark: &'a str,

@@ -11,7 +11,7 @@ use llmprof_engine::profile::live::Tracer;
 use llmprof_event::{Event, EventTx, KernelTrace, TraceState};
 use llmprof_sources::attach::ProgramControl;
 
-/// What records the kernels of a run.
+/// The recorder of a run's kernels.
 pub(super) struct KernelSwitches {
     /// For a model of this process on a GPU.
     pub(super) tracer: Option<Arc<Tracer>>,
@@ -57,8 +57,8 @@ impl Session {
         let Some(tracer) = &self.kernels.tracer else {
             let (reason, remedy) = match self.plan.work.load() {
                 Some(_) => (
-                    "the server was started by others",
-                    "runtime.server.command starts one whose kernels are seen",
+                    "llmprof-tui did not start the server",
+                    "set runtime.server.command, so that it starts the server and records its kernels",
                 ),
                 None => ("this run has no kernels on a GPU", "run it on an NVIDIA GPU"),
             };

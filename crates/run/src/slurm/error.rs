@@ -14,10 +14,10 @@ pub enum SlurmError {
     )]
     Missing { command: &'static str },
     #[error(
-        "Slurm has no configuration here ({0}); set SLURM_CONF, or start this on a login node of the cluster"
+        "Slurm has no configuration on this machine ({0}); set SLURM_CONF, or start this on a login node of the cluster"
     )]
     Unconfigured(String),
-    #[error("Slurm's controller does not answer ({0}); submitted jobs go on")]
+    #[error("Slurm's controller does not answer ({0}); submitted jobs continue")]
     Controller(String),
     #[error(
         "Slurm's command {command} does not answer and was stopped after {:.0} s; jobs that it has submitted continue. `scontrol ping` \
@@ -48,7 +48,7 @@ impl SlurmError {
         let rows = || stderr.lines().map(str::trim).filter(|row| !row.is_empty());
         let has = |words: &[&str]| words.iter().any(|word| stderr.contains(word));
         // The last line reports what the command could not do; an earlier one may report the reason.
-        let last = rows().next_back().unwrap_or("it says nothing");
+        let last = rows().next_back().unwrap_or("it printed no message");
         let plain = |row: &str| {
             let row = row.strip_prefix(command).unwrap_or(row).trim_start_matches(':').trim_start();
             message(row.strip_prefix("error: ").unwrap_or(row))
@@ -124,14 +124,15 @@ mod tests {
             (
                 "squeue",
                 "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n",
-                "Slurm's controller does not answer (slurm_load_jobs error: Unable to contact slurm controller (connect failure)); submitted jobs go on",
+                "Slurm's controller does not answer (slurm_load_jobs error: Unable to contact slurm controller \
+                 (connect failure)); submitted jobs continue",
             ),
             (
                 "sbatch",
                 "sbatch: error: fetch_config: DNS SRV lookup failed\nsbatch: fatal: Could not establish a configuration source\n",
-                "Slurm has no configuration here",
+                "Slurm has no configuration on this machine",
             ),
-            ("scancel", "", "scancel failed: it says nothing"),
+            ("scancel", "", "scancel failed: it printed no message"),
             ("scancel", "scancel: \u{1b}]0;x\u{7}", "scancel failed: \\u001b]0;x\\u0007"),
         ] {
             let error = SlurmError::of_answer(command, stderr).to_string();

@@ -14,8 +14,8 @@ pub enum SweepError {
     #[error("no jobs: one of the overrides has no values")]
     NoJobs,
     #[error(
-        "with --host the jobs run one after another on {host}, without hydra/launcher and --cancel: log in there to use \
-         Slurm or several GPUs at once"
+        "with --host the jobs run one after another on {host}, without hydra/launcher and --cancel: log in to {host} \
+         to use Slurm or several GPUs at once"
     )]
     OneByOne { host: String },
     #[error(

@@ -59,7 +59,7 @@ impl App {
                 Err(mpsc::TryRecvError::Empty) => {
                     let waited = READING_TIMEOUT.as_secs();
                     self.ui.message = Some(format!(
-                        "the runs were not read within {waited} s: see whether their disk answers"
+                        "the runs were not read within {waited} s: check whether their disk responds"
                     ));
                 }
                 Ok(Ok(comparison)) => {

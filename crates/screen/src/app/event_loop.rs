@@ -222,7 +222,7 @@ impl App {
             let reason = match mode {
                 Mode::Replay => "in a replay: this key controls a live run",
                 Mode::Sweep => "in a sweep: e ends this job, q ends the sweep",
-                Mode::Jobs => "here: the jobs run in other processes; Enter opens one",
+                Mode::Jobs => "in this sweep: its jobs run in other processes; Enter opens one",
                 Mode::Files | Mode::Single | Mode::Remote => "without a live run",
             };
             self.ui.message = Some(format!("not available {reason}"));

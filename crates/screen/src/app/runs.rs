@@ -83,7 +83,7 @@ impl RunList {
         work: impl FnOnce() -> FileWorkDone + Send + 'static,
     ) -> Option<String> {
         if self.work.is_some() {
-            return Some("the last change of the runs has not ended".into());
+            return Some("the last change of the runs is still in progress".into());
         }
         let (tx, done) = mpsc::channel();
         let spawned =

@@ -146,11 +146,11 @@ fn header(view: &FleetView<'_>, area: Rect, buf: &mut Buffer) {
             right.insert(0, vec![Span::styled(format!("{} old", rough_seconds(age)), style)]);
             if area.width >= 100 {
                 let took = format!("{:.0}", fleet.snapshot.took_ms);
-                right.push(label_value(theme, "asked in", &took, "ms"));
+                right.push(label_value(theme, "query", &took, "ms"));
             }
         }
         (None, None) => {
-            let text = if view.error.is_some() { "no answer" } else { "asking Prometheus" };
+            let text = if view.error.is_some() { "no answer" } else { "querying Prometheus" };
             right.insert(0, vec![Span::styled(text, theme.warn)]);
         }
     }
@@ -192,7 +192,7 @@ fn draw_list(view: &FleetView<'_>, area: Rect, buf: &mut Buffer) {
     header(view, parts.header, buf);
     let Some(fleet) = view.fleet else {
         let inner = draw_box(theme, ("fleet", ""), parts.list, buf);
-        let text = view.error.unwrap_or("asking Prometheus for GPUs…");
+        let text = view.error.unwrap_or("querying Prometheus for GPUs…");
         let lines = wrapped(&theme.glyphs.plain(text), inner.width.saturating_sub(2) as usize);
         let style = if view.error.is_some() { theme.warn } else { theme.dim };
         for (line, y) in lines.into_iter().zip(inner.top() + 1..inner.bottom()) {
@@ -272,10 +272,11 @@ fn words(
     if let Some(node) = node {
         let text = match node.lost_gpus > 0.0 {
             true => format!(
-                "{}: its GPUs lose {:.2} GPUs together (estimate, by their clocks among equals). Enter lists them.",
+                "{}: its GPUs lose the speed of {:.2} GPUs in total (estimated from their clocks and those of peers). \
+                 Enter lists them.",
                 node.name, node.lost_gpus
             ),
-            false => format!("{}: no GPU is slow among its equals. Enter lists them.", node.name),
+            false => format!("{}: no GPU is slower than its peers. Enter lists them.", node.name),
         };
         lines.extend(wrapped(&text, width).into_iter().map(|line| (line, theme.text)));
     }
@@ -326,8 +327,8 @@ fn draw_map(view: &FleetView<'_>, fleet: &Fleet, area: Rect, buf: &mut Buffer) {
     let across = (inside.width.saturating_sub(1) / cell.max(1)).max(1) as usize;
     let fitting = across * inside.height as usize;
     let aside = match n > fitting {
-        true => format!("one dot for each GPU · {fitting} of {n} nodes"),
-        false => "one dot for each GPU".to_owned(),
+        true => format!("one dot per GPU · {fitting} of {n} nodes"),
+        false => "one dot per GPU".to_owned(),
     };
     let inner = draw_box(theme, ("map", &aside), area, buf);
     let mut by_place: Vec<Option<&Row>> = vec![None; fleet.snapshot.gpus.len()];
@@ -386,7 +387,7 @@ fn draw_history(view: &FleetView<'_>, opened: &Opened, area: Rect, buf: &mut Buf
         (Some(state), _) => GpuPane(View::of(state, &opened.ui, theme)).render(body, buf),
         (None, error) => {
             let inner = draw_box(theme, ("history", ""), body, buf);
-            let text = error.as_deref().unwrap_or("asking Prometheus for its history…");
+            let text = error.as_deref().unwrap_or("querying Prometheus for its history…");
             let style = if error.is_some() { theme.warn } else { theme.dim };
             let lines = wrapped(&theme.glyphs.plain(text), inner.width.saturating_sub(2) as usize);
             for (line, y) in lines.into_iter().zip(inner.top() + 1..inner.bottom()) {
@@ -479,13 +480,13 @@ fn help_lines<'a>(view: &FleetView<'_>) -> Vec<Line<'a>> {
     lines.extend(HISTORY_KEYS.map(|(keys, help)| row(keys.to_owned(), help)));
     lines.extend([Line::default(), title("recording (--replay)")]);
     lines.extend(of(Scope::Replay));
-    lines.extend([Line::default(), title("words")]);
+    lines.extend([Line::default(), title("terms")]);
     for (word, help) in [
-        ("slow", "clock below median - 3 sigma (MAD) of 4 or more equals"),
-        ("equals", "same model, same job; without job labels, like activity"),
+        ("slow", "clock below median - 3 sigma (MAD) of 4 or more peers"),
+        ("peers", "same model, same job; without job labels, similar activity"),
         ("lost", "1 - clock / median: an estimate, and an upper bound"),
         ("silent", "not scraped for 2 min or longer; not the same as idle"),
-        ("limited", "a limit is active, and its equals are as slow"),
+        ("limited", "a limit is active, and its peers are as slow"),
     ] {
         lines.push(row(word.to_owned(), help));
     }

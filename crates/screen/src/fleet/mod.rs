@@ -396,7 +396,7 @@ impl FleetApp {
                 if let Some(opened) = &self.ui.opened {
                     watch.ask(Ask::History(Box::new(opened.gpu.clone())));
                 }
-                self.ui.message = Some("asking Prometheus…".to_owned());
+                self.ui.message = Some("querying Prometheus…".to_owned());
             }
             (Effect::AskHistory, Feed::Live { watch, .. }) => {
                 if let Some(opened) = &self.ui.opened {
@@ -485,7 +485,7 @@ impl FleetApp {
         let Feed::Live { recorder, .. } = &mut self.feed else { return };
         let failed = recorder.as_mut().and_then(|recorder| recorder.record(snapshot).err());
         if let Some(e) = failed {
-            self.ui.message = Some(format!("not recorded any more: {e}"));
+            self.ui.message = Some(format!("no longer recorded: {e}"));
             (*recorder, self.recording_failed) = (None, Some(e));
         }
     }

@@ -116,7 +116,8 @@ fn confirm_cancel(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let (running, left) = view.sweep.map_or((0, 0), |view| (view.sweep.count_running(), view.sweep.left()));
     let text = format!(
-        "Cancel the {left} jobs that have not ended ({running} running)? What they have recorded is kept; --resume runs them again."
+        "Cancel the {left} jobs that have not ended ({running} running)? Their recordings are kept; --resume runs \
+         them again."
     );
     let width = area.width.saturating_sub(4).min(72);
     let lines = wrapped(&text, width.saturating_sub(4) as usize);
@@ -136,9 +137,9 @@ fn confirm_leave(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     };
     let host = cut(&remote.host, 30, theme.glyphs.ascii);
     let lines = vec![
-        Line::styled(format!(" The run is going on on {host}."), theme.text),
+        Line::styled(format!(" The run is in progress on {host}."), theme.text),
         key("Enter", format!("leave it running; --reconnect {} shows it again", remote.id)),
-        key("c", "end it there, and copy what it recorded".to_owned()),
+        key("c", "end it, and copy its recording".to_owned()),
     ];
     Paragraph::new(lines).render(inner, buf);
 }
@@ -159,14 +160,14 @@ fn quit_question(view: &View<'_>) -> String {
         Some(SweepView { sweep, .. }) => {
             let (left, of) = (sweep.left(), sweep.jobs.len());
             format!(
-                "Jobs of the sweep that have not ended: {left} of {of}. Quit? What is recorded is kept; --resume continues the \
-                 sweep."
+                "Jobs of the sweep that have not ended: {left} of {of}. Quit? The recordings are kept; --resume \
+                 continues the sweep."
             )
         }
         None if view.state.kernels.working().is_some() => {
             "A tool is recording this run again. Quit and stop it? The first recording is kept.".to_owned()
         }
-        None => "The run is in progress. Quit and end it? What is recorded is kept.".to_owned(),
+        None => "The run is in progress. Quit and end it? Its recording is kept.".to_owned(),
     }
 }
 

@@ -25,7 +25,7 @@ pub fn draw(view: &View<'_>, remote: &RemoteView, area: Rect, buf: &mut Buffer) 
         None => Line::from(Span::styled(format!("run {} ", remote.id), theme.dim)),
     };
     let (words, style) = match &remote.link {
-        Link::Up { .. } if !remote.goes_on => ("connected; the run has ended there".to_owned(), theme.dim),
+        Link::Up { .. } if !remote.goes_on => ("connected; the remote run has ended".to_owned(), theme.dim),
         Link::Up { behind_ms: Some(ms) } => (format!("{} behind", millis(*ms)), theme.dim),
         Link::Up { behind_ms: None } => ("connected".to_owned(), theme.dim),
         Link::Silent { since } => (format!("no answer for {}", seconds(since.as_secs_f64())), theme.warn),
@@ -52,7 +52,7 @@ pub fn draw(view: &View<'_>, remote: &RemoteView, area: Rect, buf: &mut Buffer) 
 }
 
 fn lost(since: f64, next: Option<f64>, reason: &str, remote: &RemoteView) -> String {
-    let goes_on = if remote.goes_on { "; the run goes on" } else { "" };
+    let goes_on = if remote.goes_on { "; the run continues" } else { "" };
     let next = match next {
         Some(next) if next < 0.5 => "; connecting".to_owned(),
         Some(next) => format!("; retry in {}, H now", seconds(next)),
@@ -100,7 +100,7 @@ mod tests {
         };
         let text = drawn(lost.clone(), None, 80);
         assert!(
-            text.starts_with(" over ssh to box · lost for 12 s; the run goes on; retry in 3 s, H now (Con"),
+            text.starts_with(" over ssh to box · lost for 12 s; the run continues; retry in 3 s, H now (Con"),
             "{text}"
         );
         assert!(!text.contains('\u{1b}'));

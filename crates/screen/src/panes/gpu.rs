@@ -370,7 +370,7 @@ fn sampler_line<'a>(view: &View<'_>, width: u16) -> Line<'a> {
     let Some(cost) = &view.state.sampler else {
         let reason = match view.state.main_gpu().map(|gpu| &gpu.info.source) {
             Some(GpuSource::Sim) => "none, the GPU is simulated",
-            Some(GpuSource::Dcgm) => "none here, an exporter samples the GPU",
+            Some(GpuSource::Dcgm) => "none, an exporter samples the GPU",
             _ => "not measured yet",
         };
         return note(theme, &format!(" sampling overhead: {reason}"));

@@ -213,11 +213,11 @@ fn throughput(view: &View<'_>, area: Rect, buf: &mut Buffer) {
             let share = tally.acceptance().map(|share| percent(share * 100.0));
             let accepted = share.unwrap_or_else(|| theme.glyphs.none.to_owned());
             rows.push(("tokens per step", number(tally.tokens_per_step()), String::new()));
-            rows.push(("proposed, accepted", accepted, String::new()));
+            rows.push(("acceptance rate", accepted, String::new()));
         }
         None => {
             let images = view.state.vision.as_ref().and_then(|tally| tally.tokens_per_image());
-            rows.extend(images.map(|tokens| ("tokens an image", three_digits(tokens), String::new())));
+            rows.extend(images.map(|tokens| ("tokens per image", three_digits(tokens), String::new())));
             if !view.state.kind().infers_steps() {
                 rows.push(("prefill", number(view.state.total.prefill_tok_s()), String::new()));
             }

@@ -28,7 +28,7 @@ pub const PANE: Spec = Spec {
     keys: &[KeyCode::Char('0')],
     help: "Ranks: several GPUs of one program: who waits for whom",
     is_special: true,
-    why_empty: "one GPU, or none was recorded together with others",
+    why_empty: "fewer than two GPUs were recorded together",
     has_content: |_, state| state.ranks.is_there(),
     draw: |view, area, buf| RanksPane(view).render(area, buf),
     table: data::ranks,
@@ -70,7 +70,7 @@ impl Widget for RanksPane<'_> {
         if !view.state.ranks.is_there() {
             let inner = draw_box(theme, ("ranks", ""), area, buf);
             let text = match view.state.followed().is_some() && !is_over(view) {
-                true => "nothing of several GPUs, and no collective, was recorded yet",
+                true => "no collective and no kernels of several GPUs were recorded yet",
                 false => {
                     "no ranks: llmprof-tui exec -- torchrun --nproc-per-node 2 PROGRAM, or kernels TRACE TRACE…"
                 }
@@ -129,7 +129,7 @@ fn words(view: &View<'_>, totals: &Totals, late: &Late) -> Vec<String> {
     let silent: Vec<String> = state.silent_ranks().iter().map(u32::to_string).collect();
     if !silent.is_empty() {
         words.push(format!(
-            "No kernels were recorded of rank {}; Log says why where it is known.",
+            "No kernels of rank {} were recorded; the Log has the reason if it is known.",
             silent.join(", ")
         ));
     }

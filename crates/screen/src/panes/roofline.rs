@@ -90,7 +90,7 @@ fn why_empty(view: &View<'_>) -> String {
     }
     match &run.kind {
         WorkKind::Watch => {
-            "No workload, so that operations cannot be counted. Kernels with ncu counters are shown here."
+            "There is no workload, so FLOPs and bytes cannot be counted. This pane shows kernels with ncu counters."
                 .to_owned()
         }
         _ if run.shape.is_some() => {

@@ -48,7 +48,7 @@ pub const PANE: Spec = Spec {
     keys: &[KeyCode::Char('9')],
     help: "Server: queue, cache, batch, TTFT by part, requests",
     is_special: true,
-    why_empty: "no server was asked or watched",
+    why_empty: "no server was load-tested or monitored",
     has_content: |_, state| {
         state.servers().any(|server| server.url().is_some()) || state.load_tested().is_some()
     },
@@ -96,9 +96,9 @@ impl Widget for ServerPane<'_> {
         let title = format!("{} · {}", found.kind, found.url);
         let aside = match (&found.metrics, &found.model) {
             _ if server.silent.is_some() => server.silence(view.state.now).unwrap_or_default(),
-            (None, _) => "no metrics of its own".to_owned(),
+            (None, _) => "no metrics endpoint".to_owned(),
             (Some(_), Some(model)) => model.clone(),
-            (Some(_), None) => "its own metrics".to_owned(),
+            (Some(_), None) => "the server's metrics".to_owned(),
         };
         rows_box(view, (&title, &aside), rows(view), 0, charts, buf);
         if parts > 0 {
@@ -124,7 +124,8 @@ fn remarks(view: &View<'_>) -> Vec<String> {
         Some((since, why)) if !state.kind().has_workload() => {
             let age = state.now.since(*since).as_secs_f64();
             vec![format!(
-                "The server has not answered for {age:.0} s ({}). The values are from before that; it is asked again until it answers.",
+                "The server has not answered for {age:.0} s ({}). The values are from before that; it is retried \
+                 until it answers.",
                 line(why, MAX_LINE)
             )]
         }
@@ -148,7 +149,7 @@ fn draw_list(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Rect {
     let inner = draw_box(view.theme, (&title, "↑ ↓ select"), list, buf);
     let layout = ListLayout::new(inner, servers.len(), view.ui.server);
     // The URL of a recording is untrusted.
-    let url = |server: &ServerState| line(server.url().unwrap_or("not asked yet"), MAX_URL);
+    let url = |server: &ServerState| line(server.url().unwrap_or("not queried yet"), MAX_URL);
     let wide = servers.iter().map(|server| url(server).chars().count()).max().unwrap_or(0);
     for (row, place) in layout.rows() {
         let server = servers[row];
@@ -224,7 +225,7 @@ fn rows<'a>(view: &View<'a>) -> Vec<Row<'a>> {
             None,
             theme.decode,
             count,
-            "none yet, or none that are known here",
+            "none yet, or none that this program reads",
         ));
     }
     if view.state.load_tested().is_some() {
@@ -282,7 +283,7 @@ fn draw_waterfall(view: &View<'_>, area: Rect, buf: &mut Buffer) {
         let figures = match of {
             MeanOf::Requests(_) => [mean, at(50.0), at(90.0), at(99.0)][..columns].join("  "),
             _ if !wide => mean,
-            MeanOf::SomeRequests => format!("{mean}  {:31}", "reported by some requests"),
+            MeanOf::SomeRequests => format!("{mean}  {:31}", "not reported by all"),
             MeanOf::ServerRequests => format!("{mean}  {:31}", "the server's mean"),
             MeanOf::Rest if mean_ms.is_none() => format!("{mean}  {:31}", "the server's means exceed TTFT"),
             MeanOf::Rest => format!("{mean}  {:31}", "the rest"),

@@ -30,7 +30,7 @@ pub const PANE: Spec = Spec {
     keys: &[KeyCode::Char('3')],
     help: "Tokens: the ITL of every token, with power and clock",
     is_special: false,
-    why_empty: "no tokens here",
+    why_empty: "no tokens in this run",
     has_content: |_, state| !state.trail.is_empty(),
     draw: |view, area, buf| TokensPane(view).render(area, buf),
     table: data::tokens,

@@ -27,7 +27,7 @@ pub struct WhyPane<'a>(pub View<'a>);
 pub const PANE: Spec = Spec {
     title: "Why",
     keys: &[KeyCode::Char('w')],
-    help: "Why: where the time goes, and what would make it less",
+    help: "Why: where the time goes, and how to reduce it",
     is_special: false,
     why_empty: "no time was measured",
     has_content: |_, state| state.has_account(),
@@ -112,7 +112,9 @@ impl Widget for WhyPane<'_> {
 
 fn why_empty(view: &View<'_>) -> String {
     let reason = match !view.state.kind().has_workload() {
-        true => "No workload is profiled, so no time is divided. The GPU pane has what the GPU does.",
+        true => {
+            "No workload is profiled, so there is no time to divide. The GPU pane shows the activity of the GPU."
+        }
         false => {
             "No measurements yet: the first request adds the account of its TTFT, its tokens that of TPOT."
         }

@@ -356,7 +356,10 @@ mod tests {
             assert_eq!(ui.pane, next);
         }
         update(&mut ui, Action::Show(Pane::Tokens), extent);
-        assert_eq!((ui.pane, ui.message.as_deref()), (Pane::Gpu, Some("Tokens is empty: no tokens here")));
+        assert_eq!(
+            (ui.pane, ui.message.as_deref()),
+            (Pane::Gpu, Some("Tokens is empty: no tokens in this run"))
+        );
     }
 
     #[test]

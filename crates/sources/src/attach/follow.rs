@@ -332,9 +332,10 @@ impl Follower {
     }
 }
 
-/// Where the library of a process connects.
+/// The address to which the library of a process connects.
 fn entrance(process: &ProcessInfo) -> io::Result<Entrance> {
-    let no_library = || io::Error::new(io::ErrorKind::NotFound, "our library is not in it");
+    let no_library =
+        || io::Error::new(io::ErrorKind::NotFound, "it has not loaded the library of llmprof-tui");
     match process.library.as_ref().ok_or_else(no_library)? {
         Library::Dormant(library) => Socket::for_process(process.pid, library).map(Entrance::Socket),
         Library::Loaded => {

@@ -345,7 +345,7 @@ fn obstacle_text(pid: u32, obstacle: Obstacle) -> String {
         }
         Obstacle::NoContext => {
             format!(
-                "process {pid} has no CUDA context that can be seen: its kernels are recorded once it has one, or {} s after \
+                "process {pid} has no visible CUDA context: its kernels are recorded once it has one, or {} s after \
                  CUDA's initialisation",
                 wire::SET_UP_AT_MOST.as_secs()
             )

@@ -106,6 +106,6 @@ pub fn require_private(path: &Path) -> io::Result<()> {
     if there.is_dir() && there.uid() == me && there.mode() & 0o077 == 0 {
         return Ok(());
     }
-    let text = format!("{} is not a directory of this user's alone; remove it", path.display());
+    let text = format!("{} is not a directory that only this user can access; remove it", path.display());
     Err(io::Error::new(ErrorKind::PermissionDenied, text))
 }

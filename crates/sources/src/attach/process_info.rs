@@ -127,7 +127,8 @@ impl ProcessInfo {
         let command = line(&self.command(), 100);
         match self.library {
             Some(_) => format!(
-                "process {pid} ({command}) has our library: llmprof-tui attach {pid} shows its kernels and steps"
+                "process {pid} ({command}) has loaded the library of llmprof-tui: llmprof-tui attach {pid} shows its \
+                 kernels and steps"
             ),
             None => match ptrace_load::check(*pid) {
                 Ok(_) => format!(

@@ -301,7 +301,7 @@ impl Lines {
     fn report_left_out(&mut self) {
         let lines = std::mem::take(&mut self.left_out);
         if lines > 0 {
-            let text = format!("{lines} more lines were printed; program.log has them");
+            let text = format!("{lines} more lines are in program.log");
             self.tx.notice(Level::Info, "program", text);
         }
     }

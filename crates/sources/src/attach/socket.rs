@@ -29,7 +29,7 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum connections that may be silent at a time.
 const MAX_ARRIVALS: usize = 64;
 
-/// Where libraries connect.
+/// The address to which libraries connect.
 pub enum Entrance {
     Socket(Socket),
     Door(ThroughDoor),

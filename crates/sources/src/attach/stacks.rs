@@ -154,8 +154,9 @@ impl StackFollower {
         let missing = self.launches.unrecorded().filter(|_| !self.has_warned)?;
         self.has_warned = true;
         Some(format!(
-            "process {}: CUPTI has recorded kernels of CUDA graphs alone in the last burst, and none of {missing} other launches; CUPTI \
-             13.0 may do so after many recordings: all numbers of kernels leave them out, until the program is started again",
+            "process {}: in the last burst, CUPTI recorded only kernels of CUDA graphs, and none of {missing} other \
+             launches; CUPTI 13.0 may do so after many recordings: all figures of kernels leave them out until the \
+             program is restarted",
             self.pid
         ))
     }

@@ -109,7 +109,7 @@ impl Client {
         let (all, before, seen) = tokio::join!(self.get(&all), before, self.get(&heartbeats));
         match before {
             Some(Ok(before)) => self.before = Some(before),
-            Some(Err(e)) => remarks.push(format!("whether errors are new is not known: {e}")),
+            Some(Err(e)) => remarks.push(format!("it is unknown whether errors are new: {e}")),
             None => {}
         }
         let answer = self.read(&all?, &mut |one| collector.now(&one))?;
@@ -119,12 +119,12 @@ impl Client {
         // The rest is additional: without it, less is known.
         match seen.and_then(|seen| self.read(&seen, &mut |one| collector.seen(&one))) {
             Ok(answer) => unix_s = unix_s.or(answer.at),
-            Err(e) => remarks.push(format!("ages are not known: {e}")),
+            Err(e) => remarks.push(format!("ages are unknown: {e}")),
         }
         if let Some(before) = &self.before
             && let Err(e) = self.read(before, &mut |one| collector.before(&one))
         {
-            remarks.push(format!("whether errors are new is not known: {e}"));
+            remarks.push(format!("it is unknown whether errors are new: {e}"));
         }
         if seldom || collector.is_empty() {
             match self.ask_silent(&collector).await {
@@ -132,7 +132,7 @@ impl Client {
                     unix_s = unix_s.or(at);
                     self.seen = seen;
                 }
-                Err(e) => remarks.push(format!("silent GPUs are not known: {e}")),
+                Err(e) => remarks.push(format!("silent GPUs are unknown: {e}")),
             }
         }
         for (labels, at) in &self.seen {
@@ -203,7 +203,7 @@ impl Client {
             };
             match asked.await {
                 Ok(found) => self.since.extend(found),
-                Err(e) => failed = Some(format!("since when GPUs are slow is not known: {e}")),
+                Err(e) => failed = Some(format!("it is unknown since when GPUs are slow: {e}")),
             }
         }
         fleet.snapshot.remarks.extend(failed);

@@ -197,7 +197,8 @@ impl Collector {
         });
         if let Some(first) = doubled.first() {
             remarks.push(format!(
-                "{} GPUs are reported by two exporters or scraped twice, as {first}: the newest values are used; remove one of the scrapes",
+                "{} GPUs are reported by two exporters or scraped twice, e.g. {first}: the newest values are used; \
+                 remove one of the scrapes",
                 doubled.len()
             ));
         }

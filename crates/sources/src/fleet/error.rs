@@ -25,22 +25,23 @@ pub enum FleetError {
     )]
     Redirect { url: String, to: String },
     #[error(
-        "{url} wants a login (HTTP {status}): pass --bearer-token-file FILE, or a user and a password in the address (https://USER:PASSWORD@HOST)"
+        "{url} requires authentication (HTTP {status}): pass --bearer-token-file FILE, or a user and a password in \
+         the address (https://USER:PASSWORD@HOST)"
     )]
     Login { url: String, status: u16 },
     #[error(
         "{url} answers HTTP {status} to a query: is it the address of Prometheus itself, with its route prefix (--web.route-prefix)? {said}"
     )]
     Status { url: String, status: u16, said: String },
-    #[error("{url} cannot answer now (HTTP {status}): {said}; asked again at the next refresh")]
+    #[error("{url} cannot answer now (HTTP {status}): {said}; the next refresh tries again")]
     Unavailable { url: String, status: u16, said: String },
     #[error(
         "{url} answers with a web page, not with Prometheus' API: pass the address of Prometheus itself, not of Grafana or a login page"
     )]
     WebPage { url: String },
-    #[error("{url} refuses the query ({kind}): {text}; Prometheus 2.26 and later understand it")]
+    #[error("{url} refuses the query ({kind}): {text}; Prometheus 2.26 or later is required")]
     Refused { url: String, kind: String, text: String },
-    #[error("{url}: the answer is not one of Prometheus: {cause}")]
+    #[error("{url}: the answer is not from Prometheus: {cause}")]
     Answer { url: String, cause: AnswerError },
     #[error("{url} has no GPU metric{}: looked for {} and their relatives of NVIDIA's DCGM exporter, and llmprof_gpu_… of llmprof-tui run --metrics; {}", Selected(.matchers), HEARTBEATS[..3].join(", "), empty_remedy(.matchers))]
     Empty { url: String, matchers: Vec<Matcher> },
@@ -60,8 +61,8 @@ impl fmt::Display for Selected<'_> {
 
 fn empty_remedy(matchers: &[Matcher]) -> &'static str {
     match matchers.is_empty() {
-        true => "are the exporters among its targets (Status, Targets)?",
-        false => "is --match right?",
+        true => "check that the exporters are among its targets (Status, Targets)",
+        false => "check --match",
     }
 }
 
@@ -70,7 +71,7 @@ fn remedy(cause: &FetchError, with_ca_file: bool) -> &'static str {
         && let Some(untrusted) = http.untrusted()
     {
         return match untrusted {
-            Untrusted::Expired => "renew it there, or check the date of this machine",
+            Untrusted::Expired => "renew it on the server, or check the date of this machine",
             Untrusted::NotYetValid => "check the dates of both machines",
             Untrusted::OtherName(_) => "pass the address with a name that the certificate is for",
             Untrusted::UnknownAuthority | Untrusted::Other(_) if with_ca_file => {
@@ -83,21 +84,23 @@ fn remedy(cause: &FetchError, with_ca_file: bool) -> &'static str {
     }
     match cause {
         FetchError::TooLarge(_) => "select some GPUs with --match",
-        FetchError::Gzip(_) => "is there a proxy in between?",
+        FetchError::Gzip(_) => "check whether a proxy changes the answers",
         FetchError::Http(HttpError::Timeout(_)) => {
-            "it is slow or not reachable: raise --timeout, or select fewer GPUs with --match"
+            "the server is slow or unreachable: raise --timeout, or select fewer GPUs with --match"
         }
-        FetchError::Http(HttpError::Io { step: HttpStep::Resolve, .. }) => "is the host's name right?",
+        FetchError::Http(HttpError::Io { step: HttpStep::Resolve, .. }) => "check the name of the host",
         FetchError::Http(HttpError::Io { step: HttpStep::Connect, .. }) => {
-            "is Prometheus running there, and is the port right (9090 is usual)?"
+            "check that Prometheus is running on that host, and the port (default: 9090)"
         }
-        FetchError::Http(HttpError::Io { step: HttpStep::Tls, .. }) => "is it https there?",
-        FetchError::Http(HttpError::NotHttp(_)) => "is it https, or another service?",
+        FetchError::Http(HttpError::Io { step: HttpStep::Tls, .. }) => "check whether the server uses https",
+        FetchError::Http(HttpError::NotHttp(_)) => {
+            "check whether the server uses https, or is another service"
+        }
         FetchError::Http(
             HttpError::Closed(HttpStep::Head)
             | HttpError::Io { step: HttpStep::Send | HttpStep::Head | HttpStep::Body, .. },
-        ) => "asked again at the next refresh; is it https there?",
-        FetchError::Http(_) => "asked again at the next refresh",
+        ) => "the next refresh tries again; check whether the server uses https",
+        FetchError::Http(_) => "the next refresh tries again",
     }
 }
 

@@ -90,21 +90,22 @@ impl Cause {
     pub fn remedy(self) -> &'static str {
         match self {
             Cause::HardwareThermal | Cause::Thermal => {
-                "check its cooling: inlet temperature, fans, dust, what is beside it"
+                "check its cooling: inlet temperature, fans, dust, neighbouring GPUs"
             }
             Cause::PowerBrake => "check the power supplies of the node and the power budget of its rack",
             Cause::HardwareSlowdown => {
                 "check its power cables and its cooling (nvidia-smi -q -d PERFORMANCE)"
             }
             Cause::PowerCap => {
-                "compare its power limit with that of its equals (nvidia-smi -q -d POWER), and raise it with nvidia-smi -pl"
+                "compare its power limit with that of its peers (nvidia-smi -q -d POWER), and raise it with \
+                 nvidia-smi -pl"
             }
-            Cause::SyncBoost => "another GPU of its sync boost group is slow: look for that one",
+            Cause::SyncBoost => "another GPU of its sync boost group is slow: find that GPU",
             Cause::ApplicationClocks => {
                 "its clocks were set: reset them with nvidia-smi -rac, and locked ones with -rgc"
             }
             Cause::NoneReported => {
-                "compare it with an equal GPU (nvidia-smi -q -d CLOCK,PERFORMANCE): locked clocks are no reported limit"
+                "compare it with a peer (nvidia-smi -q -d CLOCK,PERFORMANCE): locked clocks are not reported as a limit"
             }
             Cause::NotExported => {
                 "add DCGM_FI_DEV_CLOCKS_EVENT_REASONS to the counters of the exporter to see its limit"
@@ -273,15 +274,15 @@ impl Fault {
         match self {
             Fault::Xid { number, .. } => xid_remedy(number),
             Fault::EccUncorrected(_) | Fault::RowsRemapped(_) => {
-                "reset the GPU so that bad rows are remapped; replace it where errors come back"
+                "reset the GPU so that bad rows are remapped; replace it if errors recur"
             }
-            Fault::RowRemapFailure => "its memory cannot be repaired any more: replace the GPU",
-            Fault::EccCorrected(_) => "corrected: nothing is lost",
+            Fault::RowRemapFailure => "its memory can no longer be repaired: replace the GPU",
+            Fault::EccCorrected(_) => "corrected: no data is lost",
             Fault::NvlinkRecoveries(_) | Fault::NvlinkReplays(_) | Fault::NvlinkCrc(_) => {
-                "reseat the bridge or the tray; read nvidia-smi nvlink -e"
+                "reseat the bridge or the tray; check nvidia-smi nvlink -e"
             }
             Fault::PcieReplays(_) => {
-                "reseat the card or its riser; read the width and generation of its link"
+                "reseat the GPU or its riser; check the width and generation of its link"
             }
         }
     }
@@ -315,12 +316,12 @@ fn xid_words(xid: u32) -> &'static str {
 
 fn xid_remedy(xid: u32) -> &'static str {
     match xid {
-        48 | 63 | 64 | 92 | 94 | 95 => "drain the node and reset the GPU; replace it where errors come back",
-        74 => "read nvidia-smi nvlink -e; reseat the bridge or the tray",
+        48 | 63 | 64 | 92 | 94 | 95 => "drain the node and reset the GPU; replace it if errors recur",
+        74 => "check nvidia-smi nvlink -e; reseat the bridge or the tray",
         79 => "drain the node and restart it; check power and PCIe seating",
         61 | 62 | 119 | 120 => "drain the node and reset the GPU; update the driver",
-        xid if is_of_program(xid) => "look for the program that failed: dmesg names its process",
-        _ => "read dmesg on the node for the whole message",
+        xid if is_of_program(xid) => "find the program that failed: dmesg names its process",
+        _ => "read the full message in dmesg on the node",
     }
 }
 
@@ -368,9 +369,9 @@ impl fmt::Display for NotCompared {
         match self {
             NotCompared::NoUtilisation => f.write_str("its utilisation is not exported"),
             NotCompared::NoClock => f.write_str("its clock is not exported"),
-            NotCompared::OtherWork => f.write_str("it does other work than most of its model"),
+            NotCompared::OtherWork => f.write_str("its work differs from that of most GPUs of its model"),
             NotCompared::FewEquals(n) => {
-                write!(f, "it has {n} equals with itself, and {MIN_PEERS} are needed")
+                write!(f, "it has {n} peers including itself, and {MIN_PEERS} are needed")
             }
         }
     }
@@ -428,7 +429,7 @@ impl Order {
 impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Order::Lost => "what is lost",
+            Order::Lost => "loss",
             Order::Node => "node",
             Order::Temperature => "temperature",
             Order::Power => "power",
@@ -557,10 +558,10 @@ impl Fleet {
                     row.below_own_clock.map_or_else(String::new, |below| below_own_words(gpu, &below))
                 }
                 (State::Limited, _) => {
-                    format!("Limited by {}, as its equals are.", limits(gpu).unwrap_or_default())
+                    format!("Limited by {}, like its peers.", limits(gpu).unwrap_or_default())
                 }
                 (_, Some(why)) => format!("Not compared: {why}."),
-                _ => "As fast as its equals.".to_owned(),
+                _ => "As fast as its peers.".to_owned(),
             });
         }
         parts.join(" ")
@@ -580,7 +581,7 @@ impl Fleet {
             None => String::new(),
         };
         let compared = |value: Option<f64>, equals: Option<f64>, unit: &str| {
-            let equals = equals.map_or_else(String::new, |equals| format!(" (equals {equals:.0})"));
+            let equals = equals.map_or_else(String::new, |equals| format!(" (peers {equals:.0})"));
             value.map(|value| format!("{value:.0} {unit}{equals}"))
         };
         let temp =
@@ -593,8 +594,8 @@ impl Fleet {
         };
         let why = format!("{cause}{}", detail.unwrap_or_default());
         let equals = match basis.measured_by < basis.equals {
-            true => format!("the faster {} of {} equals", basis.measured_by, basis.equals),
-            false => format!("{} equals", basis.equals),
+            true => format!("the faster {} of {} peers", basis.measured_by, basis.equals),
+            false => format!("{} peers", basis.equals),
         };
         format!(
             "Slow{since}: up to {} lost (estimate: {which} {:.0} MHz, median {:.0} and MAD {:.0} of {equals}). Why: {why}; {}.",
@@ -723,7 +724,7 @@ fn common_limits(snapshot: &Snapshot) -> Vec<String> {
             let n = limited(reason.bit);
             if 2 * n > group.len() {
                 remarks.push(format!(
-                    "{n} of {} {} are limited by {}: equals are compared with a median that is limited too",
+                    "{n} of {} {} are limited by {}: their median is limited too",
                     group.len(),
                     gpus[group[0]].short_model(),
                     reason.name
@@ -823,7 +824,7 @@ mod tests {
         assert_eq!((loss.cause, loss.basis.equals), (Cause::PowerCap, 15));
         let words = fleet.sentence(&fleet.rows[0]);
         assert!(
-            words.contains("thermal slowdown at 91 °C (equals 60)") && words.contains("estimate"),
+            words.contains("thermal slowdown at 91 °C (peers 60)") && words.contains("estimate"),
             "{words}"
         );
         assert!(fleet.sentence(&fleet.rows[2]).contains("fallen off the bus"));

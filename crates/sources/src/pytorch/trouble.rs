@@ -11,11 +11,12 @@ pub enum WorkerError {
     #[error("cancelled")]
     Cancelled,
     #[error(
-        "{python} has no torch; install it there (pip install torch), or name another Python: runtime.pytorch.python=PATH"
+        "{python} has no torch; install it (pip install torch), or name another Python: runtime.pytorch.python=PATH"
     )]
     NoTorch { python: String },
     #[error(
-        "{python} has no transformers; install it there (pip install transformers), or use your own code: runtime.pytorch.script=FILE"
+        "{python} has no transformers; install it (pip install transformers), or use your own code: \
+         runtime.pytorch.script=FILE"
     )]
     NoTransformers { python: String },
     #[error("{package} of {python} cannot be imported: {error}; install it again")]
@@ -33,7 +34,7 @@ pub enum WorkerError {
     )]
     NoDirectory { path: String },
     #[error(
-        "{path} brings code of its own, which is not run unless you ask for it: read it, then use runtime.pytorch.trust_remote_code=true"
+        "{path} contains code, which is not run by default: review it, then set runtime.pytorch.trust_remote_code=true"
     )]
     Trust { path: String },
     #[error(
@@ -41,7 +42,8 @@ pub enum WorkerError {
     )]
     UnknownModel { found: String },
     #[error(
-        "{model} needs the files of its processor to see images; use model.weights=DIRECTORY of a checkpoint, or runtime.pytorch.script=FILE"
+        "{model} needs the files of its processor to read images; use model.weights=DIRECTORY of a checkpoint, or \
+         runtime.pytorch.script=FILE"
     )]
     NoProcessor { model: String },
     #[error("runtime.pytorch.script={path} does not exist")]
@@ -50,18 +52,18 @@ pub enum WorkerError {
         "the script has no {missing}; it needs load(config) and generate(model, prompt, on_token), see docs/pytorch.md"
     )]
     ScriptLacks { missing: String },
-    #[error("a module is not installed in {python}: {error}; install it there")]
+    #[error("a module is not installed in {python}: {error}; install it")]
     Import { python: String, error: String },
     #[error("{doing} failed: {error}; the traceback is in Log and in events.ndjson")]
     Failed { doing: &'static str, error: String },
-    #[error("the worker ended before the run{how}; what it printed is in Log and in program.log")]
+    #[error("the worker ended before the run{how}; its output is in Log and in program.log")]
     Ended { how: String },
     #[error(
-        "the worker has been silent for {seconds} s while {doing}; runtime.pytorch.timeout_s={seconds} is the limit, and `py-spy dump \
-         --pid {pid}` shows where such a process is"
+        "the worker has been silent for {seconds} s while {doing}; runtime.pytorch.timeout_s={seconds} is the limit, \
+         and `py-spy dump --pid {pid}` shows where the process is"
     )]
     Silent { seconds: u64, doing: &'static str, pid: String },
-    #[error("the worker reported something out of order: {what}")]
+    #[error("the worker sent an unexpected message: {what}")]
     OutOfOrder { what: &'static str },
     #[error("the worker could not be started: {0}")]
     NotStarted(String),
@@ -111,10 +113,10 @@ mod tests {
     #[test]
     fn failures_have_a_message_and_a_remedy() {
         for (kind, error, expected) in [
-            ("no_torch", "", "/venv/bin/python has no torch; install it there"),
+            ("no_torch", "", "/venv/bin/python has no torch; install it"),
             ("old_torch", "1.13.1", "torch 1.13.1 of /venv/bin/python is too old; version 2.1 or newer"),
             ("memory", "CUDA out of memory.", "out of memory: CUDA out of memory.; use a smaller"),
-            ("trust", "models/x", "models/x brings code of its own"),
+            ("trust", "models/x", "models/x contains code"),
             ("script_lacks", "generate", "the script has no generate; it needs load(config) and"),
             (
                 "error",

@@ -264,7 +264,7 @@ fn strange(line: &[u8], skipped: u64) -> String {
     let text = foreign::message(&String::from_utf8_lossy(&line[..line.len().min(MAX_STRANGE)]));
     match skipped {
         0 => text,
-        _ => format!("a line of {} bytes was passed over: {text}…", line.len() as u64 + skipped),
+        _ => format!("a line of {} bytes was skipped: {text}…", line.len() as u64 + skipped),
     }
 }
 
@@ -358,7 +358,9 @@ impl Conversation<'_> {
             if let Some(code) = self.worker.program.exit_code() {
                 let how = match code {
                     0 => String::new(),
-                    137 => ", killed by signal 9 (out of memory on the host, or by someone)".to_owned(),
+                    137 => {
+                        ", killed by signal 9 (the host was out of memory, or a user killed it)".to_owned()
+                    }
                     139 => ", with a segmentation fault".to_owned(),
                     code @ 129.. => format!(", killed by signal {}", code - 128),
                     code => format!(" with exit code {code}"),
@@ -375,7 +377,7 @@ impl Conversation<'_> {
         self.logged = self.logged.saturating_add(1);
         match self.logged {
             n if n < MAX_LOGGED => self.notice(level, text),
-            MAX_LOGGED => self.notice(Level::Warn, "the worker prints more than is kept here"),
+            MAX_LOGGED => self.notice(Level::Warn, "the worker prints more than the Log keeps"),
             _ => {}
         }
     }
@@ -412,7 +414,7 @@ impl Conversation<'_> {
             Report::Ready(_) => return out_of_order("it was ready twice"),
             Report::Request { t, r } => {
                 if r.checked_add(1) != Some(self.next) || self.running.is_some() {
-                    return out_of_order("a request that was not asked for");
+                    return out_of_order("a request that was not sent");
                 }
                 let started = self.at(t);
                 self.begin(r, started);
@@ -733,7 +735,10 @@ impl Conversation<'_> {
             }
         }
         if let Some(table) = tables.first_mut() {
-            table.notes.push("torch.profiler adds to every launch: time between kernels is longer here than in measured steps".to_owned());
+            table.notes.push(
+                "torch.profiler delays each launch: the time between kernels is longer than in measured steps"
+                    .to_owned(),
+            );
         }
         for table in &mut tables {
             table.sort(Default::default());
@@ -769,7 +774,7 @@ mod tests {
         }
         // The end of a long line does not count as a separate line.
         assert_eq!(lines, [(7, 0), (100, 4900), (4, 0)]);
-        assert!(strange(b"{{{", 9).starts_with("a line of 12 bytes was passed over: {{{"));
+        assert!(strange(b"{{{", 9).starts_with("a line of 12 bytes was skipped: {{{"));
         let endless = io::repeat(b'x').take(1 << 26);
         assert_eq!(next_line(&mut BufReader::new(endless), 10, &mut line).unwrap(), Some((1 << 26) - 10));
     }

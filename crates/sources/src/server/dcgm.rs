@@ -122,7 +122,7 @@ async fn read(at: MetricsAt, tls: Tls, tx: EventTx) {
         let found = page.as_ref().map(gpus).unwrap_or_default();
         if was_there != Some(!found.is_empty()) {
             let text = match (found.len(), page.is_some()) {
-                (0, false) => format!("{}{path} does not answer; asked again once a second", at.endpoint),
+                (0, false) => format!("{}{path} does not answer; it is retried once per second", at.endpoint),
                 (0, true) => format!("{}{path} has no GPU metrics of the DCGM exporter", at.endpoint),
                 (n, _) => format!("{n} GPUs are read from {}{path}", at.endpoint),
             };

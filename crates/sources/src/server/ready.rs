@@ -17,7 +17,8 @@ const MAX_LIST_BYTES: usize = 1 << 20;
 #[derive(Debug, Error)]
 pub enum NotReady {
     #[error(
-        "{url} did not answer within {waited_s:.0} s: {cause}. Start the server, or correct runtime.server.url; runtime.server.ready_s is how long to wait"
+        "{url} did not answer within {waited_s:.0} s: {cause}. Start the server, or correct runtime.server.url; \
+         runtime.server.ready_s sets how long to wait"
     )]
     NoAnswer { url: String, cause: String, waited_s: f64 },
     #[error("{url}: the host {host} is not known ({cause}). Correct runtime.server.url")]

@@ -92,7 +92,7 @@ impl Scraper {
             (Some(url), _) => tx.notice(Level::Info, "server", format!("its metrics are read from {url}")),
             (None, Some(at)) => {
                 let text = format!(
-                    "{} has no metrics that are known here: queue, batch and cache are not seen",
+                    "{} has no metrics that this program reads: queue, batch and cache are not shown",
                     at.endpoint
                 );
                 tx.notice(Level::Warn, "server", text);

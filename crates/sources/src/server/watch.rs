@@ -81,15 +81,18 @@ async fn follow(at: &MetricsAt, scraper: Scraper, server: u32, tx: EventTx) {
 fn report_absent(at: &MetricsAt, server: u32, absent: &NoMetrics, tx: &EventTx) {
     let text = match absent {
         NoMetrics::Unknown => {
-            format!("{} has no metrics that are known here yet; asked again once a second", at.endpoint)
+            format!(
+                "{} has no metrics that this program reads yet; it is retried once per second",
+                at.endpoint
+            )
         }
         NoMetrics::Silent(why) => {
-            format!("{} does not answer: {why}; asked again once a second", at.endpoint)
+            format!("{} does not answer: {why}; it is retried once per second", at.endpoint)
         }
     };
     tx.notice(Level::Warn, "server", text);
     let why = match absent {
-        NoMetrics::Unknown => "no metrics that are known here".to_owned(),
+        NoMetrics::Unknown => "no metrics that this program reads".to_owned(),
         NoMetrics::Silent(why) => why.clone(),
     };
     let url = Some(at.endpoint.to_string());

@@ -311,7 +311,7 @@ impl GpuProbe for SimProbe {
 
     fn sample(&mut self, gpu: u32, selection: Selection, now: Stamp) -> Result<GpuSample, ProbeError> {
         if gpu != 0 {
-            return Err(ProbeError::Lost { gpu, reason: "the simulation has one card, GPU 0".to_owned() });
+            return Err(ProbeError::Lost { gpu, reason: "the simulation has one GPU, GPU 0".to_owned() });
         }
         if self.scenario.card().vanishes_at_s.is_some_and(|at_s| now.secs() >= at_s) {
             return Err(ProbeError::Lost { gpu, reason: "fell off the bus (simulated)".to_owned() });

@@ -30,8 +30,8 @@ impl Absence {
     pub fn remedy(&self) -> &'static str {
         match self {
             Absence::LibraryMissing { .. } => {
-                "install the NVIDIA driver, which brings libnvidia-ml.so.1; \
-                 in a container, start it with `--gpus all` (NVIDIA Container Toolkit)"
+                "install the NVIDIA driver, which includes libnvidia-ml.so.1; in a container, start it with `--gpus \
+                 all` (NVIDIA Container Toolkit)"
             }
             Absence::DriverNotLoaded => {
                 "load it with `sudo modprobe nvidia`, or reboot after a driver update"

@@ -64,7 +64,8 @@ pub enum LogError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Problem {
     #[error(
-        "is no mask of clock event reasons (nvidia-smi writes 0x0000000000000004): the values do not belong to the header"
+        "is not a mask of clock event reasons (nvidia-smi writes 0x0000000000000004): the values do not belong to the \
+         header"
     )]
     NotAMask,
     #[error("has another unit than the column: the values do not belong to the header")]

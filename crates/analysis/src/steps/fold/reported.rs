@@ -17,7 +17,7 @@ impl Fold {
         ended: bool,
     ) -> Option<(Cuts, Vec<Reported>)> {
         let (first, last) = (works.first()?.start_ns, works.last()?.start_ns);
-        // What began before the burst was not recorded completely.
+        // Work that began before the burst was not recorded completely.
         let begin = self.sequence_from.min(first);
         self.reported_while(|start_ns, end_ns| start_ns < begin || end_ns < first);
         let burst_end =

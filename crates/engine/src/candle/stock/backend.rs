@@ -1,4 +1,4 @@
-//! Where candle-transformers' constructors get their tensors from.
+//! The source of tensors for candle-transformers' constructors.
 
 use std::sync::{
     Mutex, PoisonError,
@@ -16,10 +16,10 @@ use crate::{
 use llm_cost::spec::TensorShape;
 use llmprof_config::Dtype;
 
-/// From this many numbers on, a tensor whose values are not compared is drawn on its device.
+/// A tensor with at least so many values, which are not compared, is drawn on its device.
 const DRAWN_ON_DEVICE: usize = 1 << 20;
 
-/// Notes what a model asks for, each time it does, and answers with zeros that take no memory.
+/// Records each tensor that a model requests, and returns zeros that take no memory.
 pub(super) struct Counting<'a> {
     pub wanted: &'a Mutex<Vec<TensorShape>>,
     pub has: &'a (dyn Fn(&str) -> bool + Sync),
@@ -39,7 +39,7 @@ impl SimpleBackend for Counting<'_> {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        candle_core::bail!("{name} was asked for without its shape")
+        candle_core::bail!("{name} was requested without its shape")
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
@@ -47,12 +47,12 @@ impl SimpleBackend for Counting<'_> {
     }
 }
 
-/// One zero, seen everywhere.
+/// A single zero, broadcast to the shape.
 fn nothing(shape: &Shape, dtype: DType, device: &Device) -> Result<Tensor> {
     Tensor::zeros((), dtype, device)?.broadcast_as(shape)
 }
 
-/// Where the values come from.
+/// The source of the values.
 pub(super) enum Values<'a> {
     Synthetic {
         weights: SyntheticWeights,
@@ -68,8 +68,8 @@ pub(super) struct Feeding<'a> {
     pub has: &'a (dyn Fn(&str) -> bool + Sync),
     pub progress: Mutex<(Progress<'a>, u64)>,
     pub total: u64,
-    /// Set when the work should stop. The rest of the tensors is then empty rather than missing: some constructors
-    /// panic where a tensor is not there.
+    /// Set when the work should stop. The remaining tensors are then empty rather than missing: constructors may
+    /// panic if a tensor is missing.
     pub cancelled: &'a AtomicBool,
 }
 
@@ -105,7 +105,7 @@ impl SimpleBackend for Feeding<'_> {
                 return drawn_on_device(&shape, dtype, device);
             }
             Values::Synthetic { weights, .. } => {
-                // A stack of small matrices, such as the kernels of a convolution, is drawn as its rows.
+                // A stack of small matrices, e.g. the kernels of a convolution, is drawn as rows.
                 let columns = wanted.shape.last().copied().unwrap_or(1);
                 let flat = match wanted.shape.len() {
                     0..=2 => wanted.shape.clone(),
@@ -122,7 +122,7 @@ impl SimpleBackend for Feeding<'_> {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        candle_core::bail!("{name} was asked for without its shape")
+        candle_core::bail!("{name} was requested without its shape")
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
@@ -130,7 +130,7 @@ impl SimpleBackend for Feeding<'_> {
     }
 }
 
-/// Uniform with variance 1 / columns, as synthetic matrices are. The device's generator knows f32 alone.
+/// Uniform with variance 1 / columns, like synthetic matrices. The device's generator supports only f32.
 fn drawn_on_device(shape: &Shape, dtype: DType, device: &Device) -> Result<Tensor> {
     let columns = shape.dims().last().copied().unwrap_or(1);
     let spread = (3.0 / columns as f32).sqrt();

@@ -1,15 +1,15 @@
-//! A `config.json` as candle-transformers reads it: what a family may leave out is filled in.
+//! A `config.json` as candle-transformers reads it, with the defaults of keys that a family may omit.
 
 use candle_core::Result;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-/// Larger than any size of a real model, small enough for a product of two to stay inside 64 bits.
+/// Larger than any size of a real model; a product of two stays within 64 bits.
 const MAX_SIZE: u64 = 1 << 28;
-/// Keeps an absurd depth from being counted out layer by layer.
+/// Limits the layers that are counted for an absurd depth.
 const MAX_COUNT: u64 = 4096;
 
-/// What must not be zero if it is given, because something is divided by it or would be empty.
+/// Keys that must not be zero if they are present, because they are divisors or sizes.
 const SIZES: [&str; 13] = [
     "vocab_size",
     "hidden_size",
@@ -62,7 +62,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The config in candle-transformers' own type, with `defaults` for what is absent.
+    /// The config in candle-transformers' type, with `defaults` for absent keys.
     pub fn parse<T: DeserializeOwned>(&self, defaults: Value) -> Result<T> {
         let mut keys = self.0.clone();
         if let Value::Object(defaults) = defaults {
@@ -73,7 +73,7 @@ impl Config {
         serde_json::from_value(Value::Object(keys)).map_err(|e| candle_core::Error::Msg(e.to_string()))
     }
 
-    /// The same model made for next to no positions: its tensors are the same, its rotary tables are small.
+    /// The same model for few positions: its tensors are the same, its rotary tables are small.
     pub fn for_counting(&self) -> Config {
         let mut config = self.clone();
         for (key, positions) in [("max_position_embeddings", 2), ("original_max_position_embeddings", 1)] {
@@ -122,7 +122,7 @@ impl Config {
         self.number(&["num_key_value_heads"]).unwrap_or_else(|| self.heads())
     }
 
-    /// As it is given, or the share of one head.
+    /// The value of the config, or the share of one head.
     pub fn head_dim(&self) -> u64 {
         self.number(&["head_dim"]).unwrap_or_else(|| self.hidden() / self.heads())
     }

@@ -13,21 +13,21 @@ use serde_json::json;
 use super::config::Config;
 use llm_cost::spec::TensorShape;
 
-/// A model of candle-transformers, whatever its family.
+/// A model of candle-transformers, of any family.
 pub trait CausalLm: Send {
-    /// Reads `ids` (batch, length) in after the `position` tokens read so far. Gives the logits after the last of
-    /// them: a row for each sequence, whatever dimensions of one lie between.
+    /// Processes `ids` (batch, length) after the `position` tokens so far. Returns the logits after the last of
+    /// them: one row per sequence, possibly with dimensions of size one between.
     fn forward(&mut self, ids: &Tensor, position: usize) -> Result<Tensor>;
 
     /// Forgets the sequences; the weights stay.
     fn reset(&mut self) -> Result<()>;
 }
 
-/// What a model is made from.
+/// The inputs of a model's constructor.
 pub(super) struct Parts<'a> {
     pub config: &'a Config,
     pub builder: VarBuilder<'a>,
-    /// Every tensor of the model; none while they are being counted.
+    /// Every tensor of the model; empty while they are being counted.
     pub tensors: &'a [TensorShape],
     pub batch: usize,
 }
@@ -44,18 +44,18 @@ impl Parts<'_> {
 
 /// One row of the table.
 pub(super) struct Family {
-    /// As a `config.json` names it.
+    /// The value of `model_type` in a `config.json`.
     pub model_type: &'static str,
     pub make: fn(Parts) -> Result<Box<dyn CausalLm>>,
-    /// Whether it takes more than one sequence at a time.
+    /// Whether it supports a batch of more than one sequence.
     pub batches: bool,
-    /// Numbers that one position of one sequence leaves in the caches of all layers.
+    /// Values per position of one sequence in the caches of all layers.
     pub cached_numbers: fn(&Config) -> u64,
-    /// The most positions it can take beside what its config states.
+    /// The maximum number of positions besides that of its config.
     pub most_positions: Option<usize>,
-    /// Every layer has rotary tables of its own.
+    /// Every layer has its own rotary tables.
     pub rotary_tables_per_layer: bool,
-    /// Heads are `hidden_size / num_attention_heads` wide, whatever `head_dim` is.
+    /// The head dimension is `hidden_size / num_attention_heads`, whatever `head_dim` is.
     pub ignores_head_dim: bool,
 }
 
@@ -69,7 +69,7 @@ const PLAIN: Family = Family {
     ignores_head_dim: false,
 };
 
-/// Every family that can be made from a `config.json`.
+/// Every family that can be built from a `config.json`.
 pub(super) static FAMILIES: [Family; 23] = [
     Family { model_type: "llama", make: make_llama, ignores_head_dim: true, ..PLAIN },
     Family { model_type: "mistral", make: make_mistral, ..PLAIN },
@@ -92,7 +92,7 @@ pub(super) static FAMILIES: [Family; 23] = [
     Family {
         model_type: "falcon",
         make: make_falcon,
-        // Its one key head is spread over the query heads of a single sequence.
+        // Its one key head is broadcast over the query heads of a single sequence.
         batches: false,
         cached_numbers: |config| 2 * config.layers() * (config.hidden() / config.heads()),
         most_positions: Some(5000),
@@ -104,7 +104,7 @@ pub(super) static FAMILIES: [Family; 23] = [
     Family { model_type: "olmo", make: make_olmo, ignores_head_dim: true, ..PLAIN },
     Family { model_type: "olmo2", make: make_olmo2, ignores_head_dim: true, ..PLAIN },
     Family { model_type: "granite", make: make_granite, ignores_head_dim: true, ..PLAIN },
-    // Its rotary embedding takes the first sequence and leaves the others out.
+    // Its rotary embedding is applied to the first sequence only.
     Family { model_type: "glm4", make: make_glm4, batches: false, ..PLAIN },
     Family { model_type: "helium", make: make_helium, ..PLAIN },
     Family { model_type: "deepseek_v2", make: make_deepseek2, cached_numbers: expanded_latents, ..PLAIN },
@@ -122,7 +122,7 @@ fn keys_and_values(config: &Config) -> u64 {
     2 * config.layers() * config.kv_heads() * config.head_dim()
 }
 
-/// DeepSeek's keys and values are kept as the latents unfold to, for every head.
+/// DeepSeek's keys and values are cached per head, expanded from the latents.
 fn expanded_latents(config: &Config) -> u64 {
     let width = |key| config.number(&[key]).unwrap_or(0);
     config.layers()
@@ -130,7 +130,7 @@ fn expanded_latents(config: &Config) -> u64 {
         * (width("qk_nope_head_dim") + width("qk_rope_head_dim") + width("v_head_dim"))
 }
 
-/// Models that take the position and clear their caches themselves.
+/// Models that receive the position and clear their caches themselves.
 macro_rules! told_the_position {
     ($($model:ty),+) => {$(
         impl CausalLm for $model {
@@ -183,7 +183,7 @@ macro_rules! counts_positions_itself {
 
 counts_positions_itself!(phi::Model, falcon::Falcon);
 
-/// A model whose cache lies beside it.
+/// A model with a separate cache.
 struct Beside<M, C> {
     model: M,
     cache: C,
@@ -207,7 +207,7 @@ macro_rules! cache_beside {
 
 cache_beside!(llama::Llama, granite::Granite);
 
-/// A model that cannot forget: a copy that never read anything takes its place. Copies share their weights.
+/// A model that cannot clear its state: an unused copy replaces it. Copies share their weights.
 pub(super) struct Renewed<M> {
     pub model: M,
     pub unread: M,
@@ -230,7 +230,7 @@ impl CausalLm for Renewed<mixtral::Model> {
     }
 }
 
-/// Can neither forget nor be copied: it is made again from the same tensors.
+/// A model that can neither clear its state nor be copied: it is built again from the same tensors.
 struct StableLm {
     config: stable_lm::Config,
     weights: VarBuilder<'static>,
@@ -276,12 +276,12 @@ struct Mamba2 {
     config: mamba2::Config,
     state: mamba2::State,
     batch: usize,
-    /// Tokens of a prompt that are read together.
+    /// Tokens of a prompt that are processed together.
     chunk: usize,
 }
 
 impl CausalLm for Mamba2 {
-    /// A prompt is read in chunks, in parallel; what comes after it, token by token.
+    /// A prompt is processed in parallel chunks; later tokens one by one.
     fn forward(&mut self, ids: &Tensor, position: usize) -> Result<Tensor> {
         let length = ids.dim(1)?;
         if position == 0 && length > 1 {
@@ -307,7 +307,7 @@ fn columns(ids: &Tensor) -> Result<Vec<Tensor>> {
 }
 
 fn nothing_to_read() -> candle_core::Error {
-    candle_core::Error::Msg("there is no token to read".to_owned())
+    candle_core::Error::Msg("the input has no token".to_owned())
 }
 
 type Made = Result<Box<dyn CausalLm>>;
@@ -316,7 +316,7 @@ fn made(model: impl CausalLm + 'static) -> Made {
     Ok(Box::new(model))
 }
 
-/// Where a config has no window, one that hides nothing.
+/// The window if a config has none: all positions.
 fn whole_window(config: &Config) -> u64 {
     config.number(&["max_position_embeddings"]).unwrap_or(1)
 }
@@ -350,7 +350,7 @@ fn make_mixtral(parts: Parts) -> Made {
     made(Renewed::new(mixtral::Model::new(&parts.config.parse(defaults)?, parts.builder)?))
 }
 
-/// What configs of the qwen families leave out.
+/// Defaults of keys that configs of the qwen families omit.
 fn qwen_defaults(config: &Config) -> serde_json::Value {
     json!({
         "num_key_value_heads": config.kv_heads(), "head_dim": config.head_dim(), "hidden_act": "silu",
@@ -379,7 +379,7 @@ fn make_qwen3_moe(parts: Parts) -> Made {
     made(qwen3_moe::ModelForCausalLM::new(&config, parts.builder)?)
 }
 
-/// What configs of the gemma families leave out.
+/// Defaults of keys that configs of the gemma families omit.
 fn gemma_defaults() -> serde_json::Value {
     json!({
         "attention_bias": false, "rms_norm_eps": 1e-6, "rope_theta": 10_000.0,
@@ -388,7 +388,7 @@ fn gemma_defaults() -> serde_json::Value {
 }
 
 fn make_gemma(parts: Parts) -> Made {
-    // If both are given, the newer key is meant.
+    // If both are present, the newer key takes precedence.
     let config = match parts.config.has("hidden_activation") {
         true => parts.config.clone().without("hidden_act"),
         false => parts.config.clone(),
@@ -440,7 +440,7 @@ fn make_stablelm(parts: Parts) -> Made {
     });
     let config: stable_lm::Config = parts.config.parse(defaults)?;
     if parts.tensors.is_empty() {
-        // What is only counted has nothing worth keeping.
+        // A model that is only counted has no tensors to keep.
         let model = stable_lm::Model::new(&config, parts.builder)?;
         let weights = VarBuilder::from_tensors(HashMap::new(), DType::F32, &Device::Cpu);
         return made(StableLm { config, weights, model });

@@ -1,4 +1,4 @@
-//! candle-transformers as it is: every causal language model it has, behind the same four verbs.
+//! candle-transformers unmodified: every causal language model it has, behind the `Engine` trait.
 
 mod backend;
 mod config;
@@ -25,7 +25,7 @@ use llmprof_config::Dtype;
 use llmprof_event as event;
 use llmprof_event::Phase;
 
-/// What to run, and on what.
+/// The model and the device.
 #[derive(Debug, Clone)]
 pub struct StockOptions {
     pub model: Arc<StockModel>,
@@ -33,7 +33,7 @@ pub struct StockOptions {
     pub name: String,
     pub dtype: Dtype,
     pub device: event::Device,
-    /// Threads of the CPU engine; `None` takes one for each core. What candle does on threads of its own is counted
+    /// Threads of the CPU engine; `None` is one per core. The number of candle's own threads is set
     /// by `CANDLE_NUM_THREADS`.
     pub threads: Option<u32>,
     pub batch: usize,
@@ -47,10 +47,10 @@ pub struct StockOptions {
 }
 
 impl StockOptions {
-    /// Whether the model could be made, without making it: lengths, batch, device, memory.
+    /// Checks lengths, batch, device and memory without building the model.
     pub fn check(&self) -> Result<(), EngineError> {
         match &self.device {
-            // Where free memory is not to be known, the attempt is made.
+            // If free memory is unknown, the attempt is made.
             event::Device::Cpu => self.check_within(memory::free_bytes().unwrap_or(u64::MAX), None),
             #[cfg(feature = "candle-cuda")]
             event::Device::Cuda(index) => {
@@ -61,7 +61,7 @@ impl StockOptions {
         }
     }
 
-    /// As [`StockOptions::check`], with `free_bytes` of free memory, on `gpu` where there is one.
+    /// Like [`StockOptions::check`], with `free_bytes` of free memory, on `gpu` if there is one.
     pub fn check_within(&self, free_bytes: u64, gpu: Option<&str>) -> Result<(), EngineError> {
         let StockOptions { model, name, dtype, batch, max_positions, prompt_tokens, .. } = self;
         if *batch == 0 || *max_positions == 0 {
@@ -88,7 +88,7 @@ pub struct StockEngine {
     model: Box<dyn CausalLm>,
     picker: Picker,
     device: Device,
-    /// The threads of the CPU engine. CUDA's stream belongs to the thread that made the model: the caller's.
+    /// The threads of the CPU engine. CUDA's stream belongs to the thread that built the model: the caller's.
     pool: Option<ThreadPool>,
     batch: usize,
     vocab: usize,
@@ -97,12 +97,12 @@ pub struct StockEngine {
     last: Vec<u32>,
     /// Positions in the cache.
     position: usize,
-    /// They hear of steps; what candle-transformers does within one is its own.
+    /// They are notified of steps; candle-transformers reports nothing within a step.
     listeners: Listeners,
 }
 
 impl StockEngine {
-    /// Checks that the model fits, then makes its weights. `progress` may stop that.
+    /// Checks that the model fits, then loads its weights. `progress` may cancel that.
     pub fn new(options: &StockOptions, progress: Progress<'_>) -> Result<Self, EngineError> {
         options.check()?;
         let device = device(&options.device)?;
@@ -188,7 +188,7 @@ impl Engine for StockEngine {
     }
 }
 
-/// Does `work` on the pool, or here where there is none.
+/// Runs `work` on the pool, or on this thread if there is none.
 fn on<T: Send>(pool: Option<&ThreadPool>, work: impl FnOnce() -> T + Send) -> T {
     match pool {
         Some(pool) => pool.install(work),

@@ -1,4 +1,4 @@
-//! A model for candle-transformers, opened and checked: what it is made of is known before anything is allocated.
+//! A model for candle-transformers, opened and checked: its tensors are known before anything is allocated.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -32,7 +32,7 @@ use llm_cost::{
 };
 use llmprof_config::Dtype;
 
-/// Why candle-transformers cannot be asked for a model.
+/// Why candle-transformers cannot run a model.
 #[derive(Debug, Error)]
 pub enum StockError {
     #[error("unknown model_type {found:?}; candle-transformers has {}", known_families())]
@@ -42,7 +42,7 @@ pub enum StockError {
         file.display(), known_architectures()
     )]
     UnknownArchitecture { file: PathBuf, found: String },
-    #[error("candle-transformers cannot make this {model_type}: {cause}")]
+    #[error("candle-transformers cannot build this {model_type}: {cause}")]
     Refused { model_type: String, cause: String },
     #[error(transparent)]
     Spec(#[from] SpecError),
@@ -68,7 +68,7 @@ pub fn model_types() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().map(|family| family.model_type)
 }
 
-/// A model whose tensors are all known and, where they are trained, there.
+/// A model whose tensors are all known and, if they are trained, exist in the checkpoint.
 #[derive(Debug)]
 pub struct StockModel {
     config: Config,
@@ -78,13 +78,13 @@ pub struct StockModel {
     vocab: usize,
 }
 
-/// How the model is made.
+/// How the model is built.
 enum Build {
     Plain {
         family: &'static Family,
         tensors: Vec<TensorShape>,
         files: Option<SafetensorsFiles>,
-        /// The same in our own decoder, where it has the family, for comparison.
+        /// The same model for the built-in decoder, if that has the family, for comparison.
         ours: Option<Box<ModelSpec>>,
     },
     Quantised {
@@ -92,7 +92,7 @@ enum Build {
         parameters: u64,
         /// The blocks, and in f32 all tensors that candle dequantises or that are not quantised.
         weight_bytes: u64,
-        /// The part of them that a step only looks rows up in.
+        /// The part of them from which a step only looks up rows.
         table_bytes: u64,
         type_name: String,
     },
@@ -115,7 +115,7 @@ impl StockModel {
         Self::plain(config, None, None)
     }
 
-    /// As [`StockModel::synthetic`], of the `config.json` at `path`.
+    /// Like [`StockModel::synthetic`], from the `config.json` at `path`.
     pub fn synthetic_from(path: &Path) -> Result<StockModel, StockError> {
         Self::synthetic(&spec::read_config_json(path)?)
     }
@@ -150,7 +150,9 @@ impl StockModel {
         let config = Config::new(value).map_err(refused)?;
         if family.ignores_head_dim && config.head_dim() != config.hidden() / config.heads() {
             let (head_dim, share) = (config.head_dim(), config.hidden() / config.heads());
-            return Err(refused(format!("its heads are {share} wide there, head_dim is {head_dim}")));
+            return Err(refused(format!(
+                "it computes a head dimension of {share}, but head_dim is {head_dim}"
+            )));
         }
         let vocab = config.number(&["vocab_size"]).ok_or_else(|| refused("vocab_size is missing".into()))?;
         let tensors =
@@ -188,7 +190,7 @@ impl StockModel {
         })?;
         let table_numbers = table.numbers();
         let vocab = table.shape.first().copied().unwrap_or(1);
-        // The table is made plain for looking rows up; where it is the head too, its blocks are kept beside.
+        // The table is dequantised for lookups; if it is also the head, its blocks are kept as well.
         let mut weight_bytes = 4 * table_numbers;
         let mut parameters = 0;
         let mut by_type = BTreeMap::<String, u64>::new();
@@ -234,7 +236,7 @@ impl StockModel {
         Ok(StockModel { config, build, path: Some(path.to_owned()), vocabulary, vocab })
     }
 
-    /// Where trained weights are.
+    /// The path of trained weights.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
@@ -256,11 +258,11 @@ impl StockModel {
         }
     }
 
-    /// Whether it takes more than one sequence at a time.
+    /// Whether it supports a batch of more than one sequence.
     pub fn batches(&self) -> bool {
         match &self.build {
             Build::Plain { family, .. } => family.batches,
-            // The last rows of many prompts do not lie together, and all of them multiply them as they lie.
+            // The last rows of several prompts are not contiguous, and the quantised models need contiguous rows.
             Build::Quantised { .. } => false,
         }
     }
@@ -270,7 +272,7 @@ impl StockModel {
         self.config.number(&[key])
     }
 
-    /// The most positions a sequence may have; `None` where nothing limits them.
+    /// The maximum number of positions of a sequence; `None` if it is unlimited.
     pub fn max_positions(&self) -> Option<usize> {
         let said = self.config.number(&["max_position_embeddings"]).map(|n| n as usize);
         let most = match &self.build {
@@ -294,8 +296,8 @@ impl StockModel {
         }
     }
 
-    /// The weights that a decode step reads: an embedding table of which only rows are read is not included, and of the experts
-    /// those that are chosen. `None` where a batch may choose any number of them.
+    /// The weights that a decode step reads: only the selected experts, and no embedding table from which only rows are
+    /// read. `None` if a batch may select any number of experts.
     pub fn step_weight_bytes(&self, dtype: Dtype, batch: usize) -> Option<u64> {
         let experts = self.config.number(&["num_experts", "num_local_experts", "n_routed_experts"]);
         match &self.build {
@@ -320,8 +322,8 @@ impl StockModel {
         }
     }
 
-    /// What its cost follows from, where the tensors that were counted are those that the shape makes, and the cache is the one
-    /// that it needs: candle-transformers caches keys and values that others make again.
+    /// The shape for its cost, if the counted tensors are those of the shape and the cache is the one that the shape needs:
+    /// candle-transformers caches keys and values that other engines recompute.
     pub fn shape(&self, dtype: Dtype) -> Option<Shape> {
         let shape = Shape::from_hf(&self.config.to_value(), dtype).ok()?;
         let same_cache = match self.build {
@@ -332,8 +334,8 @@ impl StockModel {
         same.then(|| Shape { weight_bytes: self.weight_bytes(dtype), quantisation: None, ..shape })
     }
 
-    /// Bytes that one position of one sequence leaves in the cache, over all layers. A state that does not grow
-    /// leaves none.
+    /// Bytes of cache per position of one sequence, over all layers. A state that does not grow
+    /// has none.
     pub fn kv_bytes_per_position(&self, dtype: Dtype) -> u64 {
         match &self.build {
             Build::Plain { family, .. } => (family.cached_numbers)(&self.config) * dtype.bytes(),
@@ -352,7 +354,7 @@ impl StockModel {
         }
     }
 
-    /// What `batch` sequences of `positions`, `prompt` of them at once, ask of memory.
+    /// The memory for `batch` sequences of `positions`, `prompt` of them at once.
     pub(super) fn footprint(&self, dtype: Dtype, batch: usize, positions: usize, prompt: usize) -> Footprint {
         let product = |factors: &[u64]| factors.iter().fold(1u64, |n, &f| n.saturating_mul(f));
         let (batch, positions, prompt) = (batch as u64, positions as u64, prompt as u64);
@@ -371,7 +373,7 @@ impl StockModel {
             }
         };
         let heads = config.heads();
-        // Scores, masked scores and their softmax are alive together, beside the mask.
+        // Scores, masked scores and their softmax are live at the same time, besides the mask.
         let scores = product(&[batch, heads, prompt, prompt, 3]).saturating_add(product(&[prompt, prompt]));
         let rows = product(&[batch, prompt, 3 * widest + 4 * config.hidden()]);
         // One layer's keys and values, repeated for every query head.
@@ -387,7 +389,7 @@ impl StockModel {
         }
     }
 
-    /// Makes the model for `batch` sequences. `progress` may stop that.
+    /// Builds the model for `batch` sequences. `progress` may cancel that.
     pub fn make(
         &self,
         dtype: Dtype,
@@ -437,13 +439,13 @@ impl StockModel {
     }
 }
 
-/// Whether a tensor is there for a constructor that asks before it takes it. A tied head is not.
+/// Whether a tensor exists, for a constructor that checks before it reads. A tied head does not.
 fn has<'a>(config: &Config, files: Option<&'a SafetensorsFiles>) -> impl Fn(&str) -> bool + Sync + 'a {
     let tied = config.flag("tie_word_embeddings").unwrap_or(false);
     move |name| !(tied && name.starts_with("lm_head")) && files.is_none_or(|files| files.contains(name))
 }
 
-/// Every tensor of the model, found by making it of nothing.
+/// Every tensor of the model, found by building it from tensors without memory.
 fn count(
     family: &Family,
     config: &Config,
@@ -462,14 +464,14 @@ fn numbers<'a>(tensors: impl Iterator<Item = &'a TensorShape>) -> u64 {
     tensors.map(|tensor| tensor.shape.iter().map(|&n| n as u64).product::<u64>()).sum()
 }
 
-/// Where the config has parts that candle-transformers does not build, such as biases, it would be another model.
+/// If the config has parts that candle-transformers does not build, e.g. biases, the result would be another model.
 fn same_tensors(spec: &ModelSpec, made: &[TensorShape]) -> Result<(), String> {
     let expected = spec.tensors();
     if let Some(tensor) = expected.iter().find(|tensor| !made.contains(tensor)) {
-        return Err(format!("it does not know {} {:?}", tensor.name, tensor.shape));
+        return Err(format!("it has no {} {:?}", tensor.name, tensor.shape));
     }
     match made.iter().find(|tensor| !expected.contains(tensor)) {
-        Some(tensor) => Err(format!("it wants {} {:?} besides", tensor.name, tensor.shape)),
+        Some(tensor) => Err(format!("it also needs {} {:?}", tensor.name, tensor.shape)),
         None => Ok(()),
     }
 }

@@ -14,12 +14,12 @@ type Made = Result<Box<dyn CausalLm>>;
 
 /// One row of the table.
 pub(super) struct Architecture {
-    /// As `general.architecture` names it.
+    /// The value of `general.architecture`.
     pub name: &'static str,
     make: fn(Content, &mut BufReader<File>, &Device) -> Made,
-    /// The most positions its rotary table has.
+    /// The number of positions of its rotary table.
     pub most_positions: Option<usize>,
-    /// Positions its cache takes memory for, of those asked for and those the model knows.
+    /// Positions for which its cache allocates memory, given the requested ones and the model's maximum.
     pub cached_positions: fn(u64, u64) -> u64,
     pub rotary_tables_per_layer: bool,
 }
@@ -43,7 +43,7 @@ pub(super) static ARCHITECTURES: [Architecture; 5] = [
         name: "qwen3",
         make: |content, file, device| made(quantized_qwen3::ModelWeights::from_gguf(content, file, device)?),
         most_positions: None,
-        // On the CPU it keeps everything twice, once in a buffer of 4,096 positions or more.
+        // On the CPU it keeps keys and values twice, once in a buffer of at least 4,096 positions.
         cached_positions: |asked, _| asked + asked.max(4096),
         rotary_tables_per_layer: false,
     },

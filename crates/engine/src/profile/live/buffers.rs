@@ -119,7 +119,7 @@ impl Buffers {
         self.full.pop_front()
     }
 
-    /// What was lost since the last call.
+    /// The number of lost records since the last call.
     pub fn take_lost(&mut self) -> Lost {
         std::mem::take(&mut self.lost)
     }

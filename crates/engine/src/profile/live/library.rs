@@ -221,7 +221,7 @@ impl Cupti {
         let Lost { records, foreign_buffers } = buffers().take_lost();
         if foreign_buffers > 0 {
             tracing::warn!(
-                "CUPTI returned {foreign_buffers} buffers that it did not get here; they are not read"
+                "CUPTI returned {foreign_buffers} buffers that this program did not provide; they are not read"
             );
         }
         dropped as u64 + records

@@ -147,7 +147,7 @@ fn images_are_encoded_before_the_prefill() {
     assert!((ms("ttft_ms") - ms("vision_ms") - prefill).abs() < 1e-9);
     for expected in [
         "7,615,616,512 parameters, 676,550,144 more in the vision encoder, 16.6 GB of weights",
-        "Batch 1, 100 prompt tokens of text and 2772 of pictures",
+        "Batch 1, 100 prompt tokens of text and 2772 of images",
         "Vision, 1 picture of 1240 × 1754, 1 view, 11,088 patches, 2,772 tokens: ",
         "projector",
         "Prefill of 2872 tokens",

@@ -37,11 +37,11 @@ impl RemoteRun {
         match incoming {
             Incoming::Frame(frame, payload) => {
                 if let Err(e) = self.take(frame, &payload) {
-                    self.give_up(format!("what it sent cannot be used: {e}"));
+                    self.give_up(format!("the remote host sent an invalid message: {e}"));
                 }
             }
             Incoming::Wrong(words) => {
-                self.give_up(format!("what it sent cannot be read: {}", line(&words, 200)))
+                self.give_up(format!("the remote host sent an unreadable message: {}", line(&words, 200)))
             }
             Incoming::Ended(words) if words.is_empty() => self.lose("ssh ended".to_owned()),
             Incoming::Ended(words) => self.lose(line(&words, 200)),
@@ -53,10 +53,10 @@ impl RemoteRun {
         match frame {
             Frame::Joined { id } => {
                 if id.len() > 32 || !id.bytes().all(|b| b.is_ascii_alphanumeric()) {
-                    return wrong("the name of the run is none");
+                    return wrong("the name of the run is not valid");
                 }
                 match &self.id {
-                    Some(known) if *known != id => return wrong("another run answers"),
+                    Some(known) if *known != id => return wrong("an answer of another run"),
                     _ => self.id = Some(id),
                 }
             }
@@ -72,12 +72,12 @@ impl RemoteRun {
             Frame::File { path, bytes, total_bytes } => {
                 match self.fetches.front_mut().and_then(|f| f.inbox.as_mut()) {
                     Some(inbox) => inbox.file(&path, bytes, total_bytes)?,
-                    None => return wrong("a file that was not asked for"),
+                    None => return wrong("a file that was not requested"),
                 }
             }
             Frame::Chunk { .. } => match self.fetches.front_mut().and_then(|f| f.inbox.as_mut()) {
                 Some(inbox) => inbox.chunk(payload)?,
-                None => return wrong("bytes that were not asked for"),
+                None => return wrong("bytes that were not requested"),
             },
             Frame::Fetched { run, left_out } => match self.fetches.pop_front() {
                 Some(Fetch { run: asked, inbox: Some(inbox), .. })
@@ -109,7 +109,7 @@ impl RemoteRun {
                 }
             }
             Frame::Hello(_) | Frame::Runs(_) | Frame::Output { .. } | Frame::Exit { .. } => {
-                return wrong("an answer to another question");
+                return wrong("an answer to another request");
             }
         }
         Ok(())
@@ -125,7 +125,7 @@ impl RemoteRun {
                 }
                 self.runs += 1;
                 if self.runs > MAX_RUNS {
-                    return wrong("it has begun more runs than anyone asked for");
+                    return wrong("more runs than were requested");
                 }
                 self.take_all_events();
                 if let Some(ended) = self.done.take() {
@@ -160,7 +160,7 @@ impl RemoteRun {
                 let Some(begun) = self.begun.as_mut().filter(|begun| begun.run == run) else { return Ok(()) };
                 begun.ends += 1;
                 if begun.ends > MAX_ENDS {
-                    return wrong("a run ends again and again");
+                    return wrong("a run that ended too many times");
                 }
                 self.done = Some(ended);
                 self.want_files();

@@ -136,7 +136,10 @@ impl RemoteRun {
                         connection.send(Request::Fetch { run: fetch.run, limit_bytes: self.limit_bytes });
                     }
                     Err(e) => {
-                        let text = format!("{}: {e}: the files of the run stay there", fetch.dir.display());
+                        let text = format!(
+                            "{}: {e}: the files of the run stay on the remote host",
+                            fetch.dir.display()
+                        );
                         self.fetches.pop_front();
                         self.say(RemoteMessage::Message(text));
                     }
@@ -194,7 +197,8 @@ impl RemoteRun {
     fn not_connected(&mut self, trouble: &Trouble) {
         if trouble.asks() && self.begun.is_some() {
             return self.give_up(
-                "ssh has to ask, for a password or about a key, and cannot here: show the run again from a shell (--reconnect)"
+                "ssh needs a password or the confirmation of a key and cannot ask while the TUI is open: reconnect \
+                 from a shell (--reconnect)"
                     .to_owned(),
             );
         }
@@ -219,7 +223,8 @@ impl RemoteRun {
         if self.id.is_none() && self.failed.is_none() {
             let (_, reason) = self.lost.clone().unwrap_or((Instant::now(), String::new()));
             let text = format!(
-                "the connection to {} broke before it named a run: {reason}; {} --reconnect list shows whether one was started",
+                "the connection to {} broke before a run was named: {reason}; {} --reconnect list shows whether one \
+                 was started",
                 self.host.short(),
                 self.host.command_line()
             );

@@ -41,8 +41,10 @@ pub(super) fn chosen(launcher: &LocalLauncher, there: &[Gpu]) -> Result<Vec<Gpu>
             Err(_) => !name.0.is_empty() && gpu.uuid.starts_with(&name.0),
         };
         let gpu = there.iter().find(is_it).ok_or_else(|| match there.is_empty() {
-            true => "there is no NVIDIA GPU here; leave gpus out and set n_jobs to run on the CPU".to_owned(),
-            false => format!("there is no GPU {}; the GPUs here are {}", name.0, known()),
+            true => {
+                "this machine has no NVIDIA GPU; leave gpus out and set n_jobs to run on the CPU".to_owned()
+            }
+            false => format!("there is no GPU {}; the GPUs of this machine are {}", name.0, known()),
         })?;
         if chosen.contains(gpu) {
             return Err(format!("GPU {} is listed twice", gpu.index));
@@ -100,9 +102,12 @@ mod tests {
             chosen.map(|gpus| gpus.iter().map(|gpu| gpu.index).collect::<Vec<_>>())
         };
         assert_eq!(chosen(&["3", "GPU-00"], &there), Ok(vec![3, 0]));
-        assert_eq!(chosen(&["1"], &there).unwrap_err(), "there is no GPU 1; the GPUs here are 0, 2, 3");
+        assert_eq!(
+            chosen(&["1"], &there).unwrap_err(),
+            "there is no GPU 1; the GPUs of this machine are 0, 2, 3"
+        );
         assert_eq!(chosen(&["2", "GPU-22"], &there).unwrap_err(), "GPU 2 is listed twice");
-        assert!(chosen(&["0"], &[]).unwrap_err().starts_with("there is no NVIDIA GPU here"));
+        assert!(chosen(&["0"], &[]).unwrap_err().starts_with("this machine has no NVIDIA GPU"));
         assert_eq!(super::chosen(&launcher(Gpus::Named("all".into())), &there).unwrap().len(), 3);
     }
 

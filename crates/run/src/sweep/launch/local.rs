@@ -82,7 +82,7 @@ impl LocalJobs {
         let slots = slots(options, &gpus, jobs.len());
         if let Some(wanted) = options.n_jobs.filter(|wanted| !gpus.is_empty() && *wanted > gpus.len() as i64)
         {
-            runner.add_remark(format!("n_jobs={wanted}, but {} at once: one job on each GPU", gpus.len()));
+            runner.add_remark(format!("n_jobs={wanted}, but {} at once: one job per GPU", gpus.len()));
         }
         if let Some(warning) = gpus::shared(&gpus, slots.len()) {
             runner.add_remark(format!("warning: {warning}"));

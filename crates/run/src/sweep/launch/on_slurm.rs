@@ -303,7 +303,7 @@ impl SlurmJobs {
         *looks += 1;
         (*looks >= LOOKS_BEFORE_UNKNOWN).then(|| End {
             outcome: Outcome::Failed,
-            reason: "Slurm does not know the job any more, and its directory has no end".into(),
+            reason: "Slurm no longer knows the job, and its directory has no end".into(),
             wait: Duration::from_secs_f64(self.options.files_wait_s),
         })
     }

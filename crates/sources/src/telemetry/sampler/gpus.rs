@@ -112,7 +112,7 @@ impl GpuSampler {
             self.send_cost(tx);
         }
         match self.gpus.iter().all(|sampled| sampled.lost) {
-            true => Err(Absence::Lost { detail: "no GPU responds any more".to_owned() }),
+            true => Err(Absence::Lost { detail: "no GPU responds any longer".to_owned() }),
             false => Ok(()),
         }
     }
