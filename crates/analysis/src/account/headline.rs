@@ -53,6 +53,7 @@ pub fn remedy(owner: Owner, setup: &Setup) -> Option<&'static str> {
             _ => "More threads",
         },
         Owner::Operator(operator) => match operator.kind() {
+            _ if setup.is_built_in => "ncu shows what its kernels wait for (c)",
             OperatorKind::Attention => "Another attention backend, or an FP8 KV cache",
             _ => "Another GEMM backend; ncu shows what its kernel waits for",
         },

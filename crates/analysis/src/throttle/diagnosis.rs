@@ -316,6 +316,7 @@ fn unthrottled(evidence: &Evidence<'_>) -> String {
             )
         }
         true => format!("Not throttled{}.", mean_clock(evidence)),
+        false if ledger.has_phases() => "No sample of the GPU was taken during the workload.".to_owned(),
         false => "The GPU is idle.".to_owned(),
     }
 }

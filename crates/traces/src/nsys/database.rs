@@ -154,6 +154,35 @@ struct Launches {
     durations: Durations,
 }
 
+/// Streams that are followed; launches of others count whole.
+const MAX_STREAMS: usize = 1 << 12;
+
+/// A stream of a process on a GPU.
+type Stream = (Device, Option<i64>, Option<i64>);
+
+/// Kernels that begin before the preceding one of their stream has ended: they wait for it.
+#[derive(Debug, Default)]
+struct Waits {
+    /// The last start and the last end.
+    reached: HashMap<Stream, (i64, i64)>,
+    launches: u64,
+}
+
+impl Waits {
+    /// When a kernel began to run. Rows that are not in the order of their start are taken as they are.
+    fn begin(&mut self, stream: Stream, start: i64, end: i64) -> i64 {
+        if stream.2.is_none() || (self.reached.len() >= MAX_STREAMS && !self.reached.contains_key(&stream)) {
+            return start;
+        }
+        let (last_start, last_end) = self.reached.entry(stream).or_insert((start, start));
+        let waits = start >= *last_start && start < *last_end;
+        self.launches += u64::from(waits);
+        let begin = if waits { (*last_end).min(end.max(start)) } else { start };
+        (*last_start, *last_end) = (start, end.max(*last_end));
+        begin
+    }
+}
+
 struct Database {
     connection: Connection,
 }
@@ -388,6 +417,7 @@ impl Database {
         let name = ["demangledName", "shortName", "mangledName"].into_iter().find(|name| has(name));
         let mut tally: Tally<LaunchKey, Launches> = Tally::default();
         let mut busy: BTreeMap<Device, BusyTime> = BTreeMap::new();
+        let mut waits = Waits::default();
         let (mut unread, mut hint, mut outside) = (0u64, 0, 0u64);
         let mut wanted = vec![
             "rowid",
@@ -402,9 +432,11 @@ impl Database {
             "blockZ",
             "graphNodeId",
             "deviceId",
+            "globalPid",
+            "streamId",
         ];
         if !links.0.is_empty() {
-            wanted.extend(["correlationId", "globalPid"]);
+            wanted.push("correlationId");
         }
         self.each(KERNELS, &wanted, "", |row| {
             let number = |at| integer(row, at);
@@ -414,7 +446,7 @@ impl Database {
             };
             let path = match links.0.is_empty() {
                 true => OUTSIDE,
-                false => match (number(12)?, number(13)?) {
+                false => match (number(14)?, number(12)?) {
                     (Some(correlation), Some(process)) => links.find(link(process, correlation), &mut hint),
                     _ => OUTSIDE,
                 },
@@ -443,7 +475,8 @@ impl Database {
                 in_graphs: 0,
                 durations: Durations::default(),
             });
-            let ns = duration_ns((start, end));
+            let from = waits.begin((device, number(12)?, number(13)?), start, end);
+            let ns = duration_ns((from, end));
             launches.in_graphs += u64::from(number(10)?.is_some());
             launches.durations.add(ns);
             let (calls, total) = &mut launched[path as usize];
@@ -474,6 +507,12 @@ impl Database {
         }
         let Some(table) = tables.first_mut() else { return Ok(tables) };
         table.notes.extend(note);
+        if waits.launches > 0 {
+            table.notes.push(format!(
+                "{} launches began before the preceding kernel of their stream had ended (programmatic dependent launch); their time counts from its end",
+                waits.launches
+            ));
+        }
         if unread > 0 {
             table.notes.push(format!("{unread} launches could not be read"));
         }

@@ -198,3 +198,20 @@ fn a_file_that_takes_too_many_operations_is_an_error() {
     let error = works_within(10_000).unwrap_err();
     assert_eq!(error.sqlite_error_code(), Some(rusqlite::ErrorCode::OperationInterrupted), "{error}");
 }
+
+/// With programmatic dependent launch a kernel starts early and waits for the preceding one.
+#[test]
+fn the_wait_for_the_preceding_kernel_of_a_stream_is_not_counted() {
+    let (_dir, path) = made(&format!(
+        "CREATE TABLE {KERNELS} (start, end, deviceId, globalPid, streamId, shortName);
+         CREATE TABLE StringIds (id, value);
+         INSERT INTO StringIds VALUES (1, 'gemv'), (2, 'norm'), (3, 'copy');
+         INSERT INTO {KERNELS} VALUES
+             (0, 100, 0, 1, 7, 1), (10, 120, 0, 1, 7, 2), (20, 90, 0, 1, 8, 3), (130, 150, 0, 1, 7, 1), (30, 40, 0, 1, 7, 2);"
+    ));
+    let tables = read_database(&path).unwrap();
+    let total = |name: &str| tables[0].rows.iter().find(|row| row.name == name).unwrap().total_ns.unwrap();
+    assert_eq!((total("gemv"), total("copy")), (120.0, 70.0), "another stream runs in parallel");
+    assert_eq!(total("norm"), 20.0 + 10.0, "a row that is not in order is taken as it is");
+    assert!(tables[0].notes[0].starts_with("1 launches began before"), "{:?}", tables[0].notes);
+}
