@@ -73,7 +73,7 @@ candle-cuda *ARGS:
 
 # Compare every kernel with candle on the CPU and test live kernels; needs a GPU
 gpu-test:
-    cargo test --release --lib cuda -- --ignored --test-threads 1
+    cargo test --release -p llmprof-engine -p llmprof-run --lib cuda -- --ignored --test-threads 1
 
 # Random kills, signals, stalls and full disks over simulated runs
 chaos SECONDS="600":
