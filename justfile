@@ -54,12 +54,15 @@ deny:
     python3 .ci/dependencies.py
     if command -v cargo-deny >/dev/null; then cargo deny check; else echo "advisories not checked: cargo-deny is not installed"; fi
 
-# Compile the CUDA kernels into assets/kernels; without nvcc on the PATH a toolkit is created under target/. Needs no GPU
-kernels:
+# Compile changed CUDA kernels into target/kernels, which builds then use. Without nvcc on the PATH a toolkit is created under target/. Needs no GPU
+kernels *OPTIONS:
     #!/usr/bin/env bash
     set -euo pipefail
     command -v nvcc >/dev/null || eval "$(third_party/cuda/bootstrap.sh)"
-    third_party/cuda/kernels.py
+    third_party/cuda/kernels.py {{OPTIONS}}
+
+# Compile the CUDA kernels into assets/kernels, to be committed with a release
+release-kernels: (kernels "--release")
 
 # Build with candle's own CUDA kernels, for runtime=candle_stock on a GPU
 candle-cuda *ARGS:
@@ -70,7 +73,7 @@ candle-cuda *ARGS:
 
 # Compare every kernel with candle on the CPU and test live kernels; needs a GPU
 gpu-test:
-    cargo test --release --lib cuda -- --ignored --test-threads 1
+    cargo test --release -p llmprof-engine -p llmprof-run --lib cuda -- --ignored --test-threads 1
 
 # Random kills, signals, stalls and full disks over simulated runs
 chaos SECONDS="600":

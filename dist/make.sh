@@ -19,6 +19,9 @@ for tool in git python3 cc objdump strip dpkg-deb gzip man; do
 done
 [ "$(uname -m)" = x86_64 ] || fail "this recipe runs the binary that it makes, so it needs an x86_64 machine"
 
+# Between releases, the committed kernels may be older than their sources.
+third_party/cuda/kernels.py --check
+
 tools=$(dist/tools.sh)
 eval "$tools"
 target=${CARGO_TARGET_DIR:-target}

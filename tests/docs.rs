@@ -113,10 +113,11 @@ fn files(dir: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
 
 fn documents() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut found: Vec<PathBuf> = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md"]
-        .iter()
-        .map(|name| root.join(name))
-        .collect();
+    let mut found: Vec<PathBuf> =
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
+            .iter()
+            .map(|name| root.join(name))
+            .collect();
     files(&root.join("docs"), &[".md"], &mut found);
     found
 }
@@ -142,4 +143,49 @@ fn every_link_leads_to_a_file() {
 fn the_readme_has_pictures() {
     let pictures = fs::read_to_string(README).unwrap().matches("](docs/pictures/").count();
     assert!(pictures >= 3, "{pictures}");
+}
+
+/// The source files and directories that a document names, as `steps/cut.rs` or `fuzz/seeds/`.
+fn named_files(text: &str) -> impl Iterator<Item = &str> {
+    const ENDINGS: [&str; 8] = [".rs", ".py", ".sh", ".cu", ".yaml", ".toml", ".md", "/"];
+    let is_name = |name: &&str| {
+        ENDINGS.iter().any(|ending| name.ends_with(ending))
+            && !name.contains(['*', ' ', '{', '…'])
+            && !name.contains("NAME")
+    };
+    text.split('`').skip(1).step_by(2).filter(is_name)
+}
+
+#[test]
+fn the_named_source_files_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut known = Vec::new();
+    for dir in [
+        "src",
+        "crates",
+        "conf",
+        "tests",
+        "docs",
+        "fuzz/fuzz_targets",
+        "fuzz/seeds",
+        "assets",
+        "dist",
+        "third_party",
+    ] {
+        files(&root.join(dir), &[""], &mut known);
+    }
+    let known: Vec<String> =
+        known.iter().map(|path| format!("/{}", path.strip_prefix(root).unwrap().display())).collect();
+    let exists = |name: &str| {
+        let (tail, within) = (format!("/{name}"), name.ends_with('/'));
+        root.join(name).exists()
+            || known.iter().any(|path| if within { path.contains(&tail) } else { path.ends_with(&tail) })
+    };
+    for document in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        let text = fs::read_to_string(root.join(document)).unwrap();
+        let missing: Vec<&str> = named_files(&text).filter(|name| !exists(name)).collect();
+        assert!(missing.is_empty(), "{document} names files that do not exist: {missing:?}");
+        let wide = text.lines().filter(|line| !line.starts_with('|')).find(|line| line.chars().count() > 120);
+        assert_eq!(wide, None, "{document} has a line of more than 120 columns");
+    }
 }

@@ -1,9 +1,14 @@
 #!/usr/bin/env python3
-"""Compiles the CUDA kernels ahead of time into assets/kernels/: `just kernels`. Needs nvcc, no GPU. `kernels.py fp8 rope.bf16` compiles these files alone.
+"""Compiles the CUDA kernels ahead of time. Needs nvcc, no GPU.
+
+    kernels.py                     into target/kernels/, which a build uses while the sources differ from those of assets/kernels/
+    kernels.py fp8 rope.bf16       these files only
+    kernels.py --release           into assets/kernels/, which are committed at releases
+    kernels.py --check             whether assets/kernels/ are complete and of the current sources; needs no nvcc
 
 Every file of crates/engine/src/cuda/kernels/*.cu becomes a .fatbin for each type of numbers, with machine code for each capability below
-and PTX, which the driver compiles for later GPUs. manifest.json has the hash of the sources, by which a test finds files that are out of date, and
-the registers and spilled bytes of every kernel.
+and PTX, which the driver compiles for later GPUs. manifest.json has the hash of the sources and of each file, and the registers and
+spilled bytes of every kernel.
 """
 
 import concurrent.futures
@@ -18,7 +23,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "crates/engine/src/cuda/kernels"
-TARGET = ROOT / "assets/kernels"
+RELEASED = ROOT / "assets/kernels"
+TARGET = RELEASED if "--release" in sys.argv else ROOT / "target/kernels"
 CAPABILITIES = [80, 86, 89, 90, 100, 120]
 # 8.0 for all that have no machine code here, 9.0 for the early start of kernels and clusters.
 PTX = [80, 90]
@@ -80,20 +86,37 @@ def compiled(job: tuple[pathlib.Path, str]) -> list[dict]:
 
 
 def hash_of_sources() -> str:
-    """As tests/images.rs computes it: each name and content, by name."""
+    """As crates/engine/build.rs computes it: each name and content, by name."""
     digest = hashlib.sha256()
     for path in sorted(SOURCES.glob("*.cu*")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
+def hashes_of_files(directory: pathlib.Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(directory.glob("*.fatbin"))}
+
+
+def check() -> None:
+    manifest = json.loads((RELEASED / "manifest.json").read_text())
+    if manifest["sources_sha256"] != hash_of_sources():
+        sys.exit("kernels: assets/kernels are of older sources; run `just release-kernels` and commit them")
+    if manifest["files"] != hashes_of_files(RELEASED):
+        sys.exit("kernels: assets/kernels differ from their manifest; run `just release-kernels` and commit them")
+
+
 def main() -> None:
+    if "--check" in sys.argv:
+        return check()
+    selected = [argument for argument in sys.argv[1:] if argument != "--release"]
+    if selected and not TARGET.exists():
+        shutil.copytree(RELEASED, TARGET)
     TARGET.mkdir(parents=True, exist_ok=True)
     sources = sorted(SOURCES.glob("*.cu"))
     jobs = [(source, kind) for source in sources for kind in types(source)]
     rows = []
-    if sys.argv[1:]:
-        jobs = [(source, kind) for source, kind in jobs if source.stem in sys.argv[1:] or f"{source.stem}.{kind}" in sys.argv[1:]]
+    if selected:
+        jobs = [(source, kind) for source, kind in jobs if source.stem in selected or f"{source.stem}.{kind}" in selected]
         rows = json.loads((TARGET / "manifest.json").read_text())["kernels"]
     else:
         for old in TARGET.glob("*.fatbin"):
@@ -109,6 +132,7 @@ def main() -> None:
         "cuda": release[1] if release else "unknown",
         "capabilities": CAPABILITIES,
         "ptx": PTX,
+        "files": hashes_of_files(TARGET),
         "kernels": sorted(rows, key=lambda row: (row["kernel"], row["for"])),
     }
     text = json.dumps(manifest, indent=1)

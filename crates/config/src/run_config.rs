@@ -435,7 +435,7 @@ pub struct SimConfig {
     pub jitter: f64,
     /// Simulated seconds per real second; 0 for as fast as possible.
     pub speed: f64,
-    /// The script of simulated faults; see `llmprof::sim`.
+    /// The script of simulated faults; see `sim` in `llmprof-sources`.
     pub scenario: String,
 }
 

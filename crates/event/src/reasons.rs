@@ -15,33 +15,143 @@ pub const DISPLAY_CLOCKS: u64 = 0x100;
 /// The thermal reasons.
 pub const THERMAL: u64 = SW_THERMAL | HW_THERMAL;
 
-/// One bit of the mask.
+/// A limit of the clock, and every text that names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reason {
+pub struct ClockLimit {
+    /// Its bit of the mask; 0 for a limit that only has a counter.
     pub bit: u64,
     /// Short enough for the label of a lane.
     pub name: &'static str,
+    /// The name in JSON.
+    pub key: &'static str,
     /// The GPU runs below its configured speed. Idling and clocks set by a user are not faults.
     pub fault: bool,
+    /// The state of a GPU under the limit.
+    pub participle: &'static str,
+    /// A sentence without its full stop.
+    pub remedy: &'static str,
+    /// The name, and a sentence with the remedy, for readers who do not profile.
+    pub plain: &'static str,
+    pub plain_remedy: &'static str,
 }
 
-/// Every reason NVML documents, lowest bit first.
-pub const REASONS: &[Reason] = &[
-    Reason { bit: GPU_IDLE, name: "idle", fault: false },
-    Reason { bit: APPLICATION_CLOCKS, name: "application clocks", fault: false },
-    Reason { bit: SW_POWER_CAP, name: "power cap", fault: true },
-    Reason { bit: HW_SLOWDOWN, name: "hardware slowdown", fault: true },
-    Reason { bit: SYNC_BOOST, name: "sync boost", fault: true },
-    Reason { bit: SW_THERMAL, name: "thermal slowdown", fault: true },
-    Reason { bit: HW_THERMAL, name: "hardware thermal slowdown", fault: true },
-    Reason { bit: HW_POWER_BRAKE, name: "power brake", fault: true },
-    Reason { bit: DISPLAY_CLOCKS, name: "display clocks", fault: false },
+const PLAIN_POWER: &str = "Check the power supply of the machine, its cables and its cooling.";
+
+const THERMAL_SLOWDOWN: ClockLimit = ClockLimit {
+    bit: SW_THERMAL,
+    name: "thermal slowdown",
+    key: "thermal",
+    fault: true,
+    participle: "thermally throttled",
+    remedy: "Improve the cooling: airflow, dust, inlet temperature, distance to the next GPU",
+    plain: "its temperature",
+    plain_remedy: "Improve the cooling of the GPU: airflow, dust, room temperature, distance to the next GPU.",
+};
+
+/// Every reason that NVML documents, lowest bit first.
+pub const REASONS: &[ClockLimit] = &[
+    ClockLimit {
+        bit: GPU_IDLE,
+        name: "idle",
+        key: "idle",
+        fault: false,
+        participle: "idle",
+        remedy: "Give it more work",
+        plain: "a lack of work",
+        plain_remedy: "Give the GPU more work.",
+    },
+    ClockLimit {
+        bit: APPLICATION_CLOCKS,
+        name: "application clocks",
+        key: "application_clocks",
+        fault: false,
+        participle: "limited by the application clocks",
+        remedy: "The clocks were set: reset them with nvidia-smi -rac, and locked ones with -rgc",
+        plain: "clocks that a user set",
+        plain_remedy: "Reset the clocks of the GPU.",
+    },
+    ClockLimit {
+        bit: SW_POWER_CAP,
+        name: "power cap",
+        key: "power_cap",
+        fault: true,
+        participle: "power-capped",
+        remedy: "Raise the power limit (nvidia-smi -pl; nvidia-smi -q -d POWER shows its range)",
+        plain: "its power limit",
+        plain_remedy: "Raise the power limit of the GPU, after a check of the power supply and the cooling.",
+    },
+    ClockLimit {
+        bit: HW_SLOWDOWN,
+        name: "hardware slowdown",
+        key: "hardware_slowdown",
+        fault: true,
+        participle: "throttled by the hardware",
+        remedy: "Check the power cables and the cooling: the hardware halves the clock to protect itself",
+        plain: "its own protection against heat or a lack of power",
+        plain_remedy: PLAIN_POWER,
+    },
+    ClockLimit {
+        bit: SYNC_BOOST,
+        name: "sync boost",
+        key: "sync_boost",
+        fault: true,
+        participle: "limited by sync boost",
+        remedy: "Another GPU of its sync boost group is slow: find it, or remove this GPU from the group",
+        plain: "another GPU that it is coupled to",
+        plain_remedy: "Remove the GPU from the group that sets its clock.",
+    },
+    THERMAL_SLOWDOWN,
+    ClockLimit {
+        bit: HW_THERMAL,
+        name: "hardware thermal slowdown",
+        key: "hardware_thermal",
+        ..THERMAL_SLOWDOWN
+    },
+    ClockLimit {
+        bit: HW_POWER_BRAKE,
+        name: "power brake",
+        key: "power_brake",
+        fault: true,
+        participle: "throttled by power brake",
+        remedy: "Check the power supply and its cables, and the power budget of the server and its rack",
+        plain: "the power supply of the machine",
+        plain_remedy: PLAIN_POWER,
+    },
+    ClockLimit {
+        bit: DISPLAY_CLOCKS,
+        name: "display clocks",
+        key: "display_clocks",
+        fault: false,
+        participle: "limited by the display clocks",
+        remedy: "Connect the display to another GPU",
+        plain: "the display that it drives",
+        plain_remedy: "Connect the display to another GPU.",
+    },
 ];
+
+pub const BOARD: ClockLimit = ClockLimit {
+    bit: 0,
+    name: "board limit",
+    key: "board",
+    fault: true,
+    participle: "limited by the board limit",
+    remedy: "Check the power supply and the cooling: the board's regulators are at their limit",
+    plain: "the electrical limits of its board",
+    plain_remedy: PLAIN_POWER,
+};
+
+pub const RELIABILITY: ClockLimit = ClockLimit {
+    name: "reliability limit",
+    key: "reliability",
+    participle: "limited by the reliability limit",
+    remedy: "The voltage is at its limit: a lower clock would be as fast",
+    ..BOARD
+};
 
 /// An active reason; a bit that is not in [`REASONS`] keeps its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ActiveReason {
-    Known(&'static Reason),
+    Known(&'static ClockLimit),
     Unknown { bit: u64 },
 }
 

@@ -16,9 +16,9 @@ use crate::{
     WORK, c,
     frames::{self, Frames},
     functions::{Activities, ERROR_IN_USE, Status, Subscription},
-    layout::{self, Activity, ActivityKind, kind},
+    layout::{self, kind},
     ring::Writer,
-    wire::{Launch, Mode, Obstacle, Record, Work, WorkKind},
+    wire::{Mode, Obstacle, Record, Work},
 };
 
 /// Small buffers are returned soon.
@@ -259,8 +259,8 @@ impl Cupti {
             };
             // SAFETY: within the valid bytes.
             let bytes = unsafe { std::slice::from_raw_parts(record, valid - offset) };
-            if let Some(activity) = layout::read(bytes) {
-                writer.write_work(&activity);
+            if let Some(work) = layout::read(bytes) {
+                writer.write_work(work);
             }
         }
     }
@@ -275,32 +275,13 @@ fn check(status: Status) -> Result<(), Obstacle> {
 }
 
 impl Writer<'_> {
-    fn write_work(&mut self, activity: &Activity) {
-        let kind = match activity.kind {
-            ActivityKind::Kernel { name_address, grid, block, registers, shared_bytes } => {
-                let name = match name_address {
-                    0 => 0,
-                    // SAFETY: a name lives as long as its module, which is loaded while its records are completed.
-                    _ => self.number(unsafe { CStr::from_ptr(name_address as *const c_char) }.to_bytes()),
-                };
-                let block = block.map(|threads| threads.min(u32::from(u16::MAX)) as u16);
-                WorkKind::Kernel { name, launch: Launch { grid, block, registers, shared_bytes } }
-            }
-            ActivityKind::Copy { direction, bytes } => WorkKind::Copy { direction, bytes },
-            ActivityKind::Memset { bytes } => WorkKind::Memset { bytes },
-            ActivityKind::Graph => WorkKind::Graph,
-            ActivityKind::Wait { kind } => WorkKind::Wait { kind },
-        };
-        let is_node = activity.node != 0 || matches!(kind, WorkKind::Graph);
-        self.write(Record::Work(Work {
-            start_ns: activity.start_ns,
-            end_ns: activity.end_ns,
-            correlation: activity.correlation,
-            stream: activity.stream,
-            device: activity.device as u16,
-            graph: if is_node { activity.graph.max(1) } else { 0 },
-            kind,
-        }));
+    fn write_work(&mut self, work: Work<usize>) {
+        let work = work.named(|address| match address {
+            0 => 0,
+            // SAFETY: a name lives as long as its module, which is loaded while its records are completed.
+            _ => self.number(unsafe { CStr::from_ptr(address as *const c_char) }.to_bytes()),
+        });
+        self.write(Record::Work(work));
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Only the first fields of a record are read. They are the same in CUDA 12 and 13: new fields are added at the end.
 
+use crate::wire::{Launch, Work, WorkKind};
+
 /// Kinds of records.
 pub mod kind {
     pub const MEMCPY: u32 = 1;
@@ -40,95 +42,59 @@ impl Bytes<'_> {
     }
 }
 
-/// The part of a record that describes GPU work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Activity {
-    pub correlation: u32,
-    pub start_ns: u64,
-    pub end_ns: u64,
-    pub device: u32,
-    pub stream: u32,
-    /// The graph node that it is, 0 for none, and its graph.
-    pub node: u64,
-    pub graph: u32,
-    pub kind: ActivityKind,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ActivityKind {
-    Kernel {
-        /// The address of its name; 0 if CUPTI gives none.
-        name_address: usize,
-        grid: [u32; 3],
-        block: [u32; 3],
-        registers: u16,
-        shared_bytes: u32,
-    },
-    Copy {
-        direction: u8,
-        bytes: u64,
-    },
-    Memset {
-        bytes: u64,
-    },
-    Graph,
-    Wait {
-        kind: u8,
-    },
-}
-
-/// The record at the beginning of `bytes`; `None` for other kinds and truncated records.
-pub fn read(bytes: &[u8]) -> Option<Activity> {
+/// The GPU work of the record at the beginning of `bytes`, with the address of a kernel's name, 0 if CUPTI gives none;
+/// `None` for other kinds and truncated records.
+pub fn read(bytes: &[u8]) -> Option<Work<usize>> {
     let b = Bytes(bytes);
+    // A node's graph may have the number 0.
+    let graph = |node: u64, graph: u32| if node != 0 { graph.max(1) } else { 0 };
     match b.u32(0)? {
-        kind::KERNEL => Some(Activity {
+        kind::KERNEL => Some(Work {
             correlation: b.u32(92)?,
             start_ns: b.u64(16)?,
             end_ns: b.u64(24)?,
-            device: b.u32(40)?,
+            device: b.u32(40)? as u16,
             stream: b.u32(48)?,
-            node: b.u64(144)?,
-            graph: b.u32(156)?,
-            kind: ActivityKind::Kernel {
-                name_address: b.u64(104)? as usize,
-                grid: b.extent(52)?,
-                block: b.extent(64)?,
-                registers: b.u16(6)?,
-                shared_bytes: b.u32(76)?.saturating_add(b.u32(80)?),
+            graph: graph(b.u64(144)?, b.u32(156)?),
+            kind: WorkKind::Kernel {
+                name: b.u64(104)? as usize,
+                launch: Launch {
+                    grid: b.extent(52)?,
+                    block: b.extent(64)?.map(|threads| threads.min(u32::from(u16::MAX)) as u16),
+                    registers: b.u16(6)?,
+                    shared_bytes: b.u32(76)?.saturating_add(b.u32(80)?),
+                },
             },
         }),
-        tag @ (kind::MEMCPY | kind::MEMSET) => Some(Activity {
+        tag @ (kind::MEMCPY | kind::MEMSET) => Some(Work {
             correlation: b.u32(44)?,
             start_ns: b.u64(16)?,
             end_ns: b.u64(24)?,
-            device: b.u32(32)?,
+            device: b.u32(32)? as u16,
             stream: b.u32(40)?,
-            node: b.u64(64)?,
-            graph: b.u32(72)?,
+            graph: graph(b.u64(64)?, b.u32(72)?),
             kind: match tag {
-                kind::MEMCPY => ActivityKind::Copy { direction: b.u8(4)?, bytes: b.u64(8)? },
-                _ => ActivityKind::Memset { bytes: b.u64(8)? },
+                kind::MEMCPY => WorkKind::Copy { direction: b.u8(4)?, bytes: b.u64(8)? },
+                _ => WorkKind::Memset { bytes: b.u64(8)? },
             },
         }),
-        kind::GRAPH_TRACE => Some(Activity {
+        kind::GRAPH_TRACE => Some(Work {
             correlation: b.u32(4)?,
             start_ns: b.u64(8)?,
             end_ns: b.u64(16)?,
-            device: b.u32(24)?,
+            device: b.u32(24)? as u16,
             stream: b.u32(36)?,
-            node: 0,
-            graph: b.u32(28)?,
-            kind: ActivityKind::Graph,
+            graph: b.u32(28)?.max(1),
+            kind: WorkKind::Graph,
         }),
-        kind::SYNCHRONIZATION => Some(Activity {
+        kind::SYNCHRONIZATION => Some(Work {
             correlation: b.u32(24)?,
             start_ns: b.u64(8)?,
             end_ns: b.u64(16)?,
             device: 0,
             stream: b.u32(32)?,
-            node: 0,
             graph: 0,
-            kind: ActivityKind::Wait { kind: b.u32(4)? as u8 },
+            kind: WorkKind::Wait { kind: b.u32(4)? as u8 },
         }),
         _ => None,
     }

@@ -236,24 +236,25 @@ pub struct Launch {
     pub shared_bytes: u32,
 }
 
-/// Work of the GPU, or a wait for it. Times are CUPTI's, 0 if it has none.
+/// Work of the GPU, or a wait for it, with the number or the address of a kernel's name. Times are CUPTI's, 0 if it has
+/// none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Work {
+pub struct Work<Name = u32> {
     pub start_ns: u64,
     pub end_ns: u64,
     /// The same for all nodes of a graph launch.
     pub correlation: u32,
     pub stream: u32,
     pub device: u16,
-    /// The graph that it is a node of; 0 for none.
+    /// The graph that it is, or is a node of; 0 for none.
     pub graph: u32,
-    pub kind: WorkKind,
+    pub kind: WorkKind<Name>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WorkKind {
+pub enum WorkKind<Name = u32> {
     Kernel {
-        name: u32,
+        name: Name,
         launch: Launch,
     },
     /// The direction is CUPTI's `CUpti_ActivityMemcpyKind`.
@@ -270,6 +271,21 @@ pub enum WorkKind {
     Wait {
         kind: u8,
     },
+}
+
+impl<Name> Work<Name> {
+    /// The same with another name.
+    pub fn named<Other>(self, name: impl FnOnce(Name) -> Other) -> Work<Other> {
+        let Work { start_ns, end_ns, correlation, stream, device, graph, kind } = self;
+        let kind = match kind {
+            WorkKind::Kernel { name: known, launch } => WorkKind::Kernel { name: name(known), launch },
+            WorkKind::Copy { direction, bytes } => WorkKind::Copy { direction, bytes },
+            WorkKind::Memset { bytes } => WorkKind::Memset { bytes },
+            WorkKind::Graph => WorkKind::Graph,
+            WorkKind::Wait { kind } => WorkKind::Wait { kind },
+        };
+        Work { start_ns, end_ns, correlation, stream, device, graph, kind }
+    }
 }
 
 /// The start or the end of an NVTX range, or a mark. Times are of `CLOCK_MONOTONIC`.

@@ -12,7 +12,7 @@ use super::{
     convert::{self, Report},
     cublas, nccl, ncu, nsys,
     open::Opened,
-    tensorrt, torch,
+    rocprof, tensorrt, torch,
 };
 use crate::KernelsError;
 
@@ -220,6 +220,14 @@ pub(super) const FORMATS: &[Format] = &[
         tables: "`cuda_gpu_kern_sum`, `cuda_kern_exec_sum` (also the call and the wait in the queue), `cuda_gpu_sum`, `cuda_api_sum`, `cuda_api_gpu_sum`, `cuda_gpu_mem_time_sum`, `cuda_gpu_mem_size_sum`, `nvtx_kern_sum`, `nvtx_pushpop_sum`, `nvtx_gpu_proj_sum`; `cuda_gpu_trace` and `cuda_api_trace`, counted; the names of 2021 and 2022 too",
         signs: &[Sign::Row(nsys::is_report)],
         read: |source| nsys::read_csv(source.file, source.input).map(Opened::from),
+    },
+    Format {
+        maker: "ROCm",
+        name: "kernel trace (CSV)",
+        written_by: "rocprofv3 --kernel-trace --output-format csv, rocpd2csv",
+        tables: "kernels of each GPU by grid",
+        signs: &[Sign::Row(rocprof::is_header)],
+        read: |source| rocprof::read_kernel_trace(source.file, source.input).map(Opened::from),
     },
     Format {
         maker: "NCCL",

@@ -1,6 +1,6 @@
 //! Turns the operations of one GPU into tables of kernels and of copies.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::{
     busy::BusyTime,
@@ -91,6 +91,31 @@ impl Gpu {
         };
         let rows = self.copies.into_iter().map(row).collect();
         [kernels, filled(format!("{tool}, memory operations"), Kind::MemoryTime, rows, device)]
+    }
+}
+
+/// More GPUs than a machine has; operations of further ones count for the last one.
+const MAX_GPUS: usize = 256;
+
+/// The GPUs of a trace, by name.
+#[derive(Debug, Default)]
+pub struct Gpus(BTreeMap<String, Gpu>);
+
+impl Gpus {
+    pub fn named(&mut self, name: &str) -> &mut Gpu {
+        let name = match self.0.len() < MAX_GPUS || self.0.contains_key(name) {
+            true => name.to_owned(),
+            false => self.0.keys().next_back().cloned().unwrap_or_default(),
+        };
+        self.0.entry(name).or_default()
+    }
+
+    /// The tables of kernels of each GPU, then those of copies of each.
+    pub fn into_tables(self, tool: &str) -> Vec<KernelTable> {
+        let device = |name: &str| (!name.is_empty()).then(|| name.to_owned());
+        let tables = self.0.into_iter().map(|(name, gpu)| gpu.into_tables(tool, device(&name).as_deref()));
+        let (kernels, copies): (Vec<_>, Vec<_>) = tables.map(|[kernels, copies]| (kernels, copies)).unzip();
+        kernels.into_iter().chain(copies).flatten().collect()
     }
 }
 

@@ -15,6 +15,7 @@ pub mod nsys;
 mod open;
 mod quantity;
 pub mod ranks;
+pub mod rocprof;
 pub mod show;
 pub mod tally;
 pub mod tensorrt;

@@ -196,6 +196,10 @@ mod tests {
             (b"SQLite format 3\0...", Some(("Nsight Systems", "SQLite"))),
             (b"NVIDIA Tegra Profiler Report 1.\n", Some(("Nsight Systems", ".nsys-rep"))),
             (b"U3w[END]NVIDIA Nsight Systems Stream", Some(("Nsight Systems", ".qdstrm"))),
+            (
+                b"\"Kind\",\"Agent_Id\",\"Kernel_Name\",\"Start_Timestamp\",\"End_Timestamp\"\n",
+                Some(("ROCm", "kernel trace (CSV)")),
+            ),
             (b"==ERROR== ERR_NVGPUCTRPERM", Some(("Nsight Compute", "page raw (CSV)"))),
             (b"hello\nhost:1:2 [0] NCCL INFO Bootstrap: Using lo\n", Some(("NCCL", "logs"))),
             (b"", None),

@@ -4,7 +4,7 @@ use super::{Account, Group, Owner};
 use crate::{launches::LaunchMeter, startup::Stage, throttle::Limit};
 use llm_cost::OperatorKind;
 use llmprof_base::units::{grouped, millis, percent, scaled};
-use llmprof_event::reasons::{HW_POWER_BRAKE, HW_THERMAL, SW_POWER_CAP, SW_THERMAL};
+use llmprof_event::reasons::SW_POWER_CAP;
 
 /// The techniques that the program already uses, and the settings that cannot be changed: no remedy recommends them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -39,15 +39,10 @@ pub fn remedy(owner: Owner, setup: &Setup) -> Option<&'static str> {
             "Fewer bytes per token: FP8 or 4-bit weights, speculative decoding, a larger batch for more tokens per read"
         }
         Owner::Flops => "Fewer FLOPs: FP8, a prefix cache for shared prompts, a smaller model",
-        Owner::Clock(limit) => match limit {
-            Limit::Bit(SW_POWER_CAP) if setup.is_power_at_maximum => {
-                "The power limit is the maximum of this GPU: only less work per token helps"
-            }
-            Limit::Bit(SW_POWER_CAP) => "Raise the power limit (nvidia-smi -pl)",
-            Limit::Bit(SW_THERMAL | HW_THERMAL) => "Improve cooling",
-            Limit::Bit(HW_POWER_BRAKE) => "Check the power supply of the machine",
-            _ => "The GPU pane shows when it was active",
-        },
+        Owner::Clock(Limit::Bit(SW_POWER_CAP)) if setup.is_power_at_maximum => {
+            "The power limit is the maximum of this GPU: only less work per token helps"
+        }
+        Owner::Clock(limit) => limit.known()?.remedy,
         Owner::Operator(operator) if setup.is_on_cpu => match operator.kind() {
             OperatorKind::Matmul => "Quantised weights, or more threads",
             _ => "More threads",

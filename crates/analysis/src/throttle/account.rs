@@ -1,11 +1,15 @@
 //! One kind of work: its time, and how long each limit was active in it.
 
-use std::{collections::BTreeMap, fmt};
+use std::{borrow::Cow, collections::BTreeMap, fmt};
 
 use serde::Serialize;
 
 use super::{Episodes, observation::Observation};
-use llmprof_event::{Phase, readings::Reading, reasons};
+use llmprof_event::{
+    Phase,
+    readings::Reading,
+    reasons::{self, ClockLimit},
+};
 
 /// The activity of the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,23 +71,34 @@ pub enum Limit {
 }
 
 impl Limit {
-    pub fn name(self) -> String {
+    /// Its texts; `None` for a bit that NVML does not document.
+    pub fn known(self) -> Option<&'static ClockLimit> {
         match self {
-            Limit::Bit(bit) => reasons::named(bit).name().into_owned(),
-            Limit::Board => "board limit".to_owned(),
-            Limit::Reliability => "reliability limit".to_owned(),
+            Limit::Bit(bit) => reasons::REASONS.iter().find(|reason| reason.bit == bit),
+            Limit::Board => Some(&reasons::BOARD),
+            Limit::Reliability => Some(&reasons::RELIABILITY),
+        }
+    }
+
+    pub fn name(self) -> Cow<'static, str> {
+        match self {
+            Limit::Bit(bit) => reasons::named(bit).name(),
+            Limit::Board => reasons::BOARD.name.into(),
+            Limit::Reliability => reasons::RELIABILITY.name.into(),
+        }
+    }
+
+    /// The state of a GPU under the limit.
+    pub fn participle(self) -> Cow<'static, str> {
+        match self.known() {
+            Some(limit) => limit.participle.into(),
+            None => format!("limited by the {}", self.name()).into(),
         }
     }
 
     /// Whether it keeps the GPU below its configured speed; `None` if that is not known.
     pub fn fault(self) -> Option<bool> {
-        match self {
-            Limit::Bit(bit) => match reasons::named(bit) {
-                reasons::ActiveReason::Known(reason) => Some(reason.fault),
-                reasons::ActiveReason::Unknown { .. } => None,
-            },
-            Limit::Board | Limit::Reliability => Some(true),
-        }
+        self.known().map(|limit| limit.fault)
     }
 }
 

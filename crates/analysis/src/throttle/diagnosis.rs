@@ -12,10 +12,7 @@ use super::{
     slowdown::{cost, free_clock},
 };
 use llmprof_base::units::{clock, percent};
-use llmprof_event::{
-    GpuInfo, GpuSource, Query, Refusal, Stamp,
-    reasons::{self, HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SW_POWER_CAP, SW_THERMAL, SYNC_BOOST},
-};
+use llmprof_event::{GpuInfo, GpuSource, Query, Refusal, Stamp, reasons};
 
 const DATE_TIME: &str = "%Y-%m-%d %H:%M:%S";
 const TIME: &str = "%H:%M:%S";
@@ -97,7 +94,7 @@ fn causes(evidence: &Evidence<'_>) -> Vec<Cause> {
             let free_clock = free_clock(ledger, phase, (*limit, time), info);
             let free_range = free_clock.zip(clock_mhz).map(|(free, limited)| free.range(limited));
             causes.push(Cause {
-                reason: limit.name(),
+                reason: limit.name().into_owned(),
                 limit: *limit,
                 phase,
                 fault: limit.fault(),
@@ -202,7 +199,7 @@ fn coincide(a: &Cause, b: &Cause) -> bool {
 /// "power-capped: 99 % of the time, SM 1980 → 1440 MHz, about 27 % slower"
 fn describe(together: &[&Cause], samples: u64) -> String {
     let Some(cause) = together.first() else { return String::new() };
-    let limits: Vec<String> = together.iter().map(|cause| throttled_by(cause.limit)).collect();
+    let limits: Vec<_> = together.iter().map(|cause| cause.limit.participle()).collect();
     let mut text = format!("{}: {} of the time", limits.join(" and "), percent(100.0 * cause.time_share));
     if cause.time_source == TimeSource::Samples && samples < MIN_SAMPLES {
         let s = if samples == 1 { "" } else { "s" };
@@ -269,19 +266,8 @@ fn interval(episode: &Episode, began: Option<DateTime>) -> String {
 /// A further limit. If another one was active at the same time, its own cost is not known.
 fn describe_further(cause: &Cause) -> String {
     match cause.alone_s < 0.9 * cause.sampled_s {
-        true => format!("{}: {} of the time", throttled_by(cause.limit), percent(100.0 * cause.time_share)),
+        true => format!("{}: {} of the time", cause.limit.participle(), percent(100.0 * cause.time_share)),
         false => describe(&[cause], u64::MAX),
-    }
-}
-
-fn throttled_by(limit: Limit) -> String {
-    match limit {
-        Limit::Bit(SW_POWER_CAP) => "power-capped".to_owned(),
-        Limit::Bit(SW_THERMAL | HW_THERMAL) => "thermally throttled".to_owned(),
-        Limit::Bit(HW_POWER_BRAKE) => "throttled by power brake".to_owned(),
-        Limit::Bit(HW_SLOWDOWN) => "throttled by the hardware".to_owned(),
-        Limit::Bit(SYNC_BOOST) => "limited by sync boost".to_owned(),
-        other => format!("limited by the {}", other.name()),
     }
 }
 

@@ -41,6 +41,10 @@ pub enum CudaError {
     Poisoned(String),
     #[error("the driver is too old for this binary ({0}); update it, or build against an older CUDA")]
     DriverTooOld(String),
+    #[error(
+        "the CUDA kernels were compiled from older sources than this program; run `just kernels` and build again, or use runtime.device=cpu"
+    )]
+    StaleKernels,
     #[error(transparent)]
     Launch(#[from] LaunchError),
     #[error("CUDA: {0}")]

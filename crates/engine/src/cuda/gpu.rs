@@ -32,7 +32,7 @@ use super::{
     blas::{Blas, Cublas},
     buffer::MemoryUse,
     error::CudaError,
-    images::{HOPPER, Manifest, Needs, dotted, images},
+    images::{ARE_STALE, HOPPER, Manifest, Needs, dotted, images},
 };
 use crate::{
     candle::memory::gigabytes,
@@ -173,6 +173,9 @@ impl Gpu {
     /// Opens a GPU; uses cuBLAS if `cublas` is set and the library is found.
     pub fn open(index: usize, cublas: bool) -> Result<Gpu, CudaError> {
         Self::check_usable(index)?;
+        if ARE_STALE {
+            return Err(CudaError::StaleKernels);
+        }
         // A context that an earlier run has lost stays lost: a process gets only one.
         let context = CudaContext::new(index)?;
         context.synchronize()?;

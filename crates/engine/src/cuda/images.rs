@@ -1,4 +1,4 @@
-//! The kernels that are built into the program, compiled ahead of time: `just kernels` creates them from `kernels/`.
+//! The kernels that are built into the program, compiled ahead of time from `kernels/`. `build.rs` chooses the directory.
 
 use std::{fmt, sync::LazyLock};
 
@@ -8,7 +8,7 @@ use llmprof_config::Dtype;
 
 macro_rules! image {
     ($name:expr) => {
-        include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/kernels/", $name, ".fatbin"))
+        include_bytes!(concat!(env!("LLMPROF_KERNELS"), "/", $name, ".fatbin"))
     };
 }
 
@@ -27,6 +27,11 @@ macro_rules! images_of {
 }
 
 pub const HOPPER: u32 = 90;
+
+pub(super) const MANIFEST_JSON: &str = include_str!(concat!(env!("LLMPROF_KERNELS"), "/manifest.json"));
+
+/// Whether the images were compiled from older sources, so that they may not fit the code that launches them.
+pub(super) const ARE_STALE: bool = cfg!(stale_kernels);
 
 /// Kernels that only some models need.
 #[derive(Debug, Clone, Copy, Default)]
@@ -91,7 +96,6 @@ pub fn images(dtype: Dtype, needs: Needs, capability: u32) -> Vec<&'static [u8]>
 /// The inputs and targets of the images' compilation.
 #[derive(Debug, Deserialize)]
 pub struct Manifest {
-    pub sources_sha256: String,
     /// The version of the compiler.
     pub cuda: String,
     /// Capabilities with machine code, e.g. 90 for 9.0.
@@ -115,11 +119,8 @@ impl fmt::Display for Manifest {
 
 impl Manifest {
     pub fn get() -> &'static Manifest {
-        static MANIFEST: LazyLock<Manifest> = LazyLock::new(|| {
-            let text =
-                include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/kernels/manifest.json"));
-            serde_json::from_str(text).expect("a test reads it")
-        });
+        static MANIFEST: LazyLock<Manifest> =
+            LazyLock::new(|| serde_json::from_str(MANIFEST_JSON).expect("a test reads it"));
         &MANIFEST
     }
 

@@ -9,9 +9,10 @@ use super::{Extent, OTHERS, names};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NameId(pub u32);
 
-/// Device work of a program, or a wait of its host. Times are nanoseconds by one clock; 0 is unknown.
+/// Device work of a program, or a wait of its host. Times are nanoseconds by one clock; 0 is unknown. A recorder may know
+/// only the address of a kernel's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Work {
+pub struct Work<Name = NameId> {
     pub start_ns: u64,
     pub end_ns: u64,
     pub stream: u32,
@@ -20,13 +21,13 @@ pub struct Work {
     pub correlation: u32,
     /// The graph that it is a node of.
     pub graph: Option<u32>,
-    pub kind: WorkKind,
+    pub kind: WorkKind<Name>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WorkKind {
+pub enum WorkKind<Name = NameId> {
     Kernel {
-        name: NameId,
+        name: Name,
         launch: KernelLaunch,
     },
     Copy {

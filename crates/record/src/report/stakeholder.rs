@@ -18,10 +18,7 @@ use llmprof_analysis::{
     trust::{MIN_REQUESTS, Severity, Trust, TrustIssue},
 };
 use llmprof_base::units::{grouped, percent, three_digits};
-use llmprof_event::{
-    Phase,
-    reasons::{HW_POWER_BRAKE, HW_SLOWDOWN, SW_POWER_CAP, SYNC_BOOST, THERMAL},
-};
+use llmprof_event::{Phase, reasons::SW_POWER_CAP};
 
 /// The measurement, the speed, its limit, the energy, trust, and what to do.
 pub(super) fn summary_md(state: &RunState) -> String {
@@ -214,15 +211,7 @@ fn main_cause(state: &RunState) -> Option<Cause> {
 }
 
 fn limited_by(limit: Limit) -> &'static str {
-    match limit {
-        Limit::Bit(SW_POWER_CAP) => "its power limit",
-        Limit::Bit(bit) if bit & THERMAL != 0 => "its temperature",
-        Limit::Bit(HW_POWER_BRAKE) => "the power supply of the machine",
-        Limit::Bit(HW_SLOWDOWN) => "its own protection against heat or a lack of power",
-        Limit::Bit(SYNC_BOOST) => "another GPU that it is coupled to",
-        Limit::Board | Limit::Reliability => "the electrical limits of its board",
-        Limit::Bit(_) => "an unknown limit",
-    }
+    limit.known().map_or("an unknown limit", |limit| limit.plain)
 }
 
 /// The activity in plain language, for readers who do not know the phases.
@@ -393,8 +382,7 @@ const MIN_SHARE: f64 = 0.05;
 
 fn to_do(state: &RunState) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for cause in causes(state) {
-        let remedy = remedy(state, cause.limit);
+    for remedy in causes(state).iter().filter_map(|cause| remedy(state, cause.limit)) {
         if !lines.contains(&remedy) {
             lines.push(remedy);
         }
@@ -448,24 +436,19 @@ fn to_do(state: &RunState) -> Vec<String> {
     lines
 }
 
-/// The remedy for a limit.
-fn remedy(state: &RunState, limit: Limit) -> String {
+/// The remedy for a limit; `None` for one that is not known.
+fn remedy(state: &RunState, limit: Limit) -> Option<String> {
     let info = state.profiled_gpu().or_else(|| state.main_gpu()).map(|gpu| &gpu.info);
     let power = info.and_then(|info| Some((info.power_limit_w?, info.power_limit_max_w?)));
-    match (limit, power) {
+    Some(match (limit, power) {
         (Limit::Bit(SW_POWER_CAP), Some((limit, max))) if limit < max - 0.5 => format!(
-            "Raise the power limit of the GPU from {limit:.0} to {max:.0} watts, after a check of the power supply \
-             and the cooling."
+            "Raise the power limit of the GPU from {limit:.0} to {max:.0} watts, after a check of the power supply and the \
+             cooling."
         ),
-        (Limit::Bit(SW_POWER_CAP), _) => {
+        (Limit::Bit(SW_POWER_CAP), Some(_)) => {
             "The power limit cannot be raised. A model with quantised weights needs less power per token."
                 .to_owned()
         }
-        (Limit::Bit(bit), _) if bit & THERMAL != 0 => {
-            "Improve the cooling of the GPU: airflow, dust, room temperature, distance to the next GPU."
-                .to_owned()
-        }
-        (Limit::Bit(SYNC_BOOST), _) => "Remove the GPU from the group that sets its clock.".to_owned(),
-        _ => "Check the power supply of the machine, its cables and its cooling.".to_owned(),
-    }
+        (limit, _) => limit.known()?.plain_remedy.to_owned(),
+    })
 }

@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use super::{GpuState, RunState};
-use llmprof_analysis::ranks::{Clock, Late, NcclLog, Totals, straggler};
+use llmprof_analysis::{
+    ranks::{Clock, Late, NcclLog, Totals, straggler},
+    throttle::Limit,
+};
 use llmprof_event::{
     Notice, Stamp,
     ranks::{RankLane, RanksWindow},
     readings::Reading,
-    reasons::{self, SW_POWER_CAP, THERMAL},
+    reasons,
 };
 
 /// Recent values cover the last one to two of these periods.
@@ -128,11 +131,7 @@ impl RunState {
         };
         let limits = gpu.reasons.iter().filter(|(bit, _)| reasons::named(*bit).fault());
         let limits = limits.filter(|(_, series)| mean(series).is_some_and(|share| share > 0.5));
-        let limits = limits.map(|(bit, _)| match *bit {
-            SW_POWER_CAP => "power-capped".to_owned(),
-            bit if bit & THERMAL != 0 => "too hot (thermal slowdown)".to_owned(),
-            bit => format!("limited ({})", reasons::named(bit).name()),
-        });
+        let limits = limits.map(|(bit, _)| Limit::Bit(*bit).participle().into_owned());
         Clock { sm_mhz: mean(gpu.series(Reading::SmClock)), limits: limits.collect() }
     }
 

@@ -129,7 +129,11 @@ impl RunState {
 fn limits(phase: Phase, account: &Account) -> Vec<LimitShare> {
     let faults = account.limits.iter().filter(|(limit, _)| limit.fault() == Some(true));
     faults
-        .map(|(limit, time)| LimitShare { phase, limit: limit.name(), share: account.active_share(time).0 })
+        .map(|(limit, time)| LimitShare {
+            phase,
+            limit: limit.name().into_owned(),
+            share: account.active_share(time).0,
+        })
         .collect()
 }
 

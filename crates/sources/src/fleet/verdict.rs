@@ -12,7 +12,7 @@ use llmprof_analysis::peaks::GpuPeaks;
 use llmprof_base::units::{grouped, percent, rough_seconds};
 use llmprof_event::{
     readings::Reading,
-    reasons::{self, ActiveReason},
+    reasons::{self, ActiveReason, ClockLimit},
 };
 
 /// The number of PCIe replays within the window that is reported: a few happen on good links.
@@ -56,16 +56,9 @@ impl fmt::Display for State {
 }
 
 /// Why a GPU is slow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    HardwareThermal,
-    Thermal,
-    PowerBrake,
-    HardwareSlowdown,
-    PowerCap,
-    SyncBoost,
-    ApplicationClocks,
+    Limit(&'static ClockLimit),
     /// No limit is reported.
     NoneReported,
     /// The exporter does not export clock event reasons.
@@ -75,55 +68,59 @@ pub enum Cause {
 impl Cause {
     fn from_reasons(reasons: Option<u64>) -> Cause {
         let Some(bits) = reasons else { return Cause::NotExported };
-        let by_bit = [
-            (reasons::HW_THERMAL, Cause::HardwareThermal),
-            (reasons::SW_THERMAL, Cause::Thermal),
-            (reasons::HW_POWER_BRAKE, Cause::PowerBrake),
-            (reasons::HW_SLOWDOWN, Cause::HardwareSlowdown),
-            (reasons::SW_POWER_CAP, Cause::PowerCap),
-            (reasons::SYNC_BOOST, Cause::SyncBoost),
-            (reasons::APPLICATION_CLOCKS, Cause::ApplicationClocks),
+        // The most specific first.
+        let order = [
+            reasons::HW_THERMAL,
+            reasons::SW_THERMAL,
+            reasons::HW_POWER_BRAKE,
+            reasons::HW_SLOWDOWN,
+            reasons::SW_POWER_CAP,
+            reasons::SYNC_BOOST,
+            reasons::APPLICATION_CLOCKS,
         ];
-        by_bit.into_iter().find(|(bit, _)| bits & bit != 0).map_or(Cause::NoneReported, |(_, cause)| cause)
+        match order.into_iter().find(|bit| bits & bit != 0).map(reasons::named) {
+            Some(ActiveReason::Known(limit)) => Cause::Limit(limit),
+            _ => Cause::NoneReported,
+        }
     }
 
+    /// Whether it is one of the limits in `bits`.
+    fn is_any(self, bits: u64) -> bool {
+        matches!(self, Cause::Limit(limit) if limit.bit & bits != 0)
+    }
+
+    fn key(self) -> &'static str {
+        match self {
+            Cause::Limit(limit) => limit.key,
+            Cause::NoneReported => "none_reported",
+            Cause::NotExported => "not_exported",
+        }
+    }
+
+    /// A sentence without its full stop.
     pub fn remedy(self) -> &'static str {
         match self {
-            Cause::HardwareThermal | Cause::Thermal => {
-                "check its cooling: inlet temperature, fans, dust, neighbouring GPUs"
-            }
-            Cause::PowerBrake => "check the power supplies of the node and the power budget of its rack",
-            Cause::HardwareSlowdown => {
-                "check its power cables and its cooling (nvidia-smi -q -d PERFORMANCE)"
-            }
-            Cause::PowerCap => {
-                "compare its power limit with that of its peers (nvidia-smi -q -d POWER), and raise it with \
-                 nvidia-smi -pl"
-            }
-            Cause::SyncBoost => "another GPU of its sync boost group is slow: find that GPU",
-            Cause::ApplicationClocks => {
-                "its clocks were set: reset them with nvidia-smi -rac, and locked ones with -rgc"
-            }
+            Cause::Limit(limit) => limit.remedy,
             Cause::NoneReported => {
-                "compare it with a peer (nvidia-smi -q -d CLOCK,PERFORMANCE): locked clocks are not reported as a limit"
+                "Compare it with a peer (nvidia-smi -q -d CLOCK,PERFORMANCE): locked clocks are not reported as a limit"
             }
             Cause::NotExported => {
-                "add DCGM_FI_DEV_CLOCKS_EVENT_REASONS to the counters of the exporter to see its limit"
+                "Add DCGM_FI_DEV_CLOCKS_EVENT_REASONS to the counters of the exporter to see its limit"
             }
         }
+    }
+}
+
+impl Serialize for Cause {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.key())
     }
 }
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Cause::HardwareThermal => "hardware thermal slowdown",
-            Cause::Thermal => "thermal slowdown",
-            Cause::PowerBrake => "power brake",
-            Cause::HardwareSlowdown => "hardware slowdown",
-            Cause::PowerCap => "power cap",
-            Cause::SyncBoost => "sync boost",
-            Cause::ApplicationClocks => "application clocks",
+            Cause::Limit(limit) => limit.name,
             Cause::NoneReported => "no limit is reported",
             Cause::NotExported => "its limit is not exported",
         })
@@ -587,10 +584,12 @@ impl Fleet {
         let temp =
             || compared(gpu.get(Reading::Temp), loss.equals_temp_c, "°C").map(|temp| format!(" at {temp}"));
         let power = || compared(gpu.get(Reading::Power), loss.equals_power_w, "W");
-        let detail = match cause {
-            Cause::HardwareThermal | Cause::Thermal => temp(),
-            Cause::PowerCap => power().map(|power| format!(" at {power}")),
-            _ => power().map(|power| format!(", it draws {power}")),
+        let detail = if cause.is_any(reasons::THERMAL) {
+            temp()
+        } else if cause.is_any(reasons::SW_POWER_CAP) {
+            power().map(|power| format!(" at {power}"))
+        } else {
+            power().map(|power| format!(", it draws {power}"))
         };
         let why = format!("{cause}{}", detail.unwrap_or_default());
         let equals = match basis.measured_by < basis.equals {
@@ -598,7 +597,7 @@ impl Fleet {
             false => format!("{} peers", basis.equals),
         };
         format!(
-            "Slow{since}: up to {} lost (estimate: {which} {:.0} MHz, median {:.0} and MAD {:.0} of {equals}). Why: {why}; {}.",
+            "Slow{since}: up to {} lost (estimate: {which} {:.0} MHz, median {:.0} and MAD {:.0} of {equals}). Why: {why}. {}.",
             percent(loss.lost_pct),
             loss.clock_mhz,
             basis.median_mhz,
@@ -608,13 +607,13 @@ impl Fleet {
     }
 }
 
-/// "Limited: SM clock 1410 MHz, 29 % below its maximum of 1980 MHz. Why: thermal slowdown at 91 °C; check its cooling …"
+/// "Limited: SM clock 1410 MHz, 29 % below its maximum of 1980 MHz. Why: thermal slowdown at 91 °C. Improve the cooling …"
 fn below_own_words(gpu: &Gpu, below: &BelowOwnClock) -> String {
     let BelowOwnClock { clock_mhz, own_mhz, basis, below_pct, cause } = below;
-    let temp = gpu.get(Reading::Temp).filter(|_| matches!(cause, Cause::HardwareThermal | Cause::Thermal));
+    let temp = gpu.get(Reading::Temp).filter(|_| cause.is_any(reasons::THERMAL));
     let temp = temp.map_or_else(String::new, |temp| format!(" at {temp:.0} °C"));
     format!(
-        "Limited: SM clock {clock_mhz:.0} MHz, {} below its {basis} of {own_mhz:.0} MHz. Why: {cause}{temp}; {}.",
+        "Limited: SM clock {clock_mhz:.0} MHz, {} below its {basis} of {own_mhz:.0} MHz. Why: {cause}{temp}. {}.",
         percent(*below_pct),
         cause.remedy()
     )
@@ -821,7 +820,7 @@ mod tests {
         assert_eq!(fleet.rows.last().map(|row| (row.at, row.state)), Some((13, State::Idle)));
         let loss = fleet.rows[1].loss.unwrap();
         assert!((loss.lost_pct - 28.787_878_8).abs() < 1e-6, "{loss:?}");
-        assert_eq!((loss.cause, loss.basis.equals), (Cause::PowerCap, 15));
+        assert_eq!((loss.cause.key(), loss.basis.equals), ("power_cap", 15));
         let words = fleet.sentence(&fleet.rows[0]);
         assert!(
             words.contains("thermal slowdown at 91 °C (peers 60)") && words.contains("estimate"),
@@ -889,7 +888,7 @@ mod tests {
             text.starts_with("Limited: SM clock 1200 MHz, 39 % below its maximum of 1980 MHz."),
             "{text}"
         );
-        assert!(text.contains("Why: thermal slowdown at 60 °C; check its cooling"), "{text}");
+        assert!(text.contains("Why: thermal slowdown at 60 °C. Improve the cooling"), "{text}");
     }
 
     #[test]

@@ -4,14 +4,11 @@ use std::collections::BTreeMap;
 
 use super::header::{Cell, split_unit};
 use crate::{
-    gpu::{Gpu, Ran, filled},
+    gpu::{Gpus, Ran, filled},
     quantity::base,
     tally::{Durations, MAX_ROWS},
 };
 use llmprof_event::kernels::{Extent, KernelRow, KernelTable, Kind, names};
-
-/// More GPUs than a machine has; operations of further ones count for the last one.
-const MAX_GPUS: usize = 256;
 
 /// A column with a number, and the factor to its base unit.
 type Scaled = (usize, f64);
@@ -45,7 +42,7 @@ pub struct Trace {
 
 #[derive(Debug)]
 enum Counted {
-    Gpus(BTreeMap<String, Gpu>),
+    Gpus(Gpus),
     Calls(BTreeMap<String, Durations>),
 }
 
@@ -56,7 +53,7 @@ impl Trace {
         let at = |name: &str| plain.iter().position(|(title, _)| title == name);
         let scaled = |name: &str| at(name).map(|at| (at, base(plain[at].1).factor));
         let counted = match (at("grdx"), at("result")) {
-            (Some(_), _) => Counted::Gpus(BTreeMap::new()),
+            (Some(_), _) => Counted::Gpus(Gpus::default()),
             (None, Some(_)) => Counted::Calls(BTreeMap::new()),
             (None, None) => return None,
         };
@@ -103,12 +100,7 @@ impl Trace {
                 return Some(());
             }
         };
-        let device = columns.device.and_then(text).unwrap_or_default();
-        let known = gpus.len() < MAX_GPUS || gpus.contains_key(&device);
-        let gpu = match known {
-            true => gpus.entry(device).or_default(),
-            false => gpus.values_mut().next_back()?,
-        };
+        let gpu = gpus.named(&columns.device.and_then(text).unwrap_or_default());
         if name.starts_with("[CUDA mem") {
             gpu.copy(&name, columns.bytes.and_then(scaled), ran);
             return Some(());
@@ -149,15 +141,7 @@ impl Trace {
                 let rows = calls.into_iter().map(row).collect();
                 filled("nsys trace, CUDA calls", Kind::ApiCalls, rows, None).into_iter().collect()
             }
-            Counted::Gpus(gpus) => {
-                let device = |name: String| Some(name).filter(|name| !name.is_empty());
-                let tables = gpus
-                    .into_iter()
-                    .map(|(name, gpu)| gpu.into_tables("nsys trace", device(name).as_deref()));
-                let (kernels, copies): (Vec<_>, Vec<_>) =
-                    tables.map(|[kernels, copies]| (kernels, copies)).unzip();
-                kernels.into_iter().chain(copies).flatten().collect()
-            }
+            Counted::Gpus(gpus) => gpus.into_tables("nsys trace"),
         };
         tables
             .iter_mut()

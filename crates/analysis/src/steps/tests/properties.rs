@@ -198,7 +198,7 @@ fn memory_is_bounded() {
     assert!(rows <= 2 * 8_200, "{rows}");
 }
 
-/// Prints the throughput: `cargo test --release --lib analysis::steps -- --ignored throughput --nocapture`.
+/// Prints the throughput: `cargo test --release -p llmprof-analysis --lib steps:: -- --ignored throughput --nocapture`.
 #[test]
 #[ignore = "measures"]
 fn throughput() {

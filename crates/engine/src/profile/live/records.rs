@@ -1,47 +1,21 @@
 //! The CUPTI activity records that the built-in engine uses. `llmprof_inject::layout` defines where their fields are.
 
-use llmprof_inject::layout::{self, ActivityKind, Bytes};
+use llmprof_inject::{
+    layout::{self, Bytes},
+    wire,
+};
 
 pub use llmprof_inject::layout::kind;
 
-use llmprof_event::kernels::work::{Direction, KernelLaunch};
+use llmprof_event::kernels::work::{Direction, KernelLaunch, Work, WorkKind};
 
 /// A record that is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
-    Work(DeviceWork),
+    /// Work, with the address of a kernel's name; 0 if CUPTI reports none.
+    Work(Work<usize>),
     /// The launch `correlation` has the external id `id`.
-    ExternalId {
-        correlation: u32,
-        id: u64,
-    },
-}
-
-/// A kernel, copy or memset on the GPU.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceWork {
-    /// The correlation id of the call that launched it.
-    pub correlation: u32,
-    pub start_ns: u64,
-    pub end_ns: u64,
-    pub in_graph: bool,
-    pub kind: WorkKind,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum WorkKind {
-    Kernel {
-        /// The address of its name; 0 if CUPTI reports none.
-        name_address: usize,
-        launch: KernelLaunch,
-    },
-    Copy {
-        direction: Direction,
-        bytes: u64,
-    },
-    Memset {
-        bytes: u64,
-    },
+    ExternalId { correlation: u32, id: u64 },
 }
 
 /// The record at the beginning of `bytes`; `None` for other kinds, for external ids of other tools, and for truncated records.
@@ -50,24 +24,21 @@ pub fn read(bytes: &[u8]) -> Option<Record> {
     if fields.u32(0)? == kind::EXTERNAL_CORRELATION && fields.u32(4)? == EXTERNAL_KIND {
         return Some(Record::ExternalId { correlation: fields.u32(16)?, id: fields.u64(8)? });
     }
-    let activity = layout::read(bytes)?;
-    let kind = match activity.kind {
-        ActivityKind::Kernel { name_address, grid, block, registers, shared_bytes } => {
-            WorkKind::Kernel { name_address, launch: KernelLaunch { grid, block, registers, shared_bytes } }
+    let wire::Work { start_ns, end_ns, correlation, stream, device, graph, kind } = layout::read(bytes)?;
+    let kind = match kind {
+        wire::WorkKind::Kernel { name, launch } => {
+            let wire::Launch { grid, block, registers, shared_bytes } = launch;
+            let launch = KernelLaunch { grid, block: block.map(u32::from), registers, shared_bytes };
+            WorkKind::Kernel { name, launch }
         }
-        ActivityKind::Copy { direction, bytes } => {
+        wire::WorkKind::Copy { direction, bytes } => {
             WorkKind::Copy { direction: Direction::of_cupti(direction), bytes }
         }
-        ActivityKind::Memset { bytes } => WorkKind::Memset { bytes },
-        ActivityKind::Graph | ActivityKind::Wait { .. } => return None,
+        wire::WorkKind::Memset { bytes } => WorkKind::Memset { bytes },
+        wire::WorkKind::Graph | wire::WorkKind::Wait { .. } => return None,
     };
-    Some(Record::Work(DeviceWork {
-        correlation: activity.correlation,
-        start_ns: activity.start_ns,
-        end_ns: activity.end_ns,
-        in_graph: activity.node != 0,
-        kind,
-    }))
+    let graph = (graph > 0).then_some(graph);
+    Some(Record::Work(Work { start_ns, end_ns, stream, device, correlation, graph, kind }))
 }
 
 /// `CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0`, the kind of this program's external ids.
@@ -103,8 +74,9 @@ pub mod tests {
     fn a_kernel_is_read() {
         let launch =
             KernelLaunch { grid: [132, 1, 2], block: [256, 1, 1], registers: 96, shared_bytes: 5120 };
-        let kind = WorkKind::Kernel { name_address: 0xabcd, launch };
-        let expected = DeviceWork { correlation: 77, start_ns: 1_000, end_ns: 4_500, in_graph: true, kind };
+        let kind = WorkKind::Kernel { name: 0xabcd, launch };
+        let (start_ns, end_ns) = (1_000, 4_500);
+        let expected = Work { start_ns, end_ns, stream: 0, device: 0, correlation: 77, graph: Some(1), kind };
         assert_eq!(read(&kernel()), Some(Record::Work(expected)));
         assert_eq!(read(&kernel()[..100]), None, "truncated");
     }
@@ -118,7 +90,7 @@ pub mod tests {
         put(&mut bytes, 44, &9u32.to_ne_bytes());
         let Some(Record::Work(copy)) = read(&bytes) else { panic!("no copy") };
         assert_eq!(copy.kind, WorkKind::Copy { direction: Direction::HostToDevice, bytes: 8192 });
-        assert_eq!((copy.correlation, copy.in_graph), (9, false));
+        assert_eq!((copy.correlation, copy.graph), (9, None));
         let mut external = vec![0u8; 24];
         put(&mut external, 0, &kind::EXTERNAL_CORRELATION.to_ne_bytes());
         put(&mut external, 4, &EXTERNAL_KIND.to_ne_bytes());
