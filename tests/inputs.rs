@@ -7,7 +7,7 @@ use llmprof::{
     config::{Dtype, RunConfig, Weights, built_in, compose},
     engine::{candle::Tensors, weights::SyntheticWeights, workload::PromptSet},
     model::ModelSpec,
-    run::inputs::Inputs,
+    run::{inputs::Inputs, work::kind_of},
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -18,7 +18,8 @@ fn composed(overrides: &[String]) -> Result<RunConfig, String> {
 }
 
 fn open(overrides: &[String]) -> Result<Inputs, String> {
-    Inputs::open(&composed(overrides)?).map_err(|e| e.to_string())
+    let config = composed(overrides)?;
+    Inputs::open(&config, &kind_of(config.runtime.name)).map_err(|e| e.to_string())
 }
 
 fn split(text: &str) -> Vec<String> {

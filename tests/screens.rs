@@ -14,7 +14,7 @@ use llmprof::{
         compare::{Options, Subject, compare},
         metrics::Metrics,
     },
-    config::{Dtype, ThemeName, built_in, compose},
+    config::{Dtype, Override, ThemeName, built_in, compose},
     event::{
         Device, Envelope, Event, GivenPeaks, GpuAbsent, GpuInfo, GpuLost, GpuProcess, GpuProcesses,
         GpuSample, HostInfo, HostSample, KernelReport, Level, ModelEngine, Notice, OperatorTime,
@@ -569,6 +569,7 @@ fn sweep(running: bool) -> Sweep {
         for batch in ["1", "16"] {
             let overrides =
                 ["runtime=sim".into(), format!("model={model}"), format!("runtime.batch_size={batch}")];
+            let overrides = overrides.map(|text| Override::parse(&text).unwrap());
             jobs.push(Job::new(overrides.into(), jobs.len().to_string()));
         }
     }

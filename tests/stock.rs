@@ -23,6 +23,7 @@ use llmprof::{
     run::{
         inputs::{Inputs, Model},
         plan::Plan,
+        work::kind_of,
     },
 };
 use serde_json::{Value, json};
@@ -606,7 +607,8 @@ fn every_model_of_conf_is_the_same_for_both_runtimes() {
         }
         let open = |runtime: &str| {
             let overrides = [format!("model={option}"), format!("runtime={runtime}")];
-            Inputs::open(&compose(&tree, &overrides).unwrap().config)
+            let config = compose(&tree, &overrides).unwrap().config;
+            Inputs::open(&config, &kind_of(config.runtime.name))
                 .unwrap_or_else(|e| panic!("{option}: {e}"))
                 .model
         };

@@ -15,11 +15,11 @@ use super::{
 };
 use llmprof_base::shell::quoted;
 use llmprof_config::{
-    AsOverride, Composed, Composition, ConfTree, ConfigError, Override, RiskySetting, compose,
-    compose_untyped, find_tree,
+    Composed, Composition, ConfTree, ConfigError, Override, RiskySetting, compose, compose_untyped, find_tree,
 };
 use llmprof_record::rundir::find_run;
 use llmprof_run::plan::Plan;
+use llmprof_sources::attach::Target;
 
 /// The configuration: files, and overrides on the command line.
 #[derive(Debug, Clone, Default, Args)]
@@ -66,26 +66,30 @@ impl ConfigArgs {
     /// The parsed arguments.
     pub(super) fn request(&self) -> Result<ConfigRequest, Failure> {
         self.reject_bare_words()?;
-        let mut request = ConfigRequest { conf_dir: self.conf_dir.clone(), overrides: Vec::new() };
-        request.add(&self.options())?;
-        request.add(&self.overrides)?;
-        Ok(request)
+        let mut overrides = self.options()?;
+        for word in &self.overrides {
+            overrides.push(Override::parse(word).map_err(Failure::usage)?);
+        }
+        Ok(ConfigRequest { conf_dir: self.conf_dir.clone(), overrides })
+    }
+
+    /// The parsed arguments, and the URLs among them.
+    pub(super) fn request_and_urls(&self) -> Result<(ConfigRequest, Vec<String>), Failure> {
+        let is_url = |word: &String| word.starts_with("http://") || word.starts_with("https://");
+        let (urls, overrides) = self.overrides.iter().cloned().partition(is_url);
+        Ok((ConfigArgs { overrides, ..self.clone() }.request()?, urls))
     }
 
     /// The options that are short for overrides.
-    fn options(&self) -> Vec<String> {
-        let model = self.model.iter().map(|model| format!("model={model}"));
-        let metrics = |address: &String| format!("output.metrics='{}'", address.replace('\'', ""));
-        model.chain(self.metrics.iter().map(metrics)).collect()
+    fn options(&self) -> Result<Vec<Override>, Failure> {
+        // A model may be several, for a sweep.
+        let model = self.model.iter().map(|model| Override::parse(&format!("model={model}")));
+        let metrics = self.metrics.iter().map(|address| Ok(Override::of_text("output.metrics", address)));
+        model.chain(metrics).collect::<Result<_, _>>().map_err(Failure::usage)
     }
 
     pub(super) fn compose(&self) -> Result<Composed, Failure> {
         self.request()?.compose()
-    }
-
-    /// The requested run; see [`ConfigRequest::plan`].
-    pub(super) fn plan(&self) -> Result<Plan, Failure> {
-        self.request()?.plan()
     }
 
     /// Refuses a word that is not an override: most often it is a mistyped command.
@@ -97,11 +101,12 @@ impl ConfigArgs {
         let commands: Vec<&str> =
             cli.get_subcommands().filter(|command| !command.is_hide_set()).map(|c| c.get_name()).collect();
         if commands.contains(&word.as_str()) {
-            let rest =
-                self.options().into_iter().chain(self.overrides.iter().filter(|o| *o != word).cloned());
-            let line: Vec<String> =
-                ["llmprof-tui".to_owned(), word.clone()].into_iter().chain(rest).collect();
-            let line = line.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+            let options = self.options()?;
+            let rest = self.overrides.iter().filter(|other| *other != word);
+            let words = ["llmprof-tui", word].into_iter();
+            let words =
+                words.chain(options.iter().map(|given| given.text.as_str())).chain(rest.map(String::as_str));
+            let line = words.map(quoted).collect::<Vec<_>>().join(" ");
             return Err(Failure::usage(format_args!(
                 "{word:?} is a command and comes before the overrides: {line}"
             )));
@@ -125,30 +130,9 @@ pub(super) struct ConfigRequest {
 }
 
 impl ConfigRequest {
-    /// The same files with other overrides.
-    pub(super) fn with_texts(&self, overrides: &[String]) -> Result<ConfigRequest, Failure> {
-        ConfigArgs { conf_dir: self.conf_dir.clone(), ..ConfigArgs::with_overrides(overrides) }.request()
-    }
-
-    /// The overrides as they are recorded and sent.
-    pub(super) fn texts(&self) -> Vec<String> {
-        self.overrides.iter().map(|given| given.text.clone()).collect()
-    }
-
-    /// Adds overrides, which take precedence.
-    pub(super) fn add(&mut self, overrides: &[impl AsOverride]) -> Result<(), Failure> {
-        for given in overrides {
-            self.overrides.push(given.as_override().map_err(Failure::usage)?);
-        }
-        Ok(())
-    }
-
     /// Adds overrides over which all others take precedence.
-    pub(super) fn preset(&mut self, overrides: &[impl AsOverride]) -> Result<(), Failure> {
-        let given = std::mem::take(&mut self.overrides);
-        self.add(overrides)?;
-        self.overrides.extend(given);
-        Ok(())
+    pub(super) fn preset(&mut self, overrides: impl IntoIterator<Item = Override>) {
+        self.overrides.splice(..0, overrides);
     }
 
     /// Whether an override gives `key` a value.
@@ -173,18 +157,17 @@ impl ConfigRequest {
 
     /// The requested run. Settings of `./conf` that start programs or connect are asked for once.
     pub(super) fn plan(&self) -> Result<Plan, Failure> {
-        self.plan_asking(MayAsk::Yes)
+        self.plan_of(None, MayAsk::Yes)
     }
 
-    /// Like [`plan`](Self::plan), while a screen is open.
-    pub(super) fn plan_again(&self) -> Result<Plan, Failure> {
-        self.plan_asking(MayAsk::No)
-    }
-
-    fn plan_asking(&self, may_ask: MayAsk) -> Result<Plan, Failure> {
+    /// The same for a run that follows `program`, if there is one.
+    pub(super) fn plan_of(&self, program: Option<&Target>, may_ask: MayAsk) -> Result<Plan, Failure> {
         let composed = self.compose()?;
         self.confirm(&[&composed], may_ask)?;
-        Ok(Plan::new(composed)?)
+        Ok(match program {
+            None => Plan::new(composed)?,
+            Some(program) => Plan::of_program(composed, program.clone())?,
+        })
     }
 
     /// Asks for consent to what `./conf` would start in these runs; `--conf-dir` is the user's own choice.
@@ -196,32 +179,6 @@ impl ConfigRequest {
             runs.iter().flat_map(|composed| RiskySetting::find_all(&composed.composition)).collect();
         conf_consent::confirm(Path::new("conf"), settings, may_ask)
     }
-}
-
-/// Turns a URL among the arguments into a value of `key`; true if there was one.
-pub(super) fn take_url(overrides: &mut [String], key: &str) -> bool {
-    let is_url = |text: &&mut String| text.starts_with("http://") || text.starts_with("https://");
-    let mut found = false;
-    for text in overrides.iter_mut().filter(is_url) {
-        *text = format!("{key}='{}'", text.replace('\'', ""));
-        found = true;
-    }
-    found
-}
-
-/// Takes the URLs out of the arguments.
-pub(super) fn take_urls(overrides: &mut Vec<String>) -> Vec<String> {
-    overrides.extract_if(.., |text| text.starts_with("http://") || text.starts_with("https://")).collect()
-}
-
-/// A value of an override, in quotes. Quotation marks in it are dropped: no URL and no condition has any.
-pub(super) fn in_quotes(text: &str) -> String {
-    format!("'{}'", text.replace(['\'', '\\'], ""))
-}
-
-/// A list as the value of an override.
-pub(super) fn quoted_list(texts: &[String]) -> String {
-    format!("[{}]", texts.iter().map(|text| in_quotes(text)).collect::<Vec<_>>().join(","))
 }
 
 /// The duration of `--for`.

@@ -10,11 +10,12 @@ use clap::{Args, Subcommand};
 
 use super::{
     Failure,
-    args::{ConfigArgs, resolve_run, runs_root},
+    args::{ConfigArgs, ConfigRequest, resolve_run, runs_root},
     print, print_data, print_json,
 };
 use llmprof_analysis::compare::{DEFAULT_METRICS, Gate, MIN_RUNS, Metric, Options, fact_names};
 use llmprof_base::process::{eprint_line, shutdown::Cause};
+use llmprof_config::Override;
 use llmprof_run::{
     compare::{self, CompareError, GatedComparison, Repeat, RepeatSide, Written},
     plan::Plan,
@@ -160,8 +161,10 @@ async fn compare_interleaved(args: &CompareArgs, n: usize) -> Result<u8, Failure
     let limit = args.max_time.map(Duration::try_from_secs_f64).transpose();
     let limit = limit.map_err(|_| Failure::usage("--max-time: expected a number of seconds"))?;
     let (of_a, of_b) = compare::split_sides(&args.sides)?;
-    let planned = |overrides: &[String]| {
-        let plan = ConfigArgs::with_overrides(overrides).plan()?;
+    let parsed = |words: &[String]| ConfigArgs::with_overrides(words).request();
+    let (of_a, of_b) = (parsed(&of_a)?.overrides, parsed(&of_b)?.overrides);
+    let planned = |overrides: &[Override]| {
+        let plan = ConfigRequest { overrides: overrides.to_vec(), ..ConfigRequest::default() }.plan()?;
         // A process that has opened a GPU keeps it open, and would count as another process for the runs, which check
         // for themselves.
         if args.same_process || !plan.uses_gpu() {
@@ -176,11 +179,11 @@ async fn compare_interleaved(args: &CompareArgs, n: usize) -> Result<u8, Failure
     let (pairs, note) = compare::pairs_to_run(n);
     note.iter().for_each(|note| eprint_line(format_args!("note: {note}")));
     let dir = compare::repeat_dir(&runs_root(&a.composed));
-    let side = |plan: &Plan, overrides: &[String]| RepeatSide {
+    let side = |plan: &Plan, overrides: &[Override]| RepeatSide {
         overrides: overrides.to_vec(),
         seed: plan.composed.config.runtime.seed,
     };
-    let plan_run = |overrides: &[String]| planned(overrides).map_err(|failure| failure.to_string());
+    let plan_run = |overrides: &[Override]| planned(overrides).map_err(|failure| failure.to_string());
     let repeat = Repeat {
         a: side(&a, &of_a),
         b: side(&b, &of_b),

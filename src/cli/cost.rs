@@ -12,7 +12,7 @@ use llmprof_base::{dir::Dir, foreign::visible, markup::inert_markdown, process::
 use llmprof_config::{Dtype, Names, RunConfig, Scheme, Weights};
 use llmprof_event::{GivenPeaks, GpuInfo};
 use llmprof_record::report::cost::{CostEstimate, CostGpu, CostQuery, known_gpus};
-use llmprof_run::inputs::Model;
+use llmprof_run::{inputs::Model, work::kind_of};
 use llmprof_sources::telemetry::{GpuProbe, nvml::NvmlProbe};
 
 pub(super) const EXAMPLES: &str = "\
@@ -188,12 +188,12 @@ fn plain_shape_of(config: &RunConfig, bits: Option<f64>) -> Result<Shape, Failur
         if let Some(published) = published_arch(config, scheme) {
             return Shape::from_hf(&published, dtype).map_err(Failure::usage);
         }
-        let (model, _) = Model::open(config).map_err(Failure::usage)?;
+        let (model, _) = Model::open(config, &kind_of(config.runtime.name)).map_err(Failure::usage)?;
         let unknown = || Failure::usage("cannot estimate this architecture in a quantised type");
         return model.shape(dtype).ok_or_else(unknown);
     }
     match (&config.model.weights, &config.model.config_json) {
-        (Weights::Path(path), _) => match Model::open(config) {
+        (Weights::Path(path), _) => match Model::open(config, &kind_of(config.runtime.name)) {
             Ok((model, _)) => model.shape(dtype).map(with_bits).ok_or_else(|| {
                 let path = path.display();
                 Failure::usage(format_args!(

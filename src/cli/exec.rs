@@ -10,7 +10,8 @@ use super::{
     launch::{launch, launch_here},
     print_data,
     remote::RemoteArgs,
-    request::{RunRequest, Shown, Subject, model_of},
+    request::{Program, RunRequest, Shown, model_of},
+    watch::watching,
 };
 use llmprof_base::{own_children::OwnChild, shell::quoted};
 use llmprof_sources::attach::{
@@ -111,8 +112,8 @@ pub(super) async fn exec(args: ExecArgs) -> Result<u8, Failure> {
         (true, false) => OutputTo::Same,
         (true, true) => OutputTo::Stderr,
     };
-    let subject = Subject::started(args.command, output);
-    launch(RunRequest { config: args.config.request()?, subject, shown, remark: None }, &args.remote).await
+    let program = Some(Program::started(args.command, output));
+    launch(RunRequest { config: args.config.request()?, program, shown, remark: None }, &args.remote).await
 }
 
 pub(super) async fn attach(args: AttachArgs) -> Result<u8, Failure> {
@@ -130,9 +131,9 @@ pub(super) async fn attach(args: AttachArgs) -> Result<u8, Failure> {
         processes.iter().find_map(|process| model_of(&process.arguments, process.directory.as_deref()));
     // Its load and memory count as the run's.
     let _own: Vec<OwnChild> = processes.iter().map(|process| OwnChild::new(process.pid)).collect();
-    let subject = Subject::Program { target: Target::Join { processes }, model };
+    let program = Some(Program { target: Target::Join { processes }, model });
     let remark = (!remarks.is_empty()).then(|| remarks.join("; "));
-    launch_here(RunRequest { config: args.config.request()?, subject, shown, remark }).await
+    launch_here(RunRequest { config: args.config.request()?, program, shown, remark }).await
 }
 
 /// The observable facts about a program that cannot be joined.
@@ -145,8 +146,8 @@ async fn watch_from_outside(config: ConfigArgs, shown: Shown, refusal: &NotJoine
         return Err(Failure::usage(format_args!("{remark}. Give a time: --for SECONDS")));
     }
     let mut config = config.request()?;
-    config.preset(&["runtime=watch", "output.record=false"])?;
-    launch_here(RunRequest { config, subject: Subject::Watch, shown, remark: Some(remark) }).await
+    config.preset(watching(false));
+    launch_here(RunRequest { config, program: None, shown, remark: Some(remark) }).await
 }
 
 pub(super) fn inject(args: &InjectArgs) -> Result<u8, Failure> {

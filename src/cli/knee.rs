@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use super::{
     Failure,
-    args::{ConfigArgs, ConfigRequest, runs_root, take_url},
+    args::{ConfigArgs, ConfigRequest},
+    launch::measure,
     outcome::report_end,
     print, print_json,
 };
@@ -15,10 +16,9 @@ use llmprof_base::{
     table::aligned,
     units::{millis, percent, three_digits},
 };
-use llmprof_config::ArrivalKind;
+use llmprof_config::{ArrivalKind, Element, Override};
 use llmprof_event::Outcome;
 use llmprof_record::state::RunState;
-use llmprof_run::headless;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -74,11 +74,10 @@ impl Step {
 impl KneeArgs {
     /// The configuration; a URL is the address of the server.
     fn server_config(&self) -> Result<ConfigRequest, Failure> {
-        let mut config = self.config.clone();
-        let has_url = take_url(&mut config.overrides, "runtime.server.url");
-        let mut request = config.request()?;
-        if has_url && !request.sets("runtime") {
-            request.preset(&["runtime=openai"])?;
+        let (mut request, urls) = self.config.request_and_urls()?;
+        if let Some(url) = urls.last() {
+            let server = (!request.sets("runtime")).then(|| Override::of_text("runtime", "openai"));
+            request.preset(server.into_iter().chain([Override::of_text("runtime.server.url", url)]));
         }
         Ok(request)
     }
@@ -103,19 +102,22 @@ pub(super) async fn run(args: KneeArgs) -> Result<u8, Failure> {
     }
     let arrivals = match load.arrivals {
         ArrivalKind::Constant | ArrivalKind::Poisson | ArrivalKind::Gamma => None,
-        ArrivalKind::Closed | ArrivalKind::Trace => Some("runtime.load.arrivals=poisson".to_owned()),
+        ArrivalKind::Closed | ArrivalKind::Trace => {
+            Some(Override::of_text("runtime.load.arrivals", "poisson"))
+        }
     };
-    let root = runs_root(&plan.composed);
     let mut search = KneeSearch::new(load.rate.unwrap_or(1.0), args.precision);
     let mut steps: Vec<Step> = Vec::new();
     while let Some(rate) = search.next_rate().filter(|_| steps.len() < args.runs as usize) {
         let mut config = server_config.clone();
         let requests = (rate * args.seconds).ceil().max(MIN_REQUESTS);
-        config.add(arrivals.as_slice())?;
-        config.add(&[format!("runtime.load.rate={rate}"), format!("runtime.requests={requests}")])?;
+        config.overrides.extend(arrivals.clone());
+        config.overrides.extend([
+            Override::new("runtime.load.rate", Element::Float(rate)),
+            Override::new("runtime.requests", Element::Int(requests as i128)),
+        ]);
         let name = format!("{} requests/s", three_digits(rate));
-        let mut finished = headless::run_named(config.plan()?, args.quiet, &name).await?;
-        finished.summary.discard_unbegun(&root);
+        let finished = measure(config.plan()?, args.quiet, &name).await?;
         if let Some(cause) = &finished.cause {
             show(&search, &steps, args.json)?;
             eprint_line(format_args!("interrupted at {name}: {cause}"));

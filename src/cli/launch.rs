@@ -1,25 +1,32 @@
-//! Starts what a command asks for: a run or a sweep, on this machine or on a remote host, in the TUI or without it.
+//! Starts what a command asks for: a run, a sweep or a job of one, on this machine or on a remote host, in the TUI or
+//! without it.
 
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use super::{
     Failure,
     args::{ConfigArgs, runs_root, time_of},
     outcome::{
         failures, has_failed, print_program, print_watched, report_end, report_exit, report_launch,
-        report_sweep, result_text, sweep_text, unseen,
+        report_sweep, result_text, summary, sweep_text, unseen,
     },
     print, print_json,
     remote::{self, RemoteArgs},
-    request::{Planned, RunRequest, Shown, Subject},
+    request::{Planned, RunRequest, Shown},
     require_terminal,
-    sweep::{Started, SweepArgs},
+    sweep::{self, Started, SweepArgs},
 };
-use llmprof_base::process::{eprint_line, eprint_lines, shutdown::Shutdown};
+use llmprof_base::process::{
+    eprint_line, eprint_lines,
+    shutdown::{Cause, Shutdown},
+};
 use llmprof_config::Urls;
 use llmprof_record::report::run_json;
 use llmprof_run::{
-    headless,
+    headless::{self, Finished},
     plan::Plan,
     session::Session,
     sweep::{Launch, Runner, sweep_json, table_text},
@@ -38,25 +45,31 @@ pub(super) async fn launch(request: RunRequest, remote: &RemoteArgs) -> Result<u
 pub(super) async fn launch_here(request: RunRequest) -> Result<u8, Failure> {
     let time = request.shown.seconds.map(time_of).transpose()?;
     let Planned { plan, replan } = request.plan()?;
-    let RunRequest { subject, shown, remark, .. } = request;
-    match (subject, shown.headless) {
-        (subject, false) => on_screen(plan, replan, &subject, remark).await,
-        (Subject::Workload, true) => workload(plan, shown).await,
-        (Subject::Program { .. }, true) => program(plan, time, remark, shown).await,
-        (Subject::Watch, true) => watch(plan, time.unwrap_or_default(), remark, shown).await,
+    let RunRequest { shown, remark, .. } = request;
+    if !shown.headless {
+        return on_screen(plan, replan, remark).await;
+    }
+    match plan.work() {
+        Work::Model(_) | Work::Sim | Work::Python(_) | Work::Server(_) => workload(plan, shown).await,
+        Work::Program(_) => program(plan, time, remark, shown).await,
+        Work::Watch => watch(plan, time, remark, shown).await,
     }
 }
 
+/// One of several runs of a command, without the TUI, for its measurements. `name` is in the progress line.
+pub(super) async fn measure(plan: Plan, quiet: bool, name: &str) -> Result<Finished, Failure> {
+    let root = runs_root(&plan.composed);
+    let mut finished = headless::run_named(plan, quiet, name).await?;
+    finished.summary.discard_unbegun(&root);
+    Ok(finished)
+}
+
 /// A run in the TUI.
-async fn on_screen(
-    mut plan: Plan,
-    replan: Replan,
-    subject: &Subject,
-    remark: Option<String>,
-) -> Result<u8, Failure> {
-    match subject {
-        Subject::Program { .. } => plan.choices.extend(remark),
-        Subject::Workload | Subject::Watch => plan.remarks.extend(remark),
+async fn on_screen(mut plan: Plan, replan: Replan, remark: Option<String>) -> Result<u8, Failure> {
+    let is_program = matches!(plan.work(), Work::Program(_));
+    match is_program {
+        true => plan.choices.extend(remark),
+        false => plan.remarks.extend(remark),
     }
     plan.check_machine()?;
     require_terminal(match plan.work() {
@@ -74,10 +87,7 @@ async fn on_screen(
     let mut stopped = App::of_run(&tui, live, root.clone()).run(tui.mouse, shutdown).await;
     stopped.runs.iter_mut().for_each(|run| run.discard_unbegun(&root));
     let code = report_exit(stopped)?;
-    Ok(match subject {
-        Subject::Program { .. } => control.exit_code().unwrap_or(code),
-        Subject::Workload | Subject::Watch => code,
-    })
+    Ok(control.exit_code().filter(|_| is_program).unwrap_or(code))
 }
 
 /// The workload without the TUI.
@@ -87,9 +97,7 @@ async fn workload(plan: Plan, shown: Shown) -> Result<u8, Failure> {
         eprint_line(format_args!("note: {remark}"));
     }
     let only_tools = plan.is_for_tools_alone();
-    let root = runs_root(&plan.composed);
-    let mut finished = headless::run(plan, shown.quiet).await?;
-    finished.summary.discard_unbegun(&root);
+    let finished = measure(plan, shown.quiet, "").await?;
     let dir = finished.summary.dir.as_deref();
     match shown.json {
         true => print_json(&run_json(&finished.state, dir))?,
@@ -131,7 +139,12 @@ async fn program(
 }
 
 /// GPUs and servers without the TUI.
-async fn watch(plan: Plan, time: Duration, remark: Option<String>, shown: Shown) -> Result<u8, Failure> {
+async fn watch(
+    plan: Plan,
+    time: Option<Duration>,
+    remark: Option<String>,
+    shown: Shown,
+) -> Result<u8, Failure> {
     let urls: Vec<String> =
         plan.composed.config.telemetry.server.as_ref().map_or(Vec::new(), |urls| Urls::all(urls).to_vec());
     remark.iter().for_each(eprint_line);
@@ -162,8 +175,7 @@ pub(super) async fn launch_jobs(
         remote.can_run_sweeps()
     };
     let Some(runner) = sweep.runner(config, remote.host.as_deref(), possible)? else {
-        let request =
-            RunRequest { config: config.request()?, subject: Subject::Workload, shown, remark: None };
+        let request = RunRequest { config: config.request()?, program: None, shown, remark: None };
         return launch(request, remote).await;
     };
     match (sweep.launched(runner, config, remote.machine()?, shown.quiet)?, shown.headless) {
@@ -172,6 +184,31 @@ pub(super) async fn launch_jobs(
         (Started::Elsewhere(launch), true) => run_launch(*launch, shown).await,
         (Started::Elsewhere(launch), false) => show_launch(*launch).await,
     }
+}
+
+/// One job of the sweep in `dir`, without the TUI, as its launcher asks for it.
+pub(super) async fn launch_job(dir: &Path, number: usize, remote: &RemoteArgs) -> Result<u8, Failure> {
+    let kept = |aside: &Option<PathBuf>| {
+        if let Some(aside) = aside {
+            eprint_line(format_args!("an earlier recording of this job is kept as {}", aside.display()));
+        }
+    };
+    if remote.host.is_some() {
+        let Some(task) = sweep::task_there(dir, number)? else { return Ok(already_completed(number)) };
+        kept(&task.aside);
+        return remote::job(remote, task).await;
+    }
+    let Some(task) = sweep::task(dir, number)? else { return Ok(already_completed(number)) };
+    kept(&task.aside);
+    let finished = headless::job(task).await?;
+    print(&summary(&finished.state, finished.summary.dir.as_deref()))?;
+    let code = report_end(&finished.summary);
+    Ok(finished.cause.as_ref().map_or(code, Cause::exit_code))
+}
+
+fn already_completed(number: usize) -> u8 {
+    eprint_line(format_args!("job {number} has already completed"));
+    0
 }
 
 async fn run_sweep(mut runner: Runner, shown: Shown) -> Result<u8, Failure> {

@@ -244,6 +244,7 @@ impl From<PlanError> for Failure {
     fn from(e: PlanError) -> Self {
         match e {
             PlanError::Engine(e) => e.into(),
+            PlanError::NoProgram => Failure::work(e),
             e => Failure::usage(e),
         }
     }

@@ -1,29 +1,29 @@
 //! `--host`: runs on a remote host over ssh.
 
+mod args;
 mod follow;
 mod sweep;
 
-use std::{
-    ffi::OsString,
-    io,
-    path::{Path, PathBuf},
-};
+use std::{ffi::OsString, io, path::Path};
 
 use clap::{Args, CommandFactory};
 
-use self::follow::{follow, without_screen};
-pub(super) use self::sweep::job;
+pub(super) use self::{args::RemoteArgs, sweep::job};
+use self::{
+    args::{begin, connect},
+    follow::{follow, print_there, without_screen},
+};
 use super::{
     Cli, Failure,
-    args::{ConfigArgs, ConfigRequest, runs_root},
+    args::{ConfigArgs, ConfigRequest},
     ask::ask,
-    print, print_data,
-    request::{RunRequest, Shown, Subject},
+    print,
+    request::{Program, RunRequest, Shown},
     require_terminal,
 };
 use llmprof_base::{
-    foreign::{Lines, line},
-    process::{eprint_line, eprint_lines, shutdown::Shutdown},
+    foreign::line,
+    process::{eprint_line, shutdown::Shutdown},
     table::aligned,
     units::{bytes, rough_seconds},
 };
@@ -32,32 +32,11 @@ use llmprof_run::{
     plan::Plan,
     progress_line::ProgressLine,
     remote::{
-        Connection, Copies, Frame, Host, Incoming, Listed, Machine, Order, Refusal, RemoteRun, Request,
-        ServedDir, Start, Work, install, machine_there, serve, work,
+        Frame, Host, Incoming, Listed, Machine, Order, Refusal, Request, ServedDir, Start, Work, install,
+        machine_there, serve, work,
     },
 };
 use llmprof_sources::attach::OutputTo;
-
-/// Options of every command that can run on a remote host.
-#[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Remote host")]
-pub(super) struct RemoteArgs {
-    /// Run on HOST over ssh and show the run locally; HOST may be an alias from ssh's configuration
-    #[arg(long, value_name = "[USER@]HOST[:PORT]")]
-    pub(super) host: Option<String>,
-    /// Path of llmprof-tui on the remote host (default: llmprof-tui in PATH, then ~/.local/bin/llmprof-tui)
-    #[arg(long, value_name = "PATH", requires = "host")]
-    remote_program: Option<String>,
-    /// Working directory on the remote host, with conf/, models/ and runs/ (default: the home directory)
-    #[arg(long, value_name = "DIR", requires = "host")]
-    remote_dir: Option<PathBuf>,
-    /// Pass an option to ssh as with its -o; repeatable. LLMPROF_SSH replaces the ssh command itself
-    #[arg(long, value_name = "NAME=VALUE", requires = "host")]
-    ssh_option: Vec<String>,
-    /// Copy at most MB of a run to the local machine; larger files stay on the remote host and are listed
-    #[arg(long, value_name = "MB", requires = "host", default_value_t = 4096)]
-    fetch_limit: u64,
-}
 
 /// Options for runs that were started before, and for the remote program.
 #[derive(Debug, Clone, Default, Args)]
@@ -122,41 +101,16 @@ fn words_there(words: &[OsString]) -> Result<Vec<String>, Failure> {
     Ok(found)
 }
 
-impl RemoteArgs {
-    fn host(&self) -> Result<Option<Host>, Failure> {
-        let Some(text) = &self.host else { return Ok(None) };
-        let host: Host = text.parse().map_err(Failure::usage)?;
-        Ok(Some(Host { options: self.ssh_option.clone(), program: self.remote_program.clone(), ..host }))
-    }
-
-    fn limit_bytes(&self) -> u64 {
-        self.fetch_limit.saturating_mul(1_000_000)
-    }
-
-    fn work(&self, request: &ConfigRequest, command: Option<&[OsString]>) -> Result<Work, Failure> {
-        let text = |word: &OsString| word.to_str().map(str::to_owned);
-        let command = command.map(|words| words.iter().map(text).collect::<Option<Vec<String>>>());
-        let command =
-            command.map(|words| words.ok_or_else(|| Failure::usage("an argument is not UTF-8 text")));
-        Ok(Work {
-            overrides: request.texts(),
-            conf_dir: request.conf_dir.clone(),
-            command: command.transpose()?,
-            dir: self.remote_dir.clone(),
-        })
-    }
-}
-
 /// Runs what a command asks for on the remote host, if `--host` is given.
 pub(super) async fn run(args: &RemoteArgs, request: &RunRequest) -> Result<Option<u8>, Failure> {
     let Some(host) = args.host()? else { return Ok(None) };
-    let work = args.work(&request.config, request.subject.command())?;
+    let work = args.work(&request.config, request.program.as_ref().and_then(Program::command))?;
     if !request.shown.headless {
         require_terminal("llmprof-tui run --host …")?;
     }
     let mut screen = ConfigRequest { conf_dir: None, ..request.config.clone() };
     screen.overrides.retain(|given| given.sets_within("output.tui"));
-    follow(args, host, Start::New(work), &screen, &request.subject, request.shown).await.map(Some)
+    follow(args, host, Start::New(work), &screen, request.shown).await.map(Some)
 }
 
 /// Options without a command: install, list, reconnect, end.
@@ -178,7 +132,7 @@ pub(super) async fn session(
     let start = Start::Again(id.clone());
     if !cancel && llmprof_screen::terminal::is_there() {
         let screen = ConfigRequest::default();
-        return follow(args, host, start, &screen, &Subject::Workload, Shown::default()).await.map(Some);
+        return follow(args, host, start, &screen, Shown::default()).await.map(Some);
     }
     let shown = Shown { headless: true, ..Shown::default() };
     let mut run = begin(args, host, start)?;
@@ -188,20 +142,7 @@ pub(super) async fn session(
             cause: Some("cancelled by the user".to_owned()),
         });
     }
-    without_screen(run, &Subject::Workload, shown).await.map(Some)
-}
-
-fn connect(host: &Host) -> Result<Connection, Failure> {
-    Connection::open_asking(host).map_err(Failure::work)
-}
-
-fn begin(args: &RemoteArgs, host: Host, start: Start) -> Result<RemoteRun, Failure> {
-    let root = runs_root(&ConfigArgs::default().compose()?);
-    let connection = connect(&host)?;
-    if let Some(warning) = &connection.warning {
-        eprint_line(format_args!("warning: {warning}"));
-    }
-    Ok(RemoteRun::new(host, connection, start, Copies::Below(root), args.limit_bytes()))
+    without_screen(run, shown).await.map(Some)
 }
 
 async fn list(host: &Host) -> Result<u8, Failure> {
@@ -320,17 +261,6 @@ pub(super) async fn command(args: &RemoteArgs, words: &[OsString]) -> Result<Opt
     }
 }
 
-fn print_there(stderr: bool, text: &[u8]) -> Result<(), Failure> {
-    let text = String::from_utf8_lossy(text);
-    match stderr {
-        true => {
-            eprint_lines(Lines(&*text));
-            Ok(())
-        }
-        false => print_data(&text),
-    }
-}
-
 /// Serves one connection on the remote host.
 pub(super) fn serve_here() -> Result<u8, Failure> {
     match serve() {
@@ -347,14 +277,13 @@ pub(super) async fn work_here(dir: &Path) -> Result<u8, Failure> {
 }
 
 fn plan(work: &Work) -> Result<Plan, Refusal> {
-    let subject = match &work.command {
-        None => Subject::Workload,
-        Some(command) => Subject::started(command.iter().map(OsString::from).collect(), OutputTo::Log),
-    };
-    let files = ConfigRequest { conf_dir: work.conf_dir.clone(), ..ConfigRequest::default() };
-    let planned = files.with_texts(&work.overrides).and_then(|config| {
-        let request = RunRequest { config, subject, shown: Shown::default(), remark: None };
-        let plan = request.plan()?.plan;
+    let started =
+        |command: &Vec<String>| Program::started(command.iter().map(OsString::from).collect(), OutputTo::Log);
+    let program = work.command.as_ref().map(started);
+    let config =
+        ConfigArgs { conf_dir: work.conf_dir.clone(), ..ConfigArgs::with_overrides(&work.overrides) };
+    let planned = config.request().and_then(|config| {
+        let plan = RunRequest { config, program, shown: Shown::default(), remark: None }.plan()?.plan;
         plan.check_machine()?;
         Ok(plan)
     });

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Failure, args::ConfigRequest};
+use super::{Failure, args::ConfigRequest, conf_consent::MayAsk};
 use llmprof_config::Override;
 use llmprof_run::plan::{Plan, gives_shape};
 use llmprof_screen::Replan;
@@ -13,21 +13,18 @@ use llmprof_sources::attach::{OutputTo, Target};
 
 pub(super) struct RunRequest {
     pub(super) config: ConfigRequest,
-    pub(super) subject: Subject,
+    /// The program to follow; `None` for the work of the configuration.
+    pub(super) program: Option<Program>,
     pub(super) shown: Shown,
     /// A remark for the Log, or for stderr without a screen.
     pub(super) remark: Option<String>,
 }
 
-/// What runs.
-#[derive(Debug, Clone)]
-pub(super) enum Subject {
-    /// The workload of the configuration.
-    Workload,
-    /// Another program. `model` is the `config.json` of its model, if one was found.
-    Program { target: Target, model: Option<PathBuf> },
-    /// Nothing: GPUs and servers are monitored.
-    Watch,
+/// Another program.
+pub(super) struct Program {
+    pub(super) target: Target,
+    /// The `config.json` of its model, if one was found.
+    pub(super) model: Option<PathBuf>,
 }
 
 /// How a run is shown.
@@ -46,80 +43,56 @@ pub(super) struct Planned {
     pub(super) replan: Replan,
 }
 
-impl Subject {
+impl RunRequest {
+    pub(super) fn plan(&self) -> Result<Planned, Failure> {
+        let plan = match &self.program {
+            None => self.config.plan()?,
+            Some(program) => program.plan(self.config.clone())?,
+        };
+        let conf_dir = self.config.conf_dir.clone();
+        let target = self.program.as_ref().map(|program| program.target.clone());
+        let replan = move |overrides: Vec<Override>| {
+            let config = ConfigRequest { conf_dir: conf_dir.clone(), overrides };
+            config.plan_of(target.as_ref(), MayAsk::No).map_err(|failure| failure.to_string())
+        };
+        Ok(Planned { plan, replan: Box::new(replan) })
+    }
+}
+
+impl Program {
     /// A program that this one starts in the working directory.
-    pub(super) fn started(command: Vec<OsString>, output: OutputTo) -> Subject {
+    pub(super) fn started(command: Vec<OsString>, output: OutputTo) -> Program {
         let model = model_of(&command, std::env::current_dir().ok().as_deref());
-        Subject::Program { target: Target::Start { command, output }, model }
+        Program { target: Target::Start { command, output }, model }
     }
 
     /// The command of a program that this one starts.
     pub(super) fn command(&self) -> Option<&[OsString]> {
-        match self {
-            Subject::Program { target: Target::Start { command, .. }, .. } => Some(command),
-            Subject::Program { target: Target::Join { .. }, .. } | Subject::Workload | Subject::Watch => None,
-        }
-    }
-}
-
-impl RunRequest {
-    pub(super) fn plan(&self) -> Result<Planned, Failure> {
-        let (config, followed) = match &self.subject {
-            Subject::Workload | Subject::Watch => (self.config.clone(), None),
-            Subject::Program { target, model } => {
-                let (config, plan, has_model) = self.plan_program(target, model.as_deref())?;
-                (config, Some((plan, target.clone(), has_model)))
-            }
-        };
-        match followed {
-            None => {
-                let plan = config.plan()?;
-                Ok(Planned { plan, replan: Box::new(move |overrides| plan_again(&config, overrides)) })
-            }
-            Some((plan, target, has_model)) => Ok(Planned {
-                plan: plan.following(target.clone(), has_model),
-                replan: Box::new(move |overrides| {
-                    Ok(plan_again(&config, overrides)?.following(target.clone(), has_model))
-                }),
-            }),
+        match &self.target {
+            Target::Start { command, .. } => Some(command),
+            Target::Join { .. } => None,
         }
     }
 
-    /// The configuration and the plan for another program, and whether the shape of its model is known.
-    fn plan_program(
-        &self,
-        target: &Target,
-        model: Option<&Path>,
-    ) -> Result<(ConfigRequest, Plan, bool), Failure> {
-        let mut config = self.config.clone();
+    fn plan(&self, mut config: ConfigRequest) -> Result<Plan, Failure> {
         let has_model = config.overrides.iter().any(gives_shape);
-        config.preset(&["runtime=program"])?;
+        config.preset([Override::of_text("runtime", "program")]);
         if !has_model && !config.sets("model.name") {
             // The run is stored under the name of the program.
-            config.overrides.push(Override::of_text("model.name", &target.file_name()));
+            config.overrides.push(Override::of_text("model.name", &self.target.file_name()));
         }
-        let Some(model) = model.filter(|_| !has_model) else {
-            let plan = config.plan()?;
-            return Ok((config, plan, has_model));
-        };
+        let plan = |config: &ConfigRequest| config.plan_of(Some(&self.target), MayAsk::Yes);
+        let Some(model) = self.model.as_ref().filter(|_| !has_model) else { return plan(&config) };
         let shape = Override::of_text("model.config_json", &model.display().to_string());
         let mut with_shape = config.clone();
         with_shape.overrides.push(shape.clone());
-        match with_shape.plan() {
-            Ok(plan) => Ok((with_shape, plan, true)),
+        plan(&with_shape).or_else(|failure| {
             // An unreadable shape does not prevent following the program.
-            Err(failure) => {
-                let mut plan = config.plan()?;
-                plan.remarks.push(format!("the model's shape is not used ({shape}): {failure}"));
-                Ok((config, plan, false))
-            }
-        }
+            let mut plan = plan(&config)?;
+            plan.remarks.push(format!("the model's shape is not used ({shape}): {failure}"));
+            Ok(plan)
+        })
     }
-}
-
-fn plan_again(config: &ConfigRequest, overrides: &[String]) -> Result<Plan, String> {
-    let plan = config.with_texts(overrides).and_then(|config| config.plan_again());
-    plan.map_err(|failure| failure.to_string())
 }
 
 /// The `config.json` in a directory that the command names.

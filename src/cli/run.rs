@@ -1,25 +1,17 @@
 //! `run`: the workload without the TUI.
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-};
+use std::{env, path::PathBuf};
 
 use clap::Args;
 
 use super::{
     Failure,
     args::ConfigArgs,
-    launch::launch_jobs,
-    outcome::{report_end, summary},
-    print, remote,
+    launch::{launch_job, launch_jobs},
     remote::RemoteArgs,
     request::Shown,
-    sweep,
     sweep::SweepArgs,
 };
-use llmprof_base::process::{eprint_line, shutdown::Cause};
-use llmprof_run::headless;
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
@@ -54,42 +46,13 @@ pub(super) async fn run(args: RunArgs) -> Result<u8, Failure> {
         env::set_current_dir(dir).map_err(|e| Failure::usage(format_args!("{}: {e}", dir.display())))?;
     }
     if let (Some(dir), Some(number)) = (&args.job_of, args.job) {
-        return run_job(dir, number, args.ends_with_parent, &args.remote).await;
+        if args.ends_with_parent {
+            end_with_parent()?;
+        }
+        return launch_job(dir, number, &args.remote).await;
     }
     let shown = Shown { headless: true, json: args.json, quiet: args.quiet, seconds: None };
     launch_jobs(&args.config, &args.sweep, &args.remote, shown).await
-}
-
-/// One job of a sweep, recorded in its directory. Its messages go to the launcher's log.
-async fn run_job(
-    dir: &Path,
-    number: usize,
-    ends_with_parent: bool,
-    remote: &RemoteArgs,
-) -> Result<u8, Failure> {
-    if ends_with_parent {
-        end_with_parent()?;
-    }
-    let done = || {
-        eprint_line(format_args!("job {number} has already completed"));
-        Ok(0)
-    };
-    let kept = |aside: &Option<PathBuf>| {
-        if let Some(aside) = aside {
-            eprint_line(format_args!("an earlier recording of this job is kept as {}", aside.display()));
-        }
-    };
-    if remote.host.is_some() {
-        let Some(task) = sweep::task_there(dir, number)? else { return done() };
-        kept(&task.aside);
-        return remote::job(remote, task).await;
-    }
-    let Some(task) = sweep::task(dir, number)? else { return done() };
-    kept(&task.aside);
-    let finished = headless::job(task).await?;
-    print(&summary(&finished.state, finished.summary.dir.as_deref()))?;
-    let code = report_end(&finished.summary);
-    Ok(finished.cause.as_ref().map_or(code, Cause::exit_code))
 }
 
 /// Requests SIGTERM at the end of the parent, and refuses to run if the parent has ended already.

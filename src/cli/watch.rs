@@ -4,11 +4,12 @@ use clap::Args;
 
 use super::{
     Failure,
-    args::{ConfigArgs, ConfigRequest, in_quotes, quoted_list, take_urls},
+    args::{ConfigArgs, ConfigRequest},
     launch::launch,
     remote::RemoteArgs,
-    request::{RunRequest, Shown, Subject},
+    request::{RunRequest, Shown},
 };
+use llmprof_config::{Element, Override};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -43,28 +44,28 @@ pub(super) struct WatchArgs {
 impl WatchArgs {
     /// The configuration with the overrides of a watch; the user's own come last and take precedence.
     pub(super) fn watch_config(&self) -> Result<ConfigRequest, Failure> {
-        let mut config = self.config.clone();
-        let urls = take_urls(&mut config.overrides);
-        let mut request = config.request()?;
-        request.preset(&["runtime=watch".to_owned(), format!("output.record={}", self.record)])?;
-        let servers = (!urls.is_empty()).then(|| format!("telemetry.server={}", quoted_list(&urls)));
-        let alerts =
-            (!self.alerts.is_empty()).then(|| format!("telemetry.alerts={}", quoted_list(&self.alerts)));
-        let dcgm = self.dcgm.as_ref().map(|url| format!("telemetry.dcgm={}", in_quotes(url)));
-        for option in [servers, alerts, dcgm] {
-            request.add(option.as_slice())?;
-        }
+        let (mut request, urls) = self.config.request_and_urls()?;
+        request.preset(watching(self.record));
+        let list = |key: &str, texts: &[String]| (!texts.is_empty()).then(|| Override::of_texts(key, texts));
+        let dcgm = self.dcgm.as_ref().map(|url| Override::of_text("telemetry.dcgm", url));
+        let options = [list("telemetry.server", &urls), list("telemetry.alerts", &self.alerts), dcgm];
+        request.overrides.extend(options.into_iter().flatten());
         Ok(request)
     }
+}
+
+/// The overrides of a run that only monitors.
+pub(super) fn watching(record: bool) -> [Override; 2] {
+    [Override::of_text("runtime", "watch"), Override::new("output.record", Element::Bool(record))]
 }
 
 pub(super) async fn run(args: WatchArgs) -> Result<u8, Failure> {
     let mut config = args.watch_config()?;
     if args.remote.host.is_some() {
         // The local screen reads the remote recording.
-        config.add(&["output.record=true"])?;
+        config.overrides.push(Override::new("output.record", Element::Bool(true)));
     }
     let headless = args.seconds.is_some();
     let shown = Shown { headless, json: args.json, quiet: false, seconds: args.seconds };
-    launch(RunRequest { config, subject: Subject::Watch, shown, remark: None }, &args.remote).await
+    launch(RunRequest { config, program: None, shown, remark: None }, &args.remote).await
 }

@@ -130,7 +130,7 @@ fn typed_composition<C: Schema>(
     let config = typed::typed(&full, origins)?;
     let chosen = |(key, option): (&String, &Option<String>)| Some((key.clone(), option.clone()?));
     let choices = composition.choices.iter().filter_map(chosen).collect();
-    let overrides = overrides.iter().map(|given| given.text.clone()).collect();
+    let overrides = Override::texts(overrides);
     Ok(Composed { config, tree: job, choices, overrides, composition })
 }
 

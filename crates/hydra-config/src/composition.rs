@@ -232,8 +232,8 @@ fn selects_option(given: &Override, conf: &ConfTree) -> bool {
 
 fn refuse_sweep(given: &Override) -> Result<(), ConfigError> {
     let Some(OverrideValue::Sweep(_)) = given.value else { return Ok(()) };
-    let (key, values) = given.text.split_once('=').unwrap_or((&given.text, ""));
+    let ((key, values), prefix) = (given.key_and_value(), given.action.prefix());
     Err(given.bad(format!(
-        "several values need --multirun (-m); for a list write {key}=[{values}], for text add quotes"
+        "several values need --multirun (-m); for a list write {prefix}{key}=[{values}], for text add quotes"
     )))
 }

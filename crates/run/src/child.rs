@@ -12,6 +12,7 @@ use llmprof_base::{
     process::shutdown::{Cause, Shutdown},
     tools::process::Running,
 };
+use llmprof_config::Override;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum size of the messages; of longer ones the end is kept.
@@ -27,14 +28,15 @@ pub struct Ended {
 }
 
 /// Runs the workload of `overrides`, recorded in `dir`, until it ends or a signal ends it.
-pub async fn run(overrides: &[String], dir: &Path) -> io::Result<Ended> {
+pub async fn run(overrides: &[Override], dir: &Path) -> io::Result<Ended> {
     let mut shutdown = Shutdown::listen()?;
     if let Some(parent) = dir.parent() {
         fs::create_dir_all(parent)?;
     }
     let mut messages = tempfile::tempfile()?;
     let mut command = Command::new(env::current_exe()?);
-    command.args(["run", "--quiet", "--"]).args(overrides).arg(format!("hydra.run.dir={}", quoted(dir)));
+    let dir = Override::of_text("hydra.run.dir", &dir.display().to_string());
+    command.args(["run", "--quiet", "--"]).args(overrides.iter().chain([&dir]).map(|given| &given.text));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages.try_clone()?);
     let mut running = Running::start(&mut command).map_err(io::Error::other)?;
     let cause = loop {
@@ -52,10 +54,4 @@ pub async fn run(overrides: &[String], dir: &Path) -> io::Result<Ended> {
     messages.seek(SeekFrom::Start(length.saturating_sub(MAX_MESSAGES_BYTES)))?;
     messages.take(MAX_MESSAGES_BYTES).read_to_end(&mut text)?;
     Ok(Ended { status, messages: String::from_utf8_lossy(&text).into_owned(), cause })
-}
-
-/// A path as the value of an override.
-fn quoted(path: &Path) -> String {
-    let text = path.display().to_string().replace('\\', "\\\\").replace('\'', "\\'");
-    format!("'{text}'")
 }

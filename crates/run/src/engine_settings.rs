@@ -5,7 +5,7 @@ use crate::{
     inputs::{Inputs, Model},
     speculation::SpeculationPlan,
 };
-use llmprof_config::{Dtype, RunConfig, Runtime};
+use llmprof_config::{Dtype, RunConfig};
 use llmprof_engine::{
     EngineError,
     candle::{CandleOptions, stock::StockOptions},
@@ -33,14 +33,7 @@ impl EngineSettings<'_> {
                 device: self.device,
                 capability: device::compute_capability(self.device),
                 fastest_on_cpu: self.inputs.model.fastest_on_cpu(),
-                fits: &|dtype| match self.config.runtime.name {
-                    Runtime::Candle | Runtime::CandleStock => self.check(dtype).is_ok(),
-                    Runtime::Pytorch
-                    | Runtime::Sim
-                    | Runtime::Watch
-                    | Runtime::Program
-                    | Runtime::Server(_) => true,
-                },
+                fits: &|dtype| self.check(dtype).is_ok(),
             },
         )
     }

@@ -45,11 +45,16 @@ pub async fn run_named(plan: Plan, quiet: bool, name: &str) -> io::Result<Finish
     Ok(finish(session, Outcome::Interrupted, cause))
 }
 
+/// The end of a run that may last for `time`.
+fn end_after(time: Option<Duration>) -> tokio::time::Instant {
+    tokio::time::Instant::now() + time.unwrap_or(Duration::from_secs(u32::MAX.into()))
+}
+
 /// Monitors the GPUs for `time`, or until a signal ends it.
-pub async fn watch(plan: Plan, time: Duration) -> io::Result<Finished> {
+pub async fn watch(plan: Plan, time: Option<Duration>) -> io::Result<Finished> {
     let mut shutdown = Shutdown::listen()?;
     let mut session = Session::start(plan);
-    let until = tokio::time::Instant::now() + time;
+    let until = end_after(time);
     let mut shown = (0, 0);
     let cause = loop {
         tokio::select! {
@@ -97,7 +102,7 @@ pub async fn follow(plan: Plan, time: Option<Duration>) -> io::Result<Followed> 
     // A joined program continues.
     let is_joined = matches!(plan.work.program(), Some(Target::Join { .. }));
     let mut session = Session::start(plan);
-    let until = tokio::time::Instant::now() + time.unwrap_or(Duration::from_secs(u32::MAX.into()));
+    let until = end_after(time);
     let mut cause: Option<Cause> = None;
     while !session.is_done() {
         tokio::select! {

@@ -27,6 +27,7 @@ use llmprof_engine::{
     weights::CheckpointError,
     workload::{Prompt, PromptSet, Workload},
 };
+use llmprof_event::WorkKind;
 
 /// Maximum memory for a prompt: chat templates can double a text at every step.
 const MAX_PROMPT_MEMORY: u64 = 2_000_000_000;
@@ -126,10 +127,11 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    pub fn open(config: &RunConfig) -> Result<Inputs, InputsError> {
-        let (model, weights_remark) = Model::open(config)?;
+    /// The inputs of a run of this kind.
+    pub fn open(config: &RunConfig, kind: &WorkKind) -> Result<Inputs, InputsError> {
+        let (model, weights_remark) = Model::open(config, kind)?;
         // A server has its own tokenizer.
-        let is_server = config.runtime.name.server().is_some();
+        let is_server = *kind == WorkKind::Server;
         let images = config.dataset.images.as_ref().filter(|_| model.sees() || has_own_code(config));
         let tokenizer = match setting_with_text(config) {
             // The processor of a vision-language model belongs to PyTorch.

@@ -19,11 +19,11 @@ use crate::{
     },
     speculation::{ProposedBy, SpeculationError, SpeculationPlan},
     support::{self, NothingToDo},
-    work::{ProgramWork, ServerWork, Work},
+    work::{ModelWork, ProgramWork, ServerWork, Work, kind_of},
 };
 use llmprof_analysis::alert::{Alert, AlertError};
 use llmprof_base::{foreign::line, tools::under};
-use llmprof_config::{Composed, Dtype, KvCacheDtype, Override, Runtime};
+use llmprof_config::{Composed, Dtype, KvCacheDtype, Override, RunConfig};
 use llmprof_engine::{
     Engine, EngineError, Progress,
     candle::{CandleOptions, stock::StockEngine},
@@ -32,7 +32,7 @@ use llmprof_engine::{
     speculation::{Draft, Proposer, Speculator},
     workload::Workload,
 };
-use llmprof_event::{Device, GivenPeaks, ModelEngine, RunStarted, SCHEMA, Slo};
+use llmprof_event::{Device, GivenPeaks, ModelEngine, RunStarted, SCHEMA, Slo, WorkKind};
 use llmprof_record::rundir::{NoNewDir, RunDir};
 use llmprof_sources::{
     attach::Target,
@@ -67,9 +67,11 @@ pub enum PlanError {
     ContextTooShort { given: u32, needed: u32 },
     #[error("{key}={got} exceeds the limit of {limit}")]
     TooMany { key: &'static str, got: u64, limit: u64 },
+    #[error(
+        "runtime=program needs a program: llmprof-tui exec -- COMMAND starts one, llmprof-tui attach PID joins one"
+    )]
+    NoProgram,
 }
-
-const NO_PROGRAM: &str = "runtime=program needs a program: llmprof-tui exec -- COMMAND starts one, llmprof-tui attach PID joins one";
 
 /// A validated run.
 #[derive(Debug, Clone)]
@@ -93,7 +95,6 @@ pub struct Plan {
     pub(crate) device: Device,
     /// The type of the weights, with "auto" resolved.
     pub(crate) dtype: Dtype,
-    pub(crate) speculation: Option<SpeculationPlan>,
 }
 
 /// The directory of the run. A server has its own model: unless the command line names one, the runtime replaces the
@@ -114,12 +115,23 @@ fn run_dir(composed: &Composed) -> PathBuf {
 }
 
 impl Plan {
-    /// Validates everything that does not depend on the machine: the model's shape, weights, prompts, names.
+    /// The run of a configuration. Validates everything that does not depend on the machine: the model's shape,
+    /// weights, prompts, names.
     pub fn new(composed: Composed) -> Result<Plan, PlanError> {
+        Plan::with(composed, None)
+    }
+
+    /// The same for a run that follows another program.
+    pub fn of_program(composed: Composed, program: Target) -> Result<Plan, PlanError> {
+        Plan::with(composed, Some(program))
+    }
+
+    fn with(composed: Composed, program: Option<Target>) -> Result<Plan, PlanError> {
         let config = &composed.config;
+        let kind = program.as_ref().map_or_else(|| kind_of(config.runtime.name), |_| WorkKind::Program);
         let mut remarks: Vec<String> = composed.composition.aliases.iter().map(ToString::to_string).collect();
-        remarks.extend(support::remarks(config)?);
-        let inputs = Inputs::open(config)?;
+        remarks.extend(support::remarks(config, &kind)?);
+        let mut inputs = Inputs::open(config, &kind)?;
         for name in config.telemetry.scenario.iter().chain([&config.runtime.sim.scenario]) {
             Scenario::named(name)?;
         }
@@ -127,81 +139,56 @@ impl Plan {
         if config.output.record {
             RunDir::name_in(&dir)?;
         }
-        let resolved = device::resolve(&config.runtime.device, config.hardware.device_index)?;
-        let (asked, index) = (config.runtime.device.as_str(), config.hardware.device_index);
-        let device = match config.runtime.name {
-            Runtime::Candle => {
-                let unused = device::unused_gpu(index).filter(|_| asked == "auto");
-                remarks.extend(unused.map(|reason| format!("the model runs on the CPU: {reason}")));
-                resolved
+        let device = device_of(config, &kind)?;
+        check_context(config, &inputs.workload)?;
+        let mut speculation = None;
+        if kind == WorkKind::Model(ModelEngine::Candle) {
+            if !device.is_cuda() {
+                inputs.model = inputs.model.for_cpu()?;
+                remarks.extend(unused_gpu(config));
             }
-            Runtime::CandleStock => device::for_stock(asked, resolved),
-            Runtime::Pytorch => resolved,
-            Runtime::Sim => Device::Sim,
-            Runtime::Watch => Device::None,
-            Runtime::Program => Device::Cuda(index),
-            Runtime::Server(_) => Device::None,
-        };
-        let needed = inputs.workload.prompt_tokens().saturating_add(inputs.workload.output_tokens);
-        if let Some(given) = config.runtime.max_context.filter(|given| *given < needed) {
-            return Err(PlanError::ContextTooShort { given, needed });
+            speculation = SpeculationPlan::new(config, &inputs.model)?;
+            remarks.extend(speculation.as_ref().and_then(|plan| plan.remark(&inputs.model)));
         }
-        let mut inputs = inputs;
-        if config.runtime.name == Runtime::Candle && !device.is_cuda() {
-            inputs.model = inputs.model.for_cpu()?;
-        }
-        let speculation = SpeculationPlan::new(config, &inputs.model)?;
-        remarks.extend(speculation.as_ref().and_then(|plan| plan.remark(&inputs.model)));
-        let names_model = composed.composition.overrides().iter().any(gives_shape);
         check_limits(&inputs.workload)?;
         let settings =
             EngineSettings { config, inputs: &inputs, device: &device, speculation: speculation.as_ref() };
         let chosen = settings.choose_dtype();
-        let work = match config.runtime.name {
-            Runtime::Candle if device.is_cuda() => Work::Model(ModelEngine::Cuda),
-            Runtime::Candle => Work::Model(ModelEngine::Candle),
-            Runtime::CandleStock => Work::Model(ModelEngine::CandleTransformers),
-            Runtime::Sim => Work::Sim,
-            Runtime::Pytorch => Work::Python(Box::new(pytorch_plan::worker(&settings, chosen.dtype)?)),
-            Runtime::Server(server) => {
+        let names_model = composed.composition.overrides().iter().any(gives_shape);
+        let work = match kind {
+            WorkKind::Model(ModelEngine::Candle) if device.is_cuda() => {
+                Work::Model(Box::new(ModelWork { engine: ModelEngine::Cuda, speculation }))
+            }
+            WorkKind::Model(engine) => Work::Model(Box::new(ModelWork { engine, speculation })),
+            WorkKind::Sim => Work::Sim,
+            WorkKind::Python => Work::Python(Box::new(pytorch_plan::worker(&settings, chosen.dtype)?)),
+            WorkKind::Server => {
                 let tokenizer = served_tokenizer(config, &inputs.model, names_model)?;
-                let load = load_plan(config, server, &inputs.workload, tokenizer)?;
+                let load = load_plan(config, &inputs.workload, tokenizer)?;
                 let program = server_program(config)?;
                 Work::Server(Box::new(ServerWork { load, program, has_model: names_model }))
             }
-            Runtime::Program => Work::Program(ProgramWork { target: None, has_model: false }),
-            Runtime::Watch => Work::Watch,
-        };
-        let watched_servers = watched_servers(config)?;
-        let alerts = config.telemetry.alerts.iter().map(|alert| alert.parse()).collect::<Result<_, _>>()?;
-        let watched_gpus = watched_gpus(config)?;
-        let metrics_address = match &config.output.metrics {
-            None => None,
-            Some(text) => Some(text.parse().map_err(|_| PlanError::MetricsAddress(text.clone()))?),
+            WorkKind::Program => {
+                let target = program.ok_or(PlanError::NoProgram)?;
+                Work::Program(ProgramWork { target, has_model: names_model })
+            }
+            WorkKind::Watch => Work::Watch,
         };
         let choice = chosen.remark().filter(|_| work.kind().runs_model());
         Ok(Plan {
             choices: inputs.choices.iter().cloned().chain(choice).collect(),
             dtype: chosen.dtype,
+            watched_servers: watched_servers(config)?,
+            alerts: config.telemetry.alerts.iter().map(|alert| alert.parse()).collect::<Result<_, _>>()?,
+            watched_gpus: watched_gpus(config)?,
+            metrics_address: metrics_address(config)?,
             composed,
             remarks,
             dir,
             work,
-            watched_servers,
-            alerts,
-            watched_gpus,
-            metrics_address,
             inputs,
             device,
-            speculation,
         })
-    }
-
-    /// The same run for another program. Its model's shape is known only if the user gives one.
-    pub fn following(mut self, target: Target, has_model: bool) -> Plan {
-        self.choices.clear();
-        self.work = Work::Program(ProgramWork { target: Some(target), has_model });
-        self
     }
 
     pub fn work(&self) -> &Work {
@@ -221,9 +208,6 @@ impl Plan {
     pub fn check_machine(&self) -> Result<(), EngineError> {
         match &self.work {
             Work::Model(_) => self.engine_settings().check(self.dtype),
-            Work::Program(ProgramWork { target: None, .. }) => {
-                Err(EngineError::Backend(NO_PROGRAM.to_owned()))
-            }
             // PyTorch itself reports insufficient memory.
             Work::Python(_) | Work::Sim | Work::Program(_) | Work::Server(_) | Work::Watch => Ok(()),
         }
@@ -234,7 +218,7 @@ impl Plan {
             config: &self.composed.config,
             inputs: &self.inputs,
             device: &self.device,
-            speculation: self.speculation.as_ref(),
+            speculation: self.work.speculation(),
         }
     }
 
@@ -253,7 +237,7 @@ impl Plan {
         progress: Progress<'_>,
     ) -> Result<Box<dyn Engine>, EngineError> {
         let engine = device::make_engine(&self.device, &options, progress)?;
-        let Some(speculation) = &self.speculation else { return Ok(engine) };
+        let Some(speculation) = self.work.speculation() else { return Ok(engine) };
         let proposer = match &speculation.source {
             ProposedBy::Ngram { longest } => Proposer::Ngram { longest: *longest },
             ProposedBy::Draft { model, name } => {
@@ -321,7 +305,7 @@ impl Plan {
     fn title(&self) -> String {
         let name = &self.composed.config.model.name;
         match &self.work {
-            Work::Program(ProgramWork { target: Some(target), has_model: false }) => target.name(),
+            Work::Program(ProgramWork { target, has_model: false }) => target.name(),
             Work::Watch => "watch".to_owned(),
             Work::Server(server) if !server.has_model => {
                 let server = self.composed.config.runtime.server();
@@ -405,6 +389,40 @@ impl Plan {
             gpu_hour: config.cost.gpu_hour,
             perturbed: under::attached(|name| std::env::var(name).ok()),
         }
+    }
+}
+
+/// The device of the workload, with "auto" resolved.
+fn device_of(config: &RunConfig, kind: &WorkKind) -> Result<Device, EngineError> {
+    let (asked, index) = (config.runtime.device.as_str(), config.hardware.device_index);
+    let resolved = device::resolve(asked, index)?;
+    Ok(match kind {
+        WorkKind::Model(ModelEngine::CandleTransformers) => device::for_stock(asked, resolved),
+        WorkKind::Model(_) | WorkKind::Python => resolved,
+        WorkKind::Sim => Device::Sim,
+        WorkKind::Program => Device::Cuda(index),
+        WorkKind::Server | WorkKind::Watch => Device::None,
+    })
+}
+
+/// Why an installed GPU is not used, if the model may run on it.
+fn unused_gpu(config: &RunConfig) -> Option<String> {
+    let may_use = config.runtime.device == "auto";
+    let reason = may_use.then(|| device::unused_gpu(config.hardware.device_index)).flatten()?;
+    Some(format!("the model runs on the CPU: {reason}"))
+}
+
+fn metrics_address(config: &RunConfig) -> Result<Option<SocketAddr>, PlanError> {
+    let parsed = |text: &String| text.parse().map_err(|_| PlanError::MetricsAddress(text.clone()));
+    config.output.metrics.as_ref().map(parsed).transpose()
+}
+
+/// The KV cache must have space for prompt and output.
+fn check_context(config: &RunConfig, workload: &Workload) -> Result<(), PlanError> {
+    let needed = workload.prompt_tokens().saturating_add(workload.output_tokens);
+    match config.runtime.max_context.filter(|given| *given < needed) {
+        Some(given) => Err(PlanError::ContextTooShort { given, needed }),
+        None => Ok(()),
     }
 }
 

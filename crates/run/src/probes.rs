@@ -1,9 +1,9 @@
 //! Chooses the probes of a run from its configuration: NVML and the real host, or simulated ones.
 
-use crate::plan::Plan;
+use crate::{plan::Plan, work::kind_of};
 use llm_cost::{Shape, Step};
-use llmprof_config::{Probe, RunConfig, Runtime};
-use llmprof_event::{Activity, Phase};
+use llmprof_config::{Probe, RunConfig};
+use llmprof_event::{Activity, Phase, WorkKind};
 use llmprof_sources::{
     sim::{
         SimTiming,
@@ -21,6 +21,10 @@ enum Source {
     Nvml,
 }
 
+fn is_simulated(config: &RunConfig) -> bool {
+    kind_of(config.runtime.name) == WorkKind::Sim
+}
+
 fn source(config: &RunConfig) -> Result<Source, Absence> {
     match config.telemetry.probe {
         _ if !config.profiling.nvml.enable => {
@@ -29,7 +33,7 @@ fn source(config: &RunConfig) -> Result<Source, Absence> {
         _ if config.telemetry.dcgm.is_some() => Err(Absence::Elsewhere),
         Probe::None => Err(Absence::TurnedOff { setting: "telemetry.probe=none" }),
         Probe::Sim => Ok(Source::Simulated),
-        Probe::Auto if config.runtime.name == Runtime::Sim => Ok(Source::Simulated),
+        Probe::Auto if is_simulated(config) => Ok(Source::Simulated),
         Probe::Auto | Probe::Nvml => Ok(Source::Nvml),
     }
 }
@@ -91,9 +95,9 @@ fn sampler(
     };
     let host = config.profiling.host.enable.then(|| -> Box<dyn HostProbe> {
         // With readings of the real host, two simulated runs with one seed would differ.
-        match config.runtime.name {
-            Runtime::Sim => Box::new(SimHost::new(activity.clone(), seed, weight_bytes)),
-            _ => Box::new(HostReader::open()),
+        match is_simulated(config) {
+            true => Box::new(SimHost::new(activity.clone(), seed, weight_bytes)),
+            false => Box::new(HostReader::open()),
         }
     });
     Ok(Sampler::for_run(config, probe, host, uuid))
@@ -125,7 +129,7 @@ pub fn thermometer(config: &RunConfig, last_temp_c: Option<f32>) -> Result<Therm
 #[cfg(test)]
 mod tests {
     use super::*;
-    use llmprof_config::{built_in, compose};
+    use llmprof_config::{Runtime, built_in, compose};
     use llmprof_event::{Clock, Event, GpuInfo, Phase, Stamp, channel};
 
     fn config(runtime: Runtime, probe: Probe) -> RunConfig {

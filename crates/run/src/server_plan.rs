@@ -58,7 +58,7 @@ pub enum ServerPlanError {
 }
 
 /// The kind of server of a runtime.
-fn kind_of(runtime: ServerRuntime) -> ServerKind {
+fn server_kind(runtime: ServerRuntime) -> ServerKind {
     match runtime {
         ServerRuntime::OpenAi => ServerKind::OpenAi,
         ServerRuntime::Vllm => ServerKind::Vllm,
@@ -68,14 +68,14 @@ fn kind_of(runtime: ServerRuntime) -> ServerKind {
     }
 }
 
-/// The load on the server of a runtime.
+/// The load on the server of the runtime.
 pub fn load_plan(
     config: &RunConfig,
-    runtime: ServerRuntime,
     workload: &Workload,
     tokenizer: Option<Arc<Tokenizer>>,
 ) -> Result<LoadPlan, ServerPlanError> {
-    let kind = kind_of(runtime);
+    let runtime = config.runtime.name.server().ok_or(ServerPlanError::NoConfig("server"))?;
+    let kind = server_kind(runtime);
     let server = config.runtime.server().ok_or(ServerPlanError::NoConfig("server"))?;
     let load = config.runtime.load().ok_or(ServerPlanError::NoConfig("load"))?;
     let url = match (&server.url, &server.command) {

@@ -26,11 +26,7 @@ use self::{
     recording::Recording,
     tool_work::{ToolWork, Tools},
 };
-use crate::{
-    plan::Plan,
-    probes,
-    work::{ProgramWork, Work},
-};
+use crate::{plan::Plan, probes, work::Work};
 use llmprof_analysis::metrics::MetricsSummary;
 use llmprof_base::{process::crash, tools::under};
 use llmprof_engine::{Engine, driver::Control};
@@ -182,11 +178,9 @@ impl Session {
                 }
                 return self.put_load(server.load);
             }
-            Work::Program(ProgramWork { target: Some(target), .. }) => {
-                return self.follow(target, Role::Observed);
-            }
+            Work::Program(program) => return self.follow(program.target, Role::Observed),
             Work::Python(worker) => return self.start_worker(*worker),
-            Work::Model(_) | Work::Sim | Work::Program(ProgramWork { target: None, .. }) => {}
+            Work::Model(_) | Work::Sim => {}
         }
         let engine = EngineThread {
             plan,

@@ -3,8 +3,9 @@
 use thiserror::Error;
 
 use super::inputs::{InputsError, Model};
-use llmprof_config::{RunConfig, Runtime, SpeculativeMethod};
+use llmprof_config::{RunConfig, SpeculativeMethod};
 use llmprof_engine::{kv::TAKEN_BACK, speculation::Assumed};
+use llmprof_event::{ModelEngine, WorkKind};
 
 /// Maximum draft tokens per step.
 const MAX_TOKENS: u32 = TAKEN_BACK as u32 - 1;
@@ -47,13 +48,14 @@ pub(crate) enum ProposedBy {
     Draft { model: Model, name: String },
 }
 
+/// Only the program's own decoder verifies draft tokens.
+const OWN: WorkKind = WorkKind::Model(ModelEngine::Candle);
+
 impl SpeculationPlan {
     /// `None` if every step gives one token.
     pub fn new(config: &RunConfig, model: &Model) -> Result<Option<SpeculationPlan>, SpeculationError> {
         let Some(speculative) = &config.runtime.speculative else { return Ok(None) };
-        let Some(method) = speculative.method.filter(|_| config.runtime.name == Runtime::Candle) else {
-            return Ok(None);
-        };
+        let Some(method) = speculative.method else { return Ok(None) };
         if !(1..=MAX_TOKENS).contains(&speculative.tokens) {
             return Err(SpeculationError::Tokens(speculative.tokens));
         }
@@ -77,7 +79,7 @@ impl SpeculationPlan {
             (SpeculativeMethod::Draft, None) => return Err(SpeculationError::NoDraft),
             (SpeculativeMethod::Draft, Some(draft)) => {
                 let of_draft = RunConfig { model: draft.clone(), ..config.clone() };
-                let (model, _) = Model::open(&of_draft).map_err(SpeculationError::Draft)?;
+                let (model, _) = Model::open(&of_draft, &OWN).map_err(SpeculationError::Draft)?;
                 ProposedBy::Draft { model, name: draft.name.clone() }
             }
         };

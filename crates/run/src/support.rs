@@ -2,7 +2,8 @@
 
 use thiserror::Error;
 
-use llmprof_config::{KvCacheDtype, NvtxDetail, RunConfig, Runtime};
+use llmprof_config::{KvCacheDtype, NvtxDetail, RunConfig};
+use llmprof_event::{ModelEngine, WorkKind};
 
 /// None of the requested profiling is possible.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -15,22 +16,15 @@ pub struct NothingToDo {
     reason: &'static str,
 }
 
-/// Remarks on the settings that are ignored.
-pub fn remarks(config: &RunConfig) -> Result<Vec<String>, NothingToDo> {
+/// Remarks on the settings that a run of this kind ignores.
+pub fn remarks(config: &RunConfig, kind: &WorkKind) -> Result<Vec<String>, NothingToDo> {
     let profiling = &config.profiling;
-    let no_tools = match config.runtime.name {
-        Runtime::Sim => Some("a simulated run has nothing for nsys and ncu to profile"),
-        Runtime::Watch => Some("there is no workload to run under nsys and ncu"),
-        Runtime::Server(_) => Some("a server cannot be run again under nsys and ncu"),
-        Runtime::Program => Some("another program cannot be run again under nsys and ncu"),
-        Runtime::Candle | Runtime::CandleStock | Runtime::Pytorch => None,
-    };
     let tools = enabled([
         (profiling.nsys.enable, "profiling.nsys.enable=true"),
         (profiling.ncu.enable, "profiling.ncu.enable=true"),
     ]);
     let mut remarks = Vec::new();
-    if let Some(reason) = no_tools.filter(|_| !tools.is_empty()) {
+    if let Some(reason) = no_tools(kind).filter(|_| !tools.is_empty()) {
         let settings = tools.join(", ");
         let sampled = enabled([(profiling.nvml.enable, "the GPU"), (profiling.host.enable, "the host")]);
         if sampled.is_empty() {
@@ -38,10 +32,21 @@ pub fn remarks(config: &RunConfig) -> Result<Vec<String>, NothingToDo> {
         }
         remarks.push(format!("this run samples {}; {reason} ({settings})", sampled.join(" and ")));
     }
-    remarks.extend(ranges_remark(config));
-    remarks.extend(cache_remark(config));
-    remarks.extend(images_remark(config));
+    remarks.extend(ranges_remark(config, kind));
+    remarks.extend(cache_remark(config, kind));
+    remarks.extend(images_remark(config, kind));
     Ok(remarks)
+}
+
+/// Why a run of this kind is not repeated under nsys and ncu.
+pub(crate) fn no_tools(kind: &WorkKind) -> Option<&'static str> {
+    match kind {
+        WorkKind::Sim => Some("a simulated run has nothing for nsys and ncu to profile"),
+        WorkKind::Watch => Some("there is no workload to run under nsys and ncu"),
+        WorkKind::Server => Some("a server cannot be run again under nsys and ncu"),
+        WorkKind::Program => Some("another program cannot be run again under nsys and ncu"),
+        WorkKind::Model(_) | WorkKind::Python => None,
+    }
 }
 
 fn enabled(options: [(bool, &'static str); 2]) -> Vec<&'static str> {
@@ -49,9 +54,9 @@ fn enabled(options: [(bool, &'static str); 2]) -> Vec<&'static str> {
 }
 
 /// For a dataset with only images and an engine that reads text.
-fn images_remark(config: &RunConfig) -> Option<String> {
+fn images_remark(config: &RunConfig, kind: &WorkKind) -> Option<String> {
     let dataset = &config.dataset;
-    let blind = !matches!(config.runtime.name, Runtime::Pytorch | Runtime::Server(_));
+    let blind = !matches!(kind, WorkKind::Python | WorkKind::Server);
     (blind && dataset.images.is_some() && dataset.prompts.is_none()).then(|| {
         format!(
             "dataset={} has images, which only runtime=pytorch reads: prompts are random tokens",
@@ -61,23 +66,23 @@ fn images_remark(config: &RunConfig) -> Option<String> {
 }
 
 /// For a KV cache type that only the built-in engine has.
-fn cache_remark(config: &RunConfig) -> Option<String> {
-    let ours = matches!(config.runtime.name, Runtime::Candle | Runtime::Sim);
+fn cache_remark(config: &RunConfig, kind: &WorkKind) -> Option<String> {
+    let ours = matches!(kind, WorkKind::Model(ModelEngine::Candle) | WorkKind::Sim);
     (config.runtime.kv_cache_dtype != KvCacheDtype::Auto && !ours)
         .then(|| "runtime.kv_cache_dtype is ignored: only runtime=candle has it".to_owned())
 }
 
 /// For ranges finer than phases in a runtime without them.
-fn ranges_remark(config: &RunConfig) -> Option<String> {
+fn ranges_remark(config: &RunConfig, kind: &WorkKind) -> Option<String> {
     if config.profiling.nvtx.detail == NvtxDetail::Phase {
         return None;
     }
-    let reason = match config.runtime.name {
-        Runtime::Candle | Runtime::Pytorch => return None,
-        Runtime::CandleStock => {
+    let reason = match kind {
+        WorkKind::Model(ModelEngine::CandleTransformers) => {
             "models of candle-transformers do not report their layers; runtime=candle does"
         }
-        _ => "this run has no layers",
+        WorkKind::Model(_) | WorkKind::Python => return None,
+        WorkKind::Sim | WorkKind::Program | WorkKind::Server | WorkKind::Watch => "this run has no layers",
     };
     Some(format!("profiling.nvtx.detail asks for more than phases: {reason}"))
 }
@@ -85,12 +90,14 @@ fn ranges_remark(config: &RunConfig) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::work::kind_of;
     use llmprof_config::{built_in, compose};
 
     fn remarks_with(overrides: &[&str]) -> Result<Vec<String>, String> {
         let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
         let composed = compose(&built_in(), &overrides).unwrap();
-        remarks(&composed.config).map_err(|e| e.to_string())
+        let config = &composed.config;
+        remarks(config, &kind_of(config.runtime.name)).map_err(|e| e.to_string())
     }
 
     #[test]

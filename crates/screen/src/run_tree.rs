@@ -8,6 +8,7 @@ use std::{
 
 use super::ui::{Arrangement, GroupKey, RunOrder};
 use llmprof_analysis::metrics::MetricsSummary;
+use llmprof_config::Override;
 use llmprof_event::Outcome;
 use llmprof_record::rundir::{RunEntry, Verdict};
 
@@ -406,10 +407,10 @@ impl<'a> Shared<'a> {
     /// The other overrides of `run`: `batch_size=4`. Without the model and the experiment if the title names them.
     fn differing(&self, run: &RunEntry, is_titled: bool) -> String {
         let short = |text: &String| {
-            let (key, value) = text.split_once('=')?;
-            let key = key.trim_start_matches('+');
+            let (key, value) = Override::split(text);
             let named = is_titled && matches!(key, "model" | "experiment");
-            (!named).then(|| format!("{}={value}", key.rsplit('.').next().unwrap_or(key)))
+            (!named && !value.is_empty())
+                .then(|| format!("{}={value}", key.rsplit('.').next().unwrap_or(key)))
         };
         let others = run.kind.overrides.iter().filter(|text| !self.overrides.contains(text.as_str()));
         others.filter_map(short).collect::<Vec<_>>().join(" ")

@@ -2,15 +2,16 @@
 
 use std::{path::Path, time::Duration};
 
-use super::{RemoteArgs, begin, print_there};
+use super::args::{RemoteArgs, begin};
 use crate::cli::{
     Failure,
     args::{ConfigRequest, runs_root, time_of},
     outcome::{has_failed, print_watched, report_end, report_exit, result_text},
-    print, print_json,
-    request::{Shown, Subject},
+    print, print_data, print_json,
+    request::Shown,
 };
 use llmprof_base::{
+    foreign::Lines,
     process::{
         eprint_line, eprint_lines,
         shutdown::{Cause, Shutdown},
@@ -18,7 +19,7 @@ use llmprof_base::{
     shell::quoted,
     units::bytes,
 };
-use llmprof_event::Outcome;
+use llmprof_event::{Outcome, WorkKind};
 use llmprof_record::report::run_json;
 use llmprof_run::{
     headless,
@@ -37,12 +38,11 @@ pub(super) async fn follow(
     host: Host,
     start: Start,
     screen: &ConfigRequest,
-    subject: &Subject,
     shown: Shown,
 ) -> Result<u8, Failure> {
     let run = begin(args, host, start)?;
     match shown.headless {
-        true => without_screen(run, subject, shown).await,
+        true => without_screen(run, shown).await,
         false => on_screen(run, screen).await,
     }
 }
@@ -165,12 +165,8 @@ fn report_left(run: &RemoteRun) {
 }
 
 /// Prints progress on stderr, and the result as `run` and `exec` do.
-pub(super) async fn without_screen(
-    mut run: RemoteRun,
-    subject: &Subject,
-    shown: Shown,
-) -> Result<u8, Failure> {
-    let is_program = matches!(subject, Subject::Program { .. });
+pub(super) async fn without_screen(mut run: RemoteRun, shown: Shown) -> Result<u8, Failure> {
+    let is_program = run.follows_program();
     let time = shown.seconds.map(time_of).transpose()?;
     let mut shutdown = Shutdown::listen()?;
     begun(&mut run, &mut shutdown).await?;
@@ -227,14 +223,15 @@ pub(super) async fn without_screen(
     };
     let dir = run.dir().map(Path::to_owned);
     let text = || result_text(&run.state, dir.as_deref(), run.is_for_tools_alone());
-    match subject {
-        Subject::Watch => print_watched(&run.state, shown.json)?,
-        _ if shown.json => print_json(&run_json(&run.state, dir.as_deref()))?,
-        Subject::Program { .. } => eprint_lines(text()),
-        Subject::Workload => print(&text())?,
+    let is_watch = *run.state.kind() == WorkKind::Watch;
+    match (is_watch, shown.json, is_program) {
+        (true, json, _) => print_watched(&run.state, json)?,
+        (false, true, _) => print_json(&run_json(&run.state, dir.as_deref()))?,
+        (false, false, true) => eprint_lines(text()),
+        (false, false, false) => print(&text())?,
     }
     let code = run.summaries().last().map_or(0, report_end).max(u8::from(!run.is_complete()));
-    let code = code.max(u8::from(matches!(subject, Subject::Watch) && has_failed(&run.state)));
+    let code = code.max(u8::from(is_watch && has_failed(&run.state)));
     match (&cause, ended.exit_code.filter(|_| is_program)) {
         (_, Some(code)) => Ok(code),
         (Some(cause), None) => {
@@ -242,5 +239,17 @@ pub(super) async fn without_screen(
             Ok(cause.exit_code())
         }
         (None, None) => Ok(code),
+    }
+}
+
+/// Prints text of the remote host.
+pub(super) fn print_there(stderr: bool, text: &[u8]) -> Result<(), Failure> {
+    let text = String::from_utf8_lossy(text);
+    match stderr {
+        true => {
+            eprint_lines(Lines(&*text));
+            Ok(())
+        }
+        false => print_data(&text),
     }
 }

@@ -1,11 +1,9 @@
 //! Sweeps on a remote host.
 
-use super::{RemoteArgs, follow::without_screen};
-use crate::cli::{
-    Failure,
-    request::{Shown, Subject},
-};
+use super::{args::RemoteArgs, follow::without_screen};
+use crate::cli::{Failure, request::Shown};
 use llmprof_base::process::eprint_line;
+use llmprof_config::Override;
 use llmprof_run::{
     remote::{Connection, Copies, Patience, RemoteRun, Start, Work},
     sweep::{Machine, TaskThere},
@@ -52,7 +50,7 @@ impl RemoteArgs {
 pub(in crate::cli) async fn job(args: &RemoteArgs, task: TaskThere) -> Result<u8, Failure> {
     let host = args.host()?.ok_or_else(|| Failure::usage("--host is missing"))?;
     let work = Work {
-        overrides: task.overrides,
+        overrides: Override::texts(&task.overrides),
         conf_dir: task.conf_dir,
         command: None,
         dir: args.remote_dir.clone(),
@@ -61,5 +59,5 @@ pub(in crate::cli) async fn job(args: &RemoteArgs, task: TaskThere) -> Result<u8
     let copies = Copies::At(task.dir);
     let run = RemoteRun::new(host, connection, Start::New(work), copies, args.limit_bytes());
     let shown = Shown { headless: true, quiet: true, ..Shown::default() };
-    without_screen(run, &Subject::Workload, shown).await
+    without_screen(run, shown).await
 }

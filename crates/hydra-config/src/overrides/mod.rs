@@ -8,6 +8,7 @@ mod sweep;
 use std::{fmt, sync::Arc};
 
 pub use element::{Element, Quote};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 pub use sweep::{Sweep, expand_sweep, glob_matches};
 
 use crate::error::{ConfigError, Origin};
@@ -51,7 +52,7 @@ impl Action {
             .unwrap_or((Action::Change, word))
     }
 
-    fn prefix(self) -> &'static str {
+    pub(crate) fn prefix(self) -> &'static str {
         match self {
             Action::Change => "",
             Action::Add => "+",
@@ -110,19 +111,43 @@ pub(crate) fn parsed(overrides: &[impl AsOverride]) -> Result<Vec<Override>, Con
 impl Override {
     pub const NONE: &'static [Override] = &[];
 
+    /// `key=value`.
+    pub fn new(key: &str, value: Element) -> Override {
+        Override {
+            text: format!("{key}={}", value.to_text()),
+            action: Action::Change,
+            key: key.to_owned(),
+            package: None,
+            value: Some(OverrideValue::Single(value)),
+        }
+    }
+
     /// `key=text`, in quotes if the grammar would read anything else than this text without them.
     pub fn of_text(key: &str, text: &str) -> Override {
         let bare = Override::parse(&format!("{key}={text}"));
-        bare.ok().filter(|bare| bare.value_text() == Some(text)).unwrap_or_else(|| {
-            let element = Element::Quoted(text.to_owned(), Quote::Single);
-            Override {
-                text: format!("{key}={}", element.to_text()),
-                action: Action::Change,
-                key: key.to_owned(),
-                package: None,
-                value: Some(OverrideValue::Single(element)),
-            }
-        })
+        let quoted = || Override::new(key, Element::Quoted(text.to_owned(), Quote::Single));
+        bare.ok().filter(|bare| bare.value_text() == Some(text)).unwrap_or_else(quoted)
+    }
+
+    /// `key=['text',…]`.
+    pub fn of_texts(key: &str, texts: &[String]) -> Override {
+        let quoted = texts.iter().map(|text| Element::Quoted(text.clone(), Quote::Single));
+        Override::new(key, Element::List(quoted.collect()))
+    }
+
+    /// The key with its package, and the text of the value; empty for `~key`.
+    pub fn key_and_value(&self) -> (&str, &str) {
+        Override::split(&self.text)
+    }
+
+    /// The same for the text of an override.
+    pub fn split(text: &str) -> (&str, &str) {
+        let (_, text) = Action::split_prefix(text);
+        text.split_once('=').unwrap_or((text, ""))
+    }
+
+    pub fn texts(overrides: &[Override]) -> Vec<String> {
+        overrides.iter().map(|given| given.text.clone()).collect()
     }
 
     /// The value, if it is text.
@@ -172,6 +197,19 @@ impl Override {
     /// Whether the key belongs to Hydra's own configuration.
     pub(crate) fn is_hydra(&self) -> bool {
         self.key.starts_with("hydra.") || self.key.starts_with("hydra/")
+    }
+}
+
+/// Written as its text.
+impl Serialize for Override {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+impl<'de> Deserialize<'de> for Override {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Override, D::Error> {
+        Override::parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
 
@@ -243,6 +281,34 @@ mod tests {
             assert_eq!(made.value_text(), Some(text));
             assert_eq!(Override::parse(&made.text).unwrap(), made);
         }
+    }
+
+    #[test]
+    fn made_overrides_are_those_that_are_parsed() {
+        for made in [
+            Override::new("k", Element::Bool(true)),
+            Override::new("k", Element::Int(7)),
+            Override::new("k", Element::Float(0.5)),
+            Override::of_texts("k", &["http://a".to_owned(), "it's".to_owned()]),
+        ] {
+            assert_eq!(Override::parse(&made.text).unwrap(), made);
+        }
+    }
+
+    #[test]
+    fn an_override_has_a_key_and_a_value() {
+        for (text, expected) in [
+            ("a.b=1", ("a.b", "1")),
+            ("+model@draft=x", ("model@draft", "x")),
+            ("++a='b=c'", ("a", "'b=c'")),
+            ("~a", ("a", "")),
+        ] {
+            let given = Override::parse(text).unwrap();
+            assert_eq!(given.key_and_value(), expected, "{text}");
+            assert_eq!(serde_json::to_value(&given).unwrap(), text);
+            assert_eq!(serde_json::from_value::<Override>(text.into()).unwrap(), given);
+        }
+        assert!(serde_json::from_value::<Override>("a".into()).is_err());
     }
 
     #[test]

@@ -49,12 +49,13 @@ impl RunState {
     }
 
     pub fn accounts(&self) -> Accounts {
-        if !self.kind().has_workload() {
-            return Accounts::default();
-        }
+        let load = match self.kind() {
+            WorkKind::Watch => return Accounts::default(),
+            // The requests of another program are inferred, and only in parts.
+            WorkKind::Program => None,
+            WorkKind::Model(_) | WorkKind::Sim | WorkKind::Python | WorkKind::Server => self.load(),
+        };
         let (decode, ttft) = (self.decode_account(), self.ttft_account());
-        // The requests of another program are inferred, and only in parts.
-        let load = self.load().filter(|_| !self.kind().infers_steps());
         let throughput = load.and_then(|load| throughput(&load, ttft.as_ref(), decode.as_ref()));
         let program = self.kernels.without_steps().and_then(|live| program(&live.total));
         Accounts { decode, ttft, throughput, program, cold_start: cold_start(&self.startup) }

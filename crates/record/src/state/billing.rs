@@ -3,7 +3,7 @@
 use super::RunState;
 use llmprof_analysis::{bill::Weights, roofline::Roof};
 use llmprof_event::{
-    Stamp,
+    Stamp, WorkKind,
     readings::{GpuSample, Reading},
 };
 
@@ -21,7 +21,10 @@ impl RunState {
     /// not billed.
     pub(super) fn bill_sample(&mut self, t: Stamp, sample: &GpuSample) {
         let of_work = self.main_gpu().filter(|gpu| gpu.info.index == sample.gpu && self.is_of_workload(gpu));
-        let has_requests = self.kind().has_workload() && !self.kind().infers_steps();
+        let has_requests = match self.kind() {
+            WorkKind::Model(_) | WorkKind::Sim | WorkKind::Python | WorkKind::Server => true,
+            WorkKind::Program | WorkKind::Watch => false,
+        };
         if let Some(watts) = sample.get(Reading::Power).filter(|_| of_work.is_some() && has_requests) {
             self.bill.sample(t, watts);
         }

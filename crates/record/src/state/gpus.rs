@@ -6,8 +6,8 @@ use llmprof_analysis::{
     throttle::Work,
 };
 use llmprof_event::{
-    Event, GpuInfo, GpuLost, GpuProcesses, GpuSample, GpuSource, Phase, ProcessJoined, Stamp, WorkKind,
-    readings::Reading, reasons,
+    Event, GpuAbsent, GpuInfo, GpuLost, GpuProcesses, GpuSample, GpuSource, ObserverSample, Phase,
+    ProcessJoined, SamplerCost, Stamp, WorkKind, readings::Reading, reasons,
 };
 
 impl RunState {
@@ -40,6 +40,18 @@ impl RunState {
             Some(known) => known.info = info.clone(),
             None => self.gpus.push(GpuState::new(info.clone())),
         }
+    }
+
+    pub(super) fn gpu_absent(&mut self, _: Stamp, absent: &GpuAbsent) {
+        self.gpu_absent = Some(absent.clone());
+    }
+
+    pub(super) fn sampler_cost(&mut self, _: Stamp, cost: &SamplerCost) {
+        self.sampler = Some(cost.clone());
+    }
+
+    pub(super) fn observer(&mut self, _: Stamp, sample: &ObserverSample) {
+        self.observer = Some(*sample);
     }
 
     pub(super) fn gpu_sample(&mut self, t: Stamp, sample: &GpuSample) {

@@ -98,20 +98,24 @@ impl KernelState {
         self.trace = Some(trace.clone());
     }
 
-    pub(super) fn window(&mut self, window: &KernelWindow) {
+    pub(super) fn window(&mut self, _: Stamp, window: &KernelWindow) {
         if let Some(live) = self.live_mut(window.phase) {
             live.add(window);
         }
     }
 
-    pub(super) fn timeline(&mut self, timeline: &StepTimeline) {
+    pub(super) fn timeline(&mut self, _: Stamp, timeline: &StepTimeline) {
         if let Some(live) = self.live_mut(timeline.phase) {
             live.timeline = Some(timeline.clone());
         }
     }
 
-    pub(super) fn report(&mut self, report: &KernelReport) {
+    pub(super) fn report(&mut self, _: Stamp, report: &KernelReport) {
         push_bounded(&mut self.reports, KEPT_REPORTS, Arc::new(report.clone()));
+    }
+
+    pub(super) fn tool_run(&mut self, _: Stamp, run: &ToolRun) {
+        self.tool_run = Some(run.clone());
     }
 
     /// Starts a new window.

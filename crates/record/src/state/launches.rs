@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, HashMap},
 };
 
-use llmprof_event::{LaunchFrame, LaunchLines, LaunchStack};
+use llmprof_event::{LaunchFrame, LaunchLines, LaunchStack, Stamp};
 
 /// Maximum stacks, and kernels of stacks; what further ones take is only summed.
 const MAX_STACKS: usize = 1 << 15;
@@ -79,7 +79,7 @@ impl Launches {
         self.all
     }
 
-    pub(super) fn add(&mut self, lines: &LaunchLines) {
+    pub(super) fn lines(&mut self, _: Stamp, lines: &LaunchLines) {
         let room = MAX_FRAMES.saturating_sub(self.frame_count).min(lines.frames.len());
         self.frame_count += room;
         self.frames.entry(lines.pid).or_default().extend_from_slice(&lines.frames[..room]);
@@ -202,13 +202,16 @@ mod tests {
         ];
         let mut launches = Launches::default();
         let rows = vec![row(1, "gemm", 2, 600), row(2, "gemm", 1, 100), row(2, "norm", 4, 200)];
-        launches.add(&LaunchLines { pid: 7, frames, stacks, rows });
-        launches.add(&LaunchLines {
-            pid: 7,
-            frames: Vec::new(),
-            stacks: Vec::new(),
-            rows: vec![row(0, "copy", 1, 100)],
-        });
+        launches.lines(Stamp(0), &LaunchLines { pid: 7, frames, stacks, rows });
+        launches.lines(
+            Stamp(0),
+            &LaunchLines {
+                pid: 7,
+                frames: Vec::new(),
+                stacks: Vec::new(),
+                rows: vec![row(0, "copy", 1, 100)],
+            },
+        );
         launches
     }
 
@@ -258,7 +261,7 @@ mod tests {
         let stacks = 0..MAX_STACKS as u32 + 9;
         let stacks = stacks.map(|stack| LaunchStack { stack, frames: Vec::new(), own: None }).collect();
         let frames = (0..MAX_FRAMES as u32 + 9).map(|line| frame("a.py", line, "f")).collect();
-        launches.add(&LaunchLines { pid: 7, frames, stacks, rows });
+        launches.lines(Stamp(0), &LaunchLines { pid: 7, frames, stacks, rows });
         assert_eq!(launches.frame_count, MAX_FRAMES);
         assert_eq!((launches.stacks.len(), launches.row_count), (MAX_STACKS, MAX_ROWS));
         assert_eq!(launches.all().launches, MAX_ROWS as u64 + 9, "all are summed");

@@ -192,7 +192,7 @@ impl RunState {
         self.metrics().for_each(|metrics| metrics.to = now);
     }
 
-    /// Each event has one fold, in the file of its subject.
+    /// Each event has one fold, in the file of its subject, with the signature `(time, event)`.
     fn fold(&mut self, t: Stamp, event: &Event) {
         match event {
             Event::RunStarted(run) => self.run_started(t, run),
@@ -207,44 +207,44 @@ impl RunState {
 
             Event::RequestStarted(started) => self.request_started(t, started),
             Event::ImagesEncoded(encoded) => self.images_encoded(t, encoded),
-            Event::PrefillProgress(progress) => self.active.prefill_progress(*progress),
+            Event::PrefillProgress(progress) => self.active.prefill_progress(t, progress),
             Event::Token(token) => self.token(t, token),
             Event::RequestFinished(finished) => self.request_finished(t, finished),
             // Predictions are only recorded.
             Event::Prediction(_) => {}
 
             Event::GpuFound(info) => self.gpu_found(t, info),
-            Event::GpuAbsent(absent) => self.gpu_absent = Some(absent.clone()),
+            Event::GpuAbsent(absent) => self.gpu_absent(t, absent),
             Event::GpuSample(sample) => self.gpu_sample(t, sample),
             Event::GpuProcesses(listed) => self.gpu_processes(t, listed),
             Event::GpuLost(lost) => self.gpu_lost(t, lost),
-            Event::SamplerCost(cost) => self.sampler = Some((**cost).clone()),
-            Event::HostFound(info) => self.host.info = Some((**info).clone()),
+            Event::SamplerCost(cost) => self.sampler_cost(t, cost),
+            Event::HostFound(info) => self.host.found(t, info),
             Event::HostSample(sample) => self.host.record(t, sample),
-            Event::Observer(sample) => self.observer = Some(*sample),
+            Event::Observer(sample) => self.observer(t, sample),
 
             Event::ProcessJoined(process) => self.process_joined(t, process),
-            Event::ProcessLeft(left) => self.programs.left(t, left.pid),
-            Event::StepsFound(finding) => self.programs.finding = Some(*finding),
+            Event::ProcessLeft(left) => self.programs.left(t, left),
+            Event::StepsFound(finding) => self.programs.steps_found(t, finding),
             Event::Ranks(window) => self.ranks.window(t, window),
-            Event::HostStacks(window) => self.stacks.add(window),
-            Event::LaunchLines(lines) => self.launches.add(lines),
+            Event::HostStacks(window) => self.stacks.window(t, window),
+            Event::LaunchLines(lines) => self.launches.lines(t, lines),
 
             Event::ServerFound(found) => self.server_found(t, found),
             Event::ServerSample(sample) => self.server_sample(t, sample),
             Event::ServerSilent(silent) => self.server_silent(t, silent),
-            Event::ClientSample(sample) => self.server.client(t, *sample),
+            Event::ClientSample(sample) => self.server.client(t, sample),
             Event::AlertChanged(alert) => self.alert_changed(t, alert),
 
             Event::KernelTrace(trace) => self.kernels.switched(t, trace),
-            Event::Kernels(window) => self.kernels.window(window),
-            Event::StepTimeline(timeline) => self.kernels.timeline(timeline),
-            Event::ToolRun(run) => self.kernels.tool_run = Some((**run).clone()),
-            Event::KernelReport(report) => self.kernels.report(report),
-            Event::Operators(window) => self.operators.window(window),
-            Event::HostTimeline(timeline) => self.operators.timeline(timeline),
-            Event::Allocator(sample) => self.allocators.record(t, *sample),
-            Event::Experts(experts) => self.experts = Some(*experts),
+            Event::Kernels(window) => self.kernels.window(t, window),
+            Event::StepTimeline(timeline) => self.kernels.timeline(t, timeline),
+            Event::ToolRun(run) => self.kernels.tool_run(t, run),
+            Event::KernelReport(report) => self.kernels.report(t, report),
+            Event::Operators(window) => self.operators.window(t, window),
+            Event::HostTimeline(timeline) => self.operators.timeline(t, timeline),
+            Event::Allocator(sample) => self.allocators.record(t, sample),
+            Event::Experts(experts) => self.experts(t, experts),
         }
     }
 

@@ -1,10 +1,10 @@
 //! Operator times on the host, and the memory of allocators.
 
-use super::Series;
+use super::{RunState, Series};
 use llm_cost::Operator;
 use llmprof_event::{
-    Allocator, AllocatorSample, HeapGrowth, HostSpan, HostTimeline, KernelSpan, OperatorTime, OperatorWindow,
-    Phase, Stamp, StepTimeline,
+    Allocator, AllocatorSample, ExpertUse, HeapGrowth, HostSpan, HostTimeline, KernelSpan, OperatorTime,
+    OperatorWindow, Phase, Stamp, StepTimeline,
     kernels::{KernelRow, KernelTable, Kind},
 };
 
@@ -69,7 +69,7 @@ impl OperatorState {
         }
     }
 
-    pub(super) fn window(&mut self, window: &OperatorWindow) {
+    pub(super) fn window(&mut self, _: Stamp, window: &OperatorWindow) {
         if window.warmup {
             self.warmup_steps += window.steps;
             return;
@@ -105,7 +105,7 @@ impl OperatorState {
         }
     }
 
-    pub(super) fn timeline(&mut self, timeline: &HostTimeline) {
+    pub(super) fn timeline(&mut self, _: Stamp, timeline: &HostTimeline) {
         if let Some(known) = self.of_mut(timeline.phase) {
             known.timeline = Some(step_timeline(timeline));
         }
@@ -197,14 +197,20 @@ pub struct AllocatorState {
     all: Vec<(AllocatorSample, Series)>,
 }
 
+impl RunState {
+    pub(super) fn experts(&mut self, _: Stamp, experts: &ExpertUse) {
+        self.experts = Some(*experts);
+    }
+}
+
 impl AllocatorState {
-    pub(super) fn record(&mut self, t: Stamp, sample: AllocatorSample) {
+    pub(super) fn record(&mut self, t: Stamp, sample: &AllocatorSample) {
         let known = self.all.iter().position(|(known, _)| known.allocator == sample.allocator);
         let index = known.unwrap_or_else(|| {
-            self.all.push((sample, Series::default()));
+            self.all.push((*sample, Series::default()));
             self.all.len() - 1
         });
-        self.all[index].0 = sample;
+        self.all[index].0 = *sample;
         self.all[index].1.push(t, sample.live_bytes as f32);
     }
 
@@ -253,9 +259,12 @@ mod tests {
     #[test]
     fn windows_add_up_without_warm_up() {
         let mut state = OperatorState::default();
-        state.window(&window(true, 9, 900, &[(Operator::Qkv, 9, 90)]));
-        state.window(&window(false, 2, 200, &[(Operator::Attention, 2, 60), (Operator::Down, 2, 80)]));
-        state.window(&window(false, 1, 100, &[(Operator::Qkv, 1, 10), (Operator::Down, 1, 20)]));
+        state.window(Stamp(0), &window(true, 9, 900, &[(Operator::Qkv, 9, 90)]));
+        state.window(
+            Stamp(0),
+            &window(false, 2, 200, &[(Operator::Attention, 2, 60), (Operator::Down, 2, 80)]),
+        );
+        state.window(Stamp(0), &window(false, 1, 100, &[(Operator::Qkv, 1, 10), (Operator::Down, 1, 20)]));
         let decode = state.of(Phase::Decode).unwrap();
         assert_eq!((state.warmup_steps, decode.steps, decode.host_ns), (9, 3, 300));
         let order: Vec<Operator> = decode.times.iter().map(|time| time.operator).collect();
@@ -265,8 +274,8 @@ mod tests {
         assert_eq!(down.heap, Some(HeapGrowth { allocated_bytes: 100, peak_bytes: 80 }));
         assert_eq!(decode.self_ns(), 300 - 170);
         state.stopped();
-        state.window(&window(false, 1, 1 << 40, &[(Operator::Qkv, 1, 1 << 40)]));
-        state.window(&window(false, 1, 100, &[(Operator::Qkv, 1, 10)]));
+        state.window(Stamp(0), &window(false, 1, 1 << 40, &[(Operator::Qkv, 1, 1 << 40)]));
+        state.window(Stamp(0), &window(false, 1, 100, &[(Operator::Qkv, 1, 10)]));
         assert_eq!(state.of(Phase::Decode).unwrap().host_ns, 400);
     }
 }

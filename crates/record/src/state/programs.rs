@@ -1,6 +1,6 @@
 //! Processes of another program, as they start and end.
 
-use llmprof_event::{GpuProcess, ProcessJoined, Stamp, kernels::Finding};
+use llmprof_event::{GpuProcess, ProcessJoined, ProcessLeft, Stamp, kernels::Finding};
 
 /// Maximum number of processes; the newest are kept.
 const KEPT: usize = 64;
@@ -48,10 +48,14 @@ impl Programs {
         self.processes.push(FollowedProcess { process: process.clone(), joined: t, left: None });
     }
 
-    pub(super) fn left(&mut self, t: Stamp, pid: u32) {
-        let open = |known: &&mut FollowedProcess| known.process.pid == pid && known.left.is_none();
+    pub(super) fn left(&mut self, t: Stamp, left: &ProcessLeft) {
+        let open = |known: &&mut FollowedProcess| known.process.pid == left.pid && known.left.is_none();
         if let Some(known) = self.processes.iter_mut().rev().find(open) {
             known.left = Some(t);
         }
+    }
+
+    pub(super) fn steps_found(&mut self, _: Stamp, finding: &Finding) {
+        self.finding = Some(*finding);
     }
 }

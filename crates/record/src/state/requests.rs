@@ -103,8 +103,8 @@ impl ActiveRequests {
     }
 
     /// A report of the prefill in progress.
-    pub(super) fn prefill_progress(&mut self, progress: PrefillProgress) {
-        self.all().for_each(|active| active.prefill = Some(progress));
+    pub(super) fn prefill_progress(&mut self, _: Stamp, progress: &PrefillProgress) {
+        self.all().for_each(|active| active.prefill = Some(*progress));
     }
 
     pub(super) fn all(&mut self) -> impl Iterator<Item = &mut ActiveRequest> {

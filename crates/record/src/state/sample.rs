@@ -1,6 +1,6 @@
 //! The sample of a run that is compared with others, from its state.
 
-use super::{HostOperators, RunState, Split, idle::Idle};
+use super::{GpuState, HostOperators, RunState, Split, idle::Idle};
 use llmprof_analysis::{
     account::OwnerTimes,
     compare::{
@@ -9,7 +9,7 @@ use llmprof_analysis::{
     metrics::Metrics,
     throttle::{Account, Work},
 };
-use llmprof_event::{KernelWindow, Outcome, Phase, readings::Reading};
+use llmprof_event::{KernelWindow, Outcome, Phase, RunStarted, Stamp, readings::Reading};
 
 /// Maximum number of requests of a run that are kept.
 const MAX_REQUESTS: usize = 1 << 14;
@@ -66,62 +66,75 @@ impl RunState {
         let from = metrics.from;
         let run = self.run.as_ref()?;
         let gpu = self.profiled_gpu();
-        let requests = trace.requests();
-        let (mcycles, secs) = requests.iter().fold((0.0, 0.0), |(mcycles, secs), request| {
-            let known = request.decode_mcycles.map(|cycles| (cycles, request.decode_ns as f64 / 1e9));
-            known.map_or((mcycles, secs), |(cycles, s)| (mcycles + cycles, secs + s))
-        });
-        let by_samples = |work: Work| {
-            let account = gpu?.ledger.of(work);
-            account.clock_mhz.value().filter(|_| account.samples >= MIN_SAMPLES)
-        };
-        let by_requests =
-            (secs > 0.0 && trace.decode_clock_samples() >= MIN_LIMIT_SAMPLES).then(|| mcycles / secs);
         let phases = [(Phase::Prefill, Work::Prefill), (Phase::Decode, Work::Decode)];
         let knows_limits =
             |work: Work| gpu.is_some_and(|gpu| gpu.ledger.knows_limits(work, MIN_LIMIT_SAMPLES));
-        let memory = match gpu {
-            Some(gpu) => gpu.series(Reading::MemUsed),
-            None => &self.host.process_rss_bytes,
-        };
-        let peak = memory.columns(from, self.now, 1)[0].map(|bucket| bucket.max as u64);
         Some(Sample {
             schema: SAMPLE_SCHEMA,
             name: name.to_owned(),
-            facts: Facts {
-                run: run.clone(),
-                gpu: gpu.map(|gpu| GpuFacts {
-                    name: gpu.info.name.clone(),
-                    driver: gpu.info.driver.clone(),
-                    power_limit_w: gpu.info.power_limit_w,
-                    sm_clock_application_mhz: gpu.info.sm_clock_application_mhz,
-                    mig: gpu.info.mig,
-                }),
-                cpu: self.host.info.as_ref().map(|host| format!("{}, {} cores", host.cpu, host.cores)),
-                outcome: self.finished.as_ref().map(|finished| finished.outcome),
-            },
+            facts: self.facts(run),
             measured: trace.measured(),
             itl_ns: trace.itl_ns().cloned(),
             kept_slos: None,
             itl: (metrics.itl.n() > 0).then(|| metrics.itl.counts()),
             token_blocks: trace.token_blocks().clone(),
-            clocks: Clocks {
-                prefill_sm_mhz: by_samples(Work::Prefill),
-                decode_sm_mhz: by_requests.or_else(|| by_samples(Work::Decode)),
-                decode_mem_mhz: trace.mem_clock_mhz(),
-            },
+            clocks: clocks(gpu, trace),
             limits_known_in: phases.iter().filter(|(_, work)| knows_limits(*work)).map(|(p, _)| *p).collect(),
             limits: gpu.map_or_else(Vec::new, |gpu| {
                 phases.into_iter().flat_map(|(phase, work)| limits(phase, gpu.ledger.of(work))).collect()
             }),
             conditions: self.conditions(from, trace.is_recorded().then(|| metrics.recorded_share())),
-            // For a server, the peak would be the client's.
-            peak_mem_bytes: peak.filter(|bytes| *bytes > 0 && self.load_tested().is_none()),
+            peak_mem_bytes: self.peak_mem_bytes(from),
             decode: None,
             decode_on_cpu: None,
             owners: OwnerTimes::new(),
-            requests,
+            requests: trace.requests(),
         })
+    }
+
+    fn facts(&self, run: &RunStarted) -> Facts {
+        Facts {
+            run: run.clone(),
+            gpu: self.profiled_gpu().map(|gpu| GpuFacts {
+                name: gpu.info.name.clone(),
+                driver: gpu.info.driver.clone(),
+                power_limit_w: gpu.info.power_limit_w,
+                sm_clock_application_mhz: gpu.info.sm_clock_application_mhz,
+                mig: gpu.info.mig,
+            }),
+            cpu: self.host.info.as_ref().map(|host| format!("{}, {} cores", host.cpu, host.cores)),
+            outcome: self.finished.as_ref().map(|finished| finished.outcome),
+        }
+    }
+
+    /// The memory that the GPU, or else this process, had in use since `from`.
+    fn peak_mem_bytes(&self, from: Stamp) -> Option<u64> {
+        let memory = match self.profiled_gpu() {
+            Some(gpu) => gpu.series(Reading::MemUsed),
+            None => &self.host.process_rss_bytes,
+        };
+        let peak = memory.columns(from, self.now, 1)[0].map(|bucket| bucket.max as u64);
+        // For a server, the peak would be the client's.
+        peak.filter(|bytes| *bytes > 0 && self.load_tested().is_none())
+    }
+}
+
+/// The clocks by phase; those of decode by the requests if enough samples were taken during them.
+fn clocks(gpu: Option<&GpuState>, trace: &RequestTrace) -> Clocks {
+    let requests = trace.requests();
+    let known = requests.iter().filter_map(|request| Some((request.decode_mcycles?, request.decode_ns)));
+    let (mcycles, secs) =
+        known.fold((0.0, 0.0), |(mcycles, secs), (cycles, ns)| (mcycles + cycles, secs + ns as f64 / 1e9));
+    let by_samples = |work: Work| {
+        let account = gpu?.ledger.of(work);
+        account.clock_mhz.value().filter(|_| account.samples >= MIN_SAMPLES)
+    };
+    let by_requests =
+        (secs > 0.0 && trace.decode_clock_samples() >= MIN_LIMIT_SAMPLES).then(|| mcycles / secs);
+    Clocks {
+        prefill_sm_mhz: by_samples(Work::Prefill),
+        decode_sm_mhz: by_requests.or_else(|| by_samples(Work::Decode)),
+        decode_mem_mhz: trace.mem_clock_mhz(),
     }
 }
 

@@ -293,15 +293,14 @@ impl ServerState {
         Some(format!("no answer for {:.0} s: {}", self.silent_for(now)?.as_secs_f64(), line(why, 80)))
     }
 
-    pub(super) fn client(&mut self, t: Stamp, sample: ClientSample) {
+    pub(super) fn client(&mut self, t: Stamp, sample: &ClientSample) {
         self.late.client(t, Duration::from_micros(sample.lag_max_us.into()));
         self.lag_ms.push(t, sample.lag_p99_us as f32 / 1e3);
-        self.client = Some(sample);
+        self.client = Some(*sample);
     }
 
     /// Adds a request that has ended.
     pub(super) fn served(&mut self, t: Stamp, active: &ActiveRequest, served: &Served) {
-        let measured = active.started.is_measured();
         let lane = Lane {
             request: active.started.request,
             stream: active.stream,
@@ -309,12 +308,15 @@ impl ServerState {
             first: active.first_token,
             end: t,
             failed: served.failure.is_some(),
-            measured,
+            measured: active.started.is_measured(),
         };
         push_bounded(&mut self.lanes, KEPT_LANES, lane);
-        if !measured {
-            return;
+        if active.started.is_measured() {
+            self.measured(active, served);
         }
+    }
+
+    fn measured(&mut self, active: &ActiveRequest, served: &Served) {
         self.ended += 1;
         self.reconnected += u64::from(served.reconnected);
         if let Some(failure) = served.failure {
@@ -335,6 +337,14 @@ impl ServerState {
         let Some(first) = active.first_token else { return };
         let ttft_ns = first.since(active.start()).as_nanos() as u64;
         self.ttft_from_planned.record(ttft_ns.saturating_add(served.late_ns));
+        self.divide_ttft(ttft_ns, served);
+        let good = self.keeps_slo(ttft_ns, active.tpot_ns(), active.e2e_ns());
+        self.good += u64::from(good);
+        self.count_outcome(good);
+    }
+
+    /// Adds the parts of a TTFT.
+    fn divide_ttft(&mut self, ttft_ns: u64, served: &Served) {
         let ns = |ms: f64| (ms * 1e6) as u64;
         let connect_ns = served.connecting.map_or(0, |connecting| connecting.total_ns());
         let after = ttft_ns.saturating_sub(connect_ns).saturating_sub(served.send_ns);
@@ -353,9 +363,6 @@ impl ServerState {
         for (part, ns) in parts {
             ns.into_iter().for_each(|ns| self.parts[part as usize].record(ns));
         }
-        let good = self.keeps_slo(ttft_ns, active.tpot_ns(), active.e2e_ns());
-        self.good += u64::from(good);
-        self.count_outcome(good);
     }
 
     fn count_outcome(&mut self, good: bool) {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use llmprof_base::units::percent;
-use llmprof_event::{HostActivity, HostRow, HostStacks};
+use llmprof_event::{HostActivity, HostRow, HostStacks, Stamp};
 
 /// Maximum number of lines; samples of further ones are only counted.
 const KEPT: usize = 4096;
@@ -78,7 +78,7 @@ impl Stacks {
         (idle >= FEW).then(|| (idle, self.processes.values().map(|totals| totals.recorded).sum()))
     }
 
-    pub(super) fn add(&mut self, window: &HostStacks) {
+    pub(super) fn window(&mut self, _: Stamp, window: &HostStacks) {
         if self.processes.len() >= MAX_PROCESSES && !self.processes.contains_key(&window.pid) {
             return;
         }
@@ -163,15 +163,18 @@ mod tests {
     fn lines_are_ordered_by_what_they_cost_the_gpu() {
         let mut stacks = Stacks::default();
         for _ in 0..2 {
-            stacks.add(&window(
-                50,
-                20,
-                vec![
-                    row("main", HostActivity::WaitingForGpu, "run.py:9 step", 30, 2),
-                    row("main", HostActivity::RunningPython, "run.py:5 schedule", 20, 18),
-                    row("io", HostActivity::SystemCall, "zmq.py:1 poll", 50, 20),
-                ],
-            ));
+            stacks.window(
+                Stamp(0),
+                &window(
+                    50,
+                    20,
+                    vec![
+                        row("main", HostActivity::WaitingForGpu, "run.py:9 step", 30, 2),
+                        row("main", HostActivity::RunningPython, "run.py:5 schedule", 20, 18),
+                        row("io", HostActivity::SystemCall, "zmq.py:1 poll", 50, 20),
+                    ],
+                ),
+            );
         }
         let lines = stacks.lines();
         let found: Vec<(&str, Option<f64>, f64)> =
@@ -192,7 +195,7 @@ mod tests {
                 row("main", HostActivity::WaitingForGil, "run.py:5 step", 100, 50),
                 row("pool", HostActivity::WaitingForLock, "run.py:9 get", 100, 50),
             ];
-            stacks.add(&HostStacks { pid, ..window(100, 50, rows) });
+            stacks.window(Stamp(0), &HostStacks { pid, ..window(100, 50, rows) });
         }
         let found: Vec<(String, f64, Option<f64>)> =
             stacks.lines().into_iter().map(|line| (line.thread, line.share, line.idle_share)).collect();
@@ -200,7 +203,10 @@ mod tests {
         assert_eq!(found, expected);
         // Nothing that is worth a sentence.
         let mut stacks = Stacks::default();
-        stacks.add(&window(100, 50, vec![row("main", HostActivity::RunningPython, "run.py:1 f", 5, 1)]));
+        stacks.window(
+            Stamp(0),
+            &window(100, 50, vec![row("main", HostActivity::RunningPython, "run.py:1 f", 5, 1)]),
+        );
         assert_eq!(stacks.idle_text(), None);
     }
 
@@ -212,7 +218,7 @@ mod tests {
             row("main", HostActivity::Sleeping, "a.py:1 f", 3, 0),
             row("main", HostActivity::RunningNative, "a.py:2 f", 7, 0),
         ];
-        stacks.add(&HostStacks { recorded: 0, ..window(10, 0, rows) });
+        stacks.window(Stamp(0), &HostStacks { recorded: 0, ..window(10, 0, rows) });
         assert_eq!(stacks.lines()[0].line, "a.py:2 f");
         assert_eq!((stacks.lines()[0].idle_share, stacks.idle_text()), (None, None));
     }
@@ -222,7 +228,8 @@ mod tests {
         let mut stacks = Stacks::default();
         for n in 0..3 * KEPT as u32 {
             let line = format!("a.py:{n} f");
-            stacks.add(&window(1, 1, vec![row("main", HostActivity::RunningPython, &line, 1, 1)]));
+            stacks
+                .window(Stamp(0), &window(1, 1, vec![row("main", HostActivity::RunningPython, &line, 1, 1)]));
         }
         assert_eq!(stacks.lines().len(), KEPT);
     }

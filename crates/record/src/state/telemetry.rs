@@ -179,6 +179,10 @@ impl HostState {
         Some((taken / 100.0).clamp(0.0, 1.0))
     }
 
+    pub(super) fn found(&mut self, _: Stamp, info: &HostInfo) {
+        self.info = Some(info.clone());
+    }
+
     pub(super) fn record(&mut self, t: Stamp, sample: &HostSample) {
         let cores = sample.core_pct.len();
         let mean = (cores > 0).then(|| sample.core_pct.iter().sum::<f32>() / cores as f32);

@@ -22,6 +22,7 @@ use llmprof_base::{
     process::{eprint_line, shutdown::Cause},
     units::{clock, millis, ratio_change},
 };
+use llmprof_config::{Element, Override};
 use llmprof_event::Outcome;
 use llmprof_record::rundir::{RunDir, comparisons_dir};
 
@@ -30,7 +31,7 @@ const SEED_STEP: u64 = 1000;
 
 /// One side: its overrides, and the seed of its first run.
 pub struct RepeatSide {
-    pub overrides: Vec<String>,
+    pub overrides: Vec<Override>,
     pub seed: u64,
 }
 
@@ -38,18 +39,18 @@ impl RepeatSide {
     /// The overrides of the `nth` pair, from 1. Each pair has another seed: with one seed, simulated pairs would be
     /// copies, and measured ones would use the same prompts and weights. Both sides of a pair have the same seed,
     /// unless their overrides set different ones.
-    fn overrides_of_pair(&self, nth: usize) -> Vec<String> {
+    fn overrides_of_pair(&self, nth: usize) -> Vec<Override> {
         let mut overrides = self.overrides.clone();
         if nth > 1 {
             let seed = self.seed.wrapping_add(SEED_STEP * (nth as u64 - 1));
-            overrides.push(format!("runtime.seed={seed}"));
+            overrides.push(Override::new("runtime.seed", Element::Int(seed.into())));
         }
         overrides
     }
 }
 
 /// Creates the plan of a run from its overrides.
-pub type PlanRun<'a> = &'a dyn Fn(&[String]) -> Result<Plan, String>;
+pub type PlanRun<'a> = &'a dyn Fn(&[Override]) -> Result<Plan, String>;
 
 /// The sides, the number of pairs, and the time limit.
 pub struct Repeat<'a> {
@@ -197,10 +198,11 @@ impl Repeat<'_> {
 
 impl Repeated {
     /// The comparison, with the overrides of both sides as their names; `None` without a pair.
-    pub fn comparison(&self, options: &Options, a: &[String], b: &[String]) -> Option<Comparison> {
+    pub fn comparison(&self, options: &Options, a: &[Override], b: &[Override]) -> Option<Comparison> {
         let mut comparison = compare_pairs(&self.pairs, options)?;
-        let name = |overrides: &[String]| {
-            if overrides.is_empty() { "the defaults".to_owned() } else { overrides.join(" ") }
+        let name = |overrides: &[Override]| match overrides {
+            [] => "the defaults".to_owned(),
+            overrides => Override::texts(overrides).join(" "),
         };
         (comparison.a.name, comparison.b.name) = (name(a), name(b));
         Some(comparison)
@@ -220,13 +222,14 @@ mod tests {
     #[test]
     fn pairs_have_different_seeds_and_the_sides_of_a_pair_the_same() {
         let side = |overrides: &[&str]| RepeatSide {
-            overrides: overrides.iter().map(|text| text.to_string()).collect(),
+            overrides: overrides.iter().map(|text| Override::parse(text).unwrap()).collect(),
             seed: 7,
         };
+        let of_pair = |side: &RepeatSide, nth: usize| Override::texts(&side.overrides_of_pair(nth));
         let (a, b) = (side(&["x=1"]), side(&["x=2"]));
-        assert_eq!(a.overrides_of_pair(1), ["x=1"]);
-        assert_eq!(a.overrides_of_pair(3), ["x=1", "runtime.seed=2007"]);
-        assert_eq!(b.overrides_of_pair(3), ["x=2", "runtime.seed=2007"]);
+        assert_eq!(of_pair(&a, 1), ["x=1"]);
+        assert_eq!(of_pair(&a, 3), ["x=1", "runtime.seed=2007"]);
+        assert_eq!(of_pair(&b, 3), ["x=2", "runtime.seed=2007"]);
     }
 
     #[test]

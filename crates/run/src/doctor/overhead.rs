@@ -15,13 +15,14 @@ use switch::SamplerSwitch;
 use crate::{
     plan::{Plan, PlanError},
     probes,
+    work::kind_of,
 };
 use llmprof_analysis::interval::{ConfidenceInterval, MIN_VALUES};
 use llmprof_base::{
     table::aligned,
     units::{grouped, millis, percent, percent_change, three_digits},
 };
-use llmprof_config::{Composed, NvtxDetail, Runtime};
+use llmprof_config::{Composed, NvtxDetail};
 use llmprof_engine::{
     Engine, EngineError, PrepareStep,
     driver::{Control, Driver},
@@ -30,7 +31,7 @@ use llmprof_engine::{
 };
 use llmprof_event as event;
 use llmprof_event::{
-    CallCost, Clock, Event, EventRx, EventTx, GpuAbsent, GpuInfo, GpuSource, RunStarted, Stamp,
+    CallCost, Clock, Event, EventRx, EventTx, GpuAbsent, GpuInfo, GpuSource, RunStarted, Stamp, WorkKind,
 };
 use llmprof_sources::sim::scenario::UnknownScenario;
 
@@ -131,14 +132,11 @@ type ProgressFn<'a> = dyn FnMut(Progress) + Send + 'a;
 /// The run to measure: as configured, but long enough and without an early end. Refuses a run without sampling.
 pub fn plan(mut composed: Composed) -> Result<Plan, OverheadError> {
     let config = &mut composed.config;
-    match config.runtime.name {
-        Runtime::Sim => return Err(OverheadError::Simulated),
-        Runtime::Watch | Runtime::Program => return Err(OverheadError::NoWorkload),
-        Runtime::Candle | Runtime::CandleStock => {}
-        Runtime::Pytorch => return Err(OverheadError::OtherProcess),
-        Runtime::Server(_) => {
-            return Err(OverheadError::NoWorkload);
-        }
+    match kind_of(config.runtime.name) {
+        WorkKind::Sim => return Err(OverheadError::Simulated),
+        WorkKind::Watch | WorkKind::Program | WorkKind::Server => return Err(OverheadError::NoWorkload),
+        WorkKind::Python => return Err(OverheadError::OtherProcess),
+        WorkKind::Model(_) => {}
     }
     if !config.profiling.nvml.enable && !config.profiling.host.enable {
         return Err(OverheadError::NothingSampled);

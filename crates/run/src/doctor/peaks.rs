@@ -5,18 +5,19 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use thiserror::Error;
 
+use crate::work::kind_of;
 use llmprof_analysis::peaks::GpuPeaks;
 use llmprof_base::{
     table::aligned,
     units::{percent, scaled},
 };
-use llmprof_config::{Composed, Dtype, Runtime};
+use llmprof_config::{Composed, Dtype};
 use llmprof_engine::{
     EngineError, device,
     driver::Control,
     load::{Load, Loadable},
 };
-use llmprof_event::Device;
+use llmprof_event::{Device, WorkKind};
 
 /// Uncounted calls of each load, which touch the buffers and let libraries select their kernels.
 const WARM_UP: usize = 2;
@@ -56,7 +57,7 @@ pub struct Row {
 /// The device that a run with this configuration would use, and the threads of a CPU.
 pub fn device(composed: &Composed) -> Result<(Device, Option<u32>), PeaksError> {
     let config = &composed.config;
-    if config.runtime.name == Runtime::Sim {
+    if kind_of(config.runtime.name) == WorkKind::Sim {
         return Err(PeaksError::Simulated);
     }
     let device = device::resolve(&config.runtime.device, config.hardware.device_index)?;

@@ -12,12 +12,13 @@ use llm_cost::{
     ModelSpec, Shape, SpecError, Step,
     spec::{TensorShape, read_config_json},
 };
-use llmprof_config::{Dtype, KvCacheDtype, PreprocessConfig, RunConfig, Runtime, Scheme, Weights};
+use llmprof_config::{Dtype, KvCacheDtype, PreprocessConfig, RunConfig, Scheme, Weights};
 use llmprof_engine::{
     candle::stock::{self, StockModel},
     text::{TextError, Tokenizer, Vocabulary},
     weights::{Checkpoint, CheckpointError, SyntheticWeights},
 };
+use llmprof_event::{ModelEngine, WorkKind};
 
 /// A model and its source.
 #[derive(Debug, Clone)]
@@ -78,18 +79,15 @@ impl PythonModel {
 const UNKNOWN_VOCABULARY: u64 = 32_000;
 
 impl Model {
-    /// Opens and validates the model of `config` for its runtime. With `model.weights=auto` also returns a note on its
-    /// weights.
-    pub fn open(config: &RunConfig) -> Result<(Model, Option<String>), InputsError> {
-        let open = |weights| Self::with_weights(config, weights);
+    /// Opens and validates the model of `config` for a run of this kind. With `model.weights=auto` also returns a note
+    /// on its weights.
+    pub fn open(config: &RunConfig, kind: &WorkKind) -> Result<(Model, Option<String>), InputsError> {
+        let open = |weights| Self::with_weights(config, kind, weights);
         if config.model.weights != Weights::Auto {
             return Ok((open(&config.model.weights)?, None));
         }
         let dir = Path::new("models").join(&config.model.name);
-        let has_weights = matches!(
-            config.runtime.name,
-            Runtime::Candle | Runtime::CandleStock | Runtime::Pytorch | Runtime::Sim
-        );
+        let has_weights = kind.runs_model();
         if !has_weights || !dir.exists() {
             // The header and reports show that weights are synthetic.
             return Ok((open(&Weights::Synthetic)?, None));
@@ -104,15 +102,17 @@ impl Model {
         }
     }
 
-    fn with_weights(config: &RunConfig, weights: &Weights) -> Result<Model, InputsError> {
+    fn with_weights(config: &RunConfig, kind: &WorkKind, weights: &Weights) -> Result<Model, InputsError> {
         let path = match weights {
             Weights::Path(path) => Some(path.as_path()),
             Weights::Synthetic | Weights::Auto => None,
         };
-        let model = match config.runtime.name {
-            Runtime::CandleStock => Self::stock(config, path)?,
-            Runtime::Pytorch => Self::python(config, path)?,
-            _ => Self::own(config, path).map_err(with_remedy)?,
+        let model = match kind {
+            WorkKind::Model(ModelEngine::CandleTransformers) => Self::stock(config, path)?,
+            WorkKind::Python => Self::python(config, path)?,
+            WorkKind::Model(_) | WorkKind::Sim | WorkKind::Program | WorkKind::Server | WorkKind::Watch => {
+                Self::own(config, path).map_err(with_remedy)?
+            }
         };
         model.check_shape(config)?;
         Ok(model)

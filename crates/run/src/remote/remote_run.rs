@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{rerun::Tool, session::SessionSummary};
 use llmprof_base::foreign::message;
+use llmprof_config::Override;
 use llmprof_event::{RunFinished, ToolState};
 use llmprof_record::{
     rundir::Loss,
@@ -189,6 +190,11 @@ impl RemoteRun {
         self.begun.as_ref().is_some_and(|begun| begun.for_tools)
     }
 
+    /// Whether the run was started to follow a program.
+    pub fn follows_program(&self) -> bool {
+        matches!(&self.start, Start::New(Work { command: Some(_), .. }))
+    }
+
     /// The end of the run, once no tool is running.
     pub fn done(&self) -> Option<&Ended> {
         self.done.as_ref()
@@ -286,9 +292,9 @@ impl RemoteRun {
         self.order(Order::Pause(!paused));
     }
 
-    pub fn restart(&mut self, overrides: Vec<String>) {
+    pub fn restart(&mut self, overrides: &[Override]) {
         self.restarts = true;
-        self.order(Order::Restart { overrides });
+        self.order(Order::Restart { overrides: Override::texts(overrides) });
     }
 
     /// The ends of the runs so far, including the last one once it has ended.

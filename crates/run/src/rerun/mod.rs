@@ -22,6 +22,7 @@ use self::{
     files::{CommandRecord, PassFiles},
     passes::Pass,
 };
+use crate::{support::no_tools, work::kind_of};
 use gpu_traces::top::TopList;
 use llmprof_base::{
     dir,
@@ -31,9 +32,9 @@ use llmprof_base::{
         under::Mark,
     },
 };
-use llmprof_config::{RunConfig, Runtime, ToolPhase};
+use llmprof_config::{RunConfig, ToolPhase};
 use llmprof_event::{
-    Device, Event, EventTx, KernelReport, Level, Phase, ToolRun, ToolState, kernels::KernelTable,
+    Device, Event, EventTx, KernelReport, Level, Phase, ToolRun, ToolState, WorkKind, kernels::KernelTable,
 };
 use llmprof_record::rundir::RunDir;
 
@@ -52,15 +53,14 @@ impl Tool {
     /// The tools that `config` requests, in order: ncu profiles kernels that nsys found.
     pub fn configured(config: &RunConfig) -> Vec<Tool> {
         let tools = [(config.profiling.nsys.enable, Tool::Nsys), (config.profiling.ncu.enable, Tool::Ncu)];
-        let possible =
-            matches!(config.runtime.name, Runtime::Candle | Runtime::CandleStock | Runtime::Pytorch);
+        let possible = no_tools(&kind_of(config.runtime.name)).is_none();
         tools.into_iter().filter_map(|(enable, tool)| (enable && possible).then_some(tool)).collect()
     }
 
     /// The command line of a re-run of `config`, as far as it is known beforehand.
     pub fn command_line(self, config: &RunConfig) -> String {
         let (program, tool, later) = (Path::new("llmprof-tui"), Path::new(self.name()), Path::new("…"));
-        let plain_ranges = config.runtime.name == Runtime::Pytorch;
+        let plain_ranges = has_plain_ranges(config);
         let target = Target { program, conf_dir: later, working_dir: later, mark: "", plain_ranges };
         let command = match self {
             Tool::Nsys => command::nsys(tool, &config.profiling.nsys, later, target),
@@ -115,6 +115,11 @@ impl std::fmt::Display for Tool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
+}
+
+/// PyTorch's ranges have no domain.
+fn has_plain_ranges(config: &RunConfig) -> bool {
+    kind_of(config.runtime.name) == WorkKind::Python
 }
 
 /// A run to repeat under a tool.
@@ -274,7 +279,7 @@ impl Rerun {
             conf_dir: &files.conf_dir,
             working_dir: &working_dir,
             mark: mark.value(),
-            plain_ranges: self.config.runtime.name == Runtime::Pytorch,
+            plain_ranges: has_plain_ranges(&self.config),
         };
         let tool_path = self.system.at(&installed.path);
         let command = self.command(&tool_path, pass, &files.report, target);

@@ -7,12 +7,13 @@ use super::{
     child::{ToolExit, ToolResult},
     command,
     files::PassFiles,
+    has_plain_ranges,
     passes::{self, Pass},
     trouble::{Observation, Trouble, TroubleKind, diagnose, no_kernels_profiled},
 };
 use gpu_traces as kernels;
 use llmprof_base::{shell::quoted, tools::nsight::Installed};
-use llmprof_config::{Runtime, ToolPhase};
+use llmprof_config::ToolPhase;
 use llmprof_event::kernels::{KernelTable, Kind, Sort};
 
 /// Rows of a table that are kept in the recording.
@@ -27,8 +28,7 @@ impl Rerun {
         pass: &Pass,
         result: &ToolResult,
     ) -> Result<(Vec<PathBuf>, Vec<KernelTable>), Trouble> {
-        // PyTorch's ranges have no domain.
-        let plain = self.config.runtime.name == Runtime::Pytorch;
+        let plain = has_plain_ranges(&self.config);
         let range = match (self.tool, self.tool.configured_phase(&self.config)) {
             (Tool::Nsys, ToolPhase::Decode) if plain => "decode",
             (Tool::Nsys, ToolPhase::Prefill) if plain => "prefill",

@@ -5,12 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{inputs::Inputs, plan::Plan};
+use crate::{inputs::Inputs, plan::Plan, work::Work};
 use llmprof_base::{
     process::crash,
     units::{bytes, millis},
 };
-use llmprof_config::Runtime;
 use llmprof_engine::{
     Engine, EngineError, PrepareStep,
     driver::{Control, Driver},
@@ -96,13 +95,13 @@ impl EngineThread {
 
     fn prepare(&mut self) -> Result<Box<dyn Engine>, EngineError> {
         let started = Instant::now();
-        let engine: Box<dyn Engine> = match self.plan.composed.config.runtime.name {
-            Runtime::Sim => Box::new(self.simulated()?),
+        let engine: Box<dyn Engine> = match self.plan.work {
+            Work::Sim => Box::new(self.simulated()?),
             // These have no engine.
-            Runtime::Watch | Runtime::Program | Runtime::Pytorch | Runtime::Server(_) => {
+            Work::Watch | Work::Program(_) | Work::Python(_) | Work::Server(_) => {
                 return Err(EngineError::Cancelled);
             }
-            Runtime::Candle | Runtime::CandleStock => {
+            Work::Model(_) => {
                 let (tx, control) = (&self.tx, &self.control);
                 let mut sent: Option<Instant> = None;
                 let mut progress = |step: PrepareStep<'_>, done: u64, total: u64| {

@@ -13,7 +13,7 @@ use llmprof_base::{
     foreign::{MAX_LINE, line},
     shell::quoted,
 };
-use llmprof_config::RunConfig;
+use llmprof_config::{Override, RunConfig};
 
 /// Maximum number of jobs in the question.
 const MAX_JOBS: usize = 20;
@@ -44,8 +44,8 @@ impl Consent {
     }
 
     /// Adds a job that would run.
-    pub(super) fn add(&mut self, label: &str, overrides: &[String], config: &RunConfig) {
-        let words: Vec<String> = overrides.iter().map(|word| quoted(word)).collect();
+    pub(super) fn add(&mut self, label: &str, overrides: &[Override], config: &RunConfig) {
+        let words: Vec<String> = overrides.iter().map(|given| quoted(&given.text)).collect();
         self.jobs.push(line(&format!("{label}: {}", words.join(" ")), MAX_LINE));
         let tools = Tool::configured(config).into_iter().map(|tool| tool.command_line(config));
         for command in tools.chain(own_programs(config)) {
@@ -128,7 +128,7 @@ impl fmt::Display for Consent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use llmprof_config::{Override, built_in, compose};
+    use llmprof_config::{built_in, compose};
 
     #[test]
     fn files_of_another_user_need_consent() {
@@ -140,7 +140,8 @@ mod tests {
     #[test]
     fn tools_need_consent_and_are_shown() {
         let asked = |overrides: &[&str]| {
-            let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
+            let overrides: Vec<Override> =
+                overrides.iter().map(|text| Override::parse(text).unwrap()).collect();
             let config = compose(&built_in(), &overrides).unwrap().config;
             let mut consent = Consent { dir: "runs/x".into(), ..Consent::default() };
             consent.add("job 1/2", &overrides, &config);
@@ -174,7 +175,7 @@ mod tests {
         let mut spoof = Consent { dir: "runs/x\nall is well".into(), ..foreign };
         spoof.add(
             "job 3/3",
-            &["a=\nall is well".to_owned()],
+            &[Override::of_text("a", "\nall is well")],
             &compose(&built_in(), Override::NONE).unwrap().config,
         );
         assert!(!spoof.to_string().lines().any(|line| line.starts_with("all is well")), "{spoof}");

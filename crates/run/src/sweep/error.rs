@@ -1,8 +1,8 @@
 //! Errors of a sweep.
 
-use std::{error::Error, fmt, io, path::PathBuf};
+use std::{error::Error, io, path::PathBuf};
 
-use llmprof_config::ConfigError;
+use llmprof_config::{ConfigError, Override};
 use llmprof_record::rundir::NoNewDir;
 
 #[derive(Debug, thiserror::Error)]
@@ -52,10 +52,13 @@ impl SweepError {
     /// For an error of one job, counted from 0.
     pub(super) fn of_job<E: Error + Send + Sync + 'static>(
         job: usize,
-        overrides: &[impl fmt::Display],
+        overrides: &[Override],
     ) -> impl FnOnce(E) -> SweepError {
-        let words = move || overrides.iter().map(ToString::to_string).collect::<Vec<_>>();
-        move |source| SweepError::Job { job: job + 1, overrides: words().join(" "), source: source.into() }
+        move |source| SweepError::Job {
+            job: job + 1,
+            overrides: Override::texts(overrides).join(" "),
+            source: source.into(),
+        }
     }
 
     /// Whether the error is in the command, not on the machine.

@@ -3,6 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use llmprof_analysis::metrics::MetricsSummary;
+use llmprof_config::Override;
 use llmprof_event::{Outcome, Stamp};
 use llmprof_record::state::RunState;
 
@@ -16,7 +17,7 @@ pub struct Sweep {
 /// One run of a sweep.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
-    pub overrides: Vec<String>,
+    pub overrides: Vec<Override>,
     /// Its directory, below the sweep's.
     pub subdir: String,
     pub state: JobState,
@@ -94,15 +95,13 @@ impl JobResult {
 }
 
 impl Job {
-    pub fn new(overrides: Vec<String>, subdir: String) -> Job {
+    pub fn new(overrides: Vec<Override>, subdir: String) -> Job {
         Job { overrides, subdir, state: JobState::Waiting, result: None, placement: None, took: None }
     }
 
     /// The override `index` as a key and its value.
     pub fn key_and_value(&self, index: usize) -> (&str, &str) {
-        let text = self.overrides.get(index).map_or("", String::as_str);
-        let (key, value) = text.split_once('=').unwrap_or((text, ""));
-        (key.trim_start_matches('+'), value)
+        self.overrides.get(index).map_or(("", ""), Override::key_and_value)
     }
 
     /// Sets the result of an earlier process. A completed job is not repeated; any other keeps the result until it is.
@@ -248,7 +247,8 @@ mod tests {
 
     fn sweep(jobs: usize) -> Sweep {
         let job = |n: usize| {
-            Job::new(vec!["a=1".into(), format!("+b.c={}", n % 2), format!("d={n}")], n.to_string())
+            let overrides = ["a=1".to_owned(), format!("+b.c={}", n % 2), format!("d={n}")];
+            Job::new(overrides.map(|text| Override::parse(&text).unwrap()).into(), n.to_string())
         };
         Sweep { dir: "runs/x".into(), jobs: (0..jobs).map(job).collect() }
     }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    fmt,
     fs::File,
     io,
     path::{Path, PathBuf},
@@ -22,8 +21,8 @@ use crate::{
     session::{Session, SessionSummary},
 };
 use llmprof_config::{
-    AsOverride, ComposeContext, Composed, ConfTree, Launcher, Override, compose_in, current_context,
-    launcher, multirun_yaml,
+    ComposeContext, Composed, ConfTree, Launcher, Override, compose_in, current_context, launcher,
+    multirun_yaml,
 };
 use llmprof_event::{Outcome, Stamp, readings::Reading};
 use llmprof_record::rundir::RunDir;
@@ -49,7 +48,8 @@ pub struct Runner {
 impl Runner {
     /// Validates every job as far as possible without the machine, and creates the sweep's directory if all of them are valid.
     ///
-    /// `jobs` are the overrides of each job; `overrides`, `conf_dir` and `host` are stored as typed.
+    /// `jobs` are the overrides of each job; `overrides`, `conf_dir` and `host` are stored as
+    /// typed.
     pub fn begin(
         tree: ConfTree,
         conf_dir: Option<PathBuf>,
@@ -64,7 +64,6 @@ impl Runner {
         let mut wanted: Option<String> = None;
         for (job, overrides) in jobs.into_iter().enumerate() {
             let composed = composed(&tree, &context, job, &overrides)?;
-            let overrides = texts(overrides);
             let subdir = subdir(&composed, job, &mut wanted)?;
             let sha256 = fingerprint(&composed);
             // A remote host has its own weights and tools: it validates its jobs.
@@ -85,7 +84,6 @@ impl Runner {
         let wanted = PathBuf::from(wanted.ok_or(SweepError::NoJobs)?);
         RunDir::name_in(&wanted)?;
         let started = context.now.to_string();
-        let overrides = texts(overrides);
         let stored = StoredSweep { schema: SCHEMA, started, conf_dir, host, overrides, jobs: stored_jobs };
         let dir = RunDir::create(&wanted).map_err(|source| SweepError::Io { path: wanted, source })?;
         let lock = stored.write(dir.path(), &yaml)?;
@@ -327,8 +325,7 @@ impl Runner {
     /// The launcher of the jobs, with additional `overrides` of the launcher.
     pub fn launcher(&self, overrides: &[Override]) -> Result<Launcher, SweepError> {
         let job = self.sweep.next().unwrap_or(0);
-        let added = overrides.iter().map(|given| &given.text);
-        let all: Vec<String> = self.sweep.jobs[job].overrides.iter().chain(added).cloned().collect();
+        let all = [&self.sweep.jobs[job].overrides, overrides].concat();
         let composed = composed(&self.tree, &self.context, job, &all)?;
         launcher(&composed).map_err(SweepError::of_job(job, &all))
     }
@@ -352,15 +349,10 @@ pub(super) fn composed(
     tree: &ConfTree,
     context: &ComposeContext,
     job: usize,
-    overrides: &[impl AsOverride + fmt::Display],
+    overrides: &[Override],
 ) -> Result<Composed, SweepError> {
     let context = ComposeContext { job: Some(job), ..context.clone() };
     compose_in(tree, overrides, &context).map_err(SweepError::of_job(job, overrides))
-}
-
-/// The overrides as they are stored.
-fn texts(overrides: Vec<Override>) -> Vec<String> {
-    overrides.into_iter().map(|given| given.text).collect()
 }
 
 /// The directory of a job below the sweep's, which is `dir` and must be the same for all jobs.

@@ -14,6 +14,7 @@ use super::{
     table::sweep_csv,
 };
 use llmprof_base::dir::{Dir, open_file, read_file};
+use llmprof_config::Override;
 use llmprof_event::Outcome;
 use llmprof_record::rundir::{RunDir, RunResult};
 
@@ -35,14 +36,13 @@ pub(super) struct StoredSweep {
     /// The remote host of the jobs, as given to `--host`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) host: Option<String>,
-    /// As they were typed.
-    pub(super) overrides: Vec<String>,
+    pub(super) overrides: Vec<Override>,
     pub(super) jobs: Vec<StoredJob>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct StoredJob {
-    pub(super) overrides: Vec<String>,
+    pub(super) overrides: Vec<Override>,
     pub(super) subdir: String,
     /// The hash of the resolved configuration, to detect changes.
     pub(super) config_sha256: String,

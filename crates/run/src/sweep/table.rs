@@ -180,10 +180,14 @@ pub fn sweep_json(sweep: &Sweep) -> Value {
 mod tests {
     use super::*;
     use llmprof_analysis::metrics::Metrics;
+    use llmprof_config::Override;
     use llmprof_event::Outcome;
 
     fn sweep() -> Sweep {
-        let job = |a: &str, b: &str| Job::new(vec![format!("model={a}"), format!("b={b}")], b.into());
+        let job = |a: &str, b: &str| {
+            let overrides = [format!("model={a}"), format!("b={b}")];
+            Job::new(overrides.map(|text| Override::parse(&text).unwrap()).into(), b.into())
+        };
         let mut sweep =
             Sweep { dir: "runs/s".into(), jobs: vec![job("x", "1"), job("long", "2"), job("x", "3")] };
         let mut metrics = Metrics::default();

@@ -13,7 +13,7 @@ use super::{
     store::StoredSweep,
 };
 use crate::plan::Plan;
-use llmprof_config::{ComposeContext, Composed, ConfTree, RunConfig, current_context};
+use llmprof_config::{ComposeContext, Composed, ConfTree, Override, RunConfig, current_context};
 use llmprof_event::{Device, readings::Reading};
 use llmprof_record::state::RunState;
 
@@ -28,7 +28,7 @@ pub struct Task {
 
 /// A job for a remote host.
 pub struct TaskThere {
-    pub overrides: Vec<String>,
+    pub overrides: Vec<Override>,
     /// As given to `--conf-dir` when the sweep was started.
     pub conf_dir: Option<PathBuf>,
     /// The directory for the copy of its recording.

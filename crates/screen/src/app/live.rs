@@ -7,6 +7,7 @@ use crate::{
     ui::{Overlay, PromptKind, RunCommand, set_cursor},
     view::Progress,
 };
+use llmprof_config::Override;
 use llmprof_event::{Outcome, ToolState};
 use llmprof_run::{
     plan::Plan,
@@ -15,8 +16,8 @@ use llmprof_run::{
     sweep::{CooldownStatus, LiveFigures, Runner},
 };
 
-/// Creates a plan from the overrides that the user typed.
-pub type Replan = Box<dyn Fn(&[String]) -> Result<Plan, String>>;
+/// Creates a plan from other overrides.
+pub type Replan = Box<dyn Fn(Vec<Override>) -> Result<Plan, String>>;
 
 /// A live run, and how to plan the next one.
 pub struct Live {
@@ -53,10 +54,10 @@ impl Live {
         let jobs = running.map(|job| (job, LiveFigures::from_state(self.session.state()))).collect();
         Some(Progress { elapsed: runner.elapsed(), jobs })
     }
+}
 
-    fn overrides(&self) -> &[String] {
-        self.session.overrides()
-    }
+fn parsed(words: &[String]) -> Result<Vec<Override>, String> {
+    words.iter().map(|word| Override::parse(word).map_err(|error| error.to_string())).collect()
 }
 
 impl App {
@@ -83,14 +84,17 @@ impl App {
                 self.ui.overlay = Overlay::ConfirmRerun;
             }
             RunCommand::AskRerun | RunCommand::Rerun => {
-                let overrides = live.overrides().to_vec();
-                self.restart(&overrides);
+                let overrides = match &live.session {
+                    Workload::Here(session) => Ok(session.plan().composed.composition.overrides().to_vec()),
+                    Workload::There(run) => parsed(run.overrides()),
+                };
+                self.restart(overrides);
             }
             RunCommand::EditOverrides => {
-                self.ui.open_prompt(PromptKind::Overrides, live.overrides().join(" "));
+                self.ui.open_prompt(PromptKind::Overrides, live.session.overrides().join(" "));
             }
             RunCommand::Start(text) => match shlex::split(&text) {
-                Some(overrides) => self.restart(&overrides),
+                Some(words) => self.restart(parsed(&words)),
                 None => self.ui.report_error("a quote is not closed".into()),
             },
             RunCommand::RunUnder(tool) => self.ui.message = live.session.rerun(tool),
@@ -104,23 +108,18 @@ impl App {
     }
 
     /// Cancels the current run and schedules the next one, if its overrides are valid.
-    fn restart(&mut self, overrides: &[String]) {
+    fn restart(&mut self, overrides: Result<Vec<Override>, String>) {
         let Some(live) = &mut self.live else { return };
-        let session = match &mut live.session {
-            Workload::Here(session) => session,
-            Workload::There(run) => {
-                // The remote host checks their validity.
-                run.restart(overrides.to_vec());
-                self.ui.overlay = Overlay::None;
-                return;
-            }
-        };
-        match (live.replan)(overrides) {
-            Ok(plan) => {
+        let restarted = match &mut live.session {
+            Workload::Here(session) => overrides.and_then(&live.replan).map(|plan| {
                 session.cancel();
                 self.next = Some(plan);
-                self.ui.overlay = Overlay::None;
-            }
+            }),
+            // The remote host composes them.
+            Workload::There(run) => overrides.map(|overrides| run.restart(&overrides)),
+        };
+        match restarted {
+            Ok(()) => self.ui.overlay = Overlay::None,
             Err(e) => self.ui.report_error(e),
         }
     }
