@@ -19,7 +19,7 @@ use crate::{
 };
 use gpu_traces::top::{TopList, top};
 use llmprof_base::tools::System;
-use llmprof_config::{ToolPhase, read_yaml};
+use llmprof_config::{DtypeChoice, ToolPhase, read_yaml};
 use llmprof_engine::device;
 use llmprof_event::{Event, Level, Outcome, Phase, RunFinished, ToolState, kernels::Kind};
 
@@ -149,7 +149,7 @@ impl Session {
         let asked = || device::compute_capability(&self.plan.device);
         let mut config = self.plan.composed.config.clone();
         // While this run uses the memory, the child might choose a different type.
-        config.model.dtype = self.plan.dtype.into();
+        config.model.dtype = DtypeChoice::Unquantised(self.plan.dtype);
         Ok(Rerun {
             tool,
             config,
