@@ -10,7 +10,6 @@ use candle_core::{
 use llmprof::{
     config::{Dtype, KvCacheDtype, built_in, compose},
     engine::{
-        Engine, EngineError, PrepareStep, Prompts,
         candle::{
             CandleEngine, CandleOptions, Decoder, Tensors,
             stock::{StockEngine, StockModel, StockOptions, model_types},
@@ -24,6 +23,7 @@ use llmprof::{
         inputs::{Inputs, Model},
         plan::Plan,
     },
+    workload::{Engine, EngineError, PrepareStep, Prompts},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -54,12 +54,13 @@ use llmprof_base::{
         stops,
     },
 };
-use llmprof_engine::{EngineError, cuda::Manifest};
+use llmprof_engine::cuda::Manifest;
 use llmprof_record::{
     rundir::{EventReader, Next, RunDir},
     state::RunState,
 };
 use llmprof_run::{assets::AssetError, plan::PlanError};
+use llmprof_workload::EngineError;
 
 const ABOUT: &str = "A live profiler for LLM inference: runs a model, shows GPU and token timings, and explains what limits its speed";
 

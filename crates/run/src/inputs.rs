@@ -17,15 +17,13 @@ use crate::assets::sampling::{self, Sampling};
 use llm_cost::SpecError;
 use llmprof_base::read::{self, MAX_DOCUMENT};
 use llmprof_config::{DatasetSampling, ImagesConfig, PromptsConfig, RunConfig, Scheme};
-use llmprof_engine::{
-    candle::stock::StockError,
-    profile::heap,
+use llmprof_engine::{candle::stock::StockError, weights::CheckpointError};
+use llmprof_workload::{
+    Prompt, PromptSet, Workload, heap,
     text::{
         TextError, Tokenizer,
         prompts::{self, Sample},
     },
-    weights::CheckpointError,
-    workload::{Prompt, PromptSet, Workload},
 };
 
 /// Maximum memory for a prompt: chat templates can double a text at every step.

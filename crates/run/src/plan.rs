@@ -25,12 +25,10 @@ use llmprof_analysis::alert::{Alert, AlertError};
 use llmprof_base::{foreign::line, tools::under};
 use llmprof_config::{Composed, Dtype, KvCacheDtype, Override, Runtime};
 use llmprof_engine::{
-    Engine, EngineError, Progress,
     candle::{CandleOptions, stock::StockEngine},
     device,
     sampling::Sampling,
     speculation::{Draft, Proposer, Speculator},
-    workload::Workload,
 };
 use llmprof_event::{Device, GivenPeaks, ModelEngine, RunStarted, SCHEMA, Slo};
 use llmprof_record::rundir::{NoNewDir, RunDir};
@@ -39,6 +37,7 @@ use llmprof_sources::{
     server::MetricsAt,
     sim::scenario::{Scenario, UnknownScenario},
 };
+use llmprof_workload::{Engine, EngineError, Progress, Workload};
 
 /// Errors before a run starts.
 #[derive(Debug, Error)]

@@ -15,9 +15,9 @@ use llm_cost::{
 use llmprof_config::{Dtype, KvCacheDtype, PreprocessConfig, RunConfig, Runtime, Scheme, Weights};
 use llmprof_engine::{
     candle::stock::{self, StockModel},
-    text::{TextError, Tokenizer, Vocabulary},
     weights::{Checkpoint, CheckpointError, SyntheticWeights},
 };
+use llmprof_workload::text::{TextError, Tokenizer, Vocabulary};
 
 /// A model and its source.
 #[derive(Debug, Clone)]

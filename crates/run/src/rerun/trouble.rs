@@ -219,7 +219,7 @@ mod tests {
     use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
 
     use super::*;
-    use llmprof_engine::EngineError;
+    use llmprof_workload::EngineError;
 
     fn observation<'a>(tool: Tool, exit: &'a ToolExit, output: &'a str) -> Observation<'a> {
         Observation {

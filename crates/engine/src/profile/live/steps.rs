@@ -6,7 +6,6 @@ use super::{
     external_id::ExternalId,
     records::{DeviceWork, WorkKind},
 };
-use crate::profile::listener::OperatorInstance;
 use llmprof_event::{
     KernelWindow, Phase, StepTimeline,
     kernels::{
@@ -14,6 +13,7 @@ use llmprof_event::{
         work::{MEMSET, NameId, Names},
     },
 };
+use llmprof_workload::listener::OperatorInstance;
 
 /// Groups records into steps, in whatever order they arrive.
 #[derive(Default)]

@@ -8,7 +8,7 @@ use tokenizers::{
     models::bpe::BPE,
 };
 
-use super::TextError;
+use crate::text::TextError;
 
 /// The tokenizer keys in the metadata of a GGUF file.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -1,73 +1,15 @@
 //! The prefill and decode loop: runs requests on an engine and reports them as events.
 
-use std::{
-    sync::{
-        Arc, Condvar, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
-use super::{Engine, EngineError, Prompts, workload::Workload};
 use crate::{
-    profile::listener::{Listeners, Span},
+    Control, Engine, EngineError, Prompts, Workload,
+    listener::{Listeners, Span},
     text::{TextError, Tokenizer},
 };
 use llmprof_event::{
     AllocatorSample, Ending, Event, EventTx, Level, Prediction, RequestFinished, RequestStarted, Token,
 };
-
-/// Pauses, resumes and cancels the workload. It takes effect between tokens.
-#[derive(Debug, Clone, Default)]
-pub struct Control(Arc<Switches>);
-
-#[derive(Debug, Default)]
-struct Switches {
-    cancelled: Arc<AtomicBool>,
-    finishing: AtomicBool,
-    paused: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Control {
-    pub fn cancel(&self) {
-        self.0.cancelled.store(true, Ordering::Release);
-        self.set_paused(false);
-    }
-
-    /// Ends an open-ended workload after its current request.
-    pub fn finish(&self) {
-        self.0.finishing.store(true, Ordering::Release);
-    }
-
-    pub fn is_finishing(&self) -> bool {
-        self.0.finishing.load(Ordering::Acquire)
-    }
-
-    pub fn is_cancelled(&self) -> bool {
-        self.0.cancelled.load(Ordering::Acquire)
-    }
-
-    /// Set when the workload is cancelled.
-    pub fn cancel_flag(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.0.cancelled)
-    }
-
-    pub fn is_paused(&self) -> bool {
-        *self.0.paused.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn set_paused(&self, paused: bool) {
-        *self.0.paused.lock().unwrap_or_else(PoisonError::into_inner) = paused;
-        self.0.changed.notify_all();
-    }
-
-    fn wait_while_paused(&self) {
-        let paused = self.0.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        let still = |paused: &mut bool| *paused && !self.is_cancelled();
-        drop(self.0.changed.wait_while(paused, still).unwrap_or_else(PoisonError::into_inner));
-    }
-}
 
 /// Everything the driver uses besides the engine.
 pub struct Driver<'a> {

@@ -103,7 +103,7 @@ impl Listeners {
 mod tests {
     use std::sync::Mutex;
 
-    use super::*;
+    use crate::listener::*;
 
     /// Records its name and the spans it is called for.
     struct Recorder {

@@ -1,4 +1,4 @@
-use super::*;
+use crate::text::*;
 
 /// `gpt2`: byte-level tokens of the characters of "ab 12", and three merges.
 fn gpt2(pre: &str) -> Vocabulary {

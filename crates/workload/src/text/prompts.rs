@@ -10,7 +10,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{TextError, read};
+use crate::text::{TextError, read};
 
 /// The built-in prompts, used if the configured file does not exist.
 const BUILT_IN: (&str, &str) =
@@ -120,7 +120,7 @@ fn name_of(object: &Value) -> Option<String> {
 mod tests {
     use serde_json::json;
 
-    use super::*;
+    use crate::text::prompts::*;
 
     fn texts(file: &str, text: &str) -> Vec<String> {
         parse(Path::new(file), text).unwrap().into_iter().map(|sample| sample.text).collect()

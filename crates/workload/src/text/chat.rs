@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use minijinja::{Environment, Error, ErrorKind, context, syntax::SyntaxConfig};
 
-use super::TextError;
+use crate::text::TextError;
 use llmprof_base::units;
 
 const NAME: &str = "chat";

@@ -1,5 +1,7 @@
+use std::sync::{Arc, Mutex};
+
 use super::*;
-use crate::{profile::listener::Listener, text::Vocabulary, workload::PromptSet};
+use crate::{PromptSet, listener::Listener, text::Vocabulary};
 use llmprof_event::{Clock, channel};
 
 /// Returns scripted tokens, step by step, for a batch of two.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Prompts;
+use crate::Prompts;
 use llmprof_base::noise;
 
 /// `warmup` requests that are not measured, then `requests` that are.
