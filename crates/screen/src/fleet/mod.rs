@@ -39,13 +39,11 @@ use super::{
     ui::{self as pane_ui, Pane},
     view::View,
 };
+use llmprof_analysis::fleet::{Fleet, History, Key, Order, Since, Snapshot, from_recording};
 use llmprof_base::process::shutdown::{Cause, Shutdown};
 use llmprof_config::TuiConfig;
 use llmprof_record::state::RunState;
-use llmprof_sources::fleet::{
-    Ask, Fleet, History, Key, Order, Recorded, Recorder, RecordingError, Since, Snapshot, Update, Watch,
-    from_recording,
-};
+use llmprof_sources::fleet::{Ask, Recorded, Recorder, RecordingError, Update, Watch};
 
 /// The source of the screen.
 pub enum Feed {

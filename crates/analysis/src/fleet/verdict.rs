@@ -8,7 +8,7 @@ use super::{
     gpu::{Counted, Gpu, Snapshot},
     peers::{Basis, MIN_PEERS, groups, is_busy, median},
 };
-use llmprof_analysis::peaks::GpuPeaks;
+use crate::peaks::GpuPeaks;
 use llmprof_base::units::{grouped, percent, rough_seconds};
 use llmprof_event::{
     readings::Reading,
