@@ -21,7 +21,7 @@ pub use llmprof_config as config;
 pub use llmprof_engine as engine;
 pub use llmprof_engine::profile;
 pub use llmprof_event as event;
-pub use llmprof_record::{chrome_trace, report, rundir, state};
+pub use llmprof_record::{chrome_trace, report, rundir, state, sweep};
 pub use llmprof_run as run;
 pub use llmprof_run::{assets, compare, doctor, remote, slurm};
 pub use llmprof_screen as tui;

@@ -17,12 +17,15 @@ use super::{
 };
 use llmprof_base::process::{eprint_line, eprint_lines, shutdown::Shutdown};
 use llmprof_config::Urls;
-use llmprof_record::report::run_json;
+use llmprof_record::{
+    report::run_json,
+    sweep::{sweep_json, table_text},
+};
 use llmprof_run::{
     headless,
     plan::Plan,
     session::Session,
-    sweep::{Launch, Runner, sweep_json, table_text},
+    sweep::{Launch, Runner},
     work::Work,
 };
 use llmprof_screen::{App, Live, Replan};

@@ -14,10 +14,11 @@ use llmprof_event::{Outcome, WorkKind};
 use llmprof_record::{
     report::{account_text, bill_text, kernels_text, ranks_text, watched_server_json, watched_server_text},
     state::{RunState, ServerState},
+    sweep::{Sweep, table_text},
 };
 use llmprof_run::{
     session::SessionSummary,
-    sweep::{Launch, Runner, Sweep, table_text},
+    sweep::{Launch, Runner},
 };
 use llmprof_screen as tui;
 

@@ -21,11 +21,9 @@ use llmprof_event::{Stamp, WorkKind};
 use llmprof_record::{
     rundir::{Loss, Position},
     state::{GpuState, Incident, RunState, Series, ServerState, Snapshot},
-};
-use llmprof_run::{
-    remote::Link,
     sweep::{CooldownStatus, LiveFigures, Sweep},
 };
+use llmprof_run::remote::Link;
 
 static NO_RUNS: RunTree = RunTree::EMPTY;
 

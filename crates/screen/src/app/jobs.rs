@@ -10,8 +10,11 @@ use crate::{
     ui::{JobsCommand, Overlay, Pane},
     view::{self, Progress, SweepView},
 };
-use llmprof_record::rundir::RunDir;
-use llmprof_run::sweep::{JobState, Launch, Sweep};
+use llmprof_record::{
+    rundir::RunDir,
+    sweep::{JobState, Sweep},
+};
+use llmprof_run::sweep::Launch;
 
 /// The jobs, and the messages about them.
 pub(super) struct Elsewhere {

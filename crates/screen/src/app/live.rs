@@ -8,12 +8,8 @@ use crate::{
     view::Progress,
 };
 use llmprof_event::{Outcome, ToolState};
-use llmprof_run::{
-    plan::Plan,
-    remote::RemoteMessage,
-    session::Session,
-    sweep::{CooldownStatus, LiveFigures, Runner},
-};
+use llmprof_record::sweep::{CooldownStatus, LiveFigures};
+use llmprof_run::{plan::Plan, remote::RemoteMessage, session::Session, sweep::Runner};
 
 /// Creates a plan from the overrides that the user typed.
 pub type Replan = Box<dyn Fn(&[String]) -> Result<Plan, String>>;

@@ -34,13 +34,14 @@ use llmprof_event::{Outcome, WorkKind};
 use llmprof_record::{
     rundir::{Player, RunDir},
     state::{RunState, Snapshot},
+    sweep::CooldownStatus,
 };
 use llmprof_run::{
     plan::Plan,
     remote::RemoteRun,
     rerun::Tool,
     session::SessionSummary,
-    sweep::{CooldownStatus, Launch, Runner},
+    sweep::{Launch, Runner},
 };
 
 /// The content of the screen and its sources.

@@ -107,7 +107,7 @@ pub fn table_text(sweep: &Sweep) -> String {
 }
 
 /// `sweep.csv`.
-pub(super) fn sweep_csv(sweep: &Sweep) -> String {
+pub fn sweep_csv(sweep: &Sweep) -> String {
     csv_text(csv_rows(sweep))
 }
 

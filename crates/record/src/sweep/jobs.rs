@@ -2,9 +2,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use crate::state::RunState;
 use llmprof_analysis::metrics::MetricsSummary;
 use llmprof_event::{Outcome, Stamp};
-use llmprof_record::state::RunState;
 
 /// A sweep's directory and its jobs, in order.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,7 +83,7 @@ pub struct JobResult {
 
 impl JobResult {
     /// Whether the recording has an end.
-    pub(super) fn is_final(&self) -> bool {
+    pub fn is_final(&self) -> bool {
         !(self.outcome == Outcome::Interrupted && self.reason.as_deref() == Some(CUT_OFF))
     }
 
@@ -138,13 +138,13 @@ impl Sweep {
     }
 
     /// The job waits in another process.
-    pub(super) fn wait(&mut self, job: usize, placement: Placement) {
+    pub fn wait(&mut self, job: usize, placement: Placement) {
         let job = &mut self.jobs[job];
         (job.state, job.placement, job.result) = (JobState::Waiting, Some(placement), None);
     }
 
     /// The job runs in another process.
-    pub(super) fn run_at(&mut self, job: usize, placement: Placement) {
+    pub fn run_at(&mut self, job: usize, placement: Placement) {
         self.begin(job);
         self.jobs[job].placement = Some(placement);
     }
