@@ -34,7 +34,7 @@ pub use self::{
     host::{Allocator, AllocatorSample, HostInfo, HostSample},
     kernels::{
         live::{KernelSpan, KernelTrace, KernelWindow, StepTimeline, TraceState},
-        tools::{KernelReport, ToolRun, ToolState},
+        tools::{KernelReport, Tool, ToolRun, ToolState},
     },
     launches::{LaunchFrame, LaunchLines, LaunchRow, LaunchStack},
     operators::{HeapGrowth, HostSpan, HostTimeline, OperatorTime, OperatorWindow},

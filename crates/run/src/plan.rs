@@ -13,7 +13,7 @@ use crate::{
     engine_settings::{EngineOptions, EngineSettings},
     inputs::{Inputs, InputsError, Model},
     pytorch_plan::{self, PytorchPlanError},
-    rerun::Tool,
+    rerun::configured_tools,
     server_plan::{
         ServerPlanError, load_plan, served_tokenizer, server_program, watched_gpus, watched_servers,
     },
@@ -30,7 +30,7 @@ use llmprof_engine::{
     sampling::Sampling,
     speculation::{Draft, Proposer, Speculator},
 };
-use llmprof_event::{Device, GivenPeaks, ModelEngine, RunStarted, SCHEMA, Slo};
+use llmprof_event::{Device, GivenPeaks, ModelEngine, RunStarted, SCHEMA, Slo, Tool};
 use llmprof_record::rundir::{NoNewDir, RunDir};
 use llmprof_sources::{
     attach::Target,
@@ -284,7 +284,7 @@ impl Plan {
 
     /// The tools to re-run under, in order: ncu profiles kernels that nsys found.
     pub fn tools(&self) -> Vec<Tool> {
-        Tool::configured(&self.composed.config)
+        configured_tools(&self.composed.config)
     }
 
     /// The only workload is that under tools.

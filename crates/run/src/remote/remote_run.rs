@@ -20,9 +20,9 @@ use super::{
     mirror::{Copies, Mirror},
     protocol::{Ended, Order, Request, Work},
 };
-use crate::{rerun::Tool, session::SessionSummary};
+use crate::session::SessionSummary;
 use llmprof_base::foreign::message;
-use llmprof_event::{RunFinished, ToolState};
+use llmprof_event::{RunFinished, Tool, ToolState};
 use llmprof_record::{
     rundir::Loss,
     state::{RunState, Snapshot},

@@ -30,7 +30,7 @@ use super::{
 };
 use llmprof_base::process::shutdown::{Cause, Shutdown};
 use llmprof_config::TuiConfig;
-use llmprof_event::{Outcome, WorkKind};
+use llmprof_event::{Outcome, Tool, WorkKind};
 use llmprof_record::{
     rundir::{Player, RunDir},
     state::{RunState, Snapshot},
@@ -39,7 +39,6 @@ use llmprof_record::{
 use llmprof_run::{
     plan::Plan,
     remote::RemoteRun,
-    rerun::Tool,
     session::SessionSummary,
     sweep::{Launch, Runner},
 };

@@ -3,14 +3,13 @@
 use std::{path::Path, time::Duration};
 
 use crate::view::RemoteView;
-use llmprof_event::{Outcome, WorkKind};
+use llmprof_event::{Outcome, Tool, WorkKind};
 use llmprof_record::{
     rundir::Loss,
     state::{RunState, Snapshot},
 };
 use llmprof_run::{
     remote::{Order, RemoteRun},
-    rerun::Tool,
     session::Session,
 };
 
