@@ -7,6 +7,7 @@ mod gpu;
 mod host;
 pub mod kernels;
 mod launches;
+mod link;
 mod operators;
 mod phase;
 mod process;
@@ -37,6 +38,7 @@ pub use self::{
         tools::{KernelReport, Tool, ToolRun, ToolState},
     },
     launches::{LaunchFrame, LaunchLines, LaunchRow, LaunchStack},
+    link::Link,
     operators::{HeapGrowth, HostSpan, HostTimeline, OperatorTime, OperatorWindow},
     phase::{Activity, Phase},
     process::{ProcessJoined, ProcessLeft},

@@ -17,13 +17,12 @@ use crate::{
     widgets::TimeAxis,
 };
 use llmprof_analysis::compare::Comparison;
-use llmprof_event::{Stamp, WorkKind};
+use llmprof_event::{Link, Stamp, WorkKind};
 use llmprof_record::{
     rundir::{Loss, Position},
     state::{GpuState, Incident, RunState, Series, ServerState, Snapshot},
     sweep::{CooldownStatus, LiveFigures, Sweep},
 };
-use llmprof_run::remote::Link;
 
 static NO_RUNS: RunTree = RunTree::EMPTY;
 

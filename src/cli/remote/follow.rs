@@ -18,12 +18,12 @@ use llmprof_base::{
     shell::quoted,
     units::bytes,
 };
-use llmprof_event::Outcome;
+use llmprof_event::{Link, Outcome};
 use llmprof_record::report::run_json;
 use llmprof_run::{
     headless,
     progress_line::ProgressLine,
-    remote::{Host, Link, Order, RemoteMessage, RemoteRun, Start},
+    remote::{Host, Order, RemoteMessage, RemoteRun, Start},
     time_left::TimeLeft,
 };
 use llmprof_screen::{App, Live, Workload};

@@ -10,7 +10,6 @@ use std::{
     time::Instant,
 };
 
-pub use self::link::Link;
 use self::link::State;
 use super::{
     connection::Connection,
