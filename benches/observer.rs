@@ -12,6 +12,7 @@ use std::{
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llmprof::{
+    app::{App, Input, Live},
     base::cpu_time::thread_cpu_time,
     config::{compose, find_tree},
     engine::candle::CandleEngine,
@@ -19,7 +20,6 @@ use llmprof::{
     process::shutdown::Shutdown,
     run::{plan::Plan, session::Session},
     state::RunState,
-    tui::{App, Input, Live},
     workload::{Control, Driver, Engine, EngineError, Prompts, listener::Listeners},
 };
 use ratatui::{Terminal, TerminalOptions, Viewport, backend::CrosstermBackend, layout::Rect};

@@ -15,6 +15,7 @@ pub mod cli;
 pub use gpu_traces as kernels;
 pub use llm_cost as model;
 pub use llmprof_analysis as analysis;
+pub use llmprof_app as app;
 pub use llmprof_base as base;
 pub use llmprof_base::{process, tools};
 pub use llmprof_config as config;

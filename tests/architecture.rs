@@ -32,6 +32,7 @@ const ROOMS: [(&str, Rooms); 6] = [
             ("state", &[]),
             ("chrome_trace", &[]),
             ("rundir", &["state", "chrome_trace"]),
+            ("sweep", &["state", "rundir"]),
             ("report", &["state", "chrome_trace", "rundir"]),
         ],
     ),
@@ -55,8 +56,8 @@ const VENDORS: [(&str, &str); 30] = [
     ("candle_transformers", "engine/candle"),
     ("cudarc", "engine/cuda"),
     ("nvml_wrapper", "sources/telemetry/nvml"),
-    ("ratatui", "screen"),
-    ("crossterm", "screen"),
+    ("ratatui", "screen app"),
+    ("crossterm", "screen app"),
     ("hydra_config", "config"),
     ("tokenizers", "workload/text"),
     ("minijinja", "workload/text"),
@@ -97,9 +98,9 @@ const STARTS_PROGRAMS: [&str; 10] = [
 ];
 
 /// The crates of the program itself, bottom to top; the others depend on none of them.
-const CRATES: [&str; 12] = [
+const CRATES: [&str; 13] = [
     "base", "cost", "config", "event", "analysis", "traces", "workload", "engine", "sources", "record",
-    "run", "screen",
+    "run", "screen", "app",
 ];
 
 fn root() -> &'static Path {

@@ -15,6 +15,7 @@ use super::{
     require_terminal,
     sweep::{Started, SweepArgs},
 };
+use llmprof_app::{App, Live, Replan};
 use llmprof_base::process::{eprint_line, eprint_lines, shutdown::Shutdown};
 use llmprof_config::Urls;
 use llmprof_record::{
@@ -28,7 +29,6 @@ use llmprof_run::{
     sweep::{Launch, Runner},
     work::Work,
 };
-use llmprof_screen::{App, Live, Replan};
 
 /// Starts a run: on the remote host if there is one, else here.
 pub(super) async fn launch(request: RunRequest, remote: &RemoteArgs) -> Result<u8, Failure> {

@@ -402,7 +402,7 @@ fn require_descriptors() -> Result<(), Failure> {
 
 /// Refuses to open the TUI without a terminal; `alternative` works without one.
 fn require_terminal(alternative: &str) -> Result<(), Failure> {
-    if llmprof_screen::terminal::is_there() {
+    if llmprof_app::terminal::is_there() {
         return Ok(());
     }
     Err(Failure::usage(format_args!("not a terminal: the TUI needs one; use {alternative}")))

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::{Failure, diagnose, print_data, print_json};
+use llmprof_app as tui;
 use llmprof_base::{
     foreign::line,
     process::{eprint_line, eprint_lines, shutdown::Cause},
@@ -20,7 +21,6 @@ use llmprof_run::{
     session::SessionSummary,
     sweep::{Launch, Runner},
 };
-use llmprof_screen as tui;
 
 /// Maximum rows of a kernel table.
 const KERNEL_ROWS: usize = 20;

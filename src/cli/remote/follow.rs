@@ -10,6 +10,7 @@ use crate::cli::{
     print, print_json,
     request::{Shown, Subject},
 };
+use llmprof_app::{App, Live, Workload};
 use llmprof_base::{
     process::{
         eprint_line, eprint_lines,
@@ -26,7 +27,6 @@ use llmprof_run::{
     remote::{Host, Order, RemoteMessage, RemoteRun, Start},
     time_left::TimeLeft,
 };
-use llmprof_screen::{App, Live, Workload};
 
 /// Time for an ended run to confirm that it is no longer needed.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -2,7 +2,6 @@
 
 use std::{path::Path, time::Duration};
 
-use crate::view::RemoteView;
 use llmprof_event::{Outcome, Tool, WorkKind};
 use llmprof_record::{
     rundir::Loss,
@@ -12,6 +11,7 @@ use llmprof_run::{
     remote::{Order, RemoteRun},
     session::Session,
 };
+use llmprof_screen::view::RemoteView;
 
 pub enum Workload {
     Here(Box<Session>),

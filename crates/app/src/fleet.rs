@@ -1,10 +1,5 @@
 //! The fleet on the screen: a list of GPUs or nodes that is refreshed in the background, and the history of one GPU.
 
-mod draw;
-pub mod keys;
-mod table;
-mod ui;
-
 use std::{
     io,
     path::PathBuf,
@@ -22,27 +17,25 @@ use ratatui::{
 use tokio::sync::mpsc::UnboundedReceiver;
 use tui_input::InputRequest;
 
-pub use self::{
-    draw::FleetView,
-    ui::{FleetUi, Overlay},
-};
-use self::{
-    draw::{help_end, list_layout, order_at},
-    keys::Action,
-    ui::{Effect, update},
-};
 use super::{
     input::{self, Input},
-    keys::{self as pane_keys, Mode},
     terminal::TerminalGuard,
-    theme::{Depth, Glyphs, Theme, initial_theme},
-    ui::{self as pane_ui, Pane},
-    view::View,
 };
 use llmprof_analysis::fleet::{Fleet, History, Key, Order, Since, Snapshot, from_recording};
 use llmprof_base::process::shutdown::{Cause, Shutdown};
 use llmprof_config::TuiConfig;
 use llmprof_record::state::RunState;
+use llmprof_screen::{
+    fleet::{
+        Effect, FleetUi, FleetView, Overlay, help_end,
+        keys::{self, Action},
+        list_layout, order_at, update,
+    },
+    keys::{self as pane_keys, Mode},
+    theme::{Depth, Glyphs, Theme, initial_theme},
+    ui::{self as pane_ui, Pane},
+    view::View,
+};
 use llmprof_sources::fleet::{Ask, Recorded, Recorder, RecordingError, Update, Watch};
 
 /// The source of the screen.
@@ -512,34 +505,6 @@ async fn next_update(feed: &mut Feed) -> Update {
         return update;
     }
     std::future::pending().await
-}
-
-/// A frame without a terminal, for tests: the fleet in the list, or the history of a GPU.
-pub fn still(fleet: &Fleet, history: Option<&History>, area: Rect) -> ratatui::buffer::Buffer {
-    use ratatui::widgets::Widget;
-    let mut ui = FleetUi::new(llmprof_config::ThemeName::Dark, Order::Lost);
-    if let Some(history) = history {
-        let mut opened = ui::Opened::new(history.gpu.clone(), ui.theme);
-        let mut state = RunState::default();
-        history.events().iter().for_each(|event| state.apply(event));
-        opened.state = Some(Box::new(state));
-        opened.step_s = history.step_s;
-        ui.opened = Some(opened);
-    }
-    let theme = Theme::new(ui.theme, Depth::True, Glyphs::UNICODE);
-    let view = FleetView {
-        ui: &ui,
-        theme: &theme,
-        fleet: Some(fleet),
-        source: "http://prometheus:9090",
-        error: None,
-        age_s: Some(3.0),
-        replay: None,
-        recording: false,
-    };
-    let mut buffer = ratatui::buffer::Buffer::empty(area);
-    view.render(area, &mut buffer);
-    buffer
 }
 
 #[cfg(test)]

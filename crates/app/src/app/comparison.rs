@@ -8,9 +8,9 @@ use std::{
 };
 
 use super::App;
-use crate::ui::Pane;
 use llmprof_analysis::compare::{Comparison, Options, Subject, compare};
 use llmprof_run::compare::{baselines, read_run, run_spread};
+use llmprof_screen::ui::Pane;
 
 /// Time limit: two recordings of an hour are read in seconds.
 const READING_TIMEOUT: Duration = Duration::from_secs(60);

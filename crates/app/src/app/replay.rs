@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{App, first_pane};
-use crate::ui::{ReplayCommand, set_cursor};
 use llmprof_record::rundir::{DISK_TIMEOUT, EventReader, Player, ReadError, RunDir};
+use llmprof_screen::ui::{ReplayCommand, set_cursor};
 
 /// Maximum time of reading a recording before input is handled.
 const LOAD_BUDGET: Duration = Duration::from_millis(30);

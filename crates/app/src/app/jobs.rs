@@ -6,15 +6,15 @@ use std::{
 };
 
 use super::App;
-use crate::{
-    ui::{JobsCommand, Overlay, Pane},
-    view::{self, Progress, SweepView},
-};
 use llmprof_record::{
     rundir::RunDir,
     sweep::{JobState, Sweep},
 };
 use llmprof_run::sweep::Launch;
+use llmprof_screen::{
+    ui::{JobsCommand, Overlay, Pane},
+    view::{self, Progress, SweepView},
+};
 
 /// The jobs, and the messages about them.
 pub(super) struct Elsewhere {

@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use super::{App, Workload};
-use crate::{
-    ui::{Overlay, PromptKind, RunCommand, set_cursor},
-    view::Progress,
-};
 use llmprof_event::{Outcome, ToolState};
 use llmprof_record::sweep::{CooldownStatus, LiveFigures};
 use llmprof_run::{plan::Plan, remote::RemoteMessage, session::Session, sweep::Runner};
+use llmprof_screen::{
+    ui::{Overlay, PromptKind, RunCommand, set_cursor},
+    view::Progress,
+};
 
 /// Creates a plan from the overrides that the user typed.
 pub type Replan = Box<dyn Fn(&[String]) -> Result<Plan, String>>;

@@ -13,19 +13,21 @@ use tui_input::InputRequest;
 
 use super::{App, Live, Workload, jobs};
 use crate::{
-    frame::Frame,
     input::{self, Input},
-    keys::{self, Mode},
-    layout::{Hits, ScreenLayout},
     terminal::TerminalGuard,
-    ui::{Action, Effect, Extent, Overlay, OverlayKey, update, update_overlay},
-    view::View,
 };
 use llmprof_base::process::{
     BELL, crash,
     shutdown::{Cause, Shutdown},
 };
 use llmprof_record::rundir::Player;
+use llmprof_screen::{
+    frame::Frame,
+    keys::{self, Mode},
+    layout::{Hits, ScreenLayout},
+    ui::{Action, Effect, Extent, Overlay, OverlayKey, update, update_overlay},
+    view::View,
+};
 
 /// Why the event loop was left.
 pub(super) enum Left {

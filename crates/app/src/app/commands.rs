@@ -5,12 +5,12 @@ use std::ops::ControlFlow;
 use ratatui::layout::Rect;
 
 use super::{App, Workload, comparison::Compared, event_loop::Left};
-use crate::{
+use llmprof_base::process::shutdown::Cause;
+use llmprof_record::rundir::RunDir;
+use llmprof_screen::{
     export::export,
     ui::{Effect, Overlay, ReplayCommand},
 };
-use llmprof_base::process::shutdown::Cause;
-use llmprof_record::rundir::RunDir;
 
 impl App {
     /// Performs an effect. Breaks if the screen is left.

@@ -4,7 +4,7 @@ use crossterm::event::{MouseButton, MouseEvent, MouseEventKind};
 use ratatui::layout::Position;
 
 use super::App;
-use crate::{
+use llmprof_screen::{
     layout::Target,
     ui::{
         Action, Effect, JobsCommand, Overlay, OverlayKey, Pane, ReplayCommand, RunsCommand, set_cursor,

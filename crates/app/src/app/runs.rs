@@ -8,12 +8,12 @@ use std::{
 };
 
 use super::{App, comparison::Compared};
-use crate::{
+use llmprof_base::process::browser;
+use llmprof_record::rundir::{DISK_TIMEOUT, Listing, Recorded, RunDir, RunName};
+use llmprof_screen::{
     run_tree::{RowKey, RunTree},
     ui::{Deletion, GroupKey, Overlay, Pane, PromptKind, RunsCommand},
 };
-use llmprof_base::process::browser;
-use llmprof_record::rundir::{DISK_TIMEOUT, Listing, Recorded, RunDir, RunName};
 
 /// The interval at which the list is read again while it shows a run in progress.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);

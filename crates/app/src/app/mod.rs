@@ -20,14 +20,7 @@ pub use self::{
     live::{Live, Replan},
     workload::Workload,
 };
-use super::{
-    export::Exported,
-    input::Input,
-    layout::{ScreenLayout, Target},
-    theme::{Depth, Glyphs, Theme, initial_theme},
-    ui::{KernelsSettings, Pane, UiState},
-    view::{SweepView, View},
-};
+use super::input::Input;
 use llmprof_base::process::shutdown::{Cause, Shutdown};
 use llmprof_config::TuiConfig;
 use llmprof_event::{Outcome, Tool, WorkKind};
@@ -41,6 +34,13 @@ use llmprof_run::{
     remote::RemoteRun,
     session::SessionSummary,
     sweep::{Launch, Runner},
+};
+use llmprof_screen::{
+    export::Exported,
+    layout::{ScreenLayout, Target},
+    theme::{Depth, Glyphs, Theme, initial_theme},
+    ui::{KernelsSettings, Pane, UiState},
+    view::{SweepView, View},
 };
 
 /// The content of the screen and its sources.
