@@ -10,12 +10,12 @@ use candle_transformers::models::llama;
 use llmprof::{
     config::{Dtype, KvCacheDtype},
     engine::{
-        Engine, Prompts,
         candle::{CandleEngine, CandleOptions, Tensors},
         sampling::Sampling,
         weights::SyntheticWeights,
     },
     model::ModelSpec,
+    workload::{Engine, Prompts},
 };
 use rayon::prelude::*;
 use serde_json::{Value, json};

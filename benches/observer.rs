@@ -12,19 +12,15 @@ use std::{
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llmprof::{
+    app::{App, Input, Live},
     base::cpu_time::thread_cpu_time,
     config::{compose, find_tree},
-    engine::{
-        Engine, EngineError, Prompts,
-        candle::CandleEngine,
-        driver::{Control, Driver},
-    },
+    engine::candle::CandleEngine,
     event::{self, Clock},
     process::shutdown::Shutdown,
-    profile::listener::Listeners,
     run::{plan::Plan, session::Session},
     state::RunState,
-    tui::{App, Input, Live},
+    workload::{Control, Driver, Engine, EngineError, Prompts, listener::Listeners},
 };
 use ratatui::{Terminal, TerminalOptions, Viewport, backend::CrosstermBackend, layout::Rect};
 use tokio::sync::mpsc::unbounded_channel;

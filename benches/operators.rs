@@ -4,15 +4,16 @@ use std::{hint::black_box, path::Path, sync::Arc, time::Instant};
 
 use llmprof::{
     config::{compose, find_tree},
-    engine::{Engine, Prompts, candle::CandleEngine},
+    engine::candle::CandleEngine,
     event::{self, Clock, EventRx, Phase},
     model::Operator,
-    profile::{
+    profile::operator_clock::OperatorClock,
+    run::plan::Plan,
+    workload::{
+        Engine, Prompts,
         heap::CountingHeap,
         listener::{Listener, Listeners, Span},
-        operator_clock::OperatorClock,
     },
-    run::plan::Plan,
 };
 
 /// Installed as in the program: counting is part of the overhead.

@@ -2,7 +2,7 @@
 
 use llmprof::{
     process::abort,
-    profile::heap::{self, CountingHeap},
+    workload::heap::{self, CountingHeap},
 };
 
 #[global_allocator]

@@ -11,17 +11,10 @@ type Rooms = &'static [(&'static str, &'static [&'static str])];
 
 /// The rooms of the crates that have several, each with the other rooms of its crate that its code may use. Code in no
 /// listed room belongs to the room with the name of the crate. The crates that a crate may use are in its `Cargo.toml`.
-const ROOMS: [(&str, Rooms); 5] = [
+const ROOMS: [(&str, Rooms); 6] = [
     ("base", &[("base", &[]), ("process", &["base"]), ("tools", &["base"])]),
-    (
-        "engine",
-        &[
-            ("text", &[]),
-            ("weights", &["text"]),
-            ("profile", &[]),
-            ("engine", &["text", "weights", "profile"]),
-        ],
-    ),
+    ("workload", &[("text", &[]), ("workload", &["text"])]),
+    ("engine", &[("weights", &[]), ("profile", &[]), ("engine", &["weights"])]),
     (
         "sources",
         &[
@@ -39,6 +32,7 @@ const ROOMS: [(&str, Rooms); 5] = [
             ("state", &[]),
             ("chrome_trace", &[]),
             ("rundir", &["state", "chrome_trace"]),
+            ("sweep", &["state", "rundir"]),
             ("report", &["state", "chrome_trace", "rundir"]),
         ],
     ),
@@ -62,12 +56,12 @@ const VENDORS: [(&str, &str); 30] = [
     ("candle_transformers", "engine/candle"),
     ("cudarc", "engine/cuda"),
     ("nvml_wrapper", "sources/telemetry/nvml"),
-    ("ratatui", "screen"),
-    ("crossterm", "screen"),
+    ("ratatui", "screen app"),
+    ("crossterm", "screen app"),
     ("hydra_config", "config"),
-    ("tokenizers", "engine/text"),
-    ("minijinja", "engine/text"),
-    ("minijinja_contrib", "engine/text"),
+    ("tokenizers", "workload/text"),
+    ("minijinja", "workload/text"),
+    ("minijinja_contrib", "workload/text"),
     ("hdrhistogram", "analysis/distribution.rs"),
     ("hf_hub", "run/assets/hub"),
     ("ureq", "run/assets/hub"),
@@ -104,8 +98,10 @@ const STARTS_PROGRAMS: [&str; 10] = [
 ];
 
 /// The crates of the program itself, bottom to top; the others depend on none of them.
-const CRATES: [&str; 11] =
-    ["base", "cost", "config", "event", "analysis", "traces", "engine", "sources", "record", "run", "screen"];
+const CRATES: [&str; 13] = [
+    "base", "cost", "config", "event", "analysis", "traces", "workload", "engine", "sources", "record",
+    "run", "screen", "app",
+];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use llmprof::config::{
-    ComposeContext, Composed, ConfTree, ConfigError, DtypeChoice, Override, Probe, Runtime, ThemeName,
+    ComposeContext, Composed, ConfTree, ConfigError, Dtype, DtypeChoice, Override, Probe, Runtime, ThemeName,
     Weights, built_in, compose, compose_in, over_built_in,
 };
 use llmprof::model::{ModelSpec, Shape, spec::RopeScaling};
@@ -425,7 +425,7 @@ fn overrides_change_their_keys() {
     ])
     .unwrap();
     let config = &run.config;
-    assert_eq!(config.model.dtype, DtypeChoice::Bf16);
+    assert_eq!(config.model.dtype, DtypeChoice::Unquantised(Dtype::Bf16));
     assert_eq!(config.runtime.name, Runtime::Sim);
     assert_eq!(config.runtime.sim.speed, 0.0);
     assert_eq!(config.runtime.requests, Some(200));

@@ -15,7 +15,8 @@ use std::{
 use crate::common::terminal::Terminal;
 use crate::common::{KilledOnDrop, ProgramOutput, eventually, program, said};
 use llmprof::{
-    fleet::{Fleet, from_recording, read_recording},
+    analysis::fleet::{Fleet, from_recording},
+    fleet::read_recording,
     tui::fleet::still,
 };
 use ratatui::layout::Rect;

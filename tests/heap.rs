@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use llmprof::{event::Allocator, profile::heap};
+use llmprof::{event::Allocator, workload::heap};
 
 const MIB: usize = 1 << 20;
 

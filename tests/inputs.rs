@@ -5,9 +5,10 @@ use std::{collections::HashMap, fs, path::Path};
 use llmprof::{
     assets::sampling::Sampling,
     config::{Dtype, RunConfig, Weights, built_in, compose},
-    engine::{candle::Tensors, weights::SyntheticWeights, workload::PromptSet},
+    engine::{candle::Tensors, weights::SyntheticWeights},
     model::ModelSpec,
     run::{inputs::Inputs, work::kind_of},
+    workload::PromptSet,
 };
 use serde_json::json;
 use tempfile::TempDir;

@@ -4,7 +4,7 @@ use std::io::{BufReader, Read};
 
 use llmprof::{
     kernels::{ncu::read_raw, torch::read_trace},
-    profile::heap,
+    workload::heap,
 };
 
 const RAW: &str = include_str!("fixtures/h200_ncu_raw.csv");

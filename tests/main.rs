@@ -56,4 +56,4 @@ mod sweep;
 
 /// As in the program: tests of memory count what their own thread allocates.
 #[global_allocator]
-static HEAP: llmprof::profile::heap::CountingHeap = llmprof::profile::heap::CountingHeap;
+static HEAP: llmprof::workload::heap::CountingHeap = llmprof::workload::heap::CountingHeap;

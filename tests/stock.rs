@@ -10,7 +10,6 @@ use candle_core::{
 use llmprof::{
     config::{Dtype, KvCacheDtype, built_in, compose},
     engine::{
-        Engine, EngineError, PrepareStep, Prompts,
         candle::{
             CandleEngine, CandleOptions, Decoder, Tensors,
             stock::{StockEngine, StockModel, StockOptions, model_types},
@@ -25,6 +24,7 @@ use llmprof::{
         plan::Plan,
         work::kind_of,
     },
+    workload::{Engine, EngineError, PrepareStep, Prompts},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;

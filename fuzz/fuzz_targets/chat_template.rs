@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use llmprof::text::{Tokenizer, Vocabulary};
+use llmprof::workload::text::{Tokenizer, Vocabulary};
 
 fuzz_target!(|template: &str| {
     llmprof_fuzz::contain_panics();

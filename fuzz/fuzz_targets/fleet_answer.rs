@@ -2,7 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use llmprof::fleet::{Collector, Fleet, NodeLabel, Order, Snapshot, read_answer, table};
+use llmprof::{
+    analysis::fleet::{Fleet, Order, Snapshot, table},
+    fleet::{Collector, NodeLabel, read_answer},
+};
 
 fuzz_target!(|bytes: &[u8]| {
     let mut collector = Collector::new(NodeLabel::Usual, None);

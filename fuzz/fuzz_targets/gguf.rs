@@ -8,7 +8,7 @@ use llmprof::{
         candle::stock::StockModel,
         weights::{Checkpoint, WeightSource},
     },
-    text::Tokenizer,
+    workload::text::Tokenizer,
 };
 
 fuzz_target!(|bytes: &[u8]| {

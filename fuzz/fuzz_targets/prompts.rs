@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use llmprof::text::prompts::load;
+use llmprof::workload::text::prompts::load;
 
 fuzz_target!(|bytes: &[u8]| {
     for name in ["any.jsonl", "any.json"] {

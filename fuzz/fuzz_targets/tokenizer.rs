@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use llmprof::text::Tokenizer;
+use llmprof::workload::text::Tokenizer;
 
 fuzz_target!(|bytes: &[u8]| {
     llmprof_fuzz::contain_panics();

@@ -22,13 +22,13 @@ use llmprof_base::{
     process::{eprint_line, shutdown::Shutdown},
     units::three_digits,
 };
-use llmprof_engine::driver::Control;
 use llmprof_run::doctor::{
     self, Machine, client,
     overhead::{self, OverheadError, Progress},
     peaks::{self, PeaksError},
     show,
 };
+use llmprof_workload::Control;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

@@ -9,14 +9,15 @@ use std::{
 use clap::{Args, ValueEnum, ValueHint};
 
 use super::{Failure, args::ConfigArgs, print, print_json};
+use llmprof_analysis::fleet::{Fleet, Order, Snapshot, summary, table};
+use llmprof_app::fleet::{Feed, FleetApp, FleetStopped};
 use llmprof_base::{
     process::{eprint_line, shutdown::Shutdown},
     read,
 };
-use llmprof_screen::fleet::{Feed, FleetApp, FleetStopped};
 use llmprof_sources::fleet::{
-    Client, Fleet, FleetError, Header, Matcher, NodeLabel, Order, Recorder, RecordingError, Snapshot, Source,
-    Watch, is_label_name, json, login_of_token, read_recording, summary, table,
+    Client, FleetError, Header, Matcher, NodeLabel, Recorder, RecordingError, Source, Watch, is_label_name,
+    json, login_of_token, read_recording,
 };
 
 pub(super) const EXAMPLES: &str = "\

@@ -20,6 +20,8 @@ use gpu_traces::{
     show::{RowQuery, TableView},
     top::top,
 };
+use llmprof_app as tui;
+use llmprof_app::App;
 use llmprof_base::process::{eprint_line, shutdown::Shutdown};
 use llmprof_config::yaml_text;
 use llmprof_event::{
@@ -31,8 +33,7 @@ use llmprof_record::{
     rundir::RunDir,
     state::{KEPT_REPORTS, LaunchGroup, RunState},
 };
-use llmprof_screen as tui;
-use llmprof_screen::{App, ui::KernelsSettings};
+use llmprof_screen::ui::KernelsSettings;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

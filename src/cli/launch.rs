@@ -19,20 +19,23 @@ use super::{
     require_terminal,
     sweep::{self, Started, SweepArgs},
 };
+use llmprof_app::{App, Live, Replan};
 use llmprof_base::process::{
     eprint_line, eprint_lines,
     shutdown::{Cause, Shutdown},
 };
 use llmprof_config::Urls;
-use llmprof_record::report::run_json;
+use llmprof_record::{
+    report::run_json,
+    sweep::{sweep_json, table_text},
+};
 use llmprof_run::{
     headless::{self, Finished},
     plan::Plan,
     session::Session,
-    sweep::{Launch, Runner, sweep_json, table_text},
+    sweep::{Launch, Runner},
     work::Work,
 };
-use llmprof_screen::{App, Live, Replan};
 
 /// Starts a run: on the remote host if there is one, else here.
 pub(super) async fn launch(request: RunRequest, remote: &RemoteArgs) -> Result<u8, Failure> {

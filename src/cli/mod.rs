@@ -54,12 +54,13 @@ use llmprof_base::{
         stops,
     },
 };
-use llmprof_engine::{EngineError, cuda::Manifest};
+use llmprof_engine::cuda::Manifest;
 use llmprof_record::{
     rundir::{EventReader, Next, RunDir},
     state::RunState,
 };
 use llmprof_run::{assets::AssetError, plan::PlanError};
+use llmprof_workload::EngineError;
 
 const ABOUT: &str = "A live profiler for LLM inference: runs a model, shows GPU and token timings, and explains what limits its speed";
 
@@ -402,7 +403,7 @@ fn require_descriptors() -> Result<(), Failure> {
 
 /// Refuses to open the TUI without a terminal; `alternative` works without one.
 fn require_terminal(alternative: &str) -> Result<(), Failure> {
-    if llmprof_screen::terminal::is_there() {
+    if llmprof_app::terminal::is_there() {
         return Ok(());
     }
     Err(Failure::usage(format_args!("not a terminal: the TUI needs one; use {alternative}")))

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::{Failure, diagnose, print_data, print_json};
+use llmprof_app as tui;
 use llmprof_base::{
     foreign::line,
     process::{eprint_line, eprint_lines, shutdown::Cause},
@@ -14,12 +15,12 @@ use llmprof_event::{Outcome, WorkKind};
 use llmprof_record::{
     report::{account_text, bill_text, kernels_text, ranks_text, watched_server_json, watched_server_text},
     state::{RunState, ServerState},
+    sweep::{Sweep, table_text},
 };
 use llmprof_run::{
     session::SessionSummary,
-    sweep::{Launch, Runner, Sweep, table_text},
+    sweep::{Launch, Runner},
 };
-use llmprof_screen as tui;
 
 /// Maximum rows of a kernel table.
 const KERNEL_ROWS: usize = 20;

@@ -130,7 +130,7 @@ pub(super) async fn session(
         (None, None) => return Ok(session.install.then_some(0)),
     };
     let start = Start::Again(id.clone());
-    if !cancel && llmprof_screen::terminal::is_there() {
+    if !cancel && llmprof_app::terminal::is_there() {
         let screen = ConfigRequest::default();
         return follow(args, host, start, &screen, Shown::default()).await.map(Some);
     }

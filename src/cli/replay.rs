@@ -10,10 +10,11 @@ use super::{
     outcome::report_exit,
     require_terminal,
 };
+use llmprof_app::App;
 use llmprof_base::{gz, process::shutdown::Shutdown, shell::quoted};
 use llmprof_event::Stamp;
 use llmprof_record::rundir::{DISK_TIMEOUT, EventReader, Player, RunDir};
-use llmprof_screen::{App, ui::Pane};
+use llmprof_screen::ui::Pane;
 use llmprof_sources::fleet::read_recording;
 
 #[derive(Debug, Args)]

@@ -14,7 +14,11 @@ use llmprof_record::{
     report::{Remade, ReportError, remake},
     rundir::RunDir,
 };
-use llmprof_run::{progress_line::ProgressLine, sweep::Sweep, time_left::TimeLeft};
+use llmprof_run::{
+    progress_line::ProgressLine,
+    sweep::{is_sweep, open_sweep, write_csv},
+    time_left::TimeLeft,
+};
 
 #[derive(Debug, Args)]
 pub(super) struct ReportArgs {
@@ -30,7 +34,7 @@ pub(super) struct ReportArgs {
 
 pub(super) fn run(args: &ReportArgs) -> Result<u8, Failure> {
     let run = resolve_run(&args.run)?;
-    if Sweep::is_in(&run) {
+    if is_sweep(&run) {
         return report_sweep(&run, args.out.as_deref(), args.json);
     }
     let written =
@@ -65,7 +69,7 @@ fn print_remarks(written: &Remade) {
 
 /// Writes the reports of every recorded job, and `sweep.csv`. A job that cannot be read does not stop the others.
 fn report_sweep(dir: &Path, out: Option<&Path>, json: bool) -> Result<u8, Failure> {
-    let planned = Sweep::open(dir).map_err(Failure::work)?;
+    let planned = open_sweep(dir).map_err(Failure::work)?;
     let (mut written, mut errors) = (Vec::new(), Vec::new());
     let recorded = |job: usize| RunDir::open(&planned.job_dir(job)).events().exists();
     let mut left = (0..planned.jobs.len()).filter(|job| recorded(*job)).count();
@@ -100,7 +104,7 @@ fn report_sweep(dir: &Path, out: Option<&Path>, json: bool) -> Result<u8, Failur
     let csv_dir = out.unwrap_or(dir);
     fs::create_dir_all(csv_dir).map_err(Failure::cannot_write(csv_dir))?;
     // Opened again: the outcome of each job is read from the reports just written.
-    let csv = Sweep::open(dir).and_then(|sweep| sweep.write_csv(csv_dir)).map_err(Failure::work)?;
+    let csv = open_sweep(dir).and_then(|sweep| write_csv(&sweep, csv_dir)).map_err(Failure::work)?;
     let code = u8::from(!errors.is_empty());
     if json {
         let jobs: Vec<Value> = written.iter().map(Remade::json).collect();

@@ -6,9 +6,9 @@ use std::{
 };
 
 use super::{Failure, args::ConfigRequest, conf_consent::MayAsk};
+use llmprof_app::Replan;
 use llmprof_config::Override;
 use llmprof_run::plan::{Plan, gives_shape};
-use llmprof_screen::Replan;
 use llmprof_sources::attach::{OutputTo, Target};
 
 pub(super) struct RunRequest {

@@ -7,6 +7,7 @@ pub mod classify;
 pub mod compare;
 pub mod distribution;
 pub mod energy;
+pub mod fleet;
 pub mod gpu_idle;
 pub mod heat;
 pub mod kernel_hints;

@@ -2,6 +2,7 @@
 
 mod compose;
 mod consent;
+mod dtype_choice;
 mod launcher_config;
 mod numbers;
 mod pytorch_config;
@@ -15,6 +16,7 @@ pub use compose::{
     built_in, compose, compose_in, compose_untyped, current_context, find_tree, multirun_yaml, over_built_in,
 };
 pub use consent::{RISKY_KEYS, RiskySetting};
+pub use dtype_choice::DtypeChoice;
 pub use hydra_config::{
     Action, AsOverride, Candidate, ComposeContext, Composition, ConfTree, ConfigError, DefaultsItem,
     DocumentError, Element, FoundAlias, HydraConfig, HydraJob, HydraRun, Names, Origin, Override,

@@ -6,9 +6,10 @@ use hydra_config::{HydraConfig, json_value, text_or_scalar};
 use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize, Serializer};
 
-use llm_cost::{Dtype, KvCacheDtype, PreprocessConfig, Scheme};
+use llm_cost::{Dtype, KvCacheDtype, PreprocessConfig};
 
 use super::{
+    dtype_choice::DtypeChoice,
     numbers::{above_zero, optional_seconds, probability, seconds},
     pytorch_config::{ImagesConfig, PytorchConfig, TorchConfig},
     server_config::{LoadConfig, ServerConfig, SloConfig},
@@ -89,74 +90,6 @@ impl ModelConfig {
     /// The type without regard to a device: as given, else as published.
     pub fn nominal_dtype(&self) -> Dtype {
         self.dtype.given().unwrap_or_else(|| self.published_dtype())
-    }
-}
-
-/// `model.dtype`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DtypeChoice {
-    /// The type that suits the device: see `run::dtype`.
-    Auto,
-    F32,
-    F16,
-    Bf16,
-    Q4_0,
-    Q4_1,
-    Q5_0,
-    Q5_1,
-    Q8_0,
-    Q2K,
-    Q3KM,
-    Q4KM,
-    Q5KM,
-    Q6K,
-    Iq4Nl,
-    Iq4Xs,
-    Mxfp4,
-    Fp8,
-}
-
-impl DtypeChoice {
-    /// `None` for `auto`, and for quantised weights, whose unquantised parts have a type that suits the device.
-    pub fn given(self) -> Option<Dtype> {
-        match self {
-            DtypeChoice::F32 => Some(Dtype::F32),
-            DtypeChoice::F16 => Some(Dtype::F16),
-            DtypeChoice::Bf16 => Some(Dtype::Bf16),
-            _ => None,
-        }
-    }
-
-    /// How synthetic weights are quantised, if they are.
-    pub fn scheme(self) -> Option<Scheme> {
-        Some(match self {
-            DtypeChoice::Auto | DtypeChoice::F32 | DtypeChoice::F16 | DtypeChoice::Bf16 => return None,
-            DtypeChoice::Q4_0 => Scheme::Q4_0,
-            DtypeChoice::Q4_1 => Scheme::Q4_1,
-            DtypeChoice::Q5_0 => Scheme::Q5_0,
-            DtypeChoice::Q5_1 => Scheme::Q5_1,
-            DtypeChoice::Q8_0 => Scheme::Q8_0,
-            DtypeChoice::Q2K => Scheme::Q2K,
-            DtypeChoice::Q3KM => Scheme::Q3KM,
-            DtypeChoice::Q4KM => Scheme::Q4KM,
-            DtypeChoice::Q5KM => Scheme::Q5KM,
-            DtypeChoice::Q6K => Scheme::Q6K,
-            DtypeChoice::Iq4Nl => Scheme::Iq4Nl,
-            DtypeChoice::Iq4Xs => Scheme::Iq4Xs,
-            DtypeChoice::Mxfp4 => Scheme::Mxfp4,
-            DtypeChoice::Fp8 => Scheme::Fp8,
-        })
-    }
-}
-
-impl From<Dtype> for DtypeChoice {
-    fn from(dtype: Dtype) -> DtypeChoice {
-        match dtype {
-            Dtype::F32 => DtypeChoice::F32,
-            Dtype::F16 => DtypeChoice::F16,
-            Dtype::Bf16 => DtypeChoice::Bf16,
-        }
     }
 }
 

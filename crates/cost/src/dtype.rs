@@ -2,12 +2,34 @@
 
 use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Dtype {
-    F32,
-    F16,
-    Bf16,
+/// An enum whose values have names, by which they are written in configurations and recordings.
+macro_rules! named {
+    ($(#[$about:meta])* $enum:ident { $($(#[$doc:meta])* $value:ident = $name:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum $enum {
+            $($(#[$doc])* #[serde(rename = $name)] $value,)*
+        }
+
+        impl $enum {
+            pub const ALL: &'static [$enum] = &[$($enum::$value),*];
+
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($enum::$value => $name,)*
+                }
+            }
+        }
+    };
+}
+
+named! {
+    /// How an unquantised number is stored.
+    Dtype {
+        F32 = "f32",
+        F16 = "f16",
+        Bf16 = "bf16",
+    }
 }
 
 impl Dtype {
@@ -15,14 +37,6 @@ impl Dtype {
         match self {
             Dtype::F32 => 4,
             Dtype::F16 | Dtype::Bf16 => 2,
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Dtype::F32 => "f32",
-            Dtype::F16 => "f16",
-            Dtype::Bf16 => "bf16",
         }
     }
 }
@@ -52,45 +66,24 @@ impl KvCacheDtype {
     }
 }
 
-/// How weights are quantised: a mix of types as llama.cpp names its files, or one type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scheme {
-    Q4_0,
-    Q4_1,
-    Q5_0,
-    Q5_1,
-    Q8_0,
-    Q2K,
-    Q3KM,
-    Q4KM,
-    Q5KM,
-    Q6K,
-    Iq4Nl,
-    Iq4Xs,
-    /// Four bits with an exponent in the MLP or the experts, eight elsewhere.
-    Mxfp4,
-    /// FP8 (e4m3), on a GPU.
-    Fp8,
-}
-
-impl Scheme {
-    pub fn name(self) -> &'static str {
-        match self {
-            Scheme::Q4_0 => "q4_0",
-            Scheme::Q4_1 => "q4_1",
-            Scheme::Q5_0 => "q5_0",
-            Scheme::Q5_1 => "q5_1",
-            Scheme::Q8_0 => "q8_0",
-            Scheme::Q2K => "q2_k",
-            Scheme::Q3KM => "q3_k_m",
-            Scheme::Q4KM => "q4_k_m",
-            Scheme::Q5KM => "q5_k_m",
-            Scheme::Q6K => "q6_k",
-            Scheme::Iq4Nl => "iq4_nl",
-            Scheme::Iq4Xs => "iq4_xs",
-            Scheme::Mxfp4 => "mxfp4",
-            Scheme::Fp8 => "fp8",
-        }
+named! {
+    /// How weights are quantised: a mix of types as llama.cpp names its files, or one type.
+    Scheme {
+        Q4_0 = "q4_0",
+        Q4_1 = "q4_1",
+        Q5_0 = "q5_0",
+        Q5_1 = "q5_1",
+        Q8_0 = "q8_0",
+        Q2K = "q2_k",
+        Q3KM = "q3_k_m",
+        Q4KM = "q4_k_m",
+        Q5KM = "q5_k_m",
+        Q6K = "q6_k",
+        Iq4Nl = "iq4_nl",
+        Iq4Xs = "iq4_xs",
+        /// Four bits with an exponent in the MLP or the experts, eight elsewhere.
+        Mxfp4 = "mxfp4",
+        /// FP8 (e4m3), on a GPU.
+        Fp8 = "fp8",
     }
 }

@@ -1,13 +1,13 @@
 //! Resolves the device of a run, and creates the engine for it.
 
 use super::{
-    EngineError, Progress,
     candle::{CandleEngine, CandleOptions, LoadedCpu},
     cuda::{self, CudaError, Gpu},
     load::Loadable,
     speculation::Revisable,
 };
 use llmprof_event::Device;
+use llmprof_workload::{EngineError, Progress};
 
 /// Resolves `asked` on this machine: `auto`, `cpu`, `cuda` or `cuda:0`, `cuda:1`, …. `auto` is GPU number `index` if
 /// the driver and the built-in kernels can use it, otherwise the CPU.

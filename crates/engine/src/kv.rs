@@ -1,8 +1,8 @@
 //! The sizes of KV caches, on any device.
 
-use crate::EngineError;
 use llm_cost::ModelSpec;
 use llmprof_config::{Dtype, KvCacheDtype};
+use llmprof_workload::EngineError;
 
 /// Positions that a layer with a window keeps beyond it: those that a step may take back, and space for new ones before
 /// rows are moved.

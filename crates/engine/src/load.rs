@@ -2,8 +2,8 @@
 
 use std::{fmt, time::Duration};
 
-use super::EngineError;
 use llmprof_config::Dtype;
+use llmprof_workload::EngineError;
 
 /// A kind of load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

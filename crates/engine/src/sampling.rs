@@ -61,7 +61,7 @@ impl Picker {
     }
 
     /// Starts a new batch of sequences with these prompts.
-    pub fn begin(&mut self, prompts: &super::Prompts) {
+    pub fn begin(&mut self, prompts: &llmprof_workload::Prompts) {
         self.histories.clear();
         if self.sampling.no_repeat_ngram_size > 0 {
             self.histories.extend(prompts.ids.chunks(prompts.len().max(1)).map(<[u32]>::to_vec));
@@ -139,7 +139,7 @@ fn repeating(history: &[u32], n: usize) -> impl Iterator<Item = u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Prompts;
+    use llmprof_workload::Prompts;
 
     fn sampled() -> Sampling {
         Sampling { do_sample: true, seed: 7, ..Sampling::greedy() }

@@ -5,10 +5,12 @@
 
 use std::time::Duration;
 
-use super::{Engine, EngineError, Prompts};
-use crate::profile::listener::{Listeners, Span};
 use llmprof_base::noise;
 use llmprof_event::{AllocatorSample, ExpertUse, Speculation};
+use llmprof_workload::{
+    Engine, EngineError, Prompts,
+    listener::{Listeners, Span},
+};
 
 /// An engine with one sequence, to which tokens can be appended and from which the last ones can be taken back.
 pub trait Revisable: Engine {

@@ -7,6 +7,7 @@ mod gpu;
 mod host;
 pub mod kernels;
 mod launches;
+mod link;
 mod operators;
 mod phase;
 mod process;
@@ -34,9 +35,10 @@ pub use self::{
     host::{Allocator, AllocatorSample, HostInfo, HostSample},
     kernels::{
         live::{KernelSpan, KernelTrace, KernelWindow, StepTimeline, TraceState},
-        tools::{KernelReport, ToolRun, ToolState},
+        tools::{KernelReport, Tool, ToolRun, ToolState},
     },
     launches::{LaunchFrame, LaunchLines, LaunchRow, LaunchStack},
+    link::Link,
     operators::{HeapGrowth, HostSpan, HostTimeline, OperatorTime, OperatorWindow},
     phase::{Activity, Phase},
     process::{ProcessJoined, ProcessLeft},

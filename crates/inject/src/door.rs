@@ -14,7 +14,6 @@ use std::{
 use crate::{
     c,
     descriptor::{self, Descriptor},
-    session::{self, Session},
     wire::{self, DoorSocket},
 };
 
@@ -33,8 +32,8 @@ impl Door {
         Some(Door { sign: Descriptor::new(sign, &descriptor::SIGN)? })
     }
 
-    /// Waits for a profiler.
-    pub fn wait(&mut self) -> Option<Session> {
+    /// Waits for a profiler, and returns the end of the connection that stays here.
+    pub fn wait(&mut self) -> Option<Descriptor<UnixStream>> {
         if !self.sign.is_open() {
             // The program has closed it, e.g. together with all descriptors that it does not know.
             *self = Door::new()?;
@@ -47,7 +46,7 @@ impl Door {
         let _ = self.write(None);
         // From now on the profiler's end alone keeps the connection open.
         drop(outer);
-        if has_knocked { session::greet(inner, "") } else { None }
+        has_knocked.then_some(inner)
     }
 
     /// Nothing is written into another file of the program.

@@ -92,7 +92,7 @@ impl Address {
     fn connect(&mut self) -> Option<Session> {
         match self {
             Address::Given(address) => address.connect(),
-            Address::Door(door) => door.wait(),
+            Address::Door(door) => greet(door.wait()?, ""),
         }
     }
 
@@ -156,7 +156,7 @@ pub extern "C" fn finish() {
 }
 
 /// Identifies the library to the profiler and receives its memory.
-pub fn greet(stream: Descriptor<UnixStream>, token: &str) -> Option<Session> {
+fn greet(stream: Descriptor<UnixStream>, token: &str) -> Option<Session> {
     if !is_own(&stream) {
         return None;
     }

@@ -27,7 +27,7 @@ pub use process::{Target, check};
 pub use refusal::{Busy, Refusal};
 
 #[cfg(target_arch = "x86_64")]
-pub use place::survey;
+pub use load::survey;
 
 /// Limits of one [`load`].
 #[derive(Clone, Debug)]

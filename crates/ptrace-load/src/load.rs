@@ -456,3 +456,13 @@ impl Call {
         Some(message.map(|c| if c.is_control() { ' ' } else { c }).collect())
     }
 }
+
+/// For each thread that is blocked in a system call: whether it could be borrowed. Nothing is stopped.
+#[doc(hidden)]
+pub fn survey(pid: u32) -> Result<Vec<(u32, Option<Busy>)>, Refusal> {
+    let (_, memory, mappings, modules) = inspect(pid)?;
+    let places = Places::new(&memory, mappings, &modules);
+    let blocked =
+        candidates(pid).into_iter().filter_map(|candidate| Some((candidate.thread, candidate.position?)));
+    Ok(blocked.map(|(thread, position)| (thread, places.check(&memory, &position, false).err())).collect())
+}

@@ -11,7 +11,7 @@ use crate::elf::Image;
 use crate::maps::{Mapping, Module};
 use crate::memory::{Memory, ProcessMemory};
 use crate::process::{is_glibc, is_loader};
-use crate::{Busy, Refusal, candidates, process, stub};
+use crate::{Busy, stub};
 
 const MAX_STACK: u64 = 8 << 20;
 const PAGE: u64 = 4096;
@@ -390,16 +390,6 @@ fn is_cuda(name: &str) -> bool {
     ["libcuda.so", "libcudart", "libcupti", "libnvidia", "libnvrtc"]
         .iter()
         .any(|library| name.starts_with(library))
-}
-
-/// For each thread that is blocked in a system call: whether it could be borrowed. Nothing is stopped.
-#[doc(hidden)]
-pub fn survey(pid: u32) -> Result<Vec<(u32, Option<Busy>)>, Refusal> {
-    let (_, memory, mappings, modules) = process::inspect(pid)?;
-    let places = Places::new(&memory, mappings, &modules);
-    let candidates = candidates::candidates(pid);
-    let blocked = candidates.iter().filter_map(|candidate| Some((candidate.thread, candidate.position?)));
-    Ok(blocked.map(|(thread, position)| (thread, places.check(&memory, &position, false).err())).collect())
 }
 
 #[cfg(test)]

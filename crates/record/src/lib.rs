@@ -4,3 +4,4 @@ pub mod chrome_trace;
 pub mod report;
 pub mod rundir;
 pub mod state;
+pub mod sweep;

@@ -122,7 +122,7 @@ mod tests {
             (chosen(auto, F16, gpu.clone(), Some(75), all), (F16, DtypeReason::Published)),
             (chosen(auto, F32, gpu.clone(), Some(90), all), (F32, DtypeReason::Published)),
             (chosen(auto, Bf16, gpu.clone(), None, all), (Bf16, DtypeReason::Published)),
-            (chosen(DtypeChoice::F32, Bf16, gpu, Some(90), all), (F32, DtypeReason::Given)),
+            (chosen(DtypeChoice::Unquantised(F32), Bf16, gpu, Some(90), all), (F32, DtypeReason::Given)),
             (chosen(auto, Bf16, Device::Sim, None, all), (Bf16, DtypeReason::Published)),
             (chosen(auto, Bf16, Device::Cpu, None, all), (F32, DtypeReason::FastestOnCpu)),
             (chosen(auto, Bf16, Device::Cpu, None, &[Bf16]), (Bf16, DtypeReason::DoesNotFit { faster: F32 })),

@@ -7,12 +7,12 @@ use crate::{
 };
 use llmprof_config::{Dtype, RunConfig};
 use llmprof_engine::{
-    EngineError,
     candle::{CandleOptions, stock::StockOptions},
     device,
     sampling::Sampling,
 };
 use llmprof_event::Device;
+use llmprof_workload::EngineError;
 
 /// What determines the options of an engine, apart from the type of the weights.
 #[derive(Clone, Copy)]

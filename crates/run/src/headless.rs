@@ -10,7 +10,7 @@ use crate::{
     progress::progress,
     progress_line::ProgressLine,
     session::{Session, SessionSummary},
-    sweep::{Column, JobState, Launch, Runner, Sweep, Task},
+    sweep::{Launch, Runner, Task},
     time_left::{Estimate, TimeLeft},
 };
 use llmprof_base::{
@@ -21,7 +21,10 @@ use llmprof_base::{
     units::{millis, percent, three_digits},
 };
 use llmprof_event::{Outcome, Phase};
-use llmprof_record::state::RunState;
+use llmprof_record::{
+    state::RunState,
+    sweep::{Column, JobState, Sweep},
+};
 use llmprof_sources::attach::Target;
 
 /// A headless run that has ended.

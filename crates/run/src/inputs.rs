@@ -17,17 +17,15 @@ use crate::assets::sampling::{self, Sampling};
 use llm_cost::SpecError;
 use llmprof_base::read::{self, MAX_DOCUMENT};
 use llmprof_config::{DatasetSampling, ImagesConfig, PromptsConfig, RunConfig, Scheme};
-use llmprof_engine::{
-    candle::stock::StockError,
-    profile::heap,
+use llmprof_engine::{candle::stock::StockError, weights::CheckpointError};
+use llmprof_event::WorkKind;
+use llmprof_workload::{
+    Prompt, PromptSet, Workload, heap,
     text::{
         TextError, Tokenizer,
         prompts::{self, Sample},
     },
-    weights::CheckpointError,
-    workload::{Prompt, PromptSet, Workload},
 };
-use llmprof_event::WorkKind;
 
 /// Maximum memory for a prompt: chat templates can double a text at every step.
 const MAX_PROMPT_MEMORY: u64 = 2_000_000_000;

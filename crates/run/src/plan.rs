@@ -13,7 +13,7 @@ use crate::{
     engine_settings::{EngineOptions, EngineSettings},
     inputs::{Inputs, InputsError, Model},
     pytorch_plan::{self, PytorchPlanError},
-    rerun::Tool,
+    rerun::configured_tools,
     server_plan::{
         ServerPlanError, load_plan, served_tokenizer, server_program, watched_gpus, watched_servers,
     },
@@ -25,20 +25,19 @@ use llmprof_analysis::alert::{Alert, AlertError};
 use llmprof_base::{foreign::line, tools::under};
 use llmprof_config::{Composed, Dtype, KvCacheDtype, Override, RunConfig};
 use llmprof_engine::{
-    Engine, EngineError, Progress,
     candle::{CandleOptions, stock::StockEngine},
     device,
     sampling::Sampling,
     speculation::{Draft, Proposer, Speculator},
-    workload::Workload,
 };
-use llmprof_event::{Device, GivenPeaks, ModelEngine, RunStarted, SCHEMA, Slo, WorkKind};
+use llmprof_event::{Device, GivenPeaks, ModelEngine, RunStarted, SCHEMA, Slo, Tool, WorkKind};
 use llmprof_record::rundir::{NoNewDir, RunDir};
 use llmprof_sources::{
     attach::Target,
     server::MetricsAt,
     sim::scenario::{Scenario, UnknownScenario},
 };
+use llmprof_workload::{Engine, EngineError, Progress, Workload};
 
 /// Errors before a run starts.
 #[derive(Debug, Error)]
@@ -269,7 +268,7 @@ impl Plan {
 
     /// The tools to re-run under, in order: ncu profiles kernels that nsys found.
     pub fn tools(&self) -> Vec<Tool> {
-        Tool::configured(&self.composed.config)
+        configured_tools(&self.composed.config)
     }
 
     /// The only workload is that under tools.

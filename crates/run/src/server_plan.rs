@@ -10,10 +10,6 @@ use llmprof_base::{
     secret::Secret,
 };
 use llmprof_config::{Api, ArrivalKind, LoadConfig, RunConfig, ServerConfig, ServerRuntime, Urls};
-use llmprof_engine::{
-    text::{TextError, Tokenizer},
-    workload::{PromptSet, Workload},
-};
 use llmprof_event::ServerKind;
 use llmprof_record::state::MAX_WATCHED;
 use llmprof_sources::{
@@ -22,6 +18,10 @@ use llmprof_sources::{
         Arrivals, Endpoint, EndpointError, Gaps, LoadPlan, MetricsAt, Prompts, TraceError, data_url,
         read_trace,
     },
+};
+use llmprof_workload::{
+    PromptSet, Workload,
+    text::{TextError, Tokenizer},
 };
 
 /// The number of different images.

@@ -29,7 +29,6 @@ use self::{
 use crate::{plan::Plan, probes, work::Work};
 use llmprof_analysis::metrics::MetricsSummary;
 use llmprof_base::{process::crash, tools::under};
-use llmprof_engine::{Engine, driver::Control};
 use llmprof_event::{
     Envelope, Event, Level, Notice, Outcome, Phase, ProcessStopped, RunFinished, SnapshotTaken, Stamp,
 };
@@ -42,6 +41,7 @@ use llmprof_sources::{
     pytorch::{Worker, WorkerError, WorkerPlan},
     server::{self, LoadError, LoadPlan},
 };
+use llmprof_workload::{Control, Engine};
 
 /// A run in progress, or a finished one that is still shown. Dropped early, it is closed as interrupted.
 pub struct Session {

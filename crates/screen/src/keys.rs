@@ -6,8 +6,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::ui::{Action, Effect, JobsCommand, Pane, ReplayCommand, RunCommand, RunsCommand};
 use llmprof_config::ThemeName;
-use llmprof_event::Stamp;
-use llmprof_run::rerun::Tool;
+use llmprof_event::{Stamp, Tool};
 
 /// The scope in which a key is active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

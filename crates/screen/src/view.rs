@@ -17,13 +17,10 @@ use crate::{
     widgets::TimeAxis,
 };
 use llmprof_analysis::compare::Comparison;
-use llmprof_event::{Stamp, WorkKind};
+use llmprof_event::{Link, Stamp, WorkKind};
 use llmprof_record::{
     rundir::{Loss, Position},
     state::{GpuState, Incident, RunState, Series, ServerState, Snapshot},
-};
-use llmprof_run::{
-    remote::Link,
     sweep::{CooldownStatus, LiveFigures, Sweep},
 };
 

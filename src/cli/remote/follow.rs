@@ -10,6 +10,7 @@ use crate::cli::{
     print, print_data, print_json,
     request::Shown,
 };
+use llmprof_app::{App, Live, Workload};
 use llmprof_base::{
     foreign::Lines,
     process::{
@@ -19,15 +20,14 @@ use llmprof_base::{
     shell::quoted,
     units::bytes,
 };
-use llmprof_event::{Outcome, WorkKind};
+use llmprof_event::{Link, Outcome, WorkKind};
 use llmprof_record::report::run_json;
 use llmprof_run::{
     headless,
     progress_line::ProgressLine,
-    remote::{Host, Link, Order, RemoteMessage, RemoteRun, Start},
+    remote::{Host, Order, RemoteMessage, RemoteRun, Start},
     time_left::TimeLeft,
 };
-use llmprof_screen::{App, Live, Workload};
 
 /// Time for an ended run to confirm that it is no longer needed.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -18,6 +18,7 @@ mod simulation;
 mod spread;
 #[cfg(test)]
 mod statistics_tests;
+mod text;
 mod thinned;
 mod token_blocks;
 mod trace;
@@ -42,6 +43,10 @@ pub use sample::{
     SLO_LIMIT, Sample,
 };
 pub use spread::{MIN_RUNS, RunDeviation, RunSpread, RunValues};
+pub use text::{
+    changed_families, describe_difference, describe_method, describe_side, row_cells, undecided_reasons,
+    visible_rows,
+};
 pub use thinned::Thinned;
 pub use trace::RequestTrace;
 pub use verdict::Verdict;

@@ -10,21 +10,20 @@ use decoder_ops::{
 };
 
 use super::{
+    CandleResult,
     cache::LayerCache,
     candle_dtype,
     experts::{Experts, Mlp, Mode, Shared},
     matrix::{Matrix, Tensors},
     rope::{self, Rope},
 };
-use crate::{
-    EngineError, PrepareStep, Progress, kv::KvShape, profile::listener::Listeners, routing::Tally,
-    weights::WeightSource,
-};
+use crate::{kv::KvShape, routing::Tally, weights::WeightSource};
 use llm_cost::{
     ModelSpec, Operator,
     spec::{self, TensorShape},
 };
 use llmprof_config::Dtype;
+use llmprof_workload::{EngineError, PrepareStep, Progress, listener::Listeners};
 
 /// The positions of a step whose next token is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,13 +129,15 @@ impl Decoder {
             },
             embedding,
             rope: Rope::new(
-                rope::tables(spec, source.rope_divisors()?.as_deref(), capacity)?,
+                rope::tables(spec, source.rope_divisors()?.as_deref(), capacity).backend()?,
                 capacity,
                 device,
-            )?,
+            )
+            .backend()?,
             local_rope: rope::local_tables(spec, capacity)
                 .map(|tables| Rope::new(tables, capacity, device))
-                .transpose()?,
+                .transpose()
+                .backend()?,
             embedding_scale: spec.embedding_scale(dtype),
             spec: spec.clone(),
             batch,
@@ -241,7 +242,7 @@ impl Layer {
                 None
             },
             sinks: match spec.sinks {
-                true => Some(loader.vector(&[&name("self_attn.sinks")])?.to_vec1()?),
+                true => Some(loader.vector(&[&name("self_attn.sinks")])?.to_vec1().backend()?),
                 false => None,
             },
             output: loader.matrix(&[&name("self_attn.o_proj.weight")])?,
@@ -260,7 +261,8 @@ impl Layer {
             },
             sight: sight_of_layer(spec, index),
             is_local: spec.is_local(index),
-            cache: LayerCache::new(cache_shape, window, cache.dtype, loader.dtype(), loader.device)?,
+            cache: LayerCache::new(cache_shape, window, cache.dtype, loader.dtype(), loader.device)
+                .backend()?,
         })
     }
 
@@ -402,7 +404,7 @@ impl<'a> Loader<'a> {
         let parts = self.parts(names)?;
         let blocks = if self.in_panels { Matrix::from_blocks } else { Matrix::candle_blocks };
         let matrix = self.source.matrix(&parts, self.dtype, blocks)?;
-        Ok(matrix.to_device(self.device)?)
+        matrix.to_device(self.device).backend()
     }
 
     fn mlp(&mut self, gate_up: &[impl AsRef<str>], down: &str) -> std::result::Result<Mlp, EngineError> {
@@ -440,13 +442,13 @@ impl<'a> Loader<'a> {
     /// The scale of a norm, with the model's offset added.
     fn norm(&mut self, name: &str) -> std::result::Result<Tensor, EngineError> {
         let weight = self.vector(&[name])?;
-        Ok(if self.norm_offset == 0.0 { weight } else { (weight + f64::from(self.norm_offset))? })
+        Ok(if self.norm_offset == 0.0 { weight } else { (weight + f64::from(self.norm_offset)).backend()? })
     }
 
     /// Norms and biases are small and are widened once.
     fn vector(&mut self, names: &[impl AsRef<str>]) -> std::result::Result<Tensor, EngineError> {
         let parts = self.parts(names)?;
-        Ok(widen(&self.source.stacked(&parts, self.dtype)?.to_device(self.device)?)?)
+        widen(&self.source.stacked(&parts, self.dtype)?.to_device(self.device).backend()?).backend()
     }
 
     fn parts(&mut self, names: &[impl AsRef<str>]) -> std::result::Result<Vec<TensorShape>, EngineError> {

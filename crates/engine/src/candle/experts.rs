@@ -6,8 +6,9 @@ use candle_core::{Device, Result, Tensor};
 use decoder_ops::{Activation, gated, gated_step_by_step};
 
 use super::matrix::Matrix;
-use crate::{profile::listener::Listeners, routing::Tally};
+use crate::routing::Tally;
 use llm_cost::{Operator, spec};
+use llmprof_workload::listener::Listeners;
 
 /// The experts of one layer.
 pub(super) struct Experts {

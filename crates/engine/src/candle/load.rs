@@ -6,12 +6,10 @@ use candle_core::{DType, Device, Tensor};
 use decoder_ops::gemv;
 use rayon::{ThreadPool, prelude::*};
 
-use super::thread_pool;
-use crate::{
-    EngineError,
-    load::{Load, LoadDone, Loadable},
-};
+use super::{CandleResult, thread_pool};
+use crate::load::{Load, LoadDone, Loadable};
 use llmprof_config::Dtype;
+use llmprof_workload::EngineError;
 
 /// Rows and columns of a GEMM's matrices.
 const SIDE: usize = 1024;
@@ -56,11 +54,14 @@ impl Loadable for LoadedCpu {
     fn prepare(&mut self, load: Load) -> Result<(), EngineError> {
         self.work = None;
         self.work = Some(match load {
-            Load::Product(_) => Work::Product(random(&[SIDE, SIDE])?, random(&[SIDE, SIDE])?),
+            Load::Product(_) => {
+                Work::Product(random(&[SIDE, SIDE]).backend()?, random(&[SIDE, SIDE]).backend()?)
+            }
             Load::Read => {
                 // The values do not matter for a read.
-                let matrix = Tensor::ones((BYTES / 4 / COLUMNS, COLUMNS), DType::F32, &Device::Cpu)?;
-                Work::Read { matrix, vector: random(&[1, COLUMNS])? }
+                let matrix =
+                    Tensor::ones((BYTES / 4 / COLUMNS, COLUMNS), DType::F32, &Device::Cpu).backend()?;
+                Work::Read { matrix, vector: random(&[1, COLUMNS]).backend()? }
             }
             Load::Copy => Work::Copy { from: vec![1.0; BYTES / 4], to: vec![0.0; BYTES / 4] },
         });
@@ -75,11 +76,11 @@ impl Loadable for LoadedCpu {
         };
         self.pool.install(|| match work {
             Work::Product(a, b) => {
-                a.matmul(b)?;
+                a.matmul(b).backend()?;
                 Ok(done(2 * SIDE * SIDE * SIDE, begun.elapsed()))
             }
             Work::Read { matrix, vector } => {
-                gemv(vector, matrix)?;
+                gemv(vector, matrix).backend()?;
                 Ok(done(BYTES, begun.elapsed()))
             }
             Work::Copy { from, to } => {

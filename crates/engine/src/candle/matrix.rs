@@ -8,12 +8,11 @@ use candle_core::{
 };
 use decoder_ops::{Panels, quantised_linear, quantised_rows};
 
-use crate::{
-    EngineError,
-    weights::{Kind, QuantisedRows, Values, WeightSource},
-};
+use super::CandleResult;
+use crate::weights::{Kind, QuantisedRows, Values, WeightSource};
 use llm_cost::spec::TensorShape;
 use llmprof_config::Dtype;
+use llmprof_workload::EngineError;
 
 /// The tensors of a source as candle's.
 pub trait Tensors: WeightSource {
@@ -21,11 +20,12 @@ pub trait Tensors: WeightSource {
     fn stacked(&self, parts: &[TensorShape], dtype: Dtype) -> std::result::Result<Tensor, EngineError> {
         let mut shape = parts[0].shape.clone();
         shape[0] = parts.iter().map(|part| part.shape[0]).sum();
-        Ok(match self.values(parts, dtype)? {
+        let tensor = match self.values(parts, dtype)? {
             Values::F32(values) => Tensor::from_vec(values, shape, &Device::Cpu),
             Values::F16(values) => Tensor::from_vec(values, shape, &Device::Cpu),
             Values::Bf16(values) => Tensor::from_vec(values, shape, &Device::Cpu),
-        }?)
+        };
+        tensor.backend()
     }
 
     fn tensor(&self, tensor: &TensorShape, dtype: Dtype) -> std::result::Result<Tensor, EngineError> {
@@ -41,7 +41,7 @@ pub trait Tensors: WeightSource {
         blocks: fn(&[QuantisedRows], usize) -> Result<Matrix>,
     ) -> std::result::Result<Matrix, EngineError> {
         let quantised = |parts: &[TensorShape]| match self.blocks(parts)? {
-            Some(runs) => Ok(Some(blocks(&runs, parts[0].shape[1])?)),
+            Some(runs) => Ok(Some(blocks(&runs, parts[0].shape[1]).backend()?)),
             None => Ok(None),
         };
         if let Some(matrix) = quantised(parts)? {

@@ -1,9 +1,10 @@
 //! Checks whether a model fits, before anything is allocated.
 
-use crate::{EngineError, kv::KvShape};
+use crate::kv::KvShape;
 use decoder_ops::QUERY_BLOCK;
 use llm_cost::ModelSpec;
 use llmprof_config::{Dtype, KvCacheDtype};
+use llmprof_workload::EngineError;
 use rustix::{
     param::page_size,
     process::{Resource, getrlimit},

@@ -19,17 +19,19 @@ pub use load::LoadedCpu;
 pub use matrix::{Matrix, Tensors};
 
 use super::{
-    Engine, EngineError, Progress, Prompts,
     kv::KvShape,
     routing::expert_use,
     sampling::{Picker, Sampling},
     speculation::Revisable,
     weights::{Checkpoint, SyntheticWeights, WeightError, WeightSource},
 };
-use crate::profile::listener::{Listeners, Span};
 use llm_cost::{ModelSpec, Operator, spec::TensorShape};
 use llmprof_config::{Dtype, KvCacheDtype, Scheme};
 use llmprof_event::{ExpertUse, Phase};
+use llmprof_workload::{
+    Engine, EngineError, Progress, Prompts,
+    listener::{Listeners, Span},
+};
 
 fn candle_dtype(dtype: Dtype) -> DType {
     match dtype {
@@ -45,9 +47,14 @@ impl From<WeightError> for EngineError {
     }
 }
 
-impl From<candle_core::Error> for EngineError {
-    fn from(error: candle_core::Error) -> Self {
-        EngineError::Backend(error.to_string())
+/// Turns errors of candle into those of an engine.
+pub(crate) trait CandleResult<T> {
+    fn backend(self) -> Result<T, EngineError>;
+}
+
+impl<T> CandleResult<T> for candle_core::Result<T> {
+    fn backend(self) -> Result<T, EngineError> {
+        self.map_err(|error| EngineError::Backend(error.to_string()))
     }
 }
 
@@ -220,7 +227,7 @@ impl CandleEngine {
                 Ok(picker.pick(&mut logits.flatten_all()?.to_vec1()?, vocab))
             })
         };
-        let next = self.pool.install(|| listeners.during(Span::Step(phase), &mut step))?;
+        let next = self.pool.install(|| listeners.during(Span::Step(phase), &mut step)).backend()?;
         self.position = end;
         Ok(next)
     }

@@ -1,10 +1,10 @@
 use serde_json::json;
 
 use super::*;
-use crate::{
+use crate::speculation::{Draft, Proposer, Speculator};
+use llmprof_workload::{
     PrepareStep,
-    profile::listener::{Listener, OperatorInstance},
-    speculation::{Draft, Proposer, Speculator},
+    listener::{Listener, OperatorInstance},
 };
 
 fn options() -> CandleOptions {

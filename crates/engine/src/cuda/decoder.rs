@@ -20,14 +20,13 @@ use super::{
     sizes::Sizes,
 };
 use crate::{
-    EngineError, PrepareStep, Progress,
     candle::{
+        CandleResult,
         memory::{Footprint, product},
         rope,
     },
     kv::KvShape,
     launch::{Heads, Launch},
-    profile::listener::Listeners,
     routing::Tally,
     weights::{Checkpoint, SyntheticWeights, Values as HostValues, WeightSource},
 };
@@ -36,6 +35,7 @@ use llm_cost::{
     spec::{Experts, TensorShape},
 };
 use llmprof_config::{Dtype, KvCacheDtype};
+use llmprof_workload::{EngineError, PrepareStep, Progress, listener::Listeners};
 
 /// Prefill rows that go through the MLP at a time: its activations are the widest.
 const MLP_ROWS: usize = 4096;
@@ -258,7 +258,7 @@ impl Decoder {
         let norm = loader.norm("model.norm.weight")?;
         let head = if spec.tied_embeddings { None } else { Some(loader.matrix(&["lm_head.weight"])?) };
         let divisors = weights.source().rope_divisors()?;
-        let rope = Tables::new(gpu, &rope::tables(spec, divisors.as_deref(), capacity)?)?;
+        let rope = Tables::new(gpu, &rope::tables(spec, divisors.as_deref(), capacity).backend()?)?;
         let local_rope =
             rope::local_tables(spec, capacity).map(|tables| Tables::new(gpu, &tables)).transpose()?;
         let splits = AttentionSplits::new(gpu, &heads, step)?;

@@ -3,7 +3,8 @@
 use cudarc::driver::{DriverError, sys::CUresult};
 use thiserror::Error;
 
-use crate::{EngineError, launch::LaunchError};
+use crate::launch::LaunchError;
+use llmprof_workload::EngineError;
 
 #[derive(Debug, Error)]
 pub enum CudaError {

@@ -37,11 +37,11 @@ use super::{
 use crate::{
     candle::memory::gigabytes,
     launch::{Arg, Launch},
-    profile::listener::{Listener, OperatorInstance, Span},
 };
 use llmprof_base::tools::{System, libraries::CUDA};
 use llmprof_config::Dtype;
 use llmprof_event::{Allocator, AllocatorSample};
+use llmprof_workload::listener::{Listener, OperatorInstance, Span};
 
 /// Dynamic shared memory of a block that needs no opt-in: 48 kB, less the kernels' static shared memory.
 const SHARED_WITHOUT_ASKING: i32 = 24 << 10;

@@ -10,12 +10,10 @@ use super::{
     images::Needs,
     kernels::{Kernels, Matrix, Values},
 };
-use crate::{
-    EngineError,
-    load::{Load, LoadDone, Loadable},
-};
+use crate::load::{Load, LoadDone, Loadable};
 use llm_cost::spec::Activation;
 use llmprof_config::Dtype;
+use llmprof_workload::EngineError;
 
 /// Rows and columns of a GEMM's matrices.
 const SIDE: usize = 8192;

@@ -45,7 +45,6 @@ pub use self::{
     load::LoadedGpu,
 };
 use super::{
-    Engine, EngineError, PrepareStep, Progress, Prompts,
     candle::{CandleOptions, memory},
     kv::{KvShape, TAKEN_BACK},
     launch::MAX_HEAD_DIM,
@@ -53,10 +52,13 @@ use super::{
     sampling::{Picker, Sampling},
     speculation::Revisable,
 };
-use crate::profile::listener::{Listener, Listeners, OperatorInstance, Span};
 use llm_cost::{Operator, spec::TensorShape};
 use llmprof_config::{Dtype, KvCacheDtype};
 use llmprof_event::{AllocatorSample, ExpertUse, Phase};
+use llmprof_workload::{
+    Engine, EngineError, PrepareStep, Progress, Prompts,
+    listener::{Listener, Listeners, OperatorInstance, Span},
+};
 
 /// Steps queued beyond the one whose token the host waits for.
 const QUEUED_AHEAD: u32 = 2;

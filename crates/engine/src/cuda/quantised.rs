@@ -12,11 +12,11 @@ use super::{
     kernels::{Kernels, Matrix, Norm, Values},
 };
 use crate::{
-    EngineError,
     launch::{Arg, Launch},
     weights::QuantisedRows,
 };
 use llmprof_config::Dtype;
+use llmprof_workload::EngineError;
 
 const GROUP: usize = 32;
 const TILE_ROWS: usize = 16;

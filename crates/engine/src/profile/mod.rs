@@ -1,7 +1,5 @@
-//! Observes an engine while it runs: its operators, the process heap, NVTX ranges, and kernels recorded by CUPTI.
+//! Observes an engine while it runs: its operators, NVTX ranges, and kernels recorded by CUPTI.
 
-pub mod heap;
-pub mod listener;
 pub mod live;
 mod nvtx_client;
 pub mod nvtx_ranges;

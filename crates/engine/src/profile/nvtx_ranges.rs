@@ -2,11 +2,9 @@
 
 use std::{cell::RefCell, collections::HashMap, ffi::CString, sync::Arc};
 
-use super::{
-    listener::{Listener, OperatorInstance, Span},
-    nvtx_client::{Domain, Name, Range},
-};
+use super::nvtx_client::{Domain, Name, Range};
 use llmprof_config::NvtxDetail;
+use llmprof_workload::listener::{Listener, OperatorInstance, Span};
 
 /// Opens NVTX ranges; `None` if no tool is attached to receive them.
 pub fn listener(detail: NvtxDetail) -> Option<Arc<dyn Listener>> {

@@ -8,13 +8,13 @@ use std::{
     time::Duration,
 };
 
-use crate::profile::{
-    heap,
-    listener::{Listener, OperatorInstance, Span},
-};
 use llm_cost::Operator;
 use llmprof_event::{
     Event, EventTx, HeapGrowth, HostSpan, HostTimeline, OperatorTime, OperatorWindow, Phase, Stamp,
+};
+use llmprof_workload::{
+    heap,
+    listener::{Listener, OperatorInstance, Span},
 };
 
 const WINDOW: Duration = Duration::from_secs(1);

@@ -5,8 +5,8 @@ use std::{
     time::Duration,
 };
 
-use crate::profile::listener::{Listener, OperatorInstance, Span};
 use llmprof_event::{Event, EventTx, Phase, PrefillProgress};
+use llmprof_workload::listener::{Listener, OperatorInstance, Span};
 
 /// The interval between two reports. Shorter prefills have none.
 const INTERVAL: Duration = Duration::from_millis(500);

@@ -11,13 +11,13 @@ use super::{
     gguf::GgufFile,
     safetensors::SafetensorsFiles,
 };
-use crate::text::Vocabulary;
 use llm_cost::{
     ModelSpec, SpecError,
     spec::{TensorShape, read_config_json},
 };
 use llmprof_base::foreign::line;
 use llmprof_config::Dtype;
+use llmprof_workload::text::Vocabulary;
 
 /// Why weights cannot be used. Every message names the file.
 #[derive(Debug, Error)]

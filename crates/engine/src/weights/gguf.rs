@@ -22,9 +22,9 @@ use super::{
     joined,
     values::wide,
 };
-use crate::text::Vocabulary;
 use llm_cost::{ModelSpec, spec::TensorShape};
 use llmprof_config::Dtype;
+use llmprof_workload::text::Vocabulary;
 
 /// Divisors of the rotary frequencies: Llama 3's rotary scaling in GGUF.
 const ROPE_DIVISORS: &str = "rope_freqs.weight";

@@ -8,7 +8,7 @@ use serde_json::json;
 use llm_cost::architectures;
 
 use super::{CheckpointError, gguf_header::TensorInfo};
-use crate::text::Vocabulary;
+use llmprof_workload::text::Vocabulary;
 
 /// The key/value part of a GGUF header.
 pub(crate) struct Metadata<'a> {

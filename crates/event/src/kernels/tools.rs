@@ -1,9 +1,38 @@
 //! Runs under nsys and ncu, and their reports.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::KernelTable;
 use crate::Phase;
+use llmprof_base::tools::nsight;
+
+/// A profiler of NVIDIA.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tool {
+    Nsys,
+    Ncu,
+}
+
+impl Tool {
+    pub fn installation(self) -> &'static nsight::Tool {
+        match self {
+            Tool::Nsys => &nsight::NSYS,
+            Tool::Ncu => &nsight::NCU,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        self.installation().name
+    }
+}
+
+impl fmt::Display for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
 
 /// The progress of a run under nsys or ncu.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

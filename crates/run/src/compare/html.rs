@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use super::{
     GatedComparison,
-    text::{COLUMNS, notes_markdown, row_cells, visible_rows},
+    text::{COLUMNS, notes_markdown},
 };
-use llmprof_analysis::compare::{Comparison, Row, Verdict};
+use llmprof_analysis::compare::{Comparison, Row, Verdict, row_cells, visible_rows};
 use llmprof_base::markup::{escaped, html_from_markdown, html_page};
 
 const STYLE: &str = "td,th{text-align:right}td:first-child,th:first-child{text-align:left}h1{font-size:1.3rem;margin-top:1.5rem}\

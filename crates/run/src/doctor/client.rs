@@ -11,12 +11,12 @@ use llmprof_base::{
     units::{grouped, millis},
 };
 use llmprof_config::Api;
-use llmprof_engine::driver::Control;
 use llmprof_event as event;
 use llmprof_event::{Clock, Envelope, Event, ServerKind, Stamp};
 use llmprof_sources::server::{
     Arrivals, Endpoint, EndpointError, Gaps, KnownServer, LoadError, LoadPlan, Prompts, Timing,
 };
+use llmprof_workload::Control;
 
 const TTFT: Duration = Duration::from_millis(50);
 const ITL: Duration = Duration::from_millis(10);

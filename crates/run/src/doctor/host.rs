@@ -8,10 +8,10 @@ use llm_cost::ModelSpec;
 use llmprof_base::units::{bytes, millis};
 use llmprof_config::{Dtype, KvCacheDtype};
 use llmprof_engine::{
-    Engine, EngineError, Prompts,
     candle::{CandleEngine, CandleOptions},
     sampling::Sampling,
 };
+use llmprof_workload::{Engine, EngineError, Prompts};
 
 /// The default run writes about 1 MB per minute; a disk with less free space than this is nearly full.
 const LOW_DISK_BYTES: u64 = 1_000_000_000;

@@ -23,17 +23,13 @@ use llmprof_base::{
     units::{grouped, millis, percent, percent_change, three_digits},
 };
 use llmprof_config::{Composed, NvtxDetail};
-use llmprof_engine::{
-    Engine, EngineError, PrepareStep,
-    driver::{Control, Driver},
-    profile::nvtx_ranges,
-    workload::Workload,
-};
+use llmprof_engine::profile::nvtx_ranges;
 use llmprof_event as event;
 use llmprof_event::{
     CallCost, Clock, Event, EventRx, EventTx, GpuAbsent, GpuInfo, GpuSource, RunStarted, Stamp, WorkKind,
 };
 use llmprof_sources::sim::scenario::UnknownScenario;
+use llmprof_workload::{Control, Driver, Engine, EngineError, PrepareStep, Workload};
 
 /// Minimum tokens of a request, so that one slow step does not dominate its TPOT.
 const MIN_TOKENS: u32 = 64;

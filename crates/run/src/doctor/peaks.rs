@@ -13,11 +13,11 @@ use llmprof_base::{
 };
 use llmprof_config::{Composed, Dtype};
 use llmprof_engine::{
-    EngineError, device,
-    driver::Control,
+    device,
     load::{Load, Loadable},
 };
 use llmprof_event::{Device, WorkKind};
+use llmprof_workload::{Control, EngineError};
 
 /// Uncounted calls of each load, which touch the buffers and let libraries select their kernels.
 const WARM_UP: usize = 2;

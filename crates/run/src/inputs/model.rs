@@ -15,10 +15,10 @@ use llm_cost::{
 use llmprof_config::{Dtype, KvCacheDtype, PreprocessConfig, RunConfig, Scheme, Weights};
 use llmprof_engine::{
     candle::stock::{self, StockModel},
-    text::{TextError, Tokenizer, Vocabulary},
     weights::{Checkpoint, CheckpointError, SyntheticWeights},
 };
 use llmprof_event::{ModelEngine, WorkKind};
+use llmprof_workload::text::{TextError, Tokenizer, Vocabulary};
 
 /// A model and its source.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ use std::{
 use super::{DatasetError, InputsError};
 use llmprof_base::{noise, png::Picture};
 use llmprof_config::ImagesConfig;
-use llmprof_engine::text::prompts::Sample;
+use llmprof_workload::text::prompts::Sample;
 
 /// The number of different synthetic pages; requests use them in turn.
 const PAGES: u32 = 8;

@@ -21,7 +21,7 @@ pub use install::{Machine, install, machine_there};
 pub use mirror::Copies;
 pub use protocol::{Ended, Frame, Listed, Order, Request, Work};
 pub use relay::serve;
-pub use remote_run::{Link, RemoteMessage, RemoteRun, Start};
+pub use remote_run::{RemoteMessage, RemoteRun, Start};
 pub use served_dir::ServedDir;
 pub use trouble::Trouble;
 pub use worker::{Refusal, work};

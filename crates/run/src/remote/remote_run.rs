@@ -10,7 +10,6 @@ use std::{
     time::Instant,
 };
 
-pub use self::link::Link;
 use self::link::State;
 use super::{
     connection::Connection,
@@ -20,10 +19,10 @@ use super::{
     mirror::{Copies, Mirror},
     protocol::{Ended, Order, Request, Work},
 };
-use crate::{rerun::Tool, session::SessionSummary};
+use crate::session::SessionSummary;
 use llmprof_base::foreign::message;
 use llmprof_config::Override;
-use llmprof_event::{RunFinished, ToolState};
+use llmprof_event::{RunFinished, Tool, ToolState};
 use llmprof_record::{
     rundir::Loss,
     state::{RunState, Snapshot},

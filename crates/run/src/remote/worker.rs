@@ -7,9 +7,9 @@ use super::{
     protocol::{Ended, News, Order, Request, Work},
     served_dir::{ServedDir, Tail},
 };
-use crate::{plan::Plan, rerun::Tool, session::Session};
+use crate::{plan::Plan, session::Session};
 use llmprof_base::process::shutdown::{Cause, Shutdown};
-use llmprof_event::{Outcome, RunFinished};
+use llmprof_event::{Outcome, RunFinished, Tool};
 
 /// The interval at which commands are read.
 const POLL: Duration = Duration::from_millis(40);

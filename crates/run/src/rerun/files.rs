@@ -8,9 +8,10 @@ use std::{
 
 use serde::Serialize;
 
-use super::{Tool, Trouble, child::ToolResult, command::ToolCommand, write_file};
+use super::{Trouble, child::ToolResult, command::ToolCommand, write_file};
 use llmprof_base::tools::{nsight::Installed, process::WORKING_DIR};
 use llmprof_config::yaml_text;
+use llmprof_event::Tool;
 
 /// The paths of one pass.
 #[derive(Debug, Clone)]

@@ -34,87 +34,62 @@ use llmprof_base::{
 };
 use llmprof_config::{RunConfig, ToolPhase};
 use llmprof_event::{
-    Device, Event, EventTx, KernelReport, Level, Phase, ToolRun, ToolState, WorkKind, kernels::KernelTable,
+    Device, Event, EventTx, KernelReport, Level, Phase, Tool, ToolRun, ToolState, WorkKind,
+    kernels::KernelTable,
 };
 use llmprof_record::rundir::RunDir;
 
-/// A profiler of NVIDIA.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tool {
-    Nsys,
-    Ncu,
+/// The tools that `config` requests, in order: ncu profiles kernels that nsys found.
+pub fn configured_tools(config: &RunConfig) -> Vec<Tool> {
+    let tools = [(config.profiling.nsys.enable, Tool::Nsys), (config.profiling.ncu.enable, Tool::Ncu)];
+    let possible = no_tools(&kind_of(config.runtime.name)).is_none();
+    tools.into_iter().filter_map(|(enable, tool)| (enable && possible).then_some(tool)).collect()
 }
 
-impl Tool {
-    pub fn name(self) -> &'static str {
-        self.installation().name
-    }
-
-    /// The tools that `config` requests, in order: ncu profiles kernels that nsys found.
-    pub fn configured(config: &RunConfig) -> Vec<Tool> {
-        let tools = [(config.profiling.nsys.enable, Tool::Nsys), (config.profiling.ncu.enable, Tool::Ncu)];
-        let possible = no_tools(&kind_of(config.runtime.name)).is_none();
-        tools.into_iter().filter_map(|(enable, tool)| (enable && possible).then_some(tool)).collect()
-    }
-
-    /// The command line of a re-run of `config`, as far as it is known beforehand.
-    pub fn command_line(self, config: &RunConfig) -> String {
-        let (program, tool, later) = (Path::new("llmprof-tui"), Path::new(self.name()), Path::new("…"));
-        let plain_ranges = has_plain_ranges(config);
-        let target = Target { program, conf_dir: later, working_dir: later, mark: "", plain_ranges };
-        let command = match self {
-            Tool::Nsys => command::nsys(tool, &config.profiling.nsys, later, target),
-            Tool::Ncu => {
-                let metrics = command::metrics(&config.profiling.ncu, None);
-                let selection = command::Selection { regex: None, metrics: &metrics };
-                command::ncu(tool, &config.profiling.ncu, &selection, later, target)
-            }
-        };
-        command.words()
-    }
-
-    fn installation(self) -> &'static nsight::Tool {
-        match self {
-            Tool::Nsys => &nsight::NSYS,
-            Tool::Ncu => &nsight::NCU,
+/// The command line of a re-run of `config`, as far as it is known beforehand.
+pub fn command_line(tool: Tool, config: &RunConfig) -> String {
+    let (program, name, later) = (Path::new("llmprof-tui"), Path::new(tool.name()), Path::new("…"));
+    let plain_ranges = has_plain_ranges(config);
+    let target = Target { program, conf_dir: later, working_dir: later, mark: "", plain_ranges };
+    let command = match tool {
+        Tool::Nsys => command::nsys(name, &config.profiling.nsys, later, target),
+        Tool::Ncu => {
+            let metrics = command::metrics(&config.profiling.ncu, None);
+            let selection = command::Selection { regex: None, metrics: &metrics };
+            command::ncu(name, &config.profiling.ncu, &selection, later, target)
         }
-    }
+    };
+    command.words()
+}
 
-    /// The extension of the tool's reports.
-    fn extension(self) -> &'static str {
-        match self {
-            Tool::Nsys => "nsys-rep",
-            Tool::Ncu => "ncu-rep",
-        }
-    }
-
-    fn configured_phase(self, config: &RunConfig) -> ToolPhase {
-        match self {
-            Tool::Nsys => config.profiling.nsys.phase,
-            Tool::Ncu => config.profiling.ncu.phase,
-        }
-    }
-
-    /// The phase that `config` selects for recording; `None` for both.
-    fn phase(self, config: &RunConfig) -> Option<Phase> {
-        match self.configured_phase(config) {
-            ToolPhase::Decode => Some(Phase::Decode),
-            ToolPhase::Prefill => Some(Phase::Prefill),
-            ToolPhase::Both => None,
-        }
-    }
-
-    /// The event for `state` of a run under this tool.
-    pub(super) fn event(self, config: &RunConfig, state: ToolState) -> Event {
-        let phase = self.phase(config).unwrap_or_default();
-        Event::ToolRun(Box::new(ToolRun { tool: self.name().to_owned(), phase, state }))
+/// The extension of the tool's reports.
+fn extension(tool: Tool) -> &'static str {
+    match tool {
+        Tool::Nsys => "nsys-rep",
+        Tool::Ncu => "ncu-rep",
     }
 }
 
-impl std::fmt::Display for Tool {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
+fn configured_phase(tool: Tool, config: &RunConfig) -> ToolPhase {
+    match tool {
+        Tool::Nsys => config.profiling.nsys.phase,
+        Tool::Ncu => config.profiling.ncu.phase,
     }
+}
+
+/// The phase that `config` selects for recording; `None` for both.
+fn recorded_phase(tool: Tool, config: &RunConfig) -> Option<Phase> {
+    match configured_phase(tool, config) {
+        ToolPhase::Decode => Some(Phase::Decode),
+        ToolPhase::Prefill => Some(Phase::Prefill),
+        ToolPhase::Both => None,
+    }
+}
+
+/// The event for `state` of a run under this tool.
+pub(super) fn tool_event(tool: Tool, config: &RunConfig, state: ToolState) -> Event {
+    let phase = recorded_phase(tool, config).unwrap_or_default();
+    Event::ToolRun(Box::new(ToolRun { tool: tool.name().to_owned(), phase, state }))
 }
 
 /// PyTorch's ranges have no domain.
@@ -172,7 +147,7 @@ impl Rerun {
     }
 
     fn send_state(&self, tx: &EventTx, state: ToolState) {
-        tx.send(self.tool.event(&self.config, state));
+        tx.send(tool_event(self.tool, &self.config, state));
     }
 
     fn send_progress(&self, tx: &EventTx, doing: &str, share: Option<f64>) {
@@ -229,7 +204,7 @@ impl Rerun {
             _ => name(&dir).unwrap_or_default(),
         };
         let version = installed.version().map(|version| format!(" {version}")).unwrap_or_default();
-        let phase = self.tool.phase(&self.config);
+        let phase = recorded_phase(self.tool, &self.config);
         Ok(KernelReport { tool: format!("{}{version}", self.tool), phase, file, tables })
     }
 

@@ -1,12 +1,15 @@
 //! The passes of a tool over a run, and the merging of their tables.
 
-use super::{Rerun, Tool, command};
+use super::{Rerun, command};
 use gpu_traces::top::TopKernel;
 use llmprof_config::RunConfig;
-use llmprof_event::kernels::{
-    KernelTable,
-    counters::{Counters, missing_metrics},
-    names::ncu_regex,
+use llmprof_event::{
+    Tool,
+    kernels::{
+        KernelTable,
+        counters::{Counters, missing_metrics},
+        names::ncu_regex,
+    },
 };
 
 /// One run under the tool. nsys records all kernels in one pass. ncu profiles one kernel per pass: its limit on

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::{
-    Rerun, Tool,
+    Rerun,
     child::{ToolExit, ToolResult},
-    command,
+    command, configured_phase, extension,
     files::PassFiles,
     has_plain_ranges,
     passes::{self, Pass},
@@ -14,7 +14,10 @@ use super::{
 use gpu_traces as kernels;
 use llmprof_base::{shell::quoted, tools::nsight::Installed};
 use llmprof_config::ToolPhase;
-use llmprof_event::kernels::{KernelTable, Kind, Sort};
+use llmprof_event::{
+    Tool,
+    kernels::{KernelTable, Kind, Sort},
+};
 
 /// Rows of a table that are kept in the recording.
 const MAX_ROWS: usize = 1000;
@@ -29,7 +32,7 @@ impl Rerun {
         result: &ToolResult,
     ) -> Result<(Vec<PathBuf>, Vec<KernelTable>), Trouble> {
         let plain = has_plain_ranges(&self.config);
-        let range = match (self.tool, self.tool.configured_phase(&self.config)) {
+        let range = match (self.tool, configured_phase(self.tool, &self.config)) {
             (Tool::Nsys, ToolPhase::Decode) if plain => "decode",
             (Tool::Nsys, ToolPhase::Prefill) if plain => "prefill",
             (Tool::Nsys, ToolPhase::Both) if plain => "request",
@@ -52,7 +55,7 @@ impl Rerun {
             kernel: pass.kernel.as_deref(),
             logs: &logs,
         };
-        let reports = files.reports(self.tool.extension());
+        let reports = files.reports(extension(self.tool));
         let raw = files.reports("qdstrm");
         let failed = !result.exit.is_success();
         // A report is complete if the tool failed after it was written, but not after a timeout.

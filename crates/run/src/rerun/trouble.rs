@@ -4,9 +4,9 @@ use std::fmt;
 
 use thiserror::Error;
 
-use super::{Tool, child::ToolExit};
+use super::child::ToolExit;
 use llmprof_base::tools::nsight::COUNTERS_FOR_ALL;
-use llmprof_event::{Device, Outcome, RunFinished};
+use llmprof_event::{Device, Outcome, RunFinished, Tool};
 
 /// The problem and the remedy.
 #[derive(Debug, Clone, PartialEq)]
@@ -219,7 +219,7 @@ mod tests {
     use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
 
     use super::*;
-    use llmprof_engine::EngineError;
+    use llmprof_workload::EngineError;
 
     fn observation<'a>(tool: Tool, exit: &'a ToolExit, output: &'a str) -> Observation<'a> {
         Observation {

@@ -10,19 +10,15 @@ use llmprof_base::{
     process::crash,
     units::{bytes, millis},
 };
-use llmprof_engine::{
-    Engine, EngineError, PrepareStep,
-    driver::{Control, Driver},
-    profile::{
-        listener::Listeners, live::Tracer, nvtx_ranges, operator_clock::OperatorClock,
-        prefill_progress::PrefillReporter,
-    },
+use llmprof_engine::profile::{
+    live::Tracer, nvtx_ranges, operator_clock::OperatorClock, prefill_progress::PrefillReporter,
 };
 use llmprof_event::{Event, EventTx, Level, Outcome, Preparing, Ready, RunFinished};
 use llmprof_sources::{
     sim::{SimEngine, SimKernels, SimTiming},
     telemetry::Sampler,
 };
+use llmprof_workload::{Control, Driver, Engine, EngineError, PrepareStep, listener::Listeners};
 
 /// Minimum interval between two events about the weights.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);

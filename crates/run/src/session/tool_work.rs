@@ -14,14 +14,14 @@ use std::{
 use super::{Session, spawn_thread};
 use crate::{
     plan::Plan,
-    rerun::{Rerun, Tool, Trouble, TroubleKind},
+    rerun::{Rerun, Trouble, TroubleKind, tool_event},
     work::Work,
 };
 use gpu_traces::top::{TopList, top};
 use llmprof_base::tools::System;
-use llmprof_config::{ToolPhase, read_yaml};
+use llmprof_config::{DtypeChoice, ToolPhase, read_yaml};
 use llmprof_engine::device;
-use llmprof_event::{Event, Level, Outcome, Phase, RunFinished, ToolState, kernels::Kind};
+use llmprof_event::{Event, Level, Outcome, Phase, RunFinished, Tool, ToolState, kernels::Kind};
 
 /// The re-runs of a run under tools.
 pub(super) struct Tools {
@@ -149,7 +149,7 @@ impl Session {
         let asked = || device::compute_capability(&self.plan.device);
         let mut config = self.plan.composed.config.clone();
         // While this run uses the memory, the child might choose a different type.
-        config.model.dtype = self.plan.dtype.into();
+        config.model.dtype = DtypeChoice::Unquantised(self.plan.dtype);
         Ok(Rerun {
             tool,
             config,
@@ -201,7 +201,7 @@ impl Session {
     }
 
     fn emit_tool_state(&mut self, tool: Tool, state: ToolState) {
-        self.emit(tool.event(&self.plan.composed.config, state));
+        self.emit(tool_event(tool, &self.plan.composed.config, state));
     }
 
     /// Starts a re-run once the workload is paused, resumes the workload afterwards, and ends a run that is only for

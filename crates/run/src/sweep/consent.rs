@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::rerun::Tool;
+use crate::rerun::{command_line, configured_tools};
 use llmprof_base::{
     foreign::{MAX_LINE, line},
     shell::quoted,
@@ -47,7 +47,7 @@ impl Consent {
     pub(super) fn add(&mut self, label: &str, overrides: &[Override], config: &RunConfig) {
         let words: Vec<String> = overrides.iter().map(|given| quoted(&given.text)).collect();
         self.jobs.push(line(&format!("{label}: {}", words.join(" ")), MAX_LINE));
-        let tools = Tool::configured(config).into_iter().map(|tool| tool.command_line(config));
+        let tools = configured_tools(config).into_iter().map(|tool| command_line(tool, config));
         for command in tools.chain(own_programs(config)) {
             let command = line(&command, MAX_LINE);
             if !self.commands.contains(&command) {

@@ -10,10 +10,9 @@ use std::{
 
 use super::{
     consent::Consent,
-    cooldown::{Cooldown, CooldownStatus, CooldownStep, Temperature},
+    cooldown::{Cooldown, CooldownStep},
     error::SweepError,
-    jobs::{JobResult, JobState, Sweep},
-    store::{SCHEMA, StoredJob, StoredSweep, check_subdir},
+    store::{SCHEMA, StoredJob, StoredSweep, check_subdir, write_csv},
 };
 use crate::{
     assets::sha256_hex,
@@ -25,7 +24,10 @@ use llmprof_config::{
     multirun_yaml,
 };
 use llmprof_event::{Outcome, Stamp, readings::Reading};
-use llmprof_record::rundir::RunDir;
+use llmprof_record::{
+    rundir::RunDir,
+    sweep::{CooldownStatus, JobResult, JobState, Sweep, Temperature},
+};
 
 /// A sweep in progress. The result of a job is on disk before the next job starts.
 pub struct Runner {
@@ -227,7 +229,7 @@ impl Runner {
     }
 
     fn write_table(&mut self) {
-        if let Err(e) = self.sweep.write_csv(&self.sweep.dir) {
+        if let Err(e) = write_csv(&self.sweep, &self.sweep.dir) {
             let error = e.to_string();
             if self.unwritten.replace(error.clone()).is_none() {
                 self.remarks.push(format!("the table cannot be written: {error}"));

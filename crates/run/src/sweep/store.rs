@@ -1,22 +1,20 @@
 //! A sweep on disk: Hydra's `multirun.yaml`, `sweep.json` with the jobs, and their results.
 
 use std::{
-    fs::{self, File, TryLockError},
+    fs::{File, TryLockError},
     io,
     path::{Component, Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    error::SweepError,
-    jobs::{CUT_OFF, Job, JobResult, Sweep},
-    table::sweep_csv,
-};
+use super::error::SweepError;
 use llmprof_base::dir::{Dir, open_file, read_file};
 use llmprof_config::Override;
-use llmprof_event::Outcome;
-use llmprof_record::rundir::{RunDir, RunResult};
+use llmprof_record::{
+    rundir::RunDir,
+    sweep::{Job, Sweep, sweep_csv},
+};
 
 /// The version of the format of `sweep.json`.
 pub(super) const SCHEMA: u32 = 1;
@@ -137,85 +135,22 @@ fn write_in(dir: &Path, name: &str, content: &[u8]) -> Result<PathBuf, SweepErro
     }
 }
 
-impl Sweep {
-    /// A sweep that is not running, with the results of its jobs.
-    pub fn open(dir: &Path) -> Result<Sweep, SweepError> {
-        let (stored, _lock) = StoredSweep::read(dir)?;
-        let mut sweep = stored.sweep(dir.to_owned());
-        sweep.read_results();
-        Ok(sweep)
-    }
-
-    /// Whether there is a sweep in `dir` rather than a run.
-    pub fn is_in(dir: &Path) -> bool {
-        dir.join(PLAN).is_file() && !RunDir::open(dir).events().exists()
-    }
-
-    /// Writes `sweep.csv` into `dir`, and returns its path.
-    pub fn write_csv(&self, dir: &Path) -> Result<PathBuf, SweepError> {
-        write_in(dir, TABLE, sweep_csv(self).as_bytes())
-    }
-
-    /// The directory of the recording of `job`.
-    pub fn job_dir(&self, job: usize) -> PathBuf {
-        self.dir.join(&self.jobs[job].subdir)
-    }
-
-    /// Reads the results from the directories of all jobs.
-    pub(super) fn read_results(&mut self) {
-        for index in 0..self.jobs.len() {
-            let result = result_in(&self.job_dir(index));
-            self.jobs[index] = self.jobs[index].clone().with_earlier(result);
-        }
-    }
-
-    /// Moves the recording of a job away so that the job can run again. Returns the new path.
-    pub(super) fn set_aside(&self, job: usize) -> io::Result<Option<PathBuf>> {
-        let dir = self.job_dir(job);
-        if !dir.try_exists()? {
-            return Ok(None);
-        }
-        let suffix = match result_in(&dir) {
-            Some(JobResult { outcome: Outcome::Failed, .. }) => "failed",
-            _ => "interrupted",
-        };
-        let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let numbered = (1..).map(|n| match n {
-            1 => dir.with_file_name(format!("{name}-{suffix}")),
-            n => dir.with_file_name(format!("{name}-{suffix}-{n}")),
-        });
-        for aside in numbered {
-            if !aside.try_exists()? {
-                fs::rename(&dir, &aside)?;
-                return Ok(Some(aside));
-            }
-        }
-        Ok(None)
-    }
+/// A sweep that is not running, with the results of its jobs.
+pub fn open_sweep(dir: &Path) -> Result<Sweep, SweepError> {
+    let (stored, _lock) = StoredSweep::read(dir)?;
+    let mut sweep = stored.sweep(dir.to_owned());
+    sweep.read_results();
+    Ok(sweep)
 }
 
-/// The result of the job in `dir`; `None` if it was not started.
-pub(super) fn result_in(dir: &Path) -> Option<JobResult> {
-    let run = RunDir::open(dir);
-    if !dir.is_dir() {
-        return None;
-    }
-    Some(match run.result() {
-        Some(RunResult { outcome, cause, metrics, .. }) => JobResult {
-            outcome,
-            reason: cause,
-            lossy: false,
-            metrics: Some(metrics).filter(|metrics| metrics.output_tokens > 0),
-            dir: Some(dir.to_owned()),
-        },
-        None => JobResult {
-            outcome: Outcome::Interrupted,
-            reason: Some(CUT_OFF.into()),
-            lossy: false,
-            metrics: None,
-            dir: Some(dir.to_owned()),
-        },
-    })
+/// Whether there is a sweep in `dir` rather than a run.
+pub fn is_sweep(dir: &Path) -> bool {
+    dir.join(PLAN).is_file() && !RunDir::open(dir).events().exists()
+}
+
+/// Writes `sweep.csv` into `dir`, and returns its path.
+pub fn write_csv(sweep: &Sweep, dir: &Path) -> Result<PathBuf, SweepError> {
+    write_in(dir, TABLE, sweep_csv(sweep).as_bytes())
 }
 
 #[cfg(test)]
@@ -229,21 +164,6 @@ mod tests {
         }
         for bad in ["", ".", "..", "../x", "a/../../b", "/tmp/x"] {
             assert!(matches!(check_subdir(0, bad), Err(SweepError::BadSubdir { job: 1, .. })), "{bad}");
-        }
-    }
-
-    #[test]
-    fn earlier_recordings_are_never_overwritten() {
-        let root = tempfile::tempdir().unwrap();
-        let sweep = Sweep { dir: root.path().to_owned(), jobs: vec![Job::new(Vec::new(), "0".into())] };
-        assert_eq!(sweep.set_aside(0).unwrap(), None);
-        for name in ["0-interrupted", "0-interrupted-2"] {
-            fs::create_dir(root.path().join("0")).unwrap();
-            fs::write(root.path().join("0/events.ndjson"), name).unwrap();
-            assert_eq!(sweep.set_aside(0).unwrap(), Some(root.path().join(name)));
-        }
-        for name in ["0-interrupted", "0-interrupted-2"] {
-            assert_eq!(fs::read_to_string(root.path().join(name).join("events.ndjson")).unwrap(), name);
         }
     }
 }

@@ -6,16 +6,18 @@ use std::{
 };
 
 use super::{
-    cooldown::{Cooldown, CooldownStatus, CooldownStep},
+    cooldown::{Cooldown, CooldownStep},
     error::SweepError,
-    jobs::{JobState, Sweep},
     runner::{composed, fingerprint},
     store::StoredSweep,
 };
 use crate::plan::Plan;
 use llmprof_config::{ComposeContext, Composed, ConfTree, Override, RunConfig, current_context};
 use llmprof_event::{Device, readings::Reading};
-use llmprof_record::state::RunState;
+use llmprof_record::{
+    state::RunState,
+    sweep::{CooldownStatus, JobState, Sweep},
+};
 
 /// A job that is about to run, and its cool-down afterwards.
 pub struct Task {

@@ -16,8 +16,10 @@ use llmprof_analysis::{
     roofline::Roof,
 };
 use llmprof_event::{Level, kernels::Extent, readings::Reading, reasons};
-use llmprof_record::state::{LogLine, Series, Snapshot};
-use llmprof_run::sweep::csv_rows;
+use llmprof_record::{
+    state::{LogLine, Series, Snapshot},
+    sweep::csv_rows,
+};
 
 /// One row per lane and per collective.
 pub fn ranks(view: &View<'_>) -> Table {

@@ -21,8 +21,8 @@ use crate::{
     view::View,
     widgets::{ListLayout, cut, draw_box, fit, input_line, inside_box, label_value, note, popup, wrapped},
 };
+use llmprof_analysis::fleet::{Fleet, Order, Row};
 use llmprof_base::units::rough_seconds;
-use llmprof_sources::fleet::{Fleet, Order, Row};
 
 /// The input of a frame.
 #[derive(Clone, Copy)]

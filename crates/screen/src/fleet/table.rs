@@ -10,9 +10,9 @@ use ratatui::{
 
 use super::ui::{FleetUi, Node};
 use crate::{theme::Theme, widgets::cut};
+use llmprof_analysis::fleet::{Fleet, Measure, Order, Row, State, faults, limit_now, since_text};
 use llmprof_base::units::{percent_digits, three_digits};
 use llmprof_event::{readings::Reading, reasons};
-use llmprof_sources::fleet::{Fleet, Measure, Order, Row, State, faults, limit_now, since_text};
 
 /// A column: its minimum width, its maximum width, and the width of the table from which on it is shown.
 struct Column {

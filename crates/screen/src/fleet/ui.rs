@@ -6,10 +6,10 @@ use tui_input::Input;
 
 use super::keys::Action;
 use crate::ui::{Pane, UiState};
+use llmprof_analysis::fleet::{Fleet, Gpu, Key, Order, State, contains};
 use llmprof_config::ThemeName;
 use llmprof_event::readings::Reading;
 use llmprof_record::state::RunState;
-use llmprof_sources::fleet::{Fleet, Gpu, Key, Order, State, contains};
 
 /// The overlay of the list.
 #[derive(Debug, Clone, Default)]

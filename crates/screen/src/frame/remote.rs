@@ -12,7 +12,7 @@ use crate::{
     widgets::cut,
 };
 use llmprof_base::units::{bytes, millis, rough_seconds};
-use llmprof_run::remote::Link;
+use llmprof_event::Link;
 
 /// The remote host and the state of the connection; at the right the copy in progress, or the remote name of the run.
 pub fn draw(view: &View<'_>, remote: &RemoteView, area: Rect, buf: &mut Buffer) {

@@ -13,7 +13,7 @@ use crate::{
     widgets::cut,
 };
 use llmprof_event::Outcome;
-use llmprof_run::sweep::Sweep;
+use llmprof_record::sweep::Sweep;
 
 /// The current job and its swept values; at the right the results of the others, or the cool-down.
 pub fn draw(view: &View<'_>, shown: SweepView<'_>, area: Rect, buf: &mut Buffer) {

@@ -18,7 +18,7 @@ use crate::{
     widgets::{ListLayout, cut, draw_box, wrapped},
 };
 use llmprof_base::units::{clock, rough_seconds};
-use llmprof_run::sweep::{Column, Job, JobState, LiveFigures, PLACEMENT_HEADINGS, Sweep};
+use llmprof_record::sweep::{Column, Job, JobState, LiveFigures, PLACEMENT_HEADINGS, Sweep};
 
 pub(super) struct Jobs<'a> {
     pub(super) view: &'a View<'a>,

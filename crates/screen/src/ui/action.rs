@@ -8,9 +8,8 @@ use super::{
 };
 use crate::keys::Mode;
 use llmprof_config::ThemeName;
-use llmprof_event::{Stamp, kernels::SortBy};
+use llmprof_event::{Stamp, Tool, kernels::SortBy};
 use llmprof_record::rundir::RunName;
-use llmprof_run::rerun::Tool;
 
 /// An action of the user.
 #[derive(Debug, Clone, PartialEq)]

@@ -18,6 +18,7 @@ use llmprof_inject::wire::{self, Command};
 use rustix::process::Signal;
 
 use super::{
+    MAX_PROCESSES,
     connection::Connection,
     door::Door,
     followed::{FollowedProcess, Records, TIMELINE_INTERVAL},
@@ -49,8 +50,7 @@ const BURST_MS: u32 = 200;
 const SERVER_PERIOD_MS: u128 = 5000;
 /// The share of time in bursts until steps are found.
 const LEARNING_DUTY: f64 = 0.5;
-/// Maximum number of processes that are followed at a time, and in all.
-pub const MAX_PROCESSES: usize = 64;
+/// Maximum number of processes that are followed in all.
 const MAX_JOINED: u32 = 4096;
 
 /// The program to follow.

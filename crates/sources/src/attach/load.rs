@@ -6,8 +6,8 @@ use llmprof_inject::{LIBRARY, wire};
 use thiserror::Error;
 
 use super::{
-    follow::MAX_PROCESSES,
-    process_info::{Library, ProcessInfo},
+    MAX_PROCESSES,
+    process_info::{Library, ProcessInfo, cause},
 };
 use llmprof_base::{foreign::line, units::millis};
 
@@ -36,11 +36,6 @@ pub enum NotJoined {
 
 fn of(process: &ProcessInfo) -> String {
     format!("process {} ({})", process.pid, line(&process.command(), COMMAND))
-}
-
-/// Why a process cannot be joined, for a longer sentence.
-pub fn cause(refusal: &ptrace_load::Refusal) -> String {
-    line(refusal.to_string().trim_end_matches('.'), 400)
 }
 
 fn several(processes: &[ProcessInfo]) -> String {

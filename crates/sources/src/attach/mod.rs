@@ -29,3 +29,6 @@ pub use private_dir::print_environment;
 pub use process_info::{ProcessInfo, find_processes};
 pub use program::{OutputTo, Pipes};
 pub use transcript::{Message, RunClock, Transcript};
+
+/// Maximum number of processes that are followed at a time.
+const MAX_PROCESSES: usize = 64;

@@ -11,7 +11,7 @@ use llmprof_inject::wire;
 
 use super::{
     door::Door,
-    library, load,
+    library,
     private_dir::{Dormant, shared_dormant},
 };
 
@@ -136,7 +136,7 @@ impl ProcessInfo {
                 ),
                 Err(refusal) => format!(
                     "process {pid} ({command}) cannot be joined: {}; llmprof-tui exec -- {command} shows kernels and steps",
-                    load::cause(&refusal)
+                    cause(&refusal)
                 ),
             },
         }
@@ -146,6 +146,11 @@ impl ProcessInfo {
     pub fn command(&self) -> String {
         command_text(&self.arguments)
     }
+}
+
+/// Why a process cannot be joined, for a longer sentence.
+pub fn cause(refusal: &ptrace_load::Refusal) -> String {
+    line(refusal.to_string().trim_end_matches('.'), 400)
 }
 
 /// Arguments on one line.

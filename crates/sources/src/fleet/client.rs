@@ -11,14 +11,11 @@ use super::{
     answer::{self, Answer, AnswerError, Series},
     collect::{Collector, some},
     error::{FleetError, said},
-    gpu::{Gpu, Key, Since, Snapshot},
-    history::History,
     labels::{Matcher, NodeLabel},
     metrics::{HEARTBEATS, ONE_HEARTBEAT_EACH, counters, names},
-    since::{Matrix, since},
-    verdict::{Fleet, Measure, Row},
 };
 use crate::server::{Endpoint, Fetched, Login, Tls, fetch};
+use llmprof_analysis::fleet::{Fleet, Gpu, History, Key, Matrix, Measure, Row, Since, Snapshot, since};
 use llmprof_base::foreign;
 use llmprof_event::readings::Reading;
 

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     answer::Series,
-    gpu::{Counted, Gpu, GpuErrors, Key},
     labels::{self, Identity, MAX_ASKED, Matcher, NodeLabel, shown},
     metrics::{ErrorKind, Meaning, is_blank, known},
 };
+use llmprof_analysis::fleet::{Counted, Gpu, GpuErrors, Key};
 use llmprof_event::{GpuSample, readings::Reading};
 
 /// Maximum GPUs: an answer may name any number.

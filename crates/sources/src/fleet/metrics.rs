@@ -2,8 +2,8 @@
 
 use std::{collections::HashMap, sync::LazyLock};
 
-use super::gpu::GpuErrors;
 use crate::server::{DCGM_FIELDS, DCGM_REASONS};
+use llmprof_analysis::fleet::GpuErrors;
 use llmprof_event::readings::{PROMETHEUS, Reading};
 
 /// The meaning of a metric's value.
@@ -40,7 +40,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    pub fn counter(self, errors: &mut GpuErrors) -> &mut Option<super::gpu::Counted> {
+    pub fn counter(self, errors: &mut GpuErrors) -> &mut Option<llmprof_analysis::fleet::Counted> {
         match self {
             ErrorKind::PcieReplays => &mut errors.pcie_replays,
             ErrorKind::NvlinkCrc => &mut errors.nvlink_crc,

@@ -9,7 +9,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::gpu::Snapshot;
+use llmprof_analysis::fleet::Snapshot;
 use llmprof_base::{dir, read};
 
 /// Raised when an old reader would misread a new recording.

@@ -18,9 +18,8 @@ use tokio::{
 use super::{
     client::{Client, Source},
     error::FleetError,
-    gpu::{Gpu, Snapshot},
-    history::History,
 };
+use llmprof_analysis::fleet::{Gpu, History, Snapshot};
 
 /// A request to the thread.
 #[derive(Debug)]

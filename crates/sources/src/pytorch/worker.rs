@@ -21,11 +21,11 @@ use super::{
 use crate::attach::{Pipes, ProgramControl, RunClock};
 use gpu_traces as kernels;
 use llmprof_base::{foreign, units::millis};
-use llmprof_engine::{driver::Control, text::Tokenizer, workload::Workload};
 use llmprof_event::{
     Allocator, AllocatorSample, Ending, Event, EventTx, ImagesEncoded, KernelReport, Level, Phase,
     Prediction, Preparing, Ready, RequestFinished, RequestStarted, Stamp, Token, ToolRun, ToolState,
 };
+use llmprof_workload::{Control, Workload, text::Tokenizer};
 
 /// The interval at which the controls are read.
 const TICK: Duration = Duration::from_millis(20);
@@ -662,7 +662,7 @@ impl Conversation<'_> {
         running: &Running,
         ids: &[Vec<u32>],
         texts: &[String],
-    ) -> Result<(), llmprof_engine::text::TextError> {
+    ) -> Result<(), llmprof_workload::text::TextError> {
         let Worker { plan, tx, tokenizer, .. } = self.worker;
         let w = &plan.workload;
         let order = self.order(running.request);

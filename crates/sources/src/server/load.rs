@@ -26,11 +26,11 @@ use super::{
 };
 use llmprof_analysis::distribution::Distribution;
 use llmprof_base::units::grouped;
-use llmprof_engine::driver::Control;
 use llmprof_event::{
     ClientSample, Ending, Event, EventTx, HttpStep, Level, Prediction, RequestFailure, RequestFinished,
     RequestStarted, Stamp, Token,
 };
+use llmprof_workload::Control;
 
 /// The interval at which the client's own delay is measured.
 const LAG_TICK: Duration = Duration::from_millis(5);

@@ -9,8 +9,8 @@ use super::{
 };
 use llmprof_base::secret::Secret;
 use llmprof_config::Api;
-use llmprof_engine::text::Tokenizer;
 use llmprof_event::{OfferedLoad, ServerKind};
+use llmprof_workload::text::Tokenizer;
 
 /// When requests are sent.
 #[derive(Debug, Clone, PartialEq)]

@@ -13,8 +13,8 @@ use crate::sim::scenario::{Fault, Scenario, UnknownScenario};
 use llm_cost::Step;
 use llmprof_base::noise;
 use llmprof_config::SimConfig;
-use llmprof_engine::{Engine, EngineError, Prompts};
 use llmprof_event::{Clock, Phase, Stamp};
+use llmprof_workload::{Engine, EngineError, Prompts};
 
 /// Called when simulated time reaches the time it requested last; returns the next one.
 pub type Tick = Box<dyn FnMut(Stamp) -> Option<Stamp> + Send>;

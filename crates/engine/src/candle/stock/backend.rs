@@ -9,12 +9,10 @@ use candle_core::{DType, Device, Result, Shape, Tensor};
 use candle_nn::{Init, VarBuilder, var_builder::SimpleBackend};
 
 use super::super::Tensors;
-use crate::{
-    PrepareStep, Progress,
-    weights::{SafetensorsFiles, SyntheticWeights},
-};
+use crate::weights::{SafetensorsFiles, SyntheticWeights};
 use llm_cost::spec::TensorShape;
 use llmprof_config::Dtype;
+use llmprof_workload::{PrepareStep, Progress};
 
 /// A tensor with at least so many values, which are not compared, is drawn on its device.
 const DRAWN_ON_DEVICE: usize = 1 << 20;

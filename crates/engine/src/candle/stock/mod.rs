@@ -14,16 +14,18 @@ use rayon::ThreadPool;
 pub use families::CausalLm;
 pub use model::{StockError, StockModel, is_known, model_types};
 
-use super::{memory, thread_pool};
+use super::{CandleResult, memory, thread_pool};
 use crate::{
-    Engine, EngineError, Progress, Prompts,
     device::unsupported,
-    profile::listener::{Listeners, Span},
     sampling::{Picker, Sampling},
 };
 use llmprof_config::Dtype;
 use llmprof_event as event;
 use llmprof_event::Phase;
+use llmprof_workload::{
+    Engine, EngineError, Progress, Prompts,
+    listener::{Listeners, Span},
+};
 
 /// The model and the device.
 #[derive(Debug, Clone)]
@@ -143,7 +145,8 @@ impl StockEngine {
             }
             let mut logits = logits.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
             Ok(picker.pick(&mut logits, vocab))
-        })?;
+        })
+        .backend()?;
         self.position = end;
         self.last.clone_from(&next);
         Ok(next)
@@ -177,14 +180,14 @@ impl Engine for StockEngine {
     }
 
     fn synchronize(&mut self) -> Result<(), EngineError> {
-        Ok(self.device.synchronize()?)
+        self.device.synchronize().backend()
     }
 
     fn reset(&mut self) -> Result<(), EngineError> {
         self.last.clear();
         self.position = 0;
         let model = &mut self.model;
-        Ok(on(self.pool.as_ref(), || model.reset())?)
+        on(self.pool.as_ref(), || model.reset()).backend()
     }
 }
 

@@ -14,16 +14,14 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::{
-    super::candle_dtype,
+    super::{CandleResult, candle_dtype},
     backend::{Counting, Feeding, Values},
     config::Config,
     families::{CausalLm, FAMILIES, Family, Parts, family},
     quantised::{ARCHITECTURES, Architecture},
 };
 use crate::{
-    EngineError, PrepareStep, Progress,
     candle::memory::Footprint,
-    text::Vocabulary,
     weights::{CheckpointError, Metadata, SafetensorsFiles, SyntheticWeights, read_header},
 };
 use llm_cost::{
@@ -31,6 +29,7 @@ use llm_cost::{
     spec::{self, TensorShape},
 };
 use llmprof_config::Dtype;
+use llmprof_workload::{EngineError, PrepareStep, Progress, text::Vocabulary};
 
 /// Why candle-transformers cannot run a model.
 #[derive(Debug, Error)]
@@ -411,7 +410,7 @@ impl StockModel {
                     }
                 };
                 if device.is_cuda() {
-                    device.set_seed(seed)?;
+                    device.set_seed(seed).backend()?;
                 }
                 let (has, cancelled) = (has(&self.config, files.as_ref()), AtomicBool::new(false));
                 let feeding = Feeding {
@@ -422,7 +421,8 @@ impl StockModel {
                     cancelled: &cancelled,
                 };
                 let builder = feeding.builder(candle_dtype(dtype), device);
-                let model = (family.make)(Parts { config: &self.config, builder, tensors, batch })?;
+                let model =
+                    (family.make)(Parts { config: &self.config, builder, tensors, batch }).backend()?;
                 match cancelled.load(Ordering::Relaxed) {
                     true => Err(EngineError::Cancelled),
                     false => Ok(model),
@@ -433,7 +433,7 @@ impl StockModel {
                 if !progress(PrepareStep::Weights("blocks"), 0, 1) {
                     return Err(EngineError::Cancelled);
                 }
-                Ok(architecture.make(path, device)?)
+                architecture.make(path, device).backend()
             }
         }
     }

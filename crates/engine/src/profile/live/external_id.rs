@@ -1,8 +1,8 @@
 //! CUPTI's external correlation ids: the step and operator of a launch, in 64 bits.
 
-use crate::profile::listener::OperatorInstance;
 use llm_cost::Operator;
 use llmprof_event::Phase;
+use llmprof_workload::listener::OperatorInstance;
 
 /// The step of a launch, and its operator if it belongs to one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
 use super::external_id::ExternalId;
-use crate::profile::listener::OperatorInstance;
 use llmprof_event::{
     KernelWindow, Phase, StepTimeline,
     kernels::{
@@ -11,6 +10,7 @@ use llmprof_event::{
         work::{MEMSET, NameId, Names, Work, WorkKind},
     },
 };
+use llmprof_workload::listener::OperatorInstance;
 
 /// Groups records into steps, in whatever order they arrive.
 #[derive(Default)]

@@ -16,8 +16,8 @@ use super::{
     records::Record,
     steps::{RecordedStep, Steps},
 };
-use crate::profile::listener::{Listener, OperatorInstance, Span};
 use llmprof_event::{Event, EventTx, KernelTrace, Phase, Stamp, TraceState};
+use llmprof_workload::listener::{Listener, OperatorInstance, Span};
 
 /// The interval at which CUPTI's buffers are read.
 const READ_INTERVAL: Duration = Duration::from_millis(250);

@@ -14,6 +14,7 @@ use crate::remote::{
     protocol::{Join, Request},
     trouble::Trouble,
 };
+use llmprof_event::Link;
 
 /// After this time without an answer the screen reports it.
 const SILENT: Duration = Duration::from_secs(3);
@@ -24,26 +25,6 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// While the connection is lost, the time since then is redrawn at this interval.
 const REDRAW: Duration = Duration::from_millis(250);
-
-/// The connection, for the screen.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Link {
-    /// With the lag, once it was measured.
-    Up {
-        behind_ms: Option<f64>,
-    },
-    /// There is no answer.
-    Silent {
-        since: Duration,
-    },
-    Lost {
-        since: Duration,
-        next: Option<Duration>,
-        reason: String,
-    },
-    /// Nothing more arrives.
-    Closed,
-}
 
 pub(super) enum State {
     Up(Box<Connection>),

@@ -16,12 +16,11 @@ use std::{
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{End, Launcher, LauncherReport, ReportedState, result_of};
-use crate::sweep::{
-    jobs::{JobResult, LiveFigures, Placement},
-    store::result_in,
-};
 use llmprof_event::Outcome;
-use llmprof_record::rundir::{Following, RunDir};
+use llmprof_record::{
+    rundir::{Following, RunDir},
+    sweep::{JobResult, LiveFigures, Placement, result_in},
+};
 
 pub(super) enum Update {
     Waiting(usize, Placement),

@@ -16,11 +16,14 @@ use super::{
     gpus::{self, Gpu},
     last_words,
 };
-use crate::sweep::{CooldownRule, Placement, Runner};
+use crate::sweep::{CooldownRule, Runner};
 use llmprof_base::tools::process::Running;
 use llmprof_config::{HardwareConfig, LocalLauncher};
 use llmprof_event::{Device, Event, Outcome};
-use llmprof_record::rundir::{EventReader, Next, RunDir};
+use llmprof_record::{
+    rundir::{EventReader, Next, RunDir},
+    sweep::Placement,
+};
 
 const INTERVAL: Duration = Duration::from_millis(200);
 /// Time for a cancelled job to complete its recording, and to copy it from a remote host.

@@ -26,15 +26,12 @@ use std::{
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use self::follow::{Order, Update};
-use super::{
-    error::SweepError,
-    jobs::{JobResult, LiveFigures, Placement},
-    runner::Runner,
-};
+use super::{error::SweepError, runner::Runner};
 use crate::slurm::{ScriptError, SlurmError};
 use llmprof_base::foreign::line;
 use llmprof_config::Launcher as Configured;
 use llmprof_event::Outcome;
+use llmprof_record::sweep::{JobResult, LiveFigures, Placement};
 
 /// Why the jobs could not be started.
 #[derive(Debug, thiserror::Error)]

@@ -15,11 +15,12 @@ use super::{
 };
 use crate::{
     slurm::{ExitCode, Script, Slurm, SlurmError, TaskEnd, TaskState, folder_of, waiting_reason},
-    sweep::{Placement, Runner},
+    sweep::Runner,
 };
 use llmprof_base::dir;
 use llmprof_config::SlurmLauncher;
 use llmprof_event::Outcome;
+use llmprof_record::sweep::Placement;
 
 /// The number of tasks of an array if Slurm does not report its limit.
 const USUAL_ARRAY_SIZE: usize = 1001;

@@ -12,9 +12,8 @@ use crate::{
     theme::Theme,
     widgets::{cut, fit, note, wrapped},
 };
-use llmprof_analysis::compare::{OperatorChange, OperatorClock, Waterfall};
+use llmprof_analysis::compare::{OperatorChange, OperatorClock, Waterfall, changed_families};
 use llmprof_base::units::{ratio_change, three_digits};
-use llmprof_run::compare::changed_families;
 
 pub struct Operators<'a> {
     pub theme: &'a Theme,

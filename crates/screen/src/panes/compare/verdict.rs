@@ -10,11 +10,11 @@ use crate::{
     theme::Theme,
     widgets::{cut, wrapped, wrapped_behind},
 };
-use llmprof_analysis::compare::{Comparison, Row, Verdict};
-use llmprof_base::units::{percent, three_digits};
-use llmprof_run::compare::{
-    describe_difference, describe_method, describe_side, row_cells, undecided_reasons, visible_rows,
+use llmprof_analysis::compare::{
+    Comparison, Row, Verdict, describe_difference, describe_method, describe_side, row_cells,
+    undecided_reasons, visible_rows,
 };
+use llmprof_base::units::{percent, three_digits};
 
 /// The column with the interval drawn around zero.
 const WHISKER: usize = 6;

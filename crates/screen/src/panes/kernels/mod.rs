@@ -35,10 +35,9 @@ use gpu_traces::show::TableView;
 use llmprof_analysis::classify::Class;
 use llmprof_base::units::{grouped, percent};
 use llmprof_event::{
-    StepTimeline, TraceState, WorkKind,
+    StepTimeline, Tool, TraceState, WorkKind,
     kernels::{Group, Sort, SortBy, names as kernel_names},
 };
-use llmprof_run::rerun::Tool;
 
 pub struct KernelsPane<'a>(pub View<'a>);
 

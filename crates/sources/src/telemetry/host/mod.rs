@@ -18,8 +18,8 @@ use self::{
 };
 use super::HostProbe;
 use llmprof_base::own_children::own_children;
-use llmprof_engine::profile::heap;
 use llmprof_event::{AllocatorSample, HostInfo, HostSample, Stamp};
+use llmprof_workload::heap;
 
 /// Maximum clock files: reading a core's clock may wake the core, so on machines with many cores a few represent all.
 const MAX_FREQ_FILES: usize = 8;
