@@ -1,8 +1,259 @@
-//! Tables as plain text and as Markdown. The first row is the heading.
+//! Tables of typed cells, rendered as text, Markdown, CSV and JSON.
 
+use std::borrow::Cow;
+
+use serde_json::Value as Json;
 use unicode_width::UnicodeWidthStr;
 
-use super::foreign;
+use super::{csv::csv_text, foreign, units::Unit};
+
+/// Columns and rows; each row has a cell per column.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Table {
+    pub columns: Vec<Column>,
+    pub rows: Vec<Vec<Cell>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    /// Its name in CSV and JSON, which is public; empty if it is only for people.
+    pub key: Cow<'static, str>,
+    /// Its heading for people; `None` if it is only in CSV and JSON.
+    pub title: Option<Cow<'static, str>>,
+    pub align: Align,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Align {
+    Left,
+    Right,
+}
+
+/// A value with its unit and tone.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Cell {
+    pub value: Value,
+    pub unit: Unit,
+    pub tone: Tone,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Value {
+    /// Not measured, or unknown: `–` for people, empty in CSV, null in JSON; never 0.
+    #[default]
+    Missing,
+    Text(String),
+    Count(u64),
+    Number(f64),
+    Flag(bool),
+}
+
+/// How a screen emphasises a cell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Tone {
+    #[default]
+    Plain,
+    Dim,
+    Number,
+    Good,
+    Warn,
+    Bad,
+    Accent,
+}
+
+/// A row of cells of different types.
+#[macro_export]
+macro_rules! cells {
+    ($($cell:expr),* $(,)?) => { vec![$($crate::table::Cell::from($cell)),*] };
+}
+
+impl Column {
+    /// A column of texts.
+    pub fn text(title: impl Into<Cow<'static, str>>) -> Column {
+        Column { key: Cow::Borrowed(""), title: Some(title.into()), align: Align::Left }
+    }
+
+    /// A column that is aligned to the right.
+    pub fn number(title: impl Into<Cow<'static, str>>) -> Column {
+        Column { align: Align::Right, ..Column::text(title) }
+    }
+
+    /// A column that is only in CSV and JSON.
+    pub fn data(key: impl Into<Cow<'static, str>>) -> Column {
+        Column { key: key.into(), title: None, align: Align::Left }
+    }
+
+    pub fn key(self, key: impl Into<Cow<'static, str>>) -> Column {
+        Column { key: key.into(), ..self }
+    }
+
+    /// The heading on a screen, which may also show a column of data.
+    pub fn heading(&self) -> &str {
+        self.title.as_ref().unwrap_or(&self.key)
+    }
+
+    fn is_right(&self) -> bool {
+        self.align == Align::Right
+    }
+}
+
+impl Cell {
+    pub fn tone(self, tone: Tone) -> Cell {
+        Cell { tone, ..self }
+    }
+
+    pub fn is_missing(&self) -> bool {
+        self.value == Value::Missing
+    }
+
+    /// For people, with the unit.
+    pub fn text(&self) -> String {
+        match &self.value {
+            Value::Missing => "–".to_owned(),
+            Value::Text(text) => text.clone(),
+            Value::Count(n) if self.unit == Unit::None => n.to_string(),
+            Value::Count(n) => self.unit.text(*n as f64),
+            Value::Number(value) => self.unit.text(*value),
+            Value::Flag(flag) => flag.to_string(),
+        }
+    }
+
+    /// For programs: a number with all its digits.
+    fn csv(&self) -> String {
+        match &self.value {
+            Value::Missing => String::new(),
+            Value::Number(value) => value.to_string(),
+            Value::Count(n) => n.to_string(),
+            Value::Text(_) | Value::Flag(_) => self.text(),
+        }
+    }
+
+    fn json(&self) -> Json {
+        match &self.value {
+            Value::Missing => Json::Null,
+            Value::Text(text) => text.as_str().into(),
+            Value::Count(n) => (*n).into(),
+            Value::Number(value) => (*value).into(),
+            Value::Flag(flag) => (*flag).into(),
+        }
+    }
+}
+
+impl Unit {
+    pub fn cell(self, value: impl Into<Cell>) -> Cell {
+        Cell { unit: self, ..value.into() }
+    }
+}
+
+impl From<Value> for Cell {
+    fn from(value: Value) -> Cell {
+        Cell { value, ..Cell::default() }
+    }
+}
+
+/// A number that is not finite is missing.
+impl From<f64> for Cell {
+    fn from(value: f64) -> Cell {
+        if value.is_finite() { Value::Number(value).into() } else { Cell::default() }
+    }
+}
+
+impl<T: Into<Cell>> From<Option<T>> for Cell {
+    fn from(value: Option<T>) -> Cell {
+        value.map_or_else(Cell::default, Into::into)
+    }
+}
+
+macro_rules! cell_from {
+    ($($type:ty: $value:expr),* $(,)?) => {
+        $(impl From<$type> for Cell {
+            fn from(value: $type) -> Cell {
+                Cell::from($value(value))
+            }
+        })*
+    };
+}
+
+cell_from! {
+    String: Value::Text,
+    &str: |text: &str| Value::Text(text.to_owned()),
+    bool: Value::Flag,
+    u64: Value::Count,
+    u32: |n| Value::Count(u64::from(n)),
+    usize: |n| Value::Count(n as u64),
+}
+
+impl Table {
+    pub fn new(columns: impl IntoIterator<Item = Column>) -> Table {
+        Table { columns: Vec::from_iter(columns), rows: Vec::new() }
+    }
+
+    /// A column of names, then numbers; only for people.
+    pub fn labelled<const N: usize>(names: &'static str, numbers: [&'static str; N]) -> Table {
+        Table::new([Column::text(names)].into_iter().chain(numbers.map(Column::number)))
+    }
+
+    /// Only for programs; `keys` are separated by commas.
+    pub fn keyed(keys: &'static str) -> Table {
+        Table::new(keys.split(',').map(Column::data))
+    }
+
+    /// Appends a row; missing cells follow those that are given.
+    pub fn push<C: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = C>) {
+        let mut row: Vec<Cell> = cells.into_iter().map(Into::into).collect();
+        debug_assert!(row.len() <= self.columns.len(), "{row:?} in {:?}", self.columns);
+        row.resize(self.columns.len(), Cell::default());
+        self.rows.push(row);
+    }
+
+    /// The first column with this key.
+    pub fn index(&self, key: &str) -> Option<usize> {
+        self.columns.iter().position(|column| column.key == key)
+    }
+
+    /// The width of the widest cell of a column, without its heading.
+    pub fn width(&self, column: usize) -> usize {
+        self.rows.iter().map(|row| row[column].text().width()).max().unwrap_or(0)
+    }
+
+    /// Aligned columns for a terminal, below their headings.
+    pub fn text(&self) -> String {
+        let (rows, is_number) = self.for_people();
+        aligned(&rows, |column| is_number[column])
+    }
+
+    pub fn markdown(&self) -> String {
+        let (rows, is_number) = self.for_people();
+        markdown(&rows, |column| is_number[column])
+    }
+
+    pub fn csv(&self) -> String {
+        let keyed = |i: &usize| !self.columns[*i].key.is_empty();
+        let shown: Vec<usize> = (0..self.columns.len()).filter(keyed).collect();
+        let heading = shown.iter().map(|i| self.columns[*i].key.clone().into_owned()).collect();
+        let rows = self.rows.iter().map(|row| shown.iter().map(|i| row[*i].csv()).collect());
+        csv_text([heading].into_iter().chain::<Vec<Vec<String>>>(rows.collect()))
+    }
+
+    /// An object for each row.
+    pub fn json(&self) -> Json {
+        let object = |row: &Vec<Cell>| {
+            let cells = self.columns.iter().zip(row).filter(|(column, _)| !column.key.is_empty());
+            cells.map(|(column, cell)| (column.key.clone().into_owned(), cell.json())).collect::<Json>()
+        };
+        self.rows.iter().map(object).collect()
+    }
+
+    /// The headings and rows of the columns for people, and which are aligned to the right.
+    fn for_people(&self) -> (Vec<Vec<String>>, Vec<bool>) {
+        let titled = |i: &usize| self.columns[*i].title.is_some();
+        let shown: Vec<usize> = (0..self.columns.len()).filter(titled).collect();
+        let heading = shown.iter().map(|i| self.columns[*i].heading().to_owned()).collect();
+        let rows = self.rows.iter().map(|row| shown.iter().map(|i| row[*i].text()).collect());
+        let is_number = shown.iter().map(|i| self.columns[*i].is_right()).collect();
+        ([heading].into_iter().chain(rows).collect(), is_number)
+    }
+}
 
 /// Aligned columns, two spaces apart, without frames. Columns for which `is_number` holds are aligned to the right; a
 /// column without any text is left out.
@@ -44,7 +295,41 @@ pub fn markdown<R: AsRef<[String]>>(rows: &[R], is_number: impl Fn(usize) -> boo
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::csv::guarded;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn numbers_and_text_read_back(value: f64, text: String, other: String) {
+            let mut table = Table::keyed("value,text,more");
+            table.push(cells![value, text.as_str(), other.as_str()]);
+            let csv = table.csv();
+            let mut reader = csv::Reader::from_reader(csv.as_bytes());
+            let row = reader.records().next().unwrap().unwrap();
+            prop_assert_eq!(row[0].parse::<f64>().ok(), Some(value).filter(|value| value.is_finite()));
+            prop_assert_eq!((&row[1], &row[2]), (&*guarded(&text), &*guarded(&other)));
+        }
+    }
+
+    #[test]
+    fn one_table_has_four_forms() {
+        let columns =
+            [Column::text("owner").key("name"), Column::number("time").key("ms"), Column::data("n")];
+        let mut table = Table::new(columns);
+        table.push(cells!["=weights", Unit::Millis.cell(5.4321), 3u64]);
+        table.push(cells!["a|b", Unit::Millis.cell(f64::NAN)]);
+        assert_eq!(table.text(), "owner        time\n=weights  5.43 ms\na|b             –");
+        assert_eq!(table.markdown(), "| owner | time |\n|---|---:|\n| =weights | 5.43 ms |\n| a\\|b | – |\n");
+        assert_eq!(table.csv(), "name,ms,n\n'=weights,5.4321,3\na|b,,\n");
+        assert_eq!(
+            table.json(),
+            serde_json::json!([{"name": "=weights", "ms": 5.4321, "n": 3}, {"name": "a|b", "ms": null, "n": null}])
+        );
+    }
 
     #[test]
     fn numbers_are_aligned_to_the_right() {
