@@ -4,10 +4,10 @@
 use crossterm::event::KeyCode;
 use ratatui::{buffer::Buffer, layout::Rect};
 
+use llmprof_base::table::Table;
 use llmprof_record::state::RunState;
 
 use crate::{
-    export::table::Table,
     panes,
     ui::{Action, Extent, UiState},
     view::View,

@@ -2,7 +2,6 @@
 //! launched.
 
 use crate::{
-    export::data,
     pane::Spec,
     theme::Theme,
     view::View,
@@ -18,7 +17,11 @@ use ratatui::{
 };
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use llmprof_base::units::{grouped, millis, percent, share_percent};
+use llmprof_base::{
+    cells,
+    table::Table,
+    units::{grouped, millis, percent, share_percent},
+};
 use llmprof_event::HostActivity;
 use llmprof_record::state::{HostLine, LaunchGroup, LaunchPlace, Stacks};
 
@@ -32,10 +35,19 @@ pub const PANE: Spec = Spec {
     why_empty: "no Python program was followed",
     has_content: |_, state| state.stacks.is_there() || state.launches.is_there(),
     draw: |view, area, buf| LinesPane(view).render(area, buf),
-    table: data::python_lines,
+    table: python_lines,
     select: Spec::without_rows,
     row: None,
 };
+
+/// The Python lines of a followed program.
+fn python_lines(view: &View<'_>) -> Table {
+    let mut table = Table::keyed("thread,state,line,share,share_while_gpu_idle");
+    for line in view.state.stacks.lines() {
+        table.push(cells![line.thread, line.state.to_string(), line.line, line.share, line.idle_share]);
+    }
+    table
+}
 
 const SHARE: usize = 9;
 const STATE: usize = 24;

@@ -1,7 +1,6 @@
 //! Ranks: the GPUs of one program side by side, their collectives, and who waits for whom.
 
 use crate::{
-    export::data,
     pane::Spec,
     theme::Theme,
     view::View,
@@ -19,7 +18,11 @@ use ratatui::{
 };
 
 use llmprof_analysis::ranks::{LaneColumn, Late, Totals, collective_rows};
-use llmprof_base::units::{clock, millis, percent};
+use llmprof_base::{
+    cells,
+    table::{Cell, Table},
+    units::{clock, millis, percent},
+};
 
 pub struct RanksPane<'a>(pub View<'a>);
 
@@ -31,10 +34,41 @@ pub const PANE: Spec = Spec {
     why_empty: "fewer than two GPUs were recorded together",
     has_content: |_, state| state.ranks.is_there(),
     draw: |view, area, buf| RanksPane(view).render(area, buf),
-    table: data::ranks,
+    table: lanes_and_collectives,
     select: Spec::without_rows,
     row: None,
 };
+
+/// One row per lane and per collective.
+fn lanes_and_collectives(view: &View<'_>) -> Table {
+    let mut table = Table::keyed(
+        "what,name,gpu,span_s,compute_s,nccl_s,wait_s,copy_s,idle_s,steps,kernels,collectives,last,bytes,ranks,calls,median_us,algbw_b_s,busbw_b_s",
+    );
+    let totals = view.state.ranks.total();
+    for lane in &totals.lanes {
+        let (of, sums) = (lane.lane(), &lane.sums);
+        let mut row = cells!["lane", of.to_string(), of.gpu];
+        let times = [lane.span_ns, sums.compute_ns, sums.nccl_ns, sums.wait_ns, sums.copy_ns, sums.idle_ns];
+        row.extend(times.map(|ns| Cell::from(ns as f64 / 1e9)));
+        row.extend([sums.steps, sums.kernels, sums.collectives, sums.last].map(Cell::from));
+        table.push(row);
+    }
+    for row in totals.by_time() {
+        let bandwidth = row.bandwidth();
+        let mut cells = cells!["collective", row.kind.to_string()];
+        cells.resize(13, Cell::default());
+        cells.extend(cells![
+            row.bytes,
+            row.ranks,
+            row.calls,
+            row.median_ns().map(|ns| ns as f64 / 1e3),
+            bandwidth.map(|bandwidth| bandwidth.algorithm),
+            bandwidth.map(|bandwidth| bandwidth.bus),
+        ]);
+        table.push(cells);
+    }
+    table
+}
 
 /// Signs of a timeline, their meaning, and their style.
 fn signs(theme: &Theme) -> [(char, &'static str, &'static str, Style); 5] {

@@ -1,7 +1,7 @@
 //! Roofline: phases, operators and kernels against the peaks of the GPU.
 
 use crate::{
-    export::data,
+    export::key_of,
     layout::Hit,
     pane::Spec,
     theme::Theme,
@@ -22,7 +22,11 @@ use llmprof_analysis::{
     peaks::Basis,
     roofline::{Point, PointKind, Roof, Roofline},
 };
-use llmprof_base::units::{percent, scaled, three_digits};
+use llmprof_base::{
+    cells,
+    table::{Cell, Table},
+    units::{percent, scaled, three_digits},
+};
 use llmprof_event::{Phase, WorkKind};
 
 pub struct RooflinePane<'a>(pub View<'a>);
@@ -35,10 +39,47 @@ pub const PANE: Spec = Spec {
     why_empty: "no operators or kernels were timed",
     has_content: |_, state| state.kind().has_workload() && !state.roofline().points.is_empty(),
     draw: |view, area, buf| RooflinePane(view).render(area, buf),
-    table: data::points,
+    table: ceilings_and_points,
     select: |ui, by, extent| ui.point = moved(ui.point, by, extent.points),
     row: Some(|ui| (&mut ui.point, None)),
 };
+
+/// The ceilings, then the points.
+fn ceilings_and_points(view: &View<'_>) -> Table {
+    let roofline = view.state.roofline();
+    let mut table = Table::keyed(
+        "kind,phase,name,flop_per_byte,flop_per_s,bytes_per_s,flops,bytes,seconds,flops_pct,bytes_pct,time_pct,class,basis",
+    );
+    let stated = roofline.stated().zip(Some(roofline.peaks.as_ref().ok().and_then(|peaks| peaks.clock_mhz)));
+    let ceilings = [("stated", stated), ("now", roofline.now().zip(Some(roofline.clock_mhz)))];
+    for (name, (roof, mhz)) in ceilings.into_iter().filter_map(|(name, roof)| Some((name, roof?))) {
+        let Roof { flops, bytes_per_s } = roof;
+        let mut row = cells!["ceiling", "", name, roof.ridge(), flops, bytes_per_s];
+        row.resize(table.columns.len() - 1, Cell::default());
+        row.push(mhz.map(|mhz| format!("SM at {mhz} MHz")).into());
+        table.push(row);
+    }
+    for point in &roofline.points {
+        let timed = &point.timed;
+        table.push(cells![
+            key_of(&point.kind),
+            point.phase,
+            point.name.clone(),
+            timed.flop_per_byte(),
+            timed.flop_per_s(),
+            timed.bytes_per_s(),
+            timed.flops,
+            timed.bytes,
+            timed.seconds,
+            point.share.map(|share| share.flops_pct),
+            point.share.map(|share| share.bytes_pct),
+            point.time_pct,
+            point.verdict.as_ref().map(|verdict| verdict.class.word()),
+            point.basis.to_string(),
+        ]);
+    }
+    table
+}
 
 /// From this width on, plot and list are side by side.
 const WIDE: u16 = 110;

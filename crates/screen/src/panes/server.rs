@@ -1,7 +1,6 @@
 //! Server: its load, the parts of TTFT, and its requests over time.
 
 use crate::{
-    export::data,
     pane::Spec,
     ui::moved,
     view::View,
@@ -22,7 +21,9 @@ use super::{
     streams::{self, Streams},
 };
 use llmprof_base::{
+    cells,
     foreign::{MAX_LINE, line},
+    table::Table,
     units::{millis, percent, three_digits},
 };
 use llmprof_event::{GpuSource, readings::Reading};
@@ -53,10 +54,21 @@ pub const PANE: Spec = Spec {
         state.servers().any(|server| server.url().is_some()) || state.load_tested().is_some()
     },
     draw: |view, area, buf| ServerPane(view).render(area, buf),
-    table: data::requests,
+    table: requests,
     select: |ui, by, extent| ui.server = moved(ui.server, by, extent.servers),
     row: None,
 };
+
+/// One row per kept request.
+fn requests(view: &View<'_>) -> Table {
+    let mut table = Table::keyed("request,start_s,first_token_s,end_s,measured,failed");
+    for lane in &view.state.server.lanes {
+        let first = lane.first.map(|first| first.secs());
+        let times = cells![lane.request, lane.start.secs(), first, lane.end.secs()];
+        table.push(times.into_iter().chain(cells![lane.measured, lane.failed]));
+    }
+    table
+}
 
 impl Widget for ServerPane<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {

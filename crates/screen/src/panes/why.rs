@@ -1,7 +1,6 @@
 //! Why: each measured time as a stack of its owners, what each costs, and what makes it smaller.
 
 use crate::{
-    export::data,
     layout::Hit,
     pane::{Pane, Spec},
     theme::Theme,
@@ -19,7 +18,11 @@ use ratatui::{
 };
 
 use llmprof_analysis::account::{Account, Entry, Evidence, Figure, Group, remedy};
-use llmprof_base::units::{grouped, millis, percent};
+use llmprof_base::{
+    cells,
+    table::Table,
+    units::{grouped, millis, percent},
+};
 use llmprof_record::state::{Accounts, RunState};
 
 pub struct WhyPane<'a>(pub View<'a>);
@@ -32,10 +35,30 @@ pub const PANE: Spec = Spec {
     why_empty: "no time was measured",
     has_content: |_, state| state.has_account(),
     draw: |view, area, buf| WhyPane(view).render(area, buf),
-    table: data::owners,
+    table: owners,
     select: |ui, by, extent| ui.owner = moved(ui.owner, by, extent.owners),
     row: Some(|ui| (&mut ui.owner, Some(Action::OwnerEvidence))),
 };
+
+/// The owners of each account.
+fn owners(view: &View<'_>) -> Table {
+    let mut table = Table::keyed("of,total_ms,n,owner,group,ms,share,basis");
+    for account in view.state.accounts().all() {
+        for entry in &account.entries {
+            table.push(cells![
+                account.figure.key(),
+                account.total_ns / 1e6,
+                account.n,
+                entry.owner.to_string(),
+                entry.owner.group().key(),
+                entry.ns / 1e6,
+                account.share(entry.ns),
+                entry.basis.to_string(),
+            ]);
+        }
+    }
+    table
+}
 
 /// The number of shown entries in all accounts, and the pane with the evidence of the selected one.
 pub fn extent(state: &RunState, selected: usize) -> (usize, Option<Pane>) {

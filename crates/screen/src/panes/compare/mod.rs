@@ -1,12 +1,12 @@
 //! Compare: two snapshots or runs with a verdict; in a sweep, its jobs.
 
+mod data;
 mod itl;
 mod operators;
 mod snapshots;
 mod verdict;
 
 use crate::{
-    export::data,
     pane::Spec,
     panes::jobs,
     theme::{Glyphs, Theme},
