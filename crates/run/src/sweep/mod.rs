@@ -20,5 +20,5 @@ pub use error::SweepError;
 pub use jobs::{Job, JobResult, JobState, LiveFigures, Placement, Sweep};
 pub use launch::{Launch, LaunchError, Machine};
 pub use runner::Runner;
-pub use table::{Column, PLACEMENT_HEADINGS, csv_rows, sweep_json, table_text};
+pub use table::{Measured, PLACEMENT, ended_jobs, sweep_json, sweep_table, table_text};
 pub use task::{Task, TaskThere};

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     error::SweepError,
     jobs::{CUT_OFF, Job, JobResult, Sweep},
-    table::sweep_csv,
+    table::ended_jobs,
 };
 use llmprof_base::dir::{Dir, open_file, read_file};
 use llmprof_event::Outcome;
@@ -153,7 +153,7 @@ impl Sweep {
 
     /// Writes `sweep.csv` into `dir`, and returns its path.
     pub fn write_csv(&self, dir: &Path) -> Result<PathBuf, SweepError> {
-        write_in(dir, TABLE, sweep_csv(self).as_bytes())
+        write_in(dir, TABLE, ended_jobs(self).csv().as_bytes())
     }
 
     /// The directory of the recording of `job`.

@@ -11,7 +11,7 @@ use llmprof_base::{
     table::{Cell, Column, Table},
 };
 use llmprof_record::state::Snapshot;
-use llmprof_run::sweep::csv_rows;
+use llmprof_run::sweep::ended_jobs;
 
 /// The displayed comparison, otherwise snapshots side by side, otherwise the jobs of a sweep.
 pub fn compared(view: &View<'_>) -> Table {
@@ -19,12 +19,7 @@ pub fn compared(view: &View<'_>) -> Table {
         return judged(view, comparison);
     }
     match (side_by_side(view), view.sweep) {
-        (None, Some(shown)) if view.replay.is_none() => {
-            let mut rows = csv_rows(shown.sweep).into_iter();
-            let mut table = Table::new(rows.next().unwrap_or_default().into_iter().map(Column::data));
-            rows.for_each(|row| table.push(row));
-            table
-        }
+        (None, Some(shown)) if view.replay.is_none() => ended_jobs(shown.sweep),
         (None, _) => Table::keyed("metric,unit,a,b"),
         (Some((a, b)), _) => both_snapshots(&a, &b),
     }
