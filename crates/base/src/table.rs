@@ -27,6 +27,8 @@ pub struct Column {
 pub enum Align {
     Left,
     Right,
+    /// To the left; a text that is too long for a screen loses its beginning.
+    Path,
 }
 
 /// A value with its unit and tone.
@@ -76,6 +78,11 @@ impl Column {
     /// A column that is aligned to the right.
     pub fn number(title: impl Into<Cow<'static, str>>) -> Column {
         Column { align: Align::Right, ..Column::text(title) }
+    }
+
+    /// A column of texts whose ends matter most.
+    pub fn path(title: impl Into<Cow<'static, str>>) -> Column {
+        Column { align: Align::Path, ..Column::text(title) }
     }
 
     /// A column that is only in CSV and JSON.
@@ -209,6 +216,27 @@ impl Table {
     /// The first column with this key.
     pub fn index(&self, key: &str) -> Option<usize> {
         self.columns.iter().position(|column| column.key == key)
+    }
+
+    /// The columns with these keys, separated by commas, in this order.
+    pub fn select(&self, keys: &str) -> Table {
+        let columns: Vec<usize> = keys.split(',').filter_map(|key| self.index(key)).collect();
+        let rows = self.rows.iter().map(|row| columns.iter().map(|i| row[*i].clone()).collect());
+        Table { rows: rows.collect(), columns: columns.iter().map(|i| self.columns[*i].clone()).collect() }
+    }
+
+    /// The same table with other headings for people.
+    pub fn titled<T: Into<Cow<'static, str>>>(mut self, titles: impl IntoIterator<Item = T>) -> Table {
+        let shown = self.columns.iter_mut().filter(|column| column.title.is_some());
+        shown.zip(titles).for_each(|(column, title)| column.title = Some(title.into()));
+        self
+    }
+
+    /// Gives the column with this key another heading.
+    pub fn rename(&mut self, key: &str, title: impl Into<Cow<'static, str>>) {
+        if let Some(index) = self.index(key) {
+            self.columns[index].title = Some(title.into());
+        }
     }
 
     /// The width of the widest cell of a column, without its heading.

@@ -140,43 +140,44 @@ impl Jobs<'_> {
     fn table(&self, width: usize) -> (TableLines<'_>, usize) {
         let sweep = self.sweep;
         let mut table = self.cells();
-        let taken = |columns: &[(usize, usize)]| columns.iter().map(|(_, width)| width).sum::<usize>();
-        let at = |key: &str| table.index(key);
-        let mut first = vec![(0, sweep.jobs.len().to_string().len().max(3))];
+        let widest = |key: &str| table.index(key).map(|column| table.width(column));
+        let mut shown = vec![("job", sweep.jobs.len().to_string().len().max(3))];
         // The node is more important than the id.
-        let placement = PLACEMENT.iter().skip(usize::from(width < 50)).filter_map(|key| at(key));
-        first.extend(placement.map(|column| (column, table.width(column).clamp(2, 16) + 2)));
-        let mut last = Vec::from_iter(at("outcome").map(|column| (column, OUTCOME_WIDTH)));
-        let mut measured = Vec::from_iter(Measured::ALL.iter().filter_map(|measured| at(measured.key)));
-        if taken(&first) + 3 + OUTCOME_WIDTH + measured.len() * NUMBER_WIDTH + 12 > width {
+        let placement = PLACEMENT.into_iter().skip(usize::from(width < 50));
+        shown.extend(placement.filter_map(|key| Some((key, widest(key)?.clamp(2, 16) + 2))));
+        let mut after = vec![("outcome", OUTCOME_WIDTH)];
+        let mut measured = Measured::ALL.map(|measured| (measured.key, NUMBER_WIDTH)).to_vec();
+        let taken = |columns: &[(&str, usize)]| columns.iter().map(|(_, width)| width).sum::<usize>();
+        let fixed = 3 + taken(&shown) + OUTCOME_WIDTH;
+        if fixed + taken(&measured) + 12 > width {
             // The decode rate is the most important.
             measured.drain(..measured.len() - 1);
         }
-        let figures = taken(&first) + 3 + OUTCOME_WIDTH + measured.len() * NUMBER_WIDTH + 1;
         let has_live = self.view.sweep.and_then(|view| view.progress).is_some_and(|p| !p.jobs.is_empty());
         let is_timed = has_live || sweep.jobs.iter().any(|job| job.took.is_some());
-        let time = at("time").filter(|_| is_timed && figures + TIME_WIDTH + 12 <= width);
-        last.extend(time.map(|column| (column, TIME_WIDTH)));
-        last.extend(measured.into_iter().map(|column| (column, NUMBER_WIDTH)));
-        let mut room = width.saturating_sub(figures + time.map_or(0, |_| TIME_WIDTH));
+        let figures = fixed + taken(&measured) + 1;
+        after.extend((is_timed && figures + TIME_WIDTH + 12 <= width).then_some(("time", TIME_WIDTH)));
+        after.extend(measured);
+        let mut room = width.saturating_sub(3 + taken(&shown) + taken(&after) + 1);
+        let mut titles = Vec::new();
         for place in sweep.swept() {
             let key = sweep.jobs[0].key_and_value(place).0;
-            let Some(column) = table.index(key) else { continue };
-            let widest = table.width(column);
+            let widest = widest(key).unwrap_or(0);
             // The last part of a key, if the whole key does not fit.
             let is_short = key.width().max(widest) + 2 > room / 2;
-            let heading = if is_short { key.rsplit('.').next().unwrap_or(key) } else { key };
-            let wanted = (heading.width().max(widest).min(24) + 2).min(room);
+            let title = if is_short { key.rsplit('.').next().unwrap_or(key) } else { key };
+            let wanted = (title.width().max(widest).min(24) + 2).min(room);
             if wanted >= 5 {
-                first.push((column, wanted));
+                shown.push((key, wanted));
                 room -= wanted;
             }
-            table.columns[column].title = Some(heading.to_owned().into());
+            titles.push((key, title));
         }
-        if room >= REASON_WIDTH {
-            last.extend(table.index("reason").map(|column| (column, room - 2)));
+        after.extend((room >= REASON_WIDTH).then(|| ("reason", room - 2)));
+        for (key, title) in titles {
+            table.rename(key, title.to_owned());
         }
-        (TableLines { theme: self.view.theme, table, shown: [first, last].concat() }, room)
+        (TableLines::new(self.view.theme, table, shown.into_iter().chain(after)), room)
     }
 
     /// One line each, if the table has no column for them.

@@ -15,6 +15,6 @@ pub use list::ListLayout;
 pub use strip::{TokenStrip, heat_of};
 pub use table::TableLines;
 pub use text::{
-    cut, draw_box, draw_note, draw_pointed, fit, input_line, inside_box, label_value, note, popup, wrapped,
-    wrapped_behind,
+    cut, cut_start, draw_box, draw_note, draw_pointed, fit, input_line, inside_box, label_value, note, popup,
+    wrapped, wrapped_behind,
 };
