@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::{App, Workload};
 use crate::{
-    ui::{Overlay, PromptKind, RunCommand, set_cursor},
+    ui::{Overlay, Pane, PromptKind, RunCommand, set_cursor},
     view::Progress,
 };
 use llmprof_event::{Outcome, ToolState};
@@ -148,7 +148,7 @@ impl App {
     fn begin_view(&mut self) {
         self.frozen = None;
         set_cursor(&mut self.ui, None);
-        self.ui.log_back = 0;
+        *self.ui.row_mut(Pane::Log) = 0;
         self.dirty = true;
     }
 

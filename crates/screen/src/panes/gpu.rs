@@ -5,7 +5,7 @@ mod table;
 
 use crate::{
     layout::Hit,
-    pane::Spec,
+    pane::{Pane, Spec},
     ui::moved,
     view::View,
     widgets::{Chart, Lane, cut, draw_box, draw_gauge, draw_pointed, fit, label_value, note, spans},
@@ -47,9 +47,10 @@ pub const PANE: Spec = Spec {
     table: readings,
     select: |ui, by, extent| match extent.gpus > 1 && !ui.gpu_open {
         true => ui.gpu = Some(moved(extent.gpu, by, extent.gpus)),
-        false => ui.reading = moved(ui.reading, by, extent.readings),
+        false => (Spec::EMPTY.select)(ui, by, extent),
     },
-    row: Some(|ui| (&mut ui.reading, None)),
+    rows: |view| view.gpu().map_or(0, |gpu| rows(gpu).len()),
+    ..Spec::EMPTY
 };
 
 /// The readings of all GPUs in the table, of the enlarged one, or of the host, over the time range of the charts, at
@@ -174,7 +175,7 @@ fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     let readings = rows(gpu);
     let (large, bars): (Vec<_>, Vec<_>) = readings.iter().copied().enumerate().partition(|(i, _)| *i < LARGE);
     // The selected one is drawn as a large chart too.
-    let selected = bars.iter().find(|(i, _)| *i == view.ui.reading).copied();
+    let selected = bars.iter().find(|(i, _)| *i == view.ui.row(Pane::Gpu)).copied();
     let large: Vec<_> = large.into_iter().chain(selected).collect();
     let across = if inner.width >= 96 { 2 } else { 1 };
     let bar_rows = (bars.len() as u16).div_ceil(across);
@@ -312,7 +313,7 @@ pub fn row<'a>(
         limit: limit.filter(|_| matches!(reading, Reading::Power | Reading::SmClock | Reading::Temp)),
         // A maximum clock is not a problem.
         warns: reading != Reading::SmClock,
-        selected: view.ui.reading == i,
+        selected: view.ui.row(Pane::Gpu) == i,
         collapses: false,
     }
 }
@@ -345,7 +346,7 @@ fn readout(reading: Reading, value: f64, limit: Option<f32>) -> String {
 fn reading_line<'a>(view: &View<'_>, gpu: &GpuState, width: u16) -> Line<'a> {
     let theme = view.theme;
     let rows = rows(gpu);
-    let Some((reading, _)) = rows.get(view.ui.reading).or(rows.last()).copied() else {
+    let Some((reading, _)) = rows.get(view.ui.row(Pane::Gpu)).or(rows.last()).copied() else {
         return Line::default();
     };
     let about = reading.about();

@@ -12,7 +12,7 @@ use ratatui::{
     buffer::Buffer,
     layout::{Constraint, Layout, Rect},
     style::Style,
-    text::{Line, Span as Text},
+    text::Line,
     widgets::Widget,
 };
 
@@ -34,8 +34,7 @@ pub const PANE: Spec = Spec {
     has_content: |_, state| state.stacks.is_there() || state.launches.is_there(),
     draw: |view, area, buf| LinesPane(view).render(area, buf),
     table: |view| python_lines(&view.state.stacks).select("thread,state,line,share,share_while_gpu_idle"),
-    select: Spec::without_rows,
-    row: None,
+    ..Spec::EMPTY
 };
 
 const SHARE: usize = 9;

@@ -1,8 +1,7 @@
 //! Log: the messages of the program, newest at the bottom.
 
 use crate::{
-    pane::Spec,
-    ui::moved,
+    pane::{Pane, Spec},
     view::View,
     widgets::{draw_box, note, wrapped},
 };
@@ -30,11 +29,10 @@ pub const PANE: Spec = Spec {
     has_content: |_, state| !state.log.is_empty(),
     draw: |view, area, buf| LogPane(view).render(area, buf),
     table: messages,
-    select: |ui, by, extent| {
-        // Counted from the newest line; up moves back.
-        ui.log_back = moved(ui.log_back, -by, extent.log_lines);
-    },
-    row: None,
+    rows: |view| view.state.log.len(),
+    // Counted from the newest line; up moves back.
+    select: |ui, by, extent| (Spec::EMPTY.select)(ui, -by, extent),
+    ..Spec::EMPTY
 };
 
 /// The lines that match the filter.
@@ -67,7 +65,7 @@ impl Widget for LogPane<'_> {
             };
             return note(theme, text).render(inner, buf);
         }
-        let end = matching.len() - view.ui.log_back.min(matching.len() - 1);
+        let end = matching.len() - view.ui.row(Pane::Log).min(matching.len() - 1);
         // As many as fit, from the newest backwards; long lines are wrapped.
         let (room, mut shown) = (inner.height as usize, Vec::new());
         for message in matching[..end].iter().rev() {

@@ -42,8 +42,7 @@ pub const PANE: Spec = Spec {
     has_content: |_, state| state.run.is_some() && state.kind().has_workload(),
     draw: |view, area, buf| OverviewPane(view).render(area, buf),
     table: values,
-    select: Spec::without_rows,
-    row: None,
+    ..Spec::EMPTY
 };
 
 /// One row per value.

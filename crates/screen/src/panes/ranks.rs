@@ -35,8 +35,7 @@ pub const PANE: Spec = Spec {
     has_content: |_, state| state.ranks.is_there(),
     draw: |view, area, buf| RanksPane(view).render(area, buf),
     table: lanes_and_collectives,
-    select: Spec::without_rows,
-    row: None,
+    ..Spec::EMPTY
 };
 
 /// One row per lane and per collective.

@@ -3,9 +3,8 @@
 use crate::{
     export::key_of,
     layout::Hit,
-    pane::Spec,
+    pane::{Pane, Spec},
     theme::Theme,
-    ui::moved,
     view::View,
     widgets::{Dots, ListLayout, cut, draw_box, draw_note, draw_pointed, wrapped},
 };
@@ -40,8 +39,8 @@ pub const PANE: Spec = Spec {
     has_content: |_, state| state.kind().has_workload() && !state.roofline().points.is_empty(),
     draw: |view, area, buf| RooflinePane(view).render(area, buf),
     table: ceilings_and_points,
-    select: |ui, by, extent| ui.point = moved(ui.point, by, extent.points),
-    row: Some(|ui| (&mut ui.point, None)),
+    rows: |view| view.state.roofline().points.len(),
+    ..Spec::EMPTY
 };
 
 /// The ceilings, then the points.
@@ -95,7 +94,7 @@ impl Widget for RooflinePane<'_> {
             let inner = draw_box(view.theme, ("roofline", ""), area, buf);
             return draw_note(view.theme, &why_empty(view), inner, buf);
         }
-        let selected = view.ui.point.min(roofline.points.len().saturating_sub(1));
+        let selected = view.ui.row(Pane::Roofline).min(roofline.points.len().saturating_sub(1));
         let hints = hints(view);
         let most = (area.height.saturating_sub(12) / 3).min(4);
         let used = hint_lines(view, &hints, Rect { height: most, ..area }, buf);

@@ -40,8 +40,9 @@ pub const PANE: Spec = Spec {
     has_content: |view, _| view.listing || !view.runs.entries().is_empty(),
     draw: |view, area, buf| RunsPane(view).render(area, buf),
     table: listed_runs,
-    select: |ui, by, extent| ui.runs.row = Some(moved(extent.run, by, extent.runs)),
-    row: None,
+    rows: |view| view.runs.rows().len(),
+    select: |ui, by, extent| ui.runs.row = Some(moved(extent.run, by, extent.rows)),
+    ..Spec::EMPTY
 };
 
 /// As filtered and sorted.

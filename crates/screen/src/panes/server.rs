@@ -1,8 +1,7 @@
 //! Server: its load, the parts of TTFT, and its requests over time.
 
 use crate::{
-    pane::Spec,
-    ui::moved,
+    pane::{Pane, Spec},
     view::View,
     widgets::{ListLayout, cut, draw_box, draw_note, wrapped},
 };
@@ -55,8 +54,8 @@ pub const PANE: Spec = Spec {
     },
     draw: |view, area, buf| ServerPane(view).render(area, buf),
     table: requests,
-    select: |ui, by, extent| ui.server = moved(ui.server, by, extent.servers),
-    row: None,
+    rows: |view| view.state.servers().count(),
+    ..Spec::EMPTY
 };
 
 /// One row per kept request.
@@ -159,7 +158,7 @@ fn draw_list(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Rect {
     let [list, below] = Layout::vertical([Constraint::Length(height), Constraint::Min(0)]).areas(area);
     let title = format!("{} servers", servers.len());
     let inner = draw_box(view.theme, (&title, "↑ ↓ select"), list, buf);
-    let layout = ListLayout::new(inner, servers.len(), view.ui.server);
+    let layout = ListLayout::new(inner, servers.len(), view.ui.row(Pane::Server));
     // The URL of a recording is untrusted.
     let url = |server: &ServerState| line(server.url().unwrap_or("not queried yet"), MAX_URL);
     let wide = servers.iter().map(|server| url(server).chars().count()).max().unwrap_or(0);

@@ -2,8 +2,8 @@
 
 use crate::{
     layout::Hit,
-    pane::Spec,
-    ui::{Action, moved},
+    pane::{Pane, Spec},
+    ui::Action,
     view::View,
     widgets::{
         Lane, ListLayout, Span, TokenStrip, cut, draw_box, draw_dashes, fit, label_value, note, wrapped,
@@ -37,8 +37,10 @@ pub const PANE: Spec = Spec {
     has_content: |_, state| !state.trail.is_empty(),
     draw: |view, area, buf| TokensPane(view).render(area, buf),
     table: kept_tokens,
-    select: |ui, by, extent| ui.incident = moved(ui.incident, by, extent.incidents),
-    row: Some(|ui| (&mut ui.incident, Some(Action::ToggleIncident))),
+    // Incidents, counted from the newest.
+    rows: |view| view.state.flight.incidents.len(),
+    open: Some(Action::ToggleIncident),
+    ..Spec::EMPTY
 };
 
 /// All kept tokens up to the last one on the screen; or those around the open incident.
@@ -473,7 +475,7 @@ fn incidents_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     for (word, y) in words.into_iter().zip(below.y..below.bottom()) {
         buf.set_stringn(below.x + 1, y, word, below.width.saturating_sub(2).into(), theme.dim);
     }
-    let list = ListLayout::new(inner, incidents.len(), view.ui.incident);
+    let list = ListLayout::new(inner, incidents.len(), view.ui.row(Pane::Tokens));
     for (i, place) in list.rows() {
         let incident = &incidents[incidents.len() - 1 - i];
         let style = if i == list.selected { theme.selected } else { theme.text };

@@ -4,7 +4,7 @@ use crate::{
     layout::Hit,
     pane::{Pane, Spec},
     theme::Theme,
-    ui::{Action, moved},
+    ui::Action,
     view::View,
     widgets::{ListLayout, TableLines, cut, draw_box, draw_note, draw_pointed, fit, wrapped},
 };
@@ -37,16 +37,19 @@ pub const PANE: Spec = Spec {
     has_content: |_, state| state.has_account(),
     draw: |view, area, buf| WhyPane(view).render(area, buf),
     table: |view| all_owners(&view.state.accounts()),
-    select: |ui, by, extent| ui.owner = moved(ui.owner, by, extent.owners),
-    row: Some(|ui| (&mut ui.owner, Some(Action::OwnerEvidence))),
+    // The owners of all accounts.
+    rows: |view| count(&view.state.accounts()),
+    open: Some(Action::RowEvidence),
+    evidence: |view| {
+        let accounts = view.state.accounts();
+        let (_, entry) = entry_at(&accounts, selected(view, &accounts))?;
+        Some(pane_of(view.state, entry))
+    },
+    ..Spec::EMPTY
 };
 
-/// The number of shown entries in all accounts, and the pane with the evidence of the selected one.
-pub fn extent(state: &RunState, selected: usize) -> (usize, Option<Pane>) {
-    let accounts = state.accounts();
-    let n = count(&accounts);
-    let entry = entry_at(&accounts, selected.min(n.saturating_sub(1)));
-    (n, entry.map(|(_, entry)| pane_of(state, entry)))
+fn selected(view: &View<'_>, accounts: &Accounts) -> usize {
+    view.ui.row(Pane::Why).min(count(accounts).saturating_sub(1))
 }
 
 fn count(accounts: &Accounts) -> usize {
@@ -107,7 +110,7 @@ impl Widget for WhyPane<'_> {
         if said > 0 {
             draw_pointed(theme, Line::styled(headline, theme.text), top, buf);
         }
-        let selected = view.ui.owner.min(count(&accounts).saturating_sub(1));
+        let selected = selected(view, &accounts);
         draw_stacks(view, &accounts, upper, buf);
         draw_owners(view, &accounts, selected, middle, buf);
         draw_detail(view, &accounts, selected, below, buf);

@@ -23,7 +23,6 @@ use ratatui::{
     text::Line,
     widgets::Widget,
 };
-use unicode_width::UnicodeWidthStr;
 
 use self::{itl::ItlHistograms, operators::Operators, verdict::UnjudgedRow};
 use llmprof_analysis::{
@@ -48,11 +47,12 @@ pub const PANE: Spec = Spec {
     draw: |view, area, buf| ComparePane(view).render(area, buf),
     table: data::compared,
     select: |ui, by, extent| {
-        if extent.jobs > 0 {
-            ui.job = Some(moved(extent.job, by, extent.jobs));
+        if extent.rows > 0 {
+            ui.job = Some(moved(extent.job, by, extent.rows));
         }
     },
-    row: None,
+    rows: |view| view.sweep.map_or(0, |view| view.sweep.jobs.len()),
+    ..Spec::EMPTY
 };
 
 /// A row of the table: name, unit, and the value in a snapshot.

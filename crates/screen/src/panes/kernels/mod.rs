@@ -60,7 +60,9 @@ pub const PANE: Spec = Spec {
     draw: |view, area, buf| KernelsPane(view).render(area, buf),
     table: shown_rows,
     select: |ui, by, extent| ui.kernels.move_by(by, extent.kernels),
-    row: Some(|ui| (&mut ui.kernels.row, Some(Action::ToggleKernelDetails))),
+    row: |ui| &mut ui.kernels.row,
+    open: Some(Action::ToggleKernelDetails),
+    ..Spec::EMPTY
 };
 
 /// The rows as the pane groups, sorts and filters them; each counter is a column.
