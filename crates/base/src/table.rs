@@ -21,6 +21,9 @@ pub struct Column {
     /// Its heading for people; `None` if it is only in CSV and JSON.
     pub title: Option<Cow<'static, str>>,
     pub align: Align,
+    /// The unit and the tone of its cells, unless they have their own.
+    pub unit: Unit,
+    pub tone: Tone,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +75,7 @@ macro_rules! cells {
 impl Column {
     /// A column of texts.
     pub fn text(title: impl Into<Cow<'static, str>>) -> Column {
-        Column { key: Cow::Borrowed(""), title: Some(title.into()), align: Align::Left }
+        Column { title: Some(title.into()), ..Column::data("") }
     }
 
     /// A column that is aligned to the right.
@@ -87,11 +90,19 @@ impl Column {
 
     /// A column that is only in CSV and JSON.
     pub fn data(key: impl Into<Cow<'static, str>>) -> Column {
-        Column { key: key.into(), title: None, align: Align::Left }
+        Column { key: key.into(), title: None, align: Align::Left, unit: Unit::None, tone: Tone::Plain }
     }
 
     pub fn key(self, key: impl Into<Cow<'static, str>>) -> Column {
         Column { key: key.into(), ..self }
+    }
+
+    pub fn unit(self, unit: Unit) -> Column {
+        Column { unit, ..self }
+    }
+
+    pub fn tone(self, tone: Tone) -> Column {
+        Column { tone, ..self }
     }
 
     /// The heading on a screen, which may also show a column of data.
@@ -210,6 +221,10 @@ impl Table {
         let mut row: Vec<Cell> = cells.into_iter().map(Into::into).collect();
         debug_assert!(row.len() <= self.columns.len(), "{row:?} in {:?}", self.columns);
         row.resize(self.columns.len(), Cell::default());
+        for (cell, column) in row.iter_mut().zip(&self.columns) {
+            cell.unit = if cell.unit == Unit::None { column.unit } else { cell.unit };
+            cell.tone = if cell.tone == Tone::Plain { column.tone } else { cell.tone };
+        }
         self.rows.push(row);
     }
 
@@ -218,11 +233,32 @@ impl Table {
         self.columns.iter().position(|column| column.key == key)
     }
 
+    /// Appends the rows of another table by the keys of their columns; what only one of them has is missing.
+    pub fn append(&mut self, other: &Table) {
+        let columns: Vec<Option<usize>> =
+            self.columns.iter().map(|column| other.index(&column.key)).collect();
+        let cell = |row: &[Cell], column: &Option<usize>| column.map(|column| row[column].clone());
+        let rows = other.rows.iter().map(|row| columns.iter().map(|i| cell(row, i).into()).collect());
+        self.rows.extend(rows);
+    }
+
     /// The columns with these keys, separated by commas, in this order.
     pub fn select(&self, keys: &str) -> Table {
         let columns: Vec<usize> = keys.split(',').filter_map(|key| self.index(key)).collect();
         let rows = self.rows.iter().map(|row| columns.iter().map(|i| row[*i].clone()).collect());
         Table { rows: rows.collect(), columns: columns.iter().map(|i| self.columns[*i].clone()).collect() }
+    }
+
+    /// Without as many of these columns as the text needs to fit into `width`.
+    pub fn within(mut self, width: usize, dispensable: &[&str]) -> Table {
+        for key in dispensable {
+            let wide: usize = (0..self.columns.len()).map(|column| self.full_width(column) + 2).sum();
+            if let Some(index) = self.index(key).filter(|_| wide > width + 2) {
+                self.columns.remove(index);
+                self.rows.iter_mut().for_each(|row| drop(row.remove(index)));
+            }
+        }
+        self
     }
 
     /// The same table with other headings for people.
@@ -239,7 +275,12 @@ impl Table {
         }
     }
 
-    /// The width of the widest cell of a column, without its heading.
+    /// The width of a column with its heading.
+    pub fn full_width(&self, column: usize) -> usize {
+        self.width(column).max(self.columns[column].heading().width())
+    }
+
+    /// The width of the widest cell of a column.
     pub fn width(&self, column: usize) -> usize {
         self.rows.iter().map(|row| row[column].text().width()).max().unwrap_or(0)
     }
@@ -345,11 +386,14 @@ mod tests {
 
     #[test]
     fn one_table_has_four_forms() {
-        let columns =
-            [Column::text("owner").key("name"), Column::number("time").key("ms"), Column::data("n")];
+        let columns = [
+            Column::text("owner").key("name"),
+            Column::number("time").key("ms").unit(Unit::Millis),
+            Column::data("n"),
+        ];
         let mut table = Table::new(columns);
-        table.push(cells!["=weights", Unit::Millis.cell(5.4321), 3u64]);
-        table.push(cells!["a|b", Unit::Millis.cell(f64::NAN)]);
+        table.push(cells!["=weights", 5.4321, 3u64]);
+        table.push(cells!["a|b", f64::NAN]);
         assert_eq!(table.text(), "owner        time\n=weights  5.43 ms\na|b             –");
         assert_eq!(table.markdown(), "| owner | time |\n|---|---:|\n| =weights | 5.43 ms |\n| a\\|b | – |\n");
         assert_eq!(table.csv(), "name,ms,n\n'=weights,5.4321,3\na|b,,\n");

@@ -12,6 +12,8 @@ pub enum Unit {
     Count,
     /// [`millis`].
     Millis,
+    /// Microseconds, as [`millis`].
+    Micros,
     /// A share of 1, as [`percent`].
     Share,
     /// A share of 1, of which a tiny one is not 0, as [`share_percent`].
@@ -31,11 +33,12 @@ impl Unit {
             Unit::None => three_digits(value),
             Unit::Count => grouped(value.round() as i64),
             Unit::Millis => millis(value),
+            Unit::Micros => millis(value / 1e3),
             Unit::Share => percent(100.0 * value),
             Unit::TinyShare => share_percent(100.0 * value),
             Unit::Percent => percent(value),
             Unit::Of(unit) => format!("{} {unit}", three_digits(value)),
-            Unit::Scaled(unit) => scaled(value, unit),
+            Unit::Scaled(unit) => scaled(value, unit).trim_end().to_owned(),
             Unit::Whole(unit) => format!("{value:.0} {unit}"),
         }
     }

@@ -58,9 +58,9 @@ fn no_owners() -> Table {
     Table::new(account.into_iter().chain([
         Column::text("owner").key("owner"),
         Column::data("group"),
-        Column::number("time").key("ms"),
-        Column::number("share").key("share"),
-        Column::text("basis").key("basis"),
+        Column::number("time").key("ms").unit(Unit::Millis).tone(Tone::Number),
+        Column::number("share").key("share").unit(Unit::Share).tone(Tone::Dim),
+        Column::text("basis").key("basis").tone(Tone::Dim),
     ]))
 }
 
@@ -71,9 +71,9 @@ fn owner(account: &Account, name: String, group: &str, ns: f64, basis: String) -
         account.n,
         name,
         group,
-        Unit::Millis.cell(ns / 1e6).tone(Tone::Number),
-        Unit::Share.cell(account.share(ns)).tone(Tone::Dim),
-        Cell::from(basis).tone(Tone::Dim),
+        ns / 1e6,
+        account.share(ns),
+        basis,
     ]
 }
 
@@ -148,20 +148,17 @@ fn host_md(stacks: &Stacks) -> String {
 /// The Python lines of a followed program, and how often its threads were there.
 pub fn python_lines(stacks: &Stacks) -> Table {
     let mut table = Table::new([
-        Column::number("while the GPU was idle").key("share_while_gpu_idle"),
-        Column::number("all").key("share"),
+        Column::number("while the GPU was idle")
+            .key("share_while_gpu_idle")
+            .unit(Unit::Share)
+            .tone(Tone::Number),
+        Column::number("all").key("share").unit(Unit::Share),
         Column::text("state").key("state"),
-        Column::text("thread").key("thread"),
+        Column::text("thread").key("thread").tone(Tone::Dim),
         Column::path("line").key("line"),
     ]);
     for line in stacks.lines() {
-        table.push(cells![
-            Unit::Share.cell(line.idle_share).tone(Tone::Number),
-            Unit::Share.cell(line.share),
-            line.state.to_string(),
-            Cell::from(line.thread).tone(Tone::Dim),
-            line.line,
-        ]);
+        table.push(cells![line.idle_share, line.share, line.state.to_string(), line.thread, line.line]);
     }
     table
 }

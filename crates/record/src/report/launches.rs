@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::state::{LaunchGroup, LaunchPlace, Launches, RunState};
 use llmprof_base::{
     cells,
-    table::{Cell, Column, Table, Tone},
+    table::{Column, Table, Tone},
     units::{Unit, grouped, millis},
 };
 
@@ -20,23 +20,23 @@ fn milliseconds(ns: u64) -> f64 {
 /// The lines or files that launched kernels, by GPU time.
 pub fn launches_table(launches: &Launches, group: LaunchGroup) -> Table {
     let mut table = Table::new([
-        Column::number("share").key("share"),
-        Column::number("GPU time").key("gpu_ms"),
-        Column::number("launches").key("launches"),
+        Column::number("share").key("share").unit(Unit::TinyShare).tone(Tone::Number),
+        Column::number("GPU time").key("gpu_ms").unit(Unit::Millis),
+        Column::number("launches").key("launches").unit(Unit::Count),
         Column::path(match group {
             LaunchGroup::Line => "line",
             LaunchGroup::Module => "file",
         })
         .key("place"),
-        Column::text("largest kernel").key("kernel"),
+        Column::text("largest kernel").key("kernel").tone(Tone::Dim),
     ]);
     for place in launches.places(group) {
         table.push(cells![
-            Unit::TinyShare.cell(place.share).tone(Tone::Number),
-            Unit::Millis.cell(milliseconds(place.launched.ns)),
-            Unit::Count.cell(place.launched.launches),
+            place.share,
+            milliseconds(place.launched.ns),
+            place.launched.launches,
             place.text(),
-            Cell::from(place.kernels.first().map_or("", |(name, _)| *name)).tone(Tone::Dim),
+            place.kernels.first().map_or("", |(name, _)| *name),
         ]);
     }
     table
