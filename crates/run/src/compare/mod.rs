@@ -20,8 +20,8 @@ pub use read::compare_recordings;
 pub use repeat::{PlanRun, Repeat, RepeatSide, Repeated, pairs_to_run, repeat_dir, split_sides};
 pub use samples::read_run;
 pub use text::{
-    changed_families, describe_difference, describe_method, describe_side, exit_code, json, markdown,
-    row_cells, text, undecided_reasons, visible_rows,
+    changed_families, comparison_table, describe_difference, describe_method, describe_side, exit_code, json,
+    markdown, text, undecided_reasons, visible_rows,
 };
 
 use llmprof_analysis::compare::{Comparison, Difference, Gate, GateOutcome};

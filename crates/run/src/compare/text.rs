@@ -13,17 +13,15 @@ use llmprof_analysis::{
     interval::MIN_VALUES,
 };
 use llmprof_base::{
+    cells,
     foreign::{MAX_LINE, line},
     markup::inert_markdown,
-    table,
+    table::{Cell, Column, Table, Tone},
     units::{percent, ratio_change, three_digits},
 };
 
 /// Version of the output of `compare --json`.
 const SCHEMA: u32 = 1;
-
-/// The columns of the table.
-pub(super) const COLUMNS: [&str; 7] = ["", "A", "B", "B vs A", "95 % CI", "in cycles", "verdict"];
 
 /// 0 unless a gate is broken (1), or something is undecided (3): a gate, or without gates the headline.
 pub fn exit_code(comparisons: &[GatedComparison]) -> u8 {
@@ -41,24 +39,37 @@ pub fn exit_code(comparisons: &[GatedComparison]) -> u8 {
     }
 }
 
-/// The cells of a row, in the order of the columns.
-pub fn row_cells(row: &Row) -> [String; 7] {
-    let none = || "–".to_owned();
-    let value = |value: Option<f64>| value.map_or_else(none, |value| row.metric.format_value(value));
-    // Two values have a ratio even if there is no interval.
-    let ratio = row.ratio.map(|ratio| ratio.estimate).or_else(|| Some(row.b? / row.a?));
-    [
-        row.label.clone(),
-        value(row.a),
-        value(row.b),
-        ratio.map_or_else(none, ratio_change),
-        row.ratio.map_or_else(none, |ratio| match row.metric.is_count() {
+/// A row per metric: both values, the change with its interval, and the verdict.
+pub fn comparison_table<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Table {
+    let mut table = Table::new([
+        Column::text("").key("metric"),
+        Column::number("A").key("a"),
+        Column::number("B").key("b"),
+        Column::number("B vs A").key("change").tone(Tone::Number),
+        Column::number("95 % CI").key("interval"),
+        Column::number("in cycles").key("cycles"),
+        Column::text("verdict").key("verdict"),
+    ]);
+    for row in rows {
+        let value = |value: Option<f64>| value.map(|value| row.metric.format_value(value));
+        // Two values have a ratio even if there is no interval.
+        let ratio = row.ratio.map(|ratio| ratio.estimate).or_else(|| Some(row.b? / row.a?));
+        let interval = row.ratio.map(|ratio| match row.metric.is_count() {
             true => "counted".to_owned(),
             false => format!("{} to {}", ratio_change(ratio.low), ratio_change(ratio.high)),
-        }),
-        row.in_cycles.map_or_else(String::new, |cycles| ratio_change(cycles.estimate)),
-        row.word.to_owned(),
-    ]
+        });
+        let in_cycles = row.in_cycles.map(|cycles| ratio_change(cycles.estimate));
+        table.push(cells![
+            row.label.as_str(),
+            value(row.a),
+            value(row.b),
+            ratio.map(ratio_change),
+            interval,
+            in_cycles.unwrap_or_default(),
+            Cell::from(row.word).tone(row.verdict.tone()),
+        ]);
+    }
+    table
 }
 
 /// The rows to show: those that neither side has are left out, unless there are no others.
@@ -230,9 +241,7 @@ pub fn text(gated: &GatedComparison) -> String {
             [&side.name, &side.what, &describe_side(side)].map(|text| one_line(text));
         let _ = writeln!(out, "{name}  {side_name}\n   {what}\n   {more}");
     }
-    let mut rows = vec![COLUMNS.map(str::to_owned)];
-    rows.extend(visible_rows(comparison).map(row_cells));
-    let _ = writeln!(out, "\n{}", table::aligned(&rows, |column| (1..6).contains(&column)));
+    let _ = writeln!(out, "\n{}", comparison_table(visible_rows(comparison)).text());
     let _ = writeln!(out, "\n{}", describe_method(comparison));
     for (labels, reason) in undecided_reasons(comparison) {
         let _ = writeln!(out, "{labels}: {reason}.");
@@ -282,9 +291,7 @@ fn one_line(text: &str) -> String {
 pub fn markdown(gated: &GatedComparison) -> String {
     let comparison = &gated.comparison;
     let label = gated.label.as_ref().map_or_else(String::new, |label| format!("### {}\n\n", one_line(label)));
-    let mut rows = vec![COLUMNS.map(str::to_owned)];
-    rows.extend(visible_rows(comparison).map(row_cells));
-    let table = table::markdown(&rows, |column| (1..6).contains(&column));
+    let table = comparison_table(visible_rows(comparison)).markdown();
     let notes = notes_markdown(gated);
     inert_markdown(&format!("{label}**{}**: {}\n\n{table}\n{notes}", comparison.word, comparison.sentence))
 }

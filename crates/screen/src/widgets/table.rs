@@ -16,6 +16,8 @@ pub struct TableLines<'t> {
     shown: Vec<(usize, usize)>,
     /// A column whose cells have styles of their own.
     styles: Option<(usize, Vec<Style>)>,
+    /// Columns whose headings have styles of their own.
+    headed: Vec<(usize, Style)>,
 }
 
 impl<'t> TableLines<'t> {
@@ -26,12 +28,15 @@ impl<'t> TableLines<'t> {
         shown: impl IntoIterator<Item = (&'k str, usize)>,
     ) -> TableLines<'t> {
         let shown = shown.into_iter().filter_map(|(key, width)| Some((table.index(key)?, width))).collect();
-        TableLines { theme, table, shown, styles: None }
+        TableLines { theme, table, shown, styles: None, headed: Vec::new() }
     }
 
     /// The headings.
     pub fn heading<'a>(&self) -> Vec<Span<'a>> {
-        self.spans(|column| (self.table.columns[column].heading().to_owned(), self.theme.dim))
+        self.spans(|column| {
+            let own = self.headed.iter().find(|(headed, _)| *headed == column).map(|(_, style)| *style);
+            (self.table.columns[column].heading().to_owned(), own.unwrap_or(self.theme.dim))
+        })
     }
 
     pub fn row<'a>(&self, row: usize) -> Vec<Span<'a>> {
@@ -57,6 +62,13 @@ impl<'t> TableLines<'t> {
     pub fn styled(self, key: &str, styles: impl IntoIterator<Item = Style>) -> TableLines<'t> {
         let styles = self.table.index(key).map(|column| (column, Vec::from_iter(styles)));
         TableLines { styles, ..self }
+    }
+
+    /// With styles for the headings of these columns.
+    pub fn headed<'k>(self, styles: impl IntoIterator<Item = (&'k str, Style)>) -> TableLines<'t> {
+        let styles = styles.into_iter().filter_map(|(key, style)| Some((self.table.index(key)?, style)));
+        let headed = styles.collect();
+        TableLines { headed, ..self }
     }
 
     fn align(&self, place: usize) -> Option<Align> {
