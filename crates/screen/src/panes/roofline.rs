@@ -6,7 +6,7 @@ use crate::{
     pane::{Pane, Spec},
     theme::Theme,
     view::View,
-    widgets::{Dots, ListLayout, cut, draw_box, draw_note, draw_pointed, wrapped},
+    widgets::{Dots, ListLayout, TableLines, draw_box, draw_note, draw_pointed, wrapped},
 };
 use crossterm::event::KeyCode;
 use ratatui::{
@@ -23,8 +23,8 @@ use llmprof_analysis::{
 };
 use llmprof_base::{
     cells,
-    table::{Cell, Table},
-    units::{percent, scaled, three_digits},
+    table::{Align, Cell, Table},
+    units::{scaled, three_digits},
 };
 use llmprof_event::{Phase, WorkKind};
 
@@ -58,24 +58,10 @@ fn ceilings_and_points(view: &View<'_>) -> Table {
         row.push(mhz.map(|mhz| format!("SM at {mhz} MHz")).into());
         table.push(row);
     }
-    for point in &roofline.points {
-        let timed = &point.timed;
-        table.push(cells![
-            key_of(&point.kind),
-            point.phase,
-            point.name.clone(),
-            timed.flop_per_byte(),
-            timed.flop_per_s(),
-            timed.bytes_per_s(),
-            timed.flops,
-            timed.bytes,
-            timed.seconds,
-            point.share.map(|share| share.flops_pct),
-            point.share.map(|share| share.bytes_pct),
-            point.time_pct,
-            point.verdict.as_ref().map(|verdict| verdict.class.word()),
-            point.basis.to_string(),
-        ]);
+    let ceilings = table.rows.len();
+    table.append(&roofline.table());
+    for (row, point) in table.rows[ceilings..].iter_mut().zip(&roofline.points) {
+        row[0] = key_of(&point.kind).into();
     }
     table
 }
@@ -408,36 +394,33 @@ fn list(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: 
     if inner.height == 0 {
         return;
     }
-    // Dropped from the end if they do not fit.
-    let columns: [(&str, usize); 5] =
-        [("of peak", 8), ("FLOP/s", 9), ("FLOP/B", 8), ("class", 9), ("time", 7)];
-    let total: usize = columns.iter().map(|(_, width)| width).sum();
+    let total: usize = COLUMNS.iter().map(|(_, width)| width).sum();
     let label = (inner.width as usize).saturating_sub(total + 3).clamp(16, 24);
     let label = label.min((inner.width as usize).saturating_sub(12)).max(6);
     let mut room = (inner.width as usize).saturating_sub(label + 3);
-    let shown = columns.iter().take_while(|(_, width)| {
+    let fitting = COLUMNS.into_iter().take_while(|(_, width)| {
         let fits = room >= *width;
         room = room.saturating_sub(*width);
         fits
     });
-    let shown: Vec<&(&str, usize)> = shown.collect();
+    let mut points = roofline.table();
+    points.rename("time_pct", "time");
+    points
+        .columns
+        .iter_mut()
+        .filter(|column| column.key == "class")
+        .for_each(|column| column.align = Align::Right);
+    let table = TableLines::new(theme, points, [("label", label)].into_iter().chain(fitting));
     let mut rows = inner;
     if inner.height > 1 {
-        let heading = shown.iter().map(|(title, width)| format!("{title:>width$}")).collect::<String>();
-        Line::styled(format!("   {:<label$}{heading}", ""), theme.dim).render(inner, buf);
+        let heading = [vec![Text::raw("   ")], table.heading()].concat();
+        Line::from(heading).render(inner, buf);
         rows = Rect { y: inner.y + 1, height: inner.height - 1, ..inner };
     }
     for (i, place) in ListLayout::new(rows, n, selected).rows() {
         let point = &roofline.points[i];
-        let cells = cells(point, theme.glyphs.none);
-        let cells = shown.iter().zip(&cells).map(|((_, width), cell)| format!("{cell:>width$}"));
-        let name = cut(&theme.glyphs.plain(&point.label()), label.saturating_sub(1), theme.glyphs.ascii);
-        let line = Line::from(vec![
-            Text::styled(format!(" {} ", mark(point, i)), style_of(view, point)),
-            Text::styled(format!("{name:<label$}"), theme.text),
-            Text::styled(cells.collect::<String>(), theme.number),
-        ]);
-        line.render(place, buf);
+        let mark = Text::styled(format!(" {} ", mark(point, i)), style_of(view, point));
+        Line::from([vec![mark], table.row(i)].concat()).render(place, buf);
         view.on_click(place, Hit::Row(i));
         if i == selected {
             buf.set_style(place, theme.selected);
@@ -445,19 +428,9 @@ fn list(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: 
     }
 }
 
-/// In the order of the list's columns.
-fn cells(point: &Point, none: &str) -> [String; 5] {
-    let none = || none.to_owned();
-    let share = point.share.map(|share| share.max_pct());
-    let class = point.verdict.as_ref().map(|verdict| verdict.class.word().to_owned());
-    [
-        share.map_or_else(none, percent),
-        scaled(point.timed.flop_per_s(), ""),
-        point.timed.flop_per_byte().map_or_else(none, three_digits),
-        class.unwrap_or_else(none),
-        point.time_pct.map_or_else(none, percent),
-    ]
-}
+/// Columns of the list, dropped from the end if they do not fit.
+const COLUMNS: [(&str, usize); 5] =
+    [("peak_pct", 8), ("flop_per_s", 9), ("flop_per_byte", 8), ("class", 9), ("time_pct", 7)];
 
 /// The selected point as text.
 fn details(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: &mut Buffer) {
