@@ -285,15 +285,37 @@ impl Table {
         self.rows.iter().map(|row| row[column].text().width()).max().unwrap_or(0)
     }
 
-    /// Aligned columns for a terminal, below their headings.
+    /// Aligned columns for a terminal, two spaces apart, without frames, below their headings if there are any. A column
+    /// without any text is left out.
     pub fn text(&self) -> String {
-        let (rows, is_number) = self.for_people();
-        aligned(&rows, |column| is_number[column])
+        let shown: Vec<&Column> = self.columns.iter().filter(|column| column.title.is_some()).collect();
+        let mut lines = self.for_people();
+        if lines[0].iter().all(String::is_empty) {
+            lines.remove(0);
+        }
+        let width = |column: usize| lines.iter().map(|cells| cells[column].width()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..shown.len()).map(width).collect();
+        let line = |cells: &Vec<String>| {
+            let cells = cells.iter().zip(&shown).zip(&widths).filter(|(_, width)| **width > 0);
+            let cells = cells.map(|((cell, column), width)| {
+                let padding = " ".repeat(width - cell.width());
+                if column.is_right() { padding + cell } else { cell.to_owned() + &padding }
+            });
+            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        };
+        lines.iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
+    /// With the same alignment. Every row ends with a line break.
     pub fn markdown(&self) -> String {
-        let (rows, is_number) = self.for_people();
-        markdown(&rows, |column| is_number[column])
+        let line = |cells: &Vec<String>| {
+            let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
+            format!("| {} |\n", cells.join(" | "))
+        };
+        let shown = self.columns.iter().filter(|column| column.title.is_some());
+        let rule: String = shown.map(|column| if column.is_right() { "---:|" } else { "---|" }).collect();
+        let lines = self.for_people();
+        format!("{}|{rule}\n{}", line(&lines[0]), lines[1..].iter().map(line).collect::<String>())
     }
 
     pub fn csv(&self) -> String {
@@ -313,54 +335,20 @@ impl Table {
         self.rows.iter().map(object).collect()
     }
 
-    /// The headings and rows of the columns for people, and which are aligned to the right.
-    fn for_people(&self) -> (Vec<Vec<String>>, Vec<bool>) {
-        let titled = |i: &usize| self.columns[*i].title.is_some();
-        let shown: Vec<usize> = (0..self.columns.len()).filter(titled).collect();
-        let heading = shown.iter().map(|i| self.columns[*i].heading().to_owned()).collect();
-        let rows = self.rows.iter().map(|row| shown.iter().map(|i| row[*i].text()).collect());
-        let is_number = shown.iter().map(|i| self.columns[*i].is_right()).collect();
-        ([heading].into_iter().chain(rows).collect(), is_number)
+    /// The headings, then the rows. Names in cells are untrusted: each cell is one line.
+    fn for_people(&self) -> Vec<Vec<String>> {
+        let titles =
+            self.columns.iter().filter_map(|column| Some(column.title.as_ref()?.clone().into_owned()));
+        let shown = |row: &Vec<Cell>| {
+            let cells = self.columns.iter().zip(row).filter(|(column, _)| column.title.is_some());
+            cells.map(|(_, cell)| foreign::line(&cell.text(), MAX_CELL)).collect()
+        };
+        [titles.collect()].into_iter().chain(self.rows.iter().map(shown)).collect()
     }
 }
 
-/// Aligned columns, two spaces apart, without frames. Columns for which `is_number` holds are aligned to the right; a
-/// column without any text is left out.
-pub fn aligned<R: AsRef<[String]>>(rows: &[R], is_number: impl Fn(usize) -> bool) -> String {
-    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.width()).max();
-    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).enumerate().filter(|(_, (_, width))| **width > 0);
-        let cells = cells.map(|(column, (cell, width))| {
-            let padding = " ".repeat(width - cell.width());
-            if is_number(column) { padding + cell } else { cell.to_owned() + &padding }
-        });
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    rows.iter().map(line).collect::<Vec<_>>().join("\n")
-}
-
-/// Maximum characters of a cell. Longer texts are cut.
+/// Maximum characters of a cell for people. Longer texts are cut.
 const MAX_CELL: usize = 1_000;
-
-/// Names in cells are untrusted: each cell is one line.
-fn cells<R: AsRef<[String]>>(row: &R) -> Vec<String> {
-    row.as_ref().iter().map(|cell| foreign::line(cell, MAX_CELL)).collect()
-}
-
-/// A Markdown table, with the same alignment. Every row ends with a line break.
-pub fn markdown<R: AsRef<[String]>>(rows: &[R], is_number: impl Fn(usize) -> bool) -> String {
-    let line = |row: &R| {
-        let cells: Vec<String> = cells(row).iter().map(|cell| cell.replace('|', "\\|")).collect();
-        format!("| {} |\n", cells.join(" | "))
-    };
-    let Some((heading, rest)) = rows.split_first() else { return String::new() };
-    let columns = 0..heading.as_ref().len();
-    let rule: String = columns.map(|column| if is_number(column) { "---:|" } else { "---|" }).collect();
-    format!("{}|{rule}\n{}", line(heading), rest.iter().map(line).collect::<String>())
-}
 
 #[cfg(test)]
 mod tests {
@@ -404,22 +392,20 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_aligned_to_the_right() {
-        let rows = [["name", "ms", "", "remark"], ["é", "40.0", "", ""], ["模型", "3", "", "slow"]];
-        let rows = rows.map(|row| row.map(str::to_owned));
+    fn numbers_are_aligned_to_the_right_and_empty_columns_are_left_out() {
+        let mut table = Table::labelled("name", ["ms", ""]);
+        table.columns.push(Column::text("remark"));
+        table.push(["é", "40.0", "", ""]);
+        table.push(["模型", "3", "", "slow"]);
         assert_eq!(
-            aligned(&rows, |column| column == 1),
+            table.text(),
             "name    ms  remark\n\
              é     40.0\n\
              模型     3  slow"
         );
-        assert_eq!(aligned::<Vec<String>>(&[], |_| false), "");
-    }
-
-    #[test]
-    fn markdown_cells_keep_their_bars() {
-        let rows = [["name", "ms"], ["a|b", "3"]].map(|row| row.map(str::to_owned));
-        assert_eq!(markdown(&rows, |column| column == 1), "| name | ms |\n|---|---:|\n| a\\|b | 3 |\n");
-        assert_eq!(markdown::<Vec<String>>(&[], |_| false), "");
+        assert_eq!(Table::default().text(), "");
+        let mut pairs = Table::new([Column::text(""), Column::text("")]);
+        pairs.push(["a", "b"]);
+        assert_eq!(pairs.text(), "a  b", "no headings");
     }
 }
