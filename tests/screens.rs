@@ -305,9 +305,9 @@ fn every_empty_pane_says_why() {
 fn the_roofline_shows_operators_and_kernels() {
     let state = with_kernels(true);
     let mut ui = showing(Pane::Roofline);
-    ui.point = 3;
+    *ui.row_mut(Pane::Roofline) = 3;
     insta::assert_snapshot!("roofline_operators", at_all_sizes(&state, &ui));
-    ui.point = 1000;
+    *ui.row_mut(Pane::Roofline) = 1000;
     let last = drawn(&with_kernels(false), &ui, Glyphs::UNICODE, (160, 50));
     assert!(last.contains("A CUDA graph would save about"), "{last}");
     for (width, height) in

@@ -7,14 +7,14 @@ use libfuzzer_sys::fuzz_target;
 use llmprof::{
     config::built_in,
     run::sweep::{Runner, SweepError, open_sweep},
-    sweep::{csv_rows, sweep_json, table_text},
+    sweep::{ended_jobs, sweep_json, table_text},
 };
 
 fuzz_target!(|bytes: &[u8]| {
     let plan = llmprof_fuzz::file("sweep/sweep.json", bytes);
     let dir = plan.parent().expect("a directory");
     if let Ok(sweep) = open_sweep(dir) {
-        let _ = (table_text(&sweep), sweep_json(&sweep), csv_rows(&sweep));
+        let _ = (table_text(&sweep), sweep_json(&sweep), ended_jobs(&sweep).csv());
         let refuse = |_: &_| Err(SweepError::NoJobs);
         let _ = Runner::resume(dir, |_| Ok::<_, SweepError>(built_in()), refuse);
     }

@@ -8,7 +8,10 @@ use super::{
     args::{ConfigRequest, WhichConfig},
     print, print_data, print_json,
 };
-use llmprof_base::{process::eprint_line, table::aligned};
+use llmprof_base::{
+    process::eprint_line,
+    table::{Column, Table},
+};
 use llmprof_config::{Composition, DefaultsItem, FoundAlias, YamlValue, to_json, yaml_text};
 
 #[derive(Debug, Default, Args)]
@@ -81,12 +84,12 @@ fn defaults_json(composition: &Composition) -> Value {
 }
 
 fn defaults_table(composition: &Composition) -> String {
-    let mut rows = vec![["CONFIG", "PACKAGE", "SELECTED BY", "FROM"].map(str::to_owned)];
+    let mut table = Table::new(["CONFIG", "PACKAGE", "SELECTED BY", "FROM"].map(Column::text));
     for item in &composition.defaults {
         let config = if item.is_self { format!("{} (_self_)", item.config) } else { item.config.clone() };
         let package = if item.package.is_empty() { "_global_".into() } else { item.package.clone() };
         let parent = item.parent.clone().unwrap_or_else(|| "-".into());
-        rows.push([config, package, parent, item.origin.to_string()]);
+        table.push([config, package, parent, item.origin.to_string()]);
     }
-    aligned(&rows, |_| false)
+    table.text()
 }

@@ -160,7 +160,7 @@ fn text(found: &Diagnosed) -> String {
     let heading = line(&format!("{gpu} ({source})"), MAX_LINE);
     let mut out = format!("{heading}\n\n{}\n", diagnosis.verdict);
     if !diagnosis.causes.is_empty() {
-        out += &format!("\n{}\n\n", table::text(&diagnosis.causes));
+        out += &format!("\n{}\n\n", table::table(&diagnosis.causes).text());
         for cause in diagnosis.causes.iter().filter(|cause| cause.cost_pct.is_some()) {
             out += &format!("{}, {}: {}\n", cause.phase, cause.reason, cause.basis);
         }

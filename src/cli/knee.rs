@@ -12,9 +12,10 @@ use super::{
 };
 use llmprof_analysis::{interval::ConfidenceInterval, knee::KneeSearch, server::ServerRemark};
 use llmprof_base::{
+    cells,
     process::eprint_line,
-    table::aligned,
-    units::{millis, percent, three_digits},
+    table::{Column, Table},
+    units::{Unit, millis, percent, three_digits},
 };
 use llmprof_config::{ArrivalKind, Element, Override};
 use llmprof_event::Outcome;
@@ -209,26 +210,24 @@ fn bar(share: f64) -> String {
 }
 
 fn knee_text(search: &KneeSearch, steps: &[Step]) -> String {
-    let text = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), millis);
-    let mut rows = vec![
-        ["rate/s", "requests", "TTFT p50", "p99", "TPOT p50", "p99", "good", "good/s", "SLOs", ""]
-            .map(str::to_owned),
-    ];
+    let ms = |ms: Option<f64>| Unit::Millis.cell(ms);
+    let numbers = ["rate/s", "requests", "TTFT p50", "p99", "TPOT p50", "p99", "good", "good/s"];
+    let mut table = Table::new(numbers.map(Column::number).into_iter().chain(["SLOs", ""].map(Column::text)));
     let most = steps.iter().filter_map(Step::good_per_s).fold(0.0, f64::max);
     let mut sorted: Vec<&Step> = steps.iter().collect();
     sorted.sort_by(|a, b| a.rate.total_cmp(&b.rate));
     for step in sorted {
         let total = &step.state.total;
-        rows.push([
-            three_digits(step.rate),
-            step.state.server.ended.to_string(),
-            text(total.ttft.percentile_ms(50.0)),
-            text(total.ttft.percentile_ms(99.0)),
-            text(total.tpot.percentile_ms(50.0)),
-            text(total.tpot.percentile_ms(99.0)),
-            percent(100.0 * step.share.estimate),
-            step.good_per_s().map_or_else(|| "–".to_owned(), three_digits),
-            if step.kept { "met" } else { "not met" }.to_owned(),
+        table.push(cells![
+            step.rate,
+            step.state.server.ended,
+            ms(total.ttft.percentile_ms(50.0)),
+            ms(total.ttft.percentile_ms(99.0)),
+            ms(total.tpot.percentile_ms(50.0)),
+            ms(total.tpot.percentile_ms(99.0)),
+            Unit::Share.cell(step.share.estimate),
+            step.good_per_s(),
+            if step.kept { "met" } else { "not met" },
             step.good_per_s().map_or_else(String::new, |good| bar(good / most.max(1e-9))),
         ]);
     }
@@ -250,7 +249,7 @@ fn knee_text(search: &KneeSearch, steps: &[Step]) -> String {
         (None, None) => "No rate was tried.".to_owned(),
     };
     let cause = cause(steps, (kept, broken)).map(|cause| format!(" Above that: {cause}")).unwrap_or_default();
-    format!("{}\n\n{verdict}{cause}", aligned(&rows, |column| column < 8))
+    format!("{}\n\n{verdict}{cause}", table.text())
 }
 
 fn knee_json(search: &KneeSearch, steps: &[Step]) -> Value {

@@ -8,12 +8,14 @@ use llmprof_base::{
     foreign::line,
     process::{eprint_line, eprint_lines, shutdown::Cause},
     shell::quoted,
-    table::aligned,
-    units::{grouped, millis, three_digits},
+    units::three_digits,
 };
 use llmprof_event::{Outcome, WorkKind};
 use llmprof_record::{
-    report::{account_text, bill_text, kernels_text, ranks_text, watched_server_json, watched_server_text},
+    report::{
+        account_text, bill_text, kernels_text, latency_table, ranks_text, watched_server_json,
+        watched_server_text,
+    },
     state::{RunState, ServerState},
     sweep::{Sweep, table_text},
 };
@@ -97,14 +99,7 @@ pub(super) fn summary(state: &RunState, dir: Option<&Path>) -> String {
         return out + &recorded_in(dir);
     }
     let total = &state.total;
-    let mut rows = vec![["", "mean", "p50", "p90", "p99", "n"].map(str::to_owned)];
-    for (name, distribution) in state.latencies(total) {
-        let s = distribution.summary();
-        let [mean, p50, p90, p99] =
-            [s.mean, s.p50, s.p90, s.p99].map(|ms| ms.map_or_else(|| "–".into(), millis));
-        rows.push([name.to_owned(), mean, p50, p90, p99, grouped(s.n as i64)]);
-    }
-    out += &aligned(&rows, |column| column > 0);
+    out += &latency_table(state).select("name,mean,p50,p90,p99,n").text();
     let rate = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), |v| format!("{} tok/s", three_digits(v)));
     let [output, prefill, decode] =
         [total.output_tok_s(), total.prefill_tok_s(), state.decode_tok_s()].map(rate);

@@ -24,7 +24,7 @@ use super::{
 use llmprof_base::{
     foreign::line,
     process::{eprint_line, shutdown::Shutdown},
-    table::aligned,
+    table::{Column, Table},
     units::{bytes, rough_seconds},
 };
 use llmprof_event::Outcome;
@@ -159,9 +159,9 @@ async fn list(host: &Host) -> Result<u8, Failure> {
         eprint_line(format_args!("no run was started on {} over ssh", host.short()));
         return Ok(0);
     }
-    let mut rows = vec![["run", "state", "started", "directory", "what"].map(str::to_owned)];
-    rows.extend(runs.iter().map(row));
-    print(&aligned(&rows, |_| false))?;
+    let mut table = Table::new(["run", "state", "started", "directory", "what"].map(Column::text));
+    runs.iter().for_each(|run| table.push(row(run)));
+    print(&table.text())?;
     Ok(0)
 }
 

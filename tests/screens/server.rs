@@ -12,7 +12,7 @@ use llmprof::{
     tui::{
         frame::Frame,
         theme::{Depth, Glyphs, Theme},
-        ui::{Pane, UiState},
+        ui::Pane,
         view::View,
     },
 };
@@ -301,7 +301,9 @@ fn several_servers_are_a_list() {
     ] {
         assert!(first.contains(words), "{words}: {first}");
     }
-    let second = screens(&state, &UiState { server: 1, ..showing(Pane::Server) });
+    let mut ui = showing(Pane::Server);
+    *ui.row_mut(Pane::Server) = 1;
+    let second = screens(&state, &ui);
     assert!(
         second.contains("vllm · http://node1:8000") && !second.contains("vllm · http://node0:8000"),
         "{second}"

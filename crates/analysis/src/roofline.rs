@@ -9,7 +9,11 @@ use super::{
     classify::{Verdict, class_of},
     peaks::Peaks,
 };
-use llmprof_base::units::{millis, percent, scaled};
+use llmprof_base::{
+    cells,
+    table::{Column, Table, Tone},
+    units::{Unit, millis, percent, scaled},
+};
 
 /// The ceilings of compute and of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -222,6 +226,46 @@ pub struct Roofline {
 }
 
 impl Roofline {
+    /// A row per point.
+    pub fn table(&self) -> Table {
+        let data = ["flops", "bytes", "seconds", "flops_pct", "bytes_pct"].map(Column::data);
+        let number = |title, key, unit| Column::number(title).key(key).unit(unit).tone(Tone::Number);
+        let mut table = Table::new([
+            Column::data("phase"),
+            Column::data("name"),
+            Column::text("").key("label"),
+            number("FLOP/B", "flop_per_byte", Unit::None),
+            number("FLOP/s", "flop_per_s", Unit::Scaled("")),
+            number("B/s", "bytes_per_s", Unit::Scaled("")),
+            number("of peak", "peak_pct", Unit::Percent),
+            Column::text("class").key("class").tone(Tone::Number),
+            number("time share", "time_pct", Unit::Percent),
+            Column::data("basis"),
+        ]);
+        table.columns.extend(data);
+        for point in &self.points {
+            let Timed { flops, bytes, seconds } = point.timed;
+            table.push(cells![
+                point.phase,
+                point.name.as_str(),
+                point.label(),
+                point.timed.flop_per_byte(),
+                point.timed.flop_per_s(),
+                point.timed.bytes_per_s(),
+                point.share.map(|share| share.max_pct()),
+                point.verdict.as_ref().map(|verdict| verdict.class.word()),
+                point.time_pct,
+                point.basis.to_string(),
+                flops,
+                bytes,
+                seconds,
+                point.share.map(|share| share.flops_pct),
+                point.share.map(|share| share.bytes_pct),
+            ]);
+        }
+        table
+    }
+
     /// The ceilings at the clock of the stated peaks.
     pub fn stated(&self) -> Option<Roof> {
         self.peaks.as_ref().ok().map(Roof::stated)

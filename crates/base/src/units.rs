@@ -2,6 +2,48 @@
 
 use std::time::Duration;
 
+/// The unit of a number, and the digits with which it is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Unit {
+    /// [`three_digits`]; a count is written in full.
+    #[default]
+    None,
+    /// A count with commas.
+    Count,
+    /// [`millis`].
+    Millis,
+    /// Microseconds, as [`millis`].
+    Micros,
+    /// A share of 1, as [`percent`].
+    Share,
+    /// A share of 1, of which a tiny one is not 0, as [`share_percent`].
+    TinyShare,
+    Percent,
+    /// [`three_digits`] and this unit.
+    Of(&'static str),
+    /// This unit with a decimal prefix, as [`scaled`].
+    Scaled(&'static str),
+    /// A whole number of this unit.
+    Whole(&'static str),
+}
+
+impl Unit {
+    pub fn text(self, value: f64) -> String {
+        match self {
+            Unit::None => three_digits(value),
+            Unit::Count => grouped(value.round() as i64),
+            Unit::Millis => millis(value),
+            Unit::Micros => millis(value / 1e3),
+            Unit::Share => percent(100.0 * value),
+            Unit::TinyShare => share_percent(100.0 * value),
+            Unit::Percent => percent(value),
+            Unit::Of(unit) => format!("{} {unit}", three_digits(value)),
+            Unit::Scaled(unit) => scaled(value, unit).trim_end().to_owned(),
+            Unit::Whole(unit) => format!("{value:.0} {unit}"),
+        }
+    }
+}
+
 /// About three significant digits: `0.412`, `3.78`, `43.1`, `264`, `47,600`.
 pub fn three_digits(value: f64) -> String {
     let magnitude = value.abs();

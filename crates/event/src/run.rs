@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Device, Stamp, WorkKind};
 use llm_cost::Shape;
+use llmprof_base::table::Tone;
 
 /// The first event of every recording: the configuration of the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -153,6 +154,16 @@ pub enum Outcome {
     Completed,
     Interrupted,
     Failed,
+}
+
+impl Outcome {
+    pub fn tone(self) -> Tone {
+        match self {
+            Outcome::Completed => Tone::Good,
+            Outcome::Interrupted => Tone::Warn,
+            Outcome::Failed => Tone::Bad,
+        }
+    }
 }
 
 impl std::fmt::Display for Outcome {

@@ -23,7 +23,7 @@ use llmprof_base::{
 use llmprof_event::{Outcome, Phase};
 use llmprof_record::{
     state::RunState,
-    sweep::{Column, JobState, Sweep},
+    sweep::{JobState, Measured, Sweep},
 };
 use llmprof_sources::attach::Target;
 
@@ -307,14 +307,13 @@ fn print_remarks(runner: &mut Runner) {
 /// The result of a job in one line.
 fn row(sweep: &Sweep, job: usize) -> String {
     let mut line = format!("{}  {}", label(sweep, job), sweep.jobs[job].status());
-    let placement = sweep.jobs[job].placement_cells().into_iter().filter(|cell| !cell.is_empty());
-    let placement: Vec<String> = placement.collect();
-    if sweep.jobs[job].placement.as_ref().is_some_and(|placement| placement.on.is_some()) {
-        line += &format!(" ({})", placement.join(" on "));
+    if let [id, Some(on)] = sweep.jobs[job].placement_parts() {
+        line += &format!(" ({})", id.into_iter().chain([on]).collect::<Vec<_>>().join(" on "));
     }
-    for column in Column::ALL {
-        if let Some(cell) = column.cell(&sweep.jobs[job]) {
-            line += &format!("  {} {cell}", column.heading);
+    for measured in Measured::ALL {
+        let cell = measured.cell(sweep.jobs[job].metrics());
+        if !cell.is_missing() {
+            line += &format!("  {} {}", measured.title, cell.text());
         }
     }
     if let Some(reason) = sweep.jobs[job].reason() {

@@ -1,8 +1,5 @@
 //! The screen as files: a picture, its text, and the data behind it.
 
-pub mod data;
-pub mod table;
-
 use std::{
     fmt,
     io::{self, ErrorKind},
@@ -10,10 +7,10 @@ use std::{
 };
 
 use ratatui::{buffer::Buffer, layout::Rect, widgets::Widget};
+use serde::Serialize;
 use thiserror::Error;
 use unicode_width::UnicodeWidthStr;
 
-pub use self::table::Table;
 use super::{
     frame::Frame,
     svg::{Paper, svg},
@@ -147,6 +144,11 @@ fn write(contents: &Contents, parent: &Path, name: &str) -> Result<Exported, Exp
         }
     }
     Ok(Exported { dir: path, name: free, instead: None })
+}
+
+/// The serialised name of a value, for a cell.
+pub(crate) fn key_of(value: &impl Serialize) -> Option<String> {
+    serde_json::to_value(value).ok()?.as_str().map(str::to_owned)
 }
 
 /// The screen line by line, without trailing blanks.

@@ -244,7 +244,7 @@ static ACTIONS: &[Binding] = &[
     key(&[Char(']')], TOKENS, A::ZoomStreams(1), "", "several streams: zoom in, a shorter time span"),
     key(&[Char('[')], TOKENS, A::ZoomStreams(-1), "", "several streams: zoom out, a longer time span"),
     key(&[Enter], TOKENS, A::ToggleIncident, "incident", "open or close the selected incident"),
-    key(&[Enter], On(Pane::Why), A::OwnerEvidence, "evidence", "show the pane with the evidence of the selected owner"),
+    key(&[Enter], On(Pane::Why), A::RowEvidence, "evidence", "show the pane with the evidence of the selected owner"),
     key(&[Char('m')], On(Pane::Compare), A::NextComparePart, "parts", "show only ITL histograms, operators or notes, \
                                                               or all"),
     key(&[Enter], RUNS, runs(RunsCommand::Open), "open", "open the selected run; fold or unfold a group"),

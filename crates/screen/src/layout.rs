@@ -7,7 +7,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::{
     frame::overlay,
-    panes::runs_list,
+    panes::runs,
     theme::Glyphs,
     ui::{Cursor, Overlay, Pane, Panes, SelectedToken, SortColumn},
     view::View,
@@ -132,7 +132,7 @@ impl ScreenLayout {
             empty_tabs: empty_tabs(panes, &tabs, footer),
             tabs,
             scroll_end: overlay::scroll_end(view, area),
-            runs: (view.ui.pane == Pane::Runs).then(|| runs_list(view, body)),
+            runs: (view.ui.pane == Pane::Runs).then(|| runs::list(view, body)),
             hits: Vec::new(),
             covered: !matches!(view.ui.overlay, Overlay::None),
         }

@@ -4,17 +4,14 @@
 use crossterm::event::KeyCode;
 use ratatui::{buffer::Buffer, layout::Rect};
 
+use llmprof_base::table::Table;
 use llmprof_record::state::RunState;
 
 use crate::{
-    export::table::Table,
     panes,
-    ui::{Action, Extent, UiState},
+    ui::{Action, Extent, UiState, moved},
     view::View,
 };
-
-/// The row that a click selects, and the action of a click on the selected row.
-type SelectedRow = fn(&mut UiState) -> (&mut usize, Option<Action>);
 
 /// A pane, as its own file describes it.
 pub struct Spec {
@@ -31,14 +28,38 @@ pub struct Spec {
     pub draw: fn(View<'_>, Rect, &mut Buffer),
     /// The data of the pane, for an export.
     pub table: fn(&View<'_>) -> Table,
+    /// The number of rows that can be selected.
+    pub rows: fn(&View<'_>) -> usize,
+    /// The selected row.
+    pub row: fn(&mut UiState) -> &mut usize,
     /// Moves the selection.
     pub select: fn(&mut UiState, by: isize, Extent),
-    pub row: Option<SelectedRow>,
+    /// The action of a click on the selected row.
+    pub open: Option<Action>,
+    /// The pane that shows more about the selected row.
+    pub evidence: fn(&View<'_>) -> Option<Pane>,
 }
 
 impl Spec {
-    /// A pane without rows to select.
-    pub const fn without_rows(_: &mut UiState, _: isize, _: Extent) {}
+    /// A pane without content, and without rows. Panes override what they have.
+    pub const EMPTY: Spec = Spec {
+        title: "",
+        keys: &[],
+        help: "",
+        is_special: false,
+        why_empty: "",
+        has_content: |_, _| false,
+        draw: |_, _, _| {},
+        table: |_| Table::default(),
+        rows: |_| 0,
+        row: |ui| ui.row_mut(ui.pane),
+        select: |ui, by, extent| {
+            let row = (ui.pane.spec().row)(ui);
+            *row = moved(*row, by, extent.rows);
+        },
+        open: None,
+        evidence: |_| None,
+    };
 }
 
 macro_rules! panes {

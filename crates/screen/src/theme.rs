@@ -383,11 +383,7 @@ impl Theme {
     }
 
     pub fn outcome(&self, outcome: Outcome) -> Style {
-        match outcome {
-            Outcome::Completed => self.good,
-            Outcome::Interrupted => self.warn,
-            Outcome::Failed => self.bad,
-        }
+        self.tone(outcome.tone())
     }
 
     pub fn level(&self, level: Level) -> Style {

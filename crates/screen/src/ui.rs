@@ -121,24 +121,14 @@ pub struct UiState {
     pub side: Option<u16>,
     /// `None` follows the newest token.
     pub token: Option<SelectedToken>,
-    /// The selected incident, counted from the newest.
-    pub incident: usize,
     /// The time of the open incident.
     pub incident_open: Option<Stamp>,
-    /// Index of the selected server.
-    pub server: usize,
     /// Index of the selected GPU; `None` shows the profiled one.
     pub gpu: Option<usize>,
     /// Whether one of several GPUs is enlarged.
     pub gpu_open: bool,
-    /// The selected row of the GPU pane.
-    pub reading: usize,
-    /// The selected point of the roofline.
-    pub point: usize,
-    /// The selected owner of the Why pane, counted over all accounts.
-    pub owner: usize,
-    /// Lines between the newest and the last displayed one.
-    pub log_back: usize,
+    /// The selected row of each pane.
+    pub rows: [usize; Pane::ALL.len()],
     pub log_filter: String,
     /// The selected job of a sweep; `None` follows the current one.
     pub job: Option<usize>,
@@ -152,6 +142,15 @@ pub struct UiState {
 impl UiState {
     pub fn new(theme: ThemeName) -> Self {
         UiState { theme, span: DEFAULT_SPAN, ..UiState::default() }
+    }
+
+    /// The selected row of a pane.
+    pub fn row(&self, pane: Pane) -> usize {
+        self.rows[pane as usize]
+    }
+
+    pub fn row_mut(&mut self, pane: Pane) -> &mut usize {
+        &mut self.rows[pane as usize]
     }
 
     /// Opens a prompt with `text` in it.

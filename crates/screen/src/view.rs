@@ -7,7 +7,7 @@ use ratatui::layout::Rect;
 use crate::{
     keys::Mode,
     layout::{Hit, Hits},
-    panes::{gpu_rows, kernels_extent, why_extent},
+    panes::kernels,
     run_tree::RunTree,
     theme::Theme,
     ui::{
@@ -300,7 +300,7 @@ impl<'a> View<'a> {
 
     /// The selected server.
     pub fn server(&self) -> &'a ServerState {
-        self.state.servers().nth(self.ui.server).unwrap_or(&self.state.server)
+        self.state.servers().nth(self.ui.row(Pane::Server)).unwrap_or(&self.state.server)
     }
 
     /// The selected GPU.
@@ -336,16 +336,12 @@ impl<'a> View<'a> {
 
     pub fn selected_incident(&self) -> Option<&'a Incident> {
         let incidents = &self.state.flight.incidents;
-        let back = self.ui.incident.min(incidents.len().checked_sub(1)?);
+        let back = self.ui.row(Pane::Tokens).min(incidents.len().checked_sub(1)?);
         incidents.get(incidents.len() - 1 - back)
     }
 
     pub fn extent(&self) -> Extent {
-        // Other panes do not need it, and it takes a while.
-        let (owners, evidence) = match self.ui.pane {
-            Pane::Why => why_extent(self.state, self.ui.owner),
-            _ => (0, None),
-        };
+        let spec = self.ui.pane.spec();
         Extent {
             mode: self.mode(),
             panes: self.panes(),
@@ -354,23 +350,16 @@ impl<'a> View<'a> {
             tokens_back: self.tokens_back(),
             now: self.state.now,
             column_ns: self.time_axis().column_ns(USUAL_COLUMNS),
-            readings: self.gpu().map_or(0, |gpu| gpu_rows(gpu).len()),
-            points: self.state.roofline().points.len(),
-            owners,
-            evidence,
-            incidents: self.state.flight.incidents.len(),
+            rows: (spec.rows)(self),
+            evidence: (spec.evidence)(self),
             incident_at: self.selected_incident().map(|incident| incident.at),
-            servers: self.state.servers().count(),
             gpus: self.state.gpus.len(),
             gpu: self.gpu_index(),
-            runs: self.runs.rows().len(),
             run: self.runs.selected(self.ui.runs.row),
-            log_lines: self.state.log.len(),
             snapshots: self.snapshots.len(),
-            jobs: self.sweep.map_or(0, |view| view.sweep.jobs.len()),
             job: self.selected_job(),
             kernels: match self.ui.pane {
-                Pane::Kernels => kernels_extent(self),
+                Pane::Kernels => kernels::extent(self),
                 _ => Default::default(),
             },
         }

@@ -4,9 +4,10 @@ use serde_json::{Map, Value, json};
 
 use llmprof_analysis::classify::{self, Class, SHORT_NS};
 use llmprof_base::{
+    cells,
     foreign::{MAX_LINE, line},
-    table::aligned,
-    units::{grouped, millis, percent, scaled, share_percent},
+    table::{Cell, Column, Table},
+    units::{Unit, grouped, millis, percent, scaled},
 };
 use llmprof_event::kernels::{
     Busy, Group, KernelRow, KernelTable, Kind, Measure, Platform, Sort,
@@ -79,9 +80,7 @@ impl TableView {
             return out + "\n  no row matches the filter";
         }
         out.push('\n');
-        let rows = self.cells();
-        let text_from = rows[0].iter().position(|title| title == "class").unwrap_or(rows[0].len() - 1);
-        out += &aligned(&rows, |column| column < text_from);
+        out += &self.rows().text();
         out.push('\n');
         if let (n @ 1.., rest) = self.left_out {
             let share = rest.and_then(|rest| self.share_of(rest));
@@ -96,45 +95,38 @@ impl TableView {
         line(&format!("{}{device}", self.table.source), MAX_LINE)
     }
 
-    fn cells(&self) -> Vec<Vec<String>> {
-        let classes = self.table.kind == Kind::Kernels;
-        let amount_title = match self.table.kind.measure() {
-            Measure::Time => self.table.kind.time_noun(),
-            Measure::Bytes => "bytes",
-            Measure::Flops => "FLOPs",
+    fn rows(&self) -> Table {
+        let has_classes = self.table.kind == Kind::Kernels;
+        let measure = self.table.kind.measure();
+        let (title, unit) = match measure {
+            Measure::Time => (self.table.kind.time_noun(), Unit::Millis),
+            Measure::Bytes => ("bytes", Unit::Scaled("B")),
+            Measure::Flops => ("FLOPs", Unit::Scaled("FLOP")),
         };
         // Kernel time of ranges, if the source has it.
-        let launched = self.table.rows.iter().any(|row| row.counters.get(KERNEL_TIME).is_some());
-        let mut titles = vec!["share", amount_title, "calls", "mean"];
-        if classes {
-            titles.push("class");
-        }
-        if launched {
-            titles.push(KERNEL_TIME);
-        }
-        titles.push(self.table.nouns().0);
-        let mut rows = vec![titles.into_iter().map(str::to_owned).collect::<Vec<_>>()];
+        let has_launched = self.table.rows.iter().any(|row| row.counters.get(KERNEL_TIME).is_some());
+        let mut table = Table::new([
+            Column::number("share").unit(Unit::TinyShare),
+            Column::number(title).unit(unit),
+            Column::number("calls").unit(Unit::Count),
+            Column::number("mean").unit(Unit::Millis),
+        ]);
+        table.columns.extend(has_classes.then(|| Column::text("class")));
+        table.columns.extend(has_launched.then(|| Column::number(KERNEL_TIME).unit(Unit::Millis)));
+        table.columns.push(Column::text(self.table.nouns().0));
         for row in &self.table.rows {
-            let share = self.share(row).map(share_percent);
-            let amount = self.table.amount(row).map(|amount| amount_text(self.table.kind.measure(), amount));
-            let mut cells = vec![
-                share.unwrap_or_else(none),
-                amount.unwrap_or_else(none),
-                grouped(i64::try_from(row.calls).unwrap_or(i64::MAX)),
-                row.mean_ns.map_or_else(none, |ns| millis(ns / 1e6)),
-            ];
-            if classes {
-                cells.push(
-                    classify::verdict(row).map_or_else(|_| none(), |verdict| verdict.class.word().to_owned()),
-                );
-            }
-            if launched {
-                cells.push(row.counters.mean(KERNEL_TIME).map_or_else(none, |ns| millis(ns / 1e6)));
-            }
-            cells.push(named(row));
-            rows.push(cells);
+            let amount = self.table.amount(row);
+            let amount = if measure == Measure::Time { amount.map(|ns| ns / 1e6) } else { amount };
+            let mean = row.mean_ns.map(|ns| ns / 1e6);
+            let mut cells = cells![self.share(row).map(|pct| pct / 100.0), amount, row.calls, mean];
+            let class = || classify::verdict(row).ok().map(|verdict| verdict.class.word());
+            cells.extend(has_classes.then(|| Cell::from(class())));
+            let launched = || row.counters.mean(KERNEL_TIME).map(|ns| ns / 1e6);
+            cells.extend(has_launched.then(|| Cell::from(launched())));
+            cells.push(named(row).into());
+            table.push(cells);
         }
-        rows
+        table
     }
 
     /// As JSON.
@@ -222,10 +214,6 @@ const OPTIONAL_KEYS: [&str; 15] = [
 
 /// The counter with the time of the kernels that were launched in a range.
 pub const KERNEL_TIME: &str = "kernel time";
-
-fn none() -> String {
-    "–".to_owned()
-}
 
 pub fn amount_text(measure: Measure, amount: f64) -> String {
     match measure {

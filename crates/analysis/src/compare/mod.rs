@@ -44,8 +44,8 @@ pub use sample::{
 };
 pub use spread::{MIN_RUNS, RunDeviation, RunSpread, RunValues};
 pub use text::{
-    changed_families, describe_difference, describe_method, describe_side, row_cells, undecided_reasons,
-    visible_rows,
+    changed_families, comparison_table, describe_difference, describe_method, describe_side,
+    undecided_reasons, visible_rows,
 };
 pub use thinned::Thinned;
 pub use trace::RequestTrace;

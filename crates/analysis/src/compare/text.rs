@@ -4,26 +4,43 @@ use std::fmt::Write;
 
 use super::{Comparison, Difference, Metric, OVERRIDE, Row, SampleSize, Side, Statistic, Waterfall};
 use crate::interval::MIN_VALUES;
-use llmprof_base::units::{percent, ratio_change, three_digits};
+use llmprof_base::{
+    cells,
+    table::{Cell, Column, Table, Tone},
+    units::{percent, ratio_change, three_digits},
+};
 
-/// The cells of a row, in the order of the columns.
-pub fn row_cells(row: &Row) -> [String; 7] {
-    let none = || "–".to_owned();
-    let value = |value: Option<f64>| value.map_or_else(none, |value| row.metric.format_value(value));
-    // Two values have a ratio even if there is no interval.
-    let ratio = row.ratio.map(|ratio| ratio.estimate).or_else(|| Some(row.b? / row.a?));
-    [
-        row.label.clone(),
-        value(row.a),
-        value(row.b),
-        ratio.map_or_else(none, ratio_change),
-        row.ratio.map_or_else(none, |ratio| match row.metric.is_count() {
+/// A row per metric: both values, the change with its interval, and the verdict.
+pub fn comparison_table<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Table {
+    let mut table = Table::new([
+        Column::text("").key("metric"),
+        Column::number("A").key("a"),
+        Column::number("B").key("b"),
+        Column::number("B vs A").key("change").tone(Tone::Number),
+        Column::number("95 % CI").key("interval"),
+        Column::number("in cycles").key("cycles"),
+        Column::text("verdict").key("verdict"),
+    ]);
+    for row in rows {
+        let value = |value: Option<f64>| value.map(|value| row.metric.format_value(value));
+        // Two values have a ratio even if there is no interval.
+        let ratio = row.ratio.map(|ratio| ratio.estimate).or_else(|| Some(row.b? / row.a?));
+        let interval = row.ratio.map(|ratio| match row.metric.is_count() {
             true => "counted".to_owned(),
             false => format!("{} to {}", ratio_change(ratio.low), ratio_change(ratio.high)),
-        }),
-        row.in_cycles.map_or_else(String::new, |cycles| ratio_change(cycles.estimate)),
-        row.word.to_owned(),
-    ]
+        });
+        let in_cycles = row.in_cycles.map(|cycles| ratio_change(cycles.estimate));
+        table.push(cells![
+            row.label.as_str(),
+            value(row.a),
+            value(row.b),
+            ratio.map(ratio_change),
+            interval,
+            in_cycles.unwrap_or_default(),
+            Cell::from(row.word).tone(row.verdict.tone()),
+        ]);
+    }
+    table
 }
 
 /// The rows to show: those that neither side has are left out, unless there are no others.

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::interval::ConfidenceInterval;
+use llmprof_base::table::Tone;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -15,6 +16,15 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    pub fn tone(self) -> Tone {
+        match self {
+            Verdict::Same => Tone::Dim,
+            Verdict::Better => Tone::Good,
+            Verdict::Worse => Tone::Bad,
+            Verdict::Undecided => Tone::Warn,
+        }
+    }
+
     /// The verdict on the ratio of B to A: an interval within the margin is the same, one on either side of 1 is better or
     /// worse, anything else is undecided. `margin` is a share of A.
     pub fn of(ratio: ConfidenceInterval, margin: f64, more_is_better: bool) -> Verdict {

@@ -7,7 +7,7 @@ use super::{
     verdict::{Fleet, Measure, Order, Row, State, limits},
 };
 use llmprof_base::{
-    table,
+    table::{Column, Table},
     units::{percent_digits, rough_seconds},
 };
 use llmprof_event::readings::Reading;
@@ -17,27 +17,12 @@ const MAX_LIMITED: usize = 8;
 
 /// The rows as aligned text: those that need attention, or all of them with `all`. Missing values are dashes.
 pub fn table(fleet: &Fleet, order: Order) -> String {
-    let heading = [
-        "node",
-        "GPU",
-        "model",
-        "state",
-        "lost %",
-        "MHz",
-        "W",
-        "°C",
-        "use %",
-        "limit now",
-        "errors",
-        "slow since",
-    ];
-    let mut rows = vec![heading.map(str::to_owned)];
-    for i in fleet.sorted(order, false) {
-        let row = &fleet.rows[i];
-        rows.push(cells(fleet, row));
-    }
-    let is_number = |column: usize| (4..=8).contains(&column);
-    let mut text = table::aligned(&rows, is_number);
+    let names = ["node", "GPU", "model", "state"].map(Column::text);
+    let numbers = ["lost %", "MHz", "W", "°C", "use %"].map(Column::number);
+    let reasons = ["limit now", "errors", "slow since"].map(Column::text);
+    let mut table = Table::new(names.into_iter().chain(numbers).chain(reasons));
+    fleet.sorted(order, false).into_iter().for_each(|row| table.push(cells(fleet, &fleet.rows[row])));
+    let mut text = table.text();
     text += "\n";
     // The GPUs of a node become silent together.
     let mut silent: BTreeMap<&str, (usize, &Row)> = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! The GPUs whose peaks are built in, each with the source of its figures.
 
 use llmprof_base::{
-    table,
+    table::{Column, Table},
     units::{bytes, grouped, scaled},
 };
 
@@ -225,9 +225,9 @@ pub const GPUS: &[GpuPeaks] = &[
 
 /// The table as Markdown.
 pub fn markdown() -> String {
-    let heading =
-        ["`--gpu`", "f32", "bf16, else f16", "memory bandwidth", "memory", "source"].map(str::to_owned);
-    let mut rows = vec![heading.to_vec()];
+    let numbers = ["f32", "bf16, else f16", "memory bandwidth", "memory"];
+    let mut table = Table::labelled("`--gpu`", numbers);
+    table.columns.push(Column::text("source"));
     for gpu in GPUS {
         let rate = |dtype: &str| {
             let at = gpu
@@ -241,7 +241,7 @@ pub fn markdown() -> String {
             MemoryBasis::Shared => ", shared",
         };
         let estimate = if gpu.basis == Basis::Estimated { "estimate: " } else { "" };
-        rows.push(vec![
+        table.push([
             format!("`{}`", gpu.name),
             rate("f32").unwrap_or_default(),
             rate("bf16").or_else(|| rate("f16")).unwrap_or_default(),
@@ -250,5 +250,5 @@ pub fn markdown() -> String {
             format!("{estimate}{}", gpu.source),
         ]);
     }
-    table::markdown(&rows, |column| (1..5).contains(&column))
+    table.markdown()
 }

@@ -20,7 +20,7 @@ mod window;
 
 pub use clocks::{Alignment, align};
 pub use nccl_log::{NcclLog, Transport, is_nccl_line};
-pub use show::{LaneColumn, collective_rows, lane_rows};
+pub use show::{collective_table, lane_table};
 pub use straggler::{Clock, Late, Reason, Straggler, straggler};
 pub use totals::{CollectiveTotals, LaneTotals, Totals};
 pub use window::window;

@@ -8,7 +8,7 @@ use llmprof_event::{Outcome, ToolState};
 use llmprof_record::sweep::{CooldownStatus, LiveFigures};
 use llmprof_run::{plan::Plan, remote::RemoteMessage, session::Session, sweep::Runner};
 use llmprof_screen::{
-    ui::{Overlay, PromptKind, RunCommand, set_cursor},
+    ui::{Overlay, Pane, PromptKind, RunCommand, set_cursor},
     view::Progress,
 };
 
@@ -143,7 +143,7 @@ impl App {
     fn begin_view(&mut self) {
         self.frozen = None;
         set_cursor(&mut self.ui, None);
-        self.ui.log_back = 0;
+        *self.ui.row_mut(Pane::Log) = 0;
         self.dirty = true;
     }
 

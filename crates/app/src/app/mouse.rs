@@ -83,9 +83,9 @@ impl App {
             self.ui.job = Some(row);
             return (before == row).then_some(Effect::Jobs(JobsCommand::Open));
         }
-        let (selected, open) = (self.ui.pane.spec().row?)(&mut self.ui);
-        let before = std::mem::replace(selected, row);
-        self.act(open.filter(|_| before == row)?)
+        let spec = self.ui.pane.spec();
+        let before = std::mem::replace((spec.row)(&mut self.ui), row);
+        self.act(spec.open.clone().filter(|_| before == row)?)
     }
 
     /// Moves the target on which the button was pressed.

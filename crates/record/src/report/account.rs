@@ -6,8 +6,9 @@ use super::{launches::launches_md, list_item};
 use crate::state::{Accounts, RunState, Stacks};
 use llmprof_analysis::account::{Account, Entry, Figure, SCHEMA, Setup, remedy};
 use llmprof_base::{
-    table::{aligned, markdown},
-    units::{grouped, millis, percent},
+    cells,
+    table::{Cell, Column, Table, Tone},
+    units::{Unit, grouped, millis},
 };
 
 /// `account` of `metrics.json`; null without one.
@@ -51,28 +52,60 @@ fn title(account: &Account) -> String {
     format!("{} {}{n}", account.figure.name(), millis(account.total_ns / 1e6))
 }
 
-fn rows(account: &Account) -> Vec<[String; 4]> {
-    let (shown, small, small_ns) = account.considerable();
-    let share = |ns: f64| percent(100.0 * account.share(ns));
-    let mut rows: Vec<[String; 4]> = shown
-        .into_iter()
-        .map(|entry| {
-            [entry.owner.to_string(), millis(entry.ns / 1e6), share(entry.ns), entry.basis.to_string()]
-        })
-        .collect();
-    if small > 0 {
-        rows.push([format!("{small} smaller"), millis(small_ns / 1e6), share(small_ns), String::new()]);
+/// The owners of accounts, without rows.
+fn no_owners() -> Table {
+    let account = ["of", "total_ms", "n"].map(Column::data);
+    Table::new(account.into_iter().chain([
+        Column::text("owner").key("owner"),
+        Column::data("group"),
+        Column::number("time").key("ms").unit(Unit::Millis).tone(Tone::Number),
+        Column::number("share").key("share").unit(Unit::Share).tone(Tone::Dim),
+        Column::text("basis").key("basis").tone(Tone::Dim),
+    ]))
+}
+
+fn owner(account: &Account, name: String, group: &str, ns: f64, basis: String) -> Vec<Cell> {
+    cells![
+        account.figure.key(),
+        account.total_ns / 1e6,
+        account.n,
+        name,
+        group,
+        ns / 1e6,
+        account.share(ns),
+        basis,
+    ]
+}
+
+fn entry(account: &Account, entry: &Entry) -> Vec<Cell> {
+    let group = entry.owner.group().key();
+    owner(account, entry.owner.to_string(), group, entry.ns, entry.basis.to_string())
+}
+
+/// All owners of all accounts.
+pub fn all_owners(accounts: &Accounts) -> Table {
+    let mut table = no_owners();
+    for account in accounts.all() {
+        account.entries.iter().for_each(|one| table.push(entry(account, one)));
     }
-    rows
+    table
+}
+
+/// The considerable owners of an account, and the sum of the smaller ones.
+pub fn considerable_owners(account: &Account) -> Table {
+    let (shown, small, small_ns) = account.considerable();
+    let mut table = no_owners();
+    shown.into_iter().for_each(|one| table.push(entry(account, one)));
+    if small > 0 {
+        table.push(owner(account, format!("{small} smaller"), "", small_ns, String::new()));
+    }
+    table
 }
 
 /// For a terminal: a table for each account; empty without one.
 pub fn account_text(state: &RunState) -> String {
-    let table = |account: &Account| {
-        let mut table = vec![[title(account), String::new(), String::new(), String::new()]];
-        table.extend(rows(account));
-        aligned(&table, |column| column == 1 || column == 2)
-    };
+    let titles = |account: &Account| [title(account), String::new(), String::new(), String::new()];
+    let table = |account: &Account| considerable_owners(account).titled(titles(account)).text();
     state.accounts().all().map(table).collect::<Vec<_>>().join("\n\n")
 }
 
@@ -86,10 +119,7 @@ pub(super) fn account_md(state: &RunState) -> String {
         "## Where the time goes\n\nEach nanosecond has one owner; the times add up to the mean.\n\n"
             .to_owned();
     for account in accounts.all() {
-        let mut table = vec![["owner", "time", "share", "basis"].map(str::to_owned)];
-        table.extend(rows(account));
-        out +=
-            &format!("### {}\n\n{}\n", title(account), markdown(&table, |column| column == 1 || column == 2));
+        out += &format!("### {}\n\n{}\n", title(account), considerable_owners(account).markdown());
         // Throughput has the owners of TPOT and TTFT.
         if account.figure != Figure::Throughput {
             out += &remedies(account, &state.setup(account.figure));
@@ -106,22 +136,31 @@ fn host_md(stacks: &Stacks) -> String {
     if !stacks.is_there() {
         return String::new();
     }
-    let share = |share: Option<f64>| share.map_or_else(|| "–".to_owned(), |share| percent(100.0 * share));
-    let mut table = vec![["while the GPU was idle", "all", "state", "thread", "line"].map(str::to_owned)];
-    table.extend(stacks.lines().iter().take(HOST_LINES).map(|line| {
-        [
-            share(line.idle_share),
-            share(Some(line.share)),
-            line.state.to_string(),
-            line.thread.clone(),
-            line.line.to_owned(),
-        ]
-    }));
+    let mut table = python_lines(stacks);
+    table.rows.truncate(HOST_LINES);
     format!(
         "### What the host did\n\nThe lines of the program's Python threads, in {} samples.\n\n{}\n",
         grouped(i64::try_from(stacks.samples()).unwrap_or(i64::MAX)),
-        markdown(&table, |column| column < 2)
+        table.markdown()
     )
+}
+
+/// The Python lines of a followed program, and how often its threads were there.
+pub fn python_lines(stacks: &Stacks) -> Table {
+    let mut table = Table::new([
+        Column::number("while the GPU was idle")
+            .key("share_while_gpu_idle")
+            .unit(Unit::Share)
+            .tone(Tone::Number),
+        Column::number("all").key("share").unit(Unit::Share),
+        Column::text("state").key("state"),
+        Column::text("thread").key("thread").tone(Tone::Dim),
+        Column::path("line").key("line"),
+    ]);
+    for line in stacks.lines() {
+        table.push(cells![line.idle_share, line.share, line.state.to_string(), line.thread, line.line]);
+    }
+    table
 }
 
 /// What would make the owners smaller, each remedy once.

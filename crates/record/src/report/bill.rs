@@ -8,8 +8,9 @@ use llmprof_analysis::{
     distribution::Distribution,
 };
 use llmprof_base::{
-    table::markdown,
-    units::{grouped, millis, percent, three_digits},
+    cells,
+    table::{Cell, Table},
+    units::{Unit, grouped, millis, percent, three_digits},
 };
 
 /// Upper edges of the groups of lengths, in tokens.
@@ -70,17 +71,16 @@ pub(super) fn bill_md(state: &RunState) -> String {
     let Some(summary) = state.bill.summary() else { return String::new() };
     let per_hour = state.gpu_hour();
     let row = |name: &str, charge: Charge| {
-        let share = 100.0 * charge.gpu_ms / summary.total.gpu_ms.max(f64::MIN_POSITIVE);
-        let price = per_hour.map_or_else(String::new, |per_hour| three_digits(charge.price(per_hour)));
-        let time = three_digits(charge.gpu_ms / 1e3);
-        [name.to_owned(), time, percent(share), three_digits(charge.joules), price]
+        let share = Unit::Share.cell(charge.gpu_ms / summary.total.gpu_ms.max(f64::MIN_POSITIVE));
+        let price = per_hour.map_or_else(|| Cell::from(""), |per_hour| charge.price(per_hour).into());
+        cells![name, charge.gpu_ms / 1e3, share, charge.joules, price]
     };
-    let mut rows = vec![["", "GPU seconds", "share", "joules", "price"].map(str::to_owned)];
-    rows.push(row("prompts", summary.prompt));
-    rows.push(row("output", summary.output));
-    rows.push(row("idle", summary.idle));
-    rows.push(row("total", summary.total));
-    let mut out = format!("## What requests cost\n\n{}\n", markdown(&rows, |column| column > 0));
+    let mut table = Table::labelled("", ["GPU seconds", "share", "joules", "price"]);
+    table.push(row("prompts", summary.prompt));
+    table.push(row("output", summary.output));
+    table.push(row("idle", summary.idle));
+    table.push(row("total", summary.total));
+    let mut out = format!("## What requests cost\n\n{}\n", table.markdown());
     out += match summary.method {
         Method::Shape => {
             "Time and energy are shared at each moment among the requests in progress: prompt tokens by their FLOPs, \
@@ -99,7 +99,7 @@ pub(super) fn bill_md(state: &RunState) -> String {
 
 /// The cost of requests by the length of their prompts and of their output.
 fn by_length(state: &RunState) -> String {
-    let mut rows = vec![["tokens", "requests", "GPU ms, mean", "p50", "p90", "J, mean"].map(str::to_owned)];
+    let mut table = Table::labelled("tokens", ["requests", "GPU ms, mean", "p50", "p90", "J, mean"]);
     for (name, tokens) in [
         ("prompt", (|billed: &Billed| billed.prompt_tokens) as fn(&Billed) -> u32),
         ("output", |billed: &Billed| billed.output_tokens),
@@ -114,20 +114,20 @@ fn by_length(state: &RunState) -> String {
             if times.n() > 0 {
                 let range =
                     if to == u32::MAX { format!("{from} or more") } else { format!("{from}–{}", to - 1) };
-                let ms = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), millis);
-                rows.push([
+                let ms = |ms: Option<f64>| Unit::Millis.cell(ms);
+                table.push(cells![
                     format!("{name} {range}"),
-                    grouped(times.n() as i64),
+                    Unit::Count.cell(times.n()),
                     ms(times.mean_ms()),
                     ms(times.percentile_ms(50.0)),
                     ms(times.percentile_ms(90.0)),
-                    three_digits(joules / times.n() as f64),
+                    joules / times.n() as f64,
                 ]);
             }
             from = to;
         }
     }
-    format!("{}\n", markdown(&rows, |column| column > 0))
+    format!("{}\n", table.markdown())
 }
 
 /// `requests.csv`: what each kept request cost.

@@ -11,9 +11,10 @@ use llm_cost::{
 };
 use llmprof_analysis::{classify::Class, peaks::Peaks, roofline::Roof};
 use llmprof_base::{
+    cells,
     foreign::{MAX_LINE, line},
-    table,
-    units::{bytes, grouped, millis, scaled, three_digits},
+    table::{Cell, Column, Table},
+    units::{Unit, bytes, grouped, millis, scaled, three_digits},
 };
 use llmprof_config::PreprocessConfig;
 
@@ -43,9 +44,6 @@ pub const ASSUMPTIONS: [&str; 9] = [
     "lower bounds are the larger of FLOPs / peak and bytes of weights and KV cache / bandwidth; gaps between kernels are \
      not included",
 ];
-
-/// The column of the table that contains text.
-const BOUND_COLUMN: usize = 10;
 
 /// A model, a workload, and the GPU to estimate for, if any.
 #[derive(Debug, Clone)]
@@ -220,9 +218,8 @@ impl CostEstimate {
     pub fn text(&self) -> String {
         let mut out = self.headline();
         out.push_str("\n\n");
-        for (title, rows) in self.phases() {
-            let table = table::aligned(&rows, |column| (1..BOUND_COLUMN).contains(&column));
-            let _ = writeln!(out, "{title}\n  {}\n", table.replace('\n', "\n  "));
+        for (title, table) in self.phases() {
+            let _ = writeln!(out, "{title}\n  {}\n", table.text().replace('\n', "\n  "));
         }
         out + &self.memory_and_bounds().join("\n")
     }
@@ -231,9 +228,8 @@ impl CostEstimate {
     pub fn markdown(&self) -> String {
         let model = line(&self.query.model, MAX_TITLE);
         let mut out = format!("# Cost of {model}\n\n{}\n\n", self.headline());
-        for (title, rows) in self.phases() {
-            let table = table::markdown(&rows, |column| (1..BOUND_COLUMN).contains(&column));
-            let _ = writeln!(out, "## {title}\n\n{table}");
+        for (title, table) in self.phases() {
+            let _ = writeln!(out, "## {title}\n\n{}", table.markdown());
         }
         let list = |out: &mut String, lines: &[&str]| {
             lines.iter().for_each(|line| *out += &list_item(line));
@@ -299,7 +295,7 @@ impl CostEstimate {
     }
 
     /// The titles and tables of the phases, in the order of execution.
-    fn phases(&self) -> Vec<(String, Vec<Vec<String>>)> {
+    fn phases(&self) -> Vec<(String, Table)> {
         let title = |name: String, total: &Amounts| {
             let intensity = total.intensity().map_or_else(|| "–".to_owned(), three_digits);
             format!(
@@ -324,35 +320,40 @@ impl CostEstimate {
 
     /// The operators of a phase as a table with a heading and a row of totals. `flops` gives the FLOPs that determine
     /// the time.
-    fn rows(&self, operators: &[OperatorCost], flops: impl Fn(&OperatorCost) -> f64) -> Vec<Vec<String>> {
+    fn rows(&self, operators: &[OperatorCost], flops: impl Fn(&OperatorCost) -> f64) -> Table {
         let roof = self.query.peaks.as_ref().ok().map(Roof::stated);
-        let mut titles = vec![
-            "operator",
-            "calls",
-            "parameters",
-            "FLOP",
-            "weights",
-            "activations",
-            "KV read",
-            "KV written",
-            "FLOP/B",
-        ];
+        let number = |title, unit| Column::number(title).unit(unit);
+        let mut table = Table::new([
+            Column::text("operator"),
+            number("calls", Unit::Count),
+            number("parameters", Unit::Scaled("")),
+            number("FLOP", Unit::Scaled("")),
+            number("weights", Unit::Scaled("B")),
+            number("activations", Unit::Scaled("B")),
+            number("KV read", Unit::Scaled("B")),
+            number("KV written", Unit::Scaled("B")),
+            Column::number("FLOP/B"),
+        ]);
         if roof.is_some() {
-            titles.extend(["unfused", "bound"]);
+            table.columns.extend([number("unfused", Unit::Millis), Column::text("bound")]);
         }
-        let mut rows = vec![titles.into_iter().map(str::to_owned).collect::<Vec<_>>()];
         let (mut calls_of_all, mut seconds_of_all) = (0, 0.0);
         for one in operators {
             let OperatorCost { operator, calls, all } = one;
             let time = roof.map(|roof| lower_bound(&roof, flops(one), all.bytes()));
             calls_of_all += calls;
             seconds_of_all += time.map_or(0.0, |(seconds, _)| seconds);
-            rows.push(row(operator.name(), *calls, all, time.map(|(seconds, class)| (seconds, Some(class)))));
+            table.push(row(
+                operator.name(),
+                *calls,
+                all,
+                time.map(|(seconds, class)| (seconds, Some(class))),
+            ));
         }
         // Its operators have different limits.
         let total: Amounts = operators.iter().map(|cost| cost.all).sum();
-        rows.push(row("total", calls_of_all, &total, roof.map(|_| (seconds_of_all, None))));
-        rows
+        table.push(row("total", calls_of_all, &total, roof.map(|_| (seconds_of_all, None))));
+        table
     }
 
     /// Memory, peaks and latency bounds, one statement per line.
@@ -449,23 +450,21 @@ impl CostEstimate {
 }
 
 /// A row of the table of operators, with its time at the peaks and the limit that sets it, if they are known.
-fn row(name: &str, calls: u64, amounts: &Amounts, time: Option<(f64, Option<Class>)>) -> Vec<String> {
-    let amount = |value: f64, unit: &str| {
-        if value > 0.0 { scaled(value, unit).trim().to_owned() } else { "–".to_owned() }
-    };
-    let mut row = vec![
-        name.to_owned(),
-        grouped(calls as i64),
-        amount(amounts.parameters, ""),
-        amount(amounts.flops(), ""),
-        amount(amounts.weight_bytes, "B"),
-        amount(amounts.activation_bytes, "B"),
-        amount(amounts.kv_read_bytes, "B"),
-        amount(amounts.kv_write_bytes, "B"),
-        amounts.intensity().map_or_else(|| "–".to_owned(), three_digits),
+fn row(name: &str, calls: u64, amounts: &Amounts, time: Option<(f64, Option<Class>)>) -> Vec<Cell> {
+    let amount = |value: f64| Some(value).filter(|value| *value > 0.0);
+    let mut row = cells![
+        name,
+        calls,
+        amount(amounts.parameters),
+        amount(amounts.flops()),
+        amount(amounts.weight_bytes),
+        amount(amounts.activation_bytes),
+        amount(amounts.kv_read_bytes),
+        amount(amounts.kv_write_bytes),
+        amounts.intensity(),
     ];
     if let Some((seconds, class)) = time {
-        row.extend([millis(seconds * 1e3), class.map_or("–", Class::word).to_owned()]);
+        row.extend(cells![seconds * 1e3, class.map(Class::word)]);
     }
     row
 }

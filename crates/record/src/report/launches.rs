@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 
 use crate::state::{LaunchGroup, LaunchPlace, Launches, RunState};
 use llmprof_base::{
-    table::{aligned, markdown},
-    units::{grouped, millis, share_percent},
+    cells,
+    table::{Column, Table, Tone},
+    units::{Unit, grouped, millis},
 };
 
 /// Maximum rows in a report, and kernels of a row in JSON.
@@ -16,22 +17,29 @@ fn milliseconds(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
-fn rows(launches: &Launches, group: LaunchGroup, limit: usize) -> Vec<[String; 5]> {
-    let place = match group {
-        LaunchGroup::Line => "line",
-        LaunchGroup::Module => "file",
-    };
-    let mut rows = vec![["share", "GPU time", "launches", place, "largest kernel"].map(str::to_owned)];
-    rows.extend(launches.places(group).iter().take(limit).map(|place| {
-        [
-            share_percent(100.0 * place.share),
-            millis(milliseconds(place.launched.ns)),
-            grouped(i64::try_from(place.launched.launches).unwrap_or(i64::MAX)),
-            place.text().to_owned(),
-            place.kernels.first().map(|(name, _)| (*name).to_owned()).unwrap_or_default(),
-        ]
-    }));
-    rows
+/// The lines or files that launched kernels, by GPU time.
+pub fn launches_table(launches: &Launches, group: LaunchGroup) -> Table {
+    let mut table = Table::new([
+        Column::number("share").key("share").unit(Unit::TinyShare).tone(Tone::Number),
+        Column::number("GPU time").key("gpu_ms").unit(Unit::Millis),
+        Column::number("launches").key("launches").unit(Unit::Count),
+        Column::path(match group {
+            LaunchGroup::Line => "line",
+            LaunchGroup::Module => "file",
+        })
+        .key("place"),
+        Column::text("largest kernel").key("kernel").tone(Tone::Dim),
+    ]);
+    for place in launches.places(group) {
+        table.push(cells![
+            place.share,
+            milliseconds(place.launched.ns),
+            place.launched.launches,
+            place.text(),
+            place.kernels.first().map_or("", |(name, _)| *name),
+        ]);
+    }
+    table
 }
 
 /// `1.2 s in 8,400 kernels`.
@@ -43,11 +51,12 @@ fn sum(launches: &Launches) -> String {
 
 /// The table of `kernels RUN --by line`.
 pub fn launches_text(state: &RunState, group: LaunchGroup, limit: usize) -> String {
-    let launches = &state.launches;
-    let all = launches.places(group).len();
+    let mut table = launches_table(&state.launches, group);
+    let all = table.rows.len();
+    table.rows.truncate(limit);
     let more = all.saturating_sub(limit);
     let more = if more > 0 { format!("\n{more} more rows (-k {all} shows all)") } else { String::new() };
-    format!("{}\n\n{}{more}", sum(launches), aligned(&rows(launches, group, limit), |column| column < 3))
+    format!("{}\n\n{}{more}", sum(&state.launches), table.text())
 }
 
 pub fn launches_json(state: &RunState, group: LaunchGroup, limit: usize) -> Value {
@@ -78,10 +87,12 @@ pub(super) fn launches_md(state: &RunState) -> String {
     if !launches.is_there() {
         return String::new();
     }
+    let mut table = launches_table(launches, LaunchGroup::Line);
+    table.rows.truncate(REPORTED);
     format!(
         "### Kernels by line\n\nThe Python lines that launched the program's kernels, by GPU time: {}.\n\n{}\n",
         sum(launches),
-        markdown(&rows(launches, LaunchGroup::Line, REPORTED), |column| column < 3)
+        table.markdown()
     )
 }
 

@@ -14,9 +14,10 @@ use crate::state::{LogLine, RunState};
 use gpu_traces::show::{RowQuery, TableView};
 use llmprof_analysis::{distribution::Distribution, throttle};
 use llmprof_base::{
+    cells,
     foreign::{MAX_LINE, line},
-    table,
-    units::{bytes, grouped, millis, percent, scaled, three_digits},
+    table::{Cell, Column, Table},
+    units::{Unit, grouped, percent, scaled, three_digits},
 };
 use llmprof_event::{Level, Notice, Phase, kernels::Group};
 
@@ -78,6 +79,23 @@ fn head_md(state: &RunState) -> String {
     out
 }
 
+/// The latencies of the measured requests.
+pub fn latency_table(state: &RunState) -> Table {
+    let first = [Column::text("").key("name"), Column::number("n").key("n").unit(Unit::Count)];
+    let times = ["mean", "p50", "p90", "p99", "min", "max"];
+    let times = times.map(|key| Column::number(key).key(key).unit(Unit::Millis));
+    let mut table = Table::new(first.into_iter().chain(times));
+    for (name, distribution) in state.latencies(&state.total) {
+        table.push(latency(name.to_owned(), distribution));
+    }
+    table
+}
+
+fn latency(name: String, distribution: &Distribution) -> Vec<Cell> {
+    let s = distribution.summary();
+    cells![name, s.n, s.mean, s.p50, s.p90, s.p99, s.min, s.max]
+}
+
 /// Latencies and rates: the part before the plots.
 pub(super) fn latencies_md(state: &RunState) -> String {
     let Some(run) = state.run.as_ref().filter(|run| run.kind.has_workload()) else { return String::new() };
@@ -86,23 +104,12 @@ pub(super) fn latencies_md(state: &RunState) -> String {
         return String::new();
     }
     let mut out = String::new();
-    let mut rows = vec![["", "n", "mean", "p50", "p90", "p99", "min", "max"].map(str::to_owned)];
-    let mut row = |name: String, distribution: &Distribution| {
-        let s = distribution.summary();
-        let time = |ms: Option<f64>| ms.map_or_else(none, millis);
-        let [mean, p50, p90, p99, min, max] = [s.mean, s.p50, s.p90, s.p99, s.min, s.max].map(time);
-        rows.push([name, grouped(s.n as i64), mean, p50, p90, p99, min, max]);
-    };
-    state
-        .latencies(&state.total)
-        .into_iter()
-        .for_each(|(name, distribution)| row(name.to_owned(), distribution));
-    for (name, distribution) in
-        state.total.left_out().into_iter().flat_map(|metrics| state.latencies(metrics))
-    {
-        row(format!("{name} while kernels were recorded"), distribution);
-    }
-    out += &table::markdown(&rows, |column| column > 0);
+    let with_recording = state.total.left_out().into_iter().flat_map(|metrics| state.latencies(metrics));
+    let with_recording = with_recording
+        .map(|(name, distribution)| (format!("{name} while kernels were recorded"), distribution));
+    let mut table = latency_table(state);
+    with_recording.for_each(|(name, distribution)| table.push(latency(name, distribution)));
+    out += &table.markdown();
     let rate = |tok_s: Option<f64>| tok_s.map_or_else(none, |v| format!("{} tok/s", three_digits(v)));
     let total = &state.total;
     let _ = match is_inferred {
@@ -181,19 +188,7 @@ fn efficiency(out: &mut String, state: &RunState) {
             let _ = writeln!(out, "{name}: {}.", percent(used.share * 100.0));
         }
     }
-    let mut rows = vec![["", "FLOP/B", "FLOP/s", "B/s", "of peak", "class", "time share"].map(str::to_owned)];
-    for point in &roofline.points {
-        rows.push([
-            point.label(),
-            point.timed.flop_per_byte().map_or_else(none, three_digits),
-            scaled(point.timed.flop_per_s(), "").trim_end().to_owned(),
-            scaled(point.timed.bytes_per_s(), "").trim_end().to_owned(),
-            point.share.map_or_else(none, |share| percent(share.max_pct())),
-            point.verdict.as_ref().map_or_else(none, |verdict| verdict.class.word().to_owned()),
-            point.time_pct.map_or_else(none, percent),
-        ]);
-    }
-    let _ = writeln!(out, "\n{}", table::markdown(&rows, |column| column > 0 && column != 5));
+    let _ = writeln!(out, "\n{}", roofline.table().markdown());
     list(out, &all_hints(state));
     let mut bases: Vec<String> = roofline.points.iter().map(|point| point.basis.to_string()).collect();
     bases.dedup();
@@ -206,7 +201,7 @@ fn gpu(out: &mut String, state: &RunState) {
     if let Some(diagnosis) = state.diagnosis() {
         let _ = write!(out, "## Throttling\n\n{}", paragraph(&diagnosis.verdict.to_string()));
         if !diagnosis.causes.is_empty() {
-            let _ = writeln!(out, "{}", throttle::table::markdown(&diagnosis.causes));
+            let _ = writeln!(out, "{}", throttle::table::table(&diagnosis.causes).markdown());
             for cause in diagnosis.causes.iter().filter(|cause| cause.cost_pct.is_some()) {
                 *out += &list_item(&format!("{}, {}: {}", cause.phase, cause.reason, cause.basis));
             }
@@ -216,27 +211,27 @@ fn gpu(out: &mut String, state: &RunState) {
         list(out, &advice.collect::<Vec<_>>());
     }
     if let Some(energy) = energy_of(state) {
-        let mut rows = vec![["", "J", "mean W", "tokens", "J/token"].map(str::to_owned)];
-        let number = |value: Option<f64>| value.map_or_else(none, three_digits);
+        let mut table = Table::labelled("", ["J", "mean W", "tokens", "J/token"]);
         if let Some(requests) = energy.requests {
-            rows.push([
-                "requests: prefill and decode".to_owned(),
-                three_digits(requests.joules),
-                none(),
+            table.push(cells![
+                "requests: prefill and decode",
+                requests.joules,
+                Cell::default(),
                 format!("{} output", grouped(requests.output_tokens as i64)),
-                three_digits(requests.j_per_output_token),
+                requests.j_per_output_token,
             ]);
         }
         for phase in &energy.phases {
-            rows.push([
+            let tokens = Unit::Count.cell(phase.tokens);
+            table.push(cells![
                 phase.phase.to_string(),
-                three_digits(phase.joules),
-                number(phase.mean_w),
-                phase.tokens.map_or_else(none, |tokens| grouped(tokens as i64)),
-                number(phase.j_per_token),
+                phase.joules,
+                phase.mean_w,
+                tokens,
+                phase.j_per_token
             ]);
         }
-        let table = table::markdown(&rows, |column| column > 0);
+        let table = table.markdown();
         let method =
             format!("Method: {}. Uncertainty: {}. Warm-up is included.", energy.method, energy.uncertainty);
         let _ = write!(out, "## Energy\n\n{table}\n{}", paragraph(&method));
@@ -263,18 +258,15 @@ fn gpu(out: &mut String, state: &RunState) {
 
 /// The memory of allocators, if they are counted.
 fn memory(out: &mut String, state: &RunState) {
-    let mut rows = vec![["allocator", "live", "peak", "reserved", "fragmentation"].map(str::to_owned)];
+    let mut table = Table::labelled("allocator", ["live", "peak", "reserved", "fragmentation"]);
     for sample in state.allocators.all() {
-        rows.push([
-            sample.allocator.name().to_owned(),
-            bytes(sample.live_bytes),
-            bytes(sample.peak_bytes),
-            sample.reserved_bytes.map_or_else(none, bytes),
-            sample.fragmentation().map_or_else(none, |share| percent(share * 100.0)),
-        ]);
+        let held = [Some(sample.live_bytes), Some(sample.peak_bytes), sample.reserved_bytes];
+        let row =
+            [Cell::from(sample.allocator.name())].into_iter().chain(held.map(|n| Unit::Scaled("B").cell(n)));
+        table.push(row.chain([Unit::Share.cell(sample.fragmentation())]));
     }
-    if rows.len() > 1 {
-        let table = table::markdown(&rows, |column| column > 0);
+    if !table.rows.is_empty() {
+        let table = table.markdown();
         let _ = writeln!(out, "## Memory\n\n{table}\nLive and reserved: at the last sample.\n");
     }
 }
@@ -293,17 +285,17 @@ fn snapshots(out: &mut String, state: &RunState) {
     if state.snapshots.is_empty() {
         return;
     }
-    let mut rows = vec![["name", "from", "to", "ITL p50", "decode tok/s"].map(str::to_owned)];
+    let mut table = Table::labelled("name", ["from", "to", "ITL p50", "decode tok/s"]);
     for s in &state.snapshots {
-        rows.push([
+        table.push(cells![
             s.name.clone(),
             format!("{:.1} s", s.metrics.from_s),
             format!("{:.1} s", s.metrics.to_s),
-            s.metrics.itl_ms.p50.map_or_else(none, millis),
-            s.metrics.decode_tok_s.map_or_else(none, three_digits),
+            Unit::Millis.cell(s.metrics.itl_ms.p50),
+            s.metrics.decode_tok_s,
         ]);
     }
-    let _ = writeln!(out, "## Snapshots\n\n{}", table::markdown(&rows, |column| column > 0));
+    let _ = writeln!(out, "## Snapshots\n\n{}", table.markdown());
 }
 
 fn notices(out: &mut String, state: &RunState) {

@@ -22,10 +22,10 @@ mod remake;
 mod server;
 mod stakeholder;
 
-pub use account::account_text;
+pub use account::{account_text, all_owners, considerable_owners, python_lines};
 pub use bill::bill_text;
-pub use launches::{StackFormat, launches_json, launches_text, stacks_file};
-pub use markdown::{kernels_text, report_md};
+pub use launches::{StackFormat, launches_json, launches_table, launches_text, stacks_file};
+pub use markdown::{kernels_text, latency_table, report_md};
 pub use metrics::{DEFINITIONS, metrics_json, run_json};
 pub use ops_csv::COLUMNS as OPS_COLUMNS;
 pub use prometheus::prometheus_text;

@@ -4,14 +4,15 @@
 use std::fmt::Write;
 
 use super::{
-    items::{hints, list, none},
+    items::{hints, list},
     title,
 };
 use crate::state::{HostOperators, OperatorBasis, RunState};
 use llm_cost::cost::StepCost;
 use llmprof_base::{
-    table,
-    units::{bytes, grouped, millis, percent, scaled, three_digits},
+    cells,
+    table::{Cell, Column, Table},
+    units::{Unit, grouped, millis},
 };
 use llmprof_event::{HeapGrowth, ModelEngine, Phase, WorkKind};
 
@@ -50,25 +51,35 @@ fn measured(out: &mut String, state: &RunState, phase: Phase) {
          from the model's shape.\n",
         phase.name(),
     );
-    let heading = ["operator", "calls", "time", "share", "FLOP/s", "B/s", "of peak", "class", "kernels"];
-    let mut rows = vec![heading.map(str::to_owned)];
+    let number = |title, unit| Column::number(title).unit(unit);
+    let mut table = Table::new([
+        Column::text("operator"),
+        Column::number("calls"),
+        number("time", Unit::Millis),
+        number("share", Unit::Share),
+        number("FLOP/s", Unit::Scaled("FLOP/s")),
+        number("B/s", Unit::Scaled("B/s")),
+        number("of peak", Unit::Percent),
+        Column::text("class"),
+        Column::text("kernels"),
+    ]);
     for row in &state.operator_rows(phase) {
         let kernels: Vec<&str> = row.kernels.iter().take(3).map(|(name, _)| name.as_str()).collect();
         let more = row.kernels.len().saturating_sub(kernels.len());
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        rows.push([
-            row.name().to_owned(),
-            three_digits(row.calls_per_step),
-            millis(row.ns_per_step / 1e6),
-            percent(row.share * 100.0),
-            row.achieved.map_or_else(none, |timed| scaled(timed.flop_per_s(), "FLOP/s")),
-            row.achieved.map_or_else(none, |timed| scaled(timed.bytes_per_s(), "B/s")),
-            row.pct_of_peaks.map_or_else(none, |share| percent(share.max_pct())),
-            row.verdict.as_ref().map_or_else(|_| none(), |verdict| verdict.class.word().to_owned()),
+        table.push(cells![
+            row.name(),
+            row.calls_per_step,
+            row.ns_per_step / 1e6,
+            row.share,
+            row.achieved.map(|timed| timed.flop_per_s()),
+            row.achieved.map(|timed| timed.bytes_per_s()),
+            row.pct_of_peaks.map(|share| share.max_pct()),
+            row.verdict.as_ref().ok().map(|verdict| verdict.class.word()),
             format!("`{}`{more}", kernels.join("`, `")),
         ]);
     }
-    let _ = writeln!(out, "{}", table::markdown(&rows, |column| (1..7).contains(&column)));
+    let _ = writeln!(out, "{}", table.markdown());
     list(out, &hints(state, phase));
 }
 
@@ -106,68 +117,50 @@ fn on_host(out: &mut String, state: &RunState, phase: Phase, host: &HostOperator
     }
     let achieved = if on_cpu { state.operator_rows(phase) } else { Vec::new() };
     let steps = host.attributed_steps().max(1) as f64;
-    let share = |ns: u64| percent(ns as f64 / host.attributed_ns().max(1) as f64 * 100.0);
-    let time = |ns: f64| millis(ns / 1e6);
-    let allocated = |heap: Option<HeapGrowth>| {
-        heap.map_or_else(none, |heap| scaled(heap.allocated_bytes as f64 / steps, "B"))
-    };
-    let peak = |heap: Option<HeapGrowth>| heap.map_or_else(none, |heap| bytes(heap.peak_bytes));
-    let heading = [
-        "operator",
-        "calls",
-        "per step",
-        "share",
-        "mean",
-        "min",
-        "max",
-        "FLOP/s",
-        "B/s",
-        "allocated",
-        "peak",
-        "shapes",
-    ];
-    let step = time(host.attributed_ns() as f64 / steps);
-    let mut rows = vec![
-        heading.map(str::to_owned),
-        [
-            "**step**".to_owned(),
-            "1".to_owned(),
-            step.clone(),
-            percent(100.0),
-            step,
-            none(),
-            none(),
-            none(),
-            none(),
-            allocated(host.heap),
-            peak(host.heap),
-            String::new(),
-        ],
-    ];
+    let share = |ns: u64| ns as f64 / host.attributed_ns().max(1) as f64;
+    let ms = |ns: f64| ns / 1e6;
+    let allocated = |heap: Option<HeapGrowth>| heap.map(|heap| heap.allocated_bytes as f64 / steps);
+    let peak = |heap: Option<HeapGrowth>| heap.map(|heap| heap.peak_bytes);
+    let number = |title, unit| Column::number(title).unit(unit);
+    let mut table = Table::new([
+        Column::text("operator"),
+        Column::number("calls"),
+        number("per step", Unit::Millis),
+        number("share", Unit::Share),
+        number("mean", Unit::Millis),
+        number("min", Unit::Millis),
+        number("max", Unit::Millis),
+        number("FLOP/s", Unit::Scaled("FLOP/s")),
+        number("B/s", Unit::Scaled("B/s")),
+        number("allocated", Unit::Scaled("B")),
+        number("peak", Unit::Scaled("B")),
+        Column::text("shapes"),
+    ]);
+    let (step, none) = (ms(host.attributed_ns() as f64 / steps), Cell::default);
+    let (held, most) = (allocated(host.heap), peak(host.heap));
+    table.push(cells!["**step**", "1", step, 1.0, step, none(), none(), none(), none(), held, most, ""]);
     for spent in &host.times {
         let row = achieved.iter().find(|row| row.operator == Some(spent.operator));
         let achieved = row.and_then(|row| row.achieved);
-        rows.push([
+        table.push(cells![
             spent.operator.to_string(),
-            three_digits(spent.calls as f64 / steps),
-            time(spent.ns as f64 / steps),
+            spent.calls as f64 / steps,
+            ms(spent.ns as f64 / steps),
             share(spent.ns),
-            time(spent.ns as f64 / spent.calls.max(1) as f64),
-            time(spent.min_ns as f64),
-            time(spent.max_ns as f64),
-            achieved.map_or_else(none, |timed| scaled(timed.flop_per_s(), "FLOP/s")),
-            achieved.map_or_else(none, |timed| scaled(timed.bytes_per_s(), "B/s")),
+            ms(spent.ns as f64 / spent.calls.max(1) as f64),
+            ms(spent.min_ns as f64),
+            ms(spent.max_ns as f64),
+            achieved.map(|timed| timed.flop_per_s()),
+            achieved.map(|timed| timed.bytes_per_s()),
             allocated(spent.heap),
             peak(spent.heap),
-            state.operand_shapes(phase, spent.operator).map_or_else(none, |text| format!("`{text}`")),
+            state.operand_shapes(phase, spent.operator).map(|text| format!("`{text}`")),
         ]);
     }
-    let mut rest: [String; 12] = Default::default();
-    rest[0] = "*outside operators*".to_owned();
-    rest[2] = time(host.self_ns() as f64 / steps);
-    rest[3] = share(host.self_ns());
-    rows.push(rest);
-    let _ = writeln!(out, "{}", table::markdown(&rows, |column| (1..11).contains(&column)));
+    let own = host.self_ns();
+    let own = cells!["*outside operators*", "", ms(own as f64 / steps), share(own)];
+    table.push(own.into_iter().chain(vec![Cell::from(""); 8]));
+    let _ = writeln!(out, "{}", table.markdown());
     if let Some(cost) = state.step_cost(phase) {
         let _ =
             writeln!(out, "Shapes of a step with {} positions after {}.\n", cost.step.new, cost.step.past);
@@ -201,19 +194,28 @@ fn estimated(out: &mut String, state: &RunState, phase: Phase, cost: &StepCost) 
         cost.step.new,
         cost.step.past
     );
-    let share = |part: f64, all: f64| if all > 0.0 { percent(part / all * 100.0) } else { none() };
-    let heading = ["operator", "calls", "FLOP", "share", "bytes", "share", "FLOP/B"];
-    let mut rows = vec![heading.map(str::to_owned)];
+    let share = |part: f64, all: f64| (all > 0.0).then(|| part / all);
+    let number = |title, unit| Column::number(title).unit(unit);
+    let mut table = Table::new([
+        Column::text("operator"),
+        number("calls", Unit::Count),
+        number("FLOP", Unit::Scaled("FLOP")),
+        number("share", Unit::Share),
+        number("bytes", Unit::Scaled("B")),
+        number("share", Unit::Share),
+        Column::number("FLOP/B"),
+    ]);
     for operator in &cost.operators {
-        rows.push([
-            operator.operator.name().to_owned(),
-            grouped(operator.calls as i64),
-            scaled(operator.all.flops(), "FLOP"),
-            share(operator.all.flops(), total.flops()),
-            scaled(operator.all.bytes(), "B"),
-            share(operator.all.bytes(), total.bytes()),
-            operator.all.intensity().map_or_else(none, three_digits),
+        let all = &operator.all;
+        table.push(cells![
+            operator.operator.name(),
+            operator.calls,
+            all.flops(),
+            share(all.flops(), total.flops()),
+            all.bytes(),
+            share(all.bytes(), total.bytes()),
+            all.intensity(),
         ]);
     }
-    let _ = writeln!(out, "{}", table::markdown(&rows, |column| column > 0));
+    let _ = writeln!(out, "{}", table.markdown());
 }

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::{list_item, paragraph};
 use crate::state::RunState;
-use llmprof_analysis::ranks::{Late, collective_rows, lane_rows};
+use llmprof_analysis::ranks::{Late, collective_table, lane_table};
 use llmprof_base::{
-    table::{aligned, markdown},
+    table::Table,
     units::{millis, percent},
 };
 
@@ -35,21 +35,21 @@ fn remarks(state: &RunState) -> Vec<String> {
     all
 }
 
+/// The lanes and the collectives, if there are any.
+fn tables(state: &RunState) -> impl Iterator<Item = Table> {
+    let totals = state.ranks.total();
+    let lanes = (!totals.is_empty()).then(|| lane_table(totals, |lane| state.rank_clock(lane)));
+    let collectives = (!totals.collectives.is_empty()).then(|| collective_table(totals));
+    lanes.into_iter().chain(collectives)
+}
+
 /// The section of `report.md`.
 pub(super) fn ranks_md(state: &RunState) -> String {
     if !state.ranks.is_there() {
         return String::new();
     }
-    let totals = state.ranks.total();
     let mut out = "## Ranks\n\n".to_owned();
-    if !totals.is_empty() {
-        out += &markdown(&lane_rows(totals, |lane| state.rank_clock(lane)), |column| column > 0);
-        out.push('\n');
-    }
-    if !totals.collectives.is_empty() {
-        out += &markdown(&collective_rows(totals), |column| column > 0);
-        out.push('\n');
-    }
+    tables(state).for_each(|table| out += &(table.markdown() + "\n"));
     for remark in remarks(state) {
         out += &list_item(&remark);
     }
@@ -65,14 +65,7 @@ pub fn ranks_text(state: &RunState) -> String {
     if !state.ranks.is_there() {
         return String::new();
     }
-    let totals = state.ranks.total();
-    let mut parts = Vec::new();
-    if !totals.is_empty() {
-        parts.push(aligned(&lane_rows(totals, |lane| state.rank_clock(lane)), |column| column > 0));
-    }
-    if !totals.collectives.is_empty() {
-        parts.push(aligned(&collective_rows(totals), |column| column > 0));
-    }
+    let mut parts: Vec<String> = tables(state).map(|table| table.text()).collect();
     parts.push(remarks(state).join("\n"));
     parts.join("\n\n")
 }

@@ -7,23 +7,23 @@ use super::list_item;
 use crate::state::{MeanOf, RunState, Series, ServerState};
 use llmprof_analysis::late::{FACTOR, LATE};
 use llmprof_base::{
-    table::{aligned, markdown},
-    units::{grouped, millis, percent, three_digits},
+    cells,
+    table::{Cell, Table},
+    units::{Unit, grouped, millis, percent, three_digits},
 };
 use llmprof_event::{AlertChanged, Stamp};
 
-/// A name, its values, and their format.
-type Row<'a> = (&'static str, &'a Series, fn(f64) -> String);
+/// A name, its values, and their unit.
+type Row<'a> = (&'static str, &'a Series, Unit);
 
 /// The metrics of a server that are shown.
 fn rows(server: &ServerState) -> Vec<Row<'_>> {
-    let count: fn(f64) -> String = three_digits;
     let all: [Row<'_>; 5] = [
-        ("running", &server.running, count),
-        ("queued", &server.queued, count),
-        ("KV cache", &server.kv_used, percent),
-        ("batch", &server.batch, count),
-        ("output tok/s", &server.output_tok_s, count),
+        ("running", &server.running, Unit::None),
+        ("queued", &server.queued, Unit::None),
+        ("KV cache", &server.kv_used, Unit::Percent),
+        ("batch", &server.batch, Unit::None),
+        ("output tok/s", &server.output_tok_s, Unit::None),
     ];
     all.into_iter().filter(|(_, series, _)| !series.is_empty()).collect()
 }
@@ -41,22 +41,19 @@ pub fn watched_server_text(state: &RunState) -> String {
 
 fn server_text(state: &RunState, server: &ServerState) -> String {
     let Some(found) = &server.found else { return String::new() };
-    let mut table = vec![["", "mean", "min", "max", "last"].map(str::to_owned)];
+    let mut table = Table::labelled("", ["mean", "min", "max", "last"]);
     for (name, series, unit) in rows(server) {
-        let (min, max) = series.range().unwrap_or_default();
-        let [mean, min, max, last] = [
-            mean(state, series),
-            Some(f64::from(min)),
-            Some(f64::from(max)),
-            series.last().map(|(_, value)| f64::from(value)),
-        ]
-        .map(|value| value.map_or_else(|| "–".to_owned(), unit));
-        table.push([name.to_owned(), mean, min, max, last]);
+        let range = series.range();
+        let last = series.last().map(|(_, value)| value);
+        let last =
+            [range.map(|(min, _)| min), range.map(|(_, max)| max), last].map(|value| value.map(f64::from));
+        let values = [mean(state, series)].into_iter().chain(last).map(|value| unit.cell(value));
+        table.push([Cell::from(name)].into_iter().chain(values));
     }
     let mut text = format!("{} at {}, {} s\n\n", found.kind, found.url, three_digits(state.now.secs()));
-    match table.len() {
-        1 => text += "It reported nothing between two readings.",
-        _ => text += &aligned(&table, |column| column > 0),
+    match table.rows.is_empty() {
+        true => text += "It reported nothing between two readings.",
+        false => text += &table.text(),
     }
     for remark in state.remarks_on(server) {
         text += &format!("\n\n{remark}");
@@ -101,16 +98,16 @@ fn server_json(state: &RunState, server: &ServerState) -> Value {
 pub(super) fn server_md(state: &RunState) -> String {
     let Some(server) = state.load_tested().filter(|server| server.ended > 0) else { return String::new() };
     let text = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), millis);
-    let mut rows = vec![["part of TTFT", "mean", "p50", "p90", "p99", "n"].map(str::to_owned)];
+    let mut table = Table::labelled("part of TTFT", ["mean", "p50", "p90", "p99", "n"]);
     let parts = server.ttft_parts();
     for times in &parts {
         let distribution = times.distribution();
         let at = |p: f64| distribution.and_then(|d| d.percentile_ms(p));
-        let [mean, p50, p90, p99] = [times.mean_ms, at(50.0), at(90.0), at(99.0)].map(text);
-        let n = distribution.map_or_else(|| "–".to_owned(), |d| grouped(d.n() as i64));
-        rows.push([times.part.name().to_owned(), mean, p50, p90, p99, n]);
+        let ms = [times.mean_ms, at(50.0), at(90.0), at(99.0)].map(|ms| Unit::Millis.cell(ms));
+        let n = Unit::Count.cell(distribution.map(|d| d.n()));
+        table.push([Cell::from(times.part.name())].into_iter().chain(ms).chain([n]));
     }
-    let mut out = format!("## Server\n\n{}\n", markdown(&rows, |column| column > 0));
+    let mut out = format!("## Server\n\n{}\n", table.markdown());
     out += "Client lag precedes the start, from which TTFT is counted. Queue and prefill are measured by the server's \
             clock.\n\n";
     let has = |kind: fn(&MeanOf<'_>) -> bool| parts.iter().any(|times| kind(&times.of));
@@ -124,11 +121,12 @@ pub(super) fn server_md(state: &RunState) -> String {
     }
     let late = server.late.by_cause();
     if let Some(share) = server.late.share().filter(|_| !late.is_empty()) {
-        let mut rows = vec![["late chunks by concurrent event", "chunks", "time lost"].map(str::to_owned)];
+        let mut table = Table::labelled("late chunks by concurrent event", ["chunks", "time lost"]);
         for (cause, lost) in late {
-            rows.push([cause.to_string(), grouped(lost.chunks as i64), millis(lost.ns as f64 / 1e6)]);
+            let (chunks, time) = (Unit::Count.cell(lost.chunks), Unit::Millis.cell(lost.ns as f64 / 1e6));
+            table.push(cells![cause.to_string(), chunks, time]);
         }
-        out += &markdown(&rows, |column| column > 0);
+        out += &table.markdown();
         out += &format!(
             "\nLate: more than {FACTOR} times the median gap ({}) and {} longer. They cost {} of the time between chunks.\n\n",
             text(server.late.usual_ms()),

@@ -9,4 +9,4 @@ mod table;
 pub use cooldown::{CooldownStatus, Temperature};
 pub use jobs::{Job, JobResult, JobState, LiveFigures, Placement, Sweep};
 pub use results::result_in;
-pub use table::{Column, PLACEMENT_HEADINGS, csv_rows, sweep_csv, sweep_json, table_text};
+pub use table::{Measured, PLACEMENT, ended_jobs, sweep_csv, sweep_json, sweep_table, table_text};

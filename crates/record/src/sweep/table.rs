@@ -2,45 +2,37 @@
 
 use serde_json::{Value, json};
 
-use super::jobs::{Job, JobResult, JobState, Sweep};
+use super::jobs::{Job, JobState, Sweep};
 use llmprof_analysis::{distribution::Summary, metrics::MetricsSummary};
 use llmprof_base::{
-    csv::csv_text,
-    table::aligned,
-    units::{millis, three_digits},
+    cells,
+    table::{Cell, Column, Table, Tone},
+    units::Unit,
 };
 
 /// Version of the output of `run --multirun --json`.
 const SCHEMA: u32 = 1;
 
-/// A measured column: its heading, its name in the CSV, its value and the format.
-pub struct Column {
-    pub heading: &'static str,
-    csv: &'static str,
+/// A measurement of each job.
+pub struct Measured {
+    pub title: &'static str,
+    pub key: &'static str,
+    unit: Unit,
     value: fn(&MetricsSummary) -> Option<f64>,
-    format: fn(f64) -> String,
 }
 
-impl Column {
-    pub const ALL: [Column; 3] = [
-        Column { heading: "TTFT p50", csv: "ttft_p50_ms", value: |m| m.ttft_ms.p50, format: millis },
-        Column { heading: "TPOT p50", csv: "tpot_p50_ms", value: |m| m.tpot_ms.p50, format: millis },
-        Column { heading: "tok/s", csv: "decode_tok_s", value: |m| m.decode_tok_s, format: three_digits },
+impl Measured {
+    pub const ALL: [Measured; 3] = [
+        Measured { title: "TTFT p50", key: "ttft_p50_ms", unit: Unit::Millis, value: |m| m.ttft_ms.p50 },
+        Measured { title: "TPOT p50", key: "tpot_p50_ms", unit: Unit::Millis, value: |m| m.tpot_ms.p50 },
+        Measured { title: "tok/s", key: "decode_tok_s", unit: Unit::None, value: |m| m.decode_tok_s },
     ];
 
-    /// The cell of `job`; `None` if too little was measured.
-    pub fn cell(&self, job: &Job) -> Option<String> {
-        self.value(job).map(self.format)
-    }
-
-    /// The cell of a running job, with its measurements so far.
-    pub fn cell_of(&self, metrics: &MetricsSummary) -> Option<String> {
-        (self.value)(metrics).filter(|value| value.is_finite()).map(self.format)
-    }
-
-    fn value(&self, job: &Job) -> Option<f64> {
-        let metrics = job.result.as_ref().and_then(|result| result.metrics.as_ref());
-        metrics.and_then(self.value).filter(|value| value.is_finite())
+    /// Missing if too little was measured.
+    pub fn cell(&self, metrics: Option<&MetricsSummary>) -> Cell {
+        // More digits than any measurement has, but few enough that the number reads back unchanged.
+        let value = metrics.and_then(self.value).map(|value| (value * 1e6).round() / 1e6);
+        self.unit.cell(value).tone(Tone::Number)
     }
 }
 
@@ -65,77 +57,65 @@ impl Job {
         Some(reason?.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
-    /// The launcher's id of the job, and the node or GPU; empty if unknown.
-    pub fn placement_cells(&self) -> [String; 2] {
-        let placement = self.placement.clone().unwrap_or_default();
-        [placement.id, placement.on.unwrap_or_default()]
+    /// The launcher's id of the job, and the node or GPU, as far as they are known.
+    pub fn placement_parts(&self) -> [Option<&str>; 2] {
+        let placement = self.placement.as_ref();
+        let id = placement.map(|placement| placement.id.as_str()).filter(|id| !id.is_empty());
+        [id, placement.and_then(|placement| placement.on.as_deref())]
+    }
+
+    pub fn metrics(&self) -> Option<&MetricsSummary> {
+        self.result.as_ref()?.metrics.as_ref()
     }
 }
 
-/// Headings of [`Job::placement_cells`].
-pub const PLACEMENT_HEADINGS: [&str; 2] = ["id", "on"];
+/// Columns of [`Job::placement_parts`].
+pub const PLACEMENT: [&str; 2] = ["id", "on"];
 
-fn keys<'a>(sweep: &'a Sweep, indexes: &'a [usize]) -> impl Iterator<Item = &'a str> {
-    indexes.iter().map(|index| sweep.jobs[0].key_and_value(*index).0)
+/// One row per job: swept values, measurements, outcome. `live` has the measurements of a running job so far.
+pub fn sweep_table<'a>(sweep: &'a Sweep, live: impl Fn(usize) -> Option<&'a MetricsSummary>) -> Table {
+    let swept = sweep.swept();
+    let placement = PLACEMENT.into_iter().filter(|_| sweep.has_placements());
+    let keys = swept.iter().map(|index| sweep.jobs[0].key_and_value(*index).0.to_owned());
+    let mut table = Table::new([Column::number("job").key("job")]);
+    table.columns.extend(placement.clone().map(Column::text));
+    table.columns.extend(keys.map(|key| Column::text(key.clone()).key(key)));
+    table.columns.extend(Measured::ALL.map(|measured| Column::number(measured.title).key(measured.key)));
+    table.columns.push(Column::text("outcome"));
+    table.columns.extend(["outcome", "reason", "run_dir"].into_iter().chain(placement).map(Column::data));
+    for (index, job) in sweep.jobs.iter().enumerate() {
+        let result = job.result.as_ref();
+        let reason = job.reason().unwrap_or_default();
+        let outcome = if reason.is_empty() { job.status() } else { format!("{}: {reason}", job.status()) };
+        let placement = job.placement_parts().map(Cell::from).into_iter().filter(|_| sweep.has_placements());
+        let mut row = cells![index + 1];
+        row.extend(placement.clone());
+        row.extend(swept.iter().map(|index| Cell::from(job.key_and_value(*index).1)));
+        let metrics = live(index).or_else(|| job.metrics());
+        row.extend(Measured::ALL.iter().map(|measured| measured.cell(metrics)));
+        let dir = result.and_then(|result| result.dir.as_ref()).map(|dir| dir.display().to_string());
+        row.extend(cells![outcome, result.map(|result| result.outcome.to_string()), reason, dir]);
+        table.push(row.into_iter().chain(placement));
+    }
+    table
 }
 
-/// One row per job: swept values, measurements, outcome.
+/// The table as text.
 pub fn table_text(sweep: &Sweep) -> String {
-    let indexes = sweep.swept();
-    let has_placements = sweep.has_placements();
-    let mut heading = vec!["job".to_owned()];
-    heading.extend(PLACEMENT_HEADINGS.map(str::to_owned).into_iter().filter(|_| has_placements));
-    heading.extend(keys(sweep, &indexes).map(str::to_owned));
-    let swept = heading.len();
-    heading.extend(Column::ALL.map(|column| column.heading.to_owned()));
-    heading.push("outcome".into());
-    let mut rows = vec![heading];
-    for (number, job) in (1..).zip(&sweep.jobs) {
-        let mut row = vec![number.to_string()];
-        let placement = job.placement_cells().map(|cell| if cell.is_empty() { "-".to_owned() } else { cell });
-        row.extend(placement.into_iter().filter(|_| has_placements));
-        row.extend(indexes.iter().map(|index| job.key_and_value(*index).1.to_owned()));
-        row.extend(Column::ALL.map(|column| column.cell(job).unwrap_or_else(|| "-".into())));
-        row.push(match job.reason() {
-            Some(reason) => format!("{}: {reason}", job.status()),
-            None => job.status(),
-        });
-        rows.push(row);
-    }
-    let last = rows[0].len() - 1;
-    aligned(&rows, |column| column == 0 || (swept..last).contains(&column))
+    sweep_table(sweep, |_| None).text()
 }
 
-/// `sweep.csv`.
+/// `sweep.csv`: the jobs that have ended.
 pub fn sweep_csv(sweep: &Sweep) -> String {
-    csv_text(csv_rows(sweep))
+    ended_jobs(sweep).csv()
 }
 
-/// Column names, then a row for each job that has ended.
-pub fn csv_rows(sweep: &Sweep) -> Vec<Vec<String>> {
-    let indexes = sweep.swept();
-    let mut heading = vec!["job"];
-    heading.extend(keys(sweep, &indexes));
-    heading.extend(Column::ALL.iter().map(|column| column.csv));
-    heading.extend(["outcome", "reason", "run_dir"]);
-    let has_placements = sweep.has_placements();
-    heading.extend(PLACEMENT_HEADINGS.into_iter().filter(|_| has_placements));
-    let mut rows = vec![heading.into_iter().map(str::to_owned).collect::<Vec<_>>()];
-    for (number, job) in (1..).zip(&sweep.jobs) {
-        let Some(JobResult { outcome, dir, .. }) = &job.result else { continue };
-        let mut row = vec![number.to_string()];
-        row.extend(indexes.iter().map(|index| job.key_and_value(*index).1.to_owned()));
-        // More digits than any measurement has, but few enough that the number reads back unchanged.
-        let number = |value: Option<f64>| {
-            value.map_or_else(String::new, |value| ((value * 1e6).round() / 1e6).to_string())
-        };
-        row.extend(Column::ALL.iter().map(|column| number(column.value(job))));
-        let dir = dir.as_ref().map_or_else(String::new, |dir| dir.display().to_string());
-        row.extend([outcome.to_string(), job.reason().unwrap_or_default(), dir]);
-        row.extend(job.placement_cells().into_iter().filter(|_| has_placements));
-        rows.push(row);
-    }
-    rows
+/// The jobs that have ended.
+pub fn ended_jobs(sweep: &Sweep) -> Table {
+    let mut table = sweep_table(sweep, |_| None);
+    let mut jobs = sweep.jobs.iter();
+    table.rows.retain(|_| jobs.next().is_some_and(|job| job.result.is_some()));
+    table
 }
 
 /// The sweep as JSON.
@@ -144,7 +124,7 @@ pub fn sweep_json(sweep: &Sweep) -> Value {
     let latency = |s: Summary| json!({"n": s.n, "mean": s.mean, "p50": s.p50, "p90": s.p90, "p99": s.p99});
     let job = |(index, job): (usize, &Job)| {
         let result = job.result.as_ref();
-        let metrics = result.and_then(|result| result.metrics.as_ref());
+        let metrics = job.metrics();
         let pair = |(key, value): (&str, &str)| (key.to_owned(), json!(value));
         let swept: serde_json::Map<String, Value> =
             indexes.iter().map(|index| pair(job.key_and_value(*index))).collect();
@@ -178,7 +158,7 @@ pub fn sweep_json(sweep: &Sweep) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::jobs::JobResult, *};
     use llmprof_analysis::metrics::Metrics;
     use llmprof_config::Override;
     use llmprof_event::Outcome;
@@ -211,15 +191,15 @@ mod tests {
     fn a_table_is_aligned_and_has_no_zero_for_missing_values() {
         let wanted = "\
 job  model  b  TTFT p50  TPOT p50  tok/s  outcome
-  1  x      1   40.0 ms         -    250  completed
-  2  long   2         -         -      -  failed: it has \"quotes\", commas
-  3  x      3         -         -      -  not run";
+  1  x      1   40.0 ms         –    250  completed
+  2  long   2         –         –      –  failed: it has \"quotes\", commas
+  3  x      3         –         –      –  not run";
         assert_eq!(table_text(&sweep()), wanted);
     }
 
     #[test]
     fn the_csv_reads_back() {
-        let text = sweep_csv(&sweep());
+        let text = ended_jobs(&sweep()).csv();
         let mut reader = csv::Reader::from_reader(text.as_bytes());
         let heading: Vec<String> = reader.headers().unwrap().iter().map(str::to_owned).collect();
         assert_eq!(

@@ -15,7 +15,7 @@ use llmprof_analysis::compare::{
 };
 use llmprof_base::{
     dir::{Dir, read_file},
-    table::aligned,
+    table::{Column, Table},
     units::{millis, percent},
 };
 use llmprof_record::rundir::{RunEntry, list_runs};
@@ -209,5 +209,7 @@ pub fn baselines_text(found: &[Baseline]) -> String {
         };
         [baseline.name.clone(), description]
     };
-    aligned(&found.iter().map(row).collect::<Vec<_>>(), |_| false)
+    let mut table = Table::new([Column::text(""), Column::text("")]);
+    found.iter().for_each(|baseline| table.push(row(baseline)));
+    table.text()
 }

@@ -2,11 +2,8 @@
 
 use std::fmt::Write;
 
-use super::{
-    GatedComparison,
-    text::{COLUMNS, notes_markdown},
-};
-use llmprof_analysis::compare::{Comparison, Row, Verdict, row_cells, visible_rows};
+use super::{GatedComparison, text::notes_markdown};
+use llmprof_analysis::compare::{Comparison, Row, Verdict, comparison_table, visible_rows};
 use llmprof_base::markup::{escaped, html_from_markdown, html_page};
 
 const STYLE: &str = "td,th{text-align:right}td:first-child,th:first-child{text-align:left}h1{font-size:1.3rem;margin-top:1.5rem}\
@@ -40,11 +37,13 @@ fn section(out: &mut String, gated: &GatedComparison) {
         comparison.word,
         escaped(&comparison.sentence)
     );
-    let heading: String = COLUMNS.iter().map(|column| format!("<th>{column}</th>")).collect();
+    let table = comparison_table(visible_rows(comparison));
+    let heading: String =
+        table.columns.iter().map(|column| format!("<th>{}</th>", column.heading())).collect();
     let _ = writeln!(out, "<table><tr>{heading}<th></th></tr>");
-    for row in visible_rows(comparison) {
-        let cells = row_cells(row);
-        let cell: String = cells[..6].iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect();
+    for (row, cells) in visible_rows(comparison).zip(&table.rows) {
+        let cell: String =
+            cells[..6].iter().map(|cell| format!("<td>{}</td>", escaped(&cell.text()))).collect();
         let _ = writeln!(
             out,
             "<tr>{cell}<td class=\"{}\" title=\"{}\">{}</td><td>{}</td></tr>",

@@ -7,21 +7,17 @@ use serde_json::{Value, json};
 use super::GatedComparison;
 use llmprof_analysis::compare::{
     Comparison, Gate, GateOutcome, OperatorChange, OperatorClock, OwnerChange, Verdict, Waterfall,
-    changed_families, describe_difference, describe_method, describe_side, row_cells, undecided_reasons,
-    visible_rows,
+    changed_families, comparison_table, describe_difference, describe_method, describe_side,
+    undecided_reasons, visible_rows,
 };
 use llmprof_base::{
     foreign::{MAX_LINE, line},
     markup::inert_markdown,
-    table,
     units::three_digits,
 };
 
 /// Version of the output of `compare --json`.
 const SCHEMA: u32 = 1;
-
-/// The columns of the table.
-pub(super) const COLUMNS: [&str; 7] = ["", "A", "B", "B vs A", "95 % CI", "in cycles", "verdict"];
 
 /// 0 unless a gate is broken (1), or something is undecided (3): a gate, or without gates the headline.
 pub fn exit_code(comparisons: &[GatedComparison]) -> u8 {
@@ -106,9 +102,7 @@ pub fn text(gated: &GatedComparison) -> String {
             [&side.name, &side.what, &describe_side(side)].map(|text| one_line(text));
         let _ = writeln!(out, "{name}  {side_name}\n   {what}\n   {more}");
     }
-    let mut rows = vec![COLUMNS.map(str::to_owned)];
-    rows.extend(visible_rows(comparison).map(row_cells));
-    let _ = writeln!(out, "\n{}", table::aligned(&rows, |column| (1..6).contains(&column)));
+    let _ = writeln!(out, "\n{}", comparison_table(visible_rows(comparison)).text());
     let _ = writeln!(out, "\n{}", describe_method(comparison));
     for (labels, reason) in undecided_reasons(comparison) {
         let _ = writeln!(out, "{labels}: {reason}.");
@@ -158,9 +152,7 @@ fn one_line(text: &str) -> String {
 pub fn markdown(gated: &GatedComparison) -> String {
     let comparison = &gated.comparison;
     let label = gated.label.as_ref().map_or_else(String::new, |label| format!("### {}\n\n", one_line(label)));
-    let mut rows = vec![COLUMNS.map(str::to_owned)];
-    rows.extend(visible_rows(comparison).map(row_cells));
-    let table = table::markdown(&rows, |column| (1..6).contains(&column));
+    let table = comparison_table(visible_rows(comparison)).markdown();
     let notes = notes_markdown(gated);
     inert_markdown(&format!("{label}**{}**: {}\n\n{table}\n{notes}", comparison.word, comparison.sentence))
 }

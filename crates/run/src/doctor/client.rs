@@ -7,8 +7,8 @@ use thiserror::Error;
 
 use llmprof_analysis::distribution::Distribution;
 use llmprof_base::{
-    table::aligned,
-    units::{grouped, millis},
+    table::{Cell, Table},
+    units::{Unit, grouped},
 };
 use llmprof_config::Api;
 use llmprof_event as event;
@@ -154,13 +154,13 @@ impl ClientReport {
     }
 
     pub fn text(&self) -> String {
-        let text = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), millis);
-        let mut rows = vec![["", "p50", "p99", "max", "n"].map(str::to_owned)];
+        let mut table = Table::labelled("", ["p50", "p99", "max", "n"]);
         for (name, d) in
             [("TTFT beyond the server's 50 ms", &self.ttft_error), ("ITL (true value 10 ms)", &self.itl)]
         {
-            let [p50, p99, max] = [d.percentile_ms(50.0), d.percentile_ms(99.0), d.max_ms()].map(text);
-            rows.push([name.to_owned(), p50, p99, max, grouped(d.n() as i64)]);
+            let times = [d.percentile_ms(50.0), d.percentile_ms(99.0), d.max_ms()];
+            let times = times.map(|ms| Unit::Millis.cell(ms)).into_iter();
+            table.push([Cell::from(name)].into_iter().chain(times).chain([Unit::Count.cell(d.n())]));
         }
         let head = format!(
             "{} streams, {} chunks in about {:.0} s, {} failed, {} events lost. Client and server share this machine.",
@@ -170,6 +170,6 @@ impl ClientReport {
             self.failed,
             self.lost
         );
-        format!("{head}\n\n{}", aligned(&rows, |column| column > 0))
+        format!("{head}\n\n{}", table.text())
     }
 }

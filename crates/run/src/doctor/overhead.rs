@@ -19,8 +19,9 @@ use crate::{
 };
 use llmprof_analysis::interval::{ConfidenceInterval, MIN_VALUES};
 use llmprof_base::{
-    table::aligned,
-    units::{grouped, millis, percent, percent_change, three_digits},
+    cells,
+    table::{Column, Table},
+    units::{Unit, millis, percent, percent_change},
 };
 use llmprof_config::{Composed, NvtxDetail};
 use llmprof_engine::profile::nvtx_ranges;
@@ -399,15 +400,19 @@ impl Overhead {
         if self.sampled.calls.is_empty() {
             return out;
         }
-        let micros = |us: Option<f32>| {
-            us.map_or_else(|| "–".to_owned(), |us| format!("{} µs", three_digits(us.into())))
-        };
-        let mut rows = vec![["call", "tier", "n", "p50", "p99"].map(str::to_owned)];
-        rows.extend(self.sampled.calls.iter().map(|cost| {
-            let n = grouped(cost.n as i64);
-            [cost.call.to_string(), cost.tier.to_string(), n, micros(cost.p50_us), micros(cost.p99_us)]
-        }));
-        format!("{out}\n{}\n", aligned(&rows, |column| column > 1))
+        let number = |title, unit| Column::number(title).unit(unit);
+        let mut table = Table::new([
+            Column::text("call"),
+            Column::text("tier"),
+            number("n", Unit::Count),
+            number("p50", Unit::Of("µs")),
+            number("p99", Unit::Of("µs")),
+        ]);
+        for cost in &self.sampled.calls {
+            let [p50, p99] = [cost.p50_us, cost.p99_us].map(|us| us.map(f64::from));
+            table.push(cells![cost.call.to_string(), cost.tier.to_string(), cost.n, p50, p99]);
+        }
+        format!("{out}\n{}\n", table.text())
     }
 }
 

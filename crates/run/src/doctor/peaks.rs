@@ -8,8 +8,9 @@ use thiserror::Error;
 use crate::work::kind_of;
 use llmprof_analysis::peaks::GpuPeaks;
 use llmprof_base::{
-    table::aligned,
-    units::{percent, scaled},
+    cells,
+    table::Table,
+    units::{Unit, percent},
 };
 use llmprof_config::{Composed, Dtype};
 use llmprof_engine::{
@@ -141,20 +142,19 @@ impl MeasuredPeaks {
     }
 
     pub fn text(&self) -> String {
-        let mut rows = vec![["", "best", "steady", "specified", "share", "calls"].map(str::to_owned)];
+        let mut table = Table::labelled("", ["best", "steady", "specified", "share", "calls"]);
         for row in &self.rows {
-            let share = row.stated.map(|stated| percent(row.steady / stated * 100.0));
-            rows.push([
+            let speed = Unit::Scaled(row.unit());
+            table.push(cells![
                 row.load.to_string(),
-                scaled(row.best, row.unit()),
-                scaled(row.steady, row.unit()),
-                row.stated.map_or_else(|| "–".to_owned(), |stated| scaled(stated, row.unit())),
-                share.unwrap_or_else(|| "–".to_owned()),
-                row.calls.to_string(),
+                speed.cell(row.best),
+                speed.cell(row.steady),
+                speed.cell(row.stated),
+                Unit::Share.cell(row.stated.map(|stated| row.steady / stated)),
+                row.calls,
             ]);
         }
-        let table = aligned(&rows, |column| column > 0);
-        let mut out = format!("{} ({})\n\n{table}\n", self.name, self.device);
+        let mut out = format!("{} ({})\n\n{}\n", self.name, self.device, table.text());
         out += "\nbest: the fastest call; steady: the median of the second half, when power and temperature have \
                 settled; share: steady of specified.\n\
                 read: a large matrix times a vector, as in decode; copy: bytes read and written.\n";

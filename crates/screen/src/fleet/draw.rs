@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     frame::replace_hidden,
-    panes::GpuPane,
+    panes::gpu::GpuPane,
     theme::Theme,
     view::View,
     widgets::{ListLayout, cut, draw_box, fit, input_line, inside_box, label_value, note, popup, wrapped},

@@ -9,7 +9,7 @@ mod transport;
 
 use ratatui::{buffer::Buffer, layout::Rect, text::Line, widgets::Widget};
 
-use super::{layout::ScreenLayout, panes::overview_shows_trust, ui::Pane, view::View};
+use super::{layout::ScreenLayout, panes::overview, ui::Pane, view::View};
 use llmprof_base::foreign::is_hidden;
 
 /// Draws everything the user sees.
@@ -23,7 +23,7 @@ impl Widget for Frame<'_> {
             return Line::raw("llmprof: too small").render(area, buf);
         }
         let layout = ScreenLayout::new(&view, area);
-        let trust_is_shown = view.ui.pane == Pane::Overview && overview_shows_trust(&view, layout.body);
+        let trust_is_shown = view.ui.pane == Pane::Overview && overview::shows_trust(&view, layout.body);
         header::draw(&view, layout.header, trust_is_shown, buf);
         if let Some(sweep) = view.sweep {
             sweep::draw(&view, sweep, layout.sweep, buf);

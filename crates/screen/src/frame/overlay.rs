@@ -9,7 +9,7 @@ use ratatui::{
 
 use crate::{
     keys::{BINDINGS, Scope},
-    panes::evidence,
+    panes::evidence::evidence,
     ui::{Action, Deletion, Overlay, Palette, Prompt},
     view::{SweepView, View},
     widgets::{ListLayout, cut, input_line, popup, wrapped},

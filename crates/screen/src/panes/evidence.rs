@@ -17,7 +17,8 @@ pub fn evidence<'a>(view: &View<'_>, width: u16) -> Vec<Line<'a>> {
             lines.push(Line::styled(plain(&diagnosis.verdict), theme.text));
             if !diagnosis.causes.is_empty() {
                 heading(theme, &mut lines, "what limited the clock, and its cost");
-                let text = plain(&table::text_within(&diagnosis.causes, width as usize - 2));
+                let table = table::table(&diagnosis.causes).within(width as usize - 2, &table::DISPENSABLE);
+                let text = plain(&table.text());
                 for (i, row) in text.lines().enumerate() {
                     let style = if i == 0 { theme.dim } else { theme.text };
                     lines.push(Line::styled(format!("  {row}"), style));

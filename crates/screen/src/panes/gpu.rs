@@ -4,9 +4,8 @@ mod processes;
 mod table;
 
 use crate::{
-    export::data,
     layout::Hit,
-    pane::Spec,
+    pane::{Pane, Spec},
     ui::moved,
     view::View,
     widgets::{Chart, Lane, cut, draw_box, draw_gauge, draw_pointed, fit, label_value, note, spans},
@@ -25,7 +24,11 @@ use super::{
     host::{host_pane, host_parts},
     lanes::{HOLD_NS, LABEL, Row, draw_rows, margins, mark_cursor, recorded_row},
 };
-use llmprof_base::units::{GIB, binary_bytes, percent, percent_digits, three_digits};
+use llmprof_base::{
+    cells,
+    table::Table,
+    units::{GIB, binary_bytes, percent, percent_digits, three_digits},
+};
 use llmprof_event::{Allocator, GpuSource, Refused, Stamp, readings::Reading, reasons};
 use llmprof_record::state::{GpuState, Series};
 
@@ -41,13 +44,55 @@ pub const PANE: Spec = Spec {
         !state.gpus.is_empty() || state.gpu_absent.is_some() || !state.host.cpu_pct.is_empty()
     },
     draw: |view, area, buf| GpuPane(view).render(area, buf),
-    table: data::readings,
+    table: readings,
     select: |ui, by, extent| match extent.gpus > 1 && !ui.gpu_open {
         true => ui.gpu = Some(moved(extent.gpu, by, extent.gpus)),
-        false => ui.reading = moved(ui.reading, by, extent.readings),
+        false => (Spec::EMPTY.select)(ui, by, extent),
     },
-    row: Some(|ui| (&mut ui.reading, None)),
+    rows: |view| view.gpu().map_or(0, |gpu| rows(gpu).len()),
+    ..Spec::EMPTY
 };
+
+/// The readings of all GPUs in the table, of the enlarged one, or of the host, over the time range of the charts, at
+/// the kept resolution.
+fn readings(view: &View<'_>) -> Table {
+    let mut table = Table::keyed("device,reading,unit,t_s,min,mean,max");
+    let (from, to) = view.time_range();
+    let mut add = |device: &str, reading: &str, unit: &str, series: &Series| {
+        for (t, bucket) in series.within(from, to) {
+            let [min, mean, max] = [bucket.min, bucket.mean(), bucket.max].map(|value| value.to_string());
+            table.push(cells![device, reading, unit, t.secs(), min, mean, max]);
+        }
+    };
+    let gpus = match view.gpu() {
+        Some(_) if view.shows_gpu_table() => view.state.gpus.iter().collect(),
+        shown => Vec::from_iter(shown),
+    };
+    if gpus.is_empty() {
+        let host = &view.state.host;
+        for (reading, unit, series) in [
+            ("cpu_pct", "%", &host.cpu_pct),
+            ("process_pct", "% of a core", &host.process_pct),
+            ("clock_mhz", "MHz", &host.freq_mhz),
+            ("mem_used_bytes", "B", &host.mem_used_bytes),
+            ("process_rss_bytes", "B", &host.process_rss_bytes),
+            ("package_power_w", "W", &host.package_power_w),
+        ] {
+            add("host", reading, unit, series);
+        }
+    }
+    for gpu in gpus {
+        let device = format!("GPU {} {}", gpu.info.index, gpu.info.name);
+        for reading in Reading::ALL {
+            let about = reading.about();
+            add(&device, about.key, about.unit, gpu.series(*reading));
+        }
+        for (bit, series) in &gpu.reasons {
+            add(&device, &format!("held by {}", reasons::named(*bit).name()), "1 while active", series);
+        }
+    }
+    table
+}
 
 /// The readings with their labels: charts first, then those with a bar.
 const ROWS: [(Reading, &str); 11] = [
@@ -130,7 +175,7 @@ fn gpu_box(view: &View<'_>, gpu: &GpuState, area: Rect, buf: &mut Buffer) {
     let readings = rows(gpu);
     let (large, bars): (Vec<_>, Vec<_>) = readings.iter().copied().enumerate().partition(|(i, _)| *i < LARGE);
     // The selected one is drawn as a large chart too.
-    let selected = bars.iter().find(|(i, _)| *i == view.ui.reading).copied();
+    let selected = bars.iter().find(|(i, _)| *i == view.ui.row(Pane::Gpu)).copied();
     let large: Vec<_> = large.into_iter().chain(selected).collect();
     let across = if inner.width >= 96 { 2 } else { 1 };
     let bar_rows = (bars.len() as u16).div_ceil(across);
@@ -268,7 +313,7 @@ pub fn row<'a>(
         limit: limit.filter(|_| matches!(reading, Reading::Power | Reading::SmClock | Reading::Temp)),
         // A maximum clock is not a problem.
         warns: reading != Reading::SmClock,
-        selected: view.ui.reading == i,
+        selected: view.ui.row(Pane::Gpu) == i,
         collapses: false,
     }
 }
@@ -301,7 +346,7 @@ fn readout(reading: Reading, value: f64, limit: Option<f32>) -> String {
 fn reading_line<'a>(view: &View<'_>, gpu: &GpuState, width: u16) -> Line<'a> {
     let theme = view.theme;
     let rows = rows(gpu);
-    let Some((reading, _)) = rows.get(view.ui.reading).or(rows.last()).copied() else {
+    let Some((reading, _)) = rows.get(view.ui.row(Pane::Gpu)).or(rows.last()).copied() else {
         return Line::default();
     };
     let about = reading.about();

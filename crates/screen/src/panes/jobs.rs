@@ -5,7 +5,6 @@ use std::time::Duration;
 use ratatui::{
     buffer::Buffer,
     layout::{Constraint, Layout, Rect},
-    style::Style,
     text::{Line, Span as Text},
     widgets::Widget,
 };
@@ -13,12 +12,14 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::{
     layout::Hit,
-    theme::Theme,
     view::View,
-    widgets::{ListLayout, cut, draw_box, wrapped},
+    widgets::{ListLayout, TableLines, cut, draw_box, wrapped},
 };
-use llmprof_base::units::{clock, rough_seconds};
-use llmprof_record::sweep::{Column, Job, JobState, LiveFigures, PLACEMENT_HEADINGS, Sweep};
+use llmprof_base::{
+    table::{Cell, Column, Table, Tone},
+    units::{clock, rough_seconds},
+};
+use llmprof_record::sweep::{Job, JobState, LiveFigures, Measured, PLACEMENT, Sweep, sweep_table};
 
 pub(super) struct Jobs<'a> {
     pub(super) view: &'a View<'a>,
@@ -39,15 +40,11 @@ impl Widget for Jobs<'_> {
         let room = (area.width as usize).saturating_sub(title.width() + 8);
         let dir = sweep.dir.display().to_string();
         let inner = draw_box(theme, (&title, if dir.width() <= room { &dir } else { "" }), area, buf);
-        let columns = Columns::new(
-            sweep,
-            !view.sweep.and_then(|view| view.progress).is_none_or(|p| p.jobs.is_empty()),
-            inner.width as usize,
-        );
+        let (table, reason_width) = self.table(inner.width as usize);
         let selected = view.selected_job();
         let mut details = self.details(selected, inner.width);
         let least = details.len() as u16 + 1;
-        if columns.reason_width < REASON_WIDTH {
+        if reason_width < REASON_WIDTH {
             details.extend(self.reasons_of_others(selected, inner.width));
         }
         // Rows for jobs come first: at least three.
@@ -56,9 +53,12 @@ impl Widget for Jobs<'_> {
         let [heading, rows, below] =
             Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(below)])
                 .areas(inner);
-        columns.heading(theme).render(heading, buf);
+        let line = |pointer, cells| [vec![Text::styled(pointer, theme.accent)], cells].concat();
+        Line::from(line(" ", table.heading())).render(heading, buf);
         for (i, place) in ListLayout::new(rows, sweep.jobs.len(), selected).rows() {
-            columns.row(theme, i, &sweep.jobs[i], self.live(i)).render(place, buf);
+            let is_running = sweep.jobs[i].state == JobState::Running;
+            let pointer = if is_running { theme.glyphs.pointer } else { " " };
+            Line::from(line(pointer, table.row(i))).render(place, buf);
             if i == selected {
                 buf.set_style(place, theme.selected);
             }
@@ -99,10 +99,9 @@ impl Jobs<'_> {
         const MAX_ROWS: usize = 4;
         let (sweep, theme) = (self.sweep, self.view.theme);
         let Some(job) = sweep.jobs.get(selected) else { return Vec::new() };
-        let [id, on] = job.placement_cells();
         let mut facts = vec![sweep.label(selected)];
-        facts.extend([id, on].into_iter().filter(|fact| !fact.is_empty()));
-        facts.push(status(theme, job).0);
+        facts.extend(job.placement_parts().into_iter().flatten().map(str::to_owned));
+        facts.push(status(job).0);
         if let Some(running) = self.live(selected) {
             facts.push(clock(running.elapsed));
             facts.extend(running.left_s.map(|left| format!("about {} left", rough_seconds(left))));
@@ -116,6 +115,71 @@ impl Jobs<'_> {
         lines.map(|line| Line::styled(format!(" {line}"), theme.dim)).collect()
     }
 
+    /// The jobs with their durations, and the figures of running ones so far.
+    fn cells(&self) -> Table {
+        let mut table = sweep_table(self.sweep, |job| Some(&self.live(job)?.metrics));
+        table.columns.push(Column::number("time").key("time"));
+        let [outcome, reason] = ["outcome", "reason"].map(|key| table.index(key).unwrap_or_default());
+        for (i, job) in self.sweep.jobs.iter().enumerate() {
+            let row = &mut table.rows[i];
+            if job.state == JobState::Waiting {
+                row.iter_mut().for_each(|cell| cell.tone = Tone::Dim);
+            }
+            let (text, tone) = status(job);
+            row[outcome] = Cell::from(text).tone(tone);
+            let running = self.live(i);
+            let left = running.and_then(|job| job.left_s);
+            let left = left.map(|left| format!("about {} left", rough_seconds(left)));
+            row[reason] = Cell::from(job.reason().or(left).unwrap_or_default()).tone(Tone::Dim);
+            row.push(job.took.or(running.map(|job| job.elapsed)).map(clock).into());
+        }
+        table
+    }
+
+    /// The columns that fit, and the width of the reasons of failures.
+    fn table(&self, width: usize) -> (TableLines<'_>, usize) {
+        let sweep = self.sweep;
+        let mut table = self.cells();
+        let widest = |key: &str| table.index(key).map(|column| table.width(column));
+        let mut shown = vec![("job", sweep.jobs.len().to_string().len().max(3))];
+        // The node is more important than the id.
+        let placement = PLACEMENT.into_iter().skip(usize::from(width < 50));
+        shown.extend(placement.filter_map(|key| Some((key, widest(key)?.clamp(2, 16) + 2))));
+        let mut after = vec![("outcome", OUTCOME_WIDTH)];
+        let mut measured = Measured::ALL.map(|measured| (measured.key, NUMBER_WIDTH)).to_vec();
+        let taken = |columns: &[(&str, usize)]| columns.iter().map(|(_, width)| width).sum::<usize>();
+        let fixed = 3 + taken(&shown) + OUTCOME_WIDTH;
+        if fixed + taken(&measured) + 12 > width {
+            // The decode rate is the most important.
+            measured.drain(..measured.len() - 1);
+        }
+        let has_live = self.view.sweep.and_then(|view| view.progress).is_some_and(|p| !p.jobs.is_empty());
+        let is_timed = has_live || sweep.jobs.iter().any(|job| job.took.is_some());
+        let figures = fixed + taken(&measured) + 1;
+        after.extend((is_timed && figures + TIME_WIDTH + 12 <= width).then_some(("time", TIME_WIDTH)));
+        after.extend(measured);
+        let mut room = width.saturating_sub(3 + taken(&shown) + taken(&after) + 1);
+        let mut titles = Vec::new();
+        for place in sweep.swept() {
+            let key = sweep.jobs[0].key_and_value(place).0;
+            let widest = widest(key).unwrap_or(0);
+            // The last part of a key, if the whole key does not fit.
+            let is_short = key.width().max(widest) + 2 > room / 2;
+            let title = if is_short { key.rsplit('.').next().unwrap_or(key) } else { key };
+            let wanted = (title.width().max(widest).min(24) + 2).min(room);
+            if wanted >= 5 {
+                shown.push((key, wanted));
+                room -= wanted;
+            }
+            titles.push((key, title));
+        }
+        after.extend((room >= REASON_WIDTH).then(|| ("reason", room - 2)));
+        for (key, title) in titles {
+            table.rename(key, title.to_owned());
+        }
+        (TableLines::new(self.view.theme, table, shown.into_iter().chain(after)), room)
+    }
+
     /// One line each, if the table has no column for them.
     fn reasons_of_others<'l>(&self, selected: usize, width: u16) -> impl Iterator<Item = Line<'l>> {
         let theme = self.view.theme;
@@ -127,129 +191,13 @@ impl Jobs<'_> {
     }
 }
 
-/// The columns that fit.
-struct Columns {
-    number_width: usize,
-    /// Widths of the launcher's id, and of the node or GPU; 0 if they are not shown.
-    place: [usize; 2],
-    /// Indices of swept overrides, with heading and width.
-    swept: Vec<(usize, String, usize)>,
-    /// Whether the duration of each job is shown.
-    times: bool,
-    measured: Vec<Column>,
-    /// The width of the reason of a failure.
-    reason_width: usize,
-}
-
-impl Columns {
-    fn new(sweep: &Sweep, has_live: bool, width: usize) -> Columns {
-        let number_width = sweep.jobs.len().to_string().len().max(3);
-        let mut measured: Vec<Column> = Vec::from(Column::ALL);
-        let cells = || sweep.jobs.iter().map(Job::placement_cells);
-        let widest = |at: usize| cells().map(|cells| cells[at].width()).max().unwrap_or(0).clamp(2, 16) + 2;
-        let mut place = if sweep.has_placements() { [widest(0), widest(1)] } else { [0, 0] };
-        if width < 50 {
-            // The node is more important than the id.
-            place[0] = 0;
-        }
-        let fixed = 1 + number_width + 2 + place[0] + place[1] + OUTCOME_WIDTH;
-        if fixed + measured.len() * NUMBER_WIDTH + 12 > width {
-            // The decode rate is the most important.
-            measured.drain(..measured.len() - 1);
-        }
-        let figures = fixed + measured.len() * NUMBER_WIDTH + 1;
-        let is_timed = has_live || sweep.jobs.iter().any(|job| job.took.is_some());
-        let times = is_timed && figures + TIME_WIDTH + 12 <= width;
-        let mut room = width.saturating_sub(figures + if times { TIME_WIDTH } else { 0 });
-        let mut swept = Vec::new();
-        for place in sweep.swept() {
-            let key = sweep.jobs[0].key_and_value(place).0.to_owned();
-            let values = sweep.jobs.iter().map(|job| job.key_and_value(place).1.width());
-            let widest = values.max().unwrap_or(0);
-            // The last part of a key, if the whole key does not fit.
-            let short = key.rsplit('.').next().unwrap_or(&key).to_owned();
-            let heading = if key.width().max(widest) + 2 <= room / 2 { key } else { short };
-            let wanted = (heading.width().max(widest).min(24) + 2).min(room);
-            if wanted >= 5 {
-                swept.push((place, heading, wanted));
-                room -= wanted;
-            }
-        }
-        Columns { number_width, place, swept, times, measured, reason_width: room }
-    }
-
-    fn heading<'a>(&self, theme: &Theme) -> Line<'a> {
-        let mut text = format!(" {:>1$}  ", "job", self.number_width);
-        for (heading, width) in PLACEMENT_HEADINGS.into_iter().zip(self.place) {
-            text += &padded(if width > 0 { heading } else { "" }, width);
-        }
-        for (_, heading, width) in &self.swept {
-            text += &padded(&cut(heading, width - 2, theme.glyphs.ascii), *width);
-        }
-        text += &format!("{:<OUTCOME_WIDTH$}", "outcome");
-        if self.times {
-            text += &format!("{:>TIME_WIDTH$}", "time");
-        }
-        for column in &self.measured {
-            text += &format!("{:>NUMBER_WIDTH$}", column.heading);
-        }
-        Line::styled(text, theme.dim)
-    }
-
-    /// A row, with the figures of a running job so far.
-    fn row<'a>(&self, theme: &Theme, index: usize, job: &Job, running: Option<&LiveFigures>) -> Line<'a> {
-        let (outcome, style) = status(theme, job);
-        let text = if job.state == JobState::Waiting { theme.dim } else { theme.text };
-        let pointer = if job.state == JobState::Running { theme.glyphs.pointer } else { " " };
-        let mut line = vec![
-            Text::styled(pointer, theme.accent),
-            Text::styled(format!("{:>1$}  ", index + 1, self.number_width), text),
-        ];
-        for (cell, width) in job.placement_cells().into_iter().zip(self.place).filter(|(_, width)| *width > 0)
-        {
-            let cell = cut(&theme.glyphs.plain(&cell), width - 2, theme.glyphs.ascii);
-            line.push(Text::styled(padded(&cell, width), text));
-        }
-        for (place, _, width) in &self.swept {
-            let value = cut(job.key_and_value(*place).1, width - 2, theme.glyphs.ascii);
-            line.push(Text::styled(padded(&value, *width), text));
-        }
-        line.push(Text::styled(format!("{outcome:<OUTCOME_WIDTH$}"), style));
-        if self.times {
-            let took = job.took.or(running.map(|job| job.elapsed));
-            let cell = took.map_or_else(|| theme.glyphs.none.to_owned(), clock);
-            line.push(Text::styled(format!("{cell:>TIME_WIDTH$}"), text));
-        }
-        for column in &self.measured {
-            let cell = match running {
-                Some(running) => column.cell_of(&running.metrics),
-                None => column.cell(job),
-            };
-            let cell = cell.unwrap_or_else(|| theme.glyphs.none.to_owned());
-            line.push(Text::styled(format!("{:>NUMBER_WIDTH$}", theme.glyphs.plain(&cell)), theme.number));
-        }
-        let left =
-            running.and_then(|job| job.left_s).map(|left| format!("about {} left", rough_seconds(left)));
-        if let Some(reason) = job.reason().or(left).filter(|_| self.reason_width >= REASON_WIDTH) {
-            let reason = cut(&theme.glyphs.plain(&reason), self.reason_width - 2, theme.glyphs.ascii);
-            line.push(Text::styled(format!("  {reason}"), theme.dim));
-        }
-        Line::from(line)
-    }
-}
-
 /// The state of the job, or its result.
-fn status(theme: &Theme, job: &Job) -> (String, Style) {
+fn status(job: &Job) -> (String, Tone) {
     match (job.state, &job.result) {
-        (JobState::Running, _) => ("running".to_owned(), theme.accent),
-        (_, Some(result)) => (result.outcome.to_string(), theme.outcome(result.outcome)),
-        (JobState::Waiting, None) if job.placement.is_some() => ("pending".to_owned(), theme.dim),
-        (JobState::Waiting, None) => ("waiting".to_owned(), theme.dim),
-        (JobState::Finished, None) => ("not run".to_owned(), theme.dim),
+        (JobState::Running, _) => ("running".to_owned(), Tone::Accent),
+        (_, Some(result)) => (result.outcome.to_string(), result.outcome.tone()),
+        (JobState::Waiting, None) if job.placement.is_some() => ("pending".to_owned(), Tone::Dim),
+        (JobState::Waiting, None) => ("waiting".to_owned(), Tone::Dim),
+        (JobState::Finished, None) => ("not run".to_owned(), Tone::Dim),
     }
-}
-
-/// Padded to `width` cells.
-fn padded(text: &str, width: usize) -> String {
-    format!("{text}{}", " ".repeat(width.saturating_sub(text.width())))
 }

@@ -1,9 +1,7 @@
 //! Log: the messages of the program, newest at the bottom.
 
 use crate::{
-    export::data,
-    pane::Spec,
-    ui::moved,
+    pane::{Pane, Spec},
     view::View,
     widgets::{draw_box, note, wrapped},
 };
@@ -16,7 +14,7 @@ use ratatui::{
 };
 use unicode_width::UnicodeWidthStr;
 
-use llmprof_base::units::grouped;
+use llmprof_base::{cells, table::Table, units::grouped};
 use llmprof_event::{Level, Notice};
 use llmprof_record::state::{LogLine, RunState};
 
@@ -30,13 +28,26 @@ pub const PANE: Spec = Spec {
     why_empty: "no messages",
     has_content: |_, state| !state.log.is_empty(),
     draw: |view, area, buf| LogPane(view).render(area, buf),
-    table: data::log,
-    select: |ui, by, extent| {
-        // Counted from the newest line; up moves back.
-        ui.log_back = moved(ui.log_back, -by, extent.log_lines);
-    },
-    row: None,
+    table: messages,
+    rows: |view| view.state.log.len(),
+    // Counted from the newest line; up moves back.
+    select: |ui, by, extent| (Spec::EMPTY.select)(ui, -by, extent),
+    ..Spec::EMPTY
 };
+
+/// The lines that match the filter.
+fn messages(view: &View<'_>) -> Table {
+    let mut table = Table::keyed("t_s,level,source,times,text");
+    for LogLine { t, notice, times, .. } in matching(view) {
+        let level = match notice.level {
+            Level::Info => "info",
+            Level::Warn => "warn",
+            Level::Error => "error",
+        };
+        table.push(cells![t.secs(), level, notice.source.clone(), *times, notice.text.clone()]);
+    }
+    table
+}
 
 impl Widget for LogPane<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
@@ -54,7 +65,7 @@ impl Widget for LogPane<'_> {
             };
             return note(theme, text).render(inner, buf);
         }
-        let end = matching.len() - view.ui.log_back.min(matching.len() - 1);
+        let end = matching.len() - view.ui.row(Pane::Log).min(matching.len() - 1);
         // As many as fit, from the newest backwards; long lines are wrapped.
         let (room, mut shown) = (inner.height as usize, Vec::new());
         for message in matching[..end].iter().rev() {

@@ -1,7 +1,6 @@
 //! Overview: tiles, tok/s over time with throttle reasons, throughput, latency, and the verdict.
 
 use crate::{
-    export::data,
     pane::Spec,
     view::View,
     widgets::{Chart, Span, TICKS, before_now, cut, draw_box, fit, label_value, note, spans, wrapped},
@@ -17,14 +16,18 @@ use ratatui::{
 
 use super::{
     gpu,
-    headlines::{gpu_verdict, headline, rate_unit},
+    headlines::{Rate, gpu_verdict, headline, rate_unit},
     histogram::{Histogram, MIN_WIDTH},
     lanes::{HOLD_NS, mark_cursor, mark_recorded, reason_strip},
     tiles,
     tokens::no_token,
 };
 use llmprof_analysis::{distribution::Distribution, startup::Stage};
-use llmprof_base::units::{grouped, millis, percent, scaled, three_digits};
+use llmprof_base::{
+    cells,
+    table::{Cell, Table},
+    units::{grouped, millis, percent, scaled, three_digits},
+};
 use llmprof_event::{Outcome, Phase, WorkKind, readings::Reading};
 use llmprof_record::state::{Bucket, GpuState, Series};
 
@@ -38,10 +41,96 @@ pub const PANE: Spec = Spec {
     why_empty: "no workload was measured",
     has_content: |_, state| state.run.is_some() && state.kind().has_workload(),
     draw: |view, area, buf| OverviewPane(view).render(area, buf),
-    table: data::overview,
-    select: Spec::without_rows,
-    row: None,
+    table: values,
+    ..Spec::EMPTY
 };
+
+/// One row per value.
+fn values(view: &View<'_>) -> Table {
+    let state = view.state;
+    let mut table = Table::keyed("part,name,what,unit,value");
+    let mut add = |part: &str, name: &str, what: &str, unit: &str, value: Cell| {
+        if !value.is_missing() && !value.text().is_empty() {
+            table.push(cells![part, name, what, unit, value]);
+        }
+    };
+    if let Some(run) = &state.run {
+        for (name, value) in [
+            ("model", run.model.clone()),
+            ("dtype", run.dtype.clone()),
+            ("engine", run.kind.to_string()),
+            ("device", state.device().map_or_else(String::new, ToString::to_string)),
+        ] {
+            add("run", name, "", "", value.into());
+        }
+        add("run", "simulated", "", "", Cell::from(run.simulated));
+    }
+    add("run", "time", "", "s", Cell::from(state.now.secs()));
+    let (now, rate) = headline(view);
+    if rate == Rate::Now {
+        let what = if state.kind().has_concurrent_requests() { "output" } else { "decode" };
+        add("throughput", what, "now", "tok/s", Cell::from(now));
+    }
+    add("throughput", "decode", "mean", "tok/s", Cell::from(state.decode_tok_s()));
+    add("throughput", "prefill", "mean", "tok/s", Cell::from(state.total.prefill_tok_s()));
+    add("throughput", "output", "wall clock", "tok/s", Cell::from(state.total.output_tok_s()));
+    add("throughput", "GPU idle", "share", "1", Cell::from(state.gpu_idle().map(|idle| idle.share)));
+    add("throughput", "MFU", "share", "1", Cell::from(state.mfu().map(|used| used.share)));
+    let mbu = now.and_then(|rate| state.mbu_at(rate));
+    add("throughput", "MBU", "share", "1", Cell::from(mbu.map(|used| used.share)));
+    for (name, distribution) in state.latencies(&state.total) {
+        let s = distribution.summary();
+        add("latency", name, "n", "", Cell::from(s.n));
+        let values = [("mean", s.mean), ("p50", s.p50), ("p90", s.p90), ("p99", s.p99)];
+        let ends = [("min", s.min), ("max", s.max), ("last", distribution.last_ms())];
+        values
+            .into_iter()
+            .chain(ends)
+            .for_each(|(what, ms)| add("latency", name, what, "ms", Cell::from(ms)));
+    }
+    for (name, distribution) in
+        state.total.left_out().into_iter().flat_map(|metrics| state.latencies(metrics))
+    {
+        let s = distribution.summary();
+        add("latency, kernels recorded", name, "n", "", Cell::from(s.n));
+        add("latency, kernels recorded", name, "mean", "ms", Cell::from(s.mean));
+        add("latency, kernels recorded", name, "p50", "ms", Cell::from(s.p50));
+    }
+    let cost = state.kernels.recording.cost();
+    add("latency, kernels recorded", "cost", "of a step", "%", Cell::from(cost.map(|cost| cost.cost_pct)));
+    if let Some(gpu) = view.gpu() {
+        add("GPU", "name", "", "", Cell::from(gpu.info.name.clone()));
+        if let Some(energy) = state.energy(gpu) {
+            let requests = energy.requests.map(|requests| requests.j_per_output_token);
+            add("energy", "requests", "per output token", "J", Cell::from(requests));
+            for phase in &energy.phases {
+                add("energy", phase.phase.name(), "", "J", Cell::from(phase.joules));
+                add("energy", phase.phase.name(), "per token", "J", Cell::from(phase.j_per_token));
+            }
+        }
+        for reading in Reading::ALL {
+            let about = reading.about();
+            add("GPU", about.key, "last", about.unit, Cell::from(gpu.value(*reading)));
+        }
+        for cause in state.diagnosis_of(gpu).into_iter().flat_map(|diagnosis| diagnosis.causes) {
+            let name = format!("{} in {}", cause.reason, cause.phase);
+            add("limit", &name, "held", "s", Cell::from(cause.active_s));
+            add("limit", &name, "time_share", "1", Cell::from(cause.time_share));
+            add("limit", &name, "clock", "MHz", Cell::from(cause.clock_mhz));
+            add("limit", &name, "clock_free", "MHz", Cell::from(cause.clock_free_mhz));
+            add("limit", &name, "cost", "%", Cell::from(cause.cost_pct));
+            add("limit", &name, "cost", "ms/token", Cell::from(cause.ms_per_token));
+            add("limit", &name, "lost", "tokens", Cell::from(cause.tokens_lost));
+            add("limit", &name, "basis", "", Cell::from(cause.basis.to_string()));
+        }
+    }
+    if let Some(trust) = state.trust() {
+        add("trust", "score", &format!("of {}", trust.of), "", Cell::from(trust.score));
+        trust.issues.iter().for_each(|issue| add("trust", "doubt", "", "", Cell::from(issue.to_string())));
+    }
+    add("verdict", "", "", "", Cell::from(verdict_text(view)));
+    table
+}
 
 fn has_boxes(area: Rect) -> bool {
     area.height >= 18 && area.width >= 56

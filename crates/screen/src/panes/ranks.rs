@@ -1,11 +1,10 @@
 //! Ranks: the GPUs of one program side by side, their collectives, and who waits for whom.
 
 use crate::{
-    export::data,
     pane::Spec,
     theme::Theme,
     view::View,
-    widgets::{cut, draw_box, draw_note, inside_box, note, wrapped},
+    widgets::{TableLines, cut, draw_box, draw_note, inside_box, note, wrapped},
 };
 use crossterm::event::KeyCode;
 use std::collections::BTreeSet;
@@ -18,8 +17,13 @@ use ratatui::{
     widgets::Widget,
 };
 
-use llmprof_analysis::ranks::{LaneColumn, Late, Totals, collective_rows};
-use llmprof_base::units::{clock, millis, percent};
+use llmprof_analysis::ranks::{Late, Totals, collective_table, lane_table};
+use llmprof_base::{
+    cells,
+    table::{Cell, Table},
+    units::{clock, millis, percent},
+};
+use llmprof_event::ranks::RankLane;
 
 pub struct RanksPane<'a>(pub View<'a>);
 
@@ -31,10 +35,29 @@ pub const PANE: Spec = Spec {
     why_empty: "fewer than two GPUs were recorded together",
     has_content: |_, state| state.ranks.is_there(),
     draw: |view, area, buf| RanksPane(view).render(area, buf),
-    table: data::ranks,
-    select: Spec::without_rows,
-    row: None,
+    table: lanes_and_collectives,
+    ..Spec::EMPTY
 };
+
+/// One row per lane and per collective.
+fn lanes_and_collectives(view: &View<'_>) -> Table {
+    let mut table = Table::keyed(
+        "what,name,gpu,span_s,compute_s,nccl_s,wait_s,copy_s,idle_s,steps,kernels,collectives,last,bytes,ranks,calls,median_us,algbw_b_s,busbw_b_s",
+    );
+    let totals = view.state.ranks.total();
+    for lane in &totals.lanes {
+        let (of, sums) = (lane.lane(), &lane.sums);
+        let mut row = cells!["lane", of.to_string(), of.gpu];
+        let times = [lane.span_ns, sums.compute_ns, sums.nccl_ns, sums.wait_ns, sums.copy_ns, sums.idle_ns];
+        row.extend(times.map(|ns| Cell::from(ns as f64 / 1e9)));
+        row.extend([sums.steps, sums.kernels, sums.collectives, sums.last].map(Cell::from));
+        table.push(row);
+    }
+    let lanes = table.rows.len();
+    table.append(&collective_table(totals));
+    table.rows[lanes..].iter_mut().for_each(|row| row[0] = "collective".into());
+    table
+}
 
 /// Signs of a timeline, their meaning, and their style.
 fn signs(theme: &Theme) -> [(char, &'static str, &'static str, Style); 5] {
@@ -141,14 +164,14 @@ fn words(view: &View<'_>, totals: &Totals, late: &Late) -> Vec<String> {
 }
 
 /// Columns right of the timeline: their width, and the width of the pane from which on they are shown.
-const COLUMNS: [(LaneColumn, u16, u16); 7] = [
-    (LaneColumn::Compute, 9, 50),
-    (LaneColumn::Nccl, 8, 60),
-    (LaneColumn::Waits, 8, 0),
-    (LaneColumn::Idle, 8, 70),
-    (LaneColumn::Step, 10, 110),
-    (LaneColumn::LastIn, 9, 110),
-    (LaneColumn::SmClock, 10, 90),
+const COLUMNS: [(&str, usize, u16); 7] = [
+    ("compute", 9, 50),
+    ("NCCL", 8, 60),
+    ("waits", 8, 0),
+    ("idle", 8, 70),
+    ("step", 10, 110),
+    ("last in", 9, 110),
+    ("SM clock", 10, 90),
 ];
 
 fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), area: Rect, buf: &mut Buffer) {
@@ -166,12 +189,14 @@ fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), are
         })
         .collect();
     let label = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).min(24) as u16 + 2;
-    let columns: Vec<(LaneColumn, u16)> = COLUMNS
-        .iter()
-        .filter(|(_, _, from)| inner.width >= *from)
-        .map(|(column, width, _)| (*column, *width))
-        .collect();
-    let right: u16 = columns.iter().map(|(_, width)| width).sum();
+    let fitting = COLUMNS.into_iter().filter(|(_, _, from)| inner.width >= *from);
+    let columns: Vec<(&str, usize)> = fitting.map(|(key, width, _)| (key, width)).collect();
+    let right = columns.iter().map(|(_, width)| *width as u16).sum::<u16>();
+    let clock = |lane: &RankLane| match is_over(view) {
+        true => view.state.rank_clock(lane),
+        false => view.state.recent_rank_clock(lane),
+    };
+    let table = TableLines::new(theme, lane_table(totals, clock), columns);
     let picture = Rect { x: inner.x + label, width: inner.width.saturating_sub(label + right + 1), ..inner };
     let title = title_of(totals);
     let aside = match shown_part(view.state.ranks.picture_ns, totals, picture.width) {
@@ -185,11 +210,9 @@ fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), are
     }
     // Two lines are reserved for a lane and for the number of those that do not fit.
     let has_heading = inner.height > 2 || totals.lanes.len() == 1;
-    let mut x = picture.right();
-    for (column, width) in columns.iter().filter(|_| has_heading) {
-        let place = Rect { x, width: *width, height: 1, ..inner };
-        Line::styled(column.heading(), theme.dim).right_aligned().render(place.intersection(inner), buf);
-        x += width;
+    let columns = |y: u16| Rect { x: picture.right(), y, width: right, height: 1 }.intersection(inner);
+    if has_heading {
+        Line::from(table.heading()).render(columns(inner.y), buf);
     }
     let late = match late {
         Late::Straggler(straggler) => Some(&straggler.lane),
@@ -204,29 +227,14 @@ fn draw_lanes(view: &View<'_>, totals: &Totals, (late, span): (&Late, &str), are
     // The last line shows the number of lanes that do not fit.
     let fitting = if fits < totals.lanes.len() { (body - 1) as usize } else { fits };
     let first = inner.y + u16::from(has_heading);
-    for ((lane, name), y) in
-        totals.lanes.iter().zip(&names).zip((first..).step_by(height as usize)).take(fitting)
-    {
+    let places = (first..).step_by(height as usize);
+    for (row, ((lane, name), y)) in totals.lanes.iter().zip(&names).zip(places).take(fitting).enumerate() {
         let is_late = late.is_some_and(|late| late.is(lane.lane()));
         let style = if is_late { theme.warn.add_modifier(Modifier::BOLD) } else { theme.text };
         let name = cut(&theme.glyphs.plain(name), label as usize - 2, theme.glyphs.ascii);
         buf.set_stringn(inner.x + 1, y, name, label as usize - 2, style);
         draw_picture(theme, &lane.sums.picture, Rect { y, height: drawn, ..picture }, buf);
-        let clock = match is_over(view) {
-            true => view.state.rank_clock(lane.lane()),
-            false => view.state.recent_rank_clock(lane.lane()),
-        };
-        let mut x = picture.right();
-        for (column, width) in &columns {
-            let text = column.value(lane, &clock).unwrap_or_else(|| theme.glyphs.none.to_owned());
-            let place = Rect { x, y, width: *width, height: 1 };
-            let waits = *column == LaneColumn::Waits && lane.wait_share().is_some_and(|share| share >= 0.05);
-            let style = if waits { theme.warn } else { theme.text };
-            Line::styled(theme.glyphs.plain(&text), style)
-                .right_aligned()
-                .render(place.intersection(inner), buf);
-            x += width;
-        }
+        Line::from(table.row(row)).render(columns(y), buf);
     }
     if totals.lanes.len() > fitting {
         let text = format!(" {} more lanes do not fit", totals.lanes.len() - fitting);
@@ -304,36 +312,29 @@ fn draw_collectives(view: &View<'_>, totals: &Totals, area: Rect, buf: &mut Buff
         None => String::new(),
     };
     let inner = draw_box(theme, ("collectives", &aside), area, buf);
-    let rows = collective_rows(totals);
-    let mut widths: [usize; 8] = std::array::from_fn(|i| {
-        let cells = rows.iter().map(|row| row[i].chars().count());
-        cells.max().unwrap_or(0) + if i == 0 { 1 } else { 2 }
-    });
-    // The algorithm bandwidth and the number of ranks are dropped first.
-    for dropped in [5, 2, 3] {
-        if widths.iter().sum::<usize>() + 2 > inner.width as usize {
-            widths[dropped] = 0;
+    let table = collective_table(totals);
+    let mut shown: Vec<(&str, usize)> = COLLECTIVE_COLUMNS
+        .into_iter()
+        .enumerate()
+        .filter_map(|(i, key)| Some((key, table.full_width(table.index(key)?) + if i == 0 { 1 } else { 2 })))
+        .collect();
+    let wanted = |shown: &[(&str, usize)]| shown.iter().map(|(_, width)| width).sum::<usize>() + 2;
+    for dropped in DISPENSABLE {
+        if wanted(&shown) > inner.width as usize {
+            shown.retain(|(key, _)| *key != dropped);
         }
     }
-    let spare = (inner.width as usize).saturating_sub(widths.iter().sum::<usize>() + 2) / 8;
-    let draw = |row: &[String; 8], y: u16, style: Style, buf: &mut Buffer| {
-        let mut x = inner.x + 1;
-        for (i, (cell, width)) in row.iter().zip(widths).enumerate().filter(|(_, (_, width))| *width > 0) {
-            let width = (width + spare.min(6)) as u16;
-            let place = Rect { x, y, width, height: 1 }.intersection(inner);
-            let line = Line::styled(theme.glyphs.plain(cell), style);
-            if i == 0 {
-                line.render(place, buf)
-            } else {
-                line.right_aligned().render(place, buf)
-            }
-            x += width;
-        }
-    };
-    if inner.height == 0 {
-        return;
-    }
-    for (i, (row, y)) in rows.iter().zip(inner.y..inner.bottom()).enumerate() {
-        draw(row, y, if i == 0 { theme.dim } else { theme.text }, buf);
+    let spare = (inner.width as usize).saturating_sub(wanted(&shown)) / COLLECTIVE_COLUMNS.len();
+    shown.iter_mut().for_each(|(_, width)| *width += spare.min(6));
+    let table = TableLines::new(theme, table, shown);
+    let rows = (0..table.table.rows.len()).map(|row| table.row(row));
+    for (line, place) in [table.heading()].into_iter().chain(rows).zip(inner.rows()) {
+        let place = Rect { x: place.x + 1, ..place }.intersection(inner);
+        Line::from(line).render(place, buf);
     }
 }
+
+const COLLECTIVE_COLUMNS: [&str; 8] =
+    ["name", "size", "ranks", "calls", "median_us", "algbw_b_s", "busbw_b_s", "wait_us_each"];
+/// Columns that are dropped first.
+const DISPENSABLE: [&str; 3] = ["algbw_b_s", "ranks", "calls"];

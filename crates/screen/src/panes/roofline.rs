@@ -1,13 +1,12 @@
 //! Roofline: phases, operators and kernels against the peaks of the GPU.
 
 use crate::{
-    export::data,
+    export::key_of,
     layout::Hit,
-    pane::Spec,
+    pane::{Pane, Spec},
     theme::Theme,
-    ui::moved,
     view::View,
-    widgets::{Dots, ListLayout, cut, draw_box, draw_note, draw_pointed, wrapped},
+    widgets::{Dots, ListLayout, TableLines, draw_box, draw_note, draw_pointed, wrapped},
 };
 use crossterm::event::KeyCode;
 use ratatui::{
@@ -22,7 +21,11 @@ use llmprof_analysis::{
     peaks::Basis,
     roofline::{Point, PointKind, Roof, Roofline},
 };
-use llmprof_base::units::{percent, scaled, three_digits};
+use llmprof_base::{
+    cells,
+    table::{Align, Cell, Table},
+    units::{scaled, three_digits},
+};
 use llmprof_event::{Phase, WorkKind};
 
 pub struct RooflinePane<'a>(pub View<'a>);
@@ -35,10 +38,33 @@ pub const PANE: Spec = Spec {
     why_empty: "no operators or kernels were timed",
     has_content: |_, state| state.kind().has_workload() && !state.roofline().points.is_empty(),
     draw: |view, area, buf| RooflinePane(view).render(area, buf),
-    table: data::points,
-    select: |ui, by, extent| ui.point = moved(ui.point, by, extent.points),
-    row: Some(|ui| (&mut ui.point, None)),
+    table: ceilings_and_points,
+    rows: |view| view.state.roofline().points.len(),
+    ..Spec::EMPTY
 };
+
+/// The ceilings, then the points.
+fn ceilings_and_points(view: &View<'_>) -> Table {
+    let roofline = view.state.roofline();
+    let mut table = Table::keyed(
+        "kind,phase,name,flop_per_byte,flop_per_s,bytes_per_s,flops,bytes,seconds,flops_pct,bytes_pct,time_pct,class,basis",
+    );
+    let stated = roofline.stated().zip(Some(roofline.peaks.as_ref().ok().and_then(|peaks| peaks.clock_mhz)));
+    let ceilings = [("stated", stated), ("now", roofline.now().zip(Some(roofline.clock_mhz)))];
+    for (name, (roof, mhz)) in ceilings.into_iter().filter_map(|(name, roof)| Some((name, roof?))) {
+        let Roof { flops, bytes_per_s } = roof;
+        let mut row = cells!["ceiling", "", name, roof.ridge(), flops, bytes_per_s];
+        row.resize(table.columns.len() - 1, Cell::default());
+        row.push(mhz.map(|mhz| format!("SM at {mhz} MHz")).into());
+        table.push(row);
+    }
+    let ceilings = table.rows.len();
+    table.append(&roofline.table());
+    for (row, point) in table.rows[ceilings..].iter_mut().zip(&roofline.points) {
+        row[0] = key_of(&point.kind).into();
+    }
+    table
+}
 
 /// From this width on, plot and list are side by side.
 const WIDE: u16 = 110;
@@ -54,7 +80,7 @@ impl Widget for RooflinePane<'_> {
             let inner = draw_box(view.theme, ("roofline", ""), area, buf);
             return draw_note(view.theme, &why_empty(view), inner, buf);
         }
-        let selected = view.ui.point.min(roofline.points.len().saturating_sub(1));
+        let selected = view.ui.row(Pane::Roofline).min(roofline.points.len().saturating_sub(1));
         let hints = hints(view);
         let most = (area.height.saturating_sub(12) / 3).min(4);
         let used = hint_lines(view, &hints, Rect { height: most, ..area }, buf);
@@ -368,36 +394,33 @@ fn list(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: 
     if inner.height == 0 {
         return;
     }
-    // Dropped from the end if they do not fit.
-    let columns: [(&str, usize); 5] =
-        [("of peak", 8), ("FLOP/s", 9), ("FLOP/B", 8), ("class", 9), ("time", 7)];
-    let total: usize = columns.iter().map(|(_, width)| width).sum();
+    let total: usize = COLUMNS.iter().map(|(_, width)| width).sum();
     let label = (inner.width as usize).saturating_sub(total + 3).clamp(16, 24);
     let label = label.min((inner.width as usize).saturating_sub(12)).max(6);
     let mut room = (inner.width as usize).saturating_sub(label + 3);
-    let shown = columns.iter().take_while(|(_, width)| {
+    let fitting = COLUMNS.into_iter().take_while(|(_, width)| {
         let fits = room >= *width;
         room = room.saturating_sub(*width);
         fits
     });
-    let shown: Vec<&(&str, usize)> = shown.collect();
+    let mut points = roofline.table();
+    points.rename("time_pct", "time");
+    points
+        .columns
+        .iter_mut()
+        .filter(|column| column.key == "class")
+        .for_each(|column| column.align = Align::Right);
+    let table = TableLines::new(theme, points, [("label", label)].into_iter().chain(fitting));
     let mut rows = inner;
     if inner.height > 1 {
-        let heading = shown.iter().map(|(title, width)| format!("{title:>width$}")).collect::<String>();
-        Line::styled(format!("   {:<label$}{heading}", ""), theme.dim).render(inner, buf);
+        let heading = [vec![Text::raw("   ")], table.heading()].concat();
+        Line::from(heading).render(inner, buf);
         rows = Rect { y: inner.y + 1, height: inner.height - 1, ..inner };
     }
     for (i, place) in ListLayout::new(rows, n, selected).rows() {
         let point = &roofline.points[i];
-        let cells = cells(point, theme.glyphs.none);
-        let cells = shown.iter().zip(&cells).map(|((_, width), cell)| format!("{cell:>width$}"));
-        let name = cut(&theme.glyphs.plain(&point.label()), label.saturating_sub(1), theme.glyphs.ascii);
-        let line = Line::from(vec![
-            Text::styled(format!(" {} ", mark(point, i)), style_of(view, point)),
-            Text::styled(format!("{name:<label$}"), theme.text),
-            Text::styled(cells.collect::<String>(), theme.number),
-        ]);
-        line.render(place, buf);
+        let mark = Text::styled(format!(" {} ", mark(point, i)), style_of(view, point));
+        Line::from([vec![mark], table.row(i)].concat()).render(place, buf);
         view.on_click(place, Hit::Row(i));
         if i == selected {
             buf.set_style(place, theme.selected);
@@ -405,19 +428,9 @@ fn list(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: 
     }
 }
 
-/// In the order of the list's columns.
-fn cells(point: &Point, none: &str) -> [String; 5] {
-    let none = || none.to_owned();
-    let share = point.share.map(|share| share.max_pct());
-    let class = point.verdict.as_ref().map(|verdict| verdict.class.word().to_owned());
-    [
-        share.map_or_else(none, percent),
-        scaled(point.timed.flop_per_s(), ""),
-        point.timed.flop_per_byte().map_or_else(none, three_digits),
-        class.unwrap_or_else(none),
-        point.time_pct.map_or_else(none, percent),
-    ]
-}
+/// Columns of the list, dropped from the end if they do not fit.
+const COLUMNS: [(&str, usize); 5] =
+    [("peak_pct", 8), ("flop_per_s", 9), ("flop_per_byte", 8), ("class", 9), ("time_pct", 7)];
 
 /// The selected point as text.
 fn details(view: &View<'_>, roofline: &Roofline, selected: usize, area: Rect, buf: &mut Buffer) {

@@ -1,7 +1,6 @@
 //! Runs: the recorded runs as a tree, to open, compare, rename and delete.
 
 use crate::{
-    export::data,
     layout::Hit,
     pane::Spec,
     run_tree::{Group, Item, Row, RunRow},
@@ -23,7 +22,11 @@ use ratatui::{
 };
 use unicode_width::UnicodeWidthStr;
 
-use llmprof_base::units::{fixed, grouped, millis, three_digits};
+use llmprof_base::{
+    cells,
+    table::Table,
+    units::{fixed, grouped, millis, three_digits},
+};
 use llmprof_record::rundir::{RunEntry, TrustScore, Verdict};
 
 pub struct RunsPane<'a>(pub View<'a>);
@@ -36,10 +39,45 @@ pub const PANE: Spec = Spec {
     why_empty: "no recorded runs",
     has_content: |view, _| view.listing || !view.runs.entries().is_empty(),
     draw: |view, area, buf| RunsPane(view).render(area, buf),
-    table: data::runs,
-    select: |ui, by, extent| ui.runs.row = Some(moved(extent.run, by, extent.runs)),
-    row: None,
+    table: listed_runs,
+    rows: |view| view.runs.rows().len(),
+    select: |ui, by, extent| ui.runs.row = Some(moved(extent.run, by, extent.rows)),
+    ..Spec::EMPTY
 };
+
+/// As filtered and sorted.
+fn listed_runs(view: &View<'_>) -> Table {
+    let mut table = Table::keyed(
+        "run,recorded,experiment,model,outcome,simulated,requests,ttft_p50_ms,tpot_p50_ms,itl_p50_ms,prefill_tok_s,\
+         decode_tok_s,sweep,overrides,dtype,batch,verdict,trust",
+    );
+    for run in view.runs.listed() {
+        let result = run.result.as_ref();
+        let metrics = result.map(|result| &result.metrics);
+        table.push(cells![
+            run.dir.path().display().to_string(),
+            Timestamp::try_from(run.modified).ok().map(|time| time.to_string()),
+            run.experiment.clone(),
+            run.model.clone(),
+            result.map(|result| result.outcome.to_string()),
+            // Unknown until the run has ended.
+            result.map(|_| run.simulated()),
+            metrics.map(|m| m.requests),
+            metrics.and_then(|m| m.ttft_ms.p50),
+            metrics.and_then(|m| m.tpot_ms.p50),
+            metrics.and_then(|m| m.itl_ms.p50),
+            metrics.and_then(|m| m.prefill_tok_s),
+            metrics.and_then(|m| m.decode_tok_s),
+            run.sweep.as_ref().map(|sweep| sweep.display().to_string()),
+            run.kind.overrides.join(" "),
+            run.kind.dtype.clone(),
+            run.kind.batch,
+            run.verdict().to_string(),
+            result.and_then(|result| result.trust.as_ref()).map(|trust| trust.score),
+        ]);
+    }
+    table
+}
 
 const LABEL_WIDTH: usize = 11;
 

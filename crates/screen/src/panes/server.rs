@@ -1,9 +1,7 @@
 //! Server: its load, the parts of TTFT, and its requests over time.
 
 use crate::{
-    export::data,
-    pane::Spec,
-    ui::moved,
+    pane::{Pane, Spec},
     view::View,
     widgets::{ListLayout, cut, draw_box, draw_note, wrapped},
 };
@@ -22,7 +20,9 @@ use super::{
     streams::{self, Streams},
 };
 use llmprof_base::{
+    cells,
     foreign::{MAX_LINE, line},
+    table::Table,
     units::{millis, percent, three_digits},
 };
 use llmprof_event::{GpuSource, readings::Reading};
@@ -53,10 +53,21 @@ pub const PANE: Spec = Spec {
         state.servers().any(|server| server.url().is_some()) || state.load_tested().is_some()
     },
     draw: |view, area, buf| ServerPane(view).render(area, buf),
-    table: data::requests,
-    select: |ui, by, extent| ui.server = moved(ui.server, by, extent.servers),
-    row: None,
+    table: requests,
+    rows: |view| view.state.servers().count(),
+    ..Spec::EMPTY
 };
+
+/// One row per kept request.
+fn requests(view: &View<'_>) -> Table {
+    let mut table = Table::keyed("request,start_s,first_token_s,end_s,measured,failed");
+    for lane in &view.state.server.lanes {
+        let first = lane.first.map(|first| first.secs());
+        let times = cells![lane.request, lane.start.secs(), first, lane.end.secs()];
+        table.push(times.into_iter().chain(cells![lane.measured, lane.failed]));
+    }
+    table
+}
 
 impl Widget for ServerPane<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
@@ -147,7 +158,7 @@ fn draw_list(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Rect {
     let [list, below] = Layout::vertical([Constraint::Length(height), Constraint::Min(0)]).areas(area);
     let title = format!("{} servers", servers.len());
     let inner = draw_box(view.theme, (&title, "↑ ↓ select"), list, buf);
-    let layout = ListLayout::new(inner, servers.len(), view.ui.server);
+    let layout = ListLayout::new(inner, servers.len(), view.ui.row(Pane::Server));
     // The URL of a recording is untrusted.
     let url = |server: &ServerState| line(server.url().unwrap_or("not queried yet"), MAX_URL);
     let wide = servers.iter().map(|server| url(server).chars().count()).max().unwrap_or(0);

@@ -1,10 +1,9 @@
 //! Tokens: one cell per token, coloured by ITL, with power and clock on the same axis.
 
 use crate::{
-    export::data,
     layout::Hit,
-    pane::Spec,
-    ui::{Action, moved},
+    pane::{Pane, Spec},
+    ui::Action,
     view::View,
     widgets::{
         Lane, ListLayout, Span, TokenStrip, cut, draw_box, draw_dashes, fit, label_value, note, wrapped,
@@ -19,7 +18,11 @@ use ratatui::{
 };
 
 use super::{gpu, histogram::Histogram, lanes::draw_rows, streams::Streams, token_window::TokenWindow};
-use llmprof_base::units::{millis, three_digits};
+use llmprof_base::{
+    cells,
+    table::{Cell, Column, Table},
+    units::{millis, three_digits},
+};
 use llmprof_event::{Stamp, readings::Reading};
 use llmprof_record::state::{Incident, IncidentKind, KeptSample, Series, TokenMark};
 
@@ -33,10 +36,47 @@ pub const PANE: Spec = Spec {
     why_empty: "no tokens in this run",
     has_content: |_, state| !state.trail.is_empty(),
     draw: |view, area, buf| TokensPane(view).render(area, buf),
-    table: data::tokens,
-    select: |ui, by, extent| ui.incident = moved(ui.incident, by, extent.incidents),
-    row: Some(|ui| (&mut ui.incident, Some(Action::ToggleIncident))),
+    table: kept_tokens,
+    // Incidents, counted from the newest.
+    rows: |view| view.state.flight.incidents.len(),
+    open: Some(Action::ToggleIncident),
+    ..Spec::EMPTY
 };
+
+/// All kept tokens up to the last one on the screen; or those around the open incident.
+fn kept_tokens(view: &View<'_>) -> Table {
+    let state = view.state;
+    let window = TokenWindow::new(view, usize::MAX);
+    let gpu = state.profiled_gpu();
+    let beside = if gpu.is_some() { ["sm_clock_mhz", "power_w"] } else { ["cpu_pct", "cpu_clock_mhz"] };
+    let mut table = Table::keyed("token,t_s,request,id,first,warmup,since_last_ms");
+    table.columns.extend(beside.into_iter().chain(["incident", "kernels_recorded"]).map(Column::data));
+    for (mark, number_of) in window.tokens.iter().zip(window.first..) {
+        let mut row = cells![
+            number_of,
+            mark.t.secs(),
+            mark.request,
+            mark.id,
+            mark.first,
+            mark.warmup,
+            mark.gap_ns as f64 / 1e6,
+        ];
+        let text = |value: Option<f32>| Cell::from(value.map(|value| value.to_string()));
+        row.extend(match gpu {
+            Some(gpu) => [
+                window.value(gpu.series(Reading::SmClock), |sample| sample.sm_clock_mhz, mark.t),
+                window.value(gpu.series(Reading::Power), |sample| sample.power_w, mark.t),
+            ]
+            .map(text),
+            None => [&state.host.cpu_pct, &state.host.freq_mhz]
+                .map(|series| text(window.value(series, |_| None, mark.t))),
+        });
+        let incident = state.flight.incidents.iter().find(|incident| incident.token == number_of);
+        row.extend(cells![incident.map(|incident| incident.describe()), mark.recorded]);
+        table.push(row);
+    }
+    table
+}
 
 /// Widths left and right of the cells.
 const LABEL: u16 = 8;
@@ -435,7 +475,7 @@ fn incidents_box(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     for (word, y) in words.into_iter().zip(below.y..below.bottom()) {
         buf.set_stringn(below.x + 1, y, word, below.width.saturating_sub(2).into(), theme.dim);
     }
-    let list = ListLayout::new(inner, incidents.len(), view.ui.incident);
+    let list = ListLayout::new(inner, incidents.len(), view.ui.row(Pane::Tokens));
     for (i, place) in list.rows() {
         let incident = &incidents[incidents.len() - 1 - i];
         let style = if i == list.selected { theme.selected } else { theme.text };

@@ -1,14 +1,15 @@
 //! Why: each measured time as a stack of its owners, what each costs, and what makes it smaller.
 
 use crate::{
-    export::data,
     layout::Hit,
     pane::{Pane, Spec},
     theme::Theme,
-    ui::{Action, moved},
+    ui::Action,
     view::View,
-    widgets::{ListLayout, cut, draw_box, draw_note, draw_pointed, fit, wrapped},
+    widgets::{ListLayout, TableLines, cut, draw_box, draw_note, draw_pointed, fit, wrapped},
 };
+use std::rc::Rc;
+
 use crossterm::event::KeyCode;
 use ratatui::{
     buffer::Buffer,
@@ -20,7 +21,10 @@ use ratatui::{
 
 use llmprof_analysis::account::{Account, Entry, Evidence, Figure, Group, remedy};
 use llmprof_base::units::{grouped, millis, percent};
-use llmprof_record::state::{Accounts, RunState};
+use llmprof_record::{
+    report::{all_owners, considerable_owners},
+    state::{Accounts, RunState},
+};
 
 pub struct WhyPane<'a>(pub View<'a>);
 
@@ -32,17 +36,20 @@ pub const PANE: Spec = Spec {
     why_empty: "no time was measured",
     has_content: |_, state| state.has_account(),
     draw: |view, area, buf| WhyPane(view).render(area, buf),
-    table: data::owners,
-    select: |ui, by, extent| ui.owner = moved(ui.owner, by, extent.owners),
-    row: Some(|ui| (&mut ui.owner, Some(Action::OwnerEvidence))),
+    table: |view| all_owners(&view.state.accounts()),
+    // The owners of all accounts.
+    rows: |view| count(&view.state.accounts()),
+    open: Some(Action::RowEvidence),
+    evidence: |view| {
+        let accounts = view.state.accounts();
+        let (_, entry) = entry_at(&accounts, selected(view, &accounts))?;
+        Some(pane_of(view.state, entry))
+    },
+    ..Spec::EMPTY
 };
 
-/// The number of shown entries in all accounts, and the pane with the evidence of the selected one.
-pub fn extent(state: &RunState, selected: usize) -> (usize, Option<Pane>) {
-    let accounts = state.accounts();
-    let n = count(&accounts);
-    let entry = entry_at(&accounts, selected.min(n.saturating_sub(1)));
-    (n, entry.map(|(_, entry)| pane_of(state, entry)))
+fn selected(view: &View<'_>, accounts: &Accounts) -> usize {
+    view.ui.row(Pane::Why).min(count(accounts).saturating_sub(1))
 }
 
 fn count(accounts: &Accounts) -> usize {
@@ -103,7 +110,7 @@ impl Widget for WhyPane<'_> {
         if said > 0 {
             draw_pointed(theme, Line::styled(headline, theme.text), top, buf);
         }
-        let selected = view.ui.owner.min(count(&accounts).saturating_sub(1));
+        let selected = selected(view, &accounts);
         draw_stacks(view, &accounts, upper, buf);
         draw_owners(view, &accounts, selected, middle, buf);
         draw_detail(view, &accounts, selected, below, buf);
@@ -237,44 +244,46 @@ const SHARE: usize = 8;
 /// From this width on, the basis is a column.
 const WITH_BASIS: u16 = 100;
 
-/// A line of the list: the heading of an account, or an entry with its number.
+/// A line of the list.
 enum Row<'a> {
     Heading(&'a Account),
-    Entry(usize, &'a Account, &'a Entry),
-    /// The number of entries that are not shown, and their time.
-    Smaller(&'a Account, usize, f64),
+    /// An entry with its number, if it can be selected, and the table of its account with its row.
+    Owner(Option<(usize, &'a Entry)>, &'a Account, Rc<TableLines<'a>>, usize),
+}
+
+fn rows<'a>(theme: &'a Theme, accounts: &'a Accounts) -> Vec<Row<'a>> {
+    let mut rows = Vec::new();
+    let mut numbers = 0..;
+    for account in accounts.all() {
+        rows.push(Row::Heading(account));
+        let table = considerable_owners(account);
+        let lines = TableLines::new(theme, table, [("owner", NAME), ("ms", TIME), ("share", SHARE)]);
+        let lines = Rc::new(lines);
+        let mut entries = account.considerable().0.into_iter();
+        rows.extend((0..lines.table.rows.len()).map(|row| {
+            let entry = entries.next().and_then(|entry| Some((numbers.next()?, entry)));
+            Row::Owner(entry, account, Rc::clone(&lines), row)
+        }));
+    }
+    rows
 }
 
 fn draw_owners(view: &View<'_>, accounts: &Accounts, selected: usize, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let inner = draw_box(theme, ("owners by cost", "Enter shows the evidence"), area, buf);
-    let mut rows = Vec::new();
-    let mut number = 0;
-    for account in accounts.all() {
-        rows.push(Row::Heading(account));
-        let (shown, small, small_ns) = account.considerable();
-        for entry in shown {
-            rows.push(Row::Entry(number, account, entry));
-            number += 1;
-        }
-        if small > 0 {
-            rows.push(Row::Smaller(account, small, small_ns));
-        }
-    }
-    let at =
-        rows.iter().position(|row| matches!(row, Row::Entry(number, ..) if *number == selected)).unwrap_or(0);
+    let rows = rows(theme, accounts);
+    let is_selected = |row: &Row<'_>| matches!(row, Row::Owner(Some((number, _)), ..) if *number == selected);
+    let at = rows.iter().position(is_selected).unwrap_or(0);
     let list = ListLayout::scrolled(inner, rows.len(), at, at.saturating_sub(inner.height as usize / 2));
     for (i, place) in list.rows() {
         match &rows[i] {
             Row::Heading(account) => title(theme, account, place.width).render(place, buf),
-            Row::Smaller(account, n, ns) => {
-                let name = format!("{n} smaller");
-                let (time, pct) = (millis(ns / 1e6), percent(100.0 * account.share(*ns)));
-                let text = format!("     {name:<NAME$}{time:>TIME$}{pct:>SHARE$}");
-                Line::styled(theme.glyphs.plain(&text), theme.dim).render(place, buf);
+            Row::Owner(None, _, table, row) => {
+                let spans = [vec![Text::raw("     ")], table.row(*row)].concat();
+                Line::from(spans).patch_style(theme.dim).render(place, buf);
             }
-            Row::Entry(number, account, entry) => {
-                entry_line(theme, account, entry, place.width).render(place, buf);
+            Row::Owner(Some((number, entry)), account, table, row) => {
+                entry_line(theme, account, entry, table.row(*row), place.width).render(place, buf);
                 view.on_click(place, Hit::Row(*number));
                 if *number == selected {
                     buf.set_style(place, theme.selected);
@@ -284,28 +293,27 @@ fn draw_owners(view: &View<'_>, accounts: &Accounts, selected: usize, area: Rect
     }
 }
 
-fn entry_line<'a>(theme: &Theme, account: &Account, entry: &Entry, width: u16) -> Line<'a> {
-    let plain = |text: &str| theme.glyphs.plain(text);
+/// The cells of an entry between its colour, and its share as a bar with its basis.
+fn entry_line<'a>(
+    theme: &Theme,
+    account: &Account,
+    entry: &Entry,
+    cells: Vec<Text<'a>>,
+    width: u16,
+) -> Line<'a> {
     let style = style_of(theme, entry.owner.group());
     let block = if theme.glyphs.ascii { "#" } else { "■" };
-    let name = cut(&plain(&entry.owner.to_string()), NAME, theme.glyphs.ascii);
-    let share = account.share(entry.ns);
-    let (time, pct) = (plain(&millis(entry.ns / 1e6)), plain(&percent(100.0 * share)));
-    let mut spans = vec![
-        Text::styled(format!("   {block} "), style),
-        Text::styled(format!("{name:<NAME$}"), theme.text),
-        Text::styled(format!("{time:>TIME$}"), theme.number),
-        Text::styled(format!("{pct:>SHARE$}  "), theme.dim),
-    ];
+    let mut spans =
+        [vec![Text::styled(format!("   {block} "), style)], cells, vec![Text::raw("  ")]].concat();
     let used: usize = spans.iter().map(Text::width).sum();
     let left = (width as usize).saturating_sub(used + 1);
-    let basis = cut(&plain(&entry.basis.to_string()), left, theme.glyphs.ascii);
     let with_basis = width >= WITH_BASIS;
     let bars = if with_basis { (left / 3).min(30) } else { left };
-    let filled = ((share * bars as f64).round() as usize).min(bars);
+    let filled = ((account.share(entry.ns) * bars as f64).round() as usize).min(bars);
     let bar = if theme.glyphs.ascii { "#" } else { "█" };
     spans.push(Text::styled(format!("{:<bars$}", bar.repeat(filled)), style));
     if with_basis {
+        let basis = theme.glyphs.plain(&entry.basis.to_string());
         let basis = cut(&basis, left.saturating_sub(bars + 2), theme.glyphs.ascii);
         spans.push(Text::styled(format!("  {basis}"), theme.dim));
     }

@@ -55,8 +55,8 @@ pub enum Action {
     PageKernels(isize),
     StepTimelinePart(isize),
     NextComparePart,
-    /// Show the pane with the evidence of the selected owner.
-    OwnerEvidence,
+    /// Show the pane with the evidence of the selected row.
+    RowEvidence,
 }
 
 /// A column whose title sorts its table.
@@ -164,29 +164,19 @@ pub struct Extent {
     pub now: Stamp,
     /// The duration of a column of the charts.
     pub column_ns: u64,
-    /// Rows of the GPU pane.
-    pub readings: usize,
-    /// Points of the roofline.
-    pub points: usize,
-    /// Owners of all accounts, and the pane with the evidence of the selected one.
-    pub owners: usize,
+    /// Rows of the displayed pane.
+    pub rows: usize,
+    /// The pane with the evidence of the selected one.
     pub evidence: Option<Pane>,
-    pub incidents: usize,
     /// The time of the selected incident.
     pub incident_at: Option<Stamp>,
-    pub servers: usize,
     pub gpus: usize,
     /// The selected one.
     pub gpu: usize,
-    /// Rows of the Runs pane.
-    pub runs: usize,
-    /// The selected one.
+    /// The selected row of the Runs pane.
     pub run: usize,
-    pub log_lines: usize,
     pub snapshots: usize,
-    /// Jobs of a sweep.
-    pub jobs: usize,
-    /// The selected one.
+    /// The selected job of a sweep.
     pub job: usize,
     pub kernels: KernelsExtent,
 }
@@ -264,7 +254,8 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         }
         Action::FollowTokens => (ui.token, ui.cursor, ui.incident_open) = (None, None, None),
         Action::ToggleIncident => {
-            ui.incident = moved(ui.incident, 0, extent.incidents);
+            let incident = ui.row_mut(Pane::Tokens);
+            *incident = moved(*incident, 0, extent.rows);
             ui.incident_open = if ui.incident_open.is_some() { None } else { extent.incident_at };
             ui.token = None;
         }
@@ -277,7 +268,7 @@ pub fn update(ui: &mut UiState, action: Action, extent: Extent) -> Option<Effect
         Action::PageKernels(by) => ui.kernels.page(by, extent.kernels),
         Action::StepTimelinePart(by) => ui.kernels.step_part(by, extent.kernels),
         Action::NextComparePart => ui.compare_part = ui.compare_part.next(),
-        Action::OwnerEvidence => {
+        Action::RowEvidence => {
             return update(ui, Action::Show(extent.evidence?), extent);
         }
     }
@@ -327,11 +318,11 @@ mod tests {
     fn one_of_several_gpus_is_opened_and_closed() {
         let mut ui = UiState { pane: Pane::Gpu, ..ui() };
         let several =
-            |ui: &UiState| Extent { gpus: 3, gpu: ui.gpu.unwrap_or(1), readings: 11, ..Extent::default() };
+            |ui: &UiState| Extent { gpus: 3, gpu: ui.gpu.unwrap_or(1), rows: 11, ..Extent::default() };
         let mut press = |action: Action| {
             let extent = several(&ui);
             let effect = update(&mut ui, action, extent);
-            (ui.gpu, ui.gpu_open, ui.reading, effect)
+            (ui.gpu, ui.gpu_open, ui.row(Pane::Gpu), effect)
         };
         assert_eq!(press(Action::Move(1)), (Some(2), false, 0, None));
         assert_eq!(press(Action::Move(-9)), (Some(0), false, 0, None));
@@ -372,20 +363,13 @@ mod tests {
             tokens_back: 0,
             now: Stamp(1_000),
             column_ns: 10,
-            readings: 11,
-            points: 4,
-            owners: 3,
+            rows: 4,
             evidence: None,
-            incidents: 2,
             incident_at: None,
-            servers: 3,
             gpus: 1,
             gpu: 0,
-            runs: 3,
             run: 0,
-            log_lines: 5,
             snapshots: 0,
-            jobs: 4,
             job: 0,
             kernels: KernelsExtent::default(),
         };
@@ -400,9 +384,9 @@ mod tests {
             ui.pane = pane;
             update(&mut ui, action, extent);
         }
-        assert_eq!((ui.runs.row, ui.log_back, ui.job), (Some(2), 4, Some(3)));
+        assert_eq!((ui.runs.row, ui.row(Pane::Log), ui.job), (Some(3), 3, Some(3)));
         assert_eq!(ui.token, Some(SelectedToken { number: 90, end: 99 }));
-        assert_eq!((ui.point, ui.server), (3, 2));
+        assert_eq!((ui.row(Pane::Roofline), ui.row(Pane::Server)), (3, 3));
         update(&mut ui, Action::Scrub(-1000), Extent { tokens_back: 9, ..extent });
         assert_eq!(ui.token, None);
         for _ in 0..20 {

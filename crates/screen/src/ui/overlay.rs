@@ -151,7 +151,7 @@ fn filter(ui: &mut UiState, pane: Pane, text: String) {
     match pane {
         Pane::Runs => ui.runs.filter_by(text),
         Pane::Kernels => ui.kernels.filter_by(text),
-        _ => (ui.log_filter, ui.log_back) = (text, 0),
+        _ => (ui.log_filter, *ui.row_mut(Pane::Log)) = (text, 0),
     }
 }
 

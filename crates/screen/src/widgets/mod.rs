@@ -4,6 +4,7 @@ mod chart;
 mod dots;
 mod list;
 mod strip;
+mod table;
 mod text;
 
 pub use chart::{
@@ -12,7 +13,8 @@ pub use chart::{
 pub use dots::Dots;
 pub use list::ListLayout;
 pub use strip::{TokenStrip, heat_of};
+pub use table::TableLines;
 pub use text::{
-    cut, draw_box, draw_note, draw_pointed, fit, input_line, inside_box, label_value, note, popup, wrapped,
-    wrapped_behind,
+    cut, cut_start, draw_box, draw_note, draw_pointed, fit, input_line, inside_box, label_value, note, popup,
+    wrapped, wrapped_behind,
 };

@@ -129,6 +129,23 @@ pub fn cut(text: &str, width: usize, ascii: bool) -> String {
     if kept.is_empty() { kept } else { kept + sign }
 }
 
+/// The end of a text, as much as fits, with an ellipsis if it is cut.
+pub fn cut_start(text: &str, width: usize, ascii: bool) -> String {
+    let total = text.width();
+    if total <= width {
+        return text.to_owned();
+    }
+    let sign = if ascii { "..." } else { "…" };
+    let Some(room) = width.checked_sub(sign.width()) else { return String::new() };
+    let mut skipped = 0;
+    let rest = text.char_indices().find(|(_, c)| {
+        let fits = total - skipped <= room;
+        skipped += c.width().unwrap_or(0);
+        fits
+    });
+    format!("{sign}{}", rest.map_or("", |(at, _)| &text[at..]))
+}
+
 /// A text on lines of at most `width`, broken between words; a word longer than a line is broken anywhere.
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     wrapped_behind(0, text, width)
@@ -185,6 +202,15 @@ pub fn input_line<'a>(style: Style, input: &Input, area: Rect) -> Line<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_of_a_long_text_is_kept() {
+        assert_eq!(cut_start("a/b.py:1 f", 20, false), "a/b.py:1 f");
+        assert_eq!(cut_start("vllm/sched.py:210 schedule", 14, false), "…:210 schedule");
+        assert_eq!(cut_start("vllm/sched.py:210 schedule", 14, true), "...10 schedule");
+        assert_eq!(cut_start("漢字漢字", 4, false), "…字");
+        assert_eq!((cut_start("abc", 1, false), cut_start("abc", 0, false)), ("…".into(), String::new()));
+    }
 
     #[test]
     fn lines_break_between_words() {

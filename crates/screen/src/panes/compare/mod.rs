@@ -1,18 +1,18 @@
 //! Compare: two snapshots or runs with a verdict; in a sweep, its jobs.
 
+mod data;
 mod itl;
 mod operators;
 mod snapshots;
 mod verdict;
 
 use crate::{
-    export::data,
     pane::Spec,
     panes::jobs,
     theme::{Glyphs, Theme},
     ui::{ComparePart, moved},
     view::{SweepView, View},
-    widgets::{draw_box, draw_note, note},
+    widgets::{cut_start, draw_box, draw_note, note},
 };
 use crossterm::event::KeyCode;
 use std::borrow::Cow;
@@ -23,7 +23,6 @@ use ratatui::{
     text::Line,
     widgets::Widget,
 };
-use unicode_width::UnicodeWidthStr;
 
 use self::{itl::ItlHistograms, operators::Operators, verdict::UnjudgedRow};
 use llmprof_analysis::{
@@ -48,11 +47,12 @@ pub const PANE: Spec = Spec {
     draw: |view, area, buf| ComparePane(view).render(area, buf),
     table: data::compared,
     select: |ui, by, extent| {
-        if extent.jobs > 0 {
-            ui.job = Some(moved(extent.job, by, extent.jobs));
+        if extent.rows > 0 {
+            ui.job = Some(moved(extent.job, by, extent.rows));
         }
     },
-    row: None,
+    rows: |view| view.sweep.map_or(0, |view| view.sweep.jobs.len()),
+    ..Spec::EMPTY
 };
 
 /// A row of the table: name, unit, and the value in a snapshot.
@@ -178,15 +178,8 @@ pub struct Names([String; 2]);
 impl Names {
     /// `A before` in at most `width` cells. The end of a long name is kept: runs are named by their time.
     fn labelled(&self, side: usize, width: usize, glyphs: Glyphs) -> String {
-        let (letter, name) = (["A", "B"][side], glyphs.plain(&self.0[side]));
-        let room = width.saturating_sub(2);
-        if name.width() <= room {
-            return format!("{letter} {name}");
-        }
-        let sign = if glyphs.ascii { "..." } else { "…" };
-        let skipped = (0..=name.len()).filter(|at| name.is_char_boundary(*at));
-        let end = skipped.map(|at| &name[at..]).find(|end| end.width() + sign.width() <= room);
-        format!("{letter} {sign}{}", end.unwrap_or_default())
+        let name = cut_start(&glyphs.plain(&self.0[side]), width.saturating_sub(2), glyphs.ascii);
+        format!("{} {name}", ["A", "B"][side])
     }
 }
 
@@ -359,7 +352,7 @@ mod tests {
     fn the_end_of_a_long_name_is_kept() {
         let names = Names(["before".into(), "2026-11-16_06-22-03".into()]);
         for (side, width, wanted) in
-            [(0, 13, "A before"), (1, 13, "B …6_06-22-03"), (1, 21, "B 2026-11-16_06-22-03"), (1, 2, "B …")]
+            [(0, 13, "A before"), (1, 13, "B …6_06-22-03"), (1, 21, "B 2026-11-16_06-22-03"), (1, 3, "B …")]
         {
             assert_eq!(names.labelled(side, width, Glyphs::UNICODE), wanted);
         }

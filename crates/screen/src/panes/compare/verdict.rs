@@ -8,25 +8,29 @@ use ratatui::{
 use super::{Names, change};
 use crate::{
     theme::Theme,
-    widgets::{cut, wrapped, wrapped_behind},
+    widgets::{TableLines, wrapped, wrapped_behind},
 };
 use llmprof_analysis::compare::{
-    Comparison, Row, Verdict, describe_difference, describe_method, describe_side, row_cells,
+    Comparison, Row, comparison_table, describe_difference, describe_method, describe_side,
     undecided_reasons, visible_rows,
 };
-use llmprof_base::units::{percent, three_digits};
+use llmprof_base::{
+    cells,
+    table::Tone,
+    units::{Unit, percent},
+};
 
-/// The column with the interval drawn around zero.
-const WHISKER: usize = 6;
+/// The width of the interval drawn around zero, and that from which on it is there.
+const WHISKER: usize = 25;
+const WITH_WHISKERS: u16 = 118;
 
 /// Columns of the table at a width, with their own widths; name and verdict are always shown.
-fn columns(width: u16) -> &'static [(usize, usize)] {
+fn columns(width: u16) -> &'static [(&'static str, usize)] {
     match width {
-        118.. => &[(1, 14), (2, 14), (3, 9), (4, 20), (5, 11), (WHISKER, 25)],
-        96.. => &[(1, 14), (2, 14), (3, 9), (4, 20), (5, 11)],
-        70.. => &[(1, 13), (2, 13), (3, 8), (4, 19)],
-        46.. => &[(1, 12), (2, 12), (3, 8)],
-        _ => &[(3, 8)],
+        96.. => &[("a", 14), ("b", 14), ("change", 9), ("interval", 20), ("cycles", 11)],
+        70.. => &[("a", 13), ("b", 13), ("change", 8), ("interval", 19)],
+        46.. => &[("a", 12), ("b", 12), ("change", 8)],
+        _ => &[("change", 8)],
     }
 }
 
@@ -51,36 +55,57 @@ pub fn numbers<'a>(
     let room = (width as usize).saturating_sub(1);
     let mut sentence = wrapped_behind(word.len(), &plain(&comparison.sentence), room).into_iter();
     let mut lines = vec![Line::from(vec![
-        Text::styled(word, colour(theme, comparison.verdict)),
+        Text::styled(word, theme.tone(comparison.verdict.tone())),
         Text::styled(sentence.next().unwrap_or_default(), theme.text),
     ])];
     lines.extend(sentence.map(|line| Line::styled(format!(" {line}"), theme.text)));
     lines.push(Line::default());
-    let shown = columns(width);
     let scale = Scale::new(comparison);
-    let name_width = if width >= 46 { 13 } else { 10 };
-    let [side_a, side_b] = theme.sides();
-    let heading = shown.iter().map(|(column, wide)| {
-        let (name, style) = match column {
-            1 => (names.labelled(0, wide - 1, theme.glyphs), side_a),
-            2 => (names.labelled(1, wide - 1, theme.glyphs), side_b),
-            3 => ("B vs A".to_owned(), theme.dim),
-            4 => ("95 % CI".to_owned(), theme.dim),
-            5 => ("in cycles".to_owned(), theme.dim),
-            _ => {
-                let range = format!("{:^wide$}", format!("-{0} to +{0}", percent(scale.reach * 100.0)));
-                return Text::styled(plain(&range), theme.dim);
-            }
-        };
-        Text::styled(format!("{:>wide$}", cut(&plain(&name), wide - 1, theme.glyphs.ascii)), style)
-    });
-    let blank = Text::raw(" ".repeat(name_width + 1));
-    lines.push(Line::from(std::iter::once(blank).chain(heading).collect::<Vec<_>>()));
-    let rows = visible_rows(comparison).filter(|row| unjudged.iter().all(|other| other.name != row.label));
-    lines.extend(rows.map(|row| line(theme, row, shown, name_width, scale)));
-    let known = unjudged.iter().filter(|row| row.a.is_some() || row.b.is_some());
-    lines.extend(known.map(|row| unjudged_line(theme, row, shown, name_width)));
+    let has_whiskers = width >= WITH_WHISKERS;
+    let judged = visible_rows(comparison).filter(|row| unjudged.iter().all(|other| other.name != row.label));
+    let judged: Vec<&Row> = judged.collect();
+    let table = table(theme, &judged, unjudged, names, width);
+    let mut heading = table.heading();
+    if has_whiskers {
+        let range = format!("{:^WHISKER$}", format!("-{0} to +{0}", percent(scale.reach * 100.0)));
+        heading.push(Text::styled(plain(&range), theme.dim));
+    }
+    let indented = |cells: Vec<Text<'a>>| [vec![Text::raw(" ")], cells].concat();
+    lines.push(Line::from(indented(heading)));
+    for row in 0..table.table.rows.len() {
+        let mut line = indented(table.row(row));
+        if let Some(row) = judged.get(row) {
+            line.extend(has_whiskers.then(|| whisker(theme, row, WHISKER, scale)).into_iter().flatten());
+            line.push(Text::styled(format!("  {}", row.word), theme.tone(row.verdict.tone())));
+        }
+        lines.push(Line::from(line));
+    }
     lines
+}
+
+/// The rows with a verdict, then those without.
+fn table<'t>(
+    theme: &'t Theme,
+    judged: &[&Row],
+    unjudged: &[UnjudgedRow],
+    names: &Names,
+    width: u16,
+) -> TableLines<'t> {
+    let mut table = comparison_table(judged.iter().copied());
+    for row in unjudged.iter().filter(|row| row.a.is_some() || row.b.is_some()) {
+        let unit = Unit::Of(row.unit);
+        let change = change(row.unit, row.a, row.b);
+        let cells = cells![row.name, unit.cell(row.a), unit.cell(row.b), change, "", "", ""];
+        table.push(cells.into_iter().map(|cell| cell.tone(Tone::Dim)));
+    }
+    let shown = columns(width);
+    for (side, (key, width)) in shown.iter().filter(|(key, _)| ["a", "b"].contains(key)).enumerate() {
+        table.rename(key, names.labelled(side, width - 1, theme.glyphs));
+    }
+    let name_width = if width >= 46 { 13 } else { 10 };
+    let mut shown = Vec::from(shown);
+    shown.insert(0, ("metric", name_width));
+    TableLines::new(theme, table, shown).headed(["a", "b"].into_iter().zip(theme.sides()))
 }
 
 /// The full names of both sides, their differences, the advice, the sample sizes, why rows are undecided, and the
@@ -157,59 +182,12 @@ fn whisker<'a>(theme: &Theme, row: &Row, width: usize, scale: Scale) -> Vec<Text
     for cell in 0..inside {
         let is_same = (place(-scale.margin)..=place(scale.margin)).contains(&cell);
         let (symbol, style) = match cell {
-            cell if cell == middle => (point, colour(theme, row.verdict)),
-            cell if (low..=high).contains(&cell) => (line, colour(theme, row.verdict)),
+            cell if cell == middle => (point, theme.tone(row.verdict.tone())),
+            cell if (low..=high).contains(&cell) => (line, theme.tone(row.verdict.tone())),
             cell if cell == zero => (axis, theme.dim),
             _ => (" ", theme.dim),
         };
         spans.push(Text::styled(symbol, if is_same { style.patch(band) } else { style }));
     }
     spans
-}
-
-fn line<'a>(theme: &Theme, row: &Row, shown: &[(usize, usize)], name_width: usize, scale: Scale) -> Line<'a> {
-    let cells = row_cells(row);
-    let name = cut(&row.label, name_width - 1, theme.glyphs.ascii);
-    let mut spans = vec![Text::styled(format!(" {name:<name_width$}"), theme.text)];
-    for (column, wide) in shown {
-        if *column == WHISKER {
-            spans.extend(whisker(theme, row, *wide, scale));
-            continue;
-        }
-        let style = if *column == 3 { theme.number } else { theme.text };
-        let cell = theme.glyphs.plain(&cells[*column]);
-        spans.push(Text::styled(format!("{cell:>wide$}"), style));
-    }
-    spans.push(Text::styled(format!("  {}", row.word), colour(theme, row.verdict)));
-    Line::from(spans)
-}
-
-fn unjudged_line<'a>(
-    theme: &Theme,
-    row: &UnjudgedRow,
-    shown: &[(usize, usize)],
-    name_width: usize,
-) -> Line<'a> {
-    let none = || theme.glyphs.none.to_owned();
-    let value = |value: Option<f64>| {
-        value.map_or_else(none, |value| theme.glyphs.plain(&format!("{} {}", three_digits(value), row.unit)))
-    };
-    let cell = |column: usize| match column {
-        1 => value(row.a),
-        2 => value(row.b),
-        3 => change(row.unit, row.a, row.b).map_or_else(none, |text| theme.glyphs.plain(&text)),
-        _ => String::new(),
-    };
-    let cells: String = shown.iter().map(|(column, wide)| format!("{:>wide$}", cell(*column))).collect();
-    let name = cut(row.name, name_width - 1, theme.glyphs.ascii);
-    Line::styled(format!(" {name:<name_width$}{cells}"), theme.dim)
-}
-
-fn colour(theme: &Theme, verdict: Verdict) -> Style {
-    match verdict {
-        Verdict::Same => theme.dim,
-        Verdict::Better => theme.good,
-        Verdict::Worse => theme.bad,
-        Verdict::Undecided => theme.warn,
-    }
 }

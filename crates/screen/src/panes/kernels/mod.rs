@@ -10,7 +10,6 @@ mod table;
 mod timeline;
 
 use crate::{
-    export::data,
     pane::Spec,
     ui::{Action, Effect, KernelsExtent, RunCommand},
     view::View,
@@ -33,10 +32,14 @@ use self::{
 };
 use gpu_traces::show::TableView;
 use llmprof_analysis::classify::Class;
-use llmprof_base::units::{grouped, percent};
+use llmprof_base::{
+    cells,
+    table::{Cell, Column, Table},
+    units::{grouped, percent},
+};
 use llmprof_event::{
     StepTimeline, Tool, TraceState, WorkKind,
-    kernels::{Group, Sort, SortBy, names as kernel_names},
+    kernels::{Extent, Group, Sort, SortBy, names as kernel_names},
 };
 
 pub struct KernelsPane<'a>(pub View<'a>);
@@ -54,10 +57,57 @@ pub const PANE: Spec = Spec {
         live || !kernels.reports.is_empty() || kernels.tool_run.is_some()
     },
     draw: |view, area, buf| KernelsPane(view).render(area, buf),
-    table: data::kernels,
+    table: shown_rows,
     select: |ui, by, extent| ui.kernels.move_by(by, extent.kernels),
-    row: Some(|ui| (&mut ui.kernels.row, Some(Action::ToggleKernelDetails))),
+    row: |ui| &mut ui.kernels.row,
+    open: Some(Action::ToggleKernelDetails),
+    ..Spec::EMPTY
 };
+
+/// The rows as the pane groups, sorts and filters them; each counter is a column.
+fn shown_rows(view: &View<'_>) -> Table {
+    let mut table = Table::keyed(
+        "source,name,operator,range,calls,steps,share_pct,total_ns,mean_ns,median_ns,min_ns,max_ns,stddev_ns,grid,\
+         block,registers,shared_bytes,graph_calls,bytes,flops,class",
+    );
+    let Some(known) = rows(view) else { return table };
+    let rows = &known.shown.table.rows;
+    let mut counters: Vec<(&str, &str)> =
+        rows.iter().flat_map(|row| row.counters.iter().map(|(name, unit, _)| (name, unit))).collect();
+    counters.sort_unstable();
+    counters.dedup();
+    table.columns.extend(counters.iter().map(|(name, unit)| match *unit {
+        "" => Column::data((*name).to_owned()),
+        unit => Column::data(format!("{name} [{unit}]")),
+    }));
+    let extent = |extent: Option<Extent>| extent.map(|[x, y, z]| format!("{x}x{y}x{z}"));
+    for (row, class) in rows.iter().zip(&known.classes) {
+        let times = [row.total_ns, row.mean_ns, row.median_ns, row.min_ns, row.max_ns, row.stddev_ns];
+        let mut cells = cells![
+            known.source.clone(),
+            row.name.clone(),
+            row.operator.map(|operator| operator.name()),
+            row.range.clone(),
+            row.calls,
+            known.steps,
+            known.shown.share(row),
+        ];
+        cells.extend(times.map(Cell::from));
+        cells.extend(cells![
+            extent(row.grid),
+            extent(row.block),
+            row.registers,
+            row.shared_bytes,
+            row.graph_calls,
+            row.bytes,
+            row.flops,
+            class.map(|class| class.word()),
+        ]);
+        cells.extend(counters.iter().map(|(name, _)| Cell::from(row.counters.mean(name))));
+        table.push(cells);
+    }
+    table
+}
 
 /// From this width on, the details are next to the table.
 const SIDE_BY_SIDE: u16 = 140;
