@@ -182,12 +182,17 @@ impl KernelRow {
     }
 }
 
+/// Means of recordings are rounded to this.
+const MEAN_DIGITS_NS: f64 = 0.1;
+
 /// The mean duration of the calls of both rows. It is not their total by their number: work that runs in parallel with
 /// other work has a duration of its own, but adds less time.
 fn joint_mean(a: &KernelRow, b: &KernelRow) -> Option<f64> {
-    let sum = |row: &KernelRow| match row.mean_ns {
-        Some(mean) => Some(mean * row.calls as f64),
-        None => row.total_ns,
+    let sum = |row: &KernelRow| {
+        let (calls, total) = (row.calls as f64, row.total_ns);
+        let Some(by_mean) = row.mean_ns.map(|mean| mean * calls) else { return total };
+        // Means are kept with few digits.
+        Some(total.filter(|total| (total - by_mean).abs() <= MEAN_DIGITS_NS * calls).unwrap_or(by_mean))
     };
     let calls = a.calls.saturating_add(b.calls);
     Some((sum(a)? + sum(b)?) / calls as f64).filter(|_| calls > 0)

@@ -202,7 +202,7 @@ fn on<T: Send>(pool: Option<&ThreadPool>, work: impl FnOnce() -> T + Send) -> T 
 #[cfg(feature = "candle-cuda")]
 fn device(device: &event::Device) -> Result<Device, EngineError> {
     let event::Device::Cuda(index) = device else { return Ok(Device::Cpu) };
-    let device = Device::new_cuda(*index as usize)?;
+    let device = Device::new_cuda(*index as usize).backend()?;
     if let Device::Cuda(cuda) = &device {
         // SAFETY: the events order streams among each other, and this device has one: the engine lives on one thread.
         #[allow(unsafe_code, reason = "the only way to spare two events for every tensor; see SAFETY")]
