@@ -138,7 +138,7 @@ impl Desk {
         let snapshots = [self.state.window_snapshot("before"), self.state.window_snapshot("after")];
         let (state, theme) = (&self.state, &self.theme);
         let (runs, snapshots) = (&self.runs, snapshots.as_slice());
-        draw(Frame(View { runs, snapshots, ..View::of(state, ui, theme) }));
+        draw(Frame(View { runs, snapshots, ..View::new(state, ui, theme) }));
     }
 }
 

@@ -151,7 +151,7 @@ fn screen(root: &Path, picture: Picture) -> Result<Buffer, Box<dyn Error>> {
         runs: &runs,
         snapshots: &snapshots,
         comparison: comparison.as_ref(),
-        ..View::of(player.state(), &ui, &theme)
+        ..View::new(player.state(), &ui, &theme)
     };
     let area = Rect::new(0, 0, width, height);
     let mut buffer = Buffer::empty(area);

@@ -14,7 +14,7 @@ use std::{
 use crate::common::{PATIENCE, eventually, program, run, said, tiny_model};
 use llmprof::{
     doctor::{
-        Finding, Limit, Machine, Report, Status, examine,
+        CheckTimeouts, Finding, Machine, Report, Status, examine,
         machine::{Build, Screen},
     },
     event::Device,
@@ -103,7 +103,7 @@ impl FakeMachine {
     }
 
     fn report_with_tools_within(&self, tools: Duration) -> Report {
-        examine(&Arc::new(self.machine.clone()), Limit { check: PATIENCE, tools }, &mut |_| {})
+        examine(&Arc::new(self.machine.clone()), CheckTimeouts { check: PATIENCE, tools }, &mut |_| {})
     }
 }
 

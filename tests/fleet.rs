@@ -318,7 +318,7 @@ fn a_recording_is_printed_and_shown() {
 #[test]
 fn screens() {
     let mut recorded = read_recording(Path::new(RECORDING)).unwrap();
-    let fleet = Fleet::of(recorded.snapshot(2).unwrap());
+    let fleet = Fleet::new(recorded.snapshot(2).unwrap());
     let capped = fleet.snapshot.gpus.iter().find(|gpu| gpu.node == "node1" && gpu.gpu == "3").unwrap();
     let history = from_recording(capped, recorded.up_to(2, 100).unwrap().iter());
     for (width, height) in [(80, 24), (120, 40), (30, 8)] {

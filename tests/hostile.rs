@@ -335,7 +335,7 @@ fn assert_safe_screens(recording: &str) {
     let theme = Theme::new(ThemeName::Dark, Depth::True, Glyphs::UNICODE);
     for pane in Pane::ALL {
         let ui = UiState { pane, ..UiState::new(ThemeName::Dark) };
-        let view = View::of(&state, &ui, &theme);
+        let view = View::new(&state, &ui, &theme);
         let Contents { svg, text, csv } = Contents::new(&view, Rect::new(0, 0, 160, 50));
         assert_safe_document("screen.svg", &svg);
         assert_safe("screen.txt", &text);

@@ -283,7 +283,7 @@ fn a_real_gpu_is_sampled() {
     let info = probe.gpus().remove(0);
     println!("{info:#?}");
     assert!(!info.name.is_empty() && info.uuid.starts_with("GPU-"));
-    let mut sample = llmprof::event::GpuSample::of(0);
+    let mut sample = llmprof::event::GpuSample::new(0);
     for i in 0..20 {
         sample.merge(&probe.sample(0, FAST, Stamp(i)).unwrap());
         for call in 0..probe.slow_calls(0) {

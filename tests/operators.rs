@@ -44,7 +44,7 @@ fn operators_of_a_run_on_the_cpu_add_up() {
     let state = folded(&run);
     // Not all decode steps as short as these need be timed; warm-up is left out.
     for (phase, timed) in [(Phase::Prefill, 3..=3), (Phase::Decode, 1..=3 * 19)] {
-        let host = state.operators.of(phase).unwrap();
+        let host = state.operators.phase(phase).unwrap();
         let steps = host.steps;
         assert!(timed.contains(&steps) && host.unattributed_steps == 0, "{steps} of {timed:?}");
         let inside: u64 = host.times.iter().map(|time| time.ns).sum();
@@ -74,7 +74,7 @@ fn operators_of_a_run_on_the_cpu_add_up() {
         assert!(operators.iter().any(|row| row["operator"] == "attention"));
     }
     let report = fs::read_to_string(run.join("operators.md")).unwrap();
-    let timed = state.operators.of(Phase::Decode).unwrap().steps;
+    let timed = state.operators.phase(Phase::Decode).unwrap().steps;
     assert!(report.contains(&format!("## decode: wall time of {timed} steps")), "{report}");
     assert!(!report.contains("not measured"), "{report}");
 }

@@ -182,8 +182,12 @@ fn drawn_in(
         }
         _ => None,
     };
-    let view =
-        View { snapshots: &snapshots, comparison: comparison.as_ref(), sweep, ..View::of(state, ui, &theme) };
+    let view = View {
+        snapshots: &snapshots,
+        comparison: comparison.as_ref(),
+        sweep,
+        ..View::new(state, ui, &theme)
+    };
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| frame.render_widget(Frame(view), frame.area())).unwrap();
     terminal.backend().to_string()
@@ -464,7 +468,7 @@ fn several_gpus() -> RunState {
             GpuInfo { index, name: "NVIDIA H200".into(), power_limit_w: Some(700.0), ..GpuInfo::default() };
         apply(Event::GpuFound(Box::new(info)));
     }
-    let idle = GpuSample::of(1).with(Reading::Power, 76.0).with(Reading::SmClock, 345.0).with_reasons(1);
+    let idle = GpuSample::new(1).with(Reading::Power, 76.0).with(Reading::SmClock, 345.0).with_reasons(1);
     apply(Event::GpuSample(Box::new(idle)));
     let (reason, remedy) = ("GPU 2 has gone: it has fallen off the bus".into(), String::new());
     apply(Event::GpuLost(GpuLost { gpu: 2, reason, remedy }));
@@ -500,7 +504,7 @@ fn eight_gpus() -> RunState {
         for step in 0..60u32 {
             let wave = f64::from((step + 7 * index) % 20);
             let hot = index == 5 && step > 30;
-            let sample = GpuSample::of(index)
+            let sample = GpuSample::new(index)
                 .with(Reading::GpuUtil, 60.0 + 2.0 * wave)
                 .with(Reading::Power, 300.0 + 10.0 * wave)
                 .with(Reading::Temp, if hot { 89.0 } else { 50.0 + wave })
@@ -525,7 +529,7 @@ fn eight_gpus() -> RunState {
     apply(end, Event::GpuProcesses(Box::new(GpuProcesses { gpu: 0, processes })));
     apply(
         end,
-        Event::GpuSample(Box::new(GpuSample::of(0).with(Reading::Fan, 40.0).with(Reading::FanRpm, 1210.0))),
+        Event::GpuSample(Box::new(GpuSample::new(0).with(Reading::Fan, 40.0).with(Reading::FanRpm, 1210.0))),
     );
     state
 }

@@ -923,7 +923,7 @@ fn troubled(trouble: Trouble) -> Vec<Envelope> {
             Trouble::SlightlyCapped => (4, 1950.0),
             _ => (0, 1980.0),
         };
-        let mut sample = GpuSample::of(0).with_reasons(reasons);
+        let mut sample = GpuSample::new(0).with_reasons(reasons);
         sample.set(Reading::SmClock, Some(clock_mhz));
         events.push((100.0 * f64::from(reading), Event::GpuSample(Box::new(sample))));
     }

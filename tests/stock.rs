@@ -41,7 +41,7 @@ fn the_cost_is_computed_from_the_created_tensors() {
         assert_eq!(shape.weight_bytes, model.weight_bytes(Dtype::F32), "{model_type}");
         assert_eq!(shape.kv_bytes_per_position(), model.kv_bytes_per_position(Dtype::F32), "{model_type}");
         let cost = shape.cost(Step::decode(1, 8));
-        let looked_up = cost.of(Operator::Embedding).unwrap().all.weight_bytes;
+        let looked_up = cost.operator(Operator::Embedding).unwrap().all.weight_bytes;
         let read = cost.total().weight_bytes - looked_up;
         let wanted = model.step_weight_bytes(Dtype::F32, 1).unwrap() as f64;
         assert!((read / wanted - 1.0).abs() < 1e-9, "{model_type}: {read} {wanted}");

@@ -142,7 +142,7 @@ fn gpu_sample(tick: u64) -> GpuSample {
         false if tick.is_multiple_of(7) => 0x20,
         false => 0,
     };
-    let mut sample = GpuSample::of(0)
+    let mut sample = GpuSample::new(0)
         .with(Reading::GpuUtil, 95.0 + 5.0 * unit(3))
         .with(Reading::MemUtil, 70.0 + 10.0 * unit(4))
         .with(Reading::SmClock, if capped { 1440.0 } else { 1980.0 })

@@ -23,7 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
             gpus: collected.gpus,
             remarks: collected.remarks,
         };
-        let text = table(&Fleet::of(snapshot), Order::Lost);
+        let text = table(&Fleet::new(snapshot), Order::Lost);
         assert!(!text.contains(['\u{1b}', '\u{7}']));
     }
 });

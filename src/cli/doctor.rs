@@ -110,7 +110,7 @@ async fn examine(args: &DoctorArgs) -> Result<u8, Failure> {
     let stop = Arc::clone(&machine.stop);
     let work = move || {
         let on_terminal = io::stderr().is_terminal();
-        doctor::examine(&machine, doctor::LIMIT, &mut |id| {
+        doctor::examine(&machine, doctor::TIMEOUTS, &mut |id| {
             if on_terminal {
                 eprint_line(format_args!("checking {id} …"));
             }

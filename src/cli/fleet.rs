@@ -181,7 +181,7 @@ impl FleetArgs {
     }
 
     fn print(&self, snapshot: Snapshot, header: &Header) -> Result<u8, Failure> {
-        let fleet = Fleet::of(snapshot);
+        let fleet = Fleet::new(snapshot);
         match self.json {
             true => print_json(&json(&fleet, header, self.sort.into()))?,
             false => print(&format!(

@@ -148,7 +148,7 @@ fn recorded_in(dir: Option<&Path>) -> String {
 /// Like [`report_sweep`], for jobs in other processes.
 pub(super) fn report_launch(launch: &Launch, cause: Option<&Cause>, command: &str) -> u8 {
     let sweep = &launch.runner.sweep;
-    let left = sweep.left();
+    let left = sweep.unfinished();
     if left == 0 || !launch.goes_on {
         return report_sweep(&launch.runner, cause, command);
     }

@@ -32,8 +32,8 @@ use llmprof_run::{
     plan::Plan,
     progress_line::ProgressLine,
     remote::{
-        Frame, Host, Incoming, Listed, Machine, Order, Refusal, Request, ServedDir, Start, Work, install,
-        machine_there, serve, work,
+        Frame, Host, Incoming, Listed, Machine, Order, Refusal, RemoteRequest, Request, ServedDir, Start,
+        install, remote_machine, serve, work,
     },
 };
 use llmprof_sources::attach::OutputTo;
@@ -85,7 +85,7 @@ pub(super) fn with_command_first(words: Vec<OsString>, is_command: impl Fn(&str)
 }
 
 /// The arguments without the remote options: those of the remote program.
-fn words_there(words: &[OsString]) -> Result<Vec<String>, Failure> {
+fn remote_args(words: &[OsString]) -> Result<Vec<String>, Failure> {
     let mut found = Vec::new();
     let mut at = 1;
     while at < words.len() {
@@ -187,7 +187,7 @@ fn row(run: &Listed) -> [String; 5] {
 
 /// Copies this program to the remote host, after a question.
 fn copy_program(host: &Host, yes: bool) -> Result<(), Failure> {
-    let (here, there) = (Machine::here(), machine_there(host).map_err(Failure::work)?);
+    let (here, there) = (Machine::here(), remote_machine(host).map_err(Failure::work)?);
     if here != there {
         return Err(Failure::work(format_args!(
             "{} is {}, and this program is for {}: build or download llmprof-tui for it, and name it with --remote-program",
@@ -221,7 +221,7 @@ pub(super) async fn command(args: &RemoteArgs, words: &[OsString]) -> Result<Opt
     if let Some(warning) = &connection.warning {
         eprint_line(format_args!("warning: {warning}"));
     }
-    connection.send(Request::Command { args: words_there(words)?, dir: args.remote_dir.clone() });
+    connection.send(Request::Command { args: remote_args(words)?, dir: args.remote_dir.clone() });
     let mut shutdown = Shutdown::listen()?;
     let mut partial = [Vec::new(), Vec::new()];
     loop {
@@ -276,7 +276,7 @@ pub(super) async fn work_here(dir: &Path) -> Result<u8, Failure> {
     Ok(0)
 }
 
-fn plan(work: &Work) -> Result<Plan, Refusal> {
+fn plan(work: &RemoteRequest) -> Result<Plan, Refusal> {
     let started =
         |command: &Vec<String>| Program::started(command.iter().map(OsString::from).collect(), OutputTo::Log);
     let program = work.command.as_ref().map(started);
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn other_arguments_are_passed_unchanged() {
-        let there = words_there(&words("x doctor --host box --json a=$(x) --remote-dir=/y")).unwrap();
+        let there = remote_args(&words("x doctor --host box --json a=$(x) --remote-dir=/y")).unwrap();
         assert_eq!(there, ["doctor", "--json", "a=$(x)"]);
     }
 }

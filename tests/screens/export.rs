@@ -52,7 +52,8 @@ fn with_view<T>(state: &RunState, ui: &UiState, use_it: impl FnOnce(&View<'_>) -
             .map(|(a, b)| compare(a, b, &Options { subject: Subject::Snapshots, ..Options::default() })),
         _ => None,
     };
-    let view = View { snapshots: &snapshots, comparison: comparison.as_ref(), ..View::of(state, ui, &theme) };
+    let view =
+        View { snapshots: &snapshots, comparison: comparison.as_ref(), ..View::new(state, ui, &theme) };
     use_it(&view)
 }
 

@@ -298,7 +298,7 @@ fn pressed(state: &RunState, ui: &mut UiState, actions: &[Action]) -> Vec<Option
     let theme = Theme::new(ui.theme, Depth::True, Glyphs::UNICODE);
     let mut effects = Vec::new();
     for action in actions {
-        let extent = View::of(state, ui, &theme).extent();
+        let extent = View::new(state, ui, &theme).extent();
         effects.push(update(ui, action.clone(), extent));
     }
     effects

@@ -36,7 +36,7 @@ pub fn four_ranks() -> RunState {
     for second in 1..5u64 {
         for rank in 0..4u32 {
             let is_late = rank == 3;
-            let sample = GpuSample::of(rank)
+            let sample = GpuSample::new(rank)
                 .with(Reading::SmClock, if is_late { 1410.0 } else { 1755.0 })
                 .with_reasons(if is_late { SW_POWER_CAP } else { 0 });
             apply(1000 * second, Event::GpuSample(Box::new(sample)));

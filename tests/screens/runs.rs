@@ -99,7 +99,7 @@ fn tree(arrangement: Arrangement) -> RunTree {
 fn runs_drawn(tree: &RunTree, ui: &UiState, glyphs: Glyphs, (width, height): (u16, u16)) -> String {
     let theme = Theme::new(ui.theme, Depth::True, glyphs);
     let state = RunState::default();
-    let view = View { runs: tree, ..View::of(&state, ui, &theme) };
+    let view = View { runs: tree, ..View::new(&state, ui, &theme) };
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| frame.render_widget(Frame(view), frame.area())).unwrap();
     terminal.backend().to_string()

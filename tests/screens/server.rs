@@ -61,7 +61,7 @@ fn serving_as(times: ServerTimes, sample: ServerSample, late_ms: f64) -> RunStat
     let mut events: Vec<(f64, Event)> = Vec::new();
     for n in 0..14u32 {
         let capped = n > 7;
-        let sample = GpuSample::of(0)
+        let sample = GpuSample::new(0)
             .with(Reading::SmClock, if capped { 1410.0 } else { 1980.0 })
             .with(Reading::Power, if capped { 699.0 } else { 500.0 })
             .with_reasons(if capped { 4 } else { 0 });
@@ -190,7 +190,7 @@ fn the_outcome_in_the_header_has_its_colour() {
         let finished = RunFinished { outcome, cause: Some("the server stopped answering".into()) };
         state.apply(&Envelope { t: state.now, event: Event::RunFinished(finished) });
         let mut terminal = Terminal::new(TestBackend::new(120, 10)).unwrap();
-        let view = View::of(&state, &ui, &theme);
+        let view = View::new(&state, &ui, &theme);
         terminal.draw(|frame| frame.render_widget(Frame(view), frame.area())).unwrap();
         let header = &terminal.backend().buffer().content[..120];
         // The text has one character in each cell.

@@ -61,7 +61,7 @@ pub struct Weights {
 
 impl Weights {
     /// By the model's shape and the peaks of the GPU.
-    pub fn of(shape: &Shape, roof: &Roof) -> Weights {
+    pub fn new(shape: &Shape, roof: &Roof) -> Weights {
         let [first, later] = [1, 1025].map(|context| shape.cost(Step::decode(1, context)).total());
         let positions = 1024.0;
         Weights {

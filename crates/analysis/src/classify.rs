@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use llmprof_base::units::{percent, three_digits};
-use llmprof_event::kernels::{KernelRow, counters::Known};
+use llmprof_event::kernels::{KernelRow, counters::CounterMeans};
 
 /// The bound class of a kernel with its rule, or the missing counters.
 pub fn verdict(kernel: &KernelRow) -> Result<Verdict, String> {
@@ -79,7 +79,7 @@ pub(super) fn class_of(memory: f64, compute: f64, duration_ns: Option<f64>) -> (
 }
 
 /// The class by counters, or the missing counters.
-pub fn classify(known: &Known) -> Result<Verdict, String> {
+pub fn classify(known: &CounterMeans) -> Result<Verdict, String> {
     let (Some(dram), Some(sm)) = (known.dram_pct, known.sm_pct) else {
         return Err(missing(known));
     };
@@ -95,7 +95,7 @@ pub fn classify(known: &Known) -> Result<Verdict, String> {
 }
 
 /// Why neither memory nor SMs are busy.
-fn latency_details(known: &Known) -> String {
+fn latency_details(known: &CounterMeans) -> String {
     let mut details = Vec::new();
     if let Some(waves) = known.waves_per_sm.filter(|waves| *waves < 1.0) {
         details.push(format!("its grid fills {} of the GPU", percent(waves * 100.0)));
@@ -109,7 +109,7 @@ fn latency_details(known: &Known) -> String {
     if details.is_empty() { String::new() } else { format!(" ({})", details.join(", ")) }
 }
 
-fn missing(known: &Known) -> String {
+fn missing(known: &CounterMeans) -> String {
     let mut missing = Vec::new();
     if known.dram_pct.is_none() {
         missing.push("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed");
@@ -130,7 +130,7 @@ pub struct Achieved {
 }
 
 impl Achieved {
-    pub fn from_counters(known: &Known) -> Achieved {
+    pub fn from_counters(known: &CounterMeans) -> Achieved {
         let seconds = known.duration_ns.filter(|ns| *ns > 0.0).map(|ns| ns * 1e-9);
         let flops = known.flops.as_ref().map(|flops| flops.total);
         let over = |amount: Option<f64>| Some(amount? / seconds?);
@@ -149,8 +149,13 @@ mod tests {
     use super::*;
     use llmprof_event::kernels::counters::Flops;
 
-    fn known(dram: f64, sm: f64, us: f64) -> Known {
-        Known { dram_pct: Some(dram), sm_pct: Some(sm), duration_ns: Some(us * 1e3), ..Known::default() }
+    fn known(dram: f64, sm: f64, us: f64) -> CounterMeans {
+        CounterMeans {
+            dram_pct: Some(dram),
+            sm_pct: Some(sm),
+            duration_ns: Some(us * 1e3),
+            ..CounterMeans::default()
+        }
     }
 
     #[test]
@@ -173,7 +178,7 @@ mod tests {
 
     #[test]
     fn the_rule_explains_low_utilisation() {
-        let idle = Known {
+        let idle = CounterMeans {
             waves_per_sm: Some(0.03),
             occupancy_pct: Some(1.56),
             stalls: vec![("long scoreboard".to_owned(), 9.0)],
@@ -183,7 +188,7 @@ mod tests {
         for words in ["3.0 % of the GPU", "1.6 % occupancy", "long scoreboard"] {
             assert!(rule.contains(words), "{rule}");
         }
-        let cached = Known { memory_pct: Some(85.0), ..known(20.0, 30.0, 50.0) };
+        let cached = CounterMeans { memory_pct: Some(85.0), ..known(20.0, 30.0, 50.0) };
         let verdict = classify(&cached).unwrap();
         assert_eq!(verdict.class, Class::Memory);
         assert!(verdict.rule.contains("memory hierarchy 85 %"), "{}", verdict.rule);
@@ -191,7 +196,7 @@ mod tests {
 
     #[test]
     fn missing_counters_are_named() {
-        let no_sm = Known { sm_pct: None, ..known(80.0, 0.0, 9.0) };
+        let no_sm = CounterMeans { sm_pct: None, ..known(80.0, 0.0, 9.0) };
         let why = classify(&no_sm).unwrap_err();
         assert!(why.contains("sm__throughput") && !why.contains("dram"), "{why}");
     }
@@ -199,10 +204,10 @@ mod tests {
     #[test]
     fn rates_where_the_counters_allow() {
         let flops = Flops { total: 4e9, tensor: None, counted: String::new() };
-        let all = Known { dram_bytes: Some(2e9), flops: Some(flops), ..known(50.0, 50.0, 1000.0) };
+        let all = CounterMeans { dram_bytes: Some(2e9), flops: Some(flops), ..known(50.0, 50.0, 1000.0) };
         let achieved = Achieved::from_counters(&all);
         assert_eq!(achieved.flop_per_byte, Some(2.0));
         assert!((achieved.flop_per_s.unwrap() / 4e12 - 1.0).abs() < 1e-12);
-        assert_eq!(Achieved::from_counters(&Known::default()), Achieved::default());
+        assert_eq!(Achieved::from_counters(&CounterMeans::default()), Achieved::default());
     }
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{
     as_text,
-    throttle::{Ledger, Work},
+    throttle::{GpuActivity, Ledger},
 };
 use llmprof_base::units::three_digits;
 
@@ -134,7 +134,7 @@ impl fmt::Display for EnergyMethod {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PhaseEnergy {
     #[serde(serialize_with = "as_text")]
-    pub phase: Work,
+    pub phase: GpuActivity,
     pub joules: f64,
     pub mean_w: Option<f64>,
     /// Tokens of the prompts in a prefill, generated tokens after the first in a decode; `None` if they are not known.
@@ -145,8 +145,8 @@ pub struct PhaseEnergy {
 /// The energy of each kind of work; `None` if the GPU reported neither energy nor power.
 pub fn energy(ledger: &Ledger) -> Option<Energy> {
     let meter = ledger.energy();
-    let phase = |work: Work| {
-        let (joules, account) = (meter.joules(work as usize), ledger.of(work));
+    let phase = |work: GpuActivity| {
+        let (joules, account) = (meter.joules(work as usize), ledger.account(work));
         (joules > 0.0).then(|| PhaseEnergy {
             phase: work,
             joules,
@@ -155,7 +155,7 @@ pub fn energy(ledger: &Ledger) -> Option<Energy> {
             j_per_token: (account.tokens > 0).then(|| joules / account.tokens as f64),
         })
     };
-    let phases: Vec<PhaseEnergy> = Work::ALL.into_iter().filter_map(phase).collect();
+    let phases: Vec<PhaseEnergy> = GpuActivity::ALL.into_iter().filter_map(phase).collect();
     if phases.is_empty() {
         return None;
     }
@@ -176,8 +176,10 @@ pub fn energy(ledger: &Ledger) -> Option<Energy> {
 }
 
 fn requests(ledger: &Ledger) -> Option<RequestsEnergy> {
-    let joules: f64 =
-        [Work::Prefill, Work::Decode].into_iter().map(|work| ledger.energy().joules(work as usize)).sum();
+    let joules: f64 = [GpuActivity::Prefill, GpuActivity::Decode]
+        .into_iter()
+        .map(|work| ledger.energy().joules(work as usize))
+        .sum();
     let output_tokens = ledger.output_tokens();
     (joules > 0.0 && output_tokens > 0).then(|| RequestsEnergy {
         joules,
@@ -188,9 +190,10 @@ fn requests(ledger: &Ledger) -> Option<RequestsEnergy> {
 
 /// "12 samples in prefill, 205 in decode"
 fn sample_counts(ledger: &Ledger) -> String {
-    let work = Work::ALL.into_iter().filter(|work| work.is_load() && ledger.of(*work).time_ns > 0.0);
+    let work =
+        GpuActivity::ALL.into_iter().filter(|work| work.is_load() && ledger.account(*work).time_ns > 0.0);
     let counts: Vec<String> = work
-        .map(|work| match ledger.of(work).samples {
+        .map(|work| match ledger.account(work).samples {
             1 => format!("1 sample in {}", work.name()),
             n => format!("{n} samples in {}", work.name()),
         })
@@ -217,7 +220,8 @@ impl Energy {
             )
         });
         let phase = |phase: &PhaseEnergy| {
-            let token = if phase.phase == Work::Prefill { "prompt token" } else { "token after the first" };
+            let token =
+                if phase.phase == GpuActivity::Prefill { "prompt token" } else { "token after the first" };
             let each = phase.j_per_token.map(|joules| format!(", {} J per {token}", three_digits(joules)));
             format!("{:<10}{} J{}", phase.phase.name(), three_digits(phase.joules), each.unwrap_or_default())
         };
@@ -225,7 +229,7 @@ impl Energy {
         requests.into_iter().chain(self.phases.iter().map(phase)).chain([basis]).collect()
     }
 
-    pub fn of(&self, phase: Work) -> Option<&PhaseEnergy> {
+    pub fn phase(&self, phase: GpuActivity) -> Option<&PhaseEnergy> {
         self.phases.iter().find(|energy| energy.phase == phase)
     }
 }
@@ -244,12 +248,12 @@ mod tests {
         assert_eq!(energy(&ledger), None);
         ledger.phase(Stamp(0), Phase::Decode);
         for ms in (0..=1000u64).step_by(100) {
-            let sample = GpuSample::of(0).with(Reading::Power, 600.0).with(Reading::SmClock, 1980.0);
+            let sample = GpuSample::new(0).with(Reading::Power, 600.0).with(Reading::SmClock, 1980.0);
             ledger.sample(Stamp(ms * 1_000_000), &sample.with_reasons(0));
             (0..25).for_each(|_| ledger.token(Stamp(ms * 1_000_000), false, 4_000_000, 1, Some(0)));
         }
         let energy = energy(&ledger).unwrap();
-        let decode = energy.of(Work::Decode).unwrap();
+        let decode = energy.phase(GpuActivity::Decode).unwrap();
         assert!((decode.joules - 600.0).abs() < 1e-6 && decode.tokens == Some(275), "{decode:?}");
         assert!((decode.j_per_token.unwrap() - 600.0 / 275.0).abs() < 1e-9);
         assert_eq!(energy.method, EnergyMethod::SampledPower);
@@ -259,7 +263,7 @@ mod tests {
     fn an_output_token_costs_its_share_of_the_prefill_too() {
         let mut ledger = Ledger::default();
         let sample = |ms: u64, ledger: &mut Ledger| {
-            let sample = GpuSample::of(0).with(Reading::Power, 500.0).with(Reading::SmClock, 1980.0);
+            let sample = GpuSample::new(0).with(Reading::Power, 500.0).with(Reading::SmClock, 1980.0);
             ledger.sample(Stamp(ms * 1_000_000), &sample.with_reasons(0));
         };
         ledger.phase(Stamp(0), Phase::Prefill);
@@ -277,13 +281,13 @@ mod tests {
         // 600 ms of prefill and 400 ms of decode at 500 W for ten tokens, of which eight are after a first one.
         assert_eq!(requests.output_tokens, 10);
         assert!((requests.j_per_output_token - 50.0).abs() < 1e-9, "{requests:?}");
-        assert!((energy.of(Work::Decode).unwrap().j_per_token.unwrap() - 25.0).abs() < 1e-9);
+        assert!((energy.phase(GpuActivity::Decode).unwrap().j_per_token.unwrap() - 25.0).abs() < 1e-9);
         let steps = energy.clone().without_tokens();
-        let decode = steps.of(Work::Decode).unwrap();
+        let decode = steps.phase(GpuActivity::Decode).unwrap();
         assert_eq!((steps.requests, decode.tokens, decode.j_per_token), (None, None, None));
         assert_eq!(
             decode.joules,
-            energy.of(Work::Decode).unwrap().joules,
+            energy.phase(GpuActivity::Decode).unwrap().joules,
             "the energy is that of the same work"
         );
         let lines = energy.lines();

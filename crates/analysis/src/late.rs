@@ -113,11 +113,11 @@ struct Stall {
 struct Fact {
     from: Stamp,
     to: Stamp,
-    what: What,
+    what: CauseKind,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum What {
+enum CauseKind {
     /// The maximum factor by which work takes longer at this clock.
     Throttled(f64),
     /// The number of requests that were preempted.
@@ -202,20 +202,20 @@ impl LateChunks {
         self.firsts += 1;
         self.first_steps += u64::from(!is_same_step);
         // Other chunks of the same step arrive a moment earlier or later.
-        self.fact(t - moment, t + moment, What::FirstChunk { request, since });
+        self.fact(t - moment, t + moment, CauseKind::FirstChunk { request, since });
     }
 
     /// A reading of the server's own metrics: preemptions and cache.
     pub fn server(&mut self, t: Stamp, preemptions: Option<f64>, kv_used: Option<f64>) {
         let from = self.last_server.replace(t).unwrap_or(t - Duration::from_secs(1));
         if let Some(n) = preemptions.filter(|n| *n > 0.0) {
-            self.fact(from, t, What::Preempted(n.ceil() as u64));
+            self.fact(from, t, CauseKind::Preempted(n.ceil() as u64));
         }
         let ns = t.since(from).as_nanos() as u64;
         self.read_ns += ns;
         if kv_used.is_some_and(|share| share >= FULL_CACHE) {
             self.full_ns += ns;
-            self.fact(from, t, What::FullCache);
+            self.fact(from, t, CauseKind::FullCache);
         }
     }
 
@@ -223,7 +223,7 @@ impl LateChunks {
     pub fn client(&mut self, t: Stamp, lag: Duration) {
         let from = self.last_client.replace(t).unwrap_or(t - Duration::from_secs(1));
         if lag >= LATE / 2 {
-            self.fact(from, t, What::ClientLag(lag));
+            self.fact(from, t, CauseKind::ClientLag(lag));
         }
     }
 
@@ -233,11 +233,11 @@ impl LateChunks {
         let last = self.last_gpu.replace(t).unwrap_or(t - AROUND);
         if let Some(slower) = slower {
             let from = last.min(t - AROUND).max(t - SETTLE);
-            self.fact(from, t + AROUND, What::Throttled(slower));
+            self.fact(from, t + AROUND, CauseKind::Throttled(slower));
         }
     }
 
-    fn fact(&mut self, from: Stamp, to: Stamp, what: What) {
+    fn fact(&mut self, from: Stamp, to: Stamp, what: CauseKind) {
         if self.facts.len() == KEPT {
             self.facts.pop_front();
         }
@@ -290,33 +290,36 @@ impl LateChunks {
         for (i, fact) in self.facts.iter().enumerate().filter(|(_, fact)| meanwhile(fact)) {
             match fact.what {
                 // The usual work takes longer at a lower clock.
-                What::Throttled(slower) => {
+                CauseKind::Throttled(slower) => {
                     claim(LateCause::Throttling, ((slower - 1.0).max(0.0) * chunk.usual_ns as f64) as u64);
                 }
                 // It stops the preempted requests, not the others.
-                What::Preempted(left) if left > 0 && 2 * late <= chunk.streams.max(2) => {
+                CauseKind::Preempted(left) if left > 0 && 2 * late <= chunk.streams.max(2) => {
                     preempted_by.get_or_insert(i);
                     claim(LateCause::Preemption, lost_ns);
                 }
-                What::FullCache if !is_cache_usually_full => claim(LateCause::KvPressure, lost_ns),
+                CauseKind::FullCache if !is_cache_usually_full => claim(LateCause::KvPressure, lost_ns),
                 // It stops all streams, since its request was there.
-                What::FirstChunk { request, since }
+                CauseKind::FirstChunk { request, since }
                     if request != chunk.request && 2 * late >= chunk.streams =>
                 {
                     let ns = chunk.to.since(since.max(chunk.from)).as_nanos() as u64;
                     claim(LateCause::Prefill, ns.min(lost_ns));
                 }
                 // The longest delay of a second was at another moment, unless it explains most of the loss.
-                What::ClientLag(lag) if 2 * lag.as_nanos() as u64 >= lost_ns => {
+                CauseKind::ClientLag(lag) if 2 * lag.as_nanos() as u64 >= lost_ns => {
                     claim(LateCause::ClientLag, lag.as_nanos() as u64);
                 }
-                What::Preempted(_) | What::FullCache | What::FirstChunk { .. } | What::ClientLag(_) => {}
+                CauseKind::Preempted(_)
+                | CauseKind::FullCache
+                | CauseKind::FirstChunk { .. }
+                | CauseKind::ClientLag(_) => {}
             }
         }
         if chunk.has_grown {
             claim(LateCause::BatchGrowth, lost_ns);
         }
-        if let Some(Fact { what: What::Preempted(left), .. }) =
+        if let Some(Fact { what: CauseKind::Preempted(left), .. }) =
             preempted_by.and_then(|i| self.facts.get_mut(i))
         {
             *left -= 1;

@@ -125,7 +125,7 @@ fn judge(
 ) -> Result<Verdict, String> {
     let operator = row.operator.ok_or("the operator of these kernels is not known")?;
     let cost = cost
-        .and_then(|cost| cost.of(operator))
+        .and_then(|cost| cost.operator(operator))
         .ok_or_else(|| format!("the cost of {operator} in this model is not known"))?;
     let timed = Timed { flops: cost.all.flops(), bytes: cost.all.bytes(), seconds: row.ns_per_step * 1e-9 };
     let roof = match roof {

@@ -338,7 +338,7 @@ pub fn changes(before: &KernelWindow, after: &KernelWindow) -> Vec<Change> {
     for (window, is_after) in [(before, false), (after, true)] {
         for row in &window.rows {
             let ns = row.total_ns.unwrap_or(0.0) / window.steps as f64;
-            let class = if row.grid.is_some() { Class::of(&row.name) } else { Class::Copy };
+            let class = if row.grid.is_some() { Class::from_name(&row.name) } else { Class::Copy };
             let sums = classes.entry(class).or_default();
             *(if is_after { &mut sums.1 } else { &mut sums.0 }) += ns;
         }

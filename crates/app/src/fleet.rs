@@ -292,7 +292,7 @@ impl FleetApp {
         let Some(opened) = &mut self.ui.opened else { return };
         let Some(state) = &opened.state else { return };
         let theme = Theme::new(self.ui.theme, self.depth, self.glyphs);
-        let extent = View::of(state, &opened.ui, &theme).extent();
+        let extent = View::new(state, &opened.ui, &theme).extent();
         pane_ui::update(&mut opened.ui, action, extent);
     }
 
@@ -436,7 +436,7 @@ impl FleetApp {
     }
 
     fn show(&mut self, snapshot: Snapshot) {
-        let fleet = Fleet::of(snapshot);
+        let fleet = Fleet::new(snapshot);
         self.ui.follow(&fleet);
         self.error = None;
         self.fleet = Some(fleet);

@@ -70,7 +70,7 @@ pub fn multirun_yaml(
 
 /// The composition as it was written: nothing is resolved, and values may have any type.
 pub fn compose_untyped(tree: &ConfTree, overrides: &[impl AsOverride]) -> Result<Composition, ConfigError> {
-    Composition::of::<RunConfig>(tree, overrides, &current_context())
+    Composition::with_schema::<RunConfig>(tree, overrides, &current_context())
 }
 
 #[cfg(test)]

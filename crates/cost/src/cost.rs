@@ -171,7 +171,7 @@ impl StepCost {
     }
 
     /// That of `layers` is the sum of the operators within layers, and not one more of the step.
-    pub fn of(&self, operator: Operator) -> Option<OperatorCost> {
+    pub fn operator(&self, operator: Operator) -> Option<OperatorCost> {
         if operator == Operator::Layers {
             let of_kind = |kind: &LayerCost| {
                 kind.operators.iter().map(|cost| cost.all).sum::<Amounts>().times(kind.layer.count as f64)

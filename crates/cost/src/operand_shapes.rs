@@ -169,7 +169,7 @@ mod tests {
             let text = shape.operand_shapes(operator, step);
             let numbers: Vec<f64> =
                 text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
-            let flops = shape.cost(step).of(operator).unwrap().each().matmul_flops;
+            let flops = shape.cost(step).operator(operator).unwrap().each().matmul_flops;
             assert_eq!(2.0 * numbers[0] * numbers[1] * numbers[3], flops, "{text}");
         }
     }

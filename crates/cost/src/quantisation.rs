@@ -71,7 +71,7 @@ impl Quantisation {
             true => "bitsandbytes",
             false => "",
         });
-        let Some(storage) = Storage::of(method, &keys)? else {
+        let Some(storage) = Storage::from_method(method, &keys)? else {
             return Err(unsupported("quantization_config.quant_method", method, METHODS));
         };
         let excluded = excluded_modules(&keys);
@@ -152,7 +152,7 @@ impl Storage {
     /// 16 weights of 4 bits share an fp8 scale.
     const NVFP4: Storage = Storage { block_weights: 16, block_bits: 72, arithmetic: None };
 
-    fn of(method: &str, keys: &Keys<'_>) -> Result<Option<Storage>, SpecError> {
+    fn from_method(method: &str, keys: &Keys<'_>) -> Result<Option<Storage>, SpecError> {
         Ok(Some(match method {
             "awq" | "gptq" => {
                 let bits =

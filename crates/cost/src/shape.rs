@@ -103,7 +103,7 @@ pub struct PartBytes {
 }
 
 impl PartBytes {
-    fn of(&mut self, part: Part) -> &mut u64 {
+    fn part_mut(&mut self, part: Part) -> &mut u64 {
         match part {
             Part::Attention => &mut self.attention,
             Part::Mlp => &mut self.mlp,
@@ -273,7 +273,7 @@ impl Shape {
     pub fn stored_as(self, tensors: &[TensorShape], bytes: impl Fn(&TensorShape) -> u64) -> Shape {
         let mut parts = PartBytes::default();
         for tensor in tensors {
-            *parts.of(part_of(tensor)) += bytes(tensor);
+            *parts.part_mut(part_of(tensor)) += bytes(tensor);
         }
         let weight_bytes = [parts.attention, parts.mlp, parts.head, parts.other].iter().sum();
         Shape { weight_bytes, part_bytes: Some(parts), ..self }
@@ -412,7 +412,7 @@ impl Shape {
             (None, Some(mut bytes)) => {
                 let all = self.parameters_by_part(|experts| experts.count);
                 let weights = all.iter().find(|(of, _)| *of == part).map_or(0, |(_, n)| *n);
-                *bytes.of(part) as f64 / weights.max(1) as f64
+                *bytes.part_mut(part) as f64 / weights.max(1) as f64
             }
             (None, None) => self.bytes_per_weight(),
         }

@@ -50,7 +50,7 @@ impl CustomOp1 for Product<'_> {
         }
         dims.push(w.rows);
         let x = contiguous(x.as_slice::<f32>()?, layout)?;
-        Ok((CpuStorage::F32(product(x, w, Cpu::found())), dims.into()))
+        Ok((CpuStorage::F32(product(x, w, Cpu::detect())), dims.into()))
     }
 }
 
@@ -147,7 +147,7 @@ fn product(x: &[f32], w: &Panels, cpu: Cpu) -> Vec<f32> {
 }
 
 /// Multiplies panels of weights with `m` rows of activations; returns (panels, m) times sixteen.
-type Work = fn(Format, &mut [[f32; ROWS]], &[u8], &[Group], usize);
+type MatmulFn = fn(Format, &mut [[f32; ROWS]], &[u8], &[Group], usize);
 
 /// The instructions with which this CPU multiplies bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,7 +164,7 @@ enum Cpu {
 }
 
 impl Cpu {
-    fn found() -> Cpu {
+    fn detect() -> Cpu {
         #[cfg(target_arch = "x86_64")]
         {
             let avx2 = is_x86_feature_detected!("avx2")
@@ -189,7 +189,7 @@ impl Cpu {
         Cpu::Any
     }
 
-    fn work(self) -> Work {
+    fn work(self) -> MatmulFn {
         match self {
             // SAFETY of all: `found` has detected the instructions that the function is compiled for.
             #[cfg(target_arch = "x86_64")]
@@ -617,7 +617,7 @@ mod tests {
 
     /// The kinds of vectors that this machine supports, plain loops first.
     fn kinds() -> Vec<Cpu> {
-        match Cpu::found() {
+        match Cpu::detect() {
             #[cfg(target_arch = "x86_64")]
             Cpu::Vnni => vec![Cpu::Any, Cpu::Avx2, Cpu::Vnni],
             #[cfg(target_arch = "aarch64")]

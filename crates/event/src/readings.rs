@@ -149,7 +149,7 @@ impl Default for GpuSample {
 }
 
 impl GpuSample {
-    pub fn of(gpu: u32) -> GpuSample {
+    pub fn new(gpu: u32) -> GpuSample {
         GpuSample { gpu, ..GpuSample::default() }
     }
 
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_sample_is_written_with_its_readings_only() {
-        let sample = GpuSample::of(1).with(Reading::SmClock, 1980.0).with(Reading::Power, 612.4567);
+        let sample = GpuSample::new(1).with(Reading::SmClock, 1980.0).with(Reading::Power, 612.4567);
         let text = serde_json::to_string(&sample.with_reasons(1 << 63 | 1)).unwrap();
         assert_eq!(text, r#"{"gpu":1,"sm_clock_mhz":1980,"power_w":612.457,"reasons":9223372036854775809}"#);
         assert_eq!(serde_json::from_str::<GpuSample>(&text).unwrap(), sample.with_reasons(1 << 63 | 1));
@@ -277,6 +277,6 @@ mod tests {
         let sample: GpuSample =
             serde_json::from_str(r#"{"gpu":0,"temp_c":null,"from_the_future":[1,{}],"fan_pct":40}"#).unwrap();
         assert_eq!(sample.readings().collect::<Vec<_>>(), [(Reading::Fan, 40.0)]);
-        assert!(GpuSample::of(0).with(Reading::Temp, f64::NAN).is_empty());
+        assert!(GpuSample::new(0).with(Reading::Temp, f64::NAN).is_empty());
     }
 }

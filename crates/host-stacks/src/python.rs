@@ -75,7 +75,7 @@ impl Python {
     pub fn attach(pid: u32) -> Result<Python, Refusal> {
         let maps = maps::read(pid).map_err(|error| permission::refusal(pid, &error))?;
         let memory = Memory::open(pid).map_err(|error| permission::refusal(pid, &error))?;
-        let found = Found::search(pid, &memory, &maps).ok_or(Refusal::NotPython { pid })?;
+        let found = InterpreterImage::search(pid, &memory, &maps).ok_or(Refusal::NotPython { pid })?;
         let unknown = || Refusal::UnknownVersion { pid, version: found.version_text() };
         let (runtime, layout) = found.known(&memory).ok_or_else(unknown)?;
         let python =
@@ -352,14 +352,14 @@ impl std::fmt::Display for Version {
 }
 
 /// The image that has the interpreter: the executable, or a libpython.
-struct Found {
+struct InterpreterImage {
     /// Absent before CPython 3.7.
     runtime: Option<Symbol>,
     code_type: u64,
     version: Option<Version>,
 }
 
-impl Found {
+impl InterpreterImage {
     fn known(&self, memory: &Memory) -> Option<(Symbol, Layout)> {
         let (runtime, minor) = (self.runtime?, self.version?.minor()?);
         Some((runtime, Layout::known(memory, runtime.address, minor)?))
@@ -369,21 +369,21 @@ impl Found {
         self.version.map_or("of an unknown version".to_owned(), |version| version.to_string())
     }
 
-    fn search(pid: u32, memory: &Memory, maps: &[Map]) -> Option<Found> {
+    fn search(pid: u32, memory: &Memory, maps: &[Map]) -> Option<InterpreterImage> {
         let executable = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
         let executable = executable.as_deref().and_then(|path| path.to_str()).unwrap_or_default();
         let library = |map: &Map| maps::file_name(&map.path).starts_with("libpython");
         let candidate = |map: &&Map| map.offset == 0 && (map.path == executable || library(map));
-        maps.iter().filter(candidate).take(16).find_map(|map| Found::read(memory, map, maps))
+        maps.iter().filter(candidate).take(16).find_map(|map| InterpreterImage::read(memory, map, maps))
     }
 
-    fn read(memory: &Memory, map: &Map, maps: &[Map]) -> Option<Found> {
+    fn read(memory: &Memory, map: &Map, maps: &[Map]) -> Option<InterpreterImage> {
         let image = Image::open(memory, map.range.start)?;
         let code_type = image.symbol("PyCode_Type")?.address;
         let exported = image.symbol("Py_Version").and_then(|symbol| memory.u32(symbol.address)).map(Version);
         let version =
             exported.or_else(|| named(&map.path)).or_else(|| maps.iter().find_map(|map| named(&map.path)));
-        Some(Found { runtime: image.symbol("_PyRuntime"), code_type, version })
+        Some(InterpreterImage { runtime: image.symbol("_PyRuntime"), code_type, version })
     }
 }
 

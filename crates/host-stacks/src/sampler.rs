@@ -42,7 +42,7 @@ pub struct ThreadSample {
 pub struct Sampler {
     pid: u32,
     python: Python,
-    threads: HashMap<u64, Known>,
+    threads: HashMap<u64, TrackedThread>,
     inner_ids: HashMap<u32, u32>,
     cuda: Vec<Range<u64>>,
     cuda_searched: Instant,
@@ -51,7 +51,7 @@ pub struct Sampler {
 }
 
 /// A thread between samples.
-struct Known {
+struct TrackedThread {
     tid: u32,
     pthread: u64,
     task: Task,
@@ -91,12 +91,12 @@ impl Sampler {
         let (mut samples, mut taken) = (Vec::new(), HashSet::new());
         for thread in threads.iter().take_while(|_| in_time()) {
             self.learn(thread);
-            let tid = self.threads.get(&thread.address).map(|known| known.tid);
+            let tid = self.threads.get(&thread.address).map(|tracked| tracked.tid);
             if tid.is_some_and(|tid| taken.insert(tid)) {
                 samples.extend(self.sample_thread(thread));
             }
         }
-        self.threads.retain(|_, known| std::mem::take(&mut known.seen));
+        self.threads.retain(|_, tracked| std::mem::take(&mut tracked.seen));
         samples.sort_by_key(|sample| sample.thread);
         Ok(samples)
     }
@@ -121,7 +121,7 @@ impl Sampler {
     }
 
     fn learn(&mut self, thread: &PythonThread) {
-        if self.threads.get(&thread.address).is_some_and(|known| known.pthread == thread.pthread) {
+        if self.threads.get(&thread.address).is_some_and(|tracked| tracked.pthread == thread.pthread) {
             return;
         }
         if self.tid(thread).is_none() && !self.inner_ids.is_empty() {
@@ -129,7 +129,7 @@ impl Sampler {
         }
         if let Some(tid) = self.tid(thread) {
             let keep_open = self.threads.len() < THREADS_WITH_OPEN_FILES;
-            self.threads.insert(thread.address, Known::new(self.pid, tid, thread.pthread, keep_open));
+            self.threads.insert(thread.address, TrackedThread::new(self.pid, tid, thread.pthread, keep_open));
         }
     }
 
@@ -145,29 +145,29 @@ impl Sampler {
     }
 
     fn sample_thread(&mut self, thread: &PythonThread) -> Option<ThreadSample> {
-        let mut known = self.threads.remove(&thread.address)?;
-        let sample = self.sample_known(thread, &mut known)?;
-        known.seen = true;
-        self.threads.insert(thread.address, known);
+        let mut tracked = self.threads.remove(&thread.address)?;
+        let sample = self.sample_tracked(thread, &mut tracked)?;
+        tracked.seen = true;
+        self.threads.insert(thread.address, tracked);
         Some(sample)
     }
 
-    fn sample_known(&mut self, thread: &PythonThread, known: &mut Known) -> Option<ThreadSample> {
-        let schedule = known.task.schedule()?;
-        let activity = known.task.activity()?;
-        if let Some(sample) = known.unchanged(schedule) {
-            return Some(self.still_blocked(sample, activity, thread, known));
+    fn sample_tracked(&mut self, thread: &PythonThread, tracked: &mut TrackedThread) -> Option<ThreadSample> {
+        let schedule = tracked.task.schedule()?;
+        let activity = tracked.task.activity()?;
+        if let Some(sample) = tracked.unchanged(schedule) {
+            return Some(self.still_blocked(sample, activity, thread, tracked));
         }
         let gil = self.python.gil();
-        let queued = activity == Activity::Runnable && known.is_queued(schedule);
-        known.blocked = activity != Activity::Runnable;
-        known.schedule = schedule;
-        known.read_at = Instant::now();
+        let queued = activity == Activity::Runnable && tracked.is_queued(schedule);
+        tracked.blocked = activity != Activity::Runnable;
+        tracked.schedule = schedule;
+        tracked.read_at = Instant::now();
         let frames = self.python.frames(thread);
-        let state = self.state(thread, known, activity, queued, &gil, &frames);
-        let name = known.name(self.pid, &frames);
-        let sample = ThreadSample { thread: known.tid, name, state, frames };
-        known.sample = Some(sample.clone());
+        let state = self.state(thread, tracked, activity, queued, &gil, &frames);
+        let name = tracked.name(self.pid, &frames);
+        let sample = ThreadSample { thread: tracked.tid, name, state, frames };
+        tracked.sample = Some(sample.clone());
         Some(sample)
     }
 
@@ -177,12 +177,12 @@ impl Sampler {
         sample: ThreadSample,
         activity: Activity,
         thread: &PythonThread,
-        known: &Known,
+        tracked: &TrackedThread,
     ) -> ThreadSample {
         let state = match (activity, sample.state) {
             (Activity::Runnable, _) => State::Descheduled,
             (_, State::WaitingForGil { .. }) => {
-                State::WaitingForGil { held_by: self.thread_at(self.python.gil().holder, thread, known) }
+                State::WaitingForGil { held_by: self.thread_at(self.python.gil().holder, thread, tracked) }
             }
             (_, state) => state,
         };
@@ -192,7 +192,7 @@ impl Sampler {
     fn state(
         &mut self,
         thread: &PythonThread,
-        known: &Known,
+        tracked: &TrackedThread,
         activity: Activity,
         queued: bool,
         gil: &GilState,
@@ -203,17 +203,17 @@ impl Sampler {
             holds_gil: gil.holder == Some(thread.address),
             queued,
             gil_futexes: &gil.range,
-            gil_holder: self.thread_at(gil.holder, thread, known),
+            gil_holder: self.thread_at(gil.holder, thread, tracked),
             in_cuda: self.in_cuda(activity),
             synchronises: self.synchronises(frames),
         };
         facts.state()
     }
 
-    fn thread_at(&self, address: Option<u64>, thread: &PythonThread, known: &Known) -> Option<u32> {
+    fn thread_at(&self, address: Option<u64>, thread: &PythonThread, tracked: &TrackedThread) -> Option<u32> {
         match address? {
-            address if address == thread.address => Some(known.tid),
-            address => self.threads.get(&address).map(|known| known.tid),
+            address if address == thread.address => Some(tracked.tid),
+            address => self.threads.get(&address).map(|tracked| tracked.tid),
         }
     }
 
@@ -232,9 +232,9 @@ impl Sampler {
     }
 }
 
-impl Known {
-    fn new(pid: u32, tid: u32, pthread: u64, keep_open: bool) -> Known {
-        Known {
+impl TrackedThread {
+    fn new(pid: u32, tid: u32, pthread: u64, keep_open: bool) -> TrackedThread {
+        TrackedThread {
             tid,
             pthread,
             task: Task::new(pid, tid, keep_open),

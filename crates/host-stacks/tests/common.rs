@@ -69,45 +69,45 @@ pub fn attach(pid: u32, script: &Path) -> Result<Sampler, Refusal> {
 }
 
 /// Time by state and line of the program. Functions at the same line are one row.
-pub struct Row {
+pub struct SampledThread {
     /// Without the thread that holds the GIL.
     pub state: State,
     pub frame: Option<Frame>,
     pub ns: u64,
 }
 
-impl Row {
-    fn of(sample: &ThreadSample) -> Row {
+impl SampledThread {
+    fn from_sample(sample: &ThreadSample) -> SampledThread {
         let state = match sample.state {
             State::WaitingForGil { .. } => State::WaitingForGil { held_by: None },
             state => state,
         };
-        Row { state, frame: fold_to_user(&sample.frames).or(sample.frames.first()).cloned(), ns: 0 }
+        SampledThread { state, frame: fold_to_user(&sample.frames).or(sample.frames.first()).cloned(), ns: 0 }
     }
 }
 
 /// Samples the main thread at 50 Hz; each sample stands for the time since the last one. Most time first.
-pub fn main_rows(sampler: &mut Sampler, time: Duration) -> Vec<Row> {
-    let mut rows: HashMap<_, Row> = HashMap::new();
+pub fn main_rows(sampler: &mut Sampler, time: Duration) -> Vec<SampledThread> {
+    let mut rows: HashMap<_, SampledThread> = HashMap::new();
     let (start, mut last) = (Instant::now(), Instant::now());
     while start.elapsed() < time {
         sleep(Duration::from_millis(20));
         let weight = last.elapsed().as_nanos() as u64;
         last = Instant::now();
         for sample in sampler.sample().unwrap().iter().filter(|sample| &*sample.name == "main") {
-            let row = Row::of(sample);
+            let row = SampledThread::from_sample(sample);
             let line = row.frame.as_ref().map(|frame| (frame.file.clone(), frame.line));
             rows.entry((row.state, line)).or_insert(row).ns += weight;
         }
     }
-    let mut rows: Vec<Row> = rows.into_values().collect();
+    let mut rows: Vec<SampledThread> = rows.into_values().collect();
     rows.sort_by_key(|row| std::cmp::Reverse(row.ns));
     rows
 }
 
-pub fn describe(rows: &[Row]) -> String {
+pub fn describe(rows: &[SampledThread]) -> String {
     let time: u64 = rows.iter().map(|row| row.ns).sum();
-    let row = |row: &Row| {
+    let row = |row: &SampledThread| {
         let frame = row.frame.as_ref().map(ToString::to_string).unwrap_or_default();
         format!("  {:>5.1} %  {}  {frame}\n", 100.0 * row.ns as f64 / time.max(1) as f64, row.state)
     };

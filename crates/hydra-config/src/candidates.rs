@@ -47,7 +47,7 @@ pub struct Candidates<'t, C> {
 impl<'t, C: Schema> Candidates<'t, C> {
     pub fn new(tree: &'t ConfTree, previous: &[String]) -> Candidates<'t, C> {
         let context = ComposeContext::current("");
-        let compose = |overrides: &[String]| Composition::of::<C>(tree, overrides, &context).ok();
+        let compose = |overrides: &[String]| Composition::with_schema::<C>(tree, overrides, &context).ok();
         // One invalid override must not hide the effect of the others.
         let composition = compose(previous).or_else(|| {
             let is_valid = |text: &&String| compose(std::slice::from_ref(*text)).is_some();

@@ -113,7 +113,7 @@ fn typed_composition<C: Schema>(
     overrides: &[Override],
     context: &ComposeContext,
 ) -> Result<Composed<C>, ConfigError> {
-    let composition = Composition::of::<C>(tree, overrides, context)?;
+    let composition = Composition::with_schema::<C>(tree, overrides, context)?;
     let origins = &composition.tree.origins;
     let resolved = composition.resolved_job().and_then(|job| {
         let full = with_hydra(&job, |key| composition.resolved_hydra(key))?;
@@ -146,8 +146,8 @@ pub fn multirun_yaml<C: Schema>(
     let is_single = |given: &&Override| !matches!(given.value, Some(OverrideValue::Sweep(_)));
     let single: Vec<Override> = overrides.iter().filter(is_single).cloned().collect();
     let first_job = || jobs.first().cloned().unwrap_or_default();
-    let composition = Composition::of::<C>(tree, &single, context)
-        .or_else(|_| Composition::of::<C>(tree, &first_job(), context))?;
+    let composition = Composition::with_schema::<C>(tree, &single, context)
+        .or_else(|_| Composition::with_schema::<C>(tree, &first_job(), context))?;
     let mut hydra = composition.hydra();
     let job_overrides = overrides.iter().filter(|given| !given.is_hydra());
     let job_overrides = job_overrides.map(|given| Value::from(given.text.as_str())).collect();

@@ -42,11 +42,11 @@ impl Composition {
         overrides: &[impl AsOverride],
         context: &ComposeContext,
     ) -> Result<Composition, ConfigError> {
-        Composition::of::<Value>(conf, overrides, context)
+        Composition::with_schema::<Value>(conf, overrides, context)
     }
 
     /// [`new`](Self::new) with the aliases of `C`.
-    pub fn of<C: Schema>(
+    pub fn with_schema<C: Schema>(
         conf: &ConfTree,
         overrides: &[impl AsOverride],
         context: &ComposeContext,

@@ -18,7 +18,7 @@ use crate::{
     functions::{Activities, ERROR_IN_USE, Status, Subscription},
     layout::{self, kind},
     ring::Writer,
-    wire::{Mode, Obstacle, Record, Work},
+    wire::{ActivityRecord, Mode, Obstacle, Record},
 };
 
 /// Small buffers are returned soon.
@@ -275,7 +275,7 @@ fn check(status: Status) -> Result<(), Obstacle> {
 }
 
 impl Writer<'_> {
-    fn write_work(&mut self, work: Work<usize>) {
+    fn write_work(&mut self, work: ActivityRecord<usize>) {
         let work = work.named(|address| match address {
             0 => 0,
             // SAFETY: a name lives as long as its module, which is loaded while its records are completed.

@@ -56,7 +56,7 @@ static ALL: Mutex<Vec<&'static Frames>> = Mutex::new(Vec::new());
 
 impl Frames {
     /// `None` in a program that is not Python.
-    pub fn of(layout: FrameLayout) -> Option<&'static Frames> {
+    pub fn for_layout(layout: FrameLayout) -> Option<&'static Frames> {
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = all.iter().find(|known| known.layout == layout) {
             return Some(known);

@@ -2,7 +2,7 @@
 //!
 //! Only the first fields of a record are read. They are the same in CUDA 12 and 13: new fields are added at the end.
 
-use crate::wire::{Launch, Work, WorkKind};
+use crate::wire::{ActivityRecord, Launch, WorkKind};
 
 /// Kinds of records.
 pub mod kind {
@@ -44,12 +44,12 @@ impl Bytes<'_> {
 
 /// The GPU work of the record at the beginning of `bytes`, with the address of a kernel's name, 0 if CUPTI gives none;
 /// `None` for other kinds and truncated records.
-pub fn read(bytes: &[u8]) -> Option<Work<usize>> {
+pub fn read(bytes: &[u8]) -> Option<ActivityRecord<usize>> {
     let b = Bytes(bytes);
     // A node's graph may have the number 0.
     let graph = |node: u64, graph: u32| if node != 0 { graph.max(1) } else { 0 };
     match b.u32(0)? {
-        kind::KERNEL => Some(Work {
+        kind::KERNEL => Some(ActivityRecord {
             correlation: b.u32(92)?,
             start_ns: b.u64(16)?,
             end_ns: b.u64(24)?,
@@ -66,7 +66,7 @@ pub fn read(bytes: &[u8]) -> Option<Work<usize>> {
                 },
             },
         }),
-        tag @ (kind::MEMCPY | kind::MEMSET) => Some(Work {
+        tag @ (kind::MEMCPY | kind::MEMSET) => Some(ActivityRecord {
             correlation: b.u32(44)?,
             start_ns: b.u64(16)?,
             end_ns: b.u64(24)?,
@@ -78,7 +78,7 @@ pub fn read(bytes: &[u8]) -> Option<Work<usize>> {
                 _ => WorkKind::Memset { bytes: b.u64(8)? },
             },
         }),
-        kind::GRAPH_TRACE => Some(Work {
+        kind::GRAPH_TRACE => Some(ActivityRecord {
             correlation: b.u32(4)?,
             start_ns: b.u64(8)?,
             end_ns: b.u64(16)?,
@@ -87,7 +87,7 @@ pub fn read(bytes: &[u8]) -> Option<Work<usize>> {
             graph: b.u32(28)?.max(1),
             kind: WorkKind::Graph,
         }),
-        kind::SYNCHRONIZATION => Some(Work {
+        kind::SYNCHRONIZATION => Some(ActivityRecord {
             correlation: b.u32(24)?,
             start_ns: b.u64(8)?,
             end_ns: b.u64(16)?,

@@ -119,7 +119,7 @@ pub fn begin() -> Option<Session> {
     let mut session = ProfilerAddress::given()?.connect()?;
     // The contexts that the program makes from now on are made while CUPTI is on.
     session.has_contexts = true;
-    while session.command.is_none() && since.elapsed() < ANSWER && session.hear() {}
+    while session.command.is_none() && since.elapsed() < ANSWER && session.read_command() {}
     session.follow();
     Some(session)
 }
@@ -295,13 +295,13 @@ impl Session {
     }
 
     fn run(&mut self) {
-        while !FINISHING.load(Ordering::Relaxed) && self.hear() {
+        while !FINISHING.load(Ordering::Relaxed) && self.read_command() {
             self.follow();
         }
     }
 
     /// Waits for a command or the next time to act. Returns false if the profiler has disconnected.
-    fn hear(&mut self) -> bool {
+    fn read_command(&mut self) -> bool {
         let mut waiting = c::PollFd { fd: self.stream.as_raw_fd(), events: c::POLLIN, revents: 0 };
         let timeout_ms = if self.mode == Mode::Burst { 5 } else { 20 };
         // SAFETY: one entry.
@@ -333,7 +333,7 @@ impl Session {
     fn obey(&mut self, line: &str) {
         let Some(command) = Command::read(line) else { return };
         if let Command::Frames(layout) = command {
-            self.frames = Frames::of(layout);
+            self.frames = Frames::for_layout(layout);
             return;
         }
         self.command = Some(command);

@@ -137,7 +137,7 @@ impl FrameLayout {
         [frame, optional(cframe), back, code, instruction, scale.into(), optional(owner), code_type]
     }
 
-    fn of(words: [u64; 8]) -> Option<FrameLayout> {
+    fn from_words(words: [u64; 8]) -> Option<FrameLayout> {
         let offset = |word: u64| u16::try_from(word).ok();
         let optional = |word| if word == u64::MAX { Some(None) } else { offset(word).map(Some) };
         Some(FrameLayout {
@@ -168,7 +168,7 @@ impl FrameAt {
         self.code << 16 | u64::from(self.unit as u16)
     }
 
-    pub fn of(word: u64) -> FrameAt {
+    pub fn from_word(word: u64) -> FrameAt {
         FrameAt { code: word >> 16, unit: word as u16 as i16 }
     }
 }
@@ -197,7 +197,7 @@ impl Command {
             "rest" => Some(Command::Rest),
             "frames" => {
                 let words: Vec<u64> = words.map_while(|word| u64::from_str_radix(word, 16).ok()).collect();
-                FrameLayout::of(words.try_into().ok()?).map(Command::Frames)
+                FrameLayout::from_words(words.try_into().ok()?).map(Command::Frames)
             }
             _ => None,
         }
@@ -239,7 +239,7 @@ pub struct Launch {
 /// Work of the GPU, or a wait for it, with the number or the address of a kernel's name. Times are CUPTI's, 0 if it has
 /// none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Work<Name = u32> {
+pub struct ActivityRecord<Name = u32> {
     pub start_ns: u64,
     pub end_ns: u64,
     /// The same for all nodes of a graph launch.
@@ -273,10 +273,10 @@ pub enum WorkKind<Name = u32> {
     },
 }
 
-impl<Name> Work<Name> {
+impl<Name> ActivityRecord<Name> {
     /// The same with another name.
-    pub fn named<Other>(self, name: impl FnOnce(Name) -> Other) -> Work<Other> {
-        let Work { start_ns, end_ns, correlation, stream, device, graph, kind } = self;
+    pub fn named<Other>(self, name: impl FnOnce(Name) -> Other) -> ActivityRecord<Other> {
+        let ActivityRecord { start_ns, end_ns, correlation, stream, device, graph, kind } = self;
         let kind = match kind {
             WorkKind::Kernel { name: known, launch } => WorkKind::Kernel { name: name(known), launch },
             WorkKind::Copy { direction, bytes } => WorkKind::Copy { direction, bytes },
@@ -284,7 +284,7 @@ impl<Name> Work<Name> {
             WorkKind::Graph => WorkKind::Graph,
             WorkKind::Wait { kind } => WorkKind::Wait { kind },
         };
-        Work { start_ns, end_ns, correlation, stream, device, graph, kind }
+        ActivityRecord { start_ns, end_ns, correlation, stream, device, graph, kind }
     }
 }
 
@@ -321,7 +321,7 @@ pub struct Payload {
 /// The content of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Record {
-    Work(Work),
+    Work(ActivityRecord),
     Range(RangeEdge),
     /// The payload of the range that the thread has just opened.
     Payload {
@@ -542,7 +542,7 @@ impl Record {
         let work = |kind| {
             let (stream, graph) = halves(slot[3]);
             let device = (low >> 16) as u16;
-            Some(Record::Work(Work {
+            Some(Record::Work(ActivityRecord {
                 start_ns: slot[1],
                 end_ns: slot[2],
                 correlation: high,
@@ -661,7 +661,7 @@ mod tests {
     fn record() -> impl Strategy<Value = Record> {
         let work = (any::<[u64; 2]>(), any::<[u32; 3]>(), any::<u16>(), kind()).prop_map(
             |([start_ns, end_ns], [correlation, stream, graph], device, kind)| {
-                Record::Work(Work { start_ns, end_ns, correlation, stream, device, graph, kind })
+                Record::Work(ActivityRecord { start_ns, end_ns, correlation, stream, device, graph, kind })
             },
         );
         let edge = prop_oneof![
@@ -741,7 +741,7 @@ mod tests {
     fn a_frame_is_one_word() {
         for (code, unit) in [(0x7fff_dead_beef, -1), (0xffff_ffff_ffff, i16::MAX), (0, 0), (16, i16::MIN)] {
             let frame = FrameAt { code, unit };
-            assert_eq!(FrameAt::of(frame.word()), frame);
+            assert_eq!(FrameAt::from_word(frame.word()), frame);
         }
     }
 

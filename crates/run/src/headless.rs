@@ -89,7 +89,7 @@ fn show_alerts(state: &RunState, (crossed, changed): (u64, u64)) -> (u64, u64) {
 }
 
 /// Another program that has ended, or was followed until the time limit.
-pub struct Followed {
+pub struct ProgramOutcome {
     pub state: RunState,
     pub summary: SessionSummary,
     pub cause: Option<Cause>,
@@ -99,7 +99,7 @@ pub struct Followed {
 
 /// Follows another program until it ends, or ends it after `time`; a joined program is detached from then, or at a
 /// signal. Ctrl-C reaches the program too; other signals are forwarded to it, once. The program decides what they mean.
-pub async fn follow(plan: Plan, time: Option<Duration>) -> io::Result<Followed> {
+pub async fn follow(plan: Plan, time: Option<Duration>) -> io::Result<ProgramOutcome> {
     let mut shutdown = Shutdown::listen()?;
     let mut relayed = Relayed::listen()?;
     // A joined program continues.
@@ -128,7 +128,7 @@ pub async fn follow(plan: Plan, time: Option<Duration>) -> io::Result<Followed> 
     let outcome = if cause.is_some() { Outcome::Interrupted } else { Outcome::Completed };
     let control = session.program_control();
     let Finished { state, summary, cause } = finish(session, outcome, cause);
-    Ok(Followed { state, summary, cause, exit_code: control.exit_code() })
+    Ok(ProgramOutcome { state, summary, cause, exit_code: control.exit_code() })
 }
 
 fn finish(mut session: Session, outcome: Outcome, cause: Option<Cause>) -> Finished {
@@ -150,12 +150,13 @@ pub async fn sweep(runner: &mut Runner, quiet: bool) -> io::Result<Option<Cause>
         let job = runner.sweep.current();
         let mut line = ProgressLine::new(quiet, &label(&runner.sweep, job));
         let cause =
-            run_session(&mut session, &mut shutdown, &mut line, (&time_left, runner.sweep.left())).await;
+            run_session(&mut session, &mut shutdown, &mut line, (&time_left, runner.sweep.unfinished()))
+                .await;
         time_left.part_done();
         runner.end_job(&mut session, Outcome::Interrupted, cause.as_ref().map(Cause::to_string));
         if !quiet {
             let left = time_left
-                .estimate(runner.sweep.left(), 0.0)
+                .estimate(runner.sweep.unfinished(), 0.0)
                 .map(|left| format!("; {left}"))
                 .unwrap_or_default();
             eprint_line(format_args!("{}{left}", row(&runner.sweep, job)));
@@ -204,9 +205,9 @@ pub async fn launch(launch: &mut Launch, quiet: bool) -> io::Result<Option<Cause
             line.pause(|| remarks.iter().for_each(eprint_line));
         }
         let sweep = &launch.runner.sweep;
-        let done = sweep.jobs.len() - sweep.left();
+        let done = sweep.jobs.len() - sweep.unfinished();
         line.show_share(done as f64 / sweep.jobs.len().max(1) as f64);
-        line.show(launch_line(sweep), "", time_left.estimate(sweep.left(), 0.0));
+        line.show(launch_line(sweep), "", time_left.estimate(sweep.unfinished(), 0.0));
         tokio::select! {
             cause = shutdown.requested() => break Some(cause),
             ended = launch.pump() => {
@@ -227,7 +228,7 @@ pub async fn launch(launch: &mut Launch, quiet: bool) -> io::Result<Option<Cause
 /// `3 of 8 jobs ended, 2 running (n1, n2), 3 pending: no free resources`.
 fn launch_line(sweep: &Sweep) -> String {
     const NAMES: usize = 4;
-    let ended = sweep.jobs.len() - sweep.left();
+    let ended = sweep.jobs.len() - sweep.unfinished();
     let mut text = format!("{ended} of {} jobs ended", sweep.jobs.len());
     let running = sweep.count_running();
     if running > 0 {

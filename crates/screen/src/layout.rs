@@ -278,7 +278,7 @@ mod tests {
     ) -> (ScreenLayout, Vec<String>) {
         let (state, ui) = (RunState::default(), UiState::new(ThemeName::Dark));
         let theme = Theme::new(ui.theme, Depth::True, glyphs);
-        let view = View { replay: Some(replay), ..View::of(&state, &ui, &theme) };
+        let view = View { replay: Some(replay), ..View::new(&state, &ui, &theme) };
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         let mut layout = ScreenLayout::default();
         terminal

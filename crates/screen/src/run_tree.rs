@@ -19,12 +19,12 @@ pub struct RunTree {
     arrangement: Arrangement,
     /// Indices of the entries that match the filter, in order.
     listed: Vec<usize>,
-    rows: Vec<Row>,
+    rows: Vec<TreeRow>,
     digits: Digits,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct TreeRow {
     pub depth: usize,
     pub item: Item,
 }
@@ -118,7 +118,7 @@ impl RunTree {
         self.listed.iter().map(|index| &self.entries[*index])
     }
 
-    pub fn rows(&self) -> &[Row] {
+    pub fn rows(&self) -> &[TreeRow] {
         &self.rows
     }
 
@@ -263,7 +263,7 @@ impl Forest {
         }
     }
 
-    fn rows(&self, entries: &[RunEntry], arrangement: &Arrangement) -> Vec<Row> {
+    fn rows(&self, entries: &[RunEntry], arrangement: &Arrangement) -> Vec<TreeRow> {
         let mut rows = Vec::new();
         self.add_rows(&self.roots, 0, (entries, arrangement), &mut rows);
         rows
@@ -274,7 +274,7 @@ impl Forest {
         children: &[Child],
         depth: usize,
         about: (&[RunEntry], &Arrangement),
-        rows: &mut Vec<Row>,
+        rows: &mut Vec<TreeRow>,
     ) {
         let (entries, arrangement) = about;
         let beside = Shared::new(children, entries);
@@ -294,7 +294,7 @@ impl Forest {
                     let names_groups = titles.len() > 1;
                     let differs = shared.differing(run, names_groups);
                     let item = Item::Run(RunRow { entry, title: titles.join(" / "), names_groups, differs });
-                    rows.push(Row { depth, item });
+                    rows.push(TreeRow { depth, item });
                 }
                 Child::Group(group) => {
                     let (key, below) = &self.groups[group];
@@ -311,7 +311,7 @@ impl Forest {
                         best_tpot_ms: best_tpot_ms(key, runs.iter().map(|run| &entries[*run])),
                         runs: runs.len(),
                     });
-                    rows.push(Row { depth, item });
+                    rows.push(TreeRow { depth, item });
                     if !folded {
                         self.add_rows(below, depth + 1, about, rows);
                     }
@@ -478,7 +478,7 @@ mod tests {
 
     /// Each row as text, indented.
     fn shown(tree: &RunTree) -> Vec<String> {
-        let row = |row: &Row| {
+        let row = |row: &TreeRow| {
             let text = match &row.item {
                 Item::Group(g) => format!("{}{} ({})", if g.folded { '+' } else { '-' }, g.title, g.runs),
                 Item::Run(run) => format!("{} [{}]", run.title, run.differs),

@@ -105,7 +105,7 @@ pub struct Elsewhere<'a> {
 
 impl<'a> View<'a> {
     /// A single run: no replay, no sweep, no other runs.
-    pub fn of(state: &'a RunState, ui: &'a UiState, theme: &'a Theme) -> View<'a> {
+    pub fn new(state: &'a RunState, ui: &'a UiState, theme: &'a Theme) -> View<'a> {
         View {
             state,
             ui,

@@ -16,7 +16,7 @@ pub struct OrderStatistics {
 
 impl OrderStatistics {
     /// `None` for a histogram without values.
-    pub fn of(histogram: &BlockHistogram, percentile: f64) -> Option<OrderStatistics> {
+    pub fn new(histogram: &BlockHistogram, percentile: f64) -> Option<OrderStatistics> {
         let mut n = 0;
         let counts = histogram.total().into_iter().map(|(bucket, count)| {
             n += u64::from(count);
@@ -67,10 +67,10 @@ mod tests {
         let values: Vec<f64> = (1..=100).map(|i| 1e6 * f64::from(i)).collect();
         let histogram = BlockHistogram::of_chunks(&values, 7);
         for (percentile, want) in [(50.0, 50e6), (90.0, 90e6), (99.0, 99e6), (1.0, 1e6)] {
-            let value = OrderStatistics::of(&histogram, percentile).unwrap().value();
+            let value = OrderStatistics::new(&histogram, percentile).unwrap().value();
             assert!((value / want - 1.0).abs() < 3e-4, "p{percentile}: {value}");
         }
-        assert_eq!(OrderStatistics::of(&BlockHistogram::default(), 50.0), None);
+        assert_eq!(OrderStatistics::new(&BlockHistogram::default(), 50.0), None);
     }
 
     /// The values have two modes; the share of the slow one is smaller than that beyond the percentile.
@@ -89,7 +89,7 @@ mod tests {
                 };
                 let values: Vec<f64> = (0..n).map(value).collect();
                 let histogram = BlockHistogram::of_chunks(&values, 1);
-                let (low, high) = OrderStatistics::of(&histogram, percentile).unwrap().range(0.05).unwrap();
+                let (low, high) = OrderStatistics::new(&histogram, percentile).unwrap().range(0.05).unwrap();
                 low <= truth * 1.0003 && truth <= high * 1.0003
             });
             let share = hits.count() as f64 / trials as f64;

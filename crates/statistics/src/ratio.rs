@@ -91,7 +91,7 @@ pub fn of_percentile(
 /// The values of a histogram, worth as many independent ones as their blocks show: at the percentile and, if blocks have
 /// several values, also at the ends of the interval, because farther out the values come from fewer blocks.
 fn order_statistics(histogram: &BlockHistogram, percentile: f64) -> Option<OrderStatistics> {
-    let values = OrderStatistics::of(histogram, percentile)?;
+    let values = OrderStatistics::new(histogram, percentile)?;
     let at_percentile = effective_size(histogram, values.value());
     let values = values.worth(at_percentile);
     let single = histogram.blocks().len() as u64 == values.n();
@@ -181,7 +181,7 @@ pub fn of_buckets(log_ratio: f64) -> SamplingDistribution {
 
 /// A percentile of all values; `None` if there are none.
 pub fn percentile_of(histogram: &BlockHistogram, percentile: f64) -> Option<f64> {
-    Some(OrderStatistics::of(histogram, percentile)?.value())
+    Some(OrderStatistics::new(histogram, percentile)?.value())
 }
 
 /// The lag-1 autocorrelation; `None` if it is not significant, or if there are too few values.

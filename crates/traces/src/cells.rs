@@ -22,7 +22,7 @@ pub struct Rows<R> {
 
 /// One row.
 #[derive(Clone, Copy)]
-pub struct Row<'r> {
+pub struct CsvRow<'r> {
     line: &'r [u8],
     cells: &'r [(usize, usize)],
 }
@@ -33,7 +33,7 @@ impl<R: BufRead> Rows<R> {
     }
 
     /// The next row; `None` at the end. A row longer than [`MAX_ROW_BYTES`] is an error of the kind `InvalidData`.
-    pub fn next_row(&mut self) -> io::Result<Option<Row<'_>>> {
+    pub fn next_row(&mut self) -> io::Result<Option<CsvRow<'_>>> {
         self.line.clear();
         self.cells.clear();
         if !self.append_line()? {
@@ -44,7 +44,7 @@ impl<R: BufRead> Rows<R> {
         }
         let mut at = 0;
         if trimmed_end(&self.line) == 0 {
-            return Ok(Some(Row { line: &self.line, cells: &self.cells }));
+            return Ok(Some(CsvRow { line: &self.line, cells: &self.cells }));
         }
         loop {
             let (cell, next) = match self.line.get(at) {
@@ -54,7 +54,7 @@ impl<R: BufRead> Rows<R> {
             self.cells.push(cell);
             match next {
                 Some(next) => at = next,
-                None => return Ok(Some(Row { line: &self.line, cells: &self.cells })),
+                None => return Ok(Some(CsvRow { line: &self.line, cells: &self.cells })),
             }
         }
     }
@@ -146,7 +146,7 @@ fn trimmed_end(line: &[u8]) -> usize {
     line.strip_suffix(b"\r").unwrap_or(line).len()
 }
 
-impl<'r> Row<'r> {
+impl<'r> CsvRow<'r> {
     /// Whether the line is blank.
     pub fn is_empty(&self) -> bool {
         self.cells.is_empty()

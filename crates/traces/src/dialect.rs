@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, Read};
 
 use super::{
-    cells::{Row, Rows},
+    cells::{CsvRow, Rows},
     quantity::{Decimal, DecimalVotes, ThreeDigits},
 };
 
@@ -27,7 +27,7 @@ impl Dialect {
     fn detect(
         beginning: &[u8],
         three_digits: ThreeDigits,
-        header: impl Fn(Row) -> Option<Vec<usize>>,
+        header: impl Fn(CsvRow) -> Option<Vec<usize>>,
     ) -> Dialect {
         for delimiter in DELIMITERS {
             let mut rows = Rows::new(beginning, delimiter);
@@ -42,7 +42,10 @@ impl Dialect {
     }
 }
 
-fn first(rows: &mut Rows<impl BufRead>, header: &impl Fn(Row) -> Option<Vec<usize>>) -> Option<Vec<usize>> {
+fn first(
+    rows: &mut Rows<impl BufRead>,
+    header: &impl Fn(CsvRow) -> Option<Vec<usize>>,
+) -> Option<Vec<usize>> {
     while let Ok(Some(row)) = rows.next_row() {
         if let Some(columns) = header(row) {
             return Some(columns);
@@ -55,7 +58,7 @@ fn first(rows: &mut Rows<impl BufRead>, header: &impl Fn(Row) -> Option<Vec<usiz
 pub fn rows<R: BufRead>(
     mut input: R,
     three_digits: ThreeDigits,
-    header: impl Fn(Row) -> Option<Vec<usize>>,
+    header: impl Fn(CsvRow) -> Option<Vec<usize>>,
 ) -> io::Result<(Rows<impl BufRead>, Decimal)> {
     // The full size is allocated at once: growing would need twice as much memory.
     let mut beginning = Vec::with_capacity(BEGINNING as usize);

@@ -8,7 +8,7 @@ use llmprof_base::{gz, tools::System};
 use llmprof_event::kernels::KernelTable;
 
 use super::{
-    cells::Row,
+    cells::CsvRow,
     convert::{self, Report},
     cublas, nccl, ncu, nsys,
     open::Opened,
@@ -35,7 +35,7 @@ pub(super) enum Sign {
     /// The beginning of a text, after any output of the program.
     Text(fn(&[u8]) -> bool),
     /// A row of such a text, with any delimiter.
-    Row(fn(Row<'_>) -> bool),
+    Row(fn(CsvRow<'_>) -> bool),
     /// A line of a text without such a row.
     Line(fn(&[u8]) -> bool),
     /// The beginning of a text that has no other sign.
@@ -73,7 +73,7 @@ fn is_list(head: &[u8]) -> bool {
     matches!(head.trim_ascii_start(), [b'[', b'\n' | b'\r' | b' ' | b'{' | b']', ..])
 }
 
-fn has_titles(row: Row<'_>, titles: &[&[u8]]) -> bool {
+fn has_titles(row: CsvRow<'_>, titles: &[&[u8]]) -> bool {
     titles.iter().all(|title| row.iter().any(|cell| cell.trim_ascii() == *title))
 }
 

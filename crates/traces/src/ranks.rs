@@ -53,7 +53,7 @@ impl Gathered {
         if let Some(known) = self.collectives.get(name) {
             return *known;
         }
-        let found = match Class::of(name) {
+        let found = match Class::from_name(name) {
             Class::Collective(kind) => Some(kind),
             Class::CustomAllReduce => Some(Collective::AllReduce),
             _ => None,
@@ -123,7 +123,7 @@ impl Gathered {
                         number => {
                             let known = self.operations.get((number - FIRST_OPERATION) as usize);
                             PieceKind::Collective(
-                                known.copied().unwrap_or(Operation::of(Collective::Unknown)),
+                                known.copied().unwrap_or(Operation::new(Collective::Unknown)),
                             )
                         }
                     };

@@ -3,7 +3,7 @@
 use std::io::BufRead;
 
 use super::{
-    cells::{Row, Rows},
+    cells::{CsvRow, Rows},
     error::KernelsError,
     gpu::{Gpus, Ran},
 };
@@ -28,7 +28,7 @@ struct Columns {
 
 impl Columns {
     /// `None` for a row that is not the header of a kernel trace. A table of counters has no column `Kind`.
-    fn from_titles(row: Row<'_>) -> Option<Columns> {
+    fn from_titles(row: CsvRow<'_>) -> Option<Columns> {
         let at = |title: &str| {
             row.iter().position(|cell| cell.trim_ascii().eq_ignore_ascii_case(title.as_bytes()))
         };
@@ -46,7 +46,7 @@ impl Columns {
     }
 
     /// Counts a launch; `None` if the row has no name or no times.
-    fn count(&self, row: Row<'_>, gpus: &mut Gpus) -> Option<()> {
+    fn count(&self, row: CsvRow<'_>, gpus: &mut Gpus) -> Option<()> {
         let whole = |at: usize| row.text(at)?.trim().parse::<u64>().ok();
         let size = |at: Option<usize>| whole(at?).and_then(|n| u32::try_from(n).ok());
         let extent = |at: [Option<usize>; 3]| -> Option<Extent> {
@@ -78,7 +78,7 @@ impl Columns {
 }
 
 /// Whether a row is the header of a kernel trace.
-pub(super) fn is_header(row: Row<'_>) -> bool {
+pub(super) fn is_header(row: CsvRow<'_>) -> bool {
     Columns::from_titles(row).is_some()
 }
 

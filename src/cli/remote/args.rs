@@ -10,7 +10,7 @@ use crate::cli::{
 };
 use llmprof_base::process::eprint_line;
 use llmprof_config::Override;
-use llmprof_run::remote::{Connection, Copies, Host, RemoteRun, Start, Work};
+use llmprof_run::remote::{Connection, Copies, Host, RemoteRequest, RemoteRun, Start};
 
 /// Options of every command that can run on a remote host.
 #[derive(Debug, Clone, Default, Args)]
@@ -48,12 +48,12 @@ impl RemoteArgs {
         &self,
         request: &ConfigRequest,
         command: Option<&[OsString]>,
-    ) -> Result<Work, Failure> {
+    ) -> Result<RemoteRequest, Failure> {
         let text = |word: &OsString| word.to_str().map(str::to_owned);
         let command = command.map(|words| words.iter().map(text).collect::<Option<Vec<String>>>());
         let command =
             command.map(|words| words.ok_or_else(|| Failure::usage("an argument is not UTF-8 text")));
-        Ok(Work {
+        Ok(RemoteRequest {
             overrides: Override::texts(&request.overrides),
             conf_dir: request.conf_dir.clone(),
             command: command.transpose()?,

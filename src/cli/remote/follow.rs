@@ -80,7 +80,7 @@ async fn on_screen(mut run: RemoteRun, screen: &ConfigRequest) -> Result<u8, Fai
     let Some(mut run) = stopped.remote.take() else { return report_exit(stopped) };
     let mut shutdown = Shutdown::listen()?;
     let leaves = stopped.cause.is_some() || stopped.error.is_some();
-    if !leaves && (run.has_orders() || !run.goes_on()) {
+    if !leaves && (run.has_orders() || !run.is_running()) {
         finish(&mut run, &mut shutdown, false).await;
     }
     stopped.runs = run.summaries();
@@ -144,7 +144,7 @@ fn show_copy(line: &mut ProgressLine, run: &RemoteRun) {
 /// Reports what continues on the remote host and which files stayed on it.
 fn report_left(run: &RemoteRun) {
     let (host, command) = (run.host().short(), run.host().command_line());
-    if let (true, Some(id)) = (run.goes_on(), run.id()) {
+    if let (true, Some(id)) = (run.is_running(), run.id()) {
         eprint_line(format_args!("the run {id} is in progress on {host}"));
         eprint_line(format_args!("  show it again:  {command} --reconnect {id}"));
         eprint_line(format_args!("  end it:         {command} --end {id}"));

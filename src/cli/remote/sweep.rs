@@ -5,7 +5,7 @@ use crate::cli::{Failure, request::Shown};
 use llmprof_base::process::eprint_line;
 use llmprof_config::Override;
 use llmprof_run::{
-    remote::{Connection, Copies, Patience, RemoteRun, Start, Work},
+    remote::{Connection, Copies, Patience, RemoteRequest, RemoteRun, Start},
     sweep::{Machine, TaskThere},
 };
 
@@ -49,7 +49,7 @@ impl RemoteArgs {
 /// One job of a sweep on a remote host, recorded in its local directory.
 pub(in crate::cli) async fn job(args: &RemoteArgs, task: TaskThere) -> Result<u8, Failure> {
     let host = args.host()?.ok_or_else(|| Failure::usage("--host is missing"))?;
-    let work = Work {
+    let work = RemoteRequest {
         overrides: Override::texts(&task.overrides),
         conf_dir: task.conf_dir,
         command: None,

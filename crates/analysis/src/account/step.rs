@@ -32,7 +32,7 @@ pub struct Bound {
 
 impl Bound {
     /// The bound of one operator.
-    pub fn of(amounts: &Amounts, roof: &Roof) -> Bound {
+    pub fn new(amounts: &Amounts, roof: &Roof) -> Bound {
         // Activations may stay in a cache.
         let bytes_ns = amounts.certain_bytes() / roof.bytes_per_s * 1e9;
         let flops_ns = amounts.flops() / roof.flops * 1e9;
@@ -110,7 +110,7 @@ impl StepFacts {
             sum.2 += row.total_ns.unwrap_or(0.0) / steps;
         }
         let parts = by_owner.into_values().map(|(owner, operator, ns)| {
-            let bound = || Some(Bound::of(&cost?.of(operator?)?.all, roof?));
+            let bound = || Some(Bound::new(&cost?.operator(operator?)?.all, roof?));
             Part { owner, ns, bound: bound().unwrap_or_default().at_most(ns) }
         });
         Some(StepFacts { parts: parts.collect(), launches, steps: window.steps })
@@ -157,7 +157,7 @@ fn owner(row: &KernelRow) -> (Owner, Option<Operator>) {
     if row.grid.is_none() && (row.bytes.is_some() || row.name == MEMSET) {
         return (Owner::Copies, None);
     }
-    let class = Class::of(&row.name);
+    let class = Class::from_name(&row.name);
     if matches!(class, Class::Collective(_) | Class::CustomAllReduce) {
         return (Owner::Communication, None);
     }

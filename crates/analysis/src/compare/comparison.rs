@@ -83,7 +83,7 @@ pub enum RowTest {
 
 /// One metric of both sides.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
+pub struct MetricComparison {
     pub metric: Metric,
     pub label: String,
     /// The estimate of the ratio is `b / a`.
@@ -145,7 +145,7 @@ pub struct Comparison {
     pub a: Side,
     pub b: Side,
     pub differences: Vec<Difference>,
-    pub rows: Vec<Row>,
+    pub rows: Vec<MetricComparison>,
     /// The change of each owner of the time between tokens.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub owners: Vec<OwnerChange>,
@@ -160,12 +160,12 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    pub fn row(&self, metric: Metric) -> Option<&Row> {
+    pub fn row(&self, metric: Metric) -> Option<&MetricComparison> {
         self.rows.iter().find(|row| row.metric == metric)
     }
 
     /// The row that decides the verdict.
-    pub fn headline(&self) -> Option<&Row> {
+    pub fn headline(&self) -> Option<&MetricComparison> {
         self.row(self.headline?)
     }
 

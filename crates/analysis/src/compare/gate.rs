@@ -6,7 +6,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::{
-    comparison::Row,
+    comparison::MetricComparison,
     metric::{Metric, UnknownMetric},
 };
 use llmprof_base::units::ratio_change;
@@ -93,7 +93,7 @@ impl fmt::Display for GateOutcome {
 
 impl Gate {
     /// Applies the gate to the row of its metric.
-    pub fn check(&self, row: &Row) -> GateOutcome {
+    pub fn check(&self, row: &MetricComparison) -> GateOutcome {
         let (Some(code), false) = (row.code, row.blocked) else {
             let reason = row.reason.clone().unwrap_or_else(|| "the metric was not measured".to_owned());
             return GateOutcome::Undecided(reason);

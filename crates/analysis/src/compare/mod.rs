@@ -31,7 +31,7 @@ use llmprof_statistics::blocks;
 pub use llmprof_statistics::ratio;
 
 pub use blocks::BlockHistogram;
-pub use comparison::{Cause, Comparison, Options, Row, RowTest, Side, Subject};
+pub use comparison::{Cause, Comparison, MetricComparison, Options, RowTest, Side, Subject};
 pub use difference::{Difference, OVERRIDE, fact_names, same_workload};
 pub use estimate::SampleSize;
 pub use gate::{Gate, GateError, GateOutcome};

@@ -3,7 +3,7 @@
 use super::{
     clock::{ClockComparison, ClockEffect, Doubt, compare_clocks, limit_difference, same_gpu},
     comparer::Comparer,
-    comparison::{Cause, Comparison, Options, Row, RowTest, caveats, headline},
+    comparison::{Cause, Comparison, MetricComparison, Options, RowTest, caveats, headline},
     difference::Difference,
     estimate::Estimated,
     holm,
@@ -46,7 +46,7 @@ pub fn compare_pairs(pairs: &[(Sample, Sample)], options: &Options) -> Option<Co
 
 /// A row with the data for its verdict at another confidence.
 struct JudgedRow {
-    row: Row,
+    row: MetricComparison,
     log_ratio: Option<SamplingDistribution>,
     effect: ClockEffect,
 }
@@ -62,7 +62,7 @@ impl Comparer<'_> {
         let mut judged: Vec<JudgedRow> =
             metrics.iter().map(|metric| self.judge(*metric, estimate(*metric))).collect();
         let corrected_rows = self.correct(&mut judged);
-        let rows: Vec<Row> = judged.into_iter().map(|judged| judged.row).collect();
+        let rows: Vec<MetricComparison> = judged.into_iter().map(|judged| judged.row).collect();
         let headline_metric = self.headline();
         let headline = rows.iter().find(|row| Some(row.metric) == headline_metric);
         let (verdict, word) =
@@ -107,7 +107,7 @@ impl Comparer<'_> {
         (estimated, in_cycles): (Estimated, Option<ConfidenceInterval>),
     ) -> JudgedRow {
         let Estimated { a, b, log_ratio, n } = estimated;
-        let row = Row {
+        let row = MetricComparison {
             metric,
             label: metric.label(),
             a,
@@ -215,10 +215,10 @@ impl Comparer<'_> {
     }
 
     /// Decides a row; returns the possible effect of the clocks.
-    fn decide(&self, row: &mut Row, ratio: ConfidenceInterval) -> ClockEffect {
+    fn decide(&self, row: &mut MetricComparison, ratio: ConfidenceInterval) -> ClockEffect {
         let (metric, margin) = (row.metric, self.options.margin);
         let rates = metric.more_is_better();
-        let in_time = Verdict::of(ratio, margin, rates);
+        let in_time = Verdict::from_ratio(ratio, margin, rates);
         let differs = matches!(in_time, Verdict::Better | Verdict::Worse);
         // Copies have no spread. That is no evidence of a difference.
         if differs && !metric.is_count() && (self.copies || ratio.low == ratio.high) {
@@ -261,7 +261,7 @@ impl Comparer<'_> {
             row.reason = Some(format!("{}, which changes the energy", described()));
             return effect;
         }
-        row.verdict = row.code.map_or(Verdict::Undecided, |code| Verdict::of(code, margin, rates));
+        row.verdict = row.code.map_or(Verdict::Undecided, |code| Verdict::from_ratio(code, margin, rates));
         match row.verdict {
             Verdict::Better | Verdict::Worse => {
                 row.cause = matches!(clocks, ClockComparison::Known { .. }).then_some(Cause::Code);
@@ -269,7 +269,7 @@ impl Comparer<'_> {
             Verdict::Undecided if differs => {
                 // Decided by time only, although the clocks may explain it.
                 let same_in_cycles = row.in_cycles.is_some_and(|cycles| {
-                    cycles.contains(1.0) || Verdict::of(cycles, margin, rates) != in_time
+                    cycles.contains(1.0) || Verdict::from_ratio(cycles, margin, rates) != in_time
                 });
                 row.cause = Some(if same_in_cycles { Cause::Clock } else { Cause::Unclear });
                 row.reason = Some(described());

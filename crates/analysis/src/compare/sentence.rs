@@ -3,7 +3,7 @@
 use super::{
     clock::{ClockComparison, Doubt},
     comparer::Comparer,
-    comparison::{Cause, Row, Subject},
+    comparison::{Cause, MetricComparison, Subject},
     difference::Difference,
     estimate::SampleSize,
     metric::Metric,
@@ -64,7 +64,7 @@ impl Subject {
 
 impl Comparer<'_> {
     /// The interval, and the sample size that would decide.
-    pub(super) fn too_wide(&self, row: &Row, ratio: ConfidenceInterval) -> String {
+    pub(super) fn too_wide(&self, row: &MetricComparison, ratio: ConfidenceInterval) -> String {
         let of = row.n.map_or_else(String::new, |n| format!(" (n = {n})"));
         let between =
             format!("the change is between {} and {}{of}", ratio_change(ratio.low), ratio_change(ratio.high));
@@ -117,7 +117,7 @@ impl Comparer<'_> {
     }
 
     /// The result: the differences between the workloads, if any, and one sentence.
-    pub(super) fn sentence(&self, row: &Row) -> String {
+    pub(super) fn sentence(&self, row: &MetricComparison) -> String {
         let changes = self.differences.iter().filter(|difference| difference.changes_workload());
         let changes: Vec<String> =
             changes.map(|Difference { what, a, b, .. }| format!("{what} ({a} → {b})")).collect();
@@ -127,7 +127,7 @@ impl Comparer<'_> {
         }
     }
 
-    fn result(&self, row: &Row) -> String {
+    fn result(&self, row: &MetricComparison) -> String {
         let noun = row.metric.noun();
         let reason = row.reason.as_deref();
         let (Some(ratio), true) = (row.ratio, row.verdict != Verdict::Undecided || row.cause.is_some())
@@ -171,7 +171,7 @@ impl Comparer<'_> {
     }
 
     /// "95 % CI: +1.0 % to +1.4 %, n = 20 and 20 requests"
-    fn describe_interval(&self, row: &Row, ratio: ConfidenceInterval) -> String {
+    fn describe_interval(&self, row: &MetricComparison, ratio: ConfidenceInterval) -> String {
         let mut text = format!("95 % CI: {} to {}", ratio_change(ratio.low), ratio_change(ratio.high));
         if let Some(n) = row.n {
             text += &format!(", n = {n}");
@@ -191,7 +191,7 @@ impl Comparer<'_> {
     }
 
     /// The advice.
-    pub(super) fn advice(&self, row: &Row) -> Vec<String> {
+    pub(super) fn advice(&self, row: &MetricComparison) -> Vec<String> {
         let blocking = self.differences.iter().filter(|difference| difference.blocks());
         let blocking: Vec<&str> = blocking.map(|difference| difference.what).collect();
         let decided = row.verdict != Verdict::Undecided;

@@ -23,7 +23,7 @@ pub struct RunValues {
 }
 
 impl RunValues {
-    pub fn of(sample: &Sample) -> RunValues {
+    pub fn from_sample(sample: &Sample) -> RunValues {
         let medians = [Metric::Ttft, Metric::Tpot].map(|of| of(Statistic::Percentile(50.0)));
         let metrics = DEFAULT_METRICS.into_iter().chain(medians);
         RunValues {
@@ -51,7 +51,7 @@ pub struct RunSpread {
 
 impl RunSpread {
     /// Each run counts once.
-    pub fn of(runs: impl IntoIterator<Item = RunValues>) -> RunSpread {
+    pub fn from_runs(runs: impl IntoIterator<Item = RunValues>) -> RunSpread {
         let mut spread = RunSpread::default();
         for run in runs {
             if spread.runs.iter().all(|known| known.started_unix_ms != run.started_unix_ms) {

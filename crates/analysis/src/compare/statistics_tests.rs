@@ -134,14 +134,14 @@ fn heat_alone_is_never_called_code() {
 fn of_single_runs(run: SimulatedRun, slower: f64, saved: u64, trial: u64) -> Comparison {
     let of = |nth: u64, itl_ms: f64| SimulatedRun { seed: 100 * trial + nth, itl_ms, ..run }.sample(false);
     let values = |nth: u64| {
-        let mut values = RunValues::of(&of(2 + nth, run.itl_ms));
+        let mut values = RunValues::from_sample(&of(2 + nth, run.itl_ms));
         values.started_unix_ms = nth;
         values
     };
     let options = Options {
         metrics: vec![HEADLINE],
         seed: trial,
-        spread: RunSpread::of((0..saved).map(values)),
+        spread: RunSpread::from_runs((0..saved).map(values)),
         ..Options::default()
     };
     compare(&of(0, run.itl_ms), &of(1, run.itl_ms * slower), &options)
@@ -199,13 +199,13 @@ fn no_sentence_on_equal_runs_claims_the_code() {
 
 /// The number of comparisons of equal runs with at least one false row: in all rows, and except the headline.
 fn with_a_false_row(run: SimulatedRun, trials: u64) -> (usize, usize) {
-    let differs = |row: &Row| matches!(row.verdict, Verdict::Better | Verdict::Worse);
+    let differs = |row: &MetricComparison| matches!(row.verdict, Verdict::Better | Verdict::Worse);
     let (mut any, mut others) = (0, 0);
     for trial in 0..trials {
         let of = |nth: u64| SimulatedRun { seed: 2 * trial + nth, ..run }.sample(true);
         let comparison = compare(&of(0), &of(1), &Options { seed: trial, ..Options::default() });
         any += usize::from(comparison.rows.iter().any(differs));
-        let corrected = |row: &&Row| row.test == RowTest::Corrected;
+        let corrected = |row: &&MetricComparison| row.test == RowTest::Corrected;
         others += usize::from(comparison.rows.iter().filter(corrected).any(differs));
     }
     (any, others)

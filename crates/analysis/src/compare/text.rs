@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use super::{Comparison, Difference, Metric, OVERRIDE, Row, SampleSize, Side, Statistic, Waterfall};
+use super::{
+    Comparison, Difference, Metric, MetricComparison, OVERRIDE, SampleSize, Side, Statistic, Waterfall,
+};
 use crate::interval::MIN_VALUES;
 use llmprof_base::{
     cells,
@@ -11,7 +13,7 @@ use llmprof_base::{
 };
 
 /// A row per metric: both values, the change with its interval, and the verdict.
-pub fn comparison_table<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Table {
+pub fn comparison_table<'a>(rows: impl IntoIterator<Item = &'a MetricComparison>) -> Table {
     let mut table = Table::new([
         Column::text("").key("metric"),
         Column::number("A").key("a"),
@@ -44,8 +46,8 @@ pub fn comparison_table<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Table {
 }
 
 /// The rows to show: those that neither side has are left out, unless there are no others.
-pub fn visible_rows(comparison: &Comparison) -> impl Iterator<Item = &Row> {
-    let known = |row: &&Row| row.a.is_some() || row.b.is_some();
+pub fn visible_rows(comparison: &Comparison) -> impl Iterator<Item = &MetricComparison> {
+    let known = |row: &&MetricComparison| row.a.is_some() || row.b.is_some();
     let nothing = !comparison.rows.iter().any(|row| known(&row));
     comparison.rows.iter().filter(move |row| nothing || known(row))
 }
@@ -105,7 +107,7 @@ pub fn describe_side(side: &Side) -> String {
 }
 
 /// Whether a mean comes from tokens because there are too few requests.
-fn is_from_tokens(row: &Row) -> bool {
+fn is_from_tokens(row: &MetricComparison) -> bool {
     let of_percentile = matches!(row.metric, Metric::Itl(Statistic::Percentile(_)));
     matches!(row.n, Some(SampleSize::Tokens { .. })) && !of_percentile
 }

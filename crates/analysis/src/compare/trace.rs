@@ -239,7 +239,7 @@ mod tests {
     }
 
     fn gpu(mhz: f64, watts: f64) -> GpuSample {
-        GpuSample::of(0).with(Reading::SmClock, mhz).with(Reading::Power, watts)
+        GpuSample::new(0).with(Reading::SmClock, mhz).with(Reading::Power, watts)
     }
 
     #[test]

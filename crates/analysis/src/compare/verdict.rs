@@ -27,7 +27,7 @@ impl Verdict {
 
     /// The verdict on the ratio of B to A: an interval within the margin is the same, one on either side of 1 is better or
     /// worse, anything else is undecided. `margin` is a share of A.
-    pub fn of(ratio: ConfidenceInterval, margin: f64, more_is_better: bool) -> Verdict {
+    pub fn from_ratio(ratio: ConfidenceInterval, margin: f64, more_is_better: bool) -> Verdict {
         let ConfidenceInterval { low, high, .. } = ratio;
         if !(low.is_finite() && high.is_finite()) {
             Verdict::Undecided
@@ -76,7 +76,10 @@ mod tests {
             (0.98, 1.02, Undecided, Undecided),
             (f64::NAN, f64::NAN, Undecided, Undecided),
         ] {
-            let got = (Verdict::of(ratio(low, high), 0.01, false), Verdict::of(ratio(low, high), 0.01, true));
+            let got = (
+                Verdict::from_ratio(ratio(low, high), 0.01, false),
+                Verdict::from_ratio(ratio(low, high), 0.01, true),
+            );
             assert_eq!(got, (times, rates), "{low} to {high}");
         }
     }

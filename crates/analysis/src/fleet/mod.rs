@@ -12,4 +12,4 @@ pub use history::{History, from_recording};
 pub use peers::{Basis, MIN_PEERS, mad, median};
 pub use show::{contains, faults, limit_now, since as since_text, summary, table};
 pub use since::{Matrix, since};
-pub use verdict::{Cause, Fault, Fleet, Loss, Measure, Order, Row, State, Totals, limits};
+pub use verdict::{Cause, Fault, Fleet, GpuVerdict, Loss, Measure, Order, State, Totals, limits};

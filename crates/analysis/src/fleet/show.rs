@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     gpu::Gpu,
-    verdict::{Fleet, Measure, Order, Row, State, limits},
+    verdict::{Fleet, GpuVerdict, Measure, Order, State, limits},
 };
 use llmprof_base::{
     table::{Column, Table},
@@ -25,7 +25,7 @@ pub fn table(fleet: &Fleet, order: Order) -> String {
     let mut text = table.text();
     text += "\n";
     // The GPUs of a node become silent together.
-    let mut silent: BTreeMap<&str, (usize, &Row)> = BTreeMap::new();
+    let mut silent: BTreeMap<&str, (usize, &GpuVerdict)> = BTreeMap::new();
     let mut limited = 0;
     for row in &fleet.rows {
         let gpu = fleet.gpu(row);
@@ -68,7 +68,7 @@ pub fn summary(fleet: &Fleet) -> String {
 
 const NONE: &str = "–";
 
-fn cells(fleet: &Fleet, row: &Row) -> [String; 12] {
+fn cells(fleet: &Fleet, row: &GpuVerdict) -> [String; 12] {
     let gpu = fleet.gpu(row);
     let number = |reading| gpu.get(reading).map_or_else(|| NONE.to_owned(), |value| format!("{value:.0}"));
     [
@@ -88,7 +88,7 @@ fn cells(fleet: &Fleet, row: &Row) -> [String; 12] {
 }
 
 /// The current limit of the clock; for a slow memory clock, that clock.
-pub fn limit_now(gpu: &Gpu, row: &Row) -> String {
+pub fn limit_now(gpu: &Gpu, row: &GpuVerdict) -> String {
     match row.loss.filter(|loss| loss.measure == Measure::MemoryClock) {
         Some(loss) => format!("memory {:.0} MHz", loss.clock_mhz),
         None => limits(gpu).unwrap_or_else(|| NONE.to_owned()),
@@ -96,13 +96,13 @@ pub fn limit_now(gpu: &Gpu, row: &Row) -> String {
 }
 
 /// The errors of a GPU as a short text, the most severe first.
-pub fn faults(row: &Row) -> String {
+pub fn faults(row: &GpuVerdict) -> String {
     let all: Vec<String> = row.faults.iter().map(ToString::to_string).collect();
     if all.is_empty() { NONE.to_owned() } else { all.join(", ") }
 }
 
 /// The time for which it has been slow or silent.
-pub fn since(fleet: &Fleet, row: &Row) -> String {
+pub fn since(fleet: &Fleet, row: &GpuVerdict) -> String {
     let gpu = fleet.gpu(row);
     match (row.state, gpu.slow_since, row.age_s) {
         (State::Slow, Some(since), _) => {
@@ -115,7 +115,7 @@ pub fn since(fleet: &Fleet, row: &Row) -> String {
 }
 
 /// Whether the row of a GPU contains a text.
-pub fn contains(fleet: &Fleet, row: &Row, text: &str) -> bool {
+pub fn contains(fleet: &Fleet, row: &GpuVerdict, text: &str) -> bool {
     let gpu: &Gpu = fleet.gpu(row);
     let text = text.to_lowercase();
     let named =

@@ -376,7 +376,7 @@ impl fmt::Display for NotCompared {
 
 /// A GPU with its verdict.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct GpuVerdict {
     /// Its index in the snapshot.
     pub at: usize,
     pub state: State,
@@ -441,16 +441,16 @@ impl fmt::Display for Order {
 pub struct Fleet {
     pub snapshot: Snapshot,
     /// By loss.
-    pub rows: Vec<Row>,
+    pub rows: Vec<GpuVerdict>,
     pub totals: Totals,
     pub remarks: Vec<String>,
 }
 
 impl Fleet {
-    pub fn of(snapshot: Snapshot) -> Fleet {
+    pub fn new(snapshot: Snapshot) -> Fleet {
         let gpus = &snapshot.gpus;
         let losses = losses(&snapshot);
-        let mut rows: Vec<Row> = (0..gpus.len()).map(|at| row(&snapshot, at, &losses)).collect();
+        let mut rows: Vec<GpuVerdict> = (0..gpus.len()).map(|at| row(&snapshot, at, &losses)).collect();
         rows.sort_by(|a, b| rank(a).cmp(&rank(b)).then_with(|| lost(b).total_cmp(&lost(a))));
         let mut totals = Totals { gpus: gpus.len(), ..Totals::default() };
         for row in &rows {
@@ -475,7 +475,7 @@ impl Fleet {
         Fleet { snapshot, rows, totals, remarks }
     }
 
-    pub fn gpu(&self, row: &Row) -> &Gpu {
+    pub fn gpu(&self, row: &GpuVerdict) -> &Gpu {
         &self.snapshot.gpus[row.at]
     }
 
@@ -510,7 +510,7 @@ impl Fleet {
     }
 
     /// The GPUs that are slow, with the keys of their peers.
-    pub fn slow_with_equals(&self) -> Vec<(&Row, Vec<&str>)> {
+    pub fn slow_with_equals(&self) -> Vec<(&GpuVerdict, Vec<&str>)> {
         let groups = groups(&self.snapshot);
         let equals = |at: usize| {
             let group = groups.iter().find(|group| group.contains(&at)).map_or(&[][..], Vec::as_slice);
@@ -520,7 +520,7 @@ impl Fleet {
     }
 
     /// The findings about a GPU, in sentences.
-    pub fn sentence(&self, row: &Row) -> String {
+    pub fn sentence(&self, row: &GpuVerdict) -> String {
         let gpu = self.gpu(row);
         let mut parts = Vec::new();
         if let Some(loss) = &row.loss {
@@ -630,13 +630,13 @@ pub fn limits(gpu: &Gpu) -> Option<String> {
     Some(if harmless.is_empty() { "none".to_owned() } else { harmless.join(", ") })
 }
 
-fn lost(row: &Row) -> f64 {
+fn lost(row: &GpuVerdict) -> f64 {
     let below_own = row.below_own_clock.map_or(0.0, |below| below.below_pct);
     row.loss.map_or(below_own, |loss| loss.lost_pct)
 }
 
 /// Slow GPUs first, because their loss is known. Then those with errors, the most severe first.
-fn rank(row: &Row) -> (State, Reverse<usize>) {
+fn rank(row: &GpuVerdict) -> (State, Reverse<usize>) {
     (row.state, Reverse(row.faults.iter().filter(|fault| fault.matters()).count()))
 }
 
@@ -681,7 +681,11 @@ fn losses(snapshot: &Snapshot) -> BTreeMap<usize, Result<Option<Loss>, NotCompar
     found
 }
 
-fn row(snapshot: &Snapshot, at: usize, losses: &BTreeMap<usize, Result<Option<Loss>, NotCompared>>) -> Row {
+fn row(
+    snapshot: &Snapshot,
+    at: usize,
+    losses: &BTreeMap<usize, Result<Option<Loss>, NotCompared>>,
+) -> GpuVerdict {
     let gpu = &snapshot.gpus[at];
     let age_s = snapshot.age_s(gpu);
     let faults = Fault::all(gpu);
@@ -705,7 +709,7 @@ fn row(snapshot: &Snapshot, at: usize, losses: &BTreeMap<usize, Result<Option<Lo
         (None, _) | (_, Some(NotCompared::NoClock)) => State::Unknown,
         (Some(true), _) => State::Working,
     };
-    Row { at, state, loss, below_own_clock, not_compared, faults, age_s }
+    GpuVerdict { at, state, loss, below_own_clock, not_compared, faults, age_s }
 }
 
 /// Limits that most GPUs of a model have, so that their median is that of a limited clock.
@@ -735,7 +739,7 @@ fn common_limits(snapshot: &Snapshot) -> Vec<String> {
 }
 
 /// Models with so many GPUs far below their own clock that their median says little.
-fn below_own_clocks(snapshot: &Snapshot, rows: &[Row]) -> Vec<String> {
+fn below_own_clocks(snapshot: &Snapshot, rows: &[GpuVerdict]) -> Vec<String> {
     let gpus = &snapshot.gpus;
     let remark = |group: &Vec<usize>| {
         let below: Vec<BelowOwnClock> =
@@ -773,7 +777,7 @@ mod tests {
     use llmprof_event::GpuSample;
 
     fn gpu(i: usize, clock: f64, util: f64, reasons: Option<u64>) -> Gpu {
-        let mut sample = GpuSample::of(0)
+        let mut sample = GpuSample::new(0)
             .with(Reading::SmClock, clock)
             .with(Reading::GpuUtil, util)
             .with(Reading::Power, 650.0)
@@ -799,7 +803,7 @@ mod tests {
     }
 
     fn fleet(gpus: Vec<Gpu>) -> Fleet {
-        Fleet::of(Snapshot { unix_s: 1000.0, took_ms: 1.0, window_s: 3600.0, gpus, remarks: Vec::new() })
+        Fleet::new(Snapshot { unix_s: 1000.0, took_ms: 1.0, window_s: 3600.0, gpus, remarks: Vec::new() })
     }
 
     #[test]

@@ -51,15 +51,15 @@ const fn shared_gb(gb: u64) -> (u64, MemoryBasis) {
     (gb * 1_000_000_000, MemoryBasis::Shared)
 }
 
-type Row = (&'static str, &'static str, Figures, f64, (u64, MemoryBasis), &'static str);
+type StatedPeaks = (&'static str, &'static str, Figures, f64, (u64, MemoryBasis), &'static str);
 
-const fn stated((name, words, figures, gb_s, (mem_bytes, mem_basis), source): Row) -> GpuPeaks {
+const fn stated((name, words, figures, gb_s, (mem_bytes, mem_basis), source): StatedPeaks) -> GpuPeaks {
     let bytes_per_s = gb_s * 1e9;
     let (basis, measured) = (Basis::Stated, None);
     GpuPeaks { name, words, figures, bytes_per_s, mem_bytes, mem_basis, basis, source, measured }
 }
 
-const fn estimated(row: Row) -> GpuPeaks {
+const fn estimated(row: StatedPeaks) -> GpuPeaks {
     GpuPeaks { basis: Basis::Estimated, ..stated(row) }
 }
 

@@ -55,7 +55,7 @@ pub struct Operation {
 }
 
 impl Operation {
-    pub fn of(kind: Collective) -> Operation {
+    pub fn new(kind: Collective) -> Operation {
         Operation { kind, bytes: None, communicator: None, ranks: None }
     }
 }

@@ -114,14 +114,14 @@ fn as_list<S: serde::Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
-    struct Row<'a> {
+    struct ChosenAlgorithm<'a> {
         collective: Collective,
         algorithm: &'a str,
         protocol: &'a str,
         #[serde(flatten)]
         chosen: &'a Chosen,
     }
-    serializer.collect_seq(chosen.iter().map(|((collective, algorithm, protocol), chosen)| Row {
+    serializer.collect_seq(chosen.iter().map(|((collective, algorithm, protocol), chosen)| ChosenAlgorithm {
         collective: *collective,
         algorithm,
         protocol,

@@ -12,7 +12,7 @@ fn lane(rank: u32) -> RankLane {
 }
 
 fn reduce(bytes: u64) -> PieceKind {
-    PieceKind::Collective(Operation { bytes: Some(bytes), ..Operation::of(Collective::AllReduce) })
+    PieceKind::Collective(Operation { bytes: Some(bytes), ..Operation::new(Collective::AllReduce) })
 }
 
 /// Steps of two parts, each a computation and a reduction. `compute_us` is the computing time of each rank; the host of
@@ -282,8 +282,8 @@ proptest! {
             let kind = match kind {
                 0 => PieceKind::Compute,
                 1 => PieceKind::Copy,
-                2 => PieceKind::Collective(Operation { communicator, ..Operation::of(Collective::AllReduce) }),
-                _ => PieceKind::Collective(Operation::of(Collective::SendRecv)),
+                2 => PieceKind::Collective(Operation { communicator, ..Operation::new(Collective::AllReduce) }),
+                _ => PieceKind::Collective(Operation::new(Collective::SendRecv)),
             };
             lanes[at].pieces.push(Piece { start_ns, end_ns: start_ns + ns, kind });
         }

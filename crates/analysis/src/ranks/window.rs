@@ -192,7 +192,7 @@ fn picture_span(lanes: &[LanePieces], from: u64, to: u64) -> Option<(u64, u64)> 
 }
 
 #[derive(Default)]
-struct Row {
+struct CollectiveSums {
     calls: u64,
     times_ns: Vec<u64>,
     matched: u64,
@@ -204,12 +204,13 @@ fn collectives(
     instances: &[&Instance],
     begins: impl Fn(u64) -> bool,
 ) -> Vec<CollectiveWindow> {
-    let mut rows: BTreeMap<(Collective, Option<u64>, u32), Row> = BTreeMap::new();
-    let mut row_of = |kind: Collective, bytes: Option<u64>, ranks: u32, add: &mut dyn FnMut(&mut Row)| {
-        let key = (kind, bytes, ranks);
-        let full = rows.len() >= MAX_ROWS && !rows.contains_key(&key);
-        add(rows.entry(if full { (kind, None, ranks) } else { key }).or_default());
-    };
+    let mut rows: BTreeMap<(Collective, Option<u64>, u32), CollectiveSums> = BTreeMap::new();
+    let mut row_of =
+        |kind: Collective, bytes: Option<u64>, ranks: u32, add: &mut dyn FnMut(&mut CollectiveSums)| {
+            let key = (kind, bytes, ranks);
+            let full = rows.len() >= MAX_ROWS && !rows.contains_key(&key);
+            add(rows.entry(if full { (kind, None, ranks) } else { key }).or_default());
+        };
     for instance in instances {
         let (operation, members) = (&instance.operation, &instance.members);
         let ranks = operation.ranks.unwrap_or(0).max(members.len() as u32);

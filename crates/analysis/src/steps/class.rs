@@ -418,7 +418,7 @@ const TABLE: &[(Class, &[&str])] = &[
 
 impl Class {
     /// The class of a kernel's demangled name.
-    pub fn of(name: &str) -> Class {
+    pub fn from_name(name: &str) -> Class {
         let name = without_parameters(name.trim());
         let lower = name.to_ascii_lowercase();
         let lower = lower.as_str();
@@ -443,7 +443,7 @@ impl Class {
     fn of_inductor(name: &str) -> Class {
         let kinds = ["poi_fused", "red_fused", "per_fused", "tem_fused", "for_fused", "spl_fused"];
         let Some(kind) = kinds.into_iter().find(|kind| name.starts_with(kind)) else {
-            return Class::of(name);
+            return Class::from_name(name);
         };
         let ops = &name[kind.len()..];
         match kind {

@@ -7,7 +7,7 @@
 use std::{collections::HashMap, ops::Range};
 
 use super::{Basis, Class, NoSteps};
-use llmprof_event::kernels::work::{Direction, Work, WorkKind};
+use llmprof_event::kernels::work::{DeviceActivity, Direction, WorkKind};
 
 /// Larger copies to the host are results of another kind, or swapped memory.
 const MAX_COPY_BYTES: u64 = 16 << 20;
@@ -86,7 +86,7 @@ struct Ruler {
 }
 
 impl Ruler {
-    fn of(works: &[Work], classes: &[Class]) -> Result<Ruler, NoSteps> {
+    fn from_works(works: &[DeviceActivity], classes: &[Class]) -> Result<Ruler, NoSteps> {
         let mut kernels = 0usize;
         let (mut training, mut convolutions) = (0usize, 0usize);
         // Devices are few.
@@ -157,12 +157,12 @@ impl Ruler {
 /// Cuts works, in the order of their starts, into steps of `taught` layers where earlier sequences have shown that.
 /// `ended` where no more works of the sequence will come.
 pub(super) fn cut(
-    works: &[Work],
+    works: &[DeviceActivity],
     classes: &[Class],
     taught: Option<u32>,
     ended: bool,
 ) -> Result<Cuts, NoSteps> {
-    let ruler = Ruler::of(works, classes)?;
+    let ruler = Ruler::from_works(works, classes)?;
     let (symbols, occurrences) = symbols(works, classes, &ruler);
     let layers = vote(&symbols, taught).ok_or_else(|| {
         let recurs = |symbol: &Symbol| symbol.distances() >= 3 && symbol.modal.is_some_and(|(n, _)| n > 1);
@@ -216,7 +216,7 @@ pub(super) fn cut(
 }
 
 /// Without what came before the last pause ahead of the first layer: a step does not include the loading of weights.
-fn after_pause(works: &[Work], ruler: &Ruler, within: Range<usize>) -> Range<usize> {
+fn after_pause(works: &[DeviceActivity], ruler: &Ruler, within: Range<usize>) -> Range<usize> {
     const PAUSE_NS: u64 = 5_000_000;
     let first_layer = within.clone().find(|i| ruler.layers_before[*i] > 0).unwrap_or(within.start);
     let start = (within.start + 1..=first_layer)
@@ -235,7 +235,7 @@ struct Occurrences {
 }
 
 /// All symbols on the ruler's device, and where they occur.
-fn symbols(works: &[Work], classes: &[Class], ruler: &Ruler) -> (Vec<Symbol>, Occurrences) {
+fn symbols(works: &[DeviceActivity], classes: &[Class], ruler: &Ruler) -> (Vec<Symbol>, Occurrences) {
     let mut symbols: Vec<Symbol> = Vec::new();
     let mut of_name: Vec<u32> = Vec::new();
     let mut of_others: HashMap<(bool, u64), u32> = HashMap::new();
@@ -415,7 +415,7 @@ struct Between {
 }
 
 fn boundaries(
-    works: &[Work],
+    works: &[DeviceActivity],
     classes: &[Class],
     ruler: &Ruler,
     occurrences: &Occurrences,

@@ -6,13 +6,13 @@
 
 use super::Class;
 use llm_cost::{Operator, OperatorInstance};
-use llmprof_event::kernels::work::{Work, WorkKind};
+use llmprof_event::kernels::work::{DeviceActivity, WorkKind};
 
 /// The role of a kernel in its layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum LayerRole {
     Attention,
-    Product,
+    Gemm,
     Norm,
     Embedding,
     Communication,
@@ -29,7 +29,7 @@ pub(super) struct Assigned {
     pub layers: u16,
 }
 
-pub(super) fn assign(works: &[Work], classes: &[Class]) -> Assigned {
+pub(super) fn assign(works: &[DeviceActivity], classes: &[Class]) -> Assigned {
     let parts = parts(works, classes);
     let mut instances: Vec<Option<OperatorInstance>> = vec![None; works.len()];
     // Attention kernels with a GEMM between them are of different layers.
@@ -37,16 +37,16 @@ pub(super) fn assign(works: &[Work], classes: &[Class]) -> Assigned {
     let mut product_since = true;
     for (i, part) in parts.iter().enumerate() {
         match part {
-            Part::Attention if product_since => {
+            LayerRole::Attention if product_since => {
                 groups.push((i, i));
                 product_since = false;
             }
-            Part::Attention => {
+            LayerRole::Attention => {
                 if let Some(last) = groups.last_mut() {
                     last.1 = i;
                 }
             }
-            Part::Product => product_since = true,
+            LayerRole::Gemm => product_since = true,
             _ => {}
         }
     }
@@ -56,13 +56,13 @@ pub(super) fn assign(works: &[Work], classes: &[Class]) -> Assigned {
         return Assigned { instances, layers };
     }
     for (i, part) in parts.iter().enumerate() {
-        if *part == Part::Attention {
+        if *part == LayerRole::Attention {
             let layer = groups.partition_point(|(first, _)| *first <= i).saturating_sub(1);
             instances[i] = instance(Operator::Attention, Some(layer as u16));
         }
     }
     // GEMMs before the first norm prepare positions.
-    let first_norm = parts[..groups[0].0].iter().position(|part| *part == Part::Norm);
+    let first_norm = parts[..groups[0].0].iter().position(|part| *part == LayerRole::Norm);
     let mut before_attention = clusters(&parts, first_norm.unwrap_or(0), groups[0].0);
     if before_attention.is_empty() {
         before_attention = clusters(&parts, 0, groups[0].0);
@@ -137,13 +137,13 @@ fn mlp(products: &[usize], classes: &[Class], layer: u16, instances: &mut [Optio
 }
 
 /// GEMMs of a part of the step, separated by norms.
-fn clusters(parts: &[Part], from: usize, to: usize) -> Vec<Vec<usize>> {
+fn clusters(parts: &[LayerRole], from: usize, to: usize) -> Vec<Vec<usize>> {
     let mut found: Vec<Vec<usize>> = Vec::new();
     let mut begin = true;
     for (i, part) in parts.iter().enumerate().take(to).skip(from) {
         match part {
-            Part::Norm => begin = true,
-            Part::Product => {
+            LayerRole::Norm => begin = true,
+            LayerRole::Gemm => {
                 if std::mem::take(&mut begin) || found.is_empty() {
                     found.push(Vec::new());
                 }
@@ -158,34 +158,34 @@ fn clusters(parts: &[Part], from: usize, to: usize) -> Vec<Vec<usize>> {
 }
 
 /// Attention that is not fused is a softmax between two GEMMs.
-fn parts(works: &[Work], classes: &[Class]) -> Vec<Part> {
+fn parts(works: &[DeviceActivity], classes: &[Class]) -> Vec<LayerRole> {
     let is_kernel = |i: usize| matches!(works[i].kind, WorkKind::Kernel { .. });
-    let mut parts: Vec<Part> = classes
+    let mut parts: Vec<LayerRole> = classes
         .iter()
         .enumerate()
         .map(|(i, class)| match class {
-            _ if !is_kernel(i) => Part::Other,
-            Class::StateSpace => Part::Attention,
-            class if class.is_attention() => Part::Attention,
-            class if class.is_product() => Part::Product,
-            class if class.is_communication() => Part::Communication,
-            class if class.is_norm() => Part::Norm,
-            class if class.is_embedding() => Part::Embedding,
-            Class::Quantise => Part::Quantise,
-            Class::ProductReduction => Part::Reduction,
-            _ => Part::Other,
+            _ if !is_kernel(i) => LayerRole::Other,
+            Class::StateSpace => LayerRole::Attention,
+            class if class.is_attention() => LayerRole::Attention,
+            class if class.is_product() => LayerRole::Gemm,
+            class if class.is_communication() => LayerRole::Communication,
+            class if class.is_norm() => LayerRole::Norm,
+            class if class.is_embedding() => LayerRole::Embedding,
+            Class::Quantise => LayerRole::Quantise,
+            Class::ProductReduction => LayerRole::Reduction,
+            _ => LayerRole::Other,
         })
         .collect();
-    if parts.contains(&Part::Attention) {
+    if parts.contains(&LayerRole::Attention) {
         return parts;
     }
     let mut last_product: Option<usize> = None;
     let mut softmax: Option<(Option<usize>, usize)> = None;
     for i in 0..parts.len() {
-        if parts[i] == Part::Product {
+        if parts[i] == LayerRole::Gemm {
             if let Some((before, at)) = softmax.take() {
                 let attention = [before, Some(at), Some(i)];
-                attention.into_iter().flatten().for_each(|index| parts[index] = Part::Attention);
+                attention.into_iter().flatten().for_each(|index| parts[index] = LayerRole::Attention);
                 last_product = None;
             } else {
                 last_product = Some(i);
@@ -204,7 +204,7 @@ fn is_routing(class: Class) -> bool {
 }
 
 /// Norms, rotary embedding, activations, sampling: what is between two GEMMs belongs to the one or the other.
-fn fill_between(parts: &[Part], classes: &[Class], instances: &mut [Option<OperatorInstance>]) {
+fn fill_between(parts: &[LayerRole], classes: &[Class], instances: &mut [Option<OperatorInstance>]) {
     use Operator as O;
     let mut next: Option<OperatorInstance> = None;
     let following: Vec<Option<OperatorInstance>> = instances
@@ -226,16 +226,16 @@ fn fill_between(parts: &[Part], classes: &[Class], instances: &mut [Option<Opera
             after_experts = classes[i] == Class::MoeProduct;
             continue;
         }
-        after_experts &= parts[i] != Part::Norm;
+        after_experts &= parts[i] != LayerRole::Norm;
         let after = following[instances.len() - 1 - i];
-        normed |= parts[i] == Part::Norm;
+        normed |= parts[i] == LayerRole::Norm;
         let layer = |of: Option<OperatorInstance>| of.and_then(|instance| instance.layer);
         let operator = |of: Option<OperatorInstance>| of.map(|instance| instance.operator);
         instances[i] = match parts[i] {
             // A GEMM that is neither of the MLP nor a router's has no operator.
-            Part::Communication | Part::Product => None,
-            Part::Quantise => after,
-            Part::Reduction => before,
+            LayerRole::Communication | LayerRole::Gemm => None,
+            LayerRole::Quantise => after,
+            LayerRole::Reduction => before,
             _ => match (operator(before), operator(after)) {
                 (None, Some(_)) if classes[i].is_embedding() => instance(O::Embedding, None),
                 (None, Some(O::Qkv)) if normed => instance(O::AttentionNorm, layer(after)),
@@ -271,8 +271,8 @@ mod tests {
 
     fn operators(classes: &[Class]) -> (u16, Vec<String>) {
         let launch = KernelLaunch { grid: [1; 3], block: [1; 3], registers: 0, shared_bytes: 0 };
-        let works: Vec<Work> = (0..classes.len() as u64)
-            .map(|i| Work {
+        let works: Vec<DeviceActivity> = (0..classes.len() as u64)
+            .map(|i| DeviceActivity {
                 start_ns: 1 + i,
                 end_ns: 2 + i,
                 stream: 0,

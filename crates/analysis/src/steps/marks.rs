@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::{Basis, Confidence, StepPhase};
-use llmprof_event::kernels::work::{Direction, Work, WorkKind};
+use llmprof_event::kernels::work::{DeviceActivity, Direction, WorkKind};
 
 /// Steps that marks are learned from.
 const RECENT: usize = 64;
@@ -49,7 +49,7 @@ impl Mark {
         }
     }
 
-    pub fn fits(self, work: &Work) -> bool {
+    pub fn fits(self, work: &DeviceActivity) -> bool {
         match (self, work.kind) {
             (Mark::AnyToHost, WorkKind::Copy { direction, .. }) => direction == Direction::DeviceToHost,
             (Mark::Copy { direction, bytes }, WorkKind::Copy { direction: d, bytes: b }) => {
@@ -62,7 +62,7 @@ impl Mark {
     }
 
     /// The marks that a work could be.
-    fn of(work: &Work, launches: &mut HashSet<u32>) -> [Option<Mark>; 2] {
+    fn from_work(work: &DeviceActivity, launches: &mut HashSet<u32>) -> [Option<Mark>; 2] {
         let graph = match work.kind {
             WorkKind::Graph { graph } => Some(graph),
             _ => work.graph.filter(|_| launches.insert(work.correlation)),
@@ -130,11 +130,11 @@ impl Marks {
     }
 
     /// Learns from a step whose kernels were recorded; `length_ns` is the time until the next step.
-    pub fn learn(&mut self, works: &[Work], phase: StepPhase, length_ns: u64) {
+    pub fn learn(&mut self, works: &[DeviceActivity], phase: StepPhase, length_ns: u64) {
         let mut counts: HashMap<Mark, u32> = HashMap::new();
         let mut launches = HashSet::new();
         for work in works {
-            for mark in Mark::of(work, &mut launches).into_iter().flatten() {
+            for mark in Mark::from_work(work, &mut launches).into_iter().flatten() {
                 // A step with hundreds of different copies has its marks among the first.
                 if counts.len() < 64 || counts.contains_key(&mark) {
                     *counts.entry(mark).or_default() += 1;

@@ -3,14 +3,14 @@
 use super::Class;
 use llmprof_event::kernels::{
     Overlaps,
-    work::{Work, WorkKind},
+    work::{DeviceActivity, WorkKind},
 };
 
 /// Kernels below this duration are small.
 pub const SMALL_NS: u64 = 5_000;
 
 /// The overlaps of works in the order of their starts, each with its class.
-pub(super) fn overlaps(works: &[Work], classes: &[Class]) -> Overlaps {
+pub(super) fn overlaps(works: &[DeviceActivity], classes: &[Class]) -> Overlaps {
     let mut sums = Overlaps::default();
     // Times in which a kernel computes, merged.
     let mut computing: Vec<(u64, u64)> = Vec::new();
@@ -73,8 +73,8 @@ mod tests {
         work::{Direction, KernelLaunch, NameId},
     };
 
-    fn work(start_ns: u64, end_ns: u64, kind: WorkKind) -> Work {
-        Work { start_ns, end_ns, stream: 7, device: 0, correlation: 0, graph: None, kind }
+    fn work(start_ns: u64, end_ns: u64, kind: WorkKind) -> DeviceActivity {
+        DeviceActivity { start_ns, end_ns, stream: 7, device: 0, correlation: 0, graph: None, kind }
     }
 
     #[test]
@@ -90,7 +90,7 @@ mod tests {
             (work(18_000, 30_000, WorkKind::Sync), Class::Other),
             (work(0, 30_000, copy), Class::Copy),
         ];
-        let (works, classes): (Vec<Work>, Vec<Class>) = all.into_iter().unzip();
+        let (works, classes): (Vec<DeviceActivity>, Vec<Class>) = all.into_iter().unzip();
         let sums = overlaps(&works, &classes);
         assert_eq!(
             sums.communication,

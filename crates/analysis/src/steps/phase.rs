@@ -1,7 +1,7 @@
 //! The phase of a step: how many rows its kernels work on, compared with a decode step.
 
 use super::{Class, StepPhase};
-use llmprof_event::kernels::work::{Work, WorkKind};
+use llmprof_event::kernels::work::{DeviceActivity, WorkKind};
 
 /// From this ratio of rows per sampled token on, a step is a prefill.
 const PREFILL_RATIO: f64 = 4.0;
@@ -45,7 +45,7 @@ impl Mean {
 }
 
 impl Rows {
-    pub fn of(works: &[Work], classes: &[Class]) -> Rows {
+    pub fn from_works(works: &[DeviceActivity], classes: &[Class]) -> Rows {
         let [mut activation, mut norm, mut other, mut sampling, mut norm_rows]: [Mean; 5] =
             Default::default();
         let mut rows = Rows::default();

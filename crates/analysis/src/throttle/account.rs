@@ -13,7 +13,7 @@ use llmprof_event::{
 
 /// The activity of the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Work {
+pub enum GpuActivity {
     Idle,
     Preparing,
     Vision,
@@ -23,40 +23,46 @@ pub enum Work {
     Busy,
 }
 
-impl Work {
-    pub const ALL: [Work; 6] =
-        [Work::Idle, Work::Preparing, Work::Vision, Work::Prefill, Work::Decode, Work::Busy];
+impl GpuActivity {
+    pub const ALL: [GpuActivity; 6] = [
+        GpuActivity::Idle,
+        GpuActivity::Preparing,
+        GpuActivity::Vision,
+        GpuActivity::Prefill,
+        GpuActivity::Decode,
+        GpuActivity::Busy,
+    ];
 
     /// The work in `phase`. Without a phase, `idle` decides between load and none.
-    pub(super) fn of(phase: Phase, idle: bool) -> Work {
+    pub(super) fn from_phase(phase: Phase, idle: bool) -> GpuActivity {
         match phase {
-            Phase::Preparing => Work::Preparing,
-            Phase::Vision => Work::Vision,
-            Phase::Prefill => Work::Prefill,
-            Phase::Decode => Work::Decode,
-            Phase::Idle if idle => Work::Idle,
-            Phase::Idle | Phase::Mixed => Work::Busy,
+            Phase::Preparing => GpuActivity::Preparing,
+            Phase::Vision => GpuActivity::Vision,
+            Phase::Prefill => GpuActivity::Prefill,
+            Phase::Decode => GpuActivity::Decode,
+            Phase::Idle if idle => GpuActivity::Idle,
+            Phase::Idle | Phase::Mixed => GpuActivity::Busy,
         }
     }
 
     pub fn name(self) -> &'static str {
         match self {
-            Work::Idle => "idle",
-            Work::Preparing => "preparing",
-            Work::Vision => "vision",
-            Work::Prefill => "prefill",
-            Work::Decode => "decode",
-            Work::Busy => "load",
+            GpuActivity::Idle => "idle",
+            GpuActivity::Preparing => "preparing",
+            GpuActivity::Vision => "vision",
+            GpuActivity::Prefill => "prefill",
+            GpuActivity::Decode => "decode",
+            GpuActivity::Busy => "load",
         }
     }
 
     /// Whether it is work that a limit could slow down.
     pub fn is_load(self) -> bool {
-        matches!(self, Work::Vision | Work::Prefill | Work::Decode | Work::Busy)
+        matches!(self, GpuActivity::Vision | GpuActivity::Prefill | GpuActivity::Decode | GpuActivity::Busy)
     }
 }
 
-impl fmt::Display for Work {
+impl fmt::Display for GpuActivity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }

@@ -1,6 +1,6 @@
 //! Limits in detail, and their remedies.
 
-use super::{Evidence, Limit, Work};
+use super::{Evidence, GpuActivity, Limit};
 use llmprof_base::units::percent;
 use llmprof_event::reasons::{HW_SLOWDOWN, HW_THERMAL, SW_POWER_CAP, SW_THERMAL};
 
@@ -41,7 +41,7 @@ pub(super) fn describe_limit(evidence: &Evidence<'_>, limit: Limit) -> Option<St
 
 /// The highest temperature while the limit was active.
 fn hottest(evidence: &Evidence<'_>, limit: Limit) -> Option<f64> {
-    let times = Work::ALL.into_iter().filter_map(|work| evidence.ledger.of(work).limit(limit));
+    let times = GpuActivity::ALL.into_iter().filter_map(|work| evidence.ledger.account(work).limit(limit));
     times.filter_map(|time| time.max_temp_c).reduce(f64::max)
 }
 
@@ -87,7 +87,7 @@ mod tests {
         let mut ledger = Ledger::default();
         for i in 0..200 {
             let (mhz, bits, temp_c) = if i < 100 { (1980.0, 0, 60.0) } else { (1500.0, bits, temp_c) };
-            let sample = GpuSample::of(0).with(Reading::GpuUtil, 99.0).with(Reading::SmClock, mhz);
+            let sample = GpuSample::new(0).with(Reading::GpuUtil, 99.0).with(Reading::SmClock, mhz);
             let sample = sample.with(Reading::Temp, temp_c).with_reasons(bits);
             ledger.sample(Stamp::from_secs_f64(0.1 * f64::from(i)), &sample);
         }

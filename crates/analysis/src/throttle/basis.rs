@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use super::Work;
+use super::GpuActivity;
 use llmprof_base::units::{percent, percent_digits};
 
 /// The basis of the cost of a limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Basis {
     /// Durations of steps in the run, with the limit and without it.
-    Measured { work: Work, limited_ms: f64, limited_n: u64, free_ms: f64, free_n: u64 },
+    Measured { work: GpuActivity, limited_ms: f64, limited_n: u64, free_ms: f64, free_n: u64 },
     /// Estimated from the clock.
     Estimated { sensitivity: ClockSensitivity, free_clock: FreeClock },
     /// The clock without the limit is not known.
@@ -24,7 +24,7 @@ impl fmt::Display for Basis {
             Basis::Measured { work, limited_ms, limited_n, free_ms, free_n } => write!(
                 f,
                 "measured: {limited_ms:.2} ms per {} with the limit (n={limited_n}), {free_ms:.2} ms without (n={free_n})",
-                if *work == Work::Prefill { "prefill" } else { "token" },
+                if *work == GpuActivity::Prefill { "prefill" } else { "token" },
             ),
             Basis::Estimated { sensitivity, free_clock } => {
                 write!(f, "estimated: {sensitivity}; the clock without the limit ")?;
@@ -51,7 +51,7 @@ impl fmt::Display for Basis {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum FreeClock {
     /// In samples of this work without the limit.
-    Sampled { mhz: f64, work: Work },
+    Sampled { mhz: f64, work: GpuActivity },
     /// Not sampled. Many GPUs do not reach their maximum under load; they do reach the clock of the stated peaks.
     Bounded { stated_mhz: Option<f64>, max_mhz: f64 },
 }

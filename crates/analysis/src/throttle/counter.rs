@@ -1,9 +1,9 @@
 //! Divides the increase of a limit's counter over kinds of work.
 
-use super::{Limit, Work};
+use super::{GpuActivity, Limit};
 
 /// A value for each kind of work.
-pub(super) type PerWork = [f64; Work::ALL.len()];
+pub(super) type PerWork = [f64; GpuActivity::ALL.len()];
 
 /// The counter of a limit, and the samples since it was last read.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -29,12 +29,12 @@ impl LimitCounter {
         self.grown
     }
 
-    pub(super) fn add_time(&mut self, work: Work, ns: f64) {
+    pub(super) fn add_time(&mut self, work: GpuActivity, ns: f64) {
         self.time[work as usize] += ns;
     }
 
     /// A sample with the reasons in `bits` represents `ns`.
-    pub(super) fn add_sampled(&mut self, limit: Limit, work: Work, bits: u64, ns: f64) {
+    pub(super) fn add_sampled(&mut self, limit: Limit, work: GpuActivity, bits: u64, ns: f64) {
         self.sampled[work as usize] += ns;
         if matches!(limit, Limit::Bit(bit) if bits & bit != 0) {
             self.found[work as usize] += ns;
@@ -49,7 +49,7 @@ impl LimitCounter {
     /// The counter reads `value`: its increase is divided over kinds of work in proportion to the time in which samples
     /// found the limit active. `prior_share` is the earlier share of each work's time in which the limit was active; it
     /// is used if there was no sample since the last reading.
-    pub(super) fn read(&mut self, value: f64, prior_share: impl Fn(Work) -> f64) -> Option<PerWork> {
+    pub(super) fn read(&mut self, value: f64, prior_share: impl Fn(GpuActivity) -> f64) -> Option<PerWork> {
         let last = self.last;
         let parts = self.active_times(prior_share);
         let total: f64 = parts.iter().sum();
@@ -72,8 +72,8 @@ impl LimitCounter {
     }
 
     /// Estimated time for which the limit was active in each kind of work since the last reading.
-    fn active_times(&self, prior_share: impl Fn(Work) -> f64) -> PerWork {
-        let times = Work::ALL.map(|work| {
+    fn active_times(&self, prior_share: impl Fn(GpuActivity) -> f64) -> PerWork {
+        let times = GpuActivity::ALL.map(|work| {
             let w = work as usize;
             let share = match self.sampled[w] > 0.0 {
                 true => self.found[w] / self.sampled[w],
@@ -85,7 +85,7 @@ impl LimitCounter {
             return times;
         }
         // No sample has found it active: it was active under load, or else at any time.
-        let load = Work::ALL.map(|work| if work.is_load() { self.time[work as usize] } else { 0.0 });
+        let load = GpuActivity::ALL.map(|work| if work.is_load() { self.time[work as usize] } else { 0.0 });
         if load.iter().sum::<f64>() > 0.0 { load } else { self.time }
     }
 }

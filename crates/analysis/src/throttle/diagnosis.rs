@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::civil::DateTime;
 
 use super::{
-    Basis, Cost, Episode, Ledger, Limit, LimitTime, TimeSource, Work,
+    Basis, Cost, Episode, GpuActivity, Ledger, Limit, LimitTime, TimeSource,
     advice::{describe_limit, remedy},
     evidence::{Cause, Diagnosis, Evidence, MIN_COST_PCT, MIN_TIME_SHARE, Tone},
     findings::{findings, unexplained_clocks},
@@ -79,8 +79,8 @@ fn causes(evidence: &Evidence<'_>) -> Vec<Cause> {
     let Evidence { ledger, info, workload, tpot_ms, .. } = *evidence;
     let span_s = ledger.span_s();
     let mut causes = Vec::new();
-    for phase in Work::ALL {
-        let account = ledger.of(phase);
+    for phase in GpuActivity::ALL {
+        let account = ledger.account(phase);
         for (limit, time) in &account.limits {
             let (time_share, time_source) = account.active_share(time);
             if time_share <= 0.0 {
@@ -109,7 +109,9 @@ fn causes(evidence: &Evidence<'_>) -> Vec<Cause> {
                 cost_pct: lost.map(|lost| 100.0 * lost),
                 cost_range_pct: cost.and_then(Cost::range_pct),
                 cost,
-                ms_per_token: lost.zip(tpot_ms.filter(|_| phase == Work::Decode)).map(|(lost, ms)| ms * lost),
+                ms_per_token: lost
+                    .zip(tpot_ms.filter(|_| phase == GpuActivity::Decode))
+                    .map(|(lost, ms)| ms * lost),
                 tokens_lost: lost
                     .filter(|_| account.tokens > 0)
                     .map(|lost| account.tokens as f64 * lost / (1.0 - lost)),
@@ -129,10 +131,10 @@ fn is_relevant_fault(cause: &Cause) -> bool {
 }
 
 /// The kinds of work that are judged. External load is judged only if there is no workload.
-fn judged_work(ledger: &Ledger) -> Vec<Work> {
-    let mut present = vec![Work::Prefill, Work::Decode];
-    present.retain(|work| ledger.of(*work).time_ns > 0.0);
-    if present.is_empty() { vec![Work::Busy] } else { present }
+fn judged_work(ledger: &Ledger) -> Vec<GpuActivity> {
+    let mut present = vec![GpuActivity::Prefill, GpuActivity::Decode];
+    present.retain(|work| ledger.account(*work).time_ns > 0.0);
+    if present.is_empty() { vec![GpuActivity::Busy] } else { present }
 }
 
 /// What is throttled and what is not, in one sentence, with the limits it names.
@@ -140,8 +142,8 @@ fn throttling(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<(String, Vec<
     let (mut throttled, mut unaffected, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
     let mut limits = Vec::new();
     for work in judged_work(evidence.ledger) {
-        let account = evidence.ledger.of(work);
-        let subject = if work == Work::Busy { "the GPU" } else { work.name() };
+        let account = evidence.ledger.account(work);
+        let subject = if work == GpuActivity::Busy { "the GPU" } else { work.name() };
         let costs = |cause: &&Cause| {
             cause.phase == work
                 && is_relevant_fault(cause)
@@ -229,7 +231,7 @@ fn episodes(evidence: &Evidence<'_>, causes: &[Cause]) -> Option<String> {
     if cause.time_share > MOST_OF_THE_PHASE {
         return None;
     }
-    let time = ledger.of(cause.phase).limit(cause.limit)?;
+    let time = ledger.account(cause.phase).limit(cause.limit)?;
     let found = time.episodes.named(ledger.span_s());
     let while_active =
         cause.cost.filter(|_| cause.time_share > 0.0).map(|cost| cost.over(1.0 / cause.time_share));
@@ -292,7 +294,7 @@ fn unthrottled(evidence: &Evidence<'_>) -> String {
         let names: Vec<_> = reasons::active(now).map(|reason| reason.name()).collect();
         return format!("Limited by the {} now, but rarely so far.", names.join(" and the "));
     }
-    match Work::ALL.iter().any(|work| work.is_load() && ledger.of(*work).time_ns > 0.0) {
+    match GpuActivity::ALL.iter().any(|work| work.is_load() && ledger.account(*work).time_ns > 0.0) {
         true if ledger.unread_reasons != 0 => {
             let names: Vec<_> = reasons::active(ledger.unread_reasons).map(|reason| reason.name()).collect();
             format!(
@@ -314,12 +316,15 @@ fn unjudged(evidence: &Evidence<'_>) -> Option<String> {
         return None;
     }
     let judged = judged_work(ledger);
-    let load_ns: f64 = judged.iter().map(|work| ledger.of(*work).time_ns).sum();
+    let load_ns: f64 = judged.iter().map(|work| ledger.account(*work).time_ns).sum();
     let too_few = judged.iter().filter(|work| {
-        let account = ledger.of(**work);
-        **work != Work::Busy && account.samples < MIN_SAMPLES && account.time_ns >= MIN_TIME_SHARE * load_ns
+        let account = ledger.account(**work);
+        **work != GpuActivity::Busy
+            && account.samples < MIN_SAMPLES
+            && account.time_ns >= MIN_TIME_SHARE * load_ns
     });
-    let named: Vec<String> = too_few.map(|work| format!("{work} ({})", ledger.of(*work).samples)).collect();
+    let named: Vec<String> =
+        too_few.map(|work| format!("{work} ({})", ledger.account(*work).samples)).collect();
     (!named.is_empty()).then(|| format!("Too few samples in {} to judge.", named.join(" and ")))
 }
 
@@ -341,8 +346,8 @@ fn missing_reasons(info: &GpuInfo) -> String {
 
 /// " (SM clock 1440 of 1980 MHz)"
 fn mean_clock(evidence: &Evidence<'_>) -> String {
-    let loads = [Work::Decode, Work::Prefill, Work::Busy];
-    let clock = loads.iter().find_map(|work| evidence.ledger.of(*work).clock_mhz.value());
+    let loads = [GpuActivity::Decode, GpuActivity::Prefill, GpuActivity::Busy];
+    let clock = loads.iter().find_map(|work| evidence.ledger.account(*work).clock_mhz.value());
     match (clock, evidence.info.sm_clock_max_mhz) {
         (Some(mhz), Some(max)) => format!(" (SM clock {mhz:.0} of {max} MHz)"),
         _ => String::new(),

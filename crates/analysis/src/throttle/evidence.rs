@@ -3,7 +3,7 @@
 use jiff::civil::DateTime;
 use serde::Serialize;
 
-use super::{Basis, Cost, FreeClock, Ledger, Limit, TimeSource, Work, slowdown::Workload};
+use super::{Basis, Cost, FreeClock, GpuActivity, Ledger, Limit, TimeSource, slowdown::Workload};
 use crate::as_text;
 use llmprof_event::{GpuInfo, GpuLost, GpuProcess};
 
@@ -49,7 +49,7 @@ pub struct Cause {
     #[serde(skip)]
     pub limit: Limit,
     #[serde(serialize_with = "as_text")]
-    pub phase: Work,
+    pub phase: GpuActivity,
     /// Whether it keeps the GPU below its configured speed; null for an unknown reason.
     pub fault: Option<bool>,
     /// The share of the phase's time in which it was active, 0–1.

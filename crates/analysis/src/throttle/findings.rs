@@ -1,7 +1,7 @@
 //! Other effects on the run: other processes, the PCIe link, set clocks, unknown reasons, waiting for the CPU.
 
 use super::{
-    Account, Cause, Evidence, Limit, Tone, WeightedMean, Work,
+    Account, Cause, Evidence, GpuActivity, Limit, Tone, WeightedMean,
     evidence::{MIN_COST_PCT, MIN_TIME_SHARE},
     ledger::FAR_BELOW,
 };
@@ -69,7 +69,8 @@ fn far_below(
     clock: fn(&Account) -> WeightedMean,
     max_mhz: Option<u32>,
 ) -> Option<String> {
-    let loads = [Work::Prefill, Work::Decode, Work::Busy].map(|work| evidence.ledger.of(work));
+    let loads = [GpuActivity::Prefill, GpuActivity::Decode, GpuActivity::Busy]
+        .map(|work| evidence.ledger.account(work));
     let account = loads.into_iter().max_by(|a, b| clock(a).weight().total_cmp(&clock(b).weight()))?;
     let mean = clock(account);
     let long_enough = mean.weight() >= MIN_FULL_LOAD_NS.max(0.1 * account.time_ns);
@@ -79,7 +80,8 @@ fn far_below(
 
 /// "600 of 1980 MHz in 30 % of the time", if the SM clock falls far below its maximum at times.
 fn falls_far_below(evidence: &Evidence<'_>) -> Option<String> {
-    let loads = [Work::Prefill, Work::Decode, Work::Busy].map(|work| evidence.ledger.of(work));
+    let loads = [GpuActivity::Prefill, GpuActivity::Decode, GpuActivity::Busy]
+        .map(|work| evidence.ledger.account(work));
     let account = loads.into_iter().max_by(|a, b| a.low_mhz.weight().total_cmp(&b.low_mhz.weight()))?;
     let (low_ns, all_ns) = (account.low_mhz.weight(), account.full_load_mhz.weight());
     let (mhz, max_mhz) = account.low_mhz.value().zip(evidence.info.sm_clock_max_mhz)?;

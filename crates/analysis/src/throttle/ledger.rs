@@ -1,7 +1,7 @@
 //! Accounts of the GPU's time: for each kind of work, how long each limit was active and the clock.
 
 use super::{
-    Account, COUNTERS, Limit, LimitTime, Work,
+    Account, COUNTERS, GpuActivity, Limit, LimitTime,
     counter::LimitCounter,
     observation::{Maxima, Observation},
 };
@@ -44,9 +44,9 @@ pub struct Ledger {
     /// When activity counters were last read.
     activity_read: Option<Stamp>,
     last_sample: Option<Observation>,
-    accounts: [Account; Work::ALL.len()],
+    accounts: [Account; GpuActivity::ALL.len()],
     counters: [LimitCounter; COUNTERS.len()],
-    energy: EnergyMeter<{ Work::ALL.len() }>,
+    energy: EnergyMeter<{ GpuActivity::ALL.len() }>,
     usual_gap_ns: Option<f64>,
     /// The highest PCIe generation under load.
     pcie_gen: Option<f64>,
@@ -60,7 +60,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    pub fn of(&self, work: Work) -> &Account {
+    pub fn account(&self, work: GpuActivity) -> &Account {
         &self.accounts[work as usize]
     }
 
@@ -81,8 +81,8 @@ impl Ledger {
 
     /// Whether the limits of `work` are known: from `min_samples` samples in it, or from counters that did not
     /// increase. An increase alone does not show in which work a limit was active.
-    pub fn knows_limits(&self, work: Work, min_samples: u64) -> bool {
-        let account = self.of(work);
+    pub fn knows_limits(&self, work: GpuActivity, min_samples: u64) -> bool {
+        let account = self.account(work);
         if account.sampled_ns > 0.0 && account.samples >= min_samples {
             return true;
         }
@@ -121,7 +121,7 @@ impl Ledger {
         self.pcie_gen
     }
 
-    pub fn energy(&self) -> &EnergyMeter<{ Work::ALL.len() }> {
+    pub fn energy(&self) -> &EnergyMeter<{ GpuActivity::ALL.len() }> {
         &self.energy
     }
 
@@ -156,7 +156,7 @@ impl Ledger {
     /// A token arrived `step_ns` after the previous one, or after the start of its request if it is the first. `tokens` were
     /// processed with it, in all sequences. `context` is the length before it, if the duration is to be compared with others.
     pub fn token(&mut self, t: Stamp, first: bool, step_ns: u64, tokens: u64, context: Option<u64>) {
-        let work = if first { Work::Prefill } else { Work::Decode };
+        let work = if first { GpuActivity::Prefill } else { GpuActivity::Decode };
         let account = &mut self.accounts[work as usize];
         account.tokens += tokens;
         let Some(context) = context else { return };
@@ -198,7 +198,7 @@ impl Ledger {
 
     /// Activity counters cover the time since they were last read: they are attributed if that was one phase.
     fn add_activity(&mut self, t: Stamp, sample: &GpuSample) {
-        let work = self.last_sample.map_or(Work::Idle, |last| last.work);
+        let work = self.last_sample.map_or(GpuActivity::Idle, |last| last.work);
         if let Some(value) = sample.get(Reading::MemUtil) {
             self.accounts[work as usize].mem_util_pct.add(value, 1.0);
         }
@@ -222,7 +222,7 @@ impl Ledger {
     fn observe(&mut self, t: Stamp, sample: &GpuSample) {
         let is_between = self.has_phases && !self.works_outside_phases;
         let idle = is_between || self.maxima.is_idle(sample);
-        let now = Observation::new(t, Work::of(self.phase, idle), sample);
+        let now = Observation::new(t, GpuActivity::from_phase(self.phase, idle), sample);
         let changes = std::mem::take(&mut self.changes);
         if let Some(before) = self.last_sample {
             let gap = t.since(before.t).as_nanos() as f64;
@@ -239,7 +239,7 @@ impl Ledger {
                 let mut work = before.work;
                 for (change, phase) in changes {
                     self.spend(work, from, change, &before, &now);
-                    (from, work) = (change.max(from), Work::of(phase, idle));
+                    (from, work) = (change.max(from), GpuActivity::from_phase(phase, idle));
                 }
                 self.spend(work, from, t, &before, &now);
             }
@@ -255,7 +255,14 @@ impl Ledger {
     }
 
     /// The time `from..to` was `work`. The samples before and after represent it if they were taken in the same work.
-    fn spend(&mut self, work: Work, from: Stamp, to: Stamp, before: &Observation, after: &Observation) {
+    fn spend(
+        &mut self,
+        work: GpuActivity,
+        from: Stamp,
+        to: Stamp,
+        before: &Observation,
+        after: &Observation,
+    ) {
         let ns = to.since(from).as_nanos() as f64;
         if ns <= 0.0 {
             return;
@@ -279,7 +286,7 @@ impl Ledger {
     }
 
     /// The sample represents `ns` of `work`.
-    fn add_sampled(&mut self, work: Work, sample: &Observation, ns: f64) {
+    fn add_sampled(&mut self, work: GpuActivity, sample: &Observation, ns: f64) {
         let account = &mut self.accounts[work as usize];
         if let Some(mhz) = sample.clock_mhz {
             account.clock_mhz.add(mhz, ns);
@@ -313,7 +320,7 @@ impl Ledger {
         if first.is_some_and(|first| self.counters[first].is_read()) {
             return;
         }
-        let prior_share = |work: Work| {
+        let prior_share = |work: GpuActivity| {
             let account = &self.accounts[work as usize];
             account.limit(limit).map_or(0.0, |time| time.sampled_ns) / account.sampled_ns.max(1.0)
         };
@@ -339,7 +346,7 @@ mod tests {
     }
 
     fn sample(bits: u64, mhz: f64) -> GpuSample {
-        GpuSample::of(0)
+        GpuSample::new(0)
             .with(Reading::SmClock, mhz)
             .with(Reading::Power, 500.0)
             .with(Reading::GpuUtil, 90.0)
@@ -357,12 +364,12 @@ mod tests {
         for ms in [300, 400] {
             ledger.sample(at(ms), &sample(0, 1980.0));
         }
-        let prefill = ledger.of(Work::Prefill);
+        let prefill = ledger.account(GpuActivity::Prefill);
         assert_eq!((prefill.time_ns, prefill.sampled_ns), (250e6, 250e6));
         let (limit, time) = prefill.limits[0].clone();
         assert_eq!((limit, time.sampled_ns), (Limit::Bit(0x4), 250e6));
         assert_eq!((time.clock_mhz.value(), prefill.unlimited.clock_mhz.value()), (Some(1440.0), None));
-        let decode = ledger.of(Work::Decode);
+        let decode = ledger.account(GpuActivity::Decode);
         assert_eq!((decode.time_ns, decode.limits.len()), (150e6, 0));
         assert_eq!(decode.unlimited.clock_mhz.value(), Some(1980.0));
     }
@@ -375,9 +382,9 @@ mod tests {
         ledger.phase(at(10), Phase::Prefill);
         ledger.phase(at(60), Phase::Decode);
         ledger.sample(at(100), &sample(0, 1980.0));
-        let prefill = ledger.of(Work::Prefill);
+        let prefill = ledger.account(GpuActivity::Prefill);
         assert_eq!((prefill.time_ns, prefill.sampled_ns), (50e6, 0.0));
-        assert_eq!(ledger.of(Work::Decode).sampled_ns, 50e6);
+        assert_eq!(ledger.account(GpuActivity::Decode).sampled_ns, 50e6);
     }
 
     #[test]
@@ -388,8 +395,8 @@ mod tests {
         ledger.sample(at(100), &sample(0x4, 1440.0));
         ledger.phase(at(100), Phase::Decode);
         ledger.sample(at(200), &sample(0, 1980.0).with(Reading::PowerCapNs, 7e9 + 90e6));
-        let counted = |work| ledger.of(work).limits.iter().find_map(|(_, time)| time.counted_ns);
-        assert_eq!((counted(Work::Prefill), counted(Work::Decode)), (Some(90e6), None));
+        let counted = |work| ledger.account(work).limits.iter().find_map(|(_, time)| time.counted_ns);
+        assert_eq!((counted(GpuActivity::Prefill), counted(GpuActivity::Decode)), (Some(90e6), None));
     }
 
     #[test]
@@ -399,7 +406,10 @@ mod tests {
         ledger.sample(at(100), &sample(0, 1980.0));
         ledger.sample(at(200), &sample(0x1, 345.0).with(Reading::GpuUtil, 0.0));
         ledger.sample(at(300), &sample(0x1, 345.0).with(Reading::GpuUtil, 0.0));
-        assert_eq!((ledger.of(Work::Busy).time_ns, ledger.of(Work::Idle).time_ns), (200e6, 100e6));
+        assert_eq!(
+            (ledger.account(GpuActivity::Busy).time_ns, ledger.account(GpuActivity::Idle).time_ns),
+            (200e6, 100e6)
+        );
     }
 
     #[test]
@@ -414,7 +424,7 @@ mod tests {
             ledger.sample(at(ms), &sample);
         }
         assert!(ledger.energy().is_counted());
-        let joules = ledger.energy().joules(Work::Decode as usize);
+        let joules = ledger.energy().joules(GpuActivity::Decode as usize);
         assert!((joules - 1200.0).abs() < 1e-6, "{joules}");
     }
 
@@ -443,11 +453,11 @@ mod tests {
                     ledger.sample(at(ms), &sample);
                 }
             }
-            let spent: f64 = Work::ALL.iter().map(|work| ledger.of(*work).time_ns).sum();
+            let spent: f64 = GpuActivity::ALL.iter().map(|work| ledger.account(*work).time_ns).sum();
             prop_assert!(spent <= ledger.span_s() * 1e9 + 1.0);
             let mut counted = 0.0;
-            for work in Work::ALL {
-                let account = ledger.of(work);
+            for work in GpuActivity::ALL {
+                let account = ledger.account(work);
                 prop_assert!(account.sampled_ns <= account.time_ns + 1.0);
                 for (limit, time) in &account.limits {
                     prop_assert!(time.sampled_ns <= account.sampled_ns + 1.0);

@@ -13,7 +13,7 @@ mod observation;
 mod slowdown;
 pub mod table;
 
-pub use account::{Account, COUNTERS, Limit, LimitTime, TimeSource, Unlimited, WeightedMean, Work};
+pub use account::{Account, COUNTERS, GpuActivity, Limit, LimitTime, TimeSource, Unlimited, WeightedMean};
 pub use basis::{Basis, ClockSensitivity, Cost, FreeClock};
 pub use diagnosis::diagnose;
 pub use episodes::{Episode, Episodes};

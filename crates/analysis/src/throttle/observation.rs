@@ -1,6 +1,6 @@
 //! A sample of a GPU as the ledger uses it, and whether the GPU was idle.
 
-use super::Work;
+use super::GpuActivity;
 use llmprof_event::{
     Stamp,
     readings::{GpuSample, Reading},
@@ -19,7 +19,7 @@ const IDLE_POWER: f64 = 0.2;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Observation {
     pub(super) t: Stamp,
-    pub(super) work: Work,
+    pub(super) work: GpuActivity,
     /// The independent clock event reasons.
     pub(super) reasons: Option<u64>,
     pub(super) clock_mhz: Option<f64>,
@@ -30,7 +30,7 @@ pub(super) struct Observation {
 }
 
 impl Observation {
-    pub(super) fn new(t: Stamp, work: Work, sample: &GpuSample) -> Observation {
+    pub(super) fn new(t: Stamp, work: GpuActivity, sample: &GpuSample) -> Observation {
         let clock = |reading| sample.get(reading).filter(|mhz| *mhz > 0.0);
         Observation {
             t,

@@ -1,7 +1,7 @@
 //! The cost of a limit: measured if the run itself shows it, otherwise estimated from the clock.
 
 use super::{
-    Account, Basis, ClockSensitivity, Cost, FreeClock, Ledger, Limit, LimitTime, Unlimited, Work,
+    Account, Basis, ClockSensitivity, Cost, FreeClock, GpuActivity, Ledger, Limit, LimitTime, Unlimited,
     basis::BUSY_PIPE_PCT,
 };
 use crate::peaks::GpuPeaks;
@@ -23,17 +23,21 @@ const MIN_FREE_NS: f64 = 1e9;
 
 /// How strongly `work` follows the clock: by activity counters, else by the shape of the workload, else by memory
 /// utilisation.
-pub fn clock_sensitivity(work: Work, account: &Account, workload: Option<Workload>) -> ClockSensitivity {
+pub fn clock_sensitivity(
+    work: GpuActivity,
+    account: &Account,
+    workload: Option<Workload>,
+) -> ClockSensitivity {
     if let (Some(tensor), Some(dram)) = (account.tensor_pct.value(), account.dram_pct.value()) {
         return ClockSensitivity::Counters { tensor, dram };
     }
     match (workload, work, account.mem_util_pct.value()) {
-        (Some(Workload { batch, prompt_tokens }), Work::Prefill, _) => {
+        (Some(Workload { batch, prompt_tokens }), GpuActivity::Prefill, _) => {
             ClockSensitivity::Shape { tokens: batch.saturating_mul(prompt_tokens) }
         }
         (Some(Workload { batch, .. }), ..) => ClockSensitivity::Shape { tokens: batch },
-        (None, Work::Prefill, _) => ClockSensitivity::AssumedPrefill,
-        (None, Work::Decode, _) => ClockSensitivity::AssumedDecode,
+        (None, GpuActivity::Prefill, _) => ClockSensitivity::AssumedPrefill,
+        (None, GpuActivity::Decode, _) => ClockSensitivity::AssumedDecode,
         (None, _, Some(pct)) if pct >= BUSY_PIPE_PCT => ClockSensitivity::MemoryUtilisation(pct),
         _ => ClockSensitivity::Unknown,
     }
@@ -48,24 +52,26 @@ fn without(account: &Account, limit: Limit) -> &Unlimited {
 /// limit had another limit and is not used.
 pub fn free_clock(
     ledger: &Ledger,
-    work: Work,
+    work: GpuActivity,
     (limit, time): (Limit, &LimitTime),
     info: &GpuInfo,
 ) -> Option<FreeClock> {
     let limited = time.clock_mhz.value()?;
-    let sampled = |work: Work| {
-        let free = without(ledger.of(work), limit).clock_mhz;
+    let sampled = |work: GpuActivity| {
+        let free = without(ledger.account(work), limit).clock_mhz;
         let mhz = free.value().filter(|mhz| free.weight() >= MIN_FREE_NS && *mhz >= 0.995 * limited)?;
         Some((mhz, work))
     };
-    let others = [Work::Decode, Work::Prefill, Work::Busy].into_iter().filter_map(sampled);
+    let others =
+        [GpuActivity::Decode, GpuActivity::Prefill, GpuActivity::Busy].into_iter().filter_map(sampled);
     if let Some((mhz, work)) = sampled(work).or_else(|| others.max_by(|a, b| a.0.total_cmp(&b.0))) {
         return Some(FreeClock::Sampled { mhz, work });
     }
     let max_mhz = info.sm_clock_max_mhz.map(f64::from).filter(|max| *max >= limited)?;
     // A GPU that was sampled at its maximum without load is assumed to reach it.
-    let at_maximum = |(mhz, _): &(f64, Work)| *mhz >= 0.99 * max_mhz;
-    let without_load = [Work::Preparing, Work::Idle].into_iter().filter_map(sampled).find(at_maximum);
+    let at_maximum = |(mhz, _): &(f64, GpuActivity)| *mhz >= 0.99 * max_mhz;
+    let without_load =
+        [GpuActivity::Preparing, GpuActivity::Idle].into_iter().filter_map(sampled).find(at_maximum);
     let stated_mhz = GpuPeaks::named(&info.name).and_then(GpuPeaks::core_mhz);
     Some(match without_load {
         Some((mhz, work)) => FreeClock::Sampled { mhz, work },
@@ -76,7 +82,7 @@ pub fn free_clock(
 /// The loss of `work` while the limit is active, and the basis.
 pub fn cost(
     ledger: &Ledger,
-    work: Work,
+    work: GpuActivity,
     (limit, time): (Limit, &LimitTime),
     info: &GpuInfo,
     workload: Option<Workload>,
@@ -84,9 +90,9 @@ pub fn cost(
     if !work.is_load() || limit == Limit::Bit(GPU_IDLE) {
         return (None, Basis::NoLoad);
     }
-    let account = ledger.of(work);
+    let account = ledger.account(work);
     let free = &without(account, limit).steps;
-    let enough = if work == Work::Prefill { MIN_PREFILLS } else { MIN_TOKENS };
+    let enough = if work == GpuActivity::Prefill { MIN_PREFILLS } else { MIN_TOKENS };
     let free_clock = free_clock(ledger, work, (limit, time), info);
     // A lower clock costs at most its own loss; the rest has another cause.
     let most = time.clock_mhz.value().zip(free_clock).map(|(limited_mhz, free)| {
@@ -133,13 +139,13 @@ mod tests {
     fn work_follows_the_clock_as_far_as_it_is_not_memory_bound() {
         let share = |work, account: &Account, workload| clock_sensitivity(work, account, workload).share();
         let run = Some(Workload { batch: 1, prompt_tokens: 2048 });
-        assert_eq!(share(Work::Prefill, &account(Some(93.0), Some(17.0)), run), 1.0);
-        assert!((share(Work::Decode, &account(Some(3.0), Some(80.0)), run) - 0.2).abs() < 1e-9);
-        assert_eq!(share(Work::Prefill, &account(None, None), run), 1.0);
-        assert_eq!(share(Work::Decode, &account(None, None), run), 0.2);
+        assert_eq!(share(GpuActivity::Prefill, &account(Some(93.0), Some(17.0)), run), 1.0);
+        assert!((share(GpuActivity::Decode, &account(Some(3.0), Some(80.0)), run) - 0.2).abs() < 1e-9);
+        assert_eq!(share(GpuActivity::Prefill, &account(None, None), run), 1.0);
+        assert_eq!(share(GpuActivity::Decode, &account(None, None), run), 0.2);
         let large = Some(Workload { batch: 512, prompt_tokens: 16 });
-        assert_eq!(share(Work::Decode, &account(None, None), large), 1.0);
-        assert_eq!(share(Work::Busy, &account(Some(5.0), Some(10.0)), None), 1.0);
+        assert_eq!(share(GpuActivity::Decode, &account(None, None), large), 1.0);
+        assert_eq!(share(GpuActivity::Busy, &account(Some(5.0), Some(10.0)), None), 1.0);
     }
 
     /// Decode steps of 4 ms at 1980 MHz, then of 5 ms at `capped_mhz` under a power cap, all with the same context: the
@@ -151,12 +157,12 @@ mod tests {
             let (bits, mhz, step_ns) =
                 if nth < 50 { (0, 1980.0, 4_000_000) } else { (SW_POWER_CAP, capped_mhz, 5_000_000) };
             let t = Stamp(nth * 100_000_000);
-            ledger.sample(t, &GpuSample::of(0).with(Reading::SmClock, mhz).with_reasons(bits));
+            ledger.sample(t, &GpuSample::new(0).with(Reading::SmClock, mhz).with_reasons(bits));
             ledger.token(t, false, step_ns, 1, Some(512));
         }
         let limit = Limit::Bit(SW_POWER_CAP);
-        let time = ledger.of(Work::Decode).limit(limit).unwrap();
-        let (cost, basis) = cost(&ledger, Work::Decode, (limit, time), &GpuInfo::default(), None);
+        let time = ledger.account(GpuActivity::Decode).limit(limit).unwrap();
+        let (cost, basis) = cost(&ledger, GpuActivity::Decode, (limit, time), &GpuInfo::default(), None);
         let Basis::Measured { limited_ms, limited_n, free_ms, free_n, .. } = basis else {
             panic!("not measured: {basis}")
         };

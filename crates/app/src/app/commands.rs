@@ -47,7 +47,7 @@ impl App {
             return jobs.ends_with_screen();
         }
         let Some(live) = &self.live else { return false };
-        let in_sweep = live.sweep.as_ref().is_some_and(|runner| runner.sweep.left() > 0);
+        let in_sweep = live.sweep.as_ref().is_some_and(|runner| runner.sweep.unfinished() > 0);
         let Workload::Here(session) = &live.session else { return false };
         let runs = session.state.finished.is_none() && session.state.kind().has_workload();
         in_sweep || runs || session.tool().is_some() || self.next.is_some()
@@ -55,7 +55,7 @@ impl App {
 
     /// Whether a remote run continues without this screen.
     fn goes_on_there(&self) -> bool {
-        matches!(self.live.as_ref().map(|live| &live.session), Some(Workload::There(run)) if run.goes_on())
+        matches!(self.live.as_ref().map(|live| &live.session), Some(Workload::There(run)) if run.is_running())
     }
 
     /// Writes the displayed pane to files in the directory of its run.

@@ -47,11 +47,11 @@ impl Elsewhere {
 
     /// Whether jobs have not ended and would end with the screen. Jobs of Slurm continue without it.
     pub(super) fn ends_with_screen(&self) -> bool {
-        self.launch.runner.sweep.left() > 0 && !self.launch.goes_on
+        self.launch.runner.sweep.unfinished() > 0 && !self.launch.goes_on
     }
 
     /// Called when the screen closes.
-    pub(super) fn left(mut self) -> Launch {
+    pub(super) fn into_launch(mut self) -> Launch {
         self.launch.leave();
         self.launch
     }
@@ -75,7 +75,7 @@ impl App {
         if !remarks.is_empty() {
             (self.ui.message, self.dirty) = (Some(remarks.join("; ")), true);
         }
-        if jobs.launch.runner.sweep.left() == 0 && jobs.took.is_none() {
+        if jobs.launch.runner.sweep.unfinished() == 0 && jobs.took.is_none() {
             jobs.took = Some(jobs.started.elapsed());
             self.ui.message = Some("the sweep has finished; Enter opens a job, q quits".into());
             self.dirty = true;
@@ -92,7 +92,7 @@ impl App {
     pub(super) fn command_jobs(&mut self, command: JobsCommand) {
         match (command, &mut self.jobs) {
             (JobsCommand::Open, _) => self.open_job(),
-            (JobsCommand::AskCancel, Some(jobs)) if jobs.launch.runner.sweep.left() == 0 => {
+            (JobsCommand::AskCancel, Some(jobs)) if jobs.launch.runner.sweep.unfinished() == 0 => {
                 self.ui.message = Some("every job has ended".into());
             }
             (JobsCommand::AskCancel, Some(_)) => self.ui.overlay = Overlay::ConfirmCancel,

@@ -250,7 +250,7 @@ impl App {
             }
             sweep = live.sweep;
         }
-        let launch = self.jobs.take().map(Elsewhere::left);
+        let launch = self.jobs.take().map(Elsewhere::into_launch);
         Stopped { cause, runs: self.ended, exported: self.exported, sweep, launch, remote, error }
     }
 

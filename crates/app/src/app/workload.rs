@@ -127,7 +127,7 @@ impl Workload {
     pub(super) fn keep_message(&mut self, text: &str) {
         match self {
             Workload::Here(session) => session.keep_message(text),
-            Workload::There(run) if run.is_connected() && run.goes_on() => {
+            Workload::There(run) if run.is_connected() && run.is_running() => {
                 run.order(Order::KeepMessage { text: text.to_owned() });
             }
             Workload::There(_) => {}
@@ -165,7 +165,7 @@ impl Workload {
                 id: run.id().unwrap_or_default().to_owned(),
                 link: run.link(),
                 fetching: run.fetching(),
-                goes_on: run.goes_on(),
+                goes_on: run.is_running(),
             }),
         }
     }

@@ -29,17 +29,17 @@ const DIRECTORIES: [&str; 19] = [
 
 /// A library by the start of its name and the major versions that this program can use, in order of preference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
+pub struct LibrarySpec {
     pub stem: &'static str,
     pub majors: &'static [u32],
 }
 
-pub const CUBLAS: Wanted = Wanted { stem: "libcublas", majors: &[13, 12] };
-pub const CUPTI: Wanted = Wanted { stem: "libcupti", majors: &[13, 12] };
+pub const CUBLAS: LibrarySpec = LibrarySpec { stem: "libcublas", majors: &[13, 12] };
+pub const CUPTI: LibrarySpec = LibrarySpec { stem: "libcupti", majors: &[13, 12] };
 /// Part of the driver.
-pub const CUDA: Wanted = Wanted { stem: "libcuda", majors: &[1] };
+pub const CUDA: LibrarySpec = LibrarySpec { stem: "libcuda", majors: &[1] };
 
-impl Wanted {
+impl LibrarySpec {
     /// `libcublas.so.13`, `libcublas.so.12`.
     pub fn names(self) -> impl Iterator<Item = String> {
         self.majors.iter().map(move |major| format!("{}.so.{major}", self.stem))
@@ -150,7 +150,7 @@ mod tests {
             ],
             &[("PATH", "/nowhere:/opt/app/bin:.:relative"), ("HOME", "/home/me")],
         );
-        let files = |wanted: Wanted| -> Vec<String> {
+        let files = |wanted: LibrarySpec| -> Vec<String> {
             let all = wanted.candidates(&system).into_iter().skip(wanted.majors.len());
             all.map(|path| path.display().to_string()).collect()
         };

@@ -255,7 +255,7 @@ fn an_mlp_without_a_gate_has_two_products() {
     let gpt2 = json!({"model_type": "gpt2", "vocab_size": 50_257, "n_embd": 768, "n_layer": 12, "n_head": 12,
         "n_positions": 1024});
     let shape = Shape::from_hf(&gpt2, Dtype::Bf16).unwrap();
-    let up = shape.cost(Step::decode(1, 64)).of(Operator::GateUp).unwrap().each();
+    let up = shape.cost(Step::decode(1, 64)).operator(Operator::GateUp).unwrap().each();
     assert_eq!(up.matmul_flops, 2.0 * 768.0 * 3072.0);
     assert_eq!(shape.operand_shapes(Operator::GateUp, Step::decode(1, 64)), "[1×768]·[768×3072]");
 }
@@ -266,12 +266,12 @@ fn latent_attention_caches_one_short_row() {
     // 512 + 64 numbers in each of 61 layers: 70 KB per token, as published.
     assert_eq!(shape.kv_bytes_per_position(), 61 * 576 * 2);
     let step = Step::decode(1, 1000);
-    let attention = shape.cost(step).of(Operator::Attention).unwrap().all;
+    let attention = shape.cost(step).operator(Operator::Attention).unwrap().all;
     assert_eq!(attention.kv_read_bytes, 1001.0 * (61 * 576 * 2) as f64);
     // The heads attend to the cached rows: scores over 576, values over 512 numbers.
     assert_eq!(attention.attention_flops, 61.0 * 1001.0 * 2.0 * 128.0 * (576.0 + 512.0));
     // In a prefill keys and values are made for each head: 192 and 128 numbers.
-    let prefill = shape.cost(Step::prefill(1, 1000)).of(Operator::Attention).unwrap().all;
+    let prefill = shape.cost(Step::prefill(1, 1000)).operator(Operator::Attention).unwrap().all;
     assert_eq!(prefill.attention_flops, 61.0 * 500_500.0 * 2.0 * 128.0 * (192.0 + 128.0));
 }
 
@@ -317,7 +317,7 @@ fn quantised_checkpoints_have_their_published_size() {
     let read = awq.cost(Step::decode(1, 0)).total().weight_bytes;
     let table = (128_256 * 4096 * 2) as f64;
     assert!((read / (awq.weight_bytes as f64 - table) - 1.0).abs() < 1e-4);
-    let head = awq.cost(Step::decode(1, 0)).of(Operator::LmHead).unwrap().all.weight_bytes;
+    let head = awq.cost(Step::decode(1, 0)).operator(Operator::LmHead).unwrap().all.weight_bytes;
     assert_eq!(head, table);
     // DeepSeek-V3 in fp8 blocks, by hand: 1 byte for each of 671.0 G, and another for tables, norms and routers.
     let mut deepseek = deepseek_v3();

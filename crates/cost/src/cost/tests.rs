@@ -71,13 +71,13 @@ fn operators_are_in_order_and_sum_up() {
         assert!(order.is_sorted(), "{order:?}");
         assert_eq!(order.len(), expected, "{order:?}");
         assert_eq!(cost.total().parameters, shape.parameters() as f64);
-        assert_eq!(cost.of(Operator::Qkv).unwrap().calls, shape.layer_count());
-        assert_eq!(cost.of(Operator::LmHead).unwrap().calls, 1);
-        assert_eq!(cost.of(Operator::Activation), None);
+        assert_eq!(cost.operator(Operator::Qkv).unwrap().calls, shape.layer_count());
+        assert_eq!(cost.operator(Operator::LmHead).unwrap().calls, 1);
+        assert_eq!(cost.operator(Operator::Activation), None);
         // All layers as one operator are the sum of what is in them.
-        let layers = cost.of(Operator::Layers).unwrap();
+        let layers = cost.operator(Operator::Layers).unwrap();
         let outside = [Operator::Embedding, Operator::FinalNorm, Operator::LmHead, Operator::Sampling];
-        let outside: Amounts = outside.iter().map(|operator| cost.of(*operator).unwrap().all).sum();
+        let outside: Amounts = outside.iter().map(|operator| cost.operator(*operator).unwrap().all).sum();
         assert_eq!((layers.calls, (layers.all + outside).bytes()), (1, cost.total().bytes()));
         assert_eq!((layers.all + outside).flops(), cost.total().flops());
     }
@@ -100,7 +100,7 @@ fn costs_of_all_built_in_models_sum_up() {
         );
         let row = (shape.hidden * 2) as f64;
         // With tied embeddings, the LM head reads the full table.
-        let looked_up = cost.of(Operator::Embedding).unwrap().all.weight_bytes;
+        let looked_up = cost.operator(Operator::Embedding).unwrap().all.weight_bytes;
         assert_eq!(looked_up, row, "{model}");
         let read = cost.total().weight_bytes - looked_up;
         assert!(

@@ -29,7 +29,7 @@ impl VisionCost {
         self.operators.iter().map(|operator| operator.all).sum()
     }
 
-    pub fn of(&self, operator: Operator) -> Option<&OperatorCost> {
+    pub fn operator(&self, operator: Operator) -> Option<&OperatorCost> {
         self.operators.iter().find(|cost| cost.operator == operator)
     }
 }

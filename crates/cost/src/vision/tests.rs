@@ -254,7 +254,7 @@ fn windows_are_those_of_the_layers() {
     let cost = vision("qwen2_5_vl_7b").cost_of(&[View { count: 1, width: 60 * 14, height: 84 * 14 }]);
     let windowed = (7.0 * 64.0 + 16.0) * (10.0 * 64.0 + 16.0);
     let pairs = 28.0 * windowed + 4.0 * 5040.0 * 5040.0;
-    assert_eq!(cost.of(Operator::Attention).unwrap().all.attention_flops, 4.0 * pairs * 1280.0);
+    assert_eq!(cost.operator(Operator::Attention).unwrap().all.attention_flops, 4.0 * pairs * 1280.0);
 }
 
 #[test]

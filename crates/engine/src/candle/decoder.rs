@@ -188,9 +188,9 @@ impl Decoder {
     /// As [`forward`](Self::forward), with the logits of those positions that are `answered`.
     pub fn answer(&self, ids: &[u32], position: usize, answered: Answered) -> Result<Tensor> {
         let t = ids.len() / self.batch;
-        let part =
+        let timed =
             |operator, work: &dyn Fn() -> Result<Tensor>| self.listeners.operator(operator, None, work);
-        let mut x = part(Operator::Embedding, &|| {
+        let mut x = timed(Operator::Embedding, &|| {
             let ids = Tensor::from_slice(ids, ids.len(), &self.device)?;
             let x = self.embedding.rows(&ids)?.reshape((self.batch, t, self.spec.hidden))?;
             if self.spec.scaled_embeddings { scaled(&x, self.embedding_scale) } else { Ok(x) }
@@ -198,14 +198,14 @@ impl Decoder {
         for layer in &self.layers {
             x = layer.forward(&x, self, position)?;
         }
-        let last = part(Operator::FinalNorm, &|| {
+        let last = timed(Operator::FinalNorm, &|| {
             let last = match answered {
                 Answered::Last => x.narrow(1, t - 1, 1)?.contiguous()?,
                 Answered::All => x.reshape((self.batch * t, 1, ()))?,
             };
             rms_norm(&last, &self.norm, self.spec.rms_eps as f32)
         })?;
-        part(Operator::LmHead, &|| {
+        timed(Operator::LmHead, &|| {
             let logits = self.head.linear(&last, None)?.squeeze(1)?;
             match self.spec.logit_softcap {
                 Some(cap) => softcapped(&logits, cap as f32),
@@ -268,30 +268,30 @@ impl Layer {
 
     fn forward(&self, x: &Tensor, model: &Decoder, position: usize) -> Result<Tensor> {
         let eps = model.spec.rms_eps as f32;
-        let part = |operator, work: &dyn Fn() -> Result<Tensor>| self.part(model, operator, work);
+        let timed = |operator, work: &dyn Fn() -> Result<Tensor>| self.timed(model, operator, work);
         // Adds the result of a GEMM to `x`, with a norm in between where the model has one.
         let add = |x: &Tensor,
                    product: (Operator, &dyn Fn() -> Result<Tensor>),
                    norm: (Operator, &Option<Tensor>)| {
             let (operator, work) = product;
             match norm {
-                (_, None) => part(operator, &|| sum(x, &work()?)),
+                (_, None) => timed(operator, &|| sum(x, &work()?)),
                 (normed, Some(norm)) => {
-                    let y = part(operator, work)?;
-                    part(normed, &|| sum(x, &rms_norm(&y, norm, eps)?))
+                    let y = timed(operator, work)?;
+                    timed(normed, &|| sum(x, &rms_norm(&y, norm, eps)?))
                 }
             }
         };
-        let normed = part(Operator::AttentionNorm, &|| rms_norm(x, &self.input_norm, eps))?;
+        let normed = timed(Operator::AttentionNorm, &|| rms_norm(x, &self.input_norm, eps))?;
         let attended = self.attend(&normed, model, position)?;
         let output = || self.output.linear(&attended, self.output_bias.as_ref());
         let norm = (Operator::PostAttentionNorm, &self.post_attention_norm);
         let x = add(x, (Operator::AttentionOutput, &output), norm)?;
-        let normed = part(Operator::MlpNorm, &|| rms_norm(&x, &self.mlp_norm, eps))?;
+        let normed = timed(Operator::MlpNorm, &|| rms_norm(&x, &self.mlp_norm, eps))?;
         match &self.mlp {
             LayerMlp::Dense(mlp) => {
-                let thought = self.think(mlp, &normed, model)?;
-                let down = || mlp.down.linear(&thought, mlp.down_bias.as_ref());
+                let gated = self.gated_mlp(mlp, &normed, model)?;
+                let down = || mlp.down.linear(&gated, mlp.down_bias.as_ref());
                 add(&x, (Operator::Down, &down), (Operator::PostMlpNorm, &self.post_mlp_norm))
             }
             LayerMlp::Experts(experts) => {
@@ -307,16 +307,16 @@ impl Layer {
     }
 
     /// Runs `work` as an operator of this layer.
-    fn part<T>(&self, model: &Decoder, operator: Operator, work: impl FnOnce() -> T) -> T {
+    fn timed<T>(&self, model: &Decoder, operator: Operator, work: impl FnOnce() -> T) -> T {
         model.listeners.operator(operator, Some(self.index), work)
     }
 
     /// Gate, up and activation, without the GEMM with `down`.
-    fn think(&self, mlp: &Mlp, x: &Tensor, model: &Decoder) -> Result<Tensor> {
+    fn gated_mlp(&self, mlp: &Mlp, x: &Tensor, model: &Decoder) -> Result<Tensor> {
         let gate_up =
-            self.part(model, Operator::GateUp, || mlp.gate_up.linear(x, mlp.gate_up_bias.as_ref()))?;
+            self.timed(model, Operator::GateUp, || mlp.gate_up.linear(x, mlp.gate_up_bias.as_ref()))?;
         let gated = if model.step_by_step { gated_step_by_step } else { gated };
-        self.part(model, Operator::Activation, || gated(&gate_up, activation(&model.spec)))
+        self.timed(model, Operator::Activation, || gated(&gate_up, activation(&model.spec)))
     }
 
     /// Attention without the GEMM with `output`.
@@ -324,8 +324,8 @@ impl Layer {
         let spec = &model.spec;
         let rope = model.local_rope.as_ref().filter(|_| self.is_local).unwrap_or(&model.rope);
         let (b, t, _) = x.dims3()?;
-        let qkv = self.part(model, Operator::Qkv, || self.qkv.linear(x, self.qkv_bias.as_ref()))?;
-        let (q, seen) = self.part(model, Operator::Rope, || {
+        let qkv = self.timed(model, Operator::Qkv, || self.qkv.linear(x, self.qkv_bias.as_ref()))?;
+        let (q, seen) = self.timed(model, Operator::Rope, || {
             let mut first = 0;
             let mut heads = |count: usize| {
                 let part = qkv.narrow(2, first, count * spec.head_dim)?;
@@ -337,11 +337,11 @@ impl Layer {
                 q = rms_norm(&q, q_norm, spec.rms_eps as f32)?;
                 k = rms_norm(&k, k_norm, spec.rms_eps as f32)?;
             }
-            let seen = self.cache.extended(&rope.turn(&k, position)?, &v, position)?;
-            Ok::<_, candle_core::Error>((rope.turn(&q, position)?, seen))
+            let seen = self.cache.extended(&rope.rotate(&k, position)?, &v, position)?;
+            Ok::<_, candle_core::Error>((rope.rotate(&q, position)?, seen))
         })?;
         let attention = if model.step_by_step { attention_step_by_step } else { attention };
-        self.part(model, Operator::Attention, || {
+        self.timed(model, Operator::Attention, || {
             let (first, sinks) = (position - seen.first, self.sinks.as_deref());
             attention(&q, &seen.keys, &seen.values, first, self.sight, sinks)
         })

@@ -22,10 +22,10 @@ const PIECE: usize = 64 * 1024;
 /// All cores, or the requested number of threads.
 pub struct LoadedCpu {
     pool: ThreadPool,
-    work: Option<Work>,
+    work: Option<LoadBuffers>,
 }
 
-enum Work {
+enum LoadBuffers {
     Product(Tensor, Tensor),
     Read { matrix: Tensor, vector: Tensor },
     Copy { from: Vec<f32>, to: Vec<f32> },
@@ -55,15 +55,15 @@ impl Loadable for LoadedCpu {
         self.work = None;
         self.work = Some(match load {
             Load::Product(_) => {
-                Work::Product(random(&[SIDE, SIDE]).backend()?, random(&[SIDE, SIDE]).backend()?)
+                LoadBuffers::Product(random(&[SIDE, SIDE]).backend()?, random(&[SIDE, SIDE]).backend()?)
             }
             Load::Read => {
                 // The values do not matter for a read.
                 let matrix =
                     Tensor::ones((BYTES / 4 / COLUMNS, COLUMNS), DType::F32, &Device::Cpu).backend()?;
-                Work::Read { matrix, vector: random(&[1, COLUMNS]).backend()? }
+                LoadBuffers::Read { matrix, vector: random(&[1, COLUMNS]).backend()? }
             }
-            Load::Copy => Work::Copy { from: vec![1.0; BYTES / 4], to: vec![0.0; BYTES / 4] },
+            Load::Copy => LoadBuffers::Copy { from: vec![1.0; BYTES / 4], to: vec![0.0; BYTES / 4] },
         });
         Ok(())
     }
@@ -75,15 +75,15 @@ impl Loadable for LoadedCpu {
             return Err(EngineError::Backend("the load is not prepared".to_owned()));
         };
         self.pool.install(|| match work {
-            Work::Product(a, b) => {
+            LoadBuffers::Product(a, b) => {
                 a.matmul(b).backend()?;
                 Ok(done(2 * SIDE * SIDE * SIDE, begun.elapsed()))
             }
-            Work::Read { matrix, vector } => {
+            LoadBuffers::Read { matrix, vector } => {
                 gemv(vector, matrix).backend()?;
                 Ok(done(BYTES, begun.elapsed()))
             }
-            Work::Copy { from, to } => {
+            LoadBuffers::Copy { from, to } => {
                 let pieces = from.par_chunks(PIECE).zip(to.par_chunks_mut(PIECE));
                 pieces.for_each(|(from, to)| to.copy_from_slice(from));
                 Ok(done(2 * BYTES, begun.elapsed()))

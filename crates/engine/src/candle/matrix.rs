@@ -66,10 +66,10 @@ impl<S: WeightSource + ?Sized> Tensors for S {}
 /// A matrix (rows, columns) that activations are multiplied with. It may consist of several parts, stacked by
 /// rows: quantised parts of different types cannot be joined.
 #[derive(Clone)]
-pub struct Matrix(Vec<Part>);
+pub struct Matrix(Vec<WeightBlock>);
 
 #[derive(Clone)]
-enum Part {
+enum WeightBlock {
     Plain(Tensor),
     /// Blocks of GGUF, which candle multiplies on threads of its own.
     Blocks(Arc<QTensor>),
@@ -79,7 +79,7 @@ enum Part {
 
 impl Matrix {
     pub fn plain(tensor: Tensor) -> Matrix {
-        Matrix(vec![Part::Plain(tensor)])
+        Matrix(vec![WeightBlock::Plain(tensor)])
     }
 
     /// Rows of several types, each of `columns`, for candle's own GEMMs.
@@ -89,7 +89,7 @@ impl Matrix {
                 return Matrix::panels(run, columns);
             };
             let storage = QStorage::from_data((&run.bytes).into(), &Device::Cpu, dtype)?;
-            Ok(Part::Blocks(Arc::new(QTensor::new(storage, (run.rows, columns))?)))
+            Ok(WeightBlock::Blocks(Arc::new(QTensor::new(storage, (run.rows, columns))?)))
         };
         Ok(Matrix(runs.iter().map(part).collect::<Result<_>>()?))
     }
@@ -99,8 +99,8 @@ impl Matrix {
         Ok(Matrix(runs.iter().map(|run| Matrix::panels(run, columns)).collect::<Result<_>>()?))
     }
 
-    fn panels(run: &QuantisedRows, columns: usize) -> Result<Part> {
-        Ok(Part::Panels(Arc::new(Panels::new(run.format, &run.bytes, columns)?)))
+    fn panels(run: &QuantisedRows, columns: usize) -> Result<WeightBlock> {
+        Ok(WeightBlock::Panels(Arc::new(Panels::new(run.format, &run.bytes, columns)?)))
     }
 
     /// All of `matrices`, stacked by rows.
@@ -110,14 +110,14 @@ impl Matrix {
 
     /// `x · wᵀ + bias`, for `x` (b, t, columns).
     pub(super) fn linear(&self, x: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-        if let [Part::Plain(w)] = self.0.as_slice() {
+        if let [WeightBlock::Plain(w)] = self.0.as_slice() {
             return decoder_ops::linear(x, w, bias);
         }
         let x = x.contiguous()?;
-        let product = |part: &Part| match part {
-            Part::Plain(w) => decoder_ops::linear(&x, w, None),
-            Part::Blocks(w) => x.apply_op1_no_bwd(w.as_ref()),
-            Part::Panels(w) => quantised_linear(&x, w),
+        let product = |part: &WeightBlock| match part {
+            WeightBlock::Plain(w) => decoder_ops::linear(&x, w, None),
+            WeightBlock::Blocks(w) => x.apply_op1_no_bwd(w.as_ref()),
+            WeightBlock::Panels(w) => quantised_linear(&x, w),
         };
         let y = match self.0.as_slice() {
             [one] => product(one)?,
@@ -132,18 +132,18 @@ impl Matrix {
     /// The rows that `ids` name, in f32.
     pub(super) fn rows(&self, ids: &Tensor) -> Result<Tensor> {
         match self.0.as_slice() {
-            [Part::Plain(w)] => decoder_ops::widen(&w.index_select(ids, 0)?),
-            [Part::Blocks(w)] => w.embedding(ids),
-            [Part::Panels(w)] => quantised_rows(&ids.to_vec1()?, w),
+            [WeightBlock::Plain(w)] => decoder_ops::widen(&w.index_select(ids, 0)?),
+            [WeightBlock::Blocks(w)] => w.embedding(ids),
+            [WeightBlock::Panels(w)] => quantised_rows(&ids.to_vec1()?, w),
             _ => candle_core::bail!("rows can only be read from a matrix of one part"),
         }
     }
 
     pub(super) fn to_device(&self, device: &Device) -> Result<Matrix> {
         let moved = self.0.iter().map(|part| match part {
-            Part::Plain(w) => Ok(Part::Plain(w.to_device(device)?)),
+            WeightBlock::Plain(w) => Ok(WeightBlock::Plain(w.to_device(device)?)),
             // These are on the CPU.
-            Part::Blocks(_) | Part::Panels(_) => Ok(part.clone()),
+            WeightBlock::Blocks(_) | WeightBlock::Panels(_) => Ok(part.clone()),
         });
         Ok(Matrix(moved.collect::<Result<_>>()?))
     }

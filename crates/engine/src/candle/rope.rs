@@ -20,7 +20,7 @@ impl Rope {
     }
 
     /// Rotates `x` (batch, heads, t, head dim), whose first row is at `position`.
-    pub fn turn(&self, x: &Tensor, position: usize) -> Result<Tensor> {
+    pub fn rotate(&self, x: &Tensor, position: usize) -> Result<Tensor> {
         let t = x.dim(2)?;
         let (cos, sin) = (self.cos.narrow(0, position, t)?, self.sin.narrow(0, position, t)?);
         candle_nn::rotary_emb::rope(&x.contiguous()?, &cos, &sin)

@@ -95,7 +95,7 @@ struct Layer {
 
 /// New positions of every sequence.
 #[derive(Debug, Clone, Copy)]
-struct Step {
+struct StepShape {
     length: usize,
     /// They are the first positions, and only the last of them gets logits.
     is_prompt: bool,
@@ -364,7 +364,7 @@ impl Decoder {
     /// The position on the device is 0, the ids are below the vocabulary, and each sequence fits into the capacity.
     pub unsafe fn prefill(&self, ids: &[u32]) -> Result<(), CudaError> {
         self.kernels.gpu.upload(&self.activations.ids, ids)?;
-        let step = Step { length: ids.len() / self.heads.batch, is_prompt: true };
+        let step = StepShape { length: ids.len() / self.heads.batch, is_prompt: true };
         // SAFETY: the caller guarantees it.
         unsafe { self.forward(&self.activations.ids, step, &self.sampling) }
     }
@@ -374,7 +374,7 @@ impl Decoder {
     /// # Safety
     /// The position on the device is below the capacity when the launches run.
     pub unsafe fn decode(&self) -> Result<(), CudaError> {
-        let step = Step { length: 1, is_prompt: false };
+        let step = StepShape { length: 1, is_prompt: false };
         // SAFETY: the caller guarantees the position; sampled tokens are below the vocabulary.
         unsafe { self.forward(&self.sampling.tokens, step, &self.sampling) }
     }
@@ -388,16 +388,21 @@ impl Decoder {
     pub unsafe fn extend(&self, sampling: &SamplingBuffers) -> Result<(), CudaError> {
         let launch = Launch::new("a step of several positions");
         launch.require(self.heads.batch == 1, || format!("{} sequences", self.heads.batch))?;
-        let step = Step { length: sampling.batch, is_prompt: false };
+        let step = StepShape { length: sampling.batch, is_prompt: false };
         // SAFETY: the caller guarantees it.
         unsafe { self.forward(&sampling.tokens, step, sampling) }
     }
 
     /// # Safety
     /// The ids are below the vocabulary, and the position on the device plus the step's length is at most the capacity.
-    unsafe fn forward(&self, ids: &Buffer, step: Step, sampling: &SamplingBuffers) -> Result<(), CudaError> {
+    unsafe fn forward(
+        &self,
+        ids: &Buffer,
+        step: StepShape,
+        sampling: &SamplingBuffers,
+    ) -> Result<(), CudaError> {
         let (kernels, spec, a) = (&self.kernels, &self.spec, &self.activations);
-        let Step { length, is_prompt } = step;
+        let StepShape { length, is_prompt } = step;
         let rows = self.heads.batch * length;
         self.listeners.operator(Operator::Embedding, None, || {
             // SAFETY: the ids are below the vocabulary, which is the number of the embedding's rows.
@@ -450,7 +455,7 @@ impl Decoder {
         &self,
         i: usize,
         layer: &Layer,
-        Step { length, is_prompt }: Step,
+        StepShape { length, is_prompt }: StepShape,
         progress: &Buffer,
     ) -> Result<(), CudaError> {
         let (kernels, spec, a, heads) = (&self.kernels, &self.spec, &self.activations, &self.heads);

@@ -24,10 +24,10 @@ const COPY_BYTES: usize = 2 << 30;
 pub struct LoadedGpu {
     kernels: Kernels,
     events: (CudaEvent, CudaEvent),
-    work: Option<Work>,
+    work: Option<LoadBuffers>,
 }
 
-enum Work {
+enum LoadBuffers {
     Product { y: Buffer, x: Buffer, w: Matrix },
     Read { y: Buffer, x: Buffer, w: Matrix },
     Copy { from: Buffer, to: Buffer },
@@ -50,24 +50,24 @@ impl LoadedGpu {
         Ok(buffer)
     }
 
-    fn make(&self, load: Load) -> Result<Work, CudaError> {
+    fn make(&self, load: Load) -> Result<LoadBuffers, CudaError> {
         let gpu = &self.kernels.gpu;
         let element = self.kernels.dtype.bytes() as usize;
         let work = match load {
-            Load::Product(_) => Work::Product {
+            Load::Product(_) => LoadBuffers::Product {
                 y: gpu.alloc("the load", SIDE * SIDE * element)?,
                 x: self.random(SIDE, SIDE)?,
                 w: Matrix { values: Values::Plain(self.random(SIDE, SIDE)?), rows: SIDE, columns: SIDE },
             },
             Load::Read => {
                 let (rows, columns) = READ;
-                Work::Read {
+                LoadBuffers::Read {
                     y: gpu.alloc("the load", rows * element)?,
                     x: self.random(1, columns)?,
                     w: Matrix { values: Values::Plain(self.random(rows, columns)?), rows, columns },
                 }
             }
-            Load::Copy => Work::Copy {
+            Load::Copy => LoadBuffers::Copy {
                 from: gpu.zeros("the load", COPY_BYTES)?,
                 to: gpu.alloc("the load", COPY_BYTES)?,
             },
@@ -76,19 +76,19 @@ impl LoadedGpu {
         Ok(work)
     }
 
-    fn run(&self, work: &Work) -> Result<LoadDone, CudaError> {
+    fn run(&self, work: &LoadBuffers) -> Result<LoadDone, CudaError> {
         let gpu = &self.kernels.gpu;
         gpu.record(&self.events.0)?;
         let amount = match work {
-            Work::Product { y, x, w } => {
+            LoadBuffers::Product { y, x, w } => {
                 self.kernels.linear(y, x, w, SIDE, None, false)?;
                 2.0 * (SIDE as f64).powi(3)
             }
-            Work::Read { y, x, w } => {
+            LoadBuffers::Read { y, x, w } => {
                 self.kernels.linear(y, x, w, 1, None, false)?;
                 (w.rows * w.columns) as f64 * self.kernels.dtype.bytes() as f64
             }
-            Work::Copy { from, to } => {
+            LoadBuffers::Copy { from, to } => {
                 gpu.copy(from, to)?;
                 2.0 * COPY_BYTES as f64
             }

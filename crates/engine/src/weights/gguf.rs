@@ -104,7 +104,7 @@ impl GgufFile {
     pub fn check(&self, spec: &ModelSpec) -> Result<(), CheckpointError> {
         let file = || self.path.clone();
         for TensorShape { name, shape } in spec.tensors() {
-            let Place { tensor, expert } = place(spec, &name);
+            let StoredTensor { tensor, expert } = stored_tensor(spec, &name);
             let Some(info) = self.tensors.get(&tensor) else {
                 return Err(CheckpointError::MissingTensor { file: file(), tensor });
             };
@@ -145,7 +145,7 @@ impl GgufFile {
 
     /// The name of a tensor's type, and its bytes.
     fn stored(&self, spec: &ModelSpec, tensor: &TensorShape, dtype: Dtype) -> Option<(String, u64)> {
-        let info = self.tensors.get(&place(spec, &tensor.name).tensor)?;
+        let info = self.tensors.get(&stored_tensor(spec, &tensor.name).tensor)?;
         Some(match (info.kind, tensor.shape.as_slice()) {
             (Kind::Quantised(format), &[rows, columns]) => {
                 (info.kind.name(), Panels::size(format, rows, columns) as u64)
@@ -191,10 +191,11 @@ impl GgufFile {
         spec: &ModelSpec,
         parts: &[TensorShape],
     ) -> Result<Option<Vec<QuantisedRows>>, WeightError> {
-        let format = |part: &TensorShape| match self.tensors.get(&place(spec, &part.name).tensor)?.kind {
-            Kind::Quantised(format) => Some(format),
-            _ => None,
-        };
+        let format =
+            |part: &TensorShape| match self.tensors.get(&stored_tensor(spec, &part.name).tensor)?.kind {
+                Kind::Quantised(format) => Some(format),
+                _ => None,
+            };
         let Some(formats) = parts.iter().map(format).collect::<Option<Vec<_>>>() else { return Ok(None) };
         let read = |(part, format): (&TensorShape, Format)| {
             let Blocks { bytes, rows, .. } = self.blocks(spec, part)?;
@@ -241,7 +242,7 @@ impl GgufFile {
     }
 
     fn blocks(&self, spec: &ModelSpec, part: &TensorShape) -> Result<Blocks, WeightError> {
-        let Place { tensor, expert } = place(spec, &part.name);
+        let StoredTensor { tensor, expert } = stored_tensor(spec, &part.name);
         let Some(info) = self.tensors.get(&tensor) else { return failed(format!("no tensor {tensor}")) };
         let rows = part.shape.first().copied().unwrap_or(1);
         let bytes = self.read(info, expert)?;
@@ -292,12 +293,12 @@ fn halves_from_pairs(bytes: &[u8], rows: usize, head_dim: usize) -> Vec<u8> {
 }
 
 /// The location of a Hugging Face tensor in a file: the experts of a layer are one tensor.
-struct Place {
+struct StoredTensor {
     tensor: String,
     expert: Option<usize>,
 }
 
-fn place(spec: &ModelSpec, name: &str) -> Place {
+fn stored_tensor(spec: &ModelSpec, name: &str) -> StoredTensor {
     let of_expert = || {
         let (layer, inner) = name.strip_prefix("model.layers.")?.split_once('.')?;
         let (_, expert) = inner.split_once(".experts.")?;
@@ -310,9 +311,9 @@ fn place(spec: &ModelSpec, name: &str) -> Place {
             _ => return None,
         };
         let tensor = format!("blk.{layer}.ffn_{part}_exps.{kind}");
-        Some(Place { tensor, expert: Some(expert.parse().ok()?) })
+        Some(StoredTensor { tensor, expert: Some(expert.parse().ok()?) })
     };
-    of_expert().unwrap_or_else(|| Place { tensor: gguf_name(spec, name), expert: None })
+    of_expert().unwrap_or_else(|| StoredTensor { tensor: gguf_name(spec, name), expert: None })
 }
 
 /// The GGUF name of a tensor of a Hugging Face checkpoint.

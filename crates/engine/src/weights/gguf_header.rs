@@ -41,7 +41,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// By the numbers of ggml.
-    fn of(number: u32) -> Kind {
+    fn from_ggml(number: u32) -> Kind {
         match number {
             0 => Kind::F32,
             1 => Kind::F16,
@@ -287,7 +287,7 @@ impl Bytes {
         shape.reverse();
         let shape = shape.into_iter().map(usize::try_from).collect::<Result<Vec<_>, _>>();
         let shape = shape.map_err(|_| format!("{name} is larger than memory can be"))?;
-        let kind = Kind::of(self.u32()?);
+        let kind = Kind::from_ggml(self.u32()?);
         let offset = u64::from_le_bytes(self.array()?);
         Ok((name, TensorInfo { kind, shape, offset }))
     }

@@ -11,7 +11,7 @@ use llm_cost::spec::TensorShape;
 const BLOCK: usize = 32;
 
 /// The location of one expert's tensor: in the tensors of all experts whose names begin with `stored`.
-pub(super) struct Place {
+pub(super) struct ExpertSlice {
     stored: String,
     expert: usize,
     is_bias: bool,
@@ -22,7 +22,7 @@ pub(super) struct Place {
 
 /// A tensor of one expert.
 pub(super) struct OfExpert<'a> {
-    place: Place,
+    slice: ExpertSlice,
     rows: usize,
     columns: usize,
     values: Values<'a>,
@@ -35,8 +35,8 @@ enum Values<'a> {
     Blocks { codes: Stored<'a>, exponents: Stored<'a> },
 }
 
-impl Place {
-    pub fn of(name: &str) -> Option<Place> {
+impl ExpertSlice {
+    pub fn from_name(name: &str) -> Option<ExpertSlice> {
         let (before, rest) = name.split_once(".mlp.experts.")?;
         let mut parts = rest.split('.');
         let expert = parts.next()?.parse().ok()?;
@@ -47,7 +47,7 @@ impl Place {
             _ => return None,
         };
         let is_bias = parts.next()? == "bias";
-        Some(Place { stored: format!("{before}.mlp.experts.{matrix}"), expert, is_bias, first, step })
+        Some(ExpertSlice { stored: format!("{before}.mlp.experts.{matrix}"), expert, is_bias, first, step })
     }
 
     pub fn bias(&self) -> String {
@@ -66,7 +66,7 @@ impl Place {
 impl<'a> OfExpert<'a> {
     /// `None` if the shapes or types do not match.
     pub fn new(
-        place: Place,
+        slice: ExpertSlice,
         tensor: &TensorShape,
         stored: impl Fn(&str) -> Option<Stored<'a>>,
     ) -> Option<OfExpert<'a>> {
@@ -75,11 +75,11 @@ impl<'a> OfExpert<'a> {
             [rows, columns] => (rows, columns),
             _ => return None,
         };
-        let all_rows = rows * place.step;
-        let codes = if place.is_bias { None } else { stored(&format!("{}_blocks", place.stored)) };
+        let all_rows = rows * slice.step;
+        let codes = if slice.is_bias { None } else { stored(&format!("{}_blocks", slice.stored)) };
         let (values, experts) = match codes {
             Some(codes) => {
-                let exponents = stored(&format!("{}_scales", place.stored))?;
+                let exponents = stored(&format!("{}_scales", slice.stored))?;
                 let experts = *codes.shape.first()?;
                 let blocks = columns / BLOCK;
                 let fits = columns.is_multiple_of(BLOCK)
@@ -93,9 +93,9 @@ impl<'a> OfExpert<'a> {
                 (Values::Blocks { codes, exponents }, experts)
             }
             None => {
-                let plain = stored(&place.names().pop()?)?;
+                let plain = stored(&slice.names().pop()?)?;
                 let experts = *plain.shape.first()?;
-                let fits = match place.is_bias {
+                let fits = match slice.is_bias {
                     true => plain.shape == [experts, all_rows],
                     false => plain.shape == [experts, columns, all_rows],
                 };
@@ -105,7 +105,7 @@ impl<'a> OfExpert<'a> {
                 (Values::Plain(plain), experts)
             }
         };
-        (place.expert < experts).then_some(OfExpert { place, rows, columns, values })
+        (slice.expert < experts).then_some(OfExpert { slice, rows, columns, values })
     }
 
     /// The type of its blocks; `None` if it is unquantised.
@@ -115,7 +115,7 @@ impl<'a> OfExpert<'a> {
 
     /// The row of all experts' rows that is row `row` of the tensor.
     fn row(&self, row: usize) -> usize {
-        self.place.expert * self.rows * self.place.step + self.place.first + row * self.place.step
+        self.slice.expert * self.rows * self.slice.step + self.slice.first + row * self.slice.step
     }
 
     /// As blocks of a GGUF file: the same codes, of which a byte has one from each half of the block instead of two neighbours.
@@ -138,7 +138,7 @@ impl<'a> OfExpert<'a> {
             return dequantised(format, &bytes, self.columns);
         }
         let Values::Plain(plain) = &self.values else { return Ok(Vec::new()) };
-        let Place { expert, first, step, .. } = self.place;
+        let ExpertSlice { expert, first, step, .. } = self.slice;
         let width = self.rows * step;
         // The numbers of the expert, column by column.
         let own = expert * width * self.columns..(expert + 1) * width * self.columns;

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::{
     CheckpointError, QuantisedRows, Values, WeightError, WeightSource,
     fp8::{Fp8, Fp8Rows, stacked},
-    gpt_oss::{OfExpert, Place},
+    gpt_oss::{ExpertSlice, OfExpert},
     joined,
     packed::{Packed, Stored},
     scheme::stays_fp8,
@@ -125,8 +125,8 @@ impl SafetensorsFiles {
                 self.packed(tensor).ok_or(CheckpointError::Packed { file, tensor: name })?;
                 continue;
             }
-            if let Some(place) = self.in_all_experts(tensor) {
-                let stored = place.names().into_iter().find(|name| self.contains(name));
+            if let Some(slice) = self.in_all_experts(tensor) {
+                let stored = slice.names().into_iter().find(|name| self.contains(name));
                 let (file, name) = (self.whole.clone(), stored.unwrap_or_else(|| name.clone()));
                 self.of_expert(tensor).ok_or(CheckpointError::Packed { file, tensor: name })?;
                 continue;
@@ -165,11 +165,11 @@ impl SafetensorsFiles {
     }
 
     /// The range of one expert's tensor within a stored one.
-    fn in_all_experts(&self, tensor: &TensorShape) -> Option<Place> {
-        let place = Place::of(&tensor.name).filter(|_| !self.contains(&tensor.name))?;
+    fn in_all_experts(&self, tensor: &TensorShape) -> Option<ExpertSlice> {
+        let slice = ExpertSlice::from_name(&tensor.name).filter(|_| !self.contains(&tensor.name))?;
         // Other models that store all experts in one tensor have no biases and another order.
-        let is_there = place.names().iter().any(|name| self.contains(name)) && self.contains(&place.bias());
-        is_there.then_some(place)
+        let is_there = slice.names().iter().any(|name| self.contains(name)) && self.contains(&slice.bias());
+        is_there.then_some(slice)
     }
 
     fn of_expert(&self, tensor: &TensorShape) -> Option<OfExpert<'_>> {

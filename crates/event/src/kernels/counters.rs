@@ -145,7 +145,7 @@ pub fn missing_metrics<'a>(requested: &[&'a str], got: &Counters) -> Vec<&'a str
 
 /// The known counters of an average launch. Counters that were not collected are `None`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Known {
+pub struct CounterMeans {
     pub duration_ns: Option<f64>,
     /// Percent of the peak as the tool reports it; some exceed 100.
     pub sm_pct: Option<f64>,
@@ -179,14 +179,14 @@ pub struct Flops {
     pub counted: String,
 }
 
-impl Known {
-    pub fn from_counters(counters: &Counters) -> Known {
+impl CounterMeans {
+    pub fn from_counters(counters: &Counters) -> CounterMeans {
         let dram_bytes = counters.first(&["dram__bytes.sum"]).or_else(|| {
             let two = |read: &str, write: &str| counters.sum_of(&[read, write]);
             two("dram__bytes_read.sum", "dram__bytes_write.sum")
                 .or_else(|| two("dram__bytes_op_read.sum", "dram__bytes_op_write.sum"))
         });
-        Known {
+        CounterMeans {
             duration_ns: counters.first(DURATION),
             sm_pct: counters.first(&[
                 "sm__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -363,10 +363,10 @@ mod tests {
 
     #[test]
     fn uncounted_metrics_are_none() {
-        let known = Known::from_counters(&Counters::default());
-        assert_eq!(known, Known::default());
+        let known = CounterMeans::from_counters(&Counters::default());
+        assert_eq!(known, CounterMeans::default());
         let read_only = counters(&[("dram__bytes_read.sum", "byte", &[(5.0, 1.0)])]);
-        assert_eq!(Known::from_counters(&read_only).dram_bytes, Some(5.0));
+        assert_eq!(CounterMeans::from_counters(&read_only).dram_bytes, Some(5.0));
     }
 
     #[test]
@@ -379,7 +379,7 @@ mod tests {
             ("sm__sass_thread_inst_executed_op_dfma_pred_on.sum", "inst", one),
             ("sm__ops_path_tensor_src_bf16_dst_fp32.sum", "", &[(1000.0, 1.0)]),
         ]);
-        let flops = Known::from_counters(&all).flops.unwrap();
+        let flops = CounterMeans::from_counters(&all).flops.unwrap();
         assert_eq!((flops.total, flops.tensor), (1060.0, Some(1000.0)));
         assert_eq!(flops.counted, "FP32, FP64 (dfma only), tensor cores");
     }
@@ -392,7 +392,7 @@ mod tests {
             one("launch__occupancy_limit_warps", &[(4.0, 1.0)]),
             one("launch__occupancy_limit_blocks", &[(32.0, 1.0)]),
         ]);
-        assert_eq!(Known::from_counters(&all).block_limit, Some((vec!["registers", "warps"], 4.0)));
+        assert_eq!(CounterMeans::from_counters(&all).block_limit, Some((vec!["registers", "warps"], 4.0)));
     }
 
     #[test]
@@ -417,7 +417,7 @@ mod tests {
             ),
             ("smsp__average_warps_issue_stalled_wait_per_issue_active.ratio", "inst", &[(0.0, 1.0)]),
         ]);
-        let stalls = Known::from_counters(&all).stalls;
+        let stalls = CounterMeans::from_counters(&all).stalls;
         assert_eq!(stalls, [("long scoreboard".to_owned(), 15.0), ("barrier".to_owned(), 1.0)]);
     }
 }

@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     Extent,
-    work::{Direction, KernelLaunch, NameId, Work, WorkKind},
+    work::{DeviceActivity, Direction, KernelLaunch, NameId, WorkKind},
 };
 
 /// Maximum records of one file: 20 million are about 150 MB compressed.
@@ -26,7 +26,7 @@ pub enum Entry<'a> {
         at_ns: u64,
         on: bool,
     },
-    Work(Work),
+    Work(DeviceActivity),
     Range {
         start_ns: u64,
         end_ns: u64,
@@ -71,7 +71,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    fn work(&mut self, work: &Work, name: &str) -> io::Result<()> {
+    fn work(&mut self, work: &DeviceActivity, name: &str) -> io::Result<()> {
         let since = work.start_ns.wrapping_sub(self.start_ns) as i64;
         let calls = work.correlation.wrapping_sub(self.correlation) as i32;
         (self.start_ns, self.correlation) = (work.start_ns, work.correlation);
@@ -138,7 +138,15 @@ pub fn read<'a>(text: &'a str, mut name: impl FnMut(&str) -> NameId, mut each: i
                     let graph = (line.graph > 0 && cells[0] != "g").then_some(line.graph);
                     let end_ns = start_ns.wrapping_add_signed(line.duration);
                     let stream = line.stream;
-                    each(Entry::Work(Work { start_ns, end_ns, stream, device: 0, correlation, graph, kind }));
+                    each(Entry::Work(DeviceActivity {
+                        start_ns,
+                        end_ns,
+                        stream,
+                        device: 0,
+                        correlation,
+                        graph,
+                        kind,
+                    }));
                 }
             }
         }
@@ -201,7 +209,7 @@ mod tests {
         let (a, b) = (names.number("alpha"), names.number("beta"));
         let work = |start_ns, correlation, graph, kind| {
             let end_ns = start_ns + 5;
-            Entry::Work(Work { start_ns, end_ns, stream: 7, device: 0, correlation, graph, kind })
+            Entry::Work(DeviceActivity { start_ns, end_ns, stream: 7, device: 0, correlation, graph, kind })
         };
         let kernel = |name| WorkKind::Kernel { name, launch };
         let entries = [
@@ -221,7 +229,7 @@ mod tests {
         let mut writer = Writer::new(&mut out);
         for entry in &entries {
             let name = match entry {
-                Entry::Work(Work { kind: WorkKind::Kernel { name, .. }, .. }) => names.text(*name),
+                Entry::Work(DeviceActivity { kind: WorkKind::Kernel { name, .. }, .. }) => names.text(*name),
                 _ => "",
             };
             writer.write(entry, name).unwrap();

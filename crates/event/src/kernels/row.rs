@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Durations, Measure,
-    counters::{Counters, Known},
+    counters::{CounterMeans, Counters},
     names,
 };
 use llm_cost::Operator;
@@ -130,8 +130,8 @@ impl KernelRow {
         KernelRow { family: names::family(&name), name, ..KernelRow::default() }
     }
 
-    pub fn known(&self) -> Known {
-        let mut known = Known::from_counters(&self.counters);
+    pub fn known(&self) -> CounterMeans {
+        let mut known = CounterMeans::from_counters(&self.counters);
         known.duration_ns = known.duration_ns.or(self.mean_ns);
         known
     }

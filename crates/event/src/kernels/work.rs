@@ -12,7 +12,7 @@ pub struct NameId(pub u32);
 /// Device work of a program, or a wait of its host. Times are nanoseconds by one clock; 0 is unknown. A recorder may know
 /// only the address of a kernel's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Work<Name = NameId> {
+pub struct DeviceActivity<Name = NameId> {
     pub start_ns: u64,
     pub end_ns: u64,
     pub stream: u32,
@@ -45,7 +45,7 @@ pub enum WorkKind<Name = NameId> {
     Sync,
 }
 
-impl Work {
+impl DeviceActivity {
     /// Both times are known.
     pub fn is_timed(&self) -> bool {
         is_timed(self.start_ns, self.end_ns)

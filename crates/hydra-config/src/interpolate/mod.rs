@@ -61,7 +61,7 @@ struct Site<'t> {
 }
 
 /// The result of a lookup.
-enum Found {
+enum Lookup {
     Value(Value),
     /// The key exists with the value `???`.
     Missing,
@@ -141,9 +141,9 @@ impl<'a> Resolver<'a> {
                     key.push_str(&this.name(part, site)?);
                 }
                 match this.lookup(&key, site)? {
-                    Found::Value(value) => Ok(value),
-                    Found::Missing => Err(this.error(site, format!("{key} has no value yet (???)"))),
-                    Found::Absent => Err(this.unknown_key(&key, site)),
+                    Lookup::Value(value) => Ok(value),
+                    Lookup::Missing => Err(this.error(site, format!("{key} has no value yet (???)"))),
+                    Lookup::Absent => Err(this.unknown_key(&key, site)),
                 }
             }
             Reference::Call { name, arguments } => {
@@ -216,7 +216,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// The resolved value at `key`, which is absolute or relative to the key of the site (`.sibling`, `..uncle`).
-    fn lookup(&mut self, key: &str, site: Site) -> Result<Found, ConfigError> {
+    fn lookup(&mut self, key: &str, site: Site) -> Result<Lookup, ConfigError> {
         let absolute = self.absolute(key, site)?;
         let in_hydra = |key: &str| key == HYDRA || key.starts_with("hydra.");
         if in_hydra(&absolute) && !in_hydra(site.key) {
@@ -242,14 +242,14 @@ impl<'a> Resolver<'a> {
         Ok(absolute.replace("].", ".").replace('[', ".").replace(']', ""))
     }
 
-    fn lookup_absolute(&mut self, key: &str, site: Site) -> Result<Found, ConfigError> {
+    fn lookup_absolute(&mut self, key: &str, site: Site) -> Result<Lookup, ConfigError> {
         let mut current = Node::Raw(self.root);
         let mut path = String::new();
         for part in key.split('.').filter(|part| !part.is_empty()) {
             // A parent of the key may be an interpolation.
             if let Node::Raw(node @ Value::String(text)) = current {
                 if text == MISSING {
-                    return Ok(Found::Missing);
+                    return Ok(Lookup::Missing);
                 }
                 current = Node::Resolved(self.node(node, &path)?);
             }
@@ -260,13 +260,13 @@ impl<'a> Resolver<'a> {
             };
             match child {
                 Some(child) => current = child,
-                None => return Ok(Found::Absent),
+                None => return Ok(Lookup::Absent),
             }
         }
         match current {
-            Node::Raw(Value::String(text)) if text == MISSING => Ok(Found::Missing),
-            Node::Raw(node) => self.nested(site, |this| this.node(node, &path)).map(Found::Value),
-            Node::Resolved(node) => Ok(Found::Value(node)),
+            Node::Raw(Value::String(text)) if text == MISSING => Ok(Lookup::Missing),
+            Node::Raw(node) => self.nested(site, |this| this.node(node, &path)).map(Lookup::Value),
+            Node::Resolved(node) => Ok(Lookup::Value(node)),
         }
     }
 

@@ -3,7 +3,7 @@
 use serde_yaml_ng::Value;
 
 use super::grammar::parse_argument;
-use super::{Found, HYDRA, Resolver, Site};
+use super::{HYDRA, Lookup, Resolver, Site};
 use crate::error::{ConfigError, Names};
 use crate::python_text::str_of;
 use crate::typed::described;
@@ -53,8 +53,8 @@ pub(super) fn call(
             }
         },
         "oc.select" => match resolver.lookup(&first, site)? {
-            Found::Value(value) => Ok(value),
-            Found::Missing | Found::Absent => Ok(default.unwrap_or_default()),
+            Lookup::Value(value) => Ok(value),
+            Lookup::Missing | Lookup::Absent => Ok(default.unwrap_or_default()),
         },
         "oc.decode" => {
             let argument = parse_argument(&first)
@@ -63,12 +63,12 @@ pub(super) fn call(
         }
         "oc.dict.keys" | "oc.dict.values" => {
             let entries = match resolver.lookup(&first, site)? {
-                Found::Value(Value::Mapping(entries)) => entries,
-                Found::Value(other) => {
+                Lookup::Value(Value::Mapping(entries)) => entries,
+                Lookup::Value(other) => {
                     let message = format!("{name} expects a map, but {first} is {}", described(&other));
                     return Err(resolver.error(site, message));
                 }
-                Found::Missing | Found::Absent => return Err(resolver.unknown_key(&first, site)),
+                Lookup::Missing | Lookup::Absent => return Err(resolver.unknown_key(&first, site)),
             };
             let part = |(key, value)| if name == "oc.dict.keys" { key } else { value };
             Ok(Value::Sequence(entries.into_iter().map(part).collect()))
@@ -77,9 +77,9 @@ pub(super) fn call(
             .map(Value::from)
             .map_err(|error| resolver.error(site, format!("bad time format {first:?}: {error}"))),
         _ => match resolver.lookup_absolute(&format!("{HYDRA}.{first}"), site)? {
-            Found::Value(value) => Ok(value),
-            Found::Missing => Err(resolver.error(site, format!("hydra.{first} has no value yet"))),
-            Found::Absent => Err(resolver.error(site, format!("hydra has no key {first:?}"))),
+            Lookup::Value(value) => Ok(value),
+            Lookup::Missing => Err(resolver.error(site, format!("hydra.{first} has no value yet"))),
+            Lookup::Absent => Err(resolver.error(site, format!("hydra has no key {first:?}"))),
         },
     }
 }

@@ -181,7 +181,7 @@ fn operators_are_nested_in_their_step() {
 #[test]
 fn counters_are_drawn_when_they_change() {
     let sample = |watts: f64, reasons| {
-        let mut sample = GpuSample::of(1).with(Reading::Power, watts).with(Reading::MemUsed, 3e6);
+        let mut sample = GpuSample::new(1).with(Reading::Power, watts).with(Reading::MemUsed, 3e6);
         sample.reasons = Some(reasons);
         Event::GpuSample(Box::new(sample))
     };
@@ -242,7 +242,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         Event::StepTimeline(Box::new(StepTimeline { phase: Phase::Decode, at, names, spans }))
     });
     let sample = (0..2u32, 0..4u8, 0..4u64).prop_map(|(gpu, watts, bits)| {
-        let mut sample = GpuSample::of(gpu).with(Reading::Power, f64::from(watts));
+        let mut sample = GpuSample::new(gpu).with(Reading::Power, f64::from(watts));
         sample.reasons = Some(bits);
         Event::GpuSample(Box::new(sample))
     });

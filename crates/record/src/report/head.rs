@@ -10,7 +10,7 @@ use super::{
 use crate::state::RunState;
 use llmprof_analysis::{
     distribution::Summary,
-    throttle::{Tone, Work},
+    throttle::{GpuActivity, Tone},
 };
 use llmprof_base::units::{binary_bytes, bytes, grouped, millis, three_digits};
 use llmprof_event::{RunStarted, WorkKind};
@@ -225,9 +225,9 @@ pub(super) fn tiles(state: &RunState) -> Vec<Tile> {
 }
 
 fn power(state: &RunState) -> Tile {
-    let watts = energy_of(state).and_then(|energy| energy.of(Work::Decode)?.mean_w);
+    let watts = energy_of(state).and_then(|energy| energy.phase(GpuActivity::Decode)?.mean_w);
     let gpu = state.profiled_gpu();
-    let samples = gpu.map_or(0, |gpu| gpu.ledger.of(Work::Decode).samples);
+    let samples = gpu.map_or(0, |gpu| gpu.ledger.account(GpuActivity::Decode).samples);
     let limit = gpu.and_then(|gpu| gpu.info.power_limit_w);
     let limit = limit.map_or_else(String::new, |watts| format!(" of {watts:.0} W"));
     Tile {

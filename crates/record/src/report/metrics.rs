@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use super::{account::account_json, bill::bill_json, items::all_hints};
 use crate::state::{
-    MeanOf, Measured, Programs, RecordedSpan, RunState, ServerState, SpeculationTally, Used, VisionTally,
+    MeanOf, Measured, Programs, RecordedSpan, RunState, ServerState, SpeculationTally, Utilisation,
+    VisionTally,
 };
 use gpu_traces::show::{RowQuery, TableView};
 use llmprof_analysis::{
@@ -15,7 +16,7 @@ use llmprof_analysis::{
     energy::Energy,
     late::LateChunks,
     metrics::MetricsSummary,
-    throttle::Work,
+    throttle::GpuActivity,
 };
 use llmprof_event::{AllocatorSample, KernelReport, Phase, SCHEMA, Stamp};
 
@@ -272,7 +273,8 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
     let metrics = state.summary();
     let diagnosis = state.workload_diagnosis();
     let energy = energy_of(state);
-    let phase_energy = |phase: Work| energy.as_ref().and_then(|energy| energy.of(phase)?.j_per_token);
+    let phase_energy =
+        |phase: GpuActivity| energy.as_ref().and_then(|energy| energy.phase(phase)?.j_per_token);
     let mut object = json!({
         "schema": RUN_SCHEMA,
         "run_dir": run_dir,
@@ -300,8 +302,8 @@ pub fn run_json(state: &RunState, run_dir: Option<&Path>) -> Value {
         "output_tok_s": metrics.output_tok_s,
         "kernel_recording": recording_json(state),
         "energy_j_per_token": energy.as_ref().and_then(|energy| Some(energy.requests?.j_per_output_token)),
-        "energy_prefill_j_per_token": phase_energy(Work::Prefill),
-        "energy_decode_j_per_token": phase_energy(Work::Decode),
+        "energy_prefill_j_per_token": phase_energy(GpuActivity::Prefill),
+        "energy_decode_j_per_token": phase_energy(GpuActivity::Decode),
         "mfu": state.mfu().map(|used| used.share),
         "mbu": state.mbu().map(|used| used.share),
         "verdict": diagnosis.as_ref().map(|diagnosis| &diagnosis.verdict),
@@ -439,8 +441,9 @@ fn efficiency_json(state: &RunState) -> Value {
         Ok(peaks) => (Some(peaks), None),
         Err(why) => (None, Some(why)),
     };
-    let used =
-        |used: Option<Used>| used.map(|used| json!({"share": used.share, "achieved_per_s": used.achieved}));
+    let used = |used: Option<Utilisation>| {
+        used.map(|used| json!({"share": used.share, "achieved_per_s": used.achieved}))
+    };
     json!({
         "mfu": used(state.mfu()),
         "mbu": used(state.mbu()),
@@ -455,7 +458,7 @@ fn efficiency_json(state: &RunState) -> Value {
 
 /// Operator times of a phase on the host; null if they were not timed.
 fn operators_json(state: &RunState, phase: Phase) -> Value {
-    let Some(host) = state.operators.of(phase).filter(|host| host.steps > 0) else { return Value::Null };
+    let Some(host) = state.operators.phase(phase).filter(|host| host.steps > 0) else { return Value::Null };
     json!({
         "steps": host.steps,
         "host_ns": host.host_ns,

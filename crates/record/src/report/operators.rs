@@ -22,7 +22,7 @@ pub(super) fn operators_md(state: &RunState) -> Option<String> {
     let mut out = format!("# Operators: {title}\n\n");
     let mut any = false;
     for phase in Phase::WORK {
-        let host = state.operators.of(phase).filter(|host| host.steps > 0);
+        let host = state.operators.phase(phase).filter(|host| host.steps > 0);
         match (state.operator_basis(phase), state.step_cost(phase)) {
             (Some((OperatorBasis::Kernels, _)), _) => measured(&mut out, state, phase),
             // The host's table contains everything.

@@ -43,7 +43,7 @@ pub(super) fn ops_csv(state: &RunState) -> Option<String> {
 }
 
 #[derive(Default)]
-struct Row {
+struct OperatorCsvRow {
     operator: String,
     shapes: Option<String>,
     steps: Option<u64>,
@@ -65,7 +65,7 @@ struct Device {
     busy_ns: f64,
 }
 
-impl Row {
+impl OperatorCsvRow {
     fn cells(&self, phase: Phase) -> [String; COLUMNS.len()] {
         fn cell<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
             value.map_or_else(String::new, text)
@@ -102,8 +102,8 @@ impl Row {
         ]
     }
 
-    fn timed(self, time: &OperatorTime, host: &HostOperators) -> Row {
-        Row {
+    fn timed(self, time: &OperatorTime, host: &HostOperators) -> OperatorCsvRow {
+        OperatorCsvRow {
             steps: Some(host.attributed_steps()),
             calls: Some(time.calls),
             calls_per_step: Some(time.calls as f64 / host.attributed_steps().max(1) as f64),
@@ -119,9 +119,9 @@ impl Row {
 }
 
 /// The step, the steps without operators, then the operators in execution order.
-fn rows(state: &RunState, phase: Phase) -> Vec<Row> {
+fn rows(state: &RunState, phase: Phase) -> Vec<OperatorCsvRow> {
     let cost = state.step_cost(phase);
-    let host = state.operators.of(phase).filter(|host| host.steps > 0);
+    let host = state.operators.phase(phase).filter(|host| host.steps > 0);
     let live = state.kernels.live(phase).filter(|live| live.total.steps > 0);
     if cost.is_none() && host.is_none() && live.is_none() {
         return Vec::new();
@@ -132,18 +132,16 @@ fn rows(state: &RunState, phase: Phase) -> Vec<Row> {
     );
     for &operator in Operator::ALL {
         let row = of_operator(operator, cost.as_ref(), host, live);
-        rows.extend(row.map(|row| Row { shapes: state.operand_shapes(phase, operator), ..row }));
+        rows.extend(row.map(|row| OperatorCsvRow { shapes: state.operand_shapes(phase, operator), ..row }));
     }
-    rows.extend(live.and_then(|live| device(live, |row| row.operator.is_none())).map(|device| Row {
-        operator: "(others)".to_owned(),
-        device: Some(device),
-        ..Row::default()
+    rows.extend(live.and_then(|live| device(live, |row| row.operator.is_none())).map(|device| {
+        OperatorCsvRow { operator: "(others)".to_owned(), device: Some(device), ..OperatorCsvRow::default() }
     }));
     rows
 }
 
-fn step(cost: Option<&StepCost>, host: Option<&HostOperators>, live: Option<&LiveKernels>) -> Row {
-    Row {
+fn step(cost: Option<&StepCost>, host: Option<&HostOperators>, live: Option<&LiveKernels>) -> OperatorCsvRow {
+    OperatorCsvRow {
         operator: "(step)".to_owned(),
         steps: host.map(|host| host.steps),
         calls: host.map(|host| host.steps),
@@ -153,17 +151,17 @@ fn step(cost: Option<&StepCost>, host: Option<&HostOperators>, live: Option<&Liv
         device: live.and_then(|live| device(live, |_| true)),
         cost: cost.map(StepCost::total),
         heap: host.and_then(|host| host.heap),
-        ..Row::default()
+        ..OperatorCsvRow::default()
     }
 }
 
-fn without_operators(host: &HostOperators) -> Row {
-    Row {
+fn without_operators(host: &HostOperators) -> OperatorCsvRow {
+    OperatorCsvRow {
         operator: "(steps without operators)".to_owned(),
         steps: Some(host.unattributed_steps),
         calls: Some(host.unattributed_steps),
         host_total_ns: Some(host.unattributed_ns),
-        ..Row::default()
+        ..OperatorCsvRow::default()
     }
 }
 
@@ -172,8 +170,8 @@ fn of_operator(
     cost: Option<&StepCost>,
     host: Option<&HostOperators>,
     live: Option<&LiveKernels>,
-) -> Option<Row> {
-    let costs = cost.and_then(|cost| cost.of(operator));
+) -> Option<OperatorCsvRow> {
+    let costs = cost.and_then(|cost| cost.operator(operator));
     let time = host.and_then(|host| Some((host.time_of(operator)?, host)));
     let device = live.and_then(|live| device(live, |row| row.operator == Some(operator)));
     // The operators within layers have a cost in any case, but are operators of only some steps.
@@ -181,12 +179,12 @@ fn of_operator(
     if !is_known && time.is_none() && device.is_none() {
         return None;
     }
-    let row = Row {
+    let row = OperatorCsvRow {
         operator: operator.name().to_owned(),
         calls_per_step: costs.map(|costs| costs.calls as f64),
         device,
         cost: costs.map(|costs| costs.all),
-        ..Row::default()
+        ..OperatorCsvRow::default()
     };
     Some(match time {
         Some((time, host)) => row.timed(time, host),
@@ -263,7 +261,7 @@ mod tests {
                 let total: u64 =
                     windows.iter().filter(|window| window.phase == phase).map(|window| window.host_ns).sum();
                 prop_assert!((ms(step, "host_total_ms") - total as f64 / 1e6).abs() < 1e-9);
-                let attributed = state.operators.of(phase).unwrap().attributed_steps() > 0;
+                let attributed = state.operators.phase(phase).unwrap().attributed_steps() > 0;
                 prop_assert_eq!(step[at("host_self_ms")].is_empty(), !attributed, "never 0 for a missing value");
                 if attributed {
                     let parts: f64 = parts.iter().map(|row| ms(row, "host_total_ms")).sum();

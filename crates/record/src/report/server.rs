@@ -14,11 +14,11 @@ use llmprof_base::{
 use llmprof_event::{AlertChanged, Stamp};
 
 /// A name, its values, and their unit.
-type Row<'a> = (&'static str, &'a Series, Unit);
+type ServerMetric<'a> = (&'static str, &'a Series, Unit);
 
 /// The metrics of a server that are shown.
-fn rows(server: &ServerState) -> Vec<Row<'_>> {
-    let all: [Row<'_>; 5] = [
+fn rows(server: &ServerState) -> Vec<ServerMetric<'_>> {
+    let all: [ServerMetric<'_>; 5] = [
         ("running", &server.running, Unit::None),
         ("queued", &server.queued, Unit::None),
         ("KV cache", &server.kv_used, Unit::Percent),

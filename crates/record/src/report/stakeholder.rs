@@ -8,13 +8,13 @@ use super::{
     metrics::{energy_of, outcome},
     paragraph,
 };
-use crate::state::{RunState, Used};
+use crate::state::{RunState, Utilisation};
 use llmprof_analysis::{
     account::Group,
     classify::Class,
     distribution::Summary,
     roofline::PointKind,
-    throttle::{Cause, Limit, Tone, Work},
+    throttle::{Cause, GpuActivity, Limit, Tone},
     trust::{MIN_REQUESTS, Severity, Trust, TrustIssue},
 };
 use llmprof_base::units::{grouped, percent, three_digits};
@@ -181,7 +181,7 @@ fn is_it_fast(state: &RunState) -> Vec<String> {
     lines
 }
 
-fn near(used: Used) -> &'static str {
+fn near(used: Utilisation) -> &'static str {
     match used.share {
         share if share >= 0.8 => "close to the limit of this GPU",
         share if share >= 0.5 => "more than half of the limit of this GPU",
@@ -215,11 +215,11 @@ fn limited_by(limit: Limit) -> &'static str {
 }
 
 /// The activity in plain language, for readers who do not know the phases.
-fn while_working(work: Work) -> &'static str {
+fn while_working(work: GpuActivity) -> &'static str {
     match work {
-        Work::Vision => "While it encodes images",
-        Work::Prefill => "While it reads the prompt",
-        Work::Decode => "While it generates",
+        GpuActivity::Vision => "While it encodes images",
+        GpuActivity::Prefill => "While it reads the prompt",
+        GpuActivity::Decode => "While it generates",
         _ => "While it works",
     }
 }
@@ -239,10 +239,10 @@ fn limits(state: &RunState) -> Vec<String> {
         }))
         .collect();
     let points = state.roofline().points;
-    for (phase, work) in [("prefill", Work::Prefill), ("decode", Work::Decode)] {
+    for (phase, work) in [("prefill", GpuActivity::Prefill), ("decode", GpuActivity::Decode)] {
         let found = points.iter().find(|point| point.kind == PointKind::Phase && point.phase == phase);
         let class = found.and_then(|point| point.verdict.as_ref()).map(|verdict| verdict.class);
-        let used = state.mbu().filter(|used| work == Work::Decode && used.share >= 0.5);
+        let used = state.mbu().filter(|used| work == GpuActivity::Decode && used.share >= 0.5);
         match (class, used) {
             (Some(class), _) => {
                 lines.push(format!("{}, {} (an estimate).", while_working(work), bound(class)));

@@ -55,11 +55,11 @@ struct Shared {
     root: PathBuf,
     /// A directory that takes longer is skipped.
     limit: Duration,
-    work: Mutex<Work>,
+    work: Mutex<ListingQueue>,
     changed: Condvar,
 }
 
-struct Work {
+struct ListingQueue {
     waiting: Vec<Waiting>,
     /// Directories that are being read, each by one thread.
     reading: Vec<(PathBuf, Instant)>,
@@ -85,7 +85,7 @@ fn blocked() -> MutexGuard<'static, Vec<PathBuf>> {
 }
 
 /// The kind of a directory.
-enum Step {
+enum DirKind {
     Run(Box<RunEntry>),
     Folder { below: Vec<PathBuf>, is_sweep: bool },
 }
@@ -100,7 +100,7 @@ impl Listing {
 
     fn new(root: &Path, limit: Duration) -> Listing {
         let waiting = vec![Waiting { dir: root.to_owned(), depth: MAX_DEPTH, sweep: None }];
-        let work = Work { waiting, reading: Vec::new(), found: Vec::new(), silent: 0 };
+        let work = ListingQueue { waiting, reading: Vec::new(), found: Vec::new(), silent: 0 };
         let (root, work) = (root.to_owned(), Mutex::new(work));
         Listing { shared: Arc::new(Shared { root, limit, work, changed: Condvar::new() }) }
     }
@@ -135,12 +135,12 @@ impl Listing {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Work> {
+    fn lock(&self) -> MutexGuard<'_, ListingQueue> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Work {
+impl ListingQueue {
     fn is_done(&self) -> bool {
         self.waiting.is_empty() && self.reading.is_empty()
     }
@@ -166,7 +166,7 @@ impl Work {
 }
 
 /// Reads directories until none is left, or until the current one is skipped.
-fn work(shared: &Shared, visit: &dyn Fn(&Path, &Path) -> Step) {
+fn work(shared: &Shared, visit: &dyn Fn(&Path, &Path) -> DirKind) {
     loop {
         let Waiting { dir, depth, sweep } = {
             let mut work = shared.lock();
@@ -186,25 +186,25 @@ fn work(shared: &Shared, visit: &dyn Fn(&Path, &Path) -> Step) {
         };
         work.reading.swap_remove(place);
         match step {
-            Step::Run(run) => work.found.push(RunEntry { sweep, ..*run }),
-            Step::Folder { below, is_sweep } if depth > 0 => {
+            DirKind::Run(run) => work.found.push(RunEntry { sweep, ..*run }),
+            DirKind::Folder { below, is_sweep } if depth > 0 => {
                 let sweep = if is_sweep { Some(dir) } else { sweep };
                 let wait = |dir| Waiting { dir, depth: depth - 1, sweep: sweep.clone() };
                 work.waiting.extend(below.into_iter().map(wait));
             }
-            Step::Folder { .. } => {}
+            DirKind::Folder { .. } => {}
         }
     }
     shared.changed.notify_all();
 }
 
-fn visit(root: &Path, dir: &Path) -> Step {
+fn visit(root: &Path, dir: &Path) -> DirKind {
     let run = RunDir::open(dir);
     let Ok(events) = fs::metadata(run.events()) else {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();
         let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
         let below = folders.map(|entry| entry.path()).collect();
-        return Step::Folder { below, is_sweep: is_sweep(dir) };
+        return DirKind::Folder { below, is_sweep: is_sweep(dir) };
     };
     let mut names =
         dir.strip_prefix(root).unwrap_or(dir).iter().rev().map(|n| n.to_string_lossy().into_owned());
@@ -214,7 +214,7 @@ fn visit(root: &Path, dir: &Path) -> Step {
     // The directories of a sweep's jobs are not named after their models.
     let kind = result.as_ref().and_then(|result| result.run.clone()).or_else(|| first_event(&run));
     let kind = kind.unwrap_or_default();
-    Step::Run(Box::new(RunEntry {
+    DirKind::Run(Box::new(RunEntry {
         model: kind.model.clone().unwrap_or(parent),
         experiment: kind.experiment.clone().unwrap_or(above),
         name,

@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn missing_readings_are_empty_cells() {
-        let sample = GpuSample::of(0)
+        let sample = GpuSample::new(0)
             .with(Reading::Power, 612.5)
             .with(Reading::MemUsed, f64::from(3 << 20))
             .with(Reading::Dram, 78.5);

@@ -8,7 +8,7 @@ use llmprof_analysis::{
         TtftFacts, cold_start, decode, headline, program, throughput, ttft,
     },
     roofline::Roof,
-    throttle::{Basis, Work},
+    throttle::{Basis, GpuActivity},
 };
 use llmprof_event::{ModelEngine, Phase, WorkKind};
 
@@ -179,7 +179,7 @@ impl RunState {
             _ => self.bounded_cost(phase),
         };
         match cost {
-            Some(cost) => Some(cost.operators.iter().map(|operator| Bound::of(&operator.all, &roof)).sum()),
+            Some(cost) => Some(cost.operators.iter().map(|operator| Bound::new(&operator.all, &roof)).sum()),
             None if phase == Phase::Decode => {
                 let bytes_ns = self.decode_step_bytes()? as f64 / roof.bytes_per_s * 1e9;
                 Some(Bound { bytes_ns, flops_ns: 0.0 })
@@ -200,14 +200,14 @@ impl RunState {
     fn clock_loss(&self, phase: Phase) -> Option<ClockLoss> {
         let gpu = self.gpu_of_work()?;
         let work = match phase {
-            Phase::Prefill => Work::Prefill,
-            _ => Work::Decode,
+            Phase::Prefill => GpuActivity::Prefill,
+            _ => GpuActivity::Decode,
         };
         let diagnosis = self.diagnosis_of(gpu)?;
         // A server's phases are not known.
         let serves = self.load_tested().is_some();
         let in_phase = diagnosis.causes.iter().filter(|cause| {
-            cause.fault == Some(true) && (cause.phase == work || serves && cause.phase == Work::Busy)
+            cause.fault == Some(true) && (cause.phase == work || serves && cause.phase == GpuActivity::Busy)
         });
         let costs = in_phase.filter_map(|cause| Some((cause, cause.cost_pct?)));
         let (cause, pct) = costs.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, pct)| *pct > 0.0)?;

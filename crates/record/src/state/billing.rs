@@ -12,7 +12,7 @@ impl RunState {
     pub(super) fn bill_starts(&mut self) {
         let shape = self.run.as_ref().and_then(|run| run.shape.as_deref());
         let weights =
-            shape.zip(self.peaks().ok()).map(|(shape, peaks)| Weights::of(shape, &Roof::stated(&peaks)));
+            shape.zip(self.peaks().ok()).map(|(shape, peaks)| Weights::new(shape, &Roof::stated(&peaks)));
         self.bill.set_weights(weights);
         self.bill.restart();
     }

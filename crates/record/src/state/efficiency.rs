@@ -9,23 +9,23 @@ use llmprof_analysis::{
     peaks::{OVERRIDE, Peaks, peaks_of},
     program::changes,
     roofline::{OperatorBasis, Point, PointBasis, PointKind, Roof, Roofline, Timed, estimated},
-    throttle::Work,
+    throttle::GpuActivity,
 };
 use llmprof_event::{Phase, kernels::Kind, readings::Reading};
 
 /// The utilisation of a ceiling.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Used {
+pub struct Utilisation {
     pub share: f64,
     /// Per second.
     pub achieved: f64,
     pub peak: f64,
 }
 
-impl Used {
-    fn of(achieved: f64, peak: f64) -> Option<Used> {
+impl Utilisation {
+    fn new(achieved: f64, peak: f64) -> Option<Utilisation> {
         // More than the peak cannot be measured: the model's shape or the peak is wrong.
-        (achieved > 0.0 && achieved <= peak).then(|| Used { share: achieved / peak, achieved, peak })
+        (achieved > 0.0 && achieved <= peak).then(|| Utilisation { share: achieved / peak, achieved, peak })
     }
 }
 
@@ -125,46 +125,46 @@ impl RunState {
     }
 
     /// Model FLOPs utilisation: FLOP/s of the prefills over the dense peak.
-    pub fn mfu(&self) -> Option<Used> {
+    pub fn mfu(&self) -> Option<Utilisation> {
         let flops = self.step_cost(Phase::Prefill)?.total().flops();
         if let Some(server) = self.load_tested() {
             // TTFT includes the queue.
             let secs = server.part(TtftPart::Prefill).mean_ms()? / 1e3;
-            return Used::of(flops / secs, self.peaks().ok()?.flops).filter(|_| secs > 0.0);
+            return Utilisation::new(flops / secs, self.peaks().ok()?.flops).filter(|_| secs > 0.0);
         }
         let secs = self.total.prefill_secs() / self.total.ttft.n().max(1) as f64;
-        Used::of(flops / secs, self.peaks().ok()?.flops).filter(|_| secs > 0.0)
+        Utilisation::new(flops / secs, self.peaks().ok()?.flops).filter(|_| secs > 0.0)
     }
 
     /// Model bandwidth utilisation at `decode_tok_s`: bytes of weights and cache that decode steps read per second, over the
     /// peak.
-    pub fn mbu_at(&self, decode_tok_s: f64) -> Option<Used> {
+    pub fn mbu_at(&self, decode_tok_s: f64) -> Option<Utilisation> {
         let cost = self.step_cost(Phase::Decode);
         if let Some(server) = self.load_tested() {
             let steps_s = 1e3 / server.late.usual_ms().filter(|_| server.gaps_are_itl())?;
-            return Used::of(cost?.total().certain_bytes() * steps_s, self.peaks().ok()?.bytes_per_s);
+            return Utilisation::new(cost?.total().certain_bytes() * steps_s, self.peaks().ok()?.bytes_per_s);
         }
         // Recordings without a shape have the bytes only.
         let bytes =
             cost.map(|cost| cost.total().certain_bytes()).or(self.decode_step_bytes().map(|n| n as f64))?;
         let tokens = f64::from(self.batch()) * self.tokens_per_step();
-        Used::of(bytes * decode_tok_s / tokens, self.peaks().ok()?.bytes_per_s)
+        Utilisation::new(bytes * decode_tok_s / tokens, self.peaks().ok()?.bytes_per_s)
     }
 
     /// The same over the run.
-    pub fn mbu(&self) -> Option<Used> {
+    pub fn mbu(&self) -> Option<Utilisation> {
         self.mbu_at(self.decode_tok_s()?)
     }
 
     /// The mean SM clock in `phase`.
     fn clock_of(&self, phase: Phase) -> Option<f64> {
         let work = match phase {
-            Phase::Vision => Work::Vision,
-            Phase::Prefill => Work::Prefill,
-            Phase::Decode => Work::Decode,
+            Phase::Vision => GpuActivity::Vision,
+            Phase::Prefill => GpuActivity::Prefill,
+            Phase::Decode => GpuActivity::Decode,
             _ => return None,
         };
-        self.profiled_gpu()?.ledger.of(work).clock_mhz.value()
+        self.profiled_gpu()?.ledger.account(work).clock_mhz.value()
     }
 
     /// The current SM clock; for a finished run, its mean under load.
@@ -173,7 +173,8 @@ impl RunState {
         if self.finished.is_none() {
             return gpu.value(Reading::SmClock);
         }
-        let accounts = [Work::Vision, Work::Prefill, Work::Decode].map(|work| gpu.ledger.of(work).clock_mhz);
+        let accounts = [GpuActivity::Vision, GpuActivity::Prefill, GpuActivity::Decode]
+            .map(|work| gpu.ledger.account(work).clock_mhz);
         let weight: f64 = accounts.iter().map(|mean| mean.weight()).sum();
         let sum: f64 = accounts.iter().filter_map(|mean| Some(mean.value()? * mean.weight())).sum();
         (weight > 0.0).then(|| sum / weight)
@@ -200,7 +201,7 @@ impl RunState {
     /// Operator times if the workload runs on the CPU; `None` on a GPU, and if they were not timed.
     pub fn operators_on_cpu(&self, phase: Phase) -> Option<&HostOperators> {
         let on_cpu = self.run.as_ref().is_some_and(|run| run.device.is_cpu());
-        self.operators.of(phase).filter(|host| on_cpu && !host.times.is_empty())
+        self.operators.phase(phase).filter(|host| on_cpu && !host.times.is_empty())
     }
 
     /// The measured operators of `phase`, the longest first.
@@ -211,7 +212,7 @@ impl RunState {
                 self.kernels.live(phase).map(|live| live.total.rows.iter().map(Spent::from).collect())
             }
             OperatorBasis::WallTime => {
-                self.operators.of(phase).map(|host| host.times.iter().map(Spent::from).collect())
+                self.operators.phase(phase).map(|host| host.times.iter().map(Spent::from).collect())
             }
         }
         .unwrap_or_default();

@@ -3,7 +3,7 @@
 use super::{GpuState, RunState};
 use llmprof_analysis::{
     energy::{Energy, energy},
-    throttle::Work,
+    throttle::GpuActivity,
 };
 use llmprof_event::{
     Event, GpuAbsent, GpuInfo, GpuLost, GpuProcesses, GpuSample, GpuSource, ObserverSample, Phase,
@@ -122,7 +122,7 @@ impl RunState {
 
     /// The GPU to show first: the workload's, else the one with the highest load.
     pub fn main_gpu(&self) -> Option<&GpuState> {
-        let busy = |gpu: &GpuState| gpu.ledger.of(Work::Busy).time_ns;
+        let busy = |gpu: &GpuState| gpu.ledger.account(GpuActivity::Busy).time_ns;
         // The first of several with the same load.
         let busiest = || self.gpus.iter().rev().max_by(|a, b| busy(a).total_cmp(&busy(b)));
         self.profiled_gpu().or_else(busiest)

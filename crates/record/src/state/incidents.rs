@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn a_reason_is_new_once() {
         let mut recorder = FlightRecorder::default();
-        let sample = |bits, mhz| GpuSample::of(0).with(Reading::SmClock, mhz).with_reasons(bits);
+        let sample = |bits, mhz| GpuSample::new(0).with(Reading::SmClock, mhz).with_reasons(bits);
         for (i, bits) in [0, 0x4, 0, 0x4, 0x24, 0x2].into_iter().enumerate() {
             recorder.gpu_sample(
                 Stamp(i as u64 * 100_000_000),

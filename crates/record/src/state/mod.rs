@@ -34,7 +34,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 pub use account::Accounts;
 pub use by_context::{AtContext, ByContext};
-pub use efficiency::Used;
+pub use efficiency::Utilisation;
 pub use incidents::{FlightRecorder, Incident, IncidentKind, KeptSample};
 pub use kernels::{KEPT_REPORTS, KernelState, LiveKernels, StepTable, WindowKernels};
 pub use launches::{LaunchGroup, LaunchPlace, Launched, Launches};
@@ -224,7 +224,7 @@ impl RunState {
             Event::Observer(sample) => self.observer(t, sample),
 
             Event::ProcessJoined(process) => self.process_joined(t, process),
-            Event::ProcessLeft(left) => self.programs.left(t, left),
+            Event::ProcessLeft(left) => self.programs.process_left(t, left),
             Event::StepsFound(finding) => self.programs.steps_found(t, finding),
             Event::Ranks(window) => self.ranks.window(t, window),
             Event::HostStacks(window) => self.stacks.window(t, window),

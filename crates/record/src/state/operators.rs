@@ -41,7 +41,7 @@ pub struct HostOperators {
 }
 
 impl OperatorState {
-    pub fn of(&self, phase: Phase) -> Option<&HostOperators> {
+    pub fn phase(&self, phase: Phase) -> Option<&HostOperators> {
         match phase {
             Phase::Vision => Some(&self.vision),
             Phase::Prefill => Some(&self.prefill),
@@ -265,7 +265,7 @@ mod tests {
             &window(false, 2, 200, &[(Operator::Attention, 2, 60), (Operator::Down, 2, 80)]),
         );
         state.window(Stamp(0), &window(false, 1, 100, &[(Operator::Qkv, 1, 10), (Operator::Down, 1, 20)]));
-        let decode = state.of(Phase::Decode).unwrap();
+        let decode = state.phase(Phase::Decode).unwrap();
         assert_eq!((state.warmup_steps, decode.steps, decode.host_ns), (9, 3, 300));
         let order: Vec<Operator> = decode.times.iter().map(|time| time.operator).collect();
         assert_eq!(order, [Operator::Qkv, Operator::Attention, Operator::Down]);
@@ -276,6 +276,6 @@ mod tests {
         state.stopped();
         state.window(Stamp(0), &window(false, 1, 1 << 40, &[(Operator::Qkv, 1, 1 << 40)]));
         state.window(Stamp(0), &window(false, 1, 100, &[(Operator::Qkv, 1, 10)]));
-        assert_eq!(state.of(Phase::Decode).unwrap().host_ns, 400);
+        assert_eq!(state.phase(Phase::Decode).unwrap().host_ns, 400);
     }
 }

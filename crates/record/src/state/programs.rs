@@ -48,7 +48,7 @@ impl Programs {
         self.processes.push(FollowedProcess { process: process.clone(), joined: t, left: None });
     }
 
-    pub(super) fn left(&mut self, t: Stamp, left: &ProcessLeft) {
+    pub(super) fn process_left(&mut self, t: Stamp, left: &ProcessLeft) {
         let open = |known: &&mut FollowedProcess| known.process.pid == left.pid && known.left.is_none();
         if let Some(known) = self.processes.iter_mut().rev().find(open) {
             known.left = Some(t);

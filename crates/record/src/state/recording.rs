@@ -155,7 +155,7 @@ impl Measured for ByContext {
 }
 
 impl<T: Measured> Split<T> {
-    pub(super) fn of(&mut self, recorded: bool) -> &mut T {
+    pub(super) fn half_mut(&mut self, recorded: bool) -> &mut T {
         if recorded { &mut self.with } else { &mut self.without }
     }
 

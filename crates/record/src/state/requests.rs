@@ -91,7 +91,7 @@ impl ActiveRequests {
         self.by_number.values()
     }
 
-    pub(super) fn of(&mut self, request: u32) -> Option<&mut ActiveRequest> {
+    pub(super) fn get_mut(&mut self, request: u32) -> Option<&mut ActiveRequest> {
         self.by_number.get_mut(&request)
     }
 
@@ -237,7 +237,7 @@ impl RunState {
     }
 
     pub(super) fn images_encoded(&mut self, t: Stamp, encoded: &ImagesEncoded) {
-        let Some(active) = self.active.of(encoded.request) else { return };
+        let Some(active) = self.active.get_mut(encoded.request) else { return };
         if active.vision_ns.is_some() || active.tokens > 0 {
             return;
         }
@@ -277,14 +277,14 @@ impl RunState {
         // Requests of another program are inferred in parts, so the duration of a whole request is not known.
         let e2e_ns = active.e2e_ns().filter(|_| !self.kind().infers_steps());
         for trace in self.full_trace.as_deref_mut().into_iter().chain([&mut self.trace]) {
-            trace.of(recorded).request_ended(sample);
-            trace.of(!recorded).request_ended(None);
+            trace.half_mut(recorded).request_ended(sample);
+            trace.half_mut(!recorded).request_ended(None);
         }
         if complete {
             self.requests_done += 1;
-            let tpots_ns = self.tpots_ns.of(recorded);
+            let tpots_ns = self.tpots_ns.half_mut(recorded);
             sample.and_then(|sample| sample.tpot_ns()).into_iter().for_each(|ns| tpots_ns.push(ns));
-            for metrics in [&mut self.total, &mut self.window].map(|metrics| metrics.of(recorded)) {
+            for metrics in [&mut self.total, &mut self.window].map(|metrics| metrics.half_mut(recorded)) {
                 metrics.requests += 1;
                 metrics.unmeasured_tokens(u64::from(uncounted));
                 if !measured {

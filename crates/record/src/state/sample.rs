@@ -7,7 +7,7 @@ use llmprof_analysis::{
         Clocks, Facts, GpuFacts, KernelProfile, LimitShare, RequestTrace, SAMPLE_SCHEMA, Sample, Thinned,
     },
     metrics::Metrics,
-    throttle::{Account, Work},
+    throttle::{Account, GpuActivity},
 };
 use llmprof_event::{KernelWindow, Outcome, Phase, RunStarted, Stamp, readings::Reading};
 
@@ -66,9 +66,9 @@ impl RunState {
         let from = metrics.from;
         let run = self.run.as_ref()?;
         let gpu = self.profiled_gpu();
-        let phases = [(Phase::Prefill, Work::Prefill), (Phase::Decode, Work::Decode)];
+        let phases = [(Phase::Prefill, GpuActivity::Prefill), (Phase::Decode, GpuActivity::Decode)];
         let knows_limits =
-            |work: Work| gpu.is_some_and(|gpu| gpu.ledger.knows_limits(work, MIN_LIMIT_SAMPLES));
+            |work: GpuActivity| gpu.is_some_and(|gpu| gpu.ledger.knows_limits(work, MIN_LIMIT_SAMPLES));
         Some(Sample {
             schema: SAMPLE_SCHEMA,
             name: name.to_owned(),
@@ -81,7 +81,7 @@ impl RunState {
             clocks: clocks(gpu, trace),
             limits_known_in: phases.iter().filter(|(_, work)| knows_limits(*work)).map(|(p, _)| *p).collect(),
             limits: gpu.map_or_else(Vec::new, |gpu| {
-                phases.into_iter().flat_map(|(phase, work)| limits(phase, gpu.ledger.of(work))).collect()
+                phases.into_iter().flat_map(|(phase, work)| limits(phase, gpu.ledger.account(work))).collect()
             }),
             conditions: self.conditions(from, trace.is_recorded().then(|| metrics.recorded_share())),
             peak_mem_bytes: self.peak_mem_bytes(from),
@@ -125,15 +125,15 @@ fn clocks(gpu: Option<&GpuState>, trace: &RequestTrace) -> Clocks {
     let known = requests.iter().filter_map(|request| Some((request.decode_mcycles?, request.decode_ns)));
     let (mcycles, secs) =
         known.fold((0.0, 0.0), |(mcycles, secs), (cycles, ns)| (mcycles + cycles, secs + ns as f64 / 1e9));
-    let by_samples = |work: Work| {
-        let account = gpu?.ledger.of(work);
+    let by_samples = |work: GpuActivity| {
+        let account = gpu?.ledger.account(work);
         account.clock_mhz.value().filter(|_| account.samples >= MIN_SAMPLES)
     };
     let by_requests =
         (secs > 0.0 && trace.decode_clock_samples() >= MIN_LIMIT_SAMPLES).then(|| mcycles / secs);
     Clocks {
-        prefill_sm_mhz: by_samples(Work::Prefill),
-        decode_sm_mhz: by_requests.or_else(|| by_samples(Work::Decode)),
+        prefill_sm_mhz: by_samples(GpuActivity::Prefill),
+        decode_sm_mhz: by_requests.or_else(|| by_samples(GpuActivity::Decode)),
         decode_mem_mhz: trace.mem_clock_mhz(),
     }
 }

@@ -16,7 +16,7 @@ const FEW: u64 = 20;
 const WORTH: f64 = 0.1;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct LineKey {
     pid: u32,
     thread: String,
     state: HostActivity,
@@ -40,7 +40,7 @@ struct Totals {
 #[derive(Debug, Clone, Default)]
 pub struct Stacks {
     processes: BTreeMap<u32, Totals>,
-    places: BTreeMap<Place, Counts>,
+    places: BTreeMap<LineKey, Counts>,
 }
 
 /// A line of the program's code, and how often a thread was there.
@@ -88,7 +88,7 @@ impl Stacks {
         totals.idle += u64::from(window.idle);
         for HostRow { thread, state, line, samples, idle } in &window.rows {
             let (thread, state, line) = (thread.clone(), state.clone(), line.clone());
-            let place = Place { pid: window.pid, thread, state, line };
+            let place = LineKey { pid: window.pid, thread, state, line };
             if self.places.len() >= KEPT && !self.places.contains_key(&place) {
                 continue;
             }
@@ -105,7 +105,7 @@ impl Stacks {
         for (place, counts) in &self.places {
             *threads.entry((place.pid, &place.thread)).or_default() += counts.samples;
         }
-        let is_parked = |place: &Place, counts: &Counts| {
+        let is_parked = |place: &LineKey, counts: &Counts| {
             let of_thread = threads.get(&(place.pid, place.thread.as_str())).copied().unwrap_or(0);
             let waits = matches!(
                 place.state,
@@ -120,7 +120,7 @@ impl Stacks {
         lines
     }
 
-    fn line<'a>(&self, place: &'a Place, counts: Counts) -> HostLine<'a> {
+    fn line<'a>(&self, place: &'a LineKey, counts: Counts) -> HostLine<'a> {
         let totals = self.processes.get(&place.pid).copied().unwrap_or_default();
         let thread = match self.processes.len() {
             0 | 1 => place.thread.clone(),

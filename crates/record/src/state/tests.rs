@@ -324,7 +324,7 @@ fn a_cancelled_request_is_not_a_request() {
 #[test]
 fn every_reason_has_a_lane() {
     let info = GpuInfo { index: 0, ..GpuInfo::default() };
-    let sample = |ms, bits| envelope(ms, Event::GpuSample(Box::new(GpuSample::of(0).with_reasons(bits))));
+    let sample = |ms, bits| envelope(ms, Event::GpuSample(Box::new(GpuSample::new(0).with_reasons(bits))));
     let state = fold(&[
         envelope(0, Event::GpuFound(Box::new(info))),
         sample(100, 0x4),
@@ -339,7 +339,7 @@ fn every_reason_has_a_lane() {
 #[test]
 fn absent_readings_leave_no_trace() {
     let info = GpuInfo { index: 3, ..GpuInfo::default() };
-    let sample = GpuSample::of(3).with(Reading::Temp, 40.0);
+    let sample = GpuSample::new(3).with(Reading::Temp, 40.0);
     let state = fold(&[
         envelope(0, Event::GpuFound(Box::new(info))),
         envelope(1, Event::GpuSample(Box::new(sample))),

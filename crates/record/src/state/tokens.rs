@@ -50,7 +50,7 @@ impl RunState {
     /// Adds the token to its request; `None` if the request is not active.
     fn timed(&mut self, t: Stamp, token: &Token) -> Option<TimedToken> {
         let is_concurrent = self.kind().has_concurrent_requests();
-        let active = self.active.of(token.request)?;
+        let active = self.active.get_mut(token.request)?;
         let first = active.first_token.is_none();
         let Gap { ns: gap_ns, tokens, is_latency } =
             active.token(t, token.index, token.speculation.is_some());
@@ -173,7 +173,7 @@ impl RunState {
         }
         if !first && is_latency {
             let ns = gap_ns / u64::from(token.together.max(1));
-            self.by_context.of(token.recorded).token(token.context, ns);
+            self.by_context.half_mut(token.recorded).token(token.context, ns);
         }
         if let Some(speculation) = token.speculation.filter(|_| !first) {
             self.speculation.get_or_insert_default().add(speculation, token.tokens);
@@ -188,7 +188,7 @@ impl RunState {
         // TTFT of a server includes the queue.
         let prefilled = if self.load_tested().is_some() { 0 } else { token.prompt };
         let wall_ns = self.counted_to.replace(t).map_or(0, |to| t.since(to).as_nanos() as u64);
-        for metrics in [&mut self.total, &mut self.window].map(|metrics| metrics.of(token.recorded)) {
+        for metrics in [&mut self.total, &mut self.window].map(|metrics| metrics.half_mut(token.recorded)) {
             metrics.wall_ns += wall_ns;
             if !token.is_latency {
                 metrics.unmeasured_tokens(batch * u64::from(token.tokens));

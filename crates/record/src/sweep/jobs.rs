@@ -149,7 +149,7 @@ impl Sweep {
     }
 
     /// The number of jobs that are running or waiting.
-    pub fn left(&self) -> usize {
+    pub fn unfinished(&self) -> usize {
         self.jobs.iter().filter(|job| job.state != JobState::Finished).count()
     }
 

@@ -41,7 +41,7 @@ pub struct Saved {
 impl Saved {
     /// All of its runs, the latest last.
     fn runs(&self) -> impl Iterator<Item = RunValues> {
-        self.earlier.iter().cloned().chain([RunValues::of(&self.sample)])
+        self.earlier.iter().cloned().chain([RunValues::from_sample(&self.sample)])
     }
 }
 
@@ -125,7 +125,9 @@ pub fn save(name: &str, run: &Path) -> Result<Written, CompareError> {
 /// The variation from run to run of a workload, from all baselines of it.
 pub fn run_spread(baselines: &[Baseline], facts: &Facts) -> RunSpread {
     let saved = baselines.iter().filter_map(|baseline| baseline.saved.as_ref().ok());
-    RunSpread::of(saved.filter(|saved| same_workload(&saved.sample.facts, facts)).flat_map(Saved::runs))
+    RunSpread::from_runs(
+        saved.filter(|saved| same_workload(&saved.sample.facts, facts)).flat_map(Saved::runs),
+    )
 }
 
 /// The names of the baselines in `dir`, sorted.
@@ -191,7 +193,7 @@ pub fn baselines_text(found: &[Baseline]) -> String {
                 let gpu = sample.facts.gpu.as_ref().map(|gpu| gpu.name.clone());
                 let device = gpu.unwrap_or_else(|| run.device.to_string());
                 let tpot = HEADLINE.value(sample).map_or_else(|| "–".to_owned(), millis);
-                let spread = RunSpread::of(saved.runs()).deviation(HEADLINE);
+                let spread = RunSpread::from_runs(saved.runs()).deviation(HEADLINE);
                 let runs = match (spread, saved.earlier.len() + 1) {
                     (_, 1) => String::new(),
                     (None, runs) => format!(", {runs} saved runs"),

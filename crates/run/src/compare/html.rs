@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{GatedComparison, text::notes_markdown};
-use llmprof_analysis::compare::{Comparison, Row, Verdict, comparison_table, visible_rows};
+use llmprof_analysis::compare::{Comparison, MetricComparison, Verdict, comparison_table, visible_rows};
 use llmprof_base::markup::{escaped, html_from_markdown, html_page};
 
 const STYLE: &str = "td,th{text-align:right}td:first-child,th:first-child{text-align:left}h1{font-size:1.3rem;margin-top:1.5rem}\
@@ -57,7 +57,7 @@ fn section(out: &mut String, gated: &GatedComparison) {
 }
 
 /// The interval on a scale of ±10 %, with the margin behind it.
-fn bar(comparison: &Comparison, row: &Row) -> String {
+fn bar(comparison: &Comparison, row: &MetricComparison) -> String {
     const HALF: f64 = 0.1;
     let Some(ratio) = row.ratio else { return String::new() };
     let x = |share: f64| 60.0 + 58.0 * (share / HALF).clamp(-1.0, 1.0);

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{Context, Finding, Machine, inventory::Gpu, parse};
-use llmprof_base::tools::libraries::{self, CUBLAS, CUDA, CUPTI, Wanted};
+use llmprof_base::tools::libraries::{self, CUBLAS, CUDA, CUPTI, LibrarySpec};
 use llmprof_engine::cuda::dotted;
 use llmprof_event::Device;
 
@@ -133,7 +133,7 @@ impl LibraryPaths<'_> {
     }
 
     /// The file that the program loads.
-    fn best(&self, wanted: Wanted) -> Option<Library> {
+    fn best(&self, wanted: LibrarySpec) -> Option<Library> {
         let in_directory = |directory: &Path, name: String| Library { name, directory: directory.to_owned() };
         let loadable = || {
             wanted.names().find_map(|name| {

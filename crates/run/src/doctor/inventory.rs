@@ -130,7 +130,7 @@ fn read_gpus(mut probe: NvmlProbe) -> Vec<Gpu> {
         .gpus()
         .into_iter()
         .map(|info| {
-            let (sample, others) = (GpuSample::of(info.index), probe.other_processes(info.index));
+            let (sample, others) = (GpuSample::new(info.index), probe.other_processes(info.index));
             Gpu { info, sample, others, error: None }
         })
         .collect();

@@ -33,7 +33,7 @@ pub use machine::Machine;
 
 /// The time limits of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limit {
+pub struct CheckTimeouts {
     /// After this the check is abandoned.
     pub check: Duration,
     /// After this the tools that the check has started are killed; earlier than the check is abandoned, so that it can
@@ -42,7 +42,8 @@ pub struct Limit {
 }
 
 /// The time limits of the checks of this machine.
-pub const LIMIT: Limit = Limit { check: Duration::from_secs(3), tools: Duration::from_millis(2500) };
+pub const TIMEOUTS: CheckTimeouts =
+    CheckTimeouts { check: Duration::from_secs(3), tools: Duration::from_millis(2500) };
 /// Progress is reported from this time on.
 const PROGRESS_AFTER: Duration = Duration::from_secs(1);
 
@@ -201,7 +202,7 @@ const CHECKS: [(&str, CheckFn); 27] = [
 
 /// Runs every check, each within `limit`. After a while, `progress` is called with the id of each check that is still
 /// running. Ends early when [`System::stop`](llmprof_base::tools::System::stop) is set.
-pub fn examine(machine: &Arc<Machine>, limit: Limit, progress: &mut dyn FnMut(&str)) -> Report {
+pub fn examine(machine: &Arc<Machine>, limit: CheckTimeouts, progress: &mut dyn FnMut(&str)) -> Report {
     let begun = Instant::now();
     let mut reported = String::new();
     let mut waiting = |id: &str| {

@@ -39,12 +39,12 @@ pub struct MeasuredPeaks {
     pub device: Device,
     /// The name by the driver or the system.
     pub name: String,
-    pub rows: Vec<Row>,
+    pub rows: Vec<MeasuredRate>,
 }
 
 /// Rates of one load, in FLOP/s or B/s.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Row {
+pub struct MeasuredRate {
     pub load: Load,
     pub calls: usize,
     /// The fastest call.
@@ -81,7 +81,7 @@ pub fn measure(
         progress(load);
         loadable.prepare(load)?;
         let rates = rates(loadable.as_mut(), duration, control)?;
-        rows.extend(Row::new(load, &rates, stated));
+        rows.extend(MeasuredRate::new(load, &rates, stated));
     }
     Ok(MeasuredPeaks { device, name, rows })
 }
@@ -101,8 +101,8 @@ fn rates(device: &mut dyn Loadable, duration: Duration, control: &Control) -> Re
     Ok(rates)
 }
 
-impl Row {
-    fn new(load: Load, rates: &[f64], gpu: Option<&GpuPeaks>) -> Option<Row> {
+impl MeasuredRate {
+    fn new(load: Load, rates: &[f64], gpu: Option<&GpuPeaks>) -> Option<MeasuredRate> {
         let best = rates.iter().copied().max_by(f64::total_cmp)?;
         let mut second_half = rates[rates.len() / 2..].to_vec();
         second_half.sort_by(f64::total_cmp);
@@ -110,7 +110,13 @@ impl Row {
             Load::Product(dtype) => gpu.flops_of(dtype.name()),
             Load::Read | Load::Copy => Some(gpu.bytes_per_s),
         });
-        Some(Row { load, calls: rates.len(), best, steady: second_half[second_half.len() / 2], stated })
+        Some(MeasuredRate {
+            load,
+            calls: rates.len(),
+            best,
+            steady: second_half[second_half.len() / 2],
+            stated,
+        })
     }
 
     fn unit(&self) -> &'static str {
@@ -172,7 +178,7 @@ impl MeasuredPeaks {
     }
 
     pub fn json(&self) -> Value {
-        let row = |row: &Row| {
+        let row = |row: &MeasuredRate| {
             json!({
                 "load": row.load.to_string(),
                 "unit": row.unit(),
@@ -200,17 +206,17 @@ mod tests {
     fn best_steady_and_specified() {
         let h200 = GpuPeaks::named("NVIDIA H200");
         let rates = [700e12, 800e12, 790e12, 690e12, 680e12, 685e12];
-        let product = Row::new(Load::Product(Dtype::Bf16), &rates, h200).unwrap();
+        let product = MeasuredRate::new(Load::Product(Dtype::Bf16), &rates, h200).unwrap();
         assert_eq!((product.best, product.steady, product.calls), (800e12, 685e12, 6));
         assert_eq!(product.stated, Some(989.4e12));
-        let read = Row::new(Load::Read, &[4.5e12], h200).unwrap();
+        let read = MeasuredRate::new(Load::Read, &[4.5e12], h200).unwrap();
         assert_eq!((read.steady, read.stated), (4.5e12, Some(4.8e12)));
-        assert_eq!(Row::new(Load::Copy, &[], h200), None);
+        assert_eq!(MeasuredRate::new(Load::Copy, &[], h200), None);
 
         let measured = MeasuredPeaks {
             device: Device::Cuda(0),
             name: "NVIDIA H200".into(),
-            rows: vec![product, read, Row::new(Load::Copy, &[4.2e12], None).unwrap()],
+            rows: vec![product, read, MeasuredRate::new(Load::Copy, &[4.2e12], None).unwrap()],
         };
         let text = measured.text();
         assert!(text.contains("GEMM, bf16") && text.contains("685 TFLOP/s"), "{text}");
@@ -224,7 +230,7 @@ mod tests {
 
     #[test]
     fn the_overrides_are_valid() {
-        let row = |load, steady| Row { load, calls: 1, best: steady, steady, stated: None };
+        let row = |load, steady| MeasuredRate { load, calls: 1, best: steady, steady, stated: None };
         let rows = vec![row(Load::Product(Dtype::F32), 96.12e9), row(Load::Read, 21.4e9)];
         let measured = MeasuredPeaks { device: Device::Cpu, name: "cpu".into(), rows };
         let overrides: Vec<String> =

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::{
     host::Host,
     protocol::{Frame, Hello, Request},
-    trouble::{Trouble, check, diagnose},
+    trouble::{SshError, check, diagnose},
     wire::{first_line, receive, send_line},
 };
 
@@ -56,7 +56,7 @@ pub struct Connection {
 
 impl Connection {
     /// Connects without questions if possible, otherwise with questions.
-    pub fn open_asking(host: &Host) -> Result<Connection, Trouble> {
+    pub fn open_asking(host: &Host) -> Result<Connection, SshError> {
         match Connection::open(host, Patience::Never) {
             Err(trouble) if trouble.asks() => Connection::open(host, Patience::Asks),
             result => result,
@@ -64,7 +64,7 @@ impl Connection {
     }
 
     /// Waits until the remote program has identified itself.
-    pub fn open(host: &Host, patience: Patience) -> Result<Connection, Trouble> {
+    pub fn open(host: &Host, patience: Patience) -> Result<Connection, SshError> {
         let mut command = host.ssh(&host.start_script("remote-serve"), patience == Patience::Never)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if patience == Patience::Never {
@@ -72,10 +72,10 @@ impl Connection {
             // foreground.
             command.process_group(0);
         }
-        let mut child = command.spawn().map_err(|e| Trouble::from_start(&e))?;
+        let mut child = command.spawn().map_err(|e| SshError::from_start(&e))?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
-            return Err(Trouble::NoSsh("it has no pipes".to_owned()));
+            return Err(SshError::NoSsh("it has no pipes".to_owned()));
         };
         let (requests, to_send) = std_mpsc::channel();
         let (hello_tx, hello) = std_mpsc::channel();
@@ -92,7 +92,7 @@ impl Connection {
         }
         let mut connection = Connection { child, requests: Some(requests), frames, warning: None };
         let answer = match patience {
-            Patience::Never => hello.recv_timeout(HELLO_TIMEOUT).map_err(|_| Trouble::Silent {
+            Patience::Never => hello.recv_timeout(HELLO_TIMEOUT).map_err(|_| SshError::Silent {
                 host: host.short().to_owned(),
                 seconds: HELLO_TIMEOUT.as_secs(),
             })?,

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     host::{Host, INSTALLED},
-    trouble::{Trouble, diagnose},
+    trouble::{SshError, diagnose},
 };
 use llmprof_base::foreign::line;
 
@@ -24,9 +24,9 @@ impl Machine {
 }
 
 /// Asks the host for its system; ssh may ask for a password.
-pub fn machine_there(host: &Host) -> Result<Machine, Trouble> {
+pub fn remote_machine(host: &Host) -> Result<Machine, SshError> {
     let mut command = host.ssh("uname -s -m", false)?;
-    let out = command.stdin(Stdio::null()).output().map_err(|e| Trouble::from_start(&e))?;
+    let out = command.stdin(Stdio::null()).output().map_err(|e| SshError::from_start(&e))?;
     let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     match out.status.success() {
         // A login shell may print text before it.
@@ -37,8 +37,8 @@ pub fn machine_there(host: &Host) -> Result<Machine, Trouble> {
 
 /// Copies the program to `~/.local/bin` of the remote host. The old one is replaced when the new one is complete and
 /// starts. `progress` receives the bytes sent and the total.
-pub fn install(host: &Host, mut progress: impl FnMut(u64, u64)) -> Result<String, Trouble> {
-    let broken = |e: io::Error| Trouble::Broken { host: host.short().to_owned(), words: e.to_string() };
+pub fn install(host: &Host, mut progress: impl FnMut(u64, u64)) -> Result<String, SshError> {
+    let broken = |e: io::Error| SshError::Broken { host: host.short().to_owned(), words: e.to_string() };
     let program = env::current_exe().map_err(broken)?;
     let mut file = fs::File::open(&program).map_err(broken)?;
     let total = file.metadata().map_err(broken)?.len();
@@ -48,7 +48,7 @@ pub fn install(host: &Host, mut progress: impl FnMut(u64, u64)) -> Result<String
     );
     let mut command = host.ssh(&script, false)?;
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|e| Trouble::from_start(&e))?;
+    let mut child = command.spawn().map_err(|e| SshError::from_start(&e))?;
     let mut sent = 0;
     if let Some(mut pipe) = child.stdin.take() {
         let mut buffer = vec![0; 1 << 18];

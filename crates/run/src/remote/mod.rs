@@ -17,11 +17,11 @@ mod worker;
 
 pub use connection::{Connection, Incoming, Patience};
 pub use host::{Host, HostError};
-pub use install::{Machine, install, machine_there};
+pub use install::{Machine, install, remote_machine};
 pub use mirror::Copies;
-pub use protocol::{Ended, Frame, Listed, Order, Request, Work};
+pub use protocol::{Ended, Frame, Listed, Order, RemoteRequest, Request};
 pub use relay::serve;
 pub use remote_run::{RemoteMessage, RemoteRun, Start};
 pub use served_dir::ServedDir;
-pub use trouble::Trouble;
+pub use trouble::SshError;
 pub use worker::{Refusal, work};

@@ -40,7 +40,7 @@ impl Hello {
 
 /// The work of the remote host.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Work {
+pub struct RemoteRequest {
     /// As typed, including `--model`.
     pub overrides: Vec<String>,
     pub conf_dir: Option<PathBuf>,
@@ -54,7 +54,7 @@ pub struct Work {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    Start(Work),
+    Start(RemoteRequest),
     Join(Join),
     List,
     /// A command of the remote program, e.g. `doctor`; its output is returned.

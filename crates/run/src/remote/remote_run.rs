@@ -17,7 +17,7 @@ use super::{
     host::Host,
     lag::Lag,
     mirror::{Copies, Mirror},
-    protocol::{Ended, Order, Request, Work},
+    protocol::{Ended, Order, RemoteRequest, Request},
 };
 use crate::session::SessionSummary;
 use llmprof_base::foreign::message;
@@ -38,7 +38,7 @@ const MAX_SAID: usize = 16;
 /// The action on the remote host.
 #[derive(Debug, Clone)]
 pub enum Start {
-    New(Work),
+    New(RemoteRequest),
     /// Reconnects to a run by name; if empty, to the only one.
     Again(String),
 }
@@ -191,7 +191,7 @@ impl RemoteRun {
 
     /// Whether the run was started to follow a program.
     pub fn follows_program(&self) -> bool {
-        matches!(&self.start, Start::New(Work { command: Some(_), .. }))
+        matches!(&self.start, Start::New(RemoteRequest { command: Some(_), .. }))
     }
 
     /// The end of the run, once no tool is running.
@@ -212,7 +212,7 @@ impl RemoteRun {
     }
 
     /// Whether the run continues on the remote host without this end.
-    pub fn goes_on(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         self.id.is_some() && self.done.is_none() && self.failed.is_none()
     }
 

@@ -14,7 +14,7 @@ use std::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    protocol::{Listed, News, Work},
+    protocol::{Listed, News, RemoteRequest},
     wire::MAX_LINE_BYTES,
 };
 use llmprof_base::{foreign::line, read, user_data::user_data_dir};
@@ -42,7 +42,7 @@ pub struct Tail {
 
 impl ServedDir {
     /// Creates a new one below the user's data directory. Old ones are removed.
-    pub fn create(work: &Work) -> io::Result<ServedDir> {
+    pub fn create(work: &RemoteRequest) -> io::Result<ServedDir> {
         let root = root()?;
         DirBuilder::new().recursive(true).mode(0o700).create(&root)?;
         remove_old(&root);
@@ -142,7 +142,7 @@ impl ServedDir {
         &self.dir
     }
 
-    pub fn work(&self) -> io::Result<Work> {
+    pub fn work(&self) -> io::Result<RemoteRequest> {
         Ok(serde_json::from_slice(&read::bytes(&self.dir.join("work.json"), MAX_LINE_BYTES)?)?)
     }
 

@@ -15,7 +15,7 @@ use llmprof_event::SCHEMA;
 const MAX_WORDS: usize = 300;
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Trouble {
+pub enum SshError {
     #[error(transparent)]
     Host(#[from] HostError),
     #[error(
@@ -49,25 +49,25 @@ pub enum Trouble {
     Broken { host: String, words: String },
 }
 
-impl Trouble {
-    pub fn from_start(e: &io::Error) -> Trouble {
-        Trouble::NoSsh(e.to_string())
+impl SshError {
+    pub fn from_start(e: &io::Error) -> SshError {
+        SshError::NoSsh(e.to_string())
     }
 
     /// Whether ssh would have to ask the user.
     pub fn asks(&self) -> bool {
-        matches!(self, Trouble::Refused { asks: true, .. })
+        matches!(self, SshError::Refused { asks: true, .. })
     }
 
     /// Whether further attempts are useless.
     pub fn is_lasting(&self) -> bool {
         matches!(
             self,
-            Trouble::Host(_)
-                | Trouble::NoSsh(_)
-                | Trouble::Version { .. }
-                | Trouble::TooOld { .. }
-                | Trouble::Missing { .. }
+            SshError::Host(_)
+                | SshError::NoSsh(_)
+                | SshError::Version { .. }
+                | SshError::TooOld { .. }
+                | SshError::Missing { .. }
         ) || self.asks()
     }
 }
@@ -106,7 +106,7 @@ const KNOWN: [(&str, &str, bool); 13] = [
 ];
 
 /// Interprets the output of ssh and the remote shell before they ended. `greeting` is their stdout.
-pub fn diagnose(host: &Host, stderr: &str, greeting: &str, code: Option<i32>) -> Trouble {
+pub fn diagnose(host: &Host, stderr: &str, greeting: &str, code: Option<i32>) -> SshError {
     let name = host.short().to_owned();
     if let Some(at) = stderr.find(MISSING) {
         let system = line(stderr[at + MISSING.len()..].lines().next().unwrap_or("").trim(), 60);
@@ -114,12 +114,12 @@ pub fn diagnose(host: &Host, stderr: &str, greeting: &str, code: Option<i32>) ->
             "copy this program to the host with {} --install, or name it with --remote-program PATH",
             host.command_line()
         );
-        return Trouble::Missing { host: name, searched: host.program.clone(), system, remedy };
+        return SshError::Missing { host: name, searched: host.program.clone(), system, remedy };
     }
     if stderr.contains("remote-serve")
         && (stderr.contains("neither a command") || stderr.contains("unrecognized subcommand"))
     {
-        return Trouble::TooOld { host: name, remedy: format!("{} --install", host.command_line()) };
+        return SshError::TooOld { host: name, remedy: format!("{} --install", host.command_line()) };
     }
     let is_noise = |text: &&str| {
         text.trim().is_empty() || text.starts_with("Warning: Permanently added") || text.starts_with("@@@")
@@ -128,23 +128,23 @@ pub fn diagnose(host: &Host, stderr: &str, greeting: &str, code: Option<i32>) ->
     if let Some((_, remedy, asks)) = KNOWN.iter().find(|(text, ..)| stderr.contains(text)) {
         let words = stderr.lines().rev().find(|text| KNOWN.iter().any(|(known, ..)| text.contains(known)));
         let words = line(words.or(last).unwrap_or("").trim(), MAX_WORDS);
-        return Trouble::Refused { host: name, words, remedy, asks: *asks };
+        return SshError::Refused { host: name, words, remedy, asks: *asks };
     }
     match (last, greeting.trim()) {
-        (Some(words), _) => Trouble::Broken { host: name, words: line(words.trim(), MAX_WORDS) },
+        (Some(words), _) => SshError::Broken { host: name, words: line(words.trim(), MAX_WORDS) },
         (None, "") => {
             let code = code.map_or_else(|| "by a signal".to_owned(), |code| format!("with exit code {code}"));
-            Trouble::Broken { host: name, words: format!("ssh ended {code} without a message") }
+            SshError::Broken { host: name, words: format!("ssh ended {code} without a message") }
         }
-        (None, greeting) => Trouble::Garbage { host: name, words: line(greeting, MAX_WORDS) },
+        (None, greeting) => SshError::Garbage { host: name, words: line(greeting, MAX_WORDS) },
     }
 }
 
 /// Whether the versions of both ends are compatible; a warning if they differ.
-pub fn check(host: &Host, hello: &Hello) -> Result<Option<String>, Trouble> {
+pub fn check(host: &Host, hello: &Hello) -> Result<Option<String>, SshError> {
     let version = line(&hello.version, 40);
     if hello.schema != SCHEMA || hello.protocol != PROTOCOL {
-        return Err(Trouble::Version {
+        return Err(SshError::Version {
             host: host.short().to_owned(),
             version,
             schema: hello.schema,

@@ -4,7 +4,7 @@
 use std::{collections::HashSet, io, path::PathBuf, time::Duration};
 
 use super::{
-    protocol::{Ended, News, Order, Request, Work},
+    protocol::{Ended, News, Order, RemoteRequest, Request},
     served_dir::{ServedDir, Tail},
 };
 use crate::{plan::Plan, session::Session};
@@ -31,7 +31,10 @@ enum Next {
 }
 
 /// Runs the work of `served_dir`, and further runs that replace it.
-pub async fn work(served_dir: &ServedDir, plan: impl Fn(&Work) -> Result<Plan, Refusal>) -> io::Result<()> {
+pub async fn work(
+    served_dir: &ServedDir,
+    plan: impl Fn(&RemoteRequest) -> Result<Plan, Refusal>,
+) -> io::Result<()> {
     // No other terminal can stop or end it. A process that leads a session already needs no new one.
     let _ = rustix::process::setsid();
     let _held = served_dir.hold()?;
@@ -81,8 +84,8 @@ impl Served<'_> {
         orders: &mut Tail,
         seen: &mut HashSet<u64>,
         shutdown: &mut Shutdown,
-        plan: impl Fn(&Work) -> Result<Plan, Refusal>,
-        work: &Work,
+        plan: impl Fn(&RemoteRequest) -> Result<Plan, Refusal>,
+        work: &RemoteRequest,
     ) -> io::Result<Next> {
         loop {
             tokio::select! {
@@ -96,7 +99,7 @@ impl Served<'_> {
                 if !seen.insert(id) {
                     continue;
                 }
-                let replan = |overrides: Vec<String>| plan(&Work { overrides, ..work.clone() });
+                let replan = |overrides: Vec<String>| plan(&RemoteRequest { overrides, ..work.clone() });
                 let (message, error) = match order {
                     Order::End { outcome, cause } => {
                         self.answer(id, None, None)?;

@@ -8,7 +8,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::{Trouble, child::ToolResult, command::ToolCommand, write_file};
+use super::{RerunError, child::ToolResult, command::ToolCommand, write_file};
 use llmprof_base::tools::{nsight::Installed, process::WORKING_DIR};
 use llmprof_config::yaml_text;
 use llmprof_event::Tool;
@@ -110,7 +110,7 @@ impl CommandRecord {
         self.seconds = Some((result.elapsed.as_secs_f64() * 1e3).round() / 1e3);
     }
 
-    pub fn write(&self) -> Result<(), Trouble> {
+    pub fn write(&self) -> Result<(), RerunError> {
         let text = match self.tool {
             Tool::Nsys => self.script(),
             Tool::Ncu => yaml_text(self),

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::trouble::{Trouble, TroubleKind};
+pub use self::trouble::{RerunError, RerunErrorKind};
 use self::{
     child::Launch,
     command::{Target, ToolCommand},
@@ -161,7 +161,7 @@ impl Rerun {
         }
     }
 
-    fn report(&self, tx: &EventTx) -> Result<KernelReport, Trouble> {
+    fn report(&self, tx: &EventTx) -> Result<KernelReport, RerunError> {
         self.send_progress(tx, &format!("searching for {}", self.tool), None);
         let installed = self.find_tool()?;
         let dir = new_dir(&self.run_dir, self.tool.name())?;
@@ -170,7 +170,7 @@ impl Rerun {
         let mut reports: Vec<PathBuf> = Vec::new();
         let mut tables: Vec<KernelTable> = Vec::new();
         let mut notes: Vec<String> = Vec::new();
-        let mut last: Option<Trouble> = None;
+        let mut last: Option<RerunError> = None;
         for (number, pass) in passes.iter().enumerate() {
             let label = match passes.len() {
                 1 => String::new(),
@@ -184,7 +184,7 @@ impl Rerun {
                 // The other kernels of the list may still be launched.
                 Err(trouble)
                     if pass.is_one_of_several
-                        && matches!(trouble.kind, TroubleKind::KernelNotLaunched { .. }) =>
+                        && matches!(trouble.kind, RerunErrorKind::KernelNotLaunched { .. }) =>
                 {
                     notes.push(trouble.kind.to_string());
                     last = Some(trouble);
@@ -193,7 +193,7 @@ impl Rerun {
             }
         }
         if tables.is_empty() {
-            let no_tables = || TroubleKind::NoTables.with_remedy("give a list of kernels");
+            let no_tables = || RerunErrorKind::NoTables.with_remedy("give a list of kernels");
             return Err(last.unwrap_or_else(no_tables));
         }
         notes.extend(passes.iter().find_map(|pass| pass.remark.clone()));
@@ -209,23 +209,25 @@ impl Rerun {
     }
 
     /// The best installation of the tool.
-    fn find_tool(&self) -> Result<Installed, Trouble> {
+    fn find_tool(&self) -> Result<Installed, RerunError> {
         let tool = self.tool.installation();
         let title = tool.title;
         let mut installed = nsight::installed(&self.system, tool, Instant::now() + SEARCH_LIMIT);
         nsight::sort_best_first(&mut installed, None);
         let Some(best) = installed.into_iter().next() else {
             let url = tool.url();
-            return Err(TroubleKind::NotInstalled { title, searched: tool.searched() }.with_remedy(format!(
-                "install {title} ({url}), or add the directory of {tool} to the PATH",
-                tool = tool.name
-            )));
+            return Err(RerunErrorKind::NotInstalled { title, searched: tool.searched() }.with_remedy(
+                format!(
+                    "install {title} ({url}), or add the directory of {tool} to the PATH",
+                    tool = tool.name
+                ),
+            ));
         };
         match best.problem(None) {
             // A missing importer may be found elsewhere, and the capture is useful without it.
             Some(problem) if best.version().is_none() => {
                 let path = best.path.display().to_string();
-                Err(TroubleKind::Broken { title, path, problem: problem.what }.with_remedy(problem.remedy))
+                Err(RerunErrorKind::Broken { title, path, problem: problem.what }.with_remedy(problem.remedy))
             }
             _ => Ok(best),
         }
@@ -240,14 +242,15 @@ impl Rerun {
         pass: &Pass,
         label: &str,
         until: Instant,
-    ) -> Result<(Vec<PathBuf>, Vec<KernelTable>), Trouble> {
+    ) -> Result<(Vec<PathBuf>, Vec<KernelTable>), RerunError> {
         let mark = Mark::new(self.tool.name());
         let files = PassFiles::new(dir, self.tool, &pass.name);
         let config = command::config_yaml(&pass.config, &files.run_dir);
         write_file(&files.conf_dir.join("config.yaml"), &config)?;
         let working_dir = std::env::current_dir().map_err(|e| {
             let action = "cannot read the working directory".to_owned();
-            TroubleKind::Io { action, error: e.to_string() }.with_remedy("start in a directory that exists")
+            RerunErrorKind::Io { action, error: e.to_string() }
+                .with_remedy("start in a directory that exists")
         })?;
         let target = Target {
             program: &self.program,
@@ -299,26 +302,27 @@ impl Rerun {
     }
 }
 
-impl From<Trouble> for ToolState {
-    fn from(Trouble { kind, remedy }: Trouble) -> ToolState {
+impl From<RerunError> for ToolState {
+    fn from(RerunError { kind, remedy }: RerunError) -> ToolState {
         ToolState::Failed { reason: kind.to_string(), remedy }
     }
 }
 
 /// A new directory: `nsys`, or `nsys-2` if that exists.
-fn new_dir(run_dir: &Path, name: &str) -> Result<PathBuf, Trouble> {
+fn new_dir(run_dir: &Path, name: &str) -> Result<PathBuf, RerunError> {
     let path = run_dir.join(name);
     // Tools and children may have a different working directory than the reader of the command.
     let made = RunDir::create(&path).and_then(|dir| fs::canonicalize(dir.path()));
     made.map_err(|e| not_written(&path, &e))
 }
 
-fn write_file(path: &Path, text: &str) -> Result<(), Trouble> {
+fn write_file(path: &Path, text: &str) -> Result<(), RerunError> {
     let made = path.parent().map_or(Ok(()), fs::create_dir_all);
     made.and_then(|()| dir::write(path, text)).map_err(|e| not_written(path, &e))
 }
 
-fn not_written(path: &Path, error: &std::io::Error) -> Trouble {
+fn not_written(path: &Path, error: &std::io::Error) -> RerunError {
     let (action, error) = (format!("cannot write {}", path.display()), error.to_string());
-    TroubleKind::Io { action, error }.with_remedy("free disk space, or store runs elsewhere (hydra.run.dir)")
+    RerunErrorKind::Io { action, error }
+        .with_remedy("free disk space, or store runs elsewhere (hydra.run.dir)")
 }

@@ -9,7 +9,7 @@ use super::{
     files::PassFiles,
     has_plain_ranges,
     passes::{self, Pass},
-    trouble::{Observation, Trouble, TroubleKind, diagnose, no_kernels_profiled},
+    trouble::{Observation, RerunError, RerunErrorKind, diagnose, no_kernels_profiled},
 };
 use gpu_traces as kernels;
 use llmprof_base::{shell::quoted, tools::nsight::Installed};
@@ -30,7 +30,7 @@ impl Rerun {
         files: &PassFiles,
         pass: &Pass,
         result: &ToolResult,
-    ) -> Result<(Vec<PathBuf>, Vec<KernelTable>), Trouble> {
+    ) -> Result<(Vec<PathBuf>, Vec<KernelTable>), RerunError> {
         let plain = has_plain_ranges(&self.config);
         let range = match (self.tool, configured_phase(self.tool, &self.config)) {
             (Tool::Nsys, ToolPhase::Decode) if plain => "decode",
@@ -77,7 +77,7 @@ impl Rerun {
             }
         }
         if self.device.is_cuda() && !tables.iter().any(|table| table.kind == Kind::Kernels) {
-            return Err(TroubleKind::RangesOnly { installed: installed.to_string() }.with_remedy(
+            return Err(RerunErrorKind::RangesOnly { installed: installed.to_string() }.with_remedy(
                 "an nsys that is older than the driver's CUDA records no kernels: install a newer one (llmprof-tui doctor reports which)",
             ));
         }
@@ -113,14 +113,14 @@ impl Rerun {
 }
 
 /// For a report that its own tool cannot read. Usually a part of the tool is missing, and the capture is not lost.
-fn unreadable(installed: &Installed, report: &Path, error: String) -> Trouble {
+fn unreadable(installed: &Installed, report: &Path, error: String) -> RerunError {
     let report = report.display().to_string();
     let read_it = format!("llmprof-tui kernels {}", quoted(&report));
     match installed.problem(None) {
         Some(problem) => {
-            TroubleKind::NotImported { installed: installed.to_string(), problem: problem.what, report }
+            RerunErrorKind::NotImported { installed: installed.to_string(), problem: problem.what, report }
                 .with_remedy(format!("{}; then run {read_it}", problem.remedy))
         }
-        None => TroubleKind::Unreadable(error).with_remedy(format!("try again with {read_it}")),
+        None => RerunErrorKind::Unreadable(error).with_remedy(format!("try again with {read_it}")),
     }
 }

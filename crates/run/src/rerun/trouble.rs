@@ -10,13 +10,13 @@ use llmprof_event::{Device, Outcome, RunFinished, Tool};
 
 /// The problem and the remedy.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Trouble {
-    pub kind: TroubleKind,
+pub struct RerunError {
+    pub kind: RerunErrorKind,
     pub remedy: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Error)]
-pub enum TroubleKind {
+pub enum RerunErrorKind {
     #[error("{title} is not installed (searched {searched})")]
     NotInstalled { title: &'static str, searched: String },
     #[error("{title} at {path}: {problem}")]
@@ -59,13 +59,13 @@ pub enum TroubleKind {
     NoTables,
 }
 
-impl TroubleKind {
-    pub fn with_remedy(self, remedy: impl Into<String>) -> Trouble {
-        Trouble { kind: self, remedy: remedy.into() }
+impl RerunErrorKind {
+    pub fn with_remedy(self, remedy: impl Into<String>) -> RerunError {
+        RerunError { kind: self, remedy: remedy.into() }
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for RerunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; {}", self.kind, self.remedy)
     }
@@ -139,16 +139,16 @@ pub fn no_kernels_profiled(output: &str) -> bool {
 }
 
 /// Finds the reason why there is no report.
-pub fn diagnose(observed: &Observation<'_>) -> Trouble {
+pub fn diagnose(observed: &Observation<'_>) -> RerunError {
     let tool = observed.tool;
     let see_logs = format!("see {}", observed.logs);
     match observed.exit {
         ToolExit::TimedOut { limit_s } => {
-            return TroubleKind::TimedOut { tool, limit_s: *limit_s }
+            return RerunErrorKind::TimedOut { tool, limit_s: *limit_s }
                 .with_remedy("raise the limit, or use a smaller model or fewer tokens");
         }
         ToolExit::NotStarted(error) => {
-            return TroubleKind::NotStarted { tool, error: error.clone() }
+            return RerunErrorKind::NotStarted { tool, error: error.clone() }
                 .with_remedy("run llmprof-tui doctor to check the tool");
         }
         ToolExit::Status(_) | ToolExit::Cancelled => {}
@@ -156,7 +156,7 @@ pub fn diagnose(observed: &Observation<'_>) -> Trouble {
     let known =
         KNOWN_MESSAGES.iter().find(|(texts, ..)| texts.iter().any(|text| observed.output.contains(text)));
     if let Some((_, meaning, remedy)) = known {
-        return TroubleKind::Known(meaning).with_remedy(*remedy);
+        return RerunErrorKind::Known(meaning).with_remedy(*remedy);
     }
     let failed = observed.finished.filter(|finished| finished.outcome == Outcome::Failed);
     let cause =
@@ -171,39 +171,39 @@ pub fn diagnose(observed: &Observation<'_>) -> Trouble {
             ),
             false => "use a smaller model, batch or length".to_owned(),
         };
-        return TroubleKind::OutOfMemory { tool, cause }.with_remedy(remedy);
+        return RerunErrorKind::OutOfMemory { tool, cause }.with_remedy(remedy);
     }
     if let Some(cause) = cause {
-        return TroubleKind::RunFailed { tool, cause }.with_remedy(see_logs);
+        return RerunErrorKind::RunFailed { tool, cause }.with_remedy(see_logs);
     }
     if no_kernels_profiled(observed.output) || (observed.exit.is_success() && tool == Tool::Ncu) {
         return no_kernels(observed);
     }
     match observed.exit.is_success() {
-        true => TroubleKind::RangeNeverBegan { tool, range: observed.range }.with_remedy(
+        true => RerunErrorKind::RangeNeverBegan { tool, range: observed.range }.with_remedy(
             "choose another profiling.nsys.phase, and a run that has that phase (infer.max_new_tokens)",
         ),
         false => {
             let exit = observed.exit.clone();
             let kind = match observed.finished {
-                None => TroubleKind::RunEndedEarly { tool, exit },
-                Some(_) => TroubleKind::FailedAfterRun { tool, exit },
+                None => RerunErrorKind::RunEndedEarly { tool, exit },
+                Some(_) => RerunErrorKind::FailedAfterRun { tool, exit },
             };
             kind.with_remedy(see_logs)
         }
     }
 }
 
-fn no_kernels(observed: &Observation<'_>) -> Trouble {
+fn no_kernels(observed: &Observation<'_>) -> RerunError {
     let range = observed.range;
     match observed.kernel {
-        _ if observed.device.is_cpu() => TroubleKind::CpuWorkload
+        _ if observed.device.is_cpu() => RerunErrorKind::CpuWorkload
             .with_remedy("use a GPU (runtime.device=cuda:0)"),
-        Some(kernel) => TroubleKind::KernelNotLaunched { kernel: kernel.to_owned(), range }.with_remedy(
+        Some(kernel) => RerunErrorKind::KernelNotLaunched { kernel: kernel.to_owned(), range }.with_remedy(
             "give a list of kernels of this phase (profiling.ncu.kernels, profiling.ncu.phase), and a smaller \
              profiling.ncu.launch_skip",
         ),
-        None => TroubleKind::NoKernels { range }.with_remedy(
+        None => RerunErrorKind::NoKernels { range }.with_remedy(
             "choose another profiling.ncu.phase, and a run that has that phase (infer.max_new_tokens)",
         ),
     }
@@ -318,7 +318,7 @@ mod tests {
         let exit = status(0);
         let output = "==WARNING== No kernels were profiled.";
         let on_cpu = Observation { device: &Device::Cpu, ..observation(Tool::Ncu, &exit, output) };
-        assert_eq!(diagnose(&on_cpu).kind, TroubleKind::CpuWorkload);
+        assert_eq!(diagnose(&on_cpu).kind, RerunErrorKind::CpuWorkload);
         let one = Observation { kernel: Some("rope"), ..observation(Tool::Ncu, &exit, output) };
         assert_eq!(diagnose(&one).kind.to_string(), "ncu saw no launch of rope in decode@llmprof");
     }

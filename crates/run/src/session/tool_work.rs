@@ -14,7 +14,7 @@ use std::{
 use super::{Session, spawn_thread};
 use crate::{
     plan::Plan,
-    rerun::{Rerun, Trouble, TroubleKind, tool_event},
+    rerun::{Rerun, RerunError, RerunErrorKind, tool_event},
     work::Work,
 };
 use gpu_traces::top::{TopList, top};
@@ -129,10 +129,10 @@ impl Session {
         self.follow_tool();
     }
 
-    fn plan_rerun(&mut self, tool: Tool) -> Result<Rerun, Trouble> {
+    fn plan_rerun(&mut self, tool: Tool) -> Result<Rerun, RerunError> {
         let kernels = if tool == Tool::Ncu { self.kernels_for_ncu()? } else { None };
         let failed = |action: &str, e: io::Error| {
-            TroubleKind::Io { action: action.to_owned(), error: e.to_string() }
+            RerunErrorKind::Io { action: action.to_owned(), error: e.to_string() }
                 .with_remedy("free disk space, or set output.record=true")
         };
         let run_dir = match self.dir() {
@@ -165,15 +165,15 @@ impl Session {
 
     /// The kernels for ncu: those of a file, else the longest of the last report of nsys, else the longest that were
     /// recorded live.
-    fn kernels_for_ncu(&self) -> Result<Option<TopList>, Trouble> {
+    fn kernels_for_ncu(&self) -> Result<Option<TopList>, RerunError> {
         let config = &self.plan.composed.config.profiling.ncu;
         if let Some(path) = &config.kernels {
             let list: TopList = read_yaml(Path::new(path)).map_err(|e| {
-                TroubleKind::KernelList(e.to_string())
+                RerunErrorKind::KernelList(e.to_string())
                     .with_remedy("create one with llmprof-tui kernels top --from REPORT -o top-kernels.yaml")
             })?;
             return match list.kernels.is_empty() {
-                true => Err(TroubleKind::KernelList(format!("{path} lists no kernels"))
+                true => Err(RerunErrorKind::KernelList(format!("{path} lists no kernels"))
                     .with_remedy("give a list with at least one")),
                 false => Ok(Some(list)),
             };
@@ -192,7 +192,7 @@ impl Session {
         Ok(live.and_then(|live| top("live", &[live.table("live")], k)))
     }
 
-    fn refuse_tool(&mut self, tool: Tool, trouble: Trouble, configured: bool) {
+    fn refuse_tool(&mut self, tool: Tool, trouble: RerunError, configured: bool) {
         self.notice(Level::Error, tool.name(), trouble.to_string());
         if configured {
             self.tools.failures.push(format!("{tool}: {trouble}"));
@@ -226,7 +226,7 @@ impl Session {
                     Err(refused) => {
                         let remedy = "then run it again";
                         let trouble =
-                            TroubleKind::Io { action: format!("cannot start {tool}"), error: refused };
+                            RerunErrorKind::Io { action: format!("cannot start {tool}"), error: refused };
                         self.refuse_tool(tool, trouble.with_remedy(remedy), configured);
                         if resume {
                             self.control.set_paused(false);

@@ -222,7 +222,7 @@ impl Runner {
     /// Sets the result of a job, and writes its row.
     pub(super) fn set_result(&mut self, job: usize, result: JobResult) {
         self.sweep.end(job, result);
-        if self.sweep.left() == 0 {
+        if self.sweep.unfinished() == 0 {
             self.ended.get_or_insert_with(Instant::now);
         }
         self.write_table();

@@ -21,7 +21,7 @@ use crate::{
     view::View,
     widgets::{ListLayout, cut, draw_box, fit, input_line, inside_box, label_value, note, popup, wrapped},
 };
-use llmprof_analysis::fleet::{Fleet, Order, Row};
+use llmprof_analysis::fleet::{Fleet, GpuVerdict, Order};
 use llmprof_base::units::rough_seconds;
 
 /// The input of a frame.
@@ -249,7 +249,7 @@ fn draw_list(view: &FleetView<'_>, area: Rect, buf: &mut Buffer) {
 fn words(
     view: &FleetView<'_>,
     fleet: &Fleet,
-    row: Option<&Row>,
+    row: Option<&GpuVerdict>,
     node: Option<&Node<'_>>,
     area: Rect,
     buf: &mut Buffer,
@@ -331,7 +331,7 @@ fn draw_map(view: &FleetView<'_>, fleet: &Fleet, area: Rect, buf: &mut Buffer) {
         false => "one dot per GPU".to_owned(),
     };
     let inner = draw_box(theme, ("map", &aside), area, buf);
-    let mut by_place: Vec<Option<&Row>> = vec![None; fleet.snapshot.gpus.len()];
+    let mut by_place: Vec<Option<&GpuVerdict>> = vec![None; fleet.snapshot.gpus.len()];
     fleet.rows.iter().for_each(|row| by_place[row.at] = Some(row));
     let (mut at, mut node) = (0, 0);
     while at < by_place.len() && node < fitting {
@@ -384,7 +384,7 @@ fn draw_history(view: &FleetView<'_>, opened: &Opened, area: Rect, buf: &mut Buf
     line.spans.extend(fit(theme, parts, room).spans);
     line.render(head, buf);
     match (&opened.state, &opened.error) {
-        (Some(state), _) => GpuPane(View::of(state, &opened.ui, theme)).render(body, buf),
+        (Some(state), _) => GpuPane(View::new(state, &opened.ui, theme)).render(body, buf),
         (None, error) => {
             let inner = draw_box(theme, ("history", ""), body, buf);
             let text = error.as_deref().unwrap_or("querying Prometheus for its history…");

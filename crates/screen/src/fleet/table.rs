@@ -10,7 +10,7 @@ use ratatui::{
 
 use super::ui::{FleetUi, Node};
 use crate::{theme::Theme, widgets::cut};
-use llmprof_analysis::fleet::{Fleet, Measure, Order, Row, State, faults, limit_now, since_text};
+use llmprof_analysis::fleet::{Fleet, GpuVerdict, Measure, Order, State, faults, limit_now, since_text};
 use llmprof_base::units::{percent_digits, three_digits};
 use llmprof_event::{readings::Reading, reasons};
 
@@ -138,7 +138,7 @@ pub fn order_at(ui: &FleetUi, hidden: &[&str], area: Rect, position: Position) -
 }
 
 /// The sign and the colour of a state.
-pub fn sign(theme: &Theme, row: &Row) -> (&'static str, Style) {
+pub fn sign(theme: &Theme, row: &GpuVerdict) -> (&'static str, Style) {
     let glyphs = theme.glyphs;
     match row.state {
         State::Slow => (glyphs.dot, lost_style(theme, row.loss.map_or(0.0, |loss| loss.lost_pct))),
@@ -165,7 +165,7 @@ fn lost_style(theme: &Theme, pct: f64) -> Style {
 pub fn draw_gpu(
     theme: &Theme,
     fleet: &Fleet,
-    row: &Row,
+    row: &GpuVerdict,
     hidden: &[&str],
     selected: bool,
     area: Rect,
@@ -230,7 +230,7 @@ pub fn draw_node(
     let of = |style: Style| if selected { style.patch(theme.selected) } else { style };
     let none = theme.glyphs.none.to_owned();
     let worst = node.rows.iter().map(|i| &fleet.rows[*i]).min_by(|a, b| {
-        let lost = |row: &Row| row.loss.map_or(0.0, |loss| loss.lost_pct);
+        let lost = |row: &GpuVerdict| row.loss.map_or(0.0, |loss| loss.lost_pct);
         a.state.cmp(&b.state).then(lost(b).total_cmp(&lost(a)))
     });
     let (dot, dot_style) = worst.map_or((theme.glyphs.hollow_dot, theme.dim), |row| sign(theme, row));

@@ -161,7 +161,7 @@ mod tests {
             (UiState::new(ThemeName::Dark), Theme::new(ThemeName::Dark, Depth::True, Glyphs::UNICODE));
         let (running, mut stopped) = (RunState::default(), RunState::default());
         stopped.workload_paused_at = Some(at);
-        let live = View::of(&running, &ui, &theme);
+        let live = View::new(&running, &ui, &theme);
         for (view, wanted) in [
             (View { replay: Some(playing), ..live }, "space pause "),
             (View { replay: Some(paused), ..live }, "space play "),
@@ -184,7 +184,7 @@ mod tests {
             (UiState::new(ThemeName::Dark), Theme::new(ThemeName::Dark, Depth::True, Glyphs::UNICODE));
         let mut state = RunState::default();
         let shown = |state: &RunState| {
-            let (view, area) = (View::of(state, &ui, &theme), Rect::new(0, 0, 200, 30));
+            let (view, area) = (View::new(state, &ui, &theme), Rect::new(0, 0, 200, 30));
             let mut buf = Buffer::empty(area);
             draw(&view, &ScreenLayout::new(&view, area), &mut buf);
             buf.content().iter().map(|cell| cell.symbol()).collect::<String>()

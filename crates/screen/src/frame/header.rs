@@ -153,8 +153,8 @@ fn status<'a>(view: &View<'_>, trust_is_shown: bool) -> Status<'a> {
 /// The number of ended jobs in other processes.
 fn jobs_elsewhere<'a>(view: &View<'_>, shown: SweepView<'_>) -> Vec<Vec<Span<'a>>> {
     let (theme, sweep) = (view.theme, shown.sweep);
-    let ended = sweep.jobs.len() - sweep.left();
-    let style = if sweep.left() == 0 { theme.good } else { theme.accent };
+    let ended = sweep.jobs.len() - sweep.unfinished();
+    let style = if sweep.unfinished() == 0 { theme.good } else { theme.accent };
     let text = format!("{} {ended} of {} ended", theme.glyphs.dot, sweep.jobs.len());
     let elapsed = shown.elsewhere.map(|elsewhere| vec![Span::styled(clock(elsewhere.elapsed), theme.text)]);
     std::iter::once(vec![Span::styled(text, style)]).chain(elapsed).collect()

@@ -114,7 +114,8 @@ fn confirm_rerun(view: &View<'_>, area: Rect, buf: &mut Buffer) {
 /// Shows the number of jobs that end.
 fn confirm_cancel(view: &View<'_>, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
-    let (running, left) = view.sweep.map_or((0, 0), |view| (view.sweep.count_running(), view.sweep.left()));
+    let (running, left) =
+        view.sweep.map_or((0, 0), |view| (view.sweep.count_running(), view.sweep.unfinished()));
     let text = format!(
         "Cancel the {left} jobs that have not ended ({running} running)? Their recordings are kept; --resume runs \
          them again."
@@ -158,7 +159,7 @@ fn confirm_quit(view: &View<'_>, area: Rect, buf: &mut Buffer) {
 fn quit_question(view: &View<'_>) -> String {
     match view.sweep {
         Some(SweepView { sweep, .. }) => {
-            let (left, of) = (sweep.left(), sweep.jobs.len());
+            let (left, of) = (sweep.unfinished(), sweep.jobs.len());
             format!(
                 "Jobs of the sweep that have not ended: {left} of {of}. Quit? The recordings are kept; --resume \
                  continues the sweep."

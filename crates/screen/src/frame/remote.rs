@@ -83,7 +83,7 @@ mod tests {
         let remote = RemoteView { host: "box".into(), id: "k3f9a2".into(), link, fetching, goes_on: true };
         let area = Rect { x: 0, y: 0, width, height: 1 };
         let mut buf = Buffer::empty(area);
-        draw(&View::of(&state, &ui, &theme), &remote, area, &mut buf);
+        draw(&View::new(&state, &ui, &theme), &remote, area, &mut buf);
         buf.content.iter().map(|cell| cell.symbol()).collect::<String>().trim_end().to_owned()
     }
 

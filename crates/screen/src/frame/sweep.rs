@@ -86,7 +86,7 @@ fn draw_elsewhere(view: &View<'_>, sweep: &Sweep, elsewhere: Elsewhere<'_>, area
     let why = waiting.first().and_then(|job| sweep.jobs[*job].reason());
     let (text, style) = match (elsewhere.trouble, why) {
         (Some(trouble), _) => (trouble.to_owned(), theme.warn),
-        (None, _) if sweep.left() == 0 => ("all jobs have ended".to_owned(), theme.text),
+        (None, _) if sweep.unfinished() == 0 => ("all jobs have ended".to_owned(), theme.text),
         (None, _) if elsewhere.cancelled => ("cancelling the jobs".to_owned(), theme.warn),
         (None, Some(why)) => (format!("pending: {why}"), theme.text),
         (None, None) => (String::new(), theme.text),

@@ -22,7 +22,7 @@ use ratatui::{
 use super::{
     headlines::gpu_verdict,
     host::{host_pane, host_parts},
-    lanes::{HOLD_NS, LABEL, Row, draw_rows, margins, mark_cursor, recorded_row},
+    lanes::{ChartLane, HOLD_NS, LABEL, draw_rows, margins, mark_cursor, recorded_row},
 };
 use llmprof_base::{
     cells,
@@ -280,7 +280,7 @@ pub fn row<'a>(
     reading: Reading,
     label: &'static str,
     i: usize,
-) -> Row<'a> {
+) -> ChartLane<'a> {
     let theme = view.theme;
     let info = &gpu.info;
     let series = gpu.series(reading);
@@ -299,7 +299,7 @@ pub fn row<'a>(
         Some(remedy) => format!("{reason} {} {remedy}", theme.glyphs.none),
         None => reason.to_string(),
     });
-    Row {
+    ChartLane {
         label,
         series,
         range: (bottom, top),

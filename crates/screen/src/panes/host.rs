@@ -8,7 +8,7 @@ use ratatui::{
     widgets::{Paragraph, Widget, Wrap},
 };
 
-use super::lanes::{LABEL, Row, rows_box};
+use super::lanes::{ChartLane, LABEL, rows_box};
 use crate::{
     view::View,
     widgets::{draw_box, label_value, note},
@@ -79,7 +79,7 @@ const WATT: Unit = Unit { full: |w| format!("{w:.1} W"), alone: |w| format!("{w:
 const MEMORY: Unit =
     Unit { full: |bytes| binary_bytes(bytes as u64), alone: |bytes| three_digits(bytes / GIB) };
 
-fn host_rows<'a>(view: &View<'a>, host: &'a HostState, cores: usize) -> Vec<Row<'a>> {
+fn host_rows<'a>(view: &View<'a>, host: &'a HostState, cores: usize) -> Vec<ChartLane<'a>> {
     let theme = view.theme;
     let total = host.info.as_ref().and_then(|i| i.mem_total_bytes);
     let row = |label, series: &'a Series, top: Option<f32>, style: Style, unit: Unit, of: Option<String>| {
@@ -89,7 +89,7 @@ fn host_rows<'a>(view: &View<'a>, host: &'a HostState, cores: usize) -> Vec<Row<
             None => (unit.full)(value),
         });
         let extreme = unit.full;
-        Row {
+        ChartLane {
             label,
             series,
             range: (0.0, top),
@@ -110,13 +110,13 @@ fn host_rows<'a>(view: &View<'a>, host: &'a HostState, cores: usize) -> Vec<Row<
     let mut rows = vec![
         row("CPU %", cpu, Some(100.0), theme.utilisation, PERCENT, None),
         row("own CPU %", own_cpu, Some(100.0 * cores as f32), theme.decode, PERCENT, all_cores),
-        Row {
+        ChartLane {
             reason: Some("the system reports no core clock".into()),
             ..row("clock MHz", &host.freq_mhz, None, theme.clock, MEGAHERTZ, None)
         },
         row("memory", &host.mem_used_bytes, max_memory, theme.memory, MEMORY, of_total),
         row("own memory", &host.process_rss_bytes, max_memory, theme.memory, MEMORY, None),
-        Row {
+        ChartLane {
             reason: host.info.as_ref().map(|i| i.power_source.clone()),
             ..row("package W", &host.package_power_w, None, theme.power, WATT, None)
         },

@@ -89,7 +89,7 @@ impl Jobs<'_> {
         let running: Vec<_> = (0..self.sweep.jobs.len()).filter(is_running).map(of).collect();
         match self.sweep.left_s(&running).filter(|left| *left > 0.0) {
             Some(left) => title += &format!(", about {} left", rough_seconds(left)),
-            None if self.sweep.left() == 0 => title += ", finished",
+            None if self.sweep.unfinished() == 0 => title += ", finished",
             None => {}
         }
         title

@@ -22,7 +22,7 @@ pub const READOUT: u16 = 20;
 pub const HOLD_NS: u64 = 2_500_000_000;
 
 /// One value over time.
-pub struct Row<'a> {
+pub struct ChartLane<'a> {
     pub label: &'static str,
     pub series: &'a Series,
     pub range: (f32, f32),
@@ -60,7 +60,7 @@ pub fn mark_recorded(view: &View<'_>, area: Rect, buf: &mut Buffer) -> Rect {
 pub fn rows_box(
     view: &View<'_>,
     (title, aside): (&str, &str),
-    rows: Vec<Row<'_>>,
+    rows: Vec<ChartLane<'_>>,
     keep: u16,
     area: Rect,
     buf: &mut Buffer,
@@ -122,11 +122,11 @@ pub fn margins(width: u16) -> (u16, u16) {
 }
 
 /// Draws the rows below each other, equally high; returns the height used.
-pub fn draw_rows(view: &View<'_>, rows: Vec<Row<'_>>, area: Rect, buf: &mut Buffer) -> u16 {
+pub fn draw_rows(view: &View<'_>, rows: Vec<ChartLane<'_>>, area: Rect, buf: &mut Buffer) -> u16 {
     let theme = view.theme;
     let (from, to) = view.time_range();
     let (label, readout) = margins(area.width);
-    let is_flat = |row: &Row<'_>| row.collapses && row.series.range().is_none_or(|(_, max)| max == 0.0);
+    let is_flat = |row: &ChartLane<'_>| row.collapses && row.series.range().is_none_or(|(_, max)| max == 0.0);
     let flat = rows.iter().filter(|row| is_flat(row)).count() as u16;
     let height = (area.height.saturating_sub(flat) / (rows.len() as u16 - flat).max(1)).clamp(1, 12);
     let mut y = area.y;
@@ -196,11 +196,11 @@ fn draw_extremes(
 }
 
 /// A reason that was active, and its colour.
-pub type Limit = (std::borrow::Cow<'static, str>, Style);
+pub type ReasonLabel = (std::borrow::Cow<'static, str>, Style);
 
 /// Draws a row at the bottom of `area` in which the throttled columns of `cells` have the colour of the reason. Returns the
 /// reasons; without one, nothing is drawn.
-pub fn reason_strip(view: &View<'_>, cells: Rect, area: Rect, buf: &mut Buffer) -> Vec<Limit> {
+pub fn reason_strip(view: &View<'_>, cells: Rect, area: Rect, buf: &mut Buffer) -> Vec<ReasonLabel> {
     let theme = view.theme;
     let (from, to) = view.time_range();
     let Some(gpu) = view.workload_gpu().filter(|_| area.height >= 4) else { return Vec::new() };

@@ -145,7 +145,7 @@ mod tests {
         let line = state.log.iter().next().unwrap();
         for (width, indent) in [(80, 29), (50, 6)] {
             let shown: Vec<String> =
-                lines(&View::of(&state, &ui, &theme), line, width).iter().map(ToString::to_string).collect();
+                lines(&View::new(&state, &ui, &theme), line, width).iter().map(ToString::to_string).collect();
             assert!(shown.len() > 1, "{shown:?}");
             let blank = " ".repeat(indent);
             for below in &shown[1..] {

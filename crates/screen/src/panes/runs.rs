@@ -3,7 +3,7 @@
 use crate::{
     layout::Hit,
     pane::Spec,
-    run_tree::{Group, Item, Row, RunRow},
+    run_tree::{Group, Item, RunRow, TreeRow},
     theme::Theme,
     ui::{GroupKey, RunOrder, SortColumn, moved},
     view::View,
@@ -231,7 +231,7 @@ impl Columns {
         }
     }
 
-    fn row<'a>(&self, view: &View<'_>, row: &Row, width: usize) -> Line<'a> {
+    fn row<'a>(&self, view: &View<'_>, row: &TreeRow, width: usize) -> Line<'a> {
         let indent = "  ".repeat(row.depth);
         match &row.item {
             Item::Group(group) => group_line(view, &indent, group, width),
@@ -351,7 +351,7 @@ fn trust_style(theme: &Theme, trust: &TrustScore) -> Style {
 }
 
 /// The selected row in full, below a line.
-fn details(view: &View<'_>, row: &Row, area: Rect, buf: &mut Buffer) {
+fn details(view: &View<'_>, row: &TreeRow, area: Rect, buf: &mut Buffer) {
     let theme = view.theme;
     let rule = theme.glyphs.line.repeat(area.width as usize);
     buf.set_string(area.x, area.y, rule, theme.border);

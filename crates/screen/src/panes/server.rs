@@ -16,7 +16,7 @@ use ratatui::{
 
 use super::{
     gpu,
-    lanes::{Row, draw_rows, rows_box},
+    lanes::{ChartLane, draw_rows, rows_box},
     streams::{self, Streams},
 };
 use llmprof_base::{
@@ -192,7 +192,7 @@ fn summary(server: &ServerState) -> String {
     found.kind.to_string() + &figures.collect::<String>()
 }
 
-fn rows<'a>(view: &View<'a>) -> Vec<Row<'a>> {
+fn rows<'a>(view: &View<'a>) -> Vec<ChartLane<'a>> {
     let (theme, server) = (view.theme, view.server());
     // The last report of a silent server is not its current state.
     let silent = server.silent.as_ref().filter(|_| view.cursor().is_none());
@@ -201,7 +201,7 @@ fn rows<'a>(view: &View<'a>) -> Vec<Row<'a>> {
     let row =
         |label, series: &'a Series, top: Option<f32>, style: Style, unit: fn(f64) -> String, why: &str| {
             let top = top.unwrap_or_else(|| series.range().map_or(1.0, |(_, max)| (max * 1.05).max(1.0)));
-            Row {
+            ChartLane {
                 label,
                 series,
                 range: (0.0, top),
@@ -220,7 +220,7 @@ fn rows<'a>(view: &View<'a>) -> Vec<Row<'a>> {
     let mut rows = vec![
         row("running", &server.running, None, theme.decode, count, absent),
         row("queued", &server.queued, None, theme.warn, count, absent),
-        Row {
+        ChartLane {
             warns: true,
             limit: Some(95.0),
             ..row("KV cache %", &server.kv_used, Some(100.0), theme.memory, percent, absent)
@@ -244,7 +244,7 @@ fn rows<'a>(view: &View<'a>) -> Vec<Row<'a>> {
         let lag = row("client lag", &server.lag_ms, None, theme.dim, p99, "not measured yet");
         // The client's own value, which is measured while the server is silent too.
         let readout = view.value(&server.lag_ms).map(p99);
-        rows.push(Row { extreme: millis, readout, ..lag });
+        rows.push(ChartLane { extreme: millis, readout, ..lag });
     }
     rows
 }

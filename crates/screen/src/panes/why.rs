@@ -245,24 +245,24 @@ const SHARE: usize = 8;
 const WITH_BASIS: u16 = 100;
 
 /// A line of the list.
-enum Row<'a> {
+enum OwnerLine<'a> {
     Heading(&'a Account),
     /// An entry with its number, if it can be selected, and the table of its account with its row.
     Owner(Option<(usize, &'a Entry)>, &'a Account, Rc<TableLines<'a>>, usize),
 }
 
-fn rows<'a>(theme: &'a Theme, accounts: &'a Accounts) -> Vec<Row<'a>> {
+fn rows<'a>(theme: &'a Theme, accounts: &'a Accounts) -> Vec<OwnerLine<'a>> {
     let mut rows = Vec::new();
     let mut numbers = 0..;
     for account in accounts.all() {
-        rows.push(Row::Heading(account));
+        rows.push(OwnerLine::Heading(account));
         let table = considerable_owners(account);
         let lines = TableLines::new(theme, table, [("owner", NAME), ("ms", TIME), ("share", SHARE)]);
         let lines = Rc::new(lines);
         let mut entries = account.considerable().0.into_iter();
         rows.extend((0..lines.table.rows.len()).map(|row| {
             let entry = entries.next().and_then(|entry| Some((numbers.next()?, entry)));
-            Row::Owner(entry, account, Rc::clone(&lines), row)
+            OwnerLine::Owner(entry, account, Rc::clone(&lines), row)
         }));
     }
     rows
@@ -272,17 +272,18 @@ fn draw_owners(view: &View<'_>, accounts: &Accounts, selected: usize, area: Rect
     let theme = view.theme;
     let inner = draw_box(theme, ("owners by cost", "Enter shows the evidence"), area, buf);
     let rows = rows(theme, accounts);
-    let is_selected = |row: &Row<'_>| matches!(row, Row::Owner(Some((number, _)), ..) if *number == selected);
+    let is_selected =
+        |row: &OwnerLine<'_>| matches!(row, OwnerLine::Owner(Some((number, _)), ..) if *number == selected);
     let at = rows.iter().position(is_selected).unwrap_or(0);
     let list = ListLayout::scrolled(inner, rows.len(), at, at.saturating_sub(inner.height as usize / 2));
     for (i, place) in list.rows() {
         match &rows[i] {
-            Row::Heading(account) => title(theme, account, place.width).render(place, buf),
-            Row::Owner(None, _, table, row) => {
+            OwnerLine::Heading(account) => title(theme, account, place.width).render(place, buf),
+            OwnerLine::Owner(None, _, table, row) => {
                 let spans = [vec![Text::raw("     ")], table.row(*row)].concat();
                 Line::from(spans).patch_style(theme.dim).render(place, buf);
             }
-            Row::Owner(Some((number, entry)), account, table, row) => {
+            OwnerLine::Owner(Some((number, entry)), account, table, row) => {
                 entry_line(theme, account, entry, table.row(*row), place.width).render(place, buf);
                 view.on_click(place, Hit::Row(*number));
                 if *number == selected {

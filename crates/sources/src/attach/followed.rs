@@ -22,7 +22,7 @@ use llmprof_event::{
     Event, EventTx, KernelTrace, Level, Stamp, TraceState,
     kernels::{
         records::{Entry, Writer},
-        work::{Direction, KernelLaunch, Work, WorkKind},
+        work::{DeviceActivity, Direction, KernelLaunch, WorkKind},
     },
 };
 
@@ -354,7 +354,7 @@ fn obstacle_text(pid: u32, obstacle: Obstacle) -> String {
 }
 
 /// Passes a record of the library to the fold.
-pub fn device_work(fold: &mut Fold, work: &wire::Work, name: Option<&str>) -> Work {
+pub fn device_work(fold: &mut Fold, work: &wire::ActivityRecord, name: Option<&str>) -> DeviceActivity {
     let kind = match work.kind {
         wire::WorkKind::Kernel { launch, .. } => WorkKind::Kernel {
             name: fold.name(name.unwrap_or("(unnamed)")),
@@ -376,7 +376,7 @@ pub fn device_work(fold: &mut Fold, work: &wire::Work, name: Option<&str>) -> Wo
     let is_believable =
         work.end_ns.saturating_sub(work.start_ns) <= LONGEST_WORK_NS && work.end_ns < u64::MAX / 4;
     let [start_ns, end_ns] = if is_believable { [work.start_ns, work.end_ns] } else { [0; 2] };
-    Work {
+    DeviceActivity {
         start_ns,
         end_ns,
         stream: work.stream,
@@ -395,7 +395,15 @@ mod tests {
     fn times_that_no_gpu_has_are_none() {
         let timed = |start_ns, end_ns| {
             let kind = wire::WorkKind::Memset { bytes: 8 };
-            let work = wire::Work { start_ns, end_ns, correlation: 1, stream: 7, device: 0, graph: 0, kind };
+            let work = wire::ActivityRecord {
+                start_ns,
+                end_ns,
+                correlation: 1,
+                stream: 7,
+                device: 0,
+                graph: 0,
+                kind,
+            };
             device_work(&mut Fold::default(), &work, None).is_timed()
         };
         assert!(timed(5, 9) && timed(1 << 60, (1 << 60) + LONGEST_WORK_NS));

@@ -28,13 +28,13 @@ pub struct Joined {
 pub enum NotJoined {
     #[error("{}", several(.0))]
     Several(Vec<ProcessInfo>),
-    #[error("{} has not loaded CUDA, and neither have its child processes; if it is starting, try again later", of(.0))]
+    #[error("{} has not loaded CUDA, and neither have its child processes; if it is starting, try again later", process_label(.0))]
     NoCuda(Box<ProcessInfo>),
-    #[error("{} cannot be joined: {cause}", of(.process))]
+    #[error("{} cannot be joined: {cause}", process_label(.process))]
     Refused { process: Box<ProcessInfo>, cause: String },
 }
 
-fn of(process: &ProcessInfo) -> String {
+fn process_label(process: &ProcessInfo) -> String {
     format!("process {} ({})", process.pid, line(&process.command(), COMMAND))
 }
 
@@ -78,13 +78,13 @@ pub fn join(found: Vec<ProcessInfo>) -> Result<Joined, NotJoined> {
             Ok(loaded) if loaded.result != 0 => {
                 joined.remarks.push(format!(
                     "the injection library does not start in {}: it may have too many open files",
-                    of(&process)
+                    process_label(&process)
                 ));
             }
             Ok(loaded) => {
                 joined.remarks.push(format!(
                     "the injection library was loaded into {}; its thread {} was stopped for {}",
-                    of(&process),
+                    process_label(&process),
                     loaded.borrowed,
                     millis(loaded.stopped.total.as_secs_f64() * 1e3)
                 ));

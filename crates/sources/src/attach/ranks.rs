@@ -11,7 +11,7 @@ use llmprof_analysis::{
     steps::{Class, Step},
 };
 use llmprof_event::{
-    kernels::work::{NameId, Work, WorkKind},
+    kernels::work::{DeviceActivity, NameId, WorkKind},
     ranks::{Collective, RankLane, RanksWindow},
 };
 
@@ -115,14 +115,14 @@ impl RankRecord {
         }
     }
 
-    pub fn work(&mut self, work: &Work, class: impl Fn(NameId) -> Class) {
+    pub fn work(&mut self, work: &DeviceActivity, class: impl Fn(NameId) -> Class) {
         if !work.is_timed() || work.end_ns <= self.reported_ns {
             return;
         }
         let kind = match work.kind {
             WorkKind::Kernel { name, .. } => match class(name) {
-                Class::Collective(kind) => PieceKind::Collective(Operation::of(kind)),
-                Class::CustomAllReduce => PieceKind::Collective(Operation::of(Collective::AllReduce)),
+                Class::Collective(kind) => PieceKind::Collective(Operation::new(kind)),
+                Class::CustomAllReduce => PieceKind::Collective(Operation::new(Collective::AllReduce)),
                 _ => PieceKind::Compute,
             },
             WorkKind::Copy { .. } | WorkKind::Memset { .. } => PieceKind::Copy,
@@ -361,10 +361,10 @@ mod tests {
         RankRecord { pid, rank: Some(rank), ..RankRecord::default() }
     }
 
-    fn kernel(name: u32, start_ns: u64, end_ns: u64) -> Work {
+    fn kernel(name: u32, start_ns: u64, end_ns: u64) -> DeviceActivity {
         let launch = KernelLaunch { grid: [1; 3], block: [32, 1, 1], registers: 32, shared_bytes: 0 };
         let kind = WorkKind::Kernel { name: NameId(name), launch };
-        Work { start_ns, end_ns, stream: 7, device: 0, correlation: 1, graph: None, kind }
+        DeviceActivity { start_ns, end_ns, stream: 7, device: 0, correlation: 1, graph: None, kind }
     }
 
     fn class(name: NameId) -> Class {
@@ -557,7 +557,7 @@ mod tests {
                         }
                     }
                     let kind = WorkKind::Copy { direction: Direction::DeviceToHost, bytes: 8 };
-                    fold.add(Work { kind, ..kernel(0, start, start + 1_000) });
+                    fold.add(DeviceActivity { kind, ..kernel(0, start, start + 1_000) });
                 }
                 at += 900_000;
             }

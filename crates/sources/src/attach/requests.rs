@@ -35,24 +35,24 @@ struct Active {
     request: u32,
     tokens: u32,
     end_ns: u64,
-    part: Part,
+    part: Segment,
 }
 
 /// Parts of a program's time whose latencies are kept separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum Segment {
     Recorded,
     Bare,
     /// A burst begins or ends in it, or its end is not known exactly: its latency does not count.
     Edge,
 }
 
-impl Part {
-    fn from_step(step: &Step) -> Part {
+impl Segment {
+    fn from_step(step: &Step) -> Segment {
         match (step.is_recorded(), step.is_cut) {
-            (true, _) => Part::Recorded,
-            (false, false) => Part::Bare,
-            (false, true) => Part::Edge,
+            (true, _) => Segment::Recorded,
+            (false, false) => Segment::Bare,
+            (false, true) => Segment::Edge,
         }
     }
 }
@@ -98,8 +98,8 @@ impl Requests {
         let pause = PAUSE.as_nanos() as u64;
         let goes_on = self.active.as_ref().is_some_and(|active| {
             step.start_ns.saturating_sub(active.end_ns) < pause
-                && active.part == Part::from_step(step)
-                && active.part != Part::Edge
+                && active.part == Segment::from_step(step)
+                && active.part != Segment::Edge
                 && active.tokens < MAX_TOKENS
         });
         // A step with prompts begins a request: its time does not count as decode, even if other sequences decode in
@@ -113,9 +113,9 @@ impl Requests {
         if index > 0 && step.phase == StepPhase::Decode {
             let gap = step.end_ns.saturating_sub(active.end_ns);
             match active.part {
-                Part::Recorded => self.recorded.add(gap),
-                Part::Bare => self.bare.add(gap),
-                Part::Edge => {}
+                Segment::Recorded => self.recorded.add(gap),
+                Segment::Bare => self.bare.add(gap),
+                Segment::Edge => {}
             }
         }
         active.tokens += 1;
@@ -150,7 +150,8 @@ impl Requests {
             images: 0,
         };
         self.send(step.start_ns, Event::RequestStarted(started));
-        self.active = Some(Active { request, tokens: 0, end_ns: step.start_ns, part: Part::from_step(step) });
+        self.active =
+            Some(Active { request, tokens: 0, end_ns: step.start_ns, part: Segment::from_step(step) });
     }
 
     /// Ends the active request.

@@ -37,11 +37,11 @@ const LAST_READ: Duration = Duration::from_millis(200);
 const MAX_FILE: usize = 1024;
 const MAX_FUNCTION: usize = 200;
 
-type Row = (String, HostActivity, String);
+type ThreadState = (String, HostActivity, String);
 
 struct Sample {
     at_ns: u64,
-    threads: Vec<Row>,
+    threads: Vec<ThreadState>,
 }
 
 #[derive(Default)]
@@ -120,7 +120,7 @@ impl StackFollower {
         // The library does not send more either.
         if self.stack_count < MAX_STACKS {
             self.stack_count += 1;
-            let frames = frames.iter().copied().map(wire::FrameAt::of).collect();
+            let frames = frames.iter().copied().map(wire::FrameAt::from_word).collect();
             locked(&self.shared.unread).push((number, frames));
         }
     }
@@ -202,7 +202,7 @@ impl StackFollower {
         };
         self.merge();
         let mut window = HostStacks { pid: self.pid, samples: 0, recorded: 0, idle: 0, rows: Vec::new() };
-        let mut rows: BTreeMap<Row, (u32, u32)> = BTreeMap::new();
+        let mut rows: BTreeMap<ThreadState, (u32, u32)> = BTreeMap::new();
         for sample in &samples {
             let is_busy = self.is_busy(sample.at_ns);
             let is_idle = is_busy == Some(false);
@@ -304,7 +304,7 @@ fn launch_frame(frame: &Frame) -> LaunchFrame {
 }
 
 /// One row per thread. Threads of one name have their number, too.
-fn rows(threads: &[ThreadSample]) -> Vec<Row> {
+fn rows(threads: &[ThreadSample]) -> Vec<ThreadState> {
     let row = |thread: &ThreadSample| {
         let place = fold_to_user(&thread.frames).or(thread.frames.first())?;
         let is_only = threads.iter().filter(|other| other.name == thread.name).count() == 1;

@@ -15,7 +15,7 @@ const MAX_TEXTS: usize = 1 << 17;
 #[derive(Debug)]
 pub enum Message<'a> {
     Work {
-        work: wire::Work,
+        work: wire::ActivityRecord,
         name: Option<&'a str>,
     },
     Range {
@@ -228,7 +228,7 @@ impl Clocks {
 
 #[cfg(test)]
 mod tests {
-    use llmprof_inject::wire::{Launch, RangeEdge, Work, WorkKind};
+    use llmprof_inject::wire::{ActivityRecord, Launch, RangeEdge, WorkKind};
     use proptest::{collection::vec, prelude::*};
 
     use super::*;
@@ -244,7 +244,16 @@ mod tests {
 
     fn kernel(name: u32, start_ns: u64, end_ns: u64) -> Slot {
         let kind = WorkKind::Kernel { name, launch: Launch::default() };
-        Record::Work(Work { start_ns, end_ns, correlation: 1, stream: 7, device: 0, graph: 0, kind }).slot()
+        Record::Work(ActivityRecord {
+            start_ns,
+            end_ns,
+            correlation: 1,
+            stream: 7,
+            device: 0,
+            graph: 0,
+            kind,
+        })
+        .slot()
     }
 
     fn said(transcript: &mut Transcript, lane: usize, slots: &[Slot]) -> Vec<String> {

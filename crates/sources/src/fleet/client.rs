@@ -10,12 +10,14 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use super::{
     answer::{self, Answer, AnswerError, Series},
     collect::{Collector, some},
-    error::{FleetError, said},
+    error::{FleetError, server_message},
     labels::{Matcher, NodeLabel},
     metrics::{HEARTBEATS, ONE_HEARTBEAT_EACH, counters, names},
 };
 use crate::server::{Endpoint, Fetched, Login, Tls, fetch};
-use llmprof_analysis::fleet::{Fleet, Gpu, History, Key, Matrix, Measure, Row, Since, Snapshot, since};
+use llmprof_analysis::fleet::{
+    Fleet, Gpu, GpuVerdict, History, Key, Matrix, Measure, Since, Snapshot, since,
+};
 use llmprof_base::foreign;
 use llmprof_event::readings::Reading;
 
@@ -167,7 +169,7 @@ impl Client {
         seldom: bool,
         early: impl FnOnce(&Snapshot),
     ) -> Snapshot {
-        let mut fleet = Fleet::of(snapshot);
+        let mut fleet = Fleet::new(snapshot);
         let slow = fleet.slow_with_equals();
         let slow_keys: Vec<Key> = slow.iter().map(|(row, _)| fleet.gpu(row).key.clone()).collect();
         self.since.retain(|key, _| slow_keys.contains(key));
@@ -182,7 +184,7 @@ impl Client {
                 let mut found = Vec::new();
                 for measure in Measure::ALL {
                     let of_measure =
-                        |(row, _): &&(&Row, _)| row.loss.is_some_and(|loss| loss.measure == measure);
+                        |(row, _): &&(&GpuVerdict, _)| row.loss.is_some_and(|loss| loss.measure == measure);
                     let slow: Vec<_> = slow.iter().filter(of_measure).collect();
                     if slow.is_empty() {
                         continue;
@@ -367,9 +369,9 @@ fn read_answer(
             })
         }
         _ if matches!(status, 429 | 502..=504) => {
-            Err(FleetError::Unavailable { url, status, said: said(body) })
+            Err(FleetError::Unavailable { url, status, said: server_message(body) })
         }
-        _ if status != 200 => Err(FleetError::Status { url, status, said: said(body) }),
+        _ if status != 200 => Err(FleetError::Status { url, status, said: server_message(body) }),
         _ if is_page => Err(FleetError::WebPage { url }),
         Err(cause) => Err(FleetError::Answer { url, cause }),
         Ok(_) => Err(FleetError::Status { url, status, said: String::new() }),

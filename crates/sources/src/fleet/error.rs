@@ -105,7 +105,7 @@ fn remedy(cause: &FetchError, with_ca_file: bool) -> &'static str {
 }
 
 /// A server's message on one line.
-pub fn said(body: &[u8]) -> String {
+pub fn server_message(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(&body[..body.len().min(600)]);
     foreign::line(text.trim(), 200)
 }

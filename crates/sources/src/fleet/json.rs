@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::recording::Header;
-use llmprof_analysis::fleet::{Counted, Fleet, Order, Row};
+use llmprof_analysis::fleet::{Counted, Fleet, GpuVerdict, Order};
 use llmprof_event::{
     readings::Reading,
     reasons::{self, ActiveReason},
@@ -28,7 +28,7 @@ pub fn json(fleet: &Fleet, header: &Header, order: Order) -> Value {
     })
 }
 
-fn gpu_json(fleet: &Fleet, row: &Row) -> Value {
+fn gpu_json(fleet: &Fleet, row: &GpuVerdict) -> Value {
     let gpu = fleet.gpu(row);
     let errors = &gpu.errors;
     let counted =

@@ -196,8 +196,8 @@ impl Worker {
             memory: None,
             measured: MeasuredSteps::default(),
         };
-        conversation.say(&Order::Config(&self.plan.setup));
-        let done = conversation.hear(&lines);
+        conversation.send(&Order::Config(&self.plan.setup));
+        let done = conversation.receive(&lines);
         conversation.end_request();
         done
     }
@@ -296,12 +296,12 @@ fn next_line(from: &mut impl BufRead, limit: usize, line: &mut Vec<u8>) -> io::R
 }
 
 impl Conversation<'_> {
-    fn say(&self, order: &Order<'_>) {
+    fn send(&self, order: &Order<'_>) {
         // A worker that has ended is detected by its silence.
         let _ = self.orders.send(order.line());
     }
 
-    fn hear(&mut self, lines: &Receiver<WorkerOutput>) -> Result<(), WorkerError> {
+    fn receive(&mut self, lines: &Receiver<WorkerOutput>) -> Result<(), WorkerError> {
         let mut last_heard = Instant::now();
         loop {
             if self.worker.control.is_cancelled() {
@@ -337,7 +337,7 @@ impl Conversation<'_> {
         let paused = self.worker.control.is_paused();
         if paused != self.paused {
             self.paused = paused;
-            self.say(if paused { &Order::Pause } else { &Order::Resume });
+            self.send(if paused { &Order::Pause } else { &Order::Resume });
         }
     }
 
@@ -571,18 +571,18 @@ impl Conversation<'_> {
         if self.next < planned || (w.open_ended && !control.is_finishing()) {
             let order = self.order(self.next);
             self.next += 1;
-            self.say(&Order::Run(&order));
+            self.send(&Order::Run(&order));
             return None;
         }
         match plan.profile.as_ref().filter(|_| !self.profiled) {
             Some(profile) => {
                 self.profiled = true;
                 let prompt = Some(RunOrder { answers: false, ..self.order(w.warmup) });
-                self.say(&Order::Profile(&ProfileOrder { prompt, ..profile.clone() }));
+                self.send(&Order::Profile(&ProfileOrder { prompt, ..profile.clone() }));
             }
             None => {
                 self.ending = true;
-                self.say(&Order::End);
+                self.send(&Order::End);
             }
         }
         None

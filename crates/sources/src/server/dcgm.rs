@@ -70,7 +70,7 @@ pub fn gpus(page: &Exposition) -> BTreeMap<u32, (GpuInfo, GpuSample)> {
             if gpus.len() >= MAX_GPUS && !gpus.contains_key(&gpu) {
                 continue;
             }
-            let (_, sample) = gpus.entry(gpu).or_insert_with(|| (info(gpu, one), GpuSample::of(gpu)));
+            let (_, sample) = gpus.entry(gpu).or_insert_with(|| (info(gpu, one), GpuSample::new(gpu)));
             sample.set(*reading, Some(one.value * factor).filter(|value| *value >= 0.0));
         }
     }

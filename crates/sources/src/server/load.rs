@@ -84,7 +84,7 @@ struct Turn {
     entry: Option<TraceEntry>,
 }
 
-struct Work {
+struct LoadTest {
     plan: LoadPlan,
     model: String,
     client: Client,
@@ -149,7 +149,7 @@ async fn load(plan: LoadPlan, tls: Tls, tx: EventTx, control: Control) -> Result
             .map_or(0, |since| since.as_nanos() as u64),
         _ => 0,
     };
-    let work = Rc::new(Work {
+    let work = Rc::new(LoadTest {
         model,
         client,
         tx,
@@ -203,7 +203,7 @@ async fn load(plan: LoadPlan, tls: Tls, tx: EventTx, control: Control) -> Result
 }
 
 /// `concurrency` conversations at a time, until the measured ones have ended.
-async fn closed(work: &Rc<Work>, concurrency: u32) {
+async fn closed(work: &Rc<LoadTest>, concurrency: u32) {
     let left = Rc::new(Cell::new(work.plan.requests.div_ceil(work.plan.turns.max(1))));
     let workers: Vec<_> = (0..concurrency.max(1))
         .map(|_| {
@@ -236,7 +236,7 @@ async fn closed(work: &Rc<Work>, concurrency: u32) {
 
 /// Conversations at the times of a schedule.
 async fn open(
-    work: &Rc<Work>,
+    work: &Rc<LoadTest>,
     schedule: impl Iterator<Item = (Duration, Option<TraceEntry>)>,
     concurrency: Option<u32>,
     goes_on: bool,
@@ -273,7 +273,7 @@ async fn open(
 }
 
 /// Measures the delay of the client's own loop.
-async fn measure_lag(work: Rc<Work>) {
+async fn measure_lag(work: Rc<LoadTest>) {
     let mut lags = Distribution::default();
     let mut reported = Instant::now();
     loop {
@@ -296,7 +296,7 @@ async fn measure_lag(work: Rc<Work>) {
     }
 }
 
-impl Work {
+impl LoadTest {
     /// Returns the duration of the pause.
     async fn wait_while_paused(&self) -> Duration {
         if !self.control.is_paused() {

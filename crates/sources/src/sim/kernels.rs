@@ -154,7 +154,7 @@ fn launches(of: &SimSteps<'_>) -> Vec<Launch> {
     let cost = of.shape.cost(of.step);
     let roof = of.card.roof(&of.shape.dtype);
     let once = |operator: Operator, all: &mut Vec<Launch>| {
-        if let Some(cost) = cost.of(operator) {
+        if let Some(cost) = cost.operator(operator) {
             all.extend(of_operator(of, operator, None, &cost.each(), &roof));
         }
     };

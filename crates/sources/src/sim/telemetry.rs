@@ -232,7 +232,7 @@ impl SimProbe {
         let settled = self.settle(now, power_w, temp_c, conditions.reasons);
         self.settled = Some(settled);
 
-        let mut sample = GpuSample::of(gpu)
+        let mut sample = GpuSample::new(gpu)
             .with(Reading::GpuUtil, self.share(load.gpu_util_pct, 1.5, 3).round())
             .with(Reading::MemUtil, self.share(load.mem_util_pct, 1.5, 4).round())
             .with(Reading::SmClock, sm_clock_mhz)
@@ -251,7 +251,7 @@ impl SimProbe {
 
     fn activity_counters(&self, gpu: u32) -> GpuSample {
         let load = self.load();
-        GpuSample::of(gpu)
+        GpuSample::new(gpu)
             .with(Reading::SmActive, self.share(load.sm_active_pct, 1.5, 6))
             .with(Reading::Occupancy, self.share(load.occupancy_pct, 0.3, 7))
             .with(Reading::Tensor, self.share(load.tensor_pct, 0.8, 8))
@@ -262,7 +262,7 @@ impl SimProbe {
 
     fn slow(&self, gpu: u32) -> GpuSample {
         let settled = self.settled.unwrap_or_else(|| Settled::cold(Stamp::default(), self.card));
-        let mut sample = GpuSample::of(gpu)
+        let mut sample = GpuSample::new(gpu)
             .with(Reading::Energy, settled.energy_mj.round())
             .with(Reading::BoardLimitNs, 0.0)
             .with(Reading::ReliabilityNs, 0.0)
@@ -320,7 +320,7 @@ impl GpuProbe for SimProbe {
             Selection::Tier(Tier::Fast) => self.fast(gpu, now),
             Selection::Tier(Tier::Gpm) => self.activity_counters(gpu),
             Selection::SlowCall(_) | Selection::Tier(Tier::Slow) => self.slow(gpu),
-            Selection::Tier(Tier::Rare) => GpuSample::of(gpu),
+            Selection::Tier(Tier::Rare) => GpuSample::new(gpu),
         };
         for refused in &self.refused {
             match refused.reading {

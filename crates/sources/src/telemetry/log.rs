@@ -14,7 +14,7 @@ use std::{
 use columns::{Column, has_other_unit, is_ambiguous, mask, number, phase_named, says_lost, text};
 pub use gpus::IdentifiedBy;
 use gpus::{GpuKey, GpuOfRow};
-use header::{Clock, Header, Row, Rows};
+use header::{Clock, Header, LogSample, Rows};
 use jiff::civil::DateTime;
 use thiserror::Error;
 
@@ -174,7 +174,7 @@ impl TelemetryLog {
         log: &str,
         t: Stamp,
         header: &Header,
-        row: &Row,
+        row: &LogSample,
         key: Option<GpuKey>,
     ) -> Result<(), LogError> {
         self.last_gpu = self.position(key);
@@ -188,7 +188,7 @@ impl TelemetryLog {
             gpu.lose(row.line, t);
             return Ok(());
         }
-        let mut sample = GpuSample::of(gpu.info.index);
+        let mut sample = GpuSample::new(gpu.info.index);
         for (field, cell) in header.fields.iter().zip(&row.cells) {
             let Some(column) = field.column else { continue };
             let problem = |problem| LogError::Value {
@@ -285,7 +285,7 @@ impl LoggedGpu {
                 ..GpuInfo::default()
             },
             ledger: Ledger::default(),
-            last: GpuSample::of(index),
+            last: GpuSample::new(index),
             rows: 0,
             lost: None,
             key,
@@ -310,7 +310,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{columns::MIB, *};
-    use llmprof_analysis::throttle::Work;
+    use llmprof_analysis::throttle::GpuActivity;
 
     #[test]
     fn a_log_of_nvidia_smi_is_read() {
@@ -326,7 +326,7 @@ torn li";
         assert_eq!((gpu.info.name.as_str(), gpu.info.power_limit_w), ("NVIDIA H200", Some(700.0)));
         assert_eq!(gpu.last.get(Reading::Fan), None, "an unsupported reading is not zero");
         assert_eq!(gpu.last.get(Reading::MemUsed), Some(100.0 * MIB));
-        assert_eq!(gpu.ledger.of(Work::Busy).time_ns, 1e9);
+        assert_eq!(gpu.ledger.account(GpuActivity::Busy).time_ns, 1e9);
         assert_eq!(log.gpus[1].last.get(Reading::Fan), Some(30.0));
     }
 
@@ -384,7 +384,7 @@ torn li";
         let mut text = "timestamp,clocks.sm,clocks_event_reasons.active,utilization.gpu\n".to_owned();
         (0..20).for_each(|i| text += &format!("2026/11/15 08:{:02}:{:02},1440,0x4,99\n", i / 6, i % 6 * 10));
         let log = read("x", text.as_bytes()).unwrap();
-        assert_eq!(log.gpus[0].ledger.of(Work::Busy).sampled_ns, 190e9);
+        assert_eq!(log.gpus[0].ledger.account(GpuActivity::Busy).sampled_ns, 190e9);
     }
 
     #[test]

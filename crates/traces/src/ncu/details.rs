@@ -4,7 +4,7 @@ use std::{collections::HashSet, io::BufRead, sync::Arc};
 
 use super::{LaunchColumns, Launches, check_percent, find_header, finish, is_message, keep_message};
 use crate::{
-    cells::Row,
+    cells::CsvRow,
     dialect,
     error::KernelsError,
     quantity::{Decimal, ThreeDigits, base},
@@ -95,11 +95,11 @@ const MAX_RULES: usize = 256;
 
 /// Reads the page, one launch in memory at a time. Rows may lack the columns of rules.
 pub fn read_details(file: &str, input: impl BufRead) -> Result<KernelTable, KernelsError> {
-    let is_header = |row: Row| {
+    let is_header = |row: CsvRow| {
         row.iter().any(|cell| cell == b"Metric Name").then(|| Header::from_titles(&row.texts()))?
     };
     let values =
-        |row: Row| is_header(row).map(|header| [header.value].into_iter().chain(header.speedup).collect());
+        |row: CsvRow| is_header(row).map(|header| [header.value].into_iter().chain(header.speedup).collect());
     let (mut rows, decimal) =
         dialect::rows(input, ThreeDigits::Thousands, values).map_err(KernelsError::read(file))?;
     let (header, mut messages) = find_header(file, &mut rows, is_header)?;
@@ -143,7 +143,7 @@ pub fn read_details(file: &str, input: impl BufRead) -> Result<KernelTable, Kern
 
 fn take(
     file: &str,
-    (header, row, decimal): (&Header, Row, Decimal),
+    (header, row, decimal): (&Header, CsvRow, Decimal),
     current: &mut Current,
     interned: &mut Interned,
 ) -> Result<(), KernelsError> {

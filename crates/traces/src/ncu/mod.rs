@@ -9,14 +9,14 @@ pub use details::read_details;
 pub use raw::read_raw;
 
 use super::{
-    cells::{Row, Rows},
+    cells::{CsvRow, Rows},
     error::KernelsError,
     quantity,
     tally::Durations,
 };
 use llmprof_event::kernels::{
     KernelRow, KernelTable,
-    counters::{Counters, Known},
+    counters::{CounterMeans, Counters},
     names,
 };
 
@@ -40,7 +40,7 @@ fn check_percent(file: &str, metric: &str, unit: &str, value: f64) -> Result<(),
 }
 
 /// Whether it is a message of ncu in between rows.
-fn is_message(row: Row) -> bool {
+fn is_message(row: CsvRow) -> bool {
     row.get(0).is_some_and(|first| first.starts_with(b"=="))
 }
 
@@ -48,7 +48,7 @@ fn is_message(row: Row) -> bool {
 const MAX_MESSAGES: usize = 16;
 
 /// Keeps an error or a warning of ncu, each text once.
-fn keep_message(row: Row, messages: &mut Vec<String>) {
+fn keep_message(row: CsvRow, messages: &mut Vec<String>) {
     let Some(first) = row.get(0) else { return };
     let is_bad = first.starts_with(b"==ERROR==") || first.starts_with(b"==WARNING==");
     if !is_bad || messages.len() >= MAX_MESSAGES {
@@ -65,7 +65,7 @@ fn keep_message(row: Row, messages: &mut Vec<String>) {
 fn find_header<H>(
     file: &str,
     rows: &mut Rows<impl BufRead>,
-    header: impl Fn(Row) -> Option<H>,
+    header: impl Fn(CsvRow) -> Option<H>,
 ) -> Result<(H, Vec<String>), KernelsError> {
     let mut messages = Vec::new();
     while let Some(row) = rows.next_row().map_err(KernelsError::read(file))? {
@@ -129,7 +129,7 @@ impl<C> Launches<C> {
         let Launches { mut row, durations, counters: counted } = self;
         durations.fill(&mut row);
         row.counters = counters(counted);
-        let known = Known::from_counters(&row.counters);
+        let known = CounterMeans::from_counters(&row.counters);
         row.registers = known.registers.map(|n| n as u32);
         row.shared_bytes = known.shared_bytes.map(|n| n as u64);
         row
@@ -160,7 +160,7 @@ impl LaunchColumns {
     }
 
     /// Everything that distinguishes launches, as one byte string.
-    fn key(&self, row: Row, key: &mut Vec<u8>) {
+    fn key(&self, row: CsvRow, key: &mut Vec<u8>) {
         key.clear();
         for column in [self.name, self.grid, self.block, self.push_pop, self.start_stop].into_iter().flatten()
         {
@@ -169,12 +169,12 @@ impl LaunchColumns {
         }
     }
 
-    fn name<'r>(&self, row: Row<'r>) -> Option<&'r [u8]> {
+    fn name<'r>(&self, row: CsvRow<'r>) -> Option<&'r [u8]> {
         row.get(self.name?).map(<[u8]>::trim_ascii).filter(|name| !name.is_empty())
     }
 
     /// Kernel, grid and range of the launch in `row`.
-    fn launch(&self, row: Row) -> KernelRow {
+    fn launch(&self, row: CsvRow) -> KernelRow {
         let name = String::from_utf8_lossy(self.name(row).unwrap_or_default());
         let extent = |column: Option<usize>| quantity::three(row.get(column?)?);
         let range = |column: Option<usize>| row.text(column?).and_then(|cell| range_names(&cell));

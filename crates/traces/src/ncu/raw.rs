@@ -4,7 +4,7 @@ use std::{io::BufRead, sync::Arc};
 
 use super::{LaunchColumns, Launches, check_percent, find_header, finish, is_message, keep_message};
 use crate::{
-    cells::Row,
+    cells::CsvRow,
     dialect,
     error::KernelsError,
     quantity::{Decimal, ThreeDigits, base},
@@ -92,8 +92,8 @@ impl Header {
 /// Values keep the names that ncu gives them, and are converted to base units by the row of units. Percentages above
 /// 100 are kept; `n/a` and `nan` are missing values.
 pub fn read_raw(file: &str, input: impl BufRead) -> Result<KernelTable, KernelsError> {
-    let is_header = |row: Row| row.iter().any(|cell| cell == b"Kernel Name").then(|| row.texts());
-    let counted = |row: Row| {
+    let is_header = |row: CsvRow| row.iter().any(|cell| cell == b"Kernel Name").then(|| row.texts());
+    let counted = |row: CsvRow| {
         let titles = is_header(row)?;
         Some((0..titles.len()).filter(|at| is_counted(&titles[*at])).collect())
     };
@@ -144,7 +144,7 @@ pub fn read_raw(file: &str, input: impl BufRead) -> Result<KernelTable, KernelsE
 fn count(
     file: &str,
     header: &Header,
-    row: Row,
+    row: CsvRow,
     decimal: Decimal,
     launches: &mut Launches<Vec<Counter>>,
 ) -> Result<(), KernelsError> {

@@ -262,7 +262,7 @@ impl Database {
             };
             let (place, ns) = (place(row)?, duration_ns((start, end)));
             match collective {
-                Some(kind) => gathered.operation(place, start, ns, Operation::of(kind)),
+                Some(kind) => gathered.operation(place, start, ns, Operation::new(kind)),
                 None => gathered.compute(place, start, ns),
             }
             Ok(())

@@ -100,12 +100,12 @@ pub struct Ranges {
     numbers: HashMap<Box<str>, u32>,
     threads: HashMap<i64, Vec<Range>>,
     /// The last result.
-    last: Option<Found>,
+    last: Option<RangeInterval>,
 }
 
 /// All calls of a thread that begin and end in this interval have the same ranges.
 #[derive(Debug, Clone, Copy)]
-struct Found {
+struct RangeInterval {
     thread: i64,
     since: i64,
     /// The time at which another range begins or the innermost one ends.
@@ -164,7 +164,8 @@ impl Ranges {
     /// The ranges of a thread that enclose a call from `start` to `end`.
     pub fn enclosing(&mut self, thread: i64, start: i64, end: i64) -> PathId {
         // Calls are in about the order of time, most of them on one thread.
-        let same = |found: &Found| found.thread == thread && found.since <= start && end < found.until;
+        let same =
+            |found: &RangeInterval| found.thread == thread && found.since <= start && end < found.until;
         if let Some(found) = self.last.filter(same) {
             return found.path;
         }
@@ -182,7 +183,7 @@ impl Ranges {
                 if range.nested && enclosing_names.is_empty() {
                     if at as usize == begun {
                         let (since, until) = (range.start, range.end.min(next));
-                        self.last = Some(Found { thread, since, until, path: range.path });
+                        self.last = Some(RangeInterval { thread, since, until, path: range.path });
                     }
                     return range.path;
                 }

@@ -15,17 +15,17 @@ use super::{
     header::Cell,
     report::{Report, Reports, skipped},
 };
-use crate::{cells::Row, dialect, error::KernelsError, quantity::ThreeDigits};
+use crate::{cells::CsvRow, dialect, error::KernelsError, quantity::ThreeDigits};
 use llmprof_event::kernels::KernelTable;
 
 /// Whether a row is the header of a report, or a message about a skipped one.
-pub fn is_report(row: Row) -> bool {
+pub fn is_report(row: CsvRow) -> bool {
     row.text(0).is_some_and(|first| skipped(&first).is_some()) || Report::from_titles(&row.texts()).is_some()
 }
 
 /// Reads the output of `nsys stats -f csv`: one table or several, with messages between them.
 pub fn read_csv(file: &str, input: impl BufRead) -> Result<Vec<KernelTable>, KernelsError> {
-    let numbers = |row: Row| {
+    let numbers = |row: CsvRow| {
         let report = Report::from_titles(&row.texts())?;
         Some((0..row.len()).filter(|column| report.is_number(*column)).collect())
     };

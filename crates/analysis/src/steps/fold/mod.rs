@@ -22,7 +22,7 @@ use super::{
 };
 use llmprof_event::kernels::{
     window::{StepSums, StepWork, in_order, timeline, without_overlap},
-    work::{MEMSET, NameId, Names, Work, WorkKind},
+    work::{DeviceActivity, MEMSET, NameId, Names, WorkKind},
 };
 
 /// Records of work arrive within this time of its start, apart from lost ones.
@@ -80,10 +80,10 @@ pub struct Fold {
     names: Names,
     /// By the number of the name.
     classes: Vec<Class>,
-    pending: Vec<Work>,
+    pending: Vec<DeviceActivity>,
     bursts: VecDeque<Burst>,
     /// Settled work of one burst, and when that began.
-    sequence: Vec<Work>,
+    sequence: Vec<DeviceActivity>,
     sequence_from: u64,
     analyse_at: usize,
     ranges: VecDeque<(u64, u64, Reported)>,
@@ -187,7 +187,7 @@ impl Fold {
     pub fn name(&mut self, text: &str) -> NameId {
         let number = self.names.number(text);
         if self.classes.len() < self.names.len() {
-            self.classes.push(Class::of(self.names.text(number)));
+            self.classes.push(Class::from_name(self.names.text(number)));
         }
         number
     }
@@ -215,7 +215,7 @@ impl Fold {
         }
     }
 
-    pub fn add(&mut self, work: Work) {
+    pub fn add(&mut self, work: DeviceActivity) {
         if matches!(work.kind, WorkKind::Graph { .. }) {
             self.marks.see_whole_graph();
         }
@@ -233,7 +233,7 @@ impl Fold {
 
     /// Whether the times of a record are a measurement. CUPTI does not know when work began that ran as recording was switched
     /// on, and gives the end of the burst before; nor does any kernel or copy take no time at all.
-    fn is_measured(&self, work: &Work) -> bool {
+    fn is_measured(&self, work: &DeviceActivity) -> bool {
         if matches!(work.kind, WorkKind::Sync) {
             return work.is_timed();
         }
@@ -289,7 +289,7 @@ impl Fold {
         self.kernels.replace(Vec::new()).unwrap_or_default()
     }
 
-    fn keep_kernels(&mut self, works: &[Work]) {
+    fn keep_kernels(&mut self, works: &[DeviceActivity]) {
         let Some(kernels) = &mut self.kernels else { return };
         kernels.extend(works.iter().filter_map(|work| match work.kind {
             WorkKind::Kernel { name, .. } => {
@@ -345,7 +345,7 @@ impl Fold {
         timelines
     }
 
-    fn class_of(&self, work: &Work) -> Class {
+    fn class_of(&self, work: &DeviceActivity) -> Class {
         match work.kind {
             WorkKind::Kernel { name, .. } => self.class(name),
             WorkKind::Copy { .. } => Class::Copy,
@@ -355,7 +355,7 @@ impl Fold {
 
     /// When the burst began that a work belongs to; `None` between bursts. Kernels are recorded in bursts only: one that runs
     /// after the end was launched before it.
-    fn burst_of(&self, work: &Work) -> Option<u64> {
+    fn burst_of(&self, work: &DeviceActivity) -> Option<u64> {
         let burst = self.bursts.iter().rev().find(|burst| burst.from_ns <= work.start_ns);
         match work.kind {
             WorkKind::Kernel { .. } => Some(burst.map_or(0, |burst| burst.from_ns)),
@@ -367,10 +367,11 @@ impl Fold {
 
     /// Takes all work that started before `horizon`.
     fn settle(&mut self, horizon: u64) {
-        let (mut settled, waiting): (Vec<Work>, Vec<Work>) =
+        let (mut settled, waiting): (Vec<DeviceActivity>, Vec<DeviceActivity>) =
             std::mem::take(&mut self.pending).into_iter().partition(|work| work.start_ns < horizon);
         self.pending = waiting;
-        let unmeasured: Vec<Work> = settled.extract_if(.., |work| !self.is_measured(work)).collect();
+        let unmeasured: Vec<DeviceActivity> =
+            settled.extract_if(.., |work| !self.is_measured(work)).collect();
         self.unmeasured += unmeasured.len() as u64;
         unmeasured.iter().for_each(|work| self.untimed.add(work));
         settled.sort_by_key(sort_key);
@@ -462,7 +463,7 @@ impl Fold {
     }
 
     /// No steps in these works. They are kept while more may come.
-    fn give_up(&mut self, works: Vec<Work>, classes: &[Class], why: NoSteps, ended: bool) {
+    fn give_up(&mut self, works: Vec<DeviceActivity>, classes: &[Class], why: NoSteps, ended: bool) {
         if !ended && works.len() < MAX_SEQUENCE {
             self.analyse_at = (works.len() * 2).min(MAX_SEQUENCE);
             self.sequence = works;
@@ -486,7 +487,7 @@ impl Fold {
     /// Phases, hashes and features of the steps.
     fn prepare(
         &mut self,
-        works: &[Work],
+        works: &[DeviceActivity],
         classes: &[Class],
         cuts: &Cuts,
         reports: &[Reported],
@@ -496,7 +497,7 @@ impl Fold {
             .iter()
             .map(|indices| {
                 let (works, classes) = (&works[indices.clone()], &classes[indices.clone()]);
-                let rows = Rows::of(works, classes);
+                let rows = Rows::from_works(works, classes);
                 Prepared {
                     indices: indices.clone(),
                     hash: hash_of(works),
@@ -559,7 +560,7 @@ impl Fold {
     fn close(
         &mut self,
         step: &Prepared,
-        works: &[Work],
+        works: &[DeviceActivity],
         classes: &[Class],
         before: Option<u64>,
         next: Option<u64>,
@@ -649,14 +650,14 @@ impl Fold {
     }
 
     /// `None` for waits and whole graphs.
-    fn step_work(&mut self, work: &Work) -> Option<StepWork> {
+    fn step_work(&mut self, work: &DeviceActivity) -> Option<StepWork> {
         let (name, launch, bytes) = match work.kind {
             WorkKind::Kernel { name, launch } => (name, Some(launch), None),
             WorkKind::Copy { direction, bytes } => (self.name(direction.name()), None, Some(bytes)),
             WorkKind::Memset { bytes } => (self.name(MEMSET), None, Some(bytes)),
             WorkKind::Graph { .. } | WorkKind::Sync => return None,
         };
-        let Work { start_ns, end_ns, stream, .. } = *work;
+        let DeviceActivity { start_ns, end_ns, stream, .. } = *work;
         Some(StepWork {
             start_ns,
             end_ns,
@@ -672,7 +673,7 @@ impl Fold {
     }
 
     /// Work of a burst that belongs to no complete step: what marks steps between bursts marks them here too.
-    fn outside(&mut self, works: &[Work], classes: &[Class]) {
+    fn outside(&mut self, works: &[DeviceActivity], classes: &[Class]) {
         if works.is_empty() {
             return;
         }
@@ -689,7 +690,7 @@ impl Fold {
     }
 
     /// Counts steps by their mark.
-    fn between_bursts(&mut self, work: &Work) {
+    fn between_bursts(&mut self, work: &DeviceActivity) {
         if self.ranges_of.is_some() {
             return;
         }
@@ -789,7 +790,7 @@ struct Prepared {
 }
 
 /// The same order for any order of arrival.
-fn sort_key(work: &Work) -> (u64, u64, u16, u32, u32, u64) {
+fn sort_key(work: &DeviceActivity) -> (u64, u64, u16, u32, u32, u64) {
     let kind = match work.kind {
         WorkKind::Kernel { name, launch } => u64::from(name.0) << 32 | launch.blocks() & 0xffff_ffff,
         WorkKind::Copy { direction, bytes } => (direction as u64) << 60 | bytes & 0xfff_ffff_ffff_ffff,
@@ -801,20 +802,20 @@ fn sort_key(work: &Work) -> (u64, u64, u16, u32, u32, u64) {
 }
 
 /// Bytes of a copy.
-fn copied(work: &Work) -> Option<u64> {
+fn copied(work: &DeviceActivity) -> Option<u64> {
     match work.kind {
         WorkKind::Copy { bytes, .. } => Some(bytes),
         _ => None,
     }
 }
 
-fn end_of(works: &[Work]) -> u64 {
+fn end_of(works: &[DeviceActivity]) -> u64 {
     let device = works.iter().filter(|work| !matches!(work.kind, WorkKind::Sync));
     device.map(|work| work.end_ns).max().unwrap_or(0)
 }
 
 /// A hash of the kernels of a step that does not depend on the order in which parallel streams run them.
-fn hash_of(works: &[Work]) -> u64 {
+fn hash_of(works: &[DeviceActivity]) -> u64 {
     let mix = |value: u64| {
         let value = (value ^ value >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         value ^ value >> 29

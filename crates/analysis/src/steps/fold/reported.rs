@@ -6,13 +6,13 @@ use super::{
     super::{Basis, Confidence, Finding, Step, Tokens, cut::Cuts, nvtx::Reported},
     Burst, Fold,
 };
-use llmprof_event::kernels::work::Work;
+use llmprof_event::kernels::work::DeviceActivity;
 
 impl Fold {
     /// Steps by the program's ranges in a burst; `None` where no range began in it.
     pub(super) fn reported_steps(
         &mut self,
-        works: &[Work],
+        works: &[DeviceActivity],
         cuts: Option<&Cuts>,
         ended: bool,
     ) -> Option<(Cuts, Vec<Reported>)> {

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use llmprof_event::kernels::work::{Work, WorkKind};
+use llmprof_event::kernels::work::{DeviceActivity, WorkKind};
 
 /// Kernels that wait for the one before them may start early, as programmatic dependent launches do; so many of them.
 const RUNS_AHEAD: usize = 3;
@@ -15,7 +15,7 @@ const MIN_SHARE: usize = 4;
 
 /// Removes records of kernels that lasted beyond the next ones of their stream. `works` are in the order of their starts. Returns how
 /// many were removed.
-pub(super) fn leave_out(works: &mut Vec<Work>) -> u64 {
+pub(super) fn leave_out(works: &mut Vec<DeviceActivity>) -> u64 {
     let wrong = wrong_launches(works);
     let mut is_kept = contains_no_other(works);
     let nexts = next_launches(works);
@@ -31,12 +31,12 @@ pub(super) fn leave_out(works: &mut Vec<Work>) -> u64 {
 }
 
 /// Launches of graphs, by their correlation ids, many of whose nodes last beyond the next ones.
-fn wrong_launches(works: &[Work]) -> BTreeSet<u32> {
-    let mut launches: HashMap<u32, Vec<&Work>> = HashMap::new();
+fn wrong_launches(works: &[DeviceActivity]) -> BTreeSet<u32> {
+    let mut launches: HashMap<u32, Vec<&DeviceActivity>> = HashMap::new();
     for work in works.iter().filter(|work| is_kernel(work) && work.graph.is_some()) {
         launches.entry(work.correlation).or_default().push(work);
     }
-    let is_wrong = |nodes: &[&Work]| {
+    let is_wrong = |nodes: &[&DeviceActivity]| {
         let pairs = nodes.iter().zip(nodes.iter().skip(RUNS_AHEAD));
         let beyond = pairs.clone().filter(|(work, later)| work.end_ns > later.start_ns).count();
         beyond > 0 && beyond * MIN_SHARE >= pairs.count()
@@ -46,8 +46,8 @@ fn wrong_launches(works: &[Work]) -> BTreeSet<u32> {
 
 /// For each launch of a graph, by its stream: when the work of later launches is certain to run there, which waits for all of its
 /// nodes.
-fn next_launches(works: &[Work]) -> HashMap<(u16, u32, u32), u64> {
-    let mut streams: HashMap<(u16, u32), Vec<&Work>> = HashMap::new();
+fn next_launches(works: &[DeviceActivity]) -> HashMap<(u16, u32, u32), u64> {
+    let mut streams: HashMap<(u16, u32), Vec<&DeviceActivity>> = HashMap::new();
     for work in works.iter().filter(|work| !matches!(work.kind, WorkKind::Sync)) {
         streams.entry((work.device, work.stream)).or_default().push(work);
     }
@@ -69,7 +69,7 @@ fn next_launches(works: &[Work]) -> HashMap<(u16, u32, u32), u64> {
 
 /// For each work whether it lasts beyond the whole of a later kernel of its stream. Nodes of a graph may have the stream of its
 /// launch and run beside each other.
-fn contains_no_other(works: &[Work]) -> Vec<bool> {
+fn contains_no_other(works: &[DeviceActivity]) -> Vec<bool> {
     let mut earliest_end: HashMap<(u16, u32), u64> = HashMap::new();
     let mut is_kept = vec![true; works.len()];
     for (i, work) in works.iter().enumerate().rev() {
@@ -83,7 +83,7 @@ fn contains_no_other(works: &[Work]) -> Vec<bool> {
     is_kept
 }
 
-fn is_kernel(work: &Work) -> bool {
+fn is_kernel(work: &DeviceActivity) -> bool {
     matches!(work.kind, WorkKind::Kernel { .. })
 }
 
@@ -95,7 +95,7 @@ mod tests {
     /// Start, end, correlation and whether it is a node of a graph.
     fn left(given: &[(u64, u64, u32, bool)]) -> Vec<u64> {
         let launch = KernelLaunch { grid: [1; 3], block: [1; 3], registers: 0, shared_bytes: 0 };
-        let work = |&(start_ns, end_ns, correlation, in_graph): &(u64, u64, u32, bool)| Work {
+        let work = |&(start_ns, end_ns, correlation, in_graph): &(u64, u64, u32, bool)| DeviceActivity {
             start_ns,
             end_ns,
             stream: 7,
@@ -104,7 +104,7 @@ mod tests {
             graph: in_graph.then_some(1),
             kind: WorkKind::Kernel { name: NameId(1), launch },
         };
-        let mut works: Vec<Work> = given.iter().map(work).collect();
+        let mut works: Vec<DeviceActivity> = given.iter().map(work).collect();
         let removed = leave_out(&mut works);
         assert_eq!(removed as usize + works.len(), given.len());
         works.iter().map(|work| work.start_ns).collect()

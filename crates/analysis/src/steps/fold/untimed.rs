@@ -4,17 +4,17 @@
 use std::collections::VecDeque;
 
 use crate::steps::marks::Mark;
-use llmprof_event::kernels::work::{Work, WorkKind};
+use llmprof_event::kernels::work::{DeviceActivity, WorkKind};
 
 /// A program that copies without end while nothing is timed takes no more memory than this.
 const MAX_COPIES: usize = 1024;
 
 #[derive(Debug, Default)]
-pub(super) struct Untimed(VecDeque<Work>);
+pub(super) struct Untimed(VecDeque<DeviceActivity>);
 
 impl Untimed {
     /// Keeps a copy without times.
-    pub fn add(&mut self, work: &Work) {
+    pub fn add(&mut self, work: &DeviceActivity) {
         if work.is_timed() || !matches!(work.kind, WorkKind::Copy { .. }) {
             return;
         }
@@ -26,7 +26,8 @@ impl Untimed {
 
     /// How many copies that fit the mark were launched between two calls. Those before the second call are forgotten.
     pub fn take(&mut self, mark: Mark, after: u32, before: u32) -> u32 {
-        let between = |work: &&Work| (after + 1..before).contains(&work.correlation) && mark.fits(work);
+        let between =
+            |work: &&DeviceActivity| (after + 1..before).contains(&work.correlation) && mark.fits(work);
         let count = self.0.iter().filter(between).count() as u32;
         self.0.retain(|work| work.correlation >= before);
         count

@@ -7,7 +7,7 @@ use super::super::Class;
 use llm_cost::{Operator, OperatorInstance};
 use llmprof_event::kernels::{
     Extent,
-    work::{NameId, Work, WorkKind},
+    work::{DeviceActivity, NameId, WorkKind},
 };
 
 /// Kernels that are remembered.
@@ -22,7 +22,12 @@ pub(super) struct Usual(HashMap<(NameId, Extent), Vec<(Operator, u32)>>);
 
 impl Usual {
     /// Learns the operators of a step's GEMMs, and corrects those that are unusual.
-    pub fn correct(&mut self, works: &[Work], classes: &[Class], instances: &mut [Option<OperatorInstance>]) {
+    pub fn correct(
+        &mut self,
+        works: &[DeviceActivity],
+        classes: &[Class],
+        instances: &mut [Option<OperatorInstance>],
+    ) {
         for ((work, class), instance) in works.iter().zip(classes).zip(instances) {
             let WorkKind::Kernel { name, launch } = work.kind else { continue };
             let Some(instance) = instance.as_mut().filter(|_| class.is_product()) else { continue };
@@ -58,7 +63,15 @@ mod tests {
     fn the_usual_operator_wins() {
         let launch = KernelLaunch { grid: [2, 66, 1], block: [1; 3], registers: 0, shared_bytes: 0 };
         let kind = WorkKind::Kernel { name: NameId(1), launch };
-        let work = Work { start_ns: 1, end_ns: 2, stream: 1, device: 0, correlation: 1, graph: None, kind };
+        let work = DeviceActivity {
+            start_ns: 1,
+            end_ns: 2,
+            stream: 1,
+            device: 0,
+            correlation: 1,
+            graph: None,
+            kind,
+        };
         let mut usual = Usual::default();
         let mut assigned = |operator: Operator, layer: Option<u16>| {
             let mut instances = [Some(OperatorInstance { operator, layer })];

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use super::super::Fold;
-use llmprof_event::kernels::work::{Direction, KernelLaunch, NameId, Work, WorkKind};
+use llmprof_event::kernels::work::{DeviceActivity, Direction, KernelLaunch, NameId, WorkKind};
 
 /// One kernel, copy or wait of a step before it has a time.
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ pub enum Launch {
 
 /// A program under construction: its work and its clock.
 pub struct Program {
-    pub works: Vec<Work>,
+    pub works: Vec<DeviceActivity>,
     pub now: u64,
     pub layers: usize,
     pub launch: Launch,
@@ -112,7 +112,15 @@ impl Program {
             Op::Wait => (WorkKind::Sync, 5_000),
         };
         let (start_ns, end_ns) = (self.now, self.now + ns);
-        self.works.push(Work { start_ns, end_ns, stream: self.stream, device: 0, correlation, graph, kind });
+        self.works.push(DeviceActivity {
+            start_ns,
+            end_ns,
+            stream: self.stream,
+            device: 0,
+            correlation,
+            graph,
+            kind,
+        });
         self.now = end_ns + gap;
     }
 }
@@ -139,10 +147,10 @@ pub fn fold() -> Fold {
 }
 
 /// The records that arrive where kernels are recorded in `bursts` only: between them, graphs are one record.
-pub fn recorded(works: &[Work], bursts: &[(u64, u64)]) -> Vec<Work> {
+pub fn recorded(works: &[DeviceActivity], bursts: &[(u64, u64)]) -> Vec<DeviceActivity> {
     let inside = |t: u64| bursts.iter().any(|(from, to)| (*from..*to).contains(&t));
     let mut found = Vec::new();
-    let mut graph: Option<Work> = None;
+    let mut graph: Option<DeviceActivity> = None;
     for work in works {
         if graph.is_some_and(|graph| graph.correlation != work.correlation) {
             found.extend(graph.take());
@@ -150,8 +158,11 @@ pub fn recorded(works: &[Work], bursts: &[(u64, u64)]) -> Vec<Work> {
         match (inside(work.start_ns), work.graph, work.kind) {
             (true, _, _) => found.push(*work),
             (false, Some(id), _) => {
-                let whole =
-                    graph.get_or_insert(Work { graph: None, kind: WorkKind::Graph { graph: id }, ..*work });
+                let whole = graph.get_or_insert(DeviceActivity {
+                    graph: None,
+                    kind: WorkKind::Graph { graph: id },
+                    ..*work
+                });
                 whole.end_ns = work.end_ns;
             }
             (false, None, WorkKind::Kernel { .. }) => {}
@@ -163,7 +174,7 @@ pub fn recorded(works: &[Work], bursts: &[(u64, u64)]) -> Vec<Work> {
 }
 
 /// Folds all works, recorded in `bursts`, in batches of 100 ms.
-pub fn folded(works: &[Work], bursts: &[(u64, u64)]) -> Fold {
+pub fn folded(works: &[DeviceActivity], bursts: &[(u64, u64)]) -> Fold {
     let mut fold = fold();
     let arriving = recorded(works, bursts);
     let mut switches: Vec<(u64, bool)> =
@@ -191,6 +202,6 @@ pub fn folded(works: &[Work], bursts: &[(u64, u64)]) -> Fold {
 }
 
 /// All of it recorded.
-pub fn folded_whole(works: &[Work]) -> Fold {
+pub fn folded_whole(works: &[DeviceActivity]) -> Fold {
     folded(works, &[(1, u64::MAX)])
 }

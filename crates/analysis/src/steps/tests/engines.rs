@@ -172,7 +172,7 @@ fn operators_are_those_of_the_model() {
             let products = decode
                 .rows
                 .iter()
-                .filter(|row| row.operator == Some(operator) && Class::of(&row.name).is_product());
+                .filter(|row| row.operator == Some(operator) && Class::from_name(&row.name).is_product());
             products.map(|row| row.calls).sum::<u64>() as f64 / decode.steps as f64
         };
         for (operator, wanted) in [
@@ -375,7 +375,7 @@ fn steps_beside_results(name: &str, from_ns: u64, to_ns: u64) -> Vec<Step> {
     let mut recording = recording_at(&file(name));
     let mut steps = Vec::new();
     recording.played(|fold, _| steps.extend(steps_of(fold)));
-    let is_result = |work: &&Work| {
+    let is_result = |work: &&DeviceActivity| {
         matches!(work.kind, WorkKind::Copy { direction: Direction::DeviceToHost, .. })
             && work.graph.is_none()
             && (from_ns..to_ns).contains(&work.start_ns)

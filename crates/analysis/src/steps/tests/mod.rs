@@ -12,7 +12,7 @@ use super::*;
 use llm_cost::Operator;
 use llmprof_event::{
     Phase,
-    kernels::work::{Direction, Work},
+    kernels::work::{DeviceActivity, Direction},
 };
 
 const MS: u64 = 1_000_000;
@@ -124,7 +124,7 @@ fn copies_without_times_mark_steps() {
     program.steps(600);
     let first = program.works[0].start_ns;
     let burst = (first, first + 100 * MS);
-    let after = |work: &&mut Work| is_token_copy(work) && work.start_ns > burst.1 + 100 * MS;
+    let after = |work: &&mut DeviceActivity| is_token_copy(work) && work.start_ns > burst.1 + 100 * MS;
     for work in program.works.iter_mut().filter(after).take(2) {
         (work.start_ns, work.end_ns) = (0, 0);
     }
@@ -137,7 +137,7 @@ fn copies_without_times_mark_steps() {
     assert_eq!(estimated.len(), 3, "the two without times and the one after them");
 }
 
-fn is_token_copy(work: &Work) -> bool {
+fn is_token_copy(work: &DeviceActivity) -> bool {
     use llmprof_event::kernels::work::WorkKind;
     matches!(work.kind, WorkKind::Copy { direction: Direction::DeviceToHost, .. })
 }
@@ -330,7 +330,7 @@ fn lost_records_do_not_lose_steps() {
     let mut program = Program::new(24, Launch::Eager(3_000));
     program.steps(100);
     // Every 97th record is lost, whatever it is.
-    let kept: Vec<Work> =
+    let kept: Vec<DeviceActivity> =
         program.works.iter().enumerate().filter(|(i, _)| i % 97 != 13).map(|(_, work)| *work).collect();
     let mut fold = folded_whole(&kept);
     let found = steps_of(&mut fold).len();
@@ -349,9 +349,14 @@ fn a_second_stream_and_device_do_not_disturb() {
                 direction: Direction::HostToDevice,
                 bytes: 1 << 20,
             };
-            works.push(Work { stream: 20, end_ns: work.start_ns + 300_000, kind, ..*work });
+            works.push(DeviceActivity { stream: 20, end_ns: work.start_ns + 300_000, kind, ..*work });
         }
-        works.push(Work { device: 1, start_ns: work.start_ns + 1_700, end_ns: work.end_ns + 1_700, ..*work });
+        works.push(DeviceActivity {
+            device: 1,
+            start_ns: work.start_ns + 1_700,
+            end_ns: work.end_ns + 1_700,
+            ..*work
+        });
     }
     let mut fold = folded_whole(&works);
     let steps = steps_of(&mut fold);

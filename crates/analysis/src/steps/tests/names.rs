@@ -14,7 +14,7 @@ fn check(file: &str) {
     let mut names = 0;
     for line in text.lines() {
         let (name, wanted) = line.split_once('\t').unwrap_or_else(|| panic!("{file}: no tab in {line}"));
-        let found = Class::of(&demangled(name)).to_string();
+        let found = Class::from_name(&demangled(name)).to_string();
         names += 1;
         if found != wanted {
             wrong.push(format!("{found} instead of {wanted}: {name}"));
@@ -69,14 +69,14 @@ fn words_are_matched_where_they_begin() {
         ("", Class::Other),
         ("ÄÖ rope", Class::Rope),
     ] {
-        assert_eq!(Class::of(name), wanted, "{name}");
+        assert_eq!(Class::from_name(name), wanted, "{name}");
     }
 }
 
 proptest! {
     #[test]
     fn any_name_has_a_class(name in ".{0,80}|(triton_|nccl)[a-z_A-Z]{0,60}") {
-        let class = Class::of(&name);
+        let class = Class::from_name(&name);
         prop_assert!(!class.to_string().is_empty());
     }
 }

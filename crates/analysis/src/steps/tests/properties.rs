@@ -29,7 +29,7 @@ prop_compose! {
         (start, length) in (0u64..50_000_000, prop_oneof![0u64..50_000, Just(u64::MAX)]), kind in 0u8..8, name in 0usize..NAMES.len(),
         (stream, device, correlation) in (0u32..3, 0u16..2, 0u32..50), graph in proptest::option::of(0u32..3),
         blocks in 0u32..100_000, bytes in prop_oneof![Just(8u64), any::<u64>()],
-    ) -> Work {
+    ) -> DeviceActivity {
         let launch = KernelLaunch { grid: [blocks, 1, 1], block: [128, 1, 1], registers: 0, shared_bytes: 0 };
         let kind = match kind {
             0 => WorkKind::Copy { direction: Direction::DeviceToHost, bytes },
@@ -39,7 +39,7 @@ prop_compose! {
             4 => WorkKind::Sync,
             _ => WorkKind::Kernel { name: llmprof_event::kernels::work::NameId(name as u32 + 1), launch },
         };
-        Work { start_ns: start, end_ns: start.wrapping_add(length), stream, device, correlation, graph, kind }
+        DeviceActivity { start_ns: start, end_ns: start.wrapping_add(length), stream, device, correlation, graph, kind }
     }
 }
 
@@ -114,7 +114,7 @@ proptest! {
             let other = seed.index(shuffled.len());
             shuffled.swap(at, other);
         }
-        let of = |works: &[Work]| {
+        let of = |works: &[DeviceActivity]| {
             let mut fold = fold();
             fold.begin_burst(1);
             works.iter().for_each(|work| fold.add(*work));
@@ -166,7 +166,7 @@ fn memory_is_bounded() {
     for i in 0..100_000u32 {
         let name = fold.name(&format!("_kernel_of_shape_{i}"));
         let kind = WorkKind::Kernel { name, launch: KernelLaunch { grid: [i, 1, 1], ..launch } };
-        fold.add(Work {
+        fold.add(DeviceActivity {
             start_ns: now,
             end_ns: now + 500,
             stream: 7,

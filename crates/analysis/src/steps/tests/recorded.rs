@@ -19,13 +19,13 @@ use llmprof_event::kernels::{
 pub(super) struct Recording {
     fold: Fold,
     entries: Vec<Played>,
-    works: Vec<Work>,
+    works: Vec<DeviceActivity>,
 }
 
 /// An entry of a recording, in the order in which it came.
 enum Played {
     Switch { at_ns: u64, on: bool },
-    Work(Work),
+    Work(DeviceActivity),
     Range(Range),
 }
 
@@ -68,7 +68,7 @@ impl Recording {
         self.into_fold()
     }
 
-    pub(super) fn works(&self) -> &[Work] {
+    pub(super) fn works(&self) -> &[DeviceActivity] {
         &self.works
     }
 
@@ -100,14 +100,14 @@ impl Recording {
 
     /// Copies of the position to the device: the program makes one for each decode step.
     fn positions(&self) -> usize {
-        let is_position =
-            |work: &&Work| work.kind == WorkKind::Copy { direction: Direction::HostToDevice, bytes: 8 };
+        let is_position = |work: &&DeviceActivity| {
+            work.kind == WorkKind::Copy { direction: Direction::HostToDevice, bytes: 8 }
+        };
         self.works.iter().filter(is_position).count()
     }
 
     fn of_class(&self, is: impl Fn(Class) -> bool) -> usize {
-        let fits =
-            |work: &&Work| matches!(work.kind, WorkKind::Kernel { name, .. } if is(self.fold.class(name)));
+        let fits = |work: &&DeviceActivity| matches!(work.kind, WorkKind::Kernel { name, .. } if is(self.fold.class(name)));
         self.works.iter().filter(fits).count()
     }
 }
@@ -238,7 +238,7 @@ pub fn fold_of(path: &Path) -> Fold {
         let (start_ns, end_ns) = (number(1), number(2));
         last = last.max(end_ns);
         let (correlation, stream) = (number(3) as u32, number(4) as u32);
-        fold.add(Work { start_ns, end_ns, stream, device: 0, correlation, graph, kind });
+        fold.add(DeviceActivity { start_ns, end_ns, stream, device: 0, correlation, graph, kind });
         records += 1;
         if records % 2_000 == 0 {
             fold.end_batch(last);

@@ -312,7 +312,7 @@ fn nothing_to_read() -> candle_core::Error {
 
 type Made = Result<Box<dyn CausalLm>>;
 
-fn made(model: impl CausalLm + 'static) -> Made {
+fn boxed(model: impl CausalLm + 'static) -> Made {
     Ok(Box::new(model))
 }
 
@@ -325,21 +325,21 @@ fn make_llama(parts: Parts) -> Made {
     let config: llama::LlamaConfig = parts.config.parse(json!({"rms_norm_eps": 1e-6}))?;
     let config = config.into_config(false);
     let empty = llama::Cache::new(true, parts.dtype(), &config, parts.device())?;
-    made(Beside { model: llama::Llama::load(parts.builder, &config)?, cache: empty.clone(), empty })
+    boxed(Beside { model: llama::Llama::load(parts.builder, &config)?, cache: empty.clone(), empty })
 }
 
 fn make_granite(parts: Parts) -> Made {
     let config: granite::GraniteConfig = parts.config.parse(json!({"rms_norm_eps": 1e-6}))?;
     let config = config.into_config(false);
     let empty = granite::Cache::new(true, parts.dtype(), &config, parts.device())?;
-    made(Beside { model: granite::Granite::load(parts.builder, &config)?, cache: empty.clone(), empty })
+    boxed(Beside { model: granite::Granite::load(parts.builder, &config)?, cache: empty.clone(), empty })
 }
 
 fn make_mistral(parts: Parts) -> Made {
     let defaults = json!({
         "num_key_value_heads": parts.config.kv_heads(), "rms_norm_eps": 1e-6, "rope_theta": 10_000.0
     });
-    made(mistral::Model::new(&parts.config.parse(defaults)?, parts.builder)?)
+    boxed(mistral::Model::new(&parts.config.parse(defaults)?, parts.builder)?)
 }
 
 fn make_mixtral(parts: Parts) -> Made {
@@ -347,7 +347,7 @@ fn make_mixtral(parts: Parts) -> Made {
         "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 1e6, "use_flash_attn": false,
         "sliding_window": whole_window(parts.config)
     });
-    made(Renewed::new(mixtral::Model::new(&parts.config.parse(defaults)?, parts.builder)?))
+    boxed(Renewed::new(mixtral::Model::new(&parts.config.parse(defaults)?, parts.builder)?))
 }
 
 /// Defaults of keys that configs of the qwen families omit.
@@ -362,21 +362,21 @@ fn qwen_defaults(config: &Config) -> serde_json::Value {
 
 fn make_qwen2(parts: Parts) -> Made {
     let config = parts.config.parse(qwen_defaults(parts.config))?;
-    made(qwen2::ModelForCausalLM::new(&config, parts.builder)?)
+    boxed(qwen2::ModelForCausalLM::new(&config, parts.builder)?)
 }
 
 fn make_qwen2_moe(parts: Parts) -> Made {
-    made(qwen2_moe::Model::new(&parts.config.parse(qwen_defaults(parts.config))?, parts.builder)?)
+    boxed(qwen2_moe::Model::new(&parts.config.parse(qwen_defaults(parts.config))?, parts.builder)?)
 }
 
 fn make_qwen3(parts: Parts) -> Made {
     let config = parts.config.parse(qwen_defaults(parts.config))?;
-    made(qwen3::ModelForCausalLM::new(&config, parts.builder)?)
+    boxed(qwen3::ModelForCausalLM::new(&config, parts.builder)?)
 }
 
 fn make_qwen3_moe(parts: Parts) -> Made {
     let config = parts.config.parse(qwen_defaults(parts.config))?;
-    made(qwen3_moe::ModelForCausalLM::new(&config, parts.builder)?)
+    boxed(qwen3_moe::ModelForCausalLM::new(&config, parts.builder)?)
 }
 
 /// Defaults of keys that configs of the gemma families omit.
@@ -393,25 +393,25 @@ fn make_gemma(parts: Parts) -> Made {
         true => parts.config.clone().without("hidden_act"),
         false => parts.config.clone(),
     };
-    made(gemma::Model::new(false, &config.parse(gemma_defaults())?, parts.builder)?)
+    boxed(gemma::Model::new(false, &config.parse(gemma_defaults())?, parts.builder)?)
 }
 
 fn make_gemma2(parts: Parts) -> Made {
-    made(gemma2::Model::new(false, &parts.config.parse(gemma_defaults())?, parts.builder)?)
+    boxed(gemma2::Model::new(false, &parts.config.parse(gemma_defaults())?, parts.builder)?)
 }
 
 fn make_gemma3(parts: Parts) -> Made {
-    made(gemma3::Model::new(false, &parts.config.parse(gemma_defaults())?, parts.builder)?)
+    boxed(gemma3::Model::new(false, &parts.config.parse(gemma_defaults())?, parts.builder)?)
 }
 
 fn make_phi(parts: Parts) -> Made {
     let defaults = json!({"tie_word_embeddings": false, "qk_layernorm": false, "rope_theta": 10_000.0});
-    made(phi::Model::new(&parts.config.parse(defaults)?, parts.builder)?)
+    boxed(phi::Model::new(&parts.config.parse(defaults)?, parts.builder)?)
 }
 
 fn make_phi3(parts: Parts) -> Made {
     let defaults = json!({"num_key_value_heads": parts.config.kv_heads(), "rope_theta": 10_000.0});
-    made(phi3::Model::new(&parts.config.parse(defaults)?, parts.builder)?)
+    boxed(phi3::Model::new(&parts.config.parse(defaults)?, parts.builder)?)
 }
 
 fn make_falcon(parts: Parts) -> Made {
@@ -425,12 +425,12 @@ fn make_falcon(parts: Parts) -> Made {
     if !config.multi_query {
         candle_core::bail!("multi_query false is not supported");
     }
-    made(falcon::Falcon::load(parts.builder, config)?)
+    boxed(falcon::Falcon::load(parts.builder, config)?)
 }
 
 fn make_starcoder2(parts: Parts) -> Made {
     let defaults = json!({"norm_epsilon": 1e-5, "rope_theta": 10_000.0, "use_bias": true});
-    made(starcoder2::Model::new(&parts.config.parse(defaults)?, parts.builder)?)
+    boxed(starcoder2::Model::new(&parts.config.parse(defaults)?, parts.builder)?)
 }
 
 fn make_stablelm(parts: Parts) -> Made {
@@ -443,7 +443,7 @@ fn make_stablelm(parts: Parts) -> Made {
         // A model that is only counted has no tensors to keep.
         let model = stable_lm::Model::new(&config, parts.builder)?;
         let weights = VarBuilder::from_tensors(HashMap::new(), DType::F32, &Device::Cpu);
-        return made(StableLm { config, weights, model });
+        return boxed(StableLm { config, weights, model });
     }
     let mut tensors = HashMap::with_capacity(parts.tensors.len());
     for TensorShape { name, shape } in parts.tensors {
@@ -451,7 +451,7 @@ fn make_stablelm(parts: Parts) -> Made {
     }
     let weights = VarBuilder::from_tensors(tensors, parts.dtype(), parts.device());
     let model = stable_lm::Model::new(&config, weights.clone())?;
-    made(StableLm { config, weights, model })
+    boxed(StableLm { config, weights, model })
 }
 
 fn make_olmo(parts: Parts) -> Made {
@@ -459,7 +459,7 @@ fn make_olmo(parts: Parts) -> Made {
         "num_key_value_heads": parts.config.kv_heads(), "attention_bias": false, "hidden_act": "silu",
         "rope_theta": 10_000.0, "tie_word_embeddings": false, "rms_norm_eps": 1e-5
     });
-    made(olmo::Model::new(&parts.config.parse(defaults)?, parts.builder)?)
+    boxed(olmo::Model::new(&parts.config.parse(defaults)?, parts.builder)?)
 }
 
 fn make_olmo2(parts: Parts) -> Made {
@@ -467,12 +467,12 @@ fn make_olmo2(parts: Parts) -> Made {
         "num_key_value_heads": parts.config.kv_heads(), "attention_bias": false, "hidden_act": "silu",
         "rope_theta": 500_000.0, "tie_word_embeddings": false, "rms_norm_eps": 1e-5
     });
-    made(olmo2::Model::new(&parts.config.parse(defaults)?, parts.builder)?)
+    boxed(olmo2::Model::new(&parts.config.parse(defaults)?, parts.builder)?)
 }
 
 fn make_glm4(parts: Parts) -> Made {
     let defaults = json!({"hidden_act": "silu", "rope_theta": 10_000.0, "tie_word_embeddings": false});
-    made(glm4_new::ModelForCausalLM::new(&parts.config.parse(defaults)?, parts.builder)?)
+    boxed(glm4_new::ModelForCausalLM::new(&parts.config.parse(defaults)?, parts.builder)?)
 }
 
 fn make_helium(parts: Parts) -> Made {
@@ -480,12 +480,12 @@ fn make_helium(parts: Parts) -> Made {
         "attention_bias": false, "mlp_bias": false, "bos_token_id": 1, "eos_token_id": 2,
         "head_dim": parts.config.head_dim(), "hidden_act": "silu", "tie_word_embeddings": false
     });
-    made(helium::Model::new(&parts.config.parse(defaults)?, parts.builder)?)
+    boxed(helium::Model::new(&parts.config.parse(defaults)?, parts.builder)?)
 }
 
 fn make_deepseek2(parts: Parts) -> Made {
     let defaults = json!({"attention_bias": false, "n_group": 1, "topk_group": 1, "rope_theta": 10_000.0});
-    made(deepseek2::DeepSeekV2::new(&parts.config.parse(defaults)?, parts.builder)?)
+    boxed(deepseek2::DeepSeekV2::new(&parts.config.parse(defaults)?, parts.builder)?)
 }
 
 fn make_mamba(parts: Parts) -> Made {
@@ -496,7 +496,7 @@ fn make_mamba(parts: Parts) -> Made {
     let state = mamba::State::new(parts.batch, &config, parts.dtype(), parts.device())?;
     let builder = parts.builder.rename_f(|name: &str| name.replace("embedding.", "embeddings."));
     let model = mamba::Model::new(&config, builder.pp("backbone"))?;
-    made(Mamba { model, config, state, batch: parts.batch })
+    boxed(Mamba { model, config, state, batch: parts.batch })
 }
 
 fn make_mamba2(parts: Parts) -> Made {
@@ -506,5 +506,5 @@ fn make_mamba2(parts: Parts) -> Made {
     let state = mamba2::State::new(parts.batch, &config, parts.dtype(), parts.device())?;
     let model = mamba2::Model::new(&config, parts.builder.pp("backbone"))?;
     let chunk = parts.config.number(&["chunk_size"]).unwrap_or(256) as usize;
-    made(Mamba2 { model, config, state, batch: parts.batch, chunk })
+    boxed(Mamba2 { model, config, state, batch: parts.batch, chunk })
 }

@@ -27,21 +27,21 @@ pub(super) struct Architecture {
 pub(super) static ARCHITECTURES: [Architecture; 5] = [
     Architecture {
         name: "llama",
-        make: |content, file, device| made(quantized_llama::ModelWeights::from_gguf(content, file, device)?),
+        make: |content, file, device| boxed(quantized_llama::ModelWeights::from_gguf(content, file, device)?),
         most_positions: Some(quantized_llama::MAX_SEQ_LEN),
         cached_positions: |asked, _| asked,
         rotary_tables_per_layer: false,
     },
     Architecture {
         name: "qwen2",
-        make: |content, file, device| made(quantized_qwen2::ModelWeights::from_gguf(content, file, device)?),
+        make: |content, file, device| boxed(quantized_qwen2::ModelWeights::from_gguf(content, file, device)?),
         most_positions: None,
         cached_positions: |asked, _| asked,
         rotary_tables_per_layer: false,
     },
     Architecture {
         name: "qwen3",
-        make: |content, file, device| made(quantized_qwen3::ModelWeights::from_gguf(content, file, device)?),
+        make: |content, file, device| boxed(quantized_qwen3::ModelWeights::from_gguf(content, file, device)?),
         most_positions: None,
         // On the CPU it keeps keys and values twice, once in a buffer of at least 4,096 positions.
         cached_positions: |asked, _| asked + asked.max(4096),
@@ -51,7 +51,7 @@ pub(super) static ARCHITECTURES: [Architecture; 5] = [
         name: "phi3",
         make: |content, file, device| {
             let model = quantized_phi3::ModelWeights::from_gguf(false, content, file, device)?;
-            made(Renewed::new(model))
+            boxed(Renewed::new(model))
         },
         most_positions: None,
         cached_positions: |_, known| known,
@@ -60,7 +60,7 @@ pub(super) static ARCHITECTURES: [Architecture; 5] = [
     Architecture {
         name: "gemma3",
         make: |content, file, device| {
-            made(Renewed::new(quantized_gemma3::ModelWeights::from_gguf(content, file, device)?))
+            boxed(Renewed::new(quantized_gemma3::ModelWeights::from_gguf(content, file, device)?))
         },
         most_positions: Some(quantized_gemma3::MAX_SEQ_LEN),
         cached_positions: |asked, _| asked,
@@ -76,7 +76,7 @@ impl Architecture {
     }
 }
 
-fn made(model: impl CausalLm + 'static) -> Made {
+fn boxed(model: impl CausalLm + 'static) -> Made {
     Ok(Box::new(model))
 }
 

@@ -7,13 +7,13 @@ use llmprof_inject::{
 
 pub use llmprof_inject::layout::kind;
 
-use llmprof_event::kernels::work::{Direction, KernelLaunch, Work, WorkKind};
+use llmprof_event::kernels::work::{DeviceActivity, Direction, KernelLaunch, WorkKind};
 
 /// A record that is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
     /// Work, with the address of a kernel's name; 0 if CUPTI reports none.
-    Work(Work<usize>),
+    Work(DeviceActivity<usize>),
     /// The launch `correlation` has the external id `id`.
     ExternalId { correlation: u32, id: u64 },
 }
@@ -24,7 +24,8 @@ pub fn read(bytes: &[u8]) -> Option<Record> {
     if fields.u32(0)? == kind::EXTERNAL_CORRELATION && fields.u32(4)? == EXTERNAL_KIND {
         return Some(Record::ExternalId { correlation: fields.u32(16)?, id: fields.u64(8)? });
     }
-    let wire::Work { start_ns, end_ns, correlation, stream, device, graph, kind } = layout::read(bytes)?;
+    let wire::ActivityRecord { start_ns, end_ns, correlation, stream, device, graph, kind } =
+        layout::read(bytes)?;
     let kind = match kind {
         wire::WorkKind::Kernel { name, launch } => {
             let wire::Launch { grid, block, registers, shared_bytes } = launch;
@@ -38,7 +39,7 @@ pub fn read(bytes: &[u8]) -> Option<Record> {
         wire::WorkKind::Graph | wire::WorkKind::Wait { .. } => return None,
     };
     let graph = (graph > 0).then_some(graph);
-    Some(Record::Work(Work { start_ns, end_ns, stream, device, correlation, graph, kind }))
+    Some(Record::Work(DeviceActivity { start_ns, end_ns, stream, device, correlation, graph, kind }))
 }
 
 /// `CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0`, the kind of this program's external ids.
@@ -76,7 +77,8 @@ pub mod tests {
             KernelLaunch { grid: [132, 1, 2], block: [256, 1, 1], registers: 96, shared_bytes: 5120 };
         let kind = WorkKind::Kernel { name: 0xabcd, launch };
         let (start_ns, end_ns) = (1_000, 4_500);
-        let expected = Work { start_ns, end_ns, stream: 0, device: 0, correlation: 77, graph: Some(1), kind };
+        let expected =
+            DeviceActivity { start_ns, end_ns, stream: 0, device: 0, correlation: 77, graph: Some(1), kind };
         assert_eq!(read(&kernel()), Some(Record::Work(expected)));
         assert_eq!(read(&kernel()[..100]), None, "truncated");
     }

@@ -7,7 +7,7 @@ use llmprof_event::{
     KernelWindow, Phase, StepTimeline,
     kernels::{
         window::{StepSums, StepWork, Untimed, in_order, timeline, without_overlap},
-        work::{MEMSET, NameId, Names, Work, WorkKind},
+        work::{DeviceActivity, MEMSET, NameId, Names, WorkKind},
     },
 };
 use llmprof_workload::listener::OperatorInstance;
@@ -68,7 +68,7 @@ impl Steps {
     }
 
     /// Adds work of the GPU; `name` reads a kernel's name from its address.
-    pub fn add_work(&mut self, work: &Work<usize>, name: &dyn Fn(usize) -> String) {
+    pub fn add_work(&mut self, work: &DeviceActivity<usize>, name: &dyn Fn(usize) -> String) {
         let (number, launch, bytes) = match &work.kind {
             WorkKind::Kernel { name: address, launch } => {
                 (self.number_at(*address, name), Some(*launch), None)
@@ -215,12 +215,20 @@ mod tests {
     /// The tests' times start at this value: CUPTI uses 0 for "no time".
     const EPOCH: u64 = 1;
 
-    fn kernel(correlation: u32, name: usize, from: u64, to: u64, in_graph: bool) -> Work<usize> {
+    fn kernel(correlation: u32, name: usize, from: u64, to: u64, in_graph: bool) -> DeviceActivity<usize> {
         let grid = [name as u32, 1, 1];
         let launch = KernelLaunch { grid, block: [128, 1, 1], registers: 40, shared_bytes: 0 };
         let kind = WorkKind::Kernel { name, launch };
         let graph = in_graph.then_some(1);
-        Work { correlation, start_ns: EPOCH + from, end_ns: EPOCH + to, stream: 7, device: 0, graph, kind }
+        DeviceActivity {
+            correlation,
+            start_ns: EPOCH + from,
+            end_ns: EPOCH + to,
+            stream: 7,
+            device: 0,
+            graph,
+            kind,
+        }
     }
 
     fn named(address: usize) -> String {
@@ -358,7 +366,7 @@ mod tests {
         for (step, start_ns, end_ns) in times {
             let correlation = step * 10 + u32::from(start_ns == 0);
             steps.add_id(correlation, decode(step, Some(instance(Operator::Qkv, Some(0)))));
-            let work = Work { start_ns, end_ns, ..kernel(correlation, 1, 0, 0, false) };
+            let work = DeviceActivity { start_ns, end_ns, ..kernel(correlation, 1, 0, 0, false) };
             steps.add_work(&work, &named);
         }
         let windows = closed(&mut steps);
@@ -374,7 +382,7 @@ mod tests {
         let kind = WorkKind::Copy { direction: Direction::HostToDevice, bytes: 2048 };
         steps.add_id(1, ExternalId { phase: Phase::Prefill, step: 0, operator: None });
         for start_ns in [EPOCH, 100] {
-            let work = Work { start_ns, end_ns: start_ns + 5, kind, ..kernel(1, 0, 0, 0, false) };
+            let work = DeviceActivity { start_ns, end_ns: start_ns + 5, kind, ..kernel(1, 0, 0, 0, false) };
             steps.add_work(&work, &named);
         }
         let row = closed(&mut steps).remove(0).rows.remove(0);

@@ -5,14 +5,14 @@ use plotters::prelude::*;
 use super::canvas::{Area, DrawError, FAINT, Format, Hovers, INK, LINE, ORANGE, fitted, label, plot};
 use crate::state::RunState;
 use llmprof_base::units::percent;
-use llmprof_event::kernels::{KernelRow, KernelTable, Kind, counters::Known};
+use llmprof_event::kernels::{KernelRow, KernelTable, Kind, counters::CounterMeans};
 
 /// Bins of ten percent; values above 100 are in the last.
 const BINS: usize = 10;
 const BAR: i32 = 70;
 
 /// A counter that is a percentage, and its name.
-type Percentage = (&'static str, fn(&Known) -> Option<f64>);
+type Percentage = (&'static str, fn(&CounterMeans) -> Option<f64>);
 
 const COUNTERS: [Percentage; 4] = [
     ("SM", |known| known.sm_pct),
@@ -66,7 +66,7 @@ pub fn counters_svg(state: &RunState, format: Format) -> Option<String> {
 }
 
 fn weighted(table: &KernelTable) -> Vec<Weighted> {
-    let known: Vec<(Known, f64)> = table.rows.iter().map(|row| (row.known(), weight(row))).collect();
+    let known: Vec<(CounterMeans, f64)> = table.rows.iter().map(|row| (row.known(), weight(row))).collect();
     let of = |(name, value): Percentage| {
         let values: Vec<(f64, f64)> = known
             .iter()

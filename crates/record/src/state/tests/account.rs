@@ -236,7 +236,7 @@ fn throughput_counts_the_time_without_requests() {
 fn a_batch_is_billed_with_all_of_its_sequences() {
     let info = GpuInfo { profiled: true, ..GpuInfo::default() };
     let sample = |ms| {
-        let sample = GpuSample::of(0).with(llmprof_event::readings::Reading::Power, 500.0);
+        let sample = GpuSample::new(0).with(llmprof_event::readings::Reading::Power, 500.0);
         envelope(ms, Event::GpuSample(Box::new(sample)))
     };
     let state = fold(&[

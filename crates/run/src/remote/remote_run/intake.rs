@@ -97,7 +97,7 @@ impl RemoteRun {
                     self.done =
                         Some(Ended { finished, loss: None, tool_failures: Vec::new(), exit_code: None });
                     self.want_files();
-                    self.say(RemoteMessage::Message(cause));
+                    self.push_message(RemoteMessage::Message(cause));
                 }
                 self.left = true;
             }
@@ -148,9 +148,9 @@ impl RemoteRun {
                 let spoken = !self.unspoken.remove(&order);
                 if let Some(error) = error {
                     self.restarts = false;
-                    self.say(RemoteMessage::Error(message(&error)));
+                    self.push_message(RemoteMessage::Error(message(&error)));
                 } else if let Some(text) = text.filter(|_| spoken) {
-                    self.say(RemoteMessage::Message(message(&text)));
+                    self.push_message(RemoteMessage::Message(message(&text)));
                 }
                 if self.done.is_some() {
                     self.want_files();
@@ -170,7 +170,7 @@ impl RemoteRun {
         Ok(())
     }
 
-    pub(super) fn say(&mut self, said: RemoteMessage) {
+    pub(super) fn push_message(&mut self, said: RemoteMessage) {
         self.said.truncate(MAX_SAID - 1);
         self.said.push_back(said);
     }

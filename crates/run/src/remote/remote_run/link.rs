@@ -12,7 +12,7 @@ use crate::remote::{
     connection::{Connection, Patience},
     files::Inbox,
     protocol::{Join, Request},
-    trouble::Trouble,
+    trouble::SshError,
 };
 use llmprof_event::Link;
 
@@ -28,7 +28,7 @@ const REDRAW: Duration = Duration::from_millis(250);
 
 pub(super) enum State {
     Up(Box<Connection>),
-    Opening(oneshot::Receiver<Result<Connection, Trouble>>),
+    Opening(oneshot::Receiver<Result<Connection, SshError>>),
     Waiting,
     /// Further attempts are useless.
     GivenUp,
@@ -73,7 +73,7 @@ impl RemoteRun {
             State::Opening(opening) => {
                 tokio::select! {
                     opened = opening => {
-                        match opened.unwrap_or_else(|_| Err(Trouble::NoSsh("its thread is gone".to_owned()))) {
+                        match opened.unwrap_or_else(|_| Err(SshError::NoSsh("its thread is gone".to_owned()))) {
                             Ok(connection) => self.connected(connection),
                             Err(trouble) => self.not_connected(&trouble),
                         }
@@ -122,7 +122,7 @@ impl RemoteRun {
                             fetch.dir.display()
                         );
                         self.fetches.pop_front();
-                        self.say(RemoteMessage::Message(text));
+                        self.push_message(RemoteMessage::Message(text));
                     }
                 }
             }
@@ -167,7 +167,7 @@ impl RemoteRun {
                 self.host.short(),
                 since.elapsed().as_secs_f64()
             );
-            self.say(RemoteMessage::Message(text));
+            self.push_message(RemoteMessage::Message(text));
         }
         self.attempts = 0;
         self.lag.begin(Instant::now());
@@ -175,7 +175,7 @@ impl RemoteRun {
         self.fetches.iter_mut().for_each(|fetch| fetch.inbox = None);
     }
 
-    fn not_connected(&mut self, trouble: &Trouble) {
+    fn not_connected(&mut self, trouble: &SshError) {
         if trouble.asks() && self.begun.is_some() {
             return self.give_up(
                 "ssh needs a password or the confirmation of a key and cannot ask while the TUI is open: reconnect \
@@ -219,6 +219,6 @@ impl RemoteRun {
         if self.begun.is_none() {
             self.failed.get_or_insert((reason.clone(), false));
         }
-        self.say(RemoteMessage::Error(reason));
+        self.push_message(RemoteMessage::Error(reason));
     }
 }

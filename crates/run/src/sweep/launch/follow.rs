@@ -37,7 +37,7 @@ pub(super) enum Order {
 }
 
 /// A job that has not ended.
-struct Watched {
+struct PendingJob {
     dir: PathBuf,
     placement: Option<Placement>,
     running: bool,
@@ -51,18 +51,18 @@ struct Watched {
 const FIGURES_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_READ: usize = 16;
 
-type Parts = (Sender<Order>, UnboundedReceiver<Update>, JoinHandle<()>);
+type FollowerHandles = (Sender<Order>, UnboundedReceiver<Update>, JoinHandle<()>);
 
 /// Starts the thread for jobs and their directories.
 pub(super) fn start(
     launcher: Box<dyn Launcher>,
     jobs: Vec<(usize, PathBuf)>,
     stop: Arc<AtomicBool>,
-) -> io::Result<Parts> {
+) -> io::Result<FollowerHandles> {
     let (orders, taken) = mpsc::channel();
     let (updates, received) = unbounded_channel();
     let watched =
-        |dir: PathBuf| Watched { dir, placement: None, running: false, recording: None, ended: None };
+        |dir: PathBuf| PendingJob { dir, placement: None, running: false, recording: None, ended: None };
     let open = jobs.into_iter().map(|(job, dir)| (job, watched(dir))).collect();
     let follower = Follower { launcher, open, updates, trouble: None, figures_at: Instant::now() };
     let thread = thread::Builder::new().name("jobs".into()).spawn(move || follower.run(&taken, &stop))?;
@@ -71,7 +71,7 @@ pub(super) fn start(
 
 struct Follower {
     launcher: Box<dyn Launcher>,
-    open: BTreeMap<usize, Watched>,
+    open: BTreeMap<usize, PendingJob>,
     updates: UnboundedSender<Update>,
     trouble: Option<String>,
     /// The time at which running jobs were last read.
@@ -180,7 +180,7 @@ impl Follower {
     }
 }
 
-impl Watched {
+impl PendingJob {
     /// The directory decides first: a job that is recorded as completed is completed. The launcher may know the cause
     /// of an interrupted one better.
     fn result(&self, now: Instant) -> Option<JobResult> {
@@ -203,10 +203,10 @@ mod tests {
 
     use super::*;
 
-    fn ended(dir: &std::path::Path, wait_s: u64) -> Watched {
+    fn ended(dir: &std::path::Path, wait_s: u64) -> PendingJob {
         let end =
             End { outcome: Outcome::Failed, reason: "TIMEOUT".into(), wait: Duration::from_secs(wait_s) };
-        Watched {
+        PendingJob {
             dir: dir.to_owned(),
             placement: None,
             running: false,
@@ -245,7 +245,7 @@ mod tests {
             let dir = root.path().join(name);
             fs::create_dir(&dir).unwrap();
             fs::copy(&demo, dir.join("events.ndjson")).unwrap();
-            Watched { dir, placement: None, running, recording: None, ended: None }
+            PendingJob { dir, placement: None, running, recording: None, ended: None }
         };
         let (updates, mut received) = unbounded_channel();
         let open = BTreeMap::from([(3, job("a", true)), (4, job("b", false))]);

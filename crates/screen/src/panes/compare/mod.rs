@@ -26,7 +26,7 @@ use ratatui::{
 
 use self::{itl::ItlHistograms, operators::Operators, verdict::UnjudgedRow};
 use llmprof_analysis::{
-    compare::{Comparison, Row as Judged, Side, Waterfall, waterfall},
+    compare::{Comparison, MetricComparison, Side, Waterfall, waterfall},
     distribution::Counts,
 };
 use llmprof_base::units::ratio_change;
@@ -56,9 +56,9 @@ pub const PANE: Spec = Spec {
 };
 
 /// A row of the table: name, unit, and the value in a snapshot.
-pub type Row = (&'static str, &'static str, fn(&Snapshot) -> Option<f64>);
+pub type SnapshotMetric = (&'static str, &'static str, fn(&Snapshot) -> Option<f64>);
 
-pub const ROWS: [Row; 14] = [
+pub const ROWS: [SnapshotMetric; 14] = [
     ("decode", "tok/s", |s| s.metrics.decode_tok_s),
     ("prefill", "tok/s", |s| s.metrics.prefill_tok_s),
     ("TTFT mean", "ms", |s| s.metrics.ttft_ms.mean),
@@ -148,7 +148,7 @@ pub fn unjudged_rows(view: &View<'_>, comparison: &Comparison) -> Vec<UnjudgedRo
         return Vec::new();
     }
     let judged = |name: &str| {
-        let both = |row: &Judged| row.label == name && row.a.is_some() && row.b.is_some();
+        let both = |row: &MetricComparison| row.label == name && row.a.is_some() && row.b.is_some();
         comparison.rows.iter().any(both)
     };
     let rows = ROWS.iter().filter(|(name, ..)| !judged(name));

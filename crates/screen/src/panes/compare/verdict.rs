@@ -11,7 +11,7 @@ use crate::{
     widgets::{TableLines, wrapped, wrapped_behind},
 };
 use llmprof_analysis::compare::{
-    Comparison, Row, comparison_table, describe_difference, describe_method, describe_side,
+    Comparison, MetricComparison, comparison_table, describe_difference, describe_method, describe_side,
     undecided_reasons, visible_rows,
 };
 use llmprof_base::{
@@ -63,7 +63,7 @@ pub fn numbers<'a>(
     let scale = Scale::new(comparison);
     let has_whiskers = width >= WITH_WHISKERS;
     let judged = visible_rows(comparison).filter(|row| unjudged.iter().all(|other| other.name != row.label));
-    let judged: Vec<&Row> = judged.collect();
+    let judged: Vec<&MetricComparison> = judged.collect();
     let table = table(theme, &judged, unjudged, names, width);
     let mut heading = table.heading();
     if has_whiskers {
@@ -86,7 +86,7 @@ pub fn numbers<'a>(
 /// The rows with a verdict, then those without.
 fn table<'t>(
     theme: &'t Theme,
-    judged: &[&Row],
+    judged: &[&MetricComparison],
     unjudged: &[UnjudgedRow],
     names: &Names,
     width: u16,
@@ -166,7 +166,7 @@ impl Scale {
 }
 
 /// An interval around zero: its ends, its middle, and the band of the margin.
-fn whisker<'a>(theme: &Theme, row: &Row, width: usize, scale: Scale) -> Vec<Text<'a>> {
+fn whisker<'a>(theme: &Theme, row: &MetricComparison, width: usize, scale: Scale) -> Vec<Text<'a>> {
     let inside = width - 2;
     let place = |change: f64| {
         let share = (change / scale.reach).clamp(-1.0, 1.0) / 2.0 + 0.5;

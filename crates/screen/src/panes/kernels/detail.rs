@@ -26,7 +26,7 @@ use crate::{
 use gpu_traces::show::{TableView, amount_text};
 use llmprof_analysis::classify::{self, Verdict};
 use llmprof_base::units::{millis, percent, scaled, share_percent, three_digits};
-use llmprof_event::kernels::{Advice, Group, KernelRow, Kind, Platform, counters::Known, names};
+use llmprof_event::kernels::{Advice, Group, KernelRow, Kind, Platform, counters::CounterMeans, names};
 
 /// Maximum listed stall reasons.
 const STALLS: usize = 6;
@@ -298,7 +298,13 @@ impl<'l> Page<'_, 'l> {
         }
     }
 
-    fn bounds(&mut self, row: &KernelRow, (counted, of): (&KernelRow, &str), known: &Known, bounds: &Bounds) {
+    fn bounds(
+        &mut self,
+        row: &KernelRow,
+        (counted, of): (&KernelRow, &str),
+        known: &CounterMeans,
+        bounds: &Bounds,
+    ) {
         self.heading("what bounds it");
         let has_counters = !counted.counters.is_empty();
         if has_counters {
@@ -339,7 +345,7 @@ impl<'l> Page<'_, 'l> {
         }
     }
 
-    fn units(&mut self, row: &KernelRow, known: &Known, of: &str) {
+    fn units(&mut self, row: &KernelRow, known: &CounterMeans, of: &str) {
         let theme = self.theme;
         let pcts = [known.sm_pct, known.dram_pct, known.tensor_pct, known.occupancy_pct, known.l2_hit_pct];
         if pcts.iter().all(Option::is_none) {
@@ -370,7 +376,7 @@ impl<'l> Page<'_, 'l> {
         }
     }
 
-    fn stalls(&mut self, known: &Known, of: &str) {
+    fn stalls(&mut self, known: &CounterMeans, of: &str) {
         let all: f64 = known.stalls.iter().map(|(_, value)| value).sum();
         if all <= 0.0 {
             return;

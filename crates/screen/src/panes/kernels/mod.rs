@@ -117,7 +117,7 @@ const MIN_TABLE: u16 = 12;
 impl Widget for KernelsPane<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let view = &self.0;
-        let Some(sources) = Sources::of(view) else {
+        let Some(sources) = Sources::from_view(view) else {
             return empty(view, area, buf);
         };
         let source = sources.shown();
@@ -141,7 +141,7 @@ impl Widget for KernelsPane<'_> {
 
 /// The limits of moving by keys.
 pub fn extent(view: &View<'_>) -> KernelsExtent {
-    let Some(sources) = Sources::of(view) else { return KernelsExtent::default() };
+    let Some(sources) = Sources::from_view(view) else { return KernelsExtent::default() };
     let settings = &view.ui.kernels;
     let source = sources.shown();
     let timeline = timeline_of(&source);
@@ -168,7 +168,7 @@ pub struct KernelRows {
 
 /// `None` without any kernels.
 pub fn rows(view: &View<'_>) -> Option<KernelRows> {
-    let source = Sources::of(view)?.shown();
+    let source = Sources::from_view(view)?.shown();
     let shown = source.shown(&view.ui.kernels);
     let bounds = Bounds::from_view(view, &source);
     // As in the table: only kernels have a class.

@@ -39,7 +39,7 @@ pub struct Sources<'a> {
 
 impl<'a> Sources<'a> {
     /// `None` without any. The default is the first table of the newest report, otherwise decode.
-    pub fn of(view: &View<'a>) -> Option<Sources<'a>> {
+    pub fn from_view(view: &View<'a>) -> Option<Sources<'a>> {
         let all = sources(view.state);
         let last = all.len().checked_sub(1)?;
         let newest_report = || {

@@ -8,7 +8,7 @@ use std::{
 use super::{
     LogError,
     columns::{Column, number, text},
-    header::{Clock, Header, Row},
+    header::{Clock, Header, LogSample},
 };
 
 /// How the GPUs of a log are identified.
@@ -62,7 +62,7 @@ const POLL_RATIO: f64 = 4.0;
 
 impl GpuOfRow {
     /// Decides from the first rows of a log.
-    pub(super) fn find(name: &str, header: &Header, rows: &[Row]) -> Result<GpuOfRow, LogError> {
+    pub(super) fn find(name: &str, header: &Header, rows: &[LogSample]) -> Result<GpuOfRow, LogError> {
         let with_text = |wanted: fn(&Column) -> bool| {
             let columns = header.fields.iter().enumerate();
             let mut wanted = columns.filter(|(_, field)| field.column.as_ref().is_some_and(wanted));
@@ -98,7 +98,7 @@ impl GpuOfRow {
     }
 
     /// The GPU of a row; `None` if its cell does not name one, as on a lost GPU.
-    pub(super) fn key(self, row: &Row) -> Option<GpuKey> {
+    pub(super) fn key(self, row: &LogSample) -> Option<GpuKey> {
         match self {
             GpuOfRow::Index(column) => number(&row.cells[column]).map(|index| GpuKey::Index(index as u32)),
             GpuOfRow::Text(column) => text(&row.cells[column]).map(|name| GpuKey::Text(name.to_owned())),
@@ -121,7 +121,7 @@ impl GpuOfRow {
 }
 
 /// Whether one index has several identities.
-fn names_several(rows: &[Row], index: usize, identity: usize) -> bool {
+fn names_several(rows: &[LogSample], index: usize, identity: usize) -> bool {
     let mut known: BTreeMap<&str, &str> = BTreeMap::new();
     rows.iter()
         .filter_map(|row| Some((text(&row.cells[index])?, text(&row.cells[identity])?)))
@@ -129,7 +129,7 @@ fn names_several(rows: &[Row], index: usize, identity: usize) -> bool {
 }
 
 /// The number of rows per poll, and the first row of a poll; `None` if every row is a poll.
-fn rows_per_poll(rows: &[Row]) -> Option<(u64, u64)> {
+fn rows_per_poll(rows: &[LogSample]) -> Option<(u64, u64)> {
     let candidates = (2..=MAX_PER_POLL).flat_map(|n| (0..n).map(move |first| (n, first)));
     candidates.into_iter().find(|(n, first)| {
         let gaps = rows.windows(2).map(|pair| (pair[1].number, pair[1].secs - pair[0].secs));

@@ -46,7 +46,7 @@ pub(super) struct Header {
 
 impl Header {
     /// The date and time of a row.
-    pub(super) fn date_of(&self, row: &Row) -> Option<DateTime> {
+    pub(super) fn date_of(&self, row: &LogSample) -> Option<DateTime> {
         let has_date = matches!(self.clock, Clock::Date(_) | Clock::TimeOfDay { day: Some(_), .. });
         has_date.then(|| date_of_seconds(row.secs)).flatten()
     }
@@ -128,7 +128,7 @@ impl Header {
 }
 
 /// A row with a valid time.
-pub(super) struct Row {
+pub(super) struct LogSample {
     pub(super) line: u64,
     /// Its index among all rows, readable or not.
     pub(super) number: u64,
@@ -166,7 +166,7 @@ impl<R: Read> Rows<R> {
 
     /// The next row with a value for every column and a valid time. A row with more values is an error, because they
     /// cannot be assigned to columns.
-    pub(super) fn read_next(&mut self) -> Result<Option<Row>, LogError> {
+    pub(super) fn read_next(&mut self) -> Result<Option<LogSample>, LogError> {
         loop {
             let next = self.lines.read_next();
             let next = next.map_err(|source| LogError::Read { name: self.name.clone(), source })?;
@@ -188,7 +188,7 @@ impl<R: Read> Rows<R> {
             let skipped = if cells.len() < columns {
                 Unreadable::Short { line, values: cells.len(), columns }
             } else if let Some(secs) = self.seconds(&cells) {
-                return Ok(Some(Row { line, number: self.number - 1, secs, cells }));
+                return Ok(Some(LogSample { line, number: self.number - 1, secs, cells }));
             } else {
                 Unreadable::Time { line, cell: self.time_cell(&cells).to_owned() }
             };

@@ -124,7 +124,7 @@ impl GpuProbe for NvmlProbe {
             Err(error) => return Err(ProbeError::Unreadable { gpu, reason: error.to_string() }),
         };
         let mut session = QuerySession { nvml, device, info: &mut card.info, wsl, failure: None };
-        let mut sample = GpuSample::of(gpu);
+        let mut sample = GpuSample::new(gpu);
         match selection {
             Selection::Tier(tier) => card.calls.make(tier, None, &mut session, &mut sample),
             Selection::SlowCall(index) => card.calls.make(Tier::Slow, Some(index), &mut session, &mut sample),
@@ -210,7 +210,7 @@ impl Card {
             Ok(device) => {
                 let mut session = QuerySession { nvml, device, info: &mut info, wsl, failure: None };
                 describe(&mut session);
-                let mut sample = GpuSample::of(index);
+                let mut sample = GpuSample::new(index);
                 for tier in [Tier::Fast, Tier::Gpm, Tier::Slow] {
                     calls.make(tier, None, &mut session, &mut sample);
                 }

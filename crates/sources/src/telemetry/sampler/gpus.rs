@@ -120,7 +120,7 @@ impl GpuSampler {
     fn sample(&mut self, i: usize, selections: &[Selection], now: Stamp, tx: &EventTx) {
         let sampled = &mut self.gpus[i];
         let gpu = sampled.info.index;
-        let mut sample = GpuSample::of(gpu);
+        let mut sample = GpuSample::new(gpu);
         for selection in selections {
             match self.probe.sample(gpu, *selection, now) {
                 Ok(part) => sample.merge(&part),

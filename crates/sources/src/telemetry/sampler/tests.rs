@@ -16,11 +16,11 @@ impl GpuProbe for Scripted {
 
     fn sample(&mut self, gpu: u32, selection: Selection, _now: Stamp) -> Result<GpuSample, ProbeError> {
         if selection != Selection::Tier(Tier::Fast) {
-            return Ok(GpuSample::of(gpu));
+            return Ok(GpuSample::new(gpu));
         }
         let answers = &mut self.answers[gpu as usize];
         let answer = if answers.len() > 1 { answers.remove(0) } else { answers[0].clone() };
-        answer.map(|()| GpuSample::of(gpu).with(Reading::Temp, 40.0))
+        answer.map(|()| GpuSample::new(gpu).with(Reading::Temp, 40.0))
     }
 }
 
