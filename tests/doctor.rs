@@ -56,7 +56,7 @@ impl FakeMachine {
         let machine = Machine {
             system: System { root: root.path().to_owned(), variables: HashMap::new(), stop: Arc::default() },
             nvml: Some(root.path().join("no-such-library.so")),
-            build: Build { lowest: 80, cuda: 13, auto: || Device::Cpu },
+            build: Build { lowest: 80, cuda: 13, is_stale: false, auto: || Device::Cpu },
             screen: Screen { terminal: false, size: None },
             runs: Ok(root.path().join("runs")),
             free_memory: Some(8_000_000_000),
@@ -68,7 +68,7 @@ impl FakeMachine {
     fn healthy() -> FakeMachine {
         let mut fake = FakeMachine::bare();
         fake.machine.nvml = Some(HEALTHY.1.clone());
-        fake.machine.build = Build { lowest: 80, cuda: 13, auto: || Device::Cuda(0) };
+        fake.machine.build = Build { lowest: 80, cuda: 13, is_stale: false, auto: || Device::Cuda(0) };
         fake.file(
             "/proc/driver/nvidia/version",
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder)  Tue Jan  6\n",
@@ -348,7 +348,7 @@ fn a_gpu_without_gpm_is_no_reason_for_a_warning() {
 #[test]
 fn an_old_gpu_an_old_driver_and_a_hidden_gpu_are_reported() {
     let mut fake = FakeMachine::healthy();
-    fake.machine.build = Build { lowest: 95, cuda: 14, auto: || Device::Cpu };
+    fake.machine.build = Build { lowest: 95, cuda: 14, is_stale: false, auto: || Device::Cpu };
     let report = fake.report();
     assert_found(
         &report,
@@ -364,7 +364,7 @@ fn an_old_gpu_an_old_driver_and_a_hidden_gpu_are_reported() {
         "cuda_driver",
         Fail,
         &["CUDA up to 13.0, the kernels of this program were compiled with CUDA 14"],
-        &["update the driver", "just kernels"],
+        &["update the driver", "just release-kernels"],
     );
     fake.machine.build.lowest = 80;
     fake.file("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "");
@@ -788,4 +788,18 @@ fn a_signal_ends_a_measurement() {
     let ended = said(child.wait_with_output().unwrap());
     assert_eq!((ended.code, ended.out.as_str()), (130, ""), "{}", ended.err);
     assert!(ended.err.contains("interrupted: SIGINT"), "{}", ended.err);
+}
+
+#[test]
+fn kernels_older_than_their_sources_are_a_warning() {
+    let mut fake = FakeMachine::healthy();
+    fake.machine.build.is_stale = true;
+    let report = fake.report();
+    assert_found(
+        &report,
+        "cuda_build",
+        Warn,
+        &["older than their sources: models run on the CPU"],
+        &["just kernels"],
+    );
 }

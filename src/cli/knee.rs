@@ -114,7 +114,7 @@ pub(super) async fn run(args: KneeArgs) -> Result<u8, Failure> {
         let requests = (rate * args.seconds).ceil().max(MIN_REQUESTS);
         config.overrides.extend(arrivals.clone());
         config.overrides.extend([
-            Override::new("runtime.load.rate", Element::Float(rate)),
+            Override::parse(&format!("runtime.load.rate={rate}")).map_err(Failure::usage)?,
             Override::new("runtime.requests", Element::Int(requests as i128)),
         ]);
         let name = format!("{} requests/s", three_digits(rate));

@@ -150,15 +150,17 @@ async fn watch(
 ) -> Result<u8, Failure> {
     let urls: Vec<String> =
         plan.composed.config.telemetry.server.as_ref().map_or(Vec::new(), |urls| Urls::all(urls).to_vec());
-    remark.iter().for_each(eprint_line);
-    let watched = headless::watch(plan, time).await?;
+    remark.iter().chain(&plan.remarks).for_each(eprint_line);
+    let root = runs_root(&plan.composed);
+    let mut watched = headless::watch(plan, time).await?;
+    watched.summary.discard_unbegun(&root);
     let state = &watched.state;
     if let Some(first) = urls.first().filter(|_| state.servers().all(|server| !server.is_there())) {
         return Err(unseen(first, state));
     }
     print_watched(state, shown.json)?;
     failures(&urls, state).iter().for_each(|failure| eprint_line(format_args!("error: {failure}")));
-    if has_failed(state) {
+    if report_end(&watched.summary) != 0 || has_failed(state) {
         return Ok(1);
     }
     Ok(watched.cause.map_or(0, |cause| cause.exit_code()))

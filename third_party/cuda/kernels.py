@@ -93,6 +93,10 @@ def hash_of_sources() -> str:
     return digest.hexdigest()
 
 
+def hashes_of_sources() -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(SOURCES.glob("*.cu*"))}
+
+
 def hashes_of_files(directory: pathlib.Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(directory.glob("*.fatbin"))}
 
@@ -115,12 +119,21 @@ def main() -> None:
     sources = sorted(SOURCES.glob("*.cu"))
     jobs = [(source, kind) for source in sources for kind in types(source)]
     rows = []
+    # Without a manifest, an interrupted run leaves no images that count as current.
+    manifest_file = TARGET / "manifest.json"
+    old = json.loads(manifest_file.read_text()) if manifest_file.exists() else {}
+    if selected:
+        now, then = hashes_of_sources(), old.get("sources", {})
+        changed = [name for name in now if now[name] != then.get(name) and pathlib.Path(name).stem not in {s.split(".")[0] for s in selected}]
+        if changed:
+            sys.exit(f"kernels: {', '.join(changed)} changed too since the last run: compile all of them")
+    manifest_file.unlink(missing_ok=True)
     if selected:
         jobs = [(source, kind) for source, kind in jobs if source.stem in selected or f"{source.stem}.{kind}" in selected]
-        rows = json.loads((TARGET / "manifest.json").read_text())["kernels"]
+        rows = old["kernels"]
     else:
-        for old in TARGET.glob("*.fatbin"):
-            old.unlink()
+        for image in TARGET.glob("*.fatbin"):
+            image.unlink()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         new = [row for rows in pool.map(compiled, jobs) for row in rows]
     renewed = {row["kernel"] for row in new}
@@ -129,6 +142,7 @@ def main() -> None:
     release = re.search(r"release ([\d.]+)", version)
     manifest = {
         "sources_sha256": hash_of_sources(),
+        "sources": hashes_of_sources(),
         "cuda": release[1] if release else "unknown",
         "capabilities": CAPABILITIES,
         "ptx": PTX,
@@ -139,7 +153,7 @@ def main() -> None:
     # One line for each kernel.
     text = re.sub(r"\{\s+(\"kernel\"[^}]*?)\s+\}", lambda m: "{" + re.sub(r"\s+", " ", m[1]) + "}", text)
     text = re.sub(r"\[\s+((?:\d+,?\s+)+)\]", lambda m: "[" + re.sub(r"\s+", " ", m[1]).strip() + "]", text)
-    (TARGET / "manifest.json").write_text(text + "\n")
+    manifest_file.write_text(text + "\n")
     bytes_of = sum(path.stat().st_size for path in TARGET.glob("*.fatbin"))
     spilled = [row for row in rows if row["spilled_bytes"]]
     print(f"kernels: {len(jobs)} files, {len(rows)} kernels, {bytes_of / 1e6:.2f} MB, {len(spilled)} of them spill")

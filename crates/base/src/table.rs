@@ -338,7 +338,7 @@ impl Table {
     /// The headings, then the rows. Names in cells are untrusted: each cell is one line.
     fn for_people(&self) -> Vec<Vec<String>> {
         let titles =
-            self.columns.iter().filter_map(|column| Some(column.title.as_ref()?.clone().into_owned()));
+            self.columns.iter().filter_map(|column| Some(foreign::line(column.title.as_ref()?, MAX_CELL)));
         let shown = |row: &Vec<Cell>| {
             let cells = self.columns.iter().zip(row).filter(|(column, _)| column.title.is_some());
             cells.map(|(_, cell)| foreign::line(&cell.text(), MAX_CELL)).collect()

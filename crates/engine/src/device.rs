@@ -96,7 +96,7 @@ pub fn usable_gpu(index: u32) -> Result<(), CudaError> {
 /// Why an installed GPU is not used.
 pub fn unused_gpu(index: u32) -> Option<String> {
     match usable_gpu(index) {
-        Err(error @ CudaError::TooOld { .. }) => Some(error.to_string()),
+        Err(error @ (CudaError::TooOld { .. } | CudaError::StaleKernels)) => Some(error.to_string()),
         _ => None,
     }
 }

@@ -48,7 +48,8 @@ pub fn remedy(owner: Owner, setup: &Setup) -> Option<&'static str> {
             _ => "More threads",
         },
         Owner::Operator(operator) => match operator.kind() {
-            _ if setup.is_built_in => "ncu shows what its kernels wait for (c)",
+            OperatorKind::Attention if setup.is_built_in => "An FP8 KV cache (runtime.kv_cache_dtype=fp8)",
+            _ if setup.is_built_in => "ncu shows what its kernels wait for (profiling.ncu.enable=true)",
             OperatorKind::Attention => "Another attention backend, or an FP8 KV cache",
             _ => "Another GEMM backend; ncu shows what its kernel waits for",
         },

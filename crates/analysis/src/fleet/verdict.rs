@@ -100,6 +100,9 @@ impl Cause {
     /// A sentence without its full stop.
     pub fn remedy(self) -> &'static str {
         match self {
+            Cause::Limit(limit) if limit.bit == reasons::SW_POWER_CAP => {
+                "Compare its power limit with that of its peers (nvidia-smi -q -d POWER), and raise it with nvidia-smi -pl"
+            }
             Cause::Limit(limit) => limit.remedy,
             Cause::NoneReported => {
                 "Compare it with a peer (nvidia-smi -q -d CLOCK,PERFORMANCE): locked clocks are not reported as a limit"

@@ -60,6 +60,9 @@ pub(super) fn remedy(evidence: &Evidence<'_>, limit: Limit) -> Option<String> {
              not be slower than the cap"
                 .to_owned()
         }
+        (Limit::Bit(SW_POWER_CAP), ..) => {
+            format!("`nvidia-smi -i {index} -q -d POWER` shows the range of the power limit")
+        }
         (Limit::Bit(SW_THERMAL | HW_THERMAL), ..) => {
             let fan = match evidence.fan_pct {
                 Some(pct) if pct < 90.0 => {

@@ -166,6 +166,7 @@ impl Gpu {
                     lowest: dotted(Manifest::get().lowest()),
                 })
             }
+            _ if ARE_STALE => Err(CudaError::StaleKernels),
             _ => Ok(()),
         }
     }
@@ -173,9 +174,6 @@ impl Gpu {
     /// Opens a GPU; uses cuBLAS if `cublas` is set and the library is found.
     pub fn open(index: usize, cublas: bool) -> Result<Gpu, CudaError> {
         Self::check_usable(index)?;
-        if ARE_STALE {
-            return Err(CudaError::StaleKernels);
-        }
         // A context that an earlier run has lost stays lost: a process gets only one.
         let context = CudaContext::new(index)?;
         context.synchronize()?;

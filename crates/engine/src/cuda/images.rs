@@ -124,6 +124,11 @@ impl Manifest {
         &MANIFEST
     }
 
+    /// Whether the images are older than their sources: then they do not run.
+    pub fn is_stale(&self) -> bool {
+        ARE_STALE
+    }
+
     pub fn cuda_major(&self) -> u32 {
         self.cuda.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0)
     }

@@ -31,7 +31,8 @@ pub struct StepWork {
     pub bytes: Option<u64>,
     /// The operator that it is part of, if that is known.
     pub instance: Option<OperatorInstance>,
-    pub stream: u32,
+    /// The GPU and the stream.
+    pub queue: (u16, u32),
     /// Its time without the part in which it waited for the preceding work of its stream; [`without_overlap`] sets it.
     pub own_ns: u64,
     /// Most of its time was such a wait.
@@ -71,13 +72,19 @@ pub fn in_order(works: &mut [StepWork]) -> Result<Option<StepSpan>, Untimed> {
 /// ended, and wait for it; work of another stream runs in parallel and has a duration of its own. `works` are in order.
 pub fn without_overlap(works: &mut [StepWork]) {
     let mut reached = 0;
-    let mut by_stream: HashMap<u32, u64> = HashMap::new();
+    // A step uses few of them.
+    let mut queues: Vec<((u16, u32), u64)> = Vec::new();
     for work in works {
         let whole_ns = work.end_ns.saturating_sub(work.start_ns);
-        let stream = by_stream.entry(work.stream).or_default();
-        work.own_ns = work.end_ns.saturating_sub(work.start_ns.max(*stream));
+        let known = queues.iter().position(|(queue, _)| *queue == work.queue);
+        let at = known.unwrap_or_else(|| {
+            queues.push((work.queue, 0));
+            queues.len() - 1
+        });
+        let queue_ns = &mut queues[at].1;
+        work.own_ns = work.end_ns.saturating_sub(work.start_ns.max(*queue_ns));
         work.waited = work.own_ns * 2 < whole_ns;
-        *stream = (*stream).max(work.end_ns);
+        *queue_ns = (*queue_ns).max(work.end_ns);
         work.start_ns = work.start_ns.max(reached);
         work.end_ns = work.end_ns.max(work.start_ns);
         reached = work.end_ns;

@@ -382,7 +382,10 @@ const MIN_SHARE: f64 = 0.05;
 
 fn to_do(state: &RunState) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for remedy in causes(state).iter().filter_map(|cause| remedy(state, cause.limit)) {
+    let unknown = || {
+        "The driver names a limit of the clock that this program does not know; `nvidia-smi -q -d PERFORMANCE` shows it.".to_owned()
+    };
+    for remedy in causes(state).iter().map(|cause| remedy(state, cause.limit).unwrap_or_else(unknown)) {
         if !lines.contains(&remedy) {
             lines.push(remedy);
         }

@@ -16,7 +16,7 @@ pub(super) fn driver(context: &Context, _: &[Gpu]) -> Finding {
     match context.machine.build.cuda {
         built if built > major => {
             Finding::fail(format!("{text}, the kernels of this program were compiled with CUDA {built}"))
-                .remedy(format!("update the driver, or compile them with CUDA {major}: just kernels"))
+                .remedy(format!("update the driver, or compile them with CUDA {major}: just release-kernels"))
         }
         _ => Finding::pass(text),
     }
@@ -38,6 +38,12 @@ pub(super) fn build(context: &Context) -> Finding {
             dotted(lowest)
         ))
         .remedy("use another GPU (hardware.device_index), or runtime.device=cpu");
+    }
+    if context.machine.build.is_stale {
+        return Finding::warn(
+            "the built-in CUDA kernels are older than their sources: models run on the CPU",
+        )
+        .remedy("compile them and build again: just kernels");
     }
     let libcuda = LibraryPaths::new(context).best(CUDA);
     match (context.machine.build.auto)() {

@@ -31,6 +31,8 @@ pub struct Build {
     pub lowest: u32,
     /// The major version of the CUDA that compiled them.
     pub cuda: u32,
+    /// Whether its kernels are older than their sources, and do not run.
+    pub is_stale: bool,
     /// What `runtime.device=auto` selects. Queries CUDA, which takes a while.
     pub auto: fn() -> Device,
 }
@@ -53,6 +55,7 @@ impl Machine {
             build: Build {
                 lowest: Manifest::get().lowest(),
                 cuda: Manifest::get().cuda_major(),
+                is_stale: Manifest::get().is_stale(),
                 auto: || device::resolve("auto", 0).unwrap_or(Device::Cpu),
             },
             screen: Screen::here(),

@@ -344,7 +344,9 @@ impl Runner {
 }
 
 pub(super) fn fingerprint(composed: &Composed) -> String {
-    sha256_hex(composed.to_yaml().as_bytes())
+    // The order of keys has no meaning: files of conf/ may be arranged in another way.
+    let config = serde_json::to_value(&composed.config).unwrap_or_default();
+    sha256_hex(config.to_string().as_bytes())
 }
 
 pub(super) fn composed(

@@ -509,7 +509,7 @@ impl Database {
         table.notes.extend(note);
         if waits.launches > 0 {
             table.notes.push(format!(
-                "{} launches began before the preceding kernel of their stream had ended (programmatic dependent launch); their time counts from its end",
+                "{} launches began before the preceding kernel of their stream had ended (programmatic dependent launch, or parallel branches of a graph): their time counts from its end",
                 waits.launches
             ));
         }

@@ -657,7 +657,7 @@ impl Fold {
             WorkKind::Memset { bytes } => (self.name(MEMSET), None, Some(bytes)),
             WorkKind::Graph { .. } | WorkKind::Sync => return None,
         };
-        let DeviceActivity { start_ns, end_ns, stream, .. } = *work;
+        let DeviceActivity { start_ns, end_ns, device, stream, .. } = *work;
         Some(StepWork {
             start_ns,
             end_ns,
@@ -666,7 +666,7 @@ impl Fold {
             launch,
             bytes,
             instance: None,
-            stream,
+            queue: (device, stream),
             own_ns: 0,
             waited: false,
         })

@@ -87,7 +87,7 @@ impl Steps {
             bytes,
             instance: None,
             // The engine uses one stream.
-            stream: 0,
+            queue: (0, 0),
             own_ns: 0,
             waited: false,
         };
