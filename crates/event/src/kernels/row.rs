@@ -207,7 +207,7 @@ fn joint_stddev(a: &KernelRow, b: &KernelRow) -> Option<f64> {
         Some((n - 1.0).max(0.0) * stddev * stddev + n * mean * mean)
     };
     let n = a.calls as f64 + b.calls as f64;
-    let mean = joint_mean(a, b)?;
+    let mean = (a.calls as f64 * a.mean_ns? + b.calls as f64 * b.mean_ns?) / n;
     let joint = (squares(a)? + squares(b)? - n * mean * mean) / (n - 1.0);
     joint.is_finite().then(|| joint.max(0.0).sqrt())
 }
