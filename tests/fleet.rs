@@ -604,7 +604,7 @@ fn a_real_prometheus_over_tls() {
     fails_with(
         &["--prometheus", &url, "--ca-file", &path("ours.pem")],
         1,
-        &["its certificate has expired", "renew it there"],
+        &["its certificate has expired", "renew it on the server"],
     );
     // Named directly, the certificate is trusted; it has still expired.
     fails_with(&["--prometheus", &url, "--ca-file", &path("old.pem")], 1, &["has expired"]);

@@ -174,7 +174,7 @@ fn a_remote_run_is_copied_byte_for_byte() {
     // No process remains.
     eventually("the end of its process", || {
         let listed = sshd.run(here.path(), &["--reconnect", "list"]);
-        (listed.out.contains("completed") && !listed.out.contains("goes on")).then_some(())
+        (listed.out.contains("completed") && !listed.out.contains("in progress")).then_some(())
     });
 }
 
@@ -231,7 +231,7 @@ fn a_remote_run_continues_without_a_connection_and_is_found_again() {
     assert_eq!(out.status.code(), Some(129), "{err}");
     let kept = fs::metadata(copy.join("events.ndjson")).unwrap().len();
     let listed = sshd.run(here.path(), &["--reconnect", "list"]);
-    assert!(listed.out.contains(&id) && listed.out.contains("goes on"), "{}", listed.out);
+    assert!(listed.out.contains(&id) && listed.out.contains("in progress"), "{}", listed.out);
     let original = sshd.run_there();
     let grown = || fs::metadata(original.join("events.ndjson")).ok().filter(|about| about.len() > 2 * kept);
     eventually("the run to go on", grown);
@@ -454,7 +454,7 @@ fn a_remote_sweep_has_the_screen_and_ends_with_it() {
     assert_eq!(crate::common::finished(&copy).outcome, llmprof::event::Outcome::Interrupted);
     assert_copied(&copy, &sshd.run_there());
     let listed = sshd.run(terminal.path(), &["--reconnect", "list"]);
-    assert!(!listed.out.contains("goes on"), "{}", listed.out);
+    assert!(!listed.out.contains("in progress"), "{}", listed.out);
 }
 
 /// A key with a passphrase: ssh asks for it before the screen opens.

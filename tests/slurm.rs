@@ -459,7 +459,7 @@ fn the_screen_follows_the_jobs() {
     terminal.send("kkk");
     terminal.press("\r", "decode tok/s");
     terminal.press("b", "sweep of 3 jobs");
-    terminal.press("r", "not available here");
+    terminal.press("r", "not available in this sweep");
     terminal.press("C", "Cancel the 3 jobs that have not ended (2 running)?");
     terminal.press("n", "1 pending");
     terminal.press("C", "y cancels");
