@@ -256,3 +256,34 @@ pub fn timeline(names: &Names, phase: Phase, works: &[StepWork]) -> StepTimeline
         .collect();
     StepTimeline { phase, at: None, names: texts, spans }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_of_another_stream_adds_little_and_has_its_own_duration() {
+        let work = |start_ns, end_ns, queue| StepWork {
+            start_ns,
+            end_ns,
+            in_graph: false,
+            name: Names::OTHERS,
+            launch: None,
+            bytes: None,
+            instance: None,
+            queue,
+            own_ns: 0,
+            waited: false,
+        };
+        // A kernel, one beside it, one on another GPU with the same number, and one that waits for the first.
+        let (first, beside, other_gpu) = ((0, 7), (0, 8), (1, 7));
+        let mut works =
+            [work(0, 100, first), work(10, 40, beside), work(20, 90, other_gpu), work(30, 150, first)];
+        without_overlap(&mut works);
+        let own: Vec<u64> = works.iter().map(|work| work.own_ns).collect();
+        assert_eq!(own, [100, 30, 70, 50]);
+        let added: Vec<u64> = works.iter().map(|work| work.end_ns - work.start_ns).collect();
+        assert_eq!(added, [100, 0, 0, 50], "they add up to the busy time");
+        assert_eq!(works.map(|work| work.waited), [false, false, false, true]);
+    }
+}

@@ -93,30 +93,6 @@ fn kernels_have_the_durations_of_the_engines_own_profiler() {
     }
 }
 
-/// SGLang runs four small kernels on a second stream, in parallel with the graph: they add little time to a step, but have
-/// durations of their own.
-#[test]
-fn kernels_in_parallel_with_a_graph_have_their_own_durations() {
-    let Engine { mut fold, profiler } = engine("sglang_bf16");
-    let windows = fold.windows();
-    let decode = window(&windows, StepPhase::Decode);
-    let is_small =
-        |row: &&KernelRow| row.name.contains("CUDAFunctorOnSelf_add<") && row.calls * 2 > decode.steps;
-    let mut compared = 0;
-    for row in decode.rows.iter().filter(is_small) {
-        let name = row.name.split('(').next().unwrap();
-        let Some((_, (_, theirs_us))) = profiler.iter().find(|(known, _)| known.starts_with(name)) else {
-            continue;
-        };
-        let us = row.mean_ns.unwrap() / 1e3;
-        assert!((us / theirs_us - 1.0).abs() < 0.3, "{name}: {us} µs, by the profiler {theirs_us}");
-        let added_us = row.total_ns.unwrap() / row.calls as f64 / 1e3;
-        assert!(added_us <= us + 0.001, "{name}: adds {added_us} of {us} µs");
-        compared += 1;
-    }
-    assert!(compared > 0);
-}
-
 #[test]
 fn nothing_is_longer_than_its_step() {
     for name in ["vllm_bf16", "vllm_fp8", "vllm_eager"] {
